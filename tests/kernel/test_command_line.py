@@ -12,9 +12,10 @@ import time
 import jsonschema
 import pytest
 
+import anyprobe
 from anyprobe.cli import main
 from anyprobe.cli.commands.schema import text_of
-from anyprobe.target.kernel import preemption, tracefs
+from anyprobe.target.kernel import bpf, preemption, tracefs
 
 NUMBER, COUNT, THREADS = 110, 20_000, 2
 CALLS = COUNT * THREADS
@@ -25,6 +26,12 @@ PATIENCE = 100.0
 @pytest.fixture
 def program(system_calls):
     return ["--", str(system_calls), str(NUMBER), str(COUNT), str(THREADS)]
+
+
+@pytest.fixture
+def session():
+    with anyprobe.kernel() as opened:
+        yield opened
 
 
 @pytest.fixture
@@ -45,6 +52,11 @@ def document(tmp_path):
 def probes_listed():
     with open("/sys/kernel/debug/kprobes/list") as file:
         return file.read()
+
+
+def loaded():
+    """Return whether a program of BPF is loaded: a probe's."""
+    return bpf.next_number(11, 0) is not None
 
 
 def interrupt_when(condition):
@@ -95,15 +107,15 @@ def test_table_says_by_which_mechanism(capsys, program):
 def test_without_a_command_it_ends_after_for_seconds(capsys):
     arguments = ["tracepoint:sched:sched_sw*", "--for", "0.5", "--every", "0.2", "--json", "--zero"]
     assert main(["count", *arguments]) == 0
-    first, *_, last = map(json.loads, capsys.readouterr().out.splitlines())
-    assert first["interval"]["hits"] > 0
+    *between, last = map(json.loads, capsys.readouterr().out.splitlines())
+    assert all(each["interval"]["duration_s"] > 0 for each in between)
     assert last["duration_s"] >= 0.5
     assert {each["function"]: each["hits"] for each in last["sites"]}["sched_switch"] > 0
 
 
 def test_ctrl_c_ends_it_with_results(capsys):
-    thread = interrupt_when(lambda: True)
-    assert main(["count", "rawtracepoint:sched_switch"]) in {0, 1}  # 1: before it was armed
+    thread = interrupt_when(loaded)
+    assert main(["count", "rawtracepoint:sched_switch", "--for", str(PATIENCE)]) == 0
     thread.join()
     assert "1 site" in capsys.readouterr().out
 
@@ -148,3 +160,32 @@ def test_an_ordinary_user_is_told_in_one_line(capsys):
     assert status == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert "CAP_BPF" in line
+
+
+def test_what_is_listed_is_possible(capsys, session):
+    assert main(["list", "kernel::vfs_read", "kernel::vfs_read%return", "syscall::getppid", "--json"]) == 0
+    sites = json.loads(capsys.readouterr().out)["sites"]
+    assert [each["mechanisms"][-1] for each in sites] == ["kprobe", "kretprobe", "tracepoint"]
+    for site in sites:
+        for mechanism in site["mechanisms"]:
+            (probe,) = session.count(site["spec"], mechanism=mechanism)
+            assert probe.mechanisms == [mechanism]
+    names = [each["name"] for each in sites[0]["arguments"]]
+    assert names == ["file", "buf", "count", "pos"]
+
+
+def test_names_of_arguments_are_listed(capsys):
+    assert main(["list", "syscall::openat", "tracepoint:sched:sched_switch"]) == 0
+    _, call, event, _ = capsys.readouterr().out.splitlines()
+    assert call.endswith("(dfd: int, filename: const char *, flags: int, mode: umode_t) -> long")
+    assert "raw_tp tracepoint  (prev_comm: char[16], prev_pid: pid_t, prev_prio: int" in event
+
+
+def test_instructions_and_the_blacklist_are_listed(capsys):
+    name = next(each[2] for each in tracefs.blacklist() if each[2] == "do_int3" or each[2].startswith("exc_"))
+    specs = [f"kernel::{FUNCTION}+{offset}" for offset in range(4, 12)]
+    assert main(["list", f"kernel::{name}", *specs, "--json"]) == 0
+    blacklisted, *inside = json.loads(capsys.readouterr().out)["sites"]
+    assert blacklisted["refusal"]["reason"] == "kprobe-blacklisted"
+    assert {each["strategy"] for each in inside} >= {"kprobe", None}
+    assert FUNCTION not in probes_listed()

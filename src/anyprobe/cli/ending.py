@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 import click
 
 from anyprobe.cli import output
-from anyprobe.cli.targets import Target
 from anyprobe.core.errors import UsageError
 
 if TYPE_CHECKING:
+    from anyprobe.cli.started import Unprobed
     from anyprobe.probes.session import Session
+
+    Started = Session | Unprobed
 
 KILL, LEAVE = "kill", "leave"
 GRACE = 5.0
@@ -30,23 +32,23 @@ ARGUMENTS = "anyprobe.arguments"
 
 
 @contextmanager
-def mistakes_end(target: Target, sessions: "Sequence[Session]", at_end: str | None) -> Iterator[None]:
+def mistakes_end(started: "Started | None", at_end: str | None) -> Iterator[None]:
     """End a started command where the command line was wrong: it is not wanted unprobed."""
     try:
         yield
     except UsageError:
-        if target.program:
+        if started is not None:
             with suppress(ProcessLookupError):
-                os.kill(sessions[0].pid, signal.SIGKILL)
-            sessions[0].wait(REAP_WAIT)
+                os.kill(started.pid, signal.SIGKILL)
+            started.wait(REAP_WAIT)
         raise
     except Exception:
-        if target.program and ended_status(sessions[0]) is None:
-            settle(sessions[0], at_end or LEAVE, quiet=False)
+        if started is not None and ended_status(started) is None:
+            settle(started, at_end or LEAVE, quiet=False)
         raise
 
 
-def settle(session: "Session", how: str, *, quiet: bool) -> int | None:
+def settle(session: "Started", how: str, *, quiet: bool) -> int | None:
     """Tell a command that still runs to end, or leave it, and say which; return its exit status if it has ended."""
     status = ended_status(session)
     if status is not None:
@@ -64,7 +66,7 @@ def settle(session: "Session", how: str, *, quiet: bool) -> int | None:
     return ended_status(session)
 
 
-def _told(session: "Session", number: signal.Signals, seconds: float) -> bool:
+def _told(session: "Started", number: signal.Signals, seconds: float) -> bool:
     """Send a signal to a child, which cannot have been reaped; return whether it has ended then."""
     with suppress(ProcessLookupError):
         os.kill(session.pid, number)
@@ -72,7 +74,7 @@ def _told(session: "Session", number: signal.Signals, seconds: float) -> bool:
     return session.exited
 
 
-def ended_status(session: "Session") -> int | None:
+def ended_status(session: "Started") -> int | None:
     """Return the exit status of a started command as a shell would see it, None while it runs."""
     snapshot = session.snapshot()
     if snapshot.target.exited is None and snapshot.target.alive:

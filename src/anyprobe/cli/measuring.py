@@ -102,13 +102,14 @@ def measure(target: targets.Target, plan: Plan) -> int:
                 "unsafe": plan.unsafe or None,
             }
             kernel = [targets.open_kernel(stack, plan.mechanism)] if target.kernel else []
-            opened = targets.open_sessions(stack, target, **settings)
-            started = opened[0] if target.program else None
+            processes = targets.open_sessions(stack, target, **settings) if target.probed else []
+            started = start(stack, target, processes)
             if started is not None:
                 interrupts.serve(started.pid)
-            sessions = Sessions(opened if target.probed else (), kernel, endless=not opened)
-        ends = targets.end_descriptors(stack, [session.pid for session in opened])
-        stack.enter_context(ending.mistakes_end(target, opened, plan.at_end))
+            running = {each.pid for each in (*processes, *([] if started is None else [started]))}
+            sessions = Sessions(processes, kernel, endless=not running)
+        ends = targets.end_descriptors(stack, running)
+        stack.enter_context(ending.mistakes_end(started, plan.at_end))
         with ExitStack() as preparing:
             for process in sessions.processes:
                 preparing.enter_context(process.engine.interruptible(interrupts.check))
@@ -121,7 +122,7 @@ def measure(target: targets.Target, plan: Plan) -> int:
             for session in sessions.all:
                 session.hooks.begin()
             if started is not None:
-                release(started, plan)
+                release(started, processes, plan)
         placed = any(map(has_placed, sessions.all))
         replacements = ending.Replacements(sessions.processes, plan.warn, started=started is not None)
         own_end = False
@@ -140,7 +141,7 @@ def measure(target: targets.Target, plan: Plan) -> int:
         if started is not None:
             how = plan.at_end or (ending.KILL if own_end else ending.LEAVE)
             status = ending.settle(started, how, quiet=plan.quiet)
-            if started in sessions.processes:
+            if target.probed:
                 snapshots[0] = replace(snapshots[0], target=started.snapshot().target)
         show(snapshots, plan, stream)
         return exit_status(snapshots, status, plan, placed=placed, interrupted=interrupts.requested)
@@ -200,11 +201,21 @@ def arm(session: "Measured", target: targets.Target, plan: Plan) -> None:
         plan.warn(str(error))
 
 
-def release(session: "Session", plan: Plan) -> None:
+def start(stack: ExitStack, target: targets.Target, processes: "Sequence[Session]") -> "ending.Started | None":
+    """Return the command that was started to be probed, or start the one that is not to be; None without a command."""
+    if not target.program or processes:
+        return processes[0] if target.program else None
+    from anyprobe.cli.started import Unprobed
+
+    return stack.enter_context(Unprobed(target.program))
+
+
+def release(started: "ending.Started", processes: "Sequence[Session]", plan: Plan) -> None:
     """Let a started command go; the probes in its libraries are armed on the way."""
     try:
-        session.hold_handlers()
-        session.resume()
+        for session in processes:
+            session.hold_handlers()
+        started.resume()
     except (TargetExited, Interrupted) as event:
         plan.warn(str(event))
 

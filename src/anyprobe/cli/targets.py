@@ -98,6 +98,17 @@ def choose_running(pids: Sequence[int], names: Sequence[str], specs: Sequence[st
     return choose(pids, names, (), specs).pids
 
 
+def choose_listed(pids: Sequence[int], names: Sequence[str], specs: Sequence[str]) -> Target:
+    """Return the one process, or the kernel, that is looked at by specs."""
+    given = bool(pids or names or any(map(PID_IN_SPEC.match, specs)))
+    in_kernel = frozenset(spec for spec in specs if is_in_kernel(spec, chosen=given))
+    if not in_kernel:
+        return Target((choose_one(pids, names, specs),))
+    if given or len(in_kernel) < len(set(specs)):
+        raise click.UsageError(f"{min(in_kernel)!r} is in the kernel: by itself, please, without -p and -n")
+    return Target(kernel=True, in_kernel=in_kernel, probed=False)
+
+
 def choose_one(pids: Sequence[int], names: Sequence[str], specs: Sequence[str] = ()) -> int:
     """Return the one running process that a command line names."""
     running = choose_running(pids, names, specs)

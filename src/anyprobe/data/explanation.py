@@ -100,3 +100,6 @@ class ListedSite:
     """Names and types of the function's parameters, ``None`` where debug information does not say."""
     result: str | None = None
     """The type of its result, ``None`` where that is not said, or where there is none."""
+    in_kernel: bool = False
+    mechanisms: tuple[str, ...] = ()
+    """In the kernel: what can probe it, the first choice first."""

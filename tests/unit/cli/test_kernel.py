@@ -4,18 +4,21 @@ import contextlib
 import json
 import signal
 import threading
+import time
 
 import jsonschema
 import pytest
 
 from anyprobe.cli import main, options
 from anyprobe.cli.commands.schema import text_of
-from anyprobe.core.errors import PermissionDenied
+from anyprobe.core.errors import PermissionDenied, SpecError
+from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.data.explanation import ListedSite
 from anyprobe.data.snapshot import RefusedSite, Snapshot, TargetInfo
 from anyprobe.probes.providers.kernel import mechanisms
 from anyprobe.probes.providers.kernel import session as kernel_session
 from anyprobe.probes.scripts.hooks import Scripted
-from support.sample_snapshots import site, snapshot
+from support.sample_snapshots import site
 
 HIT = site(
     "vfs_read", 77, spec="kernel:vmlinux:vfs_read:entry", module="vmlinux", address=(1 << 64) - 4096, strategy="fentry"
@@ -23,7 +26,7 @@ HIT = site(
 SWITCH = site(
     "sched_switch", 5, spec="tracepoint:sched:sched_switch", module="sched", address=0, strategy="raw_tp", nmissed=2
 )
-REFUSED = RefusedSite("kernel:vmlinux:do_int3:entry", 4096, "kprobe-blacklist", "it is on the way", in_kernel=True)
+REFUSED = RefusedSite("kernel:vmlinux:do_int3:entry", 4096, "kprobe-blacklisted", "it is on the way", in_kernel=True)
 
 
 class Probe:
@@ -82,7 +85,7 @@ def test_without_a_process_specs_of_the_kernel_are_enough(kernel, capsys):
     rows = [line.split() for line in shown.splitlines()]
     assert ["77", "38", "0", "vfs_read", "vmlinux", "fentry"] in rows
     assert ["5", "2.5", "2", "sched_switch", "sched", "raw_tp"] in rows
-    assert "refused: kernel:vmlinux:do_int3:entry at 0x1000: kprobe-blacklist: it is on the way" in shown
+    assert "refused: kernel:vmlinux:do_int3:entry at 0x1000: kprobe-blacklisted: it is on the way" in shown
     assert "explain" not in shown
 
 
@@ -101,19 +104,41 @@ def test_document_is_as_its_schema_says(kernel, capsys):
     jsonschema.Draft202012Validator(json.loads(text_of("count"))).validate(document)
     assert document["target"] == {"kernel": "6.12.1"}
     assert [each["strategy"] for each in document["sites"]] == ["fentry", "raw_tp"]
-    assert document["refused"][0]["reason"] == "kprobe-blacklist"
+    assert document["refused"][0]["reason"] == "kprobe-blacklisted"
 
 
-def test_of_a_command_only_the_end_is_waited_for(kernel, fakes, sleeper, capsys):
-    fakes.snapshot = snapshot(target=TargetInfo(sleeper.pid, "/bin/sleep"))
-    threading.Timer(0.2, sleeper.kill).start()
-    assert main(["count", "syscall::read", "--json", "--quiet", "--", "sleep", "100"]) == 0
+def test_a_command_runs_when_all_is_in_place_and_its_end_is_the_end(kernel, tmp_path, capsys):
+    file = tmp_path / "written"
+    kernel.count = lambda *specs: kernel.probes.append(Probe()) or kernel.calls.append(file.exists())
+    command = ["sh", "-c", f"echo here > {file}; exit 7"]
+    assert main(["count", "syscall::read", "--json", "--", *command]) == 0
+    assert kernel.calls[0] is False
+    assert file.read_text() == "here\n"
     document = json.loads(capsys.readouterr().err)
-    assert fakes.argv == ("sleep", "100")
-    assert "resume" in fakes.sessions[0].calls
-    assert not any(call[0] == "count" for call in fakes.sessions[0].calls)
     assert document["target"] == {"kernel": "6.12.1"}
     assert "targets" not in document
+    assert main(["count", "syscall::read", "--exit-status", "--quiet", "--", *command]) == 7
+
+
+def test_a_command_is_ended_after_for_seconds(kernel, capsys):
+    began = time.monotonic()
+    assert main(["count", "syscall::read", "--for", "0.1", "--", "sleep", "100"]) == 0
+    assert time.monotonic() - began < 50
+    assert "was told to end (SIGTERM), and has ended" in capsys.readouterr().err
+
+
+def test_a_command_that_there_is_not(kernel, capsys):
+    assert main(["count", "syscall::read", "--", "/no/such/program"]) == 2
+    assert "cannot run '/no/such/program'" in capsys.readouterr().err
+
+
+def test_of_a_wrong_spec_the_command_is_ended(kernel, tmp_path, capsys):
+    def fail(*specs):
+        raise SpecError("kernel::vfs_reed", 8, "no function has this name")
+
+    kernel.count, file = fail, tmp_path / "written"
+    assert main(["count", "kernel::vfs_reed", "--", "touch", str(file)]) == 2
+    assert not file.exists()
 
 
 def test_process_and_kernel_are_measured_together(kernel, fakes, sleeper, capsys):
@@ -186,4 +211,49 @@ def test_nothing_that_can_be_placed_is_exit_status_1(kernel, capsys):
     kernel.count = lambda *specs: None
     kernel.results = Snapshot(kernel.results.target, 0.0, refused=(REFUSED,))
     assert main(["count", "kprobe:do_int3"]) == 1
-    assert "kprobe-blacklist" in capsys.readouterr().out
+    assert "kprobe-blacklisted" in capsys.readouterr().out
+
+
+def test_what_could_be_probed_is_listed(kernel, capsys):
+    refusal = Refusal(Reason.KPROBE_BLACKLIST, 0xFFFFFFFF81000010, "it is on the way")
+    arguments = (("file", "struct file *"), ("count", "size_t"))
+    kernel.list = lambda *specs: [
+        ListedSite(
+            "kernel:vmlinux:vfs_read:entry", "vmlinux", "vfs_read", 0, 0xFFFFFFFF81000000, "fentry", None, arguments,
+            "ssize_t", in_kernel=True, mechanisms=("fentry", "kprobe"),
+        ),
+        ListedSite("kernel:vmlinux:do_int3:entry", "vmlinux", "do_int3", 0, 0xFFFFFFFF81000010, None, refusal,
+            in_kernel=True),
+        ListedSite("tracepoint:sched:sched_switch", "sched", "sched_switch", 0, 0, "raw_tp", in_kernel=True,
+            mechanisms=("raw_tp", "tracepoint")),
+    ]  # fmt: skip
+    assert main(["list", "kernel::*", "tracepoint:sched:*", "--mechanism", "fentry"]) == 0
+    assert kernel.mechanism == "fentry"
+    lines = capsys.readouterr().out.splitlines()
+    place, spec, *rest = lines[1].split()
+    assert (place, spec) == ("0xffffffff81000000", "kernel:vmlinux:vfs_read:entry")
+    assert " ".join(rest) == "fentry kprobe (file: struct file *, count: size_t) -> ssize_t"
+    assert lines[2].split() == ["0xffffffff81000010", "kernel:vmlinux:do_int3:entry", "refused:", "kprobe-blacklisted"]
+    assert lines[3].split() == ["-", "tracepoint:sched:sched_switch", "raw_tp", "tracepoint"]
+    assert lines[4:] == ["refused: it is on the way", "3 sites: 1 fentry, 1 refused, 1 raw_tp"]
+    assert main(["list", "kernel::*", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    jsonschema.Draft202012Validator(json.loads(text_of("list"))).validate(document)
+    found = [each.get("mechanisms") for each in document["sites"]]
+    assert found == [["fentry", "kprobe"], None, ["raw_tp", "tracepoint"]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["kernel::vfs_read", "-p", "1"], "by itself, please"),
+        (["kernel::vfs_read", "libc:read"], "by itself, please"),
+        (["kernel::vfs_read", "--strategy", "trap"], "--strategy is about programs"),
+        (["kernel::vfs_read", "--inlined"], "--inlined is about programs"),
+        (["libc:read", "-p", "1", "--mechanism", "kprobe"], "--mechanism is about probes in the kernel"),
+        (["libc:read"], "choose a target"),
+    ],
+)
+def test_what_list_cannot_do_is_exit_status_2(kernel, fakes, capsys, arguments, message):
+    assert main(["list", *arguments]) == 2
+    assert message in capsys.readouterr().err

@@ -13,9 +13,12 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from anyprobe.cli import targets
     from anyprobe.data.explanation import ListedSite
     from anyprobe.probes.session import Session
 
+DETAILED = 3
+"""So many of the kernel's different reasons against a site are shown."""
 WIDTH = 60
 """Columns that a spec may take in any case before longer ones stand out."""
 
@@ -25,6 +28,7 @@ WIDTH = 60
 @options.one_target
 @options.json
 @options.strategy
+@options.mechanism
 @click.option(
     "--inlined", is_flag=True, help="The instances of functions inlined into others, too, by debug information."
 )
@@ -41,26 +45,42 @@ def command(
     names: tuple[str, ...],
     as_json: bool,
     strategy: str,
+    mechanism: str | None,
     inlined: bool,
     top: int,
 ) -> None:
     """List what could be probed, with the strategy for each or the reason against it, and types. Changes nothing.
 
-    Without a SPEC, all functions of the executable (a.out:*).
-    """
+    Without a SPEC, all functions of the executable (a.out:*). In the kernel all mechanisms that can do it are named.
+
+    \b
+    anyprobe list 'libc:mem*' -p 4242
+    anyprobe list 'kernel::tcp_*' 'tracepoint:sched:*' 'syscall::*'
+    """  # noqa: D301 - click's mark for lines that stay as they are
     import sys
 
     from anyprobe.cli import output, targets
 
-    pid = targets.choose_one(pids, names, specs)
-    with ExitStack() as stack:
-        session = targets.open_sessions(stack, targets.Target((pid,)), strategy=strategy)[0]
-        with output.progress("planning", quiet=False):
+    target = targets.choose_listed(pids, names, specs)
+    _see_options(target, mechanism, strategy, inlined=inlined)
+    with ExitStack() as stack, output.progress("planning", quiet=False):
+        sites: Sequence[ListedSite]
+        if target.kernel:
+            sites = targets.open_kernel(stack, mechanism).list(*specs)
+        else:
+            session = targets.open_sessions(stack, target, strategy=strategy)[0]
             sites = _with_instances(session, specs) if inlined else session.list(*(specs or ("a.out:*",)))
     if as_json:
         output.write_json({"sites": [as_document(site) for site in sites]}, sys.stdout)
     else:
         render(sites, output.console(sys.stdout), top)
+
+
+def _see_options(target: "targets.Target", mechanism: str | None, strategy: str, *, inlined: bool) -> None:
+    if mechanism is not None and not target.kernel:
+        raise click.UsageError("--mechanism is about probes in the kernel; --strategy is about those in programs")
+    if target.kernel and (inlined or strategy != "auto"):
+        raise click.UsageError(f"{'--inlined' if inlined else '--strategy'} is about programs, not about the kernel")
 
 
 def _with_instances(session: "Session", specs: "Sequence[str]") -> "Sequence[ListedSite]":
@@ -86,6 +106,7 @@ def as_document(site: "ListedSite") -> dict[str, Any]:
         "result": site.result,
         "strategy": site.strategy,
         "refusal": refusal,
+        **({"mechanisms": list(site.mechanisms)} if site.mechanisms else {}),
     }
 
 
@@ -103,24 +124,39 @@ def render(sites: "Sequence[ListedSite]", console: "Console", top: int = 0) -> N
 
     shown = sites[:top] if top else sites
     names = _told_apart(shown)
-    verdicts = [site.strategy or f"refused: {site.refusal.reason.value if site.refusal else ''}" for site in shown]
+    verdicts = list(map(_verdict, shown))
     prototypes = ["" if site.arguments is None else _prototype(site) for site in shown]
     width, least = _width(names), max(map(len, (*verdicts, "reached by"))) if any(prototypes) else 0
+    place = max([14, *(len(_address(site)) for site in shown)])
     if shown:
         types = "types" if any(prototypes) else ""
-        heading = f"{'address':14}  {'spec':{width}}  {'reached by':{least}}  {types}".rstrip()
+        heading = f"{'address':{place}}  {'spec':{width}}  {'reached by':{least}}  {types}".rstrip()
         console.print(Text(heading, "bold"), soft_wrap=True)
     for site, name, verdict, prototype in zip(shown, names, verdicts, prototypes, strict=True):
-        line = Text(f"{site.address:#14x}  {name:{width}}  ")
+        line = Text(f"{_address(site):>{place}}  {name:{width}}  ")
         line.append(f"{verdict:{least}}", "" if site.refusal is None else "yellow")
         line.append(f"  {prototype}" if prototype else "", "dim")
         line.rstrip()
         console.print(line, soft_wrap=True)
     if len(shown) < len(sites):
         console.print(f"… and {len(sites) - len(shown):,} more; --top 0 shows all", style="dim", soft_wrap=True)
+    problems = list(dict.fromkeys(site.refusal.detail for site in shown if site.in_kernel and site.refusal))
+    for detail in problems[:DETAILED]:
+        console.print(Text(f"refused: {detail}", "yellow"), soft_wrap=True)
     strategies = Counter(site.strategy if site.refusal is None else "refused" for site in sites)
     shares = ", ".join(f"{count:,} {strategy}" for strategy, count in strategies.most_common())
     console.print(f"{counted(len(sites), 'site')}: {shares}" if sites else "no sites", style="dim", soft_wrap=True)
+
+
+def _address(site: "ListedSite") -> str:
+    """Return where it is; of a tracepoint that is not said."""
+    return f"{site.address:#x}" if site.address else "-"
+
+
+def _verdict(site: "ListedSite") -> str:
+    if site.refusal is not None:
+        return f"refused: {site.refusal.reason.value}"
+    return " ".join(site.mechanisms) or site.strategy or ""
 
 
 def _width(names: "Sequence[str]") -> int:

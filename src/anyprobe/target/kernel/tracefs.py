@@ -1,13 +1,17 @@
 """tracefs and debugfs: the kernel's tracepoints, and which of its functions may be probed."""
 
 import os
-from collections.abc import Iterator, Sequence
-from functools import cache
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
 
 from anyprobe.core.errors import TargetError
 
 _PLACES = ("/sys/kernel/tracing", "/sys/kernel/debug/tracing")
 _ENDBR_BYTES = 4
+_FIELD = re.compile(r"^\tfield:(.+);\toffset:(\d+);\tsize:(\d+);\tsigned:([01]);$", re.MULTILINE)
+_DECLARATION = re.compile(r"(.*?)(\w+)((?:\[\w*\])*)")
 _BLACKLIST = "/sys/kernel/debug/kprobes/blacklist"
 
 
@@ -63,14 +67,69 @@ def blacklist() -> list[tuple[int, int, str]]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of an event's record, as C declares it."""
+
+    name: str
+    type: str
+    offset: int
+    size: int
+    is_signed: bool
+
+
+def fields(category: str, name: str) -> list[Field]:
+    """Return what a tracepoint's event records of its own; raise ``TargetError`` where that is not told."""
+    try:
+        with open(f"{root()}/events/{category}/{name}/format") as file:
+            text = file.read()
+    except OSError as error:
+        raise TargetError(f"the format of {category}:{name} cannot be read: {error.strerror}") from None
+    found = [Field(*_declared(each[1]), int(each[2]), int(each[3]), each[4] == "1") for each in _FIELD.finditer(text)]
+    return [each for each in found if not each.name.startswith("common_") and each.name != "__syscall_nr"]
+
+
+def _declared(text: str) -> tuple[str, str]:
+    """Return name and type of a declaration: ``char comm[16]`` is ``comm``, of type ``char[16]``."""
+    found = _DECLARATION.fullmatch(text)
+    return (found[2], (found[1].rstrip() + found[3])) if found else (text, "")
+
+
+class Traceable:
+    """Tells which functions ftrace can trace: by address, or by name where it tells no addresses (before Linux 6.5)."""
+
+    @cached_property
+    def _addresses(self) -> frozenset[int] | None:
+        try:
+            with open(f"{root()}/available_filter_functions_addrs", "rb") as file:
+                return frozenset(int(line.partition(b" ")[0], 16) for line in file)
+        except (OSError, ValueError):
+            return None
+
+    @cached_property
+    def _names(self) -> frozenset[str] | None:
+        try:
+            with open(f"{root()}/available_filter_functions") as file:
+                return frozenset(line.split()[0] for line in file if line.strip())
+        except OSError:
+            return None
+
+    @property
+    def tells_addresses(self) -> bool:
+        """Whether it is known exactly."""
+        return self._addresses is not None
+
+    def has(self, address: int, names: Iterable[str]) -> bool | None:
+        """Return whether the function at an address, with these names, can be traced; None where that is not told."""
+        if self._addresses is not None:
+            return address in self._addresses or address + _ENDBR_BYTES in self._addresses
+        return None if self._names is None else any(name in self._names for name in names)
+
+
 def traceable(addresses: Sequence[int]) -> list[bool] | None:
     """Return of functions whether ftrace can trace them; None where it tells no addresses (before Linux 6.5).
 
     A function's call of ftrace may be preceded by an ``endbr64``.
     """
-    try:
-        with open(f"{root()}/available_filter_functions_addrs", "rb") as file:
-            listed = {int(line.partition(b" ")[0], 16) for line in file}
-    except (OSError, ValueError):
-        return None
-    return [address in listed or address + _ENDBR_BYTES in listed for address in addresses]
+    known = Traceable()
+    return [bool(known.has(address, ())) for address in addresses] if known.tells_addresses else None

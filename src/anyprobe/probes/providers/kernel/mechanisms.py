@@ -15,6 +15,7 @@ from anyprobe.core.errors import KernelRefused, TargetError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.probes.providers.kernel.counters import GO_ON, Counters
 from anyprobe.probes.providers.kernel.sites import KernelNames, KernelSite, Unable
+from anyprobe.probes.providers.kernel.specs import KernelSpec
 from anyprobe.target.kernel import perf, preemption, programs, tracefs
 from anyprobe.target.kernel.btf import open_module
 from anyprobe.target.kernel.symbols import KERNEL
@@ -196,7 +197,7 @@ def place(
     attacher: Attacher, sites: Sequence[KernelSite], demanded: str | None
 ) -> tuple[list[Attachment], list[tuple[str, Refusal]]]:
     """Attach to sites, each with the counter of its position, by the cheapest mechanism or by one that is demanded."""
-    refused = {slot: why for slot, site in enumerate(sites) if (why := _endless(site)) is not None}
+    refused = {slot: why for slot, site in enumerate(sites) if (why := endless(site)) is not None}
     left = {slot: site for slot, site in enumerate(sites) if slot not in refused}
     failed: dict[int, list[str]] = {slot: [] for slot in left}
     made: list[Attachment] = []
@@ -212,7 +213,7 @@ def place(
         for each in made:
             each.close()
         raise
-    refused |= {slot: _refusal(site, failed[slot]) for slot, site in left.items()}
+    refused |= {slot: refusal(site, failed[slot]) for slot, site in left.items()}
     return made, [(sites[slot].spec, refused[slot]) for slot in sorted(refused)]
 
 
@@ -265,13 +266,22 @@ def _try(
     return [*_try(attacher, way, group[:half], failed), *_try(attacher, way, group[half:], failed)]
 
 
-def _endless(site: KernelSite) -> Refusal | None:
+def see_demanded(spec: KernelSpec, sites: Sequence[KernelSite], demanded: str | None) -> None:
+    """Complain where a mechanism is demanded that is not for such sites at all."""
+    if any(is_meant(way, sites[0], demanded) for way in CHEAPEST):
+        return
+    ways = [way.called(sites[0]) for way in CHEAPEST if is_possible(way, sites[0])]
+    raise spec.error(spec.function, f"{demanded} is not for this; possible: {', '.join(ways)}")
+
+
+def endless(site: KernelSite) -> Refusal | None:
+    """Return that a site is a return of a function that never returns, None if it is not."""
     if site.kind == "return" and _NEVER_RETURN.intersection(site.names):
         return Refusal(Reason.NO_EXIT, site.address, "the function never returns")
     return None
 
 
-def _refusal(site: KernelSite, failed: Sequence[str]) -> Refusal:
+def refusal(site: KernelSite, failed: Sequence[str]) -> Refusal:
     """Return why no mechanism could do it."""
     for low, high, name in tracefs.blacklist() if site.function is not None else ():
         if low <= site.address < high:

@@ -20,6 +20,7 @@ from anyprobe.probes.providers.kernel.specs import KernelSpec, parse
 from anyprobe.target.kernel import programs
 
 if TYPE_CHECKING:
+    from anyprobe.data.explanation import ListedSite
     from anyprobe.probes.providers.kernel.handlers import KernelHandler
 
 Handler = Callable[..., Any]
@@ -181,7 +182,7 @@ class KernelSession(Handled):
         started = time.monotonic()
         resolved = [(spec, self._names.resolve(spec), mechanism or spec.mechanism) for spec in specs]
         for spec, sites, demanded in resolved:
-            _see_mechanism(spec, sites, demanded)
+            mechanisms.see_demanded(spec, sites, demanded)
             if handler is not None:
                 handler.check(sites[0], self._names.type_of(sites[0]))
         self._check()
@@ -202,6 +203,18 @@ class KernelSession(Handled):
         self._setup["arm"] += armed - known
         self._began = self._began or armed
         return made
+
+    def list(self, *specs: str) -> "Sequence[ListedSite]":
+        """Return what could be probed, with the mechanisms for it and the types of parameters; places nothing.
+
+        Mechanisms are tried at a system call that does nothing; of single instructions it is tried whether the kernel
+        takes a probe there.
+        """
+        from anyprobe.probes.providers.kernel.listing import Listing
+
+        self._check_attached()
+        listing = Listing(self._names)
+        return [each for spec in map(parse, specs) for each in listing.listed(spec, self._mechanism or spec.mechanism)]
 
     @contextmanager
     def interruptible(self, checkpoint: Callable[[], None]) -> Iterator[None]:
@@ -312,11 +325,3 @@ def _see_permission() -> None:
 
 _NOTHING = bytes.fromhex("b7000000000000009500000000000000")
 """``r0 = 0; exit``."""
-
-
-def _see_mechanism(spec: KernelSpec, sites: Sequence[KernelSite], demanded: str | None) -> None:
-    """Complain where a mechanism is demanded that is not for such sites at all."""
-    if any(mechanisms.is_meant(way, sites[0], demanded) for way in mechanisms.CHEAPEST):
-        return
-    ways = [way.called(sites[0]) for way in mechanisms.CHEAPEST if mechanisms.is_possible(way, sites[0])]
-    raise spec.error(spec.function, f"{demanded} is not for this; possible: {', '.join(ways)}")

@@ -65,18 +65,30 @@ class Trial:
 def all_trials() -> Iterator[Trial]:
     """Try everything, one after the other; each is taken away before the next one."""
     names = KernelNames()
-    for way, at in (("fentry", FUNCTIONS), ("kprobe.multi", FUNCTIONS), ("kprobe", FUNCTIONS)):
-        yield _mechanism(names, "syscall::getppid:entry", way, at)
-    for way in ("fexit", "kretprobe.multi", "kretprobe"):
-        yield _mechanism(names, "syscall::getppid:return", way, RETURNS)
-    yield _mechanism(names, "rawtracepoint:sys_enter", "raw_tp", TRACEPOINTS)
-    yield _mechanism(names, "tracepoint:raw_syscalls:sys_enter", "tracepoint", TRACEPOINTS)
+    for name in _MECHANISMS:
+        yield of_mechanism(names, name)
     yield _by("timers", TIME, _timers, _spin)
     yield _by("software events", TIME, _page_faults, _touch_pages)
     yield _uprobes()
     yield _taken("ring buffer", lambda: bpf.create_ring(_PAGE))
     yield _taken("memory of the kernel", _reading)
     yield _taken("error injection", _overriding)
+
+
+_ENTRY, _RETURN = "syscall::getppid:entry", "syscall::getppid:return"
+_MECHANISMS = {
+    "fentry": (_ENTRY, FUNCTIONS), "kprobe.multi": (_ENTRY, FUNCTIONS), "kprobe": (_ENTRY, FUNCTIONS),
+    "fexit": (_RETURN, RETURNS), "kretprobe.multi": (_RETURN, RETURNS), "kretprobe": (_RETURN, RETURNS),
+    "raw_tp": ("rawtracepoint:sys_enter", TRACEPOINTS),
+    "tracepoint": ("tracepoint:raw_syscalls:sys_enter", TRACEPOINTS),
+}  # fmt: skip
+"""Where each is tried, and for which places it is."""
+
+
+def of_mechanism(names: KernelNames, name: str) -> Trial:
+    """Try one mechanism."""
+    spec, at = _MECHANISMS[name]
+    return _mechanism(names, spec, name, at)
 
 
 def _failed(name: str, at: str, failure: Exception) -> Trial:
