@@ -37,6 +37,8 @@ class Masks(NamedTuple):
     """Overwritten in full."""
     changed: int
     """The registers that are not what they were."""
+    may_write: int
+    """The same, what is restored included."""
     moved: int
     """Those whose content is moved: from them, ``FETCHED`` bits higher into them, or as ``KEEPS_ALL`` says."""
     may_fault: bool
@@ -79,7 +81,7 @@ def _masks_of(one: Instruction, raw: bytes) -> Masks:
     reads, writes = effect.reads | effect.flags_read << 16, effect.writes | effect.flags_written << 16
     restores = one.mnemonic in _RESTORING and one.memory_base in _FRAME
     changed = 0 if restores else effect.may_write
-    return Masks(FLOWS[one.code], reads, writes, changed, _moved_by(one), may_fault(one))
+    return Masks(FLOWS[one.code], reads, writes, changed, effect.may_write, _moved_by(one), may_fault(one))
 
 
 def _moved_by(one: Instruction) -> int:

@@ -1,5 +1,6 @@
 """What instructions read by its address in the code, and which addresses in their own function they take."""
 
+from bisect import bisect_left
 from collections.abc import Iterator
 
 import numpy as np
@@ -67,6 +68,11 @@ class Evidence:
     def pushed_returns(self) -> list[int]:
         """Where something returns to what was pushed right before it, or looks like that, ascending: the same."""
         return pushed_returns(self._map.layout.code)
+
+    def may_disguise(self, low: int, high: int) -> bool:
+        """Return whether there may be a jump in disguise in ``[low, high)``."""
+        pushed = self.pushed_returns
+        return bool(self.thunks) or bisect_left(pushed, low) < bisect_left(pushed, high)
 
     @cached_property
     def self_takers(self) -> frozenset[int]:

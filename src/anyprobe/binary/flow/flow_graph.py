@@ -7,8 +7,11 @@ new. What holds then holds for all of them together.
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from anyprobe.binary.analysis.views import FunctionView, ModuleView
 from anyprobe.binary.decoding.code_scan import Kind
+from anyprobe.binary.decoding.instruction_masks import MASKS
 from anyprobe.binary.flow.pieces import Pieces
 from anyprobe.binary.objects.padding import is_padding
 from anyprobe.isa.decode import CALLS, FLOWS, Flow, flow_of
@@ -27,6 +30,7 @@ CALLER = -1
 _STEPS = 3000
 """How many instructions one search looks at."""
 _NO_FALLTHROUGH = frozenset({Flow.JUMP, Flow.INDIRECT_JUMP, Flow.RET, Flow.TRAP, Flow.INVALID})
+_GOES_ON = np.array([flow is Flow.NEXT for flow in FLOWS])
 
 
 class FlowGraph:
@@ -48,6 +52,7 @@ class FlowGraph:
         self.is_lost = False
         """Whether something was come to, since then, to which nothing is known to lead."""
         self._elsewhere: dict[int, dict[int, list[tuple[int, Kind]]]] = {}
+        self._straight: dict[int, bytearray] = {}
 
     def before(self, place: "Place") -> "Place | None":
         """Return an instruction from which control comes to this one: the one above, else a jump here."""
@@ -150,6 +155,19 @@ class FlowGraph:
                     known.setdefault(target, []).append((source, kind))
         return known
 
+    def _straight_in(self, body: FunctionView) -> bytearray:
+        """Return which instructions of some code are come to from the one above only, jump tables aside."""
+        known = self._straight.get(body.start)
+        if known is None:
+            codes = np.frombuffer(body.codes, np.uint16)
+            known = self._straight[body.start] = bytearray(b"\0" + _GOES_ON[codes[:-1]].tobytes())
+            entries = self.map.entries.static_entries(body.start, body.end)
+            for address in (*body.jump_targets, *self._entered_from_elsewhere(body), *entries):
+                number = body.index_of(address)
+                if number is not None:
+                    known[number] = 0
+        return known
+
     def definitions(self, place: "Place", register: int) -> "frozenset[Place] | None":
         """Return every instruction whose value of a register can reach a place; ``None`` if some way is not known."""
         bit = 1 << register
@@ -157,7 +175,9 @@ class FlowGraph:
         seen: set[Place] = set()
         todo = [place]
         while todo:
-            here = todo.pop()
+            here = self._above_straight(todo.pop(), bit, seen, found)
+            if here is None:
+                continue
             above = self.predecessors(here)
             if above is None or len(seen) > _STEPS:
                 return None
@@ -173,10 +193,34 @@ class FlowGraph:
                     todo.append(one)
         return frozenset(found)
 
+    def _above_straight(self, place: "Place", bit: int, seen: "set[Place]", found: "set[Place]") -> "Place | None":
+        """Go up from a place as long as there is one way only, but no more than ``_STEPS``.
+
+        ``None``: an instruction that changes the register was found, or one that had been seen before.
+        """
+        body, number = place
+        straight, addresses, is_own = self._straight_in(body), body.addresses, body is self.function
+        tables = self.table_jumps if is_own else {}
+        while straight[number] and addresses[number] not in tables and len(seen) <= _STEPS:
+            if is_own:
+                self.asked.add(addresses[number])
+            number -= 1
+            one = body, number
+            if one in seen:
+                return None
+            seen.add(one)
+            if changes(one, bit):
+                found.add(one)
+                return None
+        return body, number
+
 
 def changes(place: "Place", bit: int) -> bool:
     """Return whether an instruction may change a register, given by its bit."""
     body, number = place
+    if body.mask_numbers is not None:
+        masks = MASKS[body.mask_numbers[number]]
+        return bool((SYSV_CLOBBERED if masks.flow in CALLS else masks.may_write) & bit)
     if FLOWS[body.codes[number]] in CALLS:
         return bool(SYSV_CLOBBERED & bit)
     return bool(effects_of(body.iced[number], body.raw_at(number)).may_write & bit)

@@ -20,6 +20,7 @@ from anyprobe.isa.decode import Insn
 
 if TYPE_CHECKING:
     from anyprobe.binary.flow.escaping_jumps import EscapingJumps
+    from anyprobe.binary.flow.evidence import Evidence
     from anyprobe.binary.flow.exits import Exit, Exits
     from anyprobe.binary.flow.jump_tables import JumpTables
     from anyprobe.binary.flow.last_calls import LastCalls
@@ -171,7 +172,7 @@ class FunctionCode(DecodedCode):
             number, target = self._body.missed
             detail = f"jumps into the middle of an instruction, to {target:#x}"
             return Refusal(Reason.CONTROL_FLOW_UNKNOWN, self.addresses[number], detail)
-        return self._escaping_jumps.in_disguise
+        return self._escaping_jumps.in_disguise if self._evidence.may_disguise(self.start, self.end) else None
 
     @property
     def has_gaps(self) -> bool:
@@ -223,9 +224,13 @@ class FunctionCode(DecodedCode):
 
     def _first_read(self, low: int, high: int) -> int | None:
         """Return the first byte of a range that instructions read or write by its address, if any."""
+        return self._evidence.read_in(low, high)
+
+    @property
+    def _evidence(self) -> "Evidence":
         from anyprobe.binary.flow.evidence import Evidence
 
-        return self._map.analyses.get(Evidence).read_in(low, high)
+        return self._map.analyses.get(Evidence)
 
     @property
     def is_unlisted(self) -> bool:
@@ -239,7 +244,9 @@ class FunctionCode(DecodedCode):
             return self.broken
         for address, outcome in self._resolved.unresolved.items():
             return Refusal(Reason.CONTROL_FLOW_UNKNOWN, address, outcome.why)
-        return self._escaping_jumps.doubt or (self._entered_gap() if self.has_gaps else None)
+        escaping = self._facts.indirect_jumps or self.start in self._evidence.self_takers
+        doubt = self._escaping_jumps.doubt if escaping else None
+        return doubt or (self._entered_gap() if self.has_gaps else None)
 
     def _entered_gap(self) -> Refusal | None:
         """Return where something may enter what was taken for data."""

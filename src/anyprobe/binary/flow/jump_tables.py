@@ -76,7 +76,7 @@ class _Known(NamedTuple):
 def resolved_jumps(code_map: ModuleView, function: FunctionView, jumps: "Sequence[int]") -> JumpTables:
     """Return where the indirect jumps of a function go, which are given by their numbers."""
     found = JumpTables({}, {})
-    if not code_map.text.has_jump_tables:
+    if not jumps or not code_map.text.has_jump_tables:  # nearly no function has any
         return found
     for number, outcome in resolve_jumps(code_map, function, jumps).items():
         if isinstance(outcome, Table):

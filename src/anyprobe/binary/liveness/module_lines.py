@@ -43,7 +43,7 @@ class ModuleLines:
         self.starts: Ints = np.array([each.start for each in self.functions], np.int64)
         self.addresses: Ints = np.frombuffer(b"".join(each.addresses for each in known), np.int64)
         numbers = _mask_numbers(known)
-        flows, reads, writes, changed, moved, _ = np.array(MASKS, np.int64).reshape(-1, len(Masks._fields)).T
+        flows, reads, writes, changed, _, moved, _ = np.array(MASKS, np.int64).reshape(-1, len(Masks._fields)).T
         self.flows = flows.astype(np.uint8)[numbers]
         self.reads, self.writes, self.changed = (
             each.astype(np.int32)[numbers] for each in (reads, writes, changed)
