@@ -120,14 +120,19 @@ def decode_to_end(content: bytes, start: int) -> "tuple[Sequence[Instruction], i
         return iced, limit
     one = iced[keep - 1]
     last = Insn(one, content[one.ip - start : one.next_ip - start], one.ip, one.code)
+    if ends_at(last, content, start, scan(iced).jumps.targets):
+        return iced[:keep], last.end
+    return iced, limit
+
+
+def ends_at(last: Insn, content: bytes, start: int, targets: Iterable[int]) -> bool:
+    """Return whether code ends after an instruction: what follows is padding, and none of its jumps leads there."""
     if (last.falls_through and not last.is_call) or last.flow is Flow.INVALID:
-        return iced, limit
-    tail = last.end - start
+        return False
+    tail, limit = last.end - start, start + len(content)
     if padding_length(content, tail) < len(content) - tail:
-        return iced, limit
-    if any(last.end <= target < limit for target in scan(iced).jumps.targets):
-        return iced, limit
-    return iced[:keep], last.end
+        return False
+    return not any(last.end <= target < limit for target in targets)
 
 
 def examine(

@@ -11,6 +11,7 @@ from iced_x86 import Decoder
 
 from anyprobe.binary.decoding.body import Body, Facts, decode_to_end, examine
 from anyprobe.binary.decoding.kept_lines import KeptLines
+from anyprobe.binary.decoding.together import Together
 from anyprobe.binary.objects.text import ModuleText
 from anyprobe.core.cachedproperty import cached_property
 from anyprobe.isa.decode import Flow, Insn, decode_iced
@@ -57,17 +58,17 @@ class DecodedCode:
         """Name the code; ``content`` lies at ``start`` and is decoded when first asked about."""
         self._map = code_map
         self.start = start
-        self._whole = content
+        self.whole = content
         self._made: dict[int, Insn] = {}
         self._alone = 0
         """How many instructions were decoded alone."""
-        self.mask_numbers: array[int] | None = None
-        """What each instruction does, by number in ``instruction_masks.MASKS``, where many were looked at together."""
+        self.examined: tuple[Together, int] | None = None
+        """Where its instructions are, and at which place, if it was examined together with others and is not odd."""
 
     @cached_property
     def end(self) -> int:
         """The end of the code, padding not included."""
-        iced, end = decode_to_end(self._whole, self.start)
+        iced, end = decode_to_end(self.whole, self.start)
         self._keep(iced)
         return end
 
@@ -93,27 +94,29 @@ class DecodedCode:
     @cached_property
     def content(self) -> bytes:
         """The bytes of the code."""
-        return self._whole[: self.end - self.start]
+        return self.whole[: self.end - self.start]
 
     @cached_property
     def _body(self) -> Body:
+        if self.examined is not None:
+            return self.examined[0].body(self.examined[1])
         entries = partial(self._map.entries.static_entries, self.start + 1, self.end)
         return examine(self._line, self.content, self.start, entries, self._map.text.noreturn)
 
     @property
-    def line(self) -> "Sequence[Instruction]":
-        """The instructions as they are decoded one after the other, data or not."""
-        return self._line
-
-    @property
     def is_examined(self) -> bool:
         """Whether its instructions have been looked at."""
-        return "_body" in self.__dict__
+        return self.examined is not None or "_body" in self.__dict__
 
-    def take(self, body: Body, mask_numbers: "array[int]") -> None:
-        """Take what was found of it when it was examined together with others."""
-        self.__dict__["_body"] = body
-        self.mask_numbers = mask_numbers
+    def take(self, together: Together, place: int, end: int) -> None:
+        """Take note of where its instructions are among those of others."""
+        self.examined = together, place
+        self.__dict__["end"] = end
+
+    @cached_property
+    def mask_numbers(self) -> "array[int] | None":
+        """What each instruction does, by number in ``instruction_masks.MASKS``, where many were looked at together."""
+        return None if self.examined is None else self.examined[0].mask_numbers(self.examined[1])
 
     @cached_property
     def iced(self) -> "Sequence[Instruction]":
@@ -185,7 +188,7 @@ class DecodedCode:
         made = self._made.get(number)
         if made is None:
             address = self.addresses[number]
-            raw = self._whole[address - self.start : self.end_of(number) - self.start]
+            raw = self.whole[address - self.start : self.end_of(number) - self.start]
             made = self._made[number] = Insn(self.one(number), raw, address, self.codes[number])
         return made
 
@@ -199,7 +202,7 @@ class DecodedCode:
 
     def raw_at(self, index: int) -> bytes:
         """Return the bytes of the instruction with this number."""
-        return self._whole[self.addresses[index] - self.start : self.end_of(index) - self.start]
+        return self.whole[self.addresses[index] - self.start : self.end_of(index) - self.start]
 
     def is_boundary(self, address: int) -> bool:
         """Return whether an instruction starts here."""

@@ -5,11 +5,11 @@ are the same, the rest of the instruction has the same form. So iced is asked ab
 """
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
-from iced_x86 import Code
+from iced_x86 import Code, Decoder
 
 from anyprobe.binary.decoding.instruction_masks import shape_number
 from anyprobe.isa.effects import shape_of
@@ -38,7 +38,7 @@ _said: list[dict[int, int]] = [{} for _ in range(_LONGEST + 1)]
 """By the number of first bytes that are looked at: the kinds by these and the length, -1 where more count."""
 
 
-def kinds_of(instructions: "Sequence[Instruction]", content: bytes, lengths: "NDArray[np.uint8]") -> "Ints":
+def kinds_of(content: bytes, lengths: "NDArray[np.uint8]") -> "Ints":
     """Return the kinds of instructions that lie in ``content`` one after the other."""
     behind = np.cumsum(lengths, dtype=np.int64)
     padded = content + bytes(8)
@@ -47,8 +47,9 @@ def kinds_of(instructions: "Sequence[Instruction]", content: bytes, lengths: "ND
     left = np.arange(len(lengths))
 
     def ask(number: int, most: int) -> int:
-        one, end = instructions[number], int(behind[number])
-        return _kind(one, content[end - one.len : end], most)
+        end = int(behind[number])
+        raw = content[end - int(lengths[number]) : end]
+        return _kind(Decoder(64, raw).decode(), raw, most)
 
     for most in range(1, _LONGEST + 1):
         sizes = lengths[left]

@@ -79,7 +79,7 @@ class FunctionCode(DecodedCode):
     @property
     def entry(self) -> int:
         """Where an entry probe goes: after ``endbr64``, else the start."""
-        return self.start + 4 if self._whole.startswith(b"\xf3\x0f\x1e\xfa") else self.start
+        return self.start + 4 if self.whole.startswith(b"\xf3\x0f\x1e\xfa") else self.start
 
     # -- control flow
 
@@ -132,7 +132,11 @@ class FunctionCode(DecodedCode):
     @cached_property
     def indirect_jumps(self) -> int:
         """The number of indirect jumps."""
-        return len(self._facts.indirect_jumps)
+        return len(self._facts.indirect_jumps) if self._may_jump_indirectly else 0
+
+    @property
+    def _may_jump_indirectly(self) -> bool:
+        return self.examined is None or self.examined[0].has_indirect_jumps(self.examined[1])
 
     @property
     def pointer_jumps(self) -> list[int]:
@@ -158,7 +162,7 @@ class FunctionCode(DecodedCode):
     @property
     def overlapped(self) -> frozenset[int]:
         """Instructions that are also entered after their ``lock`` prefix (single-threaded programs skip it)."""
-        return self._body.unlocked
+        return frozenset() if self.examined is not None else self._body.unlocked
 
     def _is_locked(self, address: int) -> bool:
         return address in self._index and self.content[address - self.start] == LOCK
@@ -166,10 +170,11 @@ class FunctionCode(DecodedCode):
     @cached_property
     def broken(self) -> Refusal | None:
         """Why the instruction boundaries themselves are in doubt."""
-        if self._body.doubt is not None:
-            return Refusal(Reason.CONTROL_FLOW_UNKNOWN, *self._body.doubt)
-        if self._body.missed is not None:
-            number, target = self._body.missed
+        body = self._body if self.examined is None else None
+        if body is not None and body.doubt is not None:
+            return Refusal(Reason.CONTROL_FLOW_UNKNOWN, *body.doubt)
+        if body is not None and body.missed is not None:
+            number, target = body.missed
             detail = f"jumps into the middle of an instruction, to {target:#x}"
             return Refusal(Reason.CONTROL_FLOW_UNKNOWN, self.addresses[number], detail)
         return self._escaping_jumps.in_disguise if self._evidence.may_disguise(self.start, self.end) else None
@@ -177,13 +182,13 @@ class FunctionCode(DecodedCode):
     @property
     def has_gaps(self) -> bool:
         """Whether there is data between the instructions."""
-        return self._body.has_gaps
+        return self.examined is None and self._body.has_gaps
 
     @cached_property
     def _resolved(self) -> "JumpTables":
         from anyprobe.binary.flow.jump_tables import resolved_jumps
 
-        return resolved_jumps(self._map, self, self._facts.indirect_jumps)
+        return resolved_jumps(self._map, self, self._facts.indirect_jumps if self._may_jump_indirectly else ())
 
     @property
     def tables(self) -> Mapping[int, Table]:
@@ -244,7 +249,7 @@ class FunctionCode(DecodedCode):
             return self.broken
         for address, outcome in self._resolved.unresolved.items():
             return Refusal(Reason.CONTROL_FLOW_UNKNOWN, address, outcome.why)
-        escaping = self._facts.indirect_jumps or self.start in self._evidence.self_takers
+        escaping = self._may_jump_indirectly or self.start in self._evidence.self_takers
         doubt = self._escaping_jumps.doubt if escaping else None
         return doubt or (self._entered_gap() if self.has_gaps else None)
 

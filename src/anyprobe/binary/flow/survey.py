@@ -5,7 +5,6 @@ needs a few functions that is little; where it needs all of them, the branches t
 candidates in a few array operations.
 """
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,15 +12,13 @@ from iced_x86 import Code
 
 from anyprobe.binary.analysis.views import FunctionView, ModuleView
 from anyprobe.binary.decoding.code_scan import Kind, References
-from anyprobe.binary.decoding.many_bodies import examine_together
+from anyprobe.binary.decoding.many_bodies import examine_together, stretches
 from anyprobe.core.arrays import among
 from anyprobe.core.refusal import Refusal
 from anyprobe.isa.decode import FLOWS, Flow
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from anyprobe.binary.decoding.branches import Branches
 
 _SHORT = frozenset(value for name, value in vars(Code).items() if isinstance(value, int) and "_REL8_" in name)
 _SHORT_BYTES, _NEAR_BYTES, _WIDE_BYTES = 2, 5, 6
@@ -70,38 +67,12 @@ def _lies_in(addresses: "NDArray[np.int64]", bounds: "NDArray[np.int64]") -> "ND
 
 def _opcodes(codes: "list[FunctionView]") -> "NDArray[np.int64]":
     """Return where the opcodes of the functions' direct branches lie, prefixes not counted, with their kinds."""
-    firsts = np.cumsum([0, *(len(each.codes) for each in codes)])[:-1]
-    kinds = np.frombuffer(b"".join(each.codes for each in codes), np.uint16)
-    ends = instruction_ends(codes, np.frombuffer(b"".join(each.addresses for each in codes), np.int64))
-    jumps, _ = numbered([each.jumps for each in codes], firsts)
-    calls, _ = numbered([each.calls for each in codes], firsts)
-    numbers = np.append(jumps, calls)
-    behind, kind = _OPCODES[kinds[numbers]].T
-    found: NDArray[np.int64] = ends[numbers] - behind << 2 | kind
-    return found
-
-
-def instruction_ends(codes: "Sequence[FunctionView]", addresses: "NDArray[np.int64]") -> "NDArray[np.int64]":
-    """Return where the instructions of some functions end, from where they begin."""
-    found = np.append(addresses[1:], 0)
-    behind = 0
-    for each in codes:
-        first, behind = behind, behind + len(each.addresses)
-        if each.has_gaps:
-            found[first:behind] = each.ends
-        elif behind > first:
-            found[behind - 1] = each.end_of(behind - first - 1)
-    return found
-
-
-def numbered(found: "Sequence[Branches]", firsts: "NDArray[np.int64]") -> "tuple[NDArray[np.int64], NDArray[np.int64]]":
-    """Return the (number, target) pairs of some functions as columns, with numbers that count all instructions.
-
-    ``firsts`` are the numbers of their first ones. Before the first address targets wrap.
-    """
-    numbers = np.frombuffer(b"".join(each.numbers for each in found), np.uint32)
-    targets = np.frombuffer(b"".join(each.targets for each in found), np.int64)
-    return numbers.astype(np.int64) + np.repeat(firsts, [len(each) for each in found]), targets
+    found = [np.empty(0, np.int64)]
+    for stretch in stretches(codes):
+        numbers = np.append(stretch.jumps[0], stretch.calls[0])
+        behind, kind = _OPCODES[stretch.codes[numbers]].T
+        found.append(stretch.ends[numbers] - behind << 2 | kind)
+    return np.concatenate(found)
 
 
 def _opcode_table() -> "NDArray[np.int64]":

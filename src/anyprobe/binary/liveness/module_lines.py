@@ -1,25 +1,25 @@
 """The instructions of a module as arrays, and the straight lines that they make."""
 
-from array import array
 from functools import cached_property
+from itertools import compress
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from anyprobe.binary.analysis.views import FunctionView, ModuleView
 from anyprobe.binary.decoding.code_scan import Kind
-from anyprobe.binary.decoding.instruction_masks import CANDIDATES, MASKS, Masks, mask_numbers
-from anyprobe.binary.decoding.many_bodies import examine_together
+from anyprobe.binary.decoding.instruction_masks import CANDIDATES, MASKS, Masks
+from anyprobe.binary.decoding.many_bodies import examine_together, stretches
 from anyprobe.binary.flow.exits import find_exits
 from anyprobe.binary.flow.pieces import Pieces
-from anyprobe.binary.flow.survey import numbered
-from anyprobe.core.arrays import places_in
+from anyprobe.core.arrays import joined, places_in
 from anyprobe.core.refusal import Refusal
 from anyprobe.isa.decode import Flow
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from anyprobe.binary.decoding.together import Column
     from anyprobe.binary.liveness.fixpoint import Ints
 
 
@@ -32,17 +32,26 @@ class ModuleLines:
 
     def __init__(self, code_map: ModuleView) -> None:
         """Look at every instruction once, and at the functions with indirect jumps more closely."""
-        found = (code_map.function_at(start) for start in code_map.text.function_starts.tolist())
-        self.functions = [each for each in found if not isinstance(each, Refusal)]
+        functions = (code_map.function_at(start) for start in code_map.text.function_starts.tolist())
+        self.functions = [each for each in functions if not isinstance(each, Refusal)]
         self._map = code_map
         examine_together(self.functions)
-        known = [each for each in self.functions if each.broken is None]
-        sizes = [0 if each.broken is not None else len(each.addresses) for each in self.functions]
-        self.firsts: Ints = np.cumsum([0, *sizes])
+        is_known = [each.broken is None for each in self.functions]
+        found = list(stretches(list(compress(self.functions, is_known))))
+        sizes = np.zeros(len(self.functions), np.int64)
+        sizes[is_known] = joined(each.sizes for each in found)
+        self.firsts: Ints = np.append(0, np.cumsum(sizes))
         """The first instruction of each function, and the number of all."""
         self.starts: Ints = np.array([each.start for each in self.functions], np.int64)
-        self.addresses: Ints = np.frombuffer(b"".join(each.addresses for each in known), np.int64)
-        numbers = _mask_numbers(known)
+        self.addresses: Ints = np.empty(self.firsts[-1], np.int64)
+        numbers = np.empty(self.firsts[-1], np.int32)
+        jumps, calls, end = list["Column"](), list["Column"](), 0
+        for stretch in found:
+            rows = slice(end, end := end + len(stretch.masks))
+            self.addresses[rows] = stretch.ends - stretch.lengths
+            numbers[rows] = stretch.masks
+            jumps.append((stretch.jumps[0] + rows.start, stretch.jumps[1]))
+            calls.append((stretch.calls[0] + rows.start, stretch.calls[1]))
         flows, reads, writes, changed, _, moved, _ = np.array(MASKS, np.int64).reshape(-1, len(Masks._fields)).T
         self.flows = flows.astype(np.uint8)[numbers]
         self.reads, self.writes, self.changed = (
@@ -57,10 +66,9 @@ class ModuleLines:
             if each.broken is None and each.indirect_jumps
         }
         """By function: the addresses in it and its parts to which its jumps through pointers may lead."""
-        firsts = self.firsts[:-1][[each.broken is None for each in self.functions]]
-        self.jumps = numbered([each.jumps for each in known], firsts)
+        self.jumps = _joined(jumps)
         """Numbers of the direct jumps, and where they lead."""
-        self.calls = numbered([each.calls for each in known], firsts)
+        self.calls = _joined(calls)
         """The same for direct calls."""
         self.heads: Ints = np.flatnonzero(self._marked())
         """The number of the instruction that each line begins with."""
@@ -133,10 +141,9 @@ class ModuleLines:
         return found
 
 
-def _mask_numbers(functions: list[FunctionView]) -> "NDArray[np.int32]":
-    """Return what each instruction of some functions does, as numbers in ``instruction_masks.MASKS``."""
-    numbers = (array("i", mask_numbers(each)) if each.mask_numbers is None else each.mask_numbers for each in functions)
-    return np.frombuffer(b"".join(numbers), np.int32)
+def _joined(columns: "list[Column]") -> "Column":
+    numbers, targets = (joined(each) for each in zip(*columns, strict=True)) if columns else (joined(()), joined(()))
+    return numbers, targets
 
 
 def _stored_labels(code_map: ModuleView, function: FunctionView) -> list[int]:

@@ -45,6 +45,7 @@ def test_what_was_dropped_is_decoded_again(monkeypatch):
 
 def test_those_of_small_modules_are_all_kept():
     _, _, codes = surveyed()
+    assert all(len(code.iced) == len(code.addresses) for code in codes)
     kept = [code for code in codes if not code.has_gaps and "_line" in code.__dict__]
     assert len(kept) == len([code for code in codes if not code.has_gaps])
 

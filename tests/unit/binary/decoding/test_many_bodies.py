@@ -85,7 +85,7 @@ def test_kinds_go_by_what_counts():
     content = b"".join(raws)
     decoded = decode_iced(content, 0x1000)
     sizes = np.frombuffer(bytes(map(len, decoded)), np.uint8)
-    kinds = instruction_kinds.kinds_of(decoded, content, sizes)
+    kinds = instruction_kinds.kinds_of(content, sizes)
     assert instruction_kinds.codes_of(kinds).tolist() == [one.code for one in decoded]
     assert kinds[lines.index("c1e000")] != kinds[lines.index("c1e005")]
     assert kinds[lines.index("e800000000")] == kinds[lines.index("e8ffffff7f")]
@@ -97,7 +97,7 @@ def test_what_is_cut_off_is_no_instruction():
     for first, second in ((whole, cut), (cut, whole)):
         decoded = [*decode_iced(first, 0), *decode_iced(second, len(first))]
         sizes = np.frombuffer(bytes(map(len, decoded)), np.uint8)
-        kinds = instruction_kinds.kinds_of(decoded, first + second, sizes)
+        kinds = instruction_kinds.kinds_of(first + second, sizes)
         codes = instruction_kinds.codes_of(kinds).tolist()
         assert codes == [one.code for one in decoded]
         assert codes.count(iced_x86.Code.INVALID) >= 1

@@ -1,0 +1,169 @@
+"""Functions that were examined together: columns of all their instructions, of which each makes its own when asked."""
+
+from array import array
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from iced_x86 import Code
+
+from anyprobe.binary.decoding.body import Body, Facts, ends_at
+from anyprobe.binary.decoding.branches import Branches
+from anyprobe.binary.decoding.instruction_kinds import codes_of, kinds_of, mask_numbers_of
+from anyprobe.binary.decoding.together import Stretch
+from anyprobe.core.arrays import places_in
+from anyprobe.isa.decode import CALLS, FLOWS, JUMPS, Flow, decode_range
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from anyprobe.binary.decoding.together import Column, Examined, Ints
+
+_FLOWS = np.array(FLOWS, np.uint8)
+_IS_JUMP = np.array([flow in JUMPS for flow in Flow])
+_IS_CALL = np.array([flow in CALLS for flow in Flow])
+_IS_SHORT = np.zeros(len(FLOWS), np.bool_)
+_IS_SHORT[[value for name, value in vars(Code).items() if isinstance(value, int) and "_REL8_" in name]] = True
+
+
+class Portion:
+    """The instructions of some functions, one after the other; each function's own are made of it when asked for."""
+
+    def __init__(self, functions: "Sequence[Examined]", lines: list[bytes]) -> None:
+        """Take the functions and the lengths of their instructions."""
+        self._functions = functions
+        self._content = b"".join(function.whole for function in functions)
+        self._lengths = np.frombuffer(b"".join(lines), np.uint8)
+        self._firsts: Ints = np.cumsum([0, *map(len, lines)])
+        """The number of the first instruction of each function, and of all."""
+        kinds = kinds_of(self._content, self._lengths)
+        self._codes, self._masks = codes_of(kinds), mask_numbers_of(kinds)
+        self._starts = np.array([function.start for function in functions], np.int64)
+        behind = np.cumsum(self._lengths, dtype=np.int64)
+        self._ends = behind + self._moved(behind)
+        self._find_branches(behind)
+        kept = self._without_padding()
+        if kept is not None:
+            rows = np.flatnonzero(kept)
+            self._lengths, self._ends, behind = self._lengths[rows], self._ends[rows], behind[rows]
+            self._codes, self._masks = self._codes[rows], self._masks[rows]
+            self._firsts = np.append(0, np.cumsum(kept))[self._firsts]
+            self._find_branches(behind)
+        flows = _FLOWS[self._codes]
+        self._has_indirect = self._any_of(flows == Flow.INDIRECT_JUMP)
+        odd = self._any_of(flows == Flow.INVALID)
+        odd[self._owners(self._astray())] = True
+        self._is_odd: list[bool] = odd.tolist()
+        self._content = b""
+
+    def _moved(self, behind: "Ints") -> "Ints":
+        """Return by instruction how far before its address the content has it."""
+        begins = np.append(0, behind)[self._firsts[:-1]]
+        return np.repeat(self._starts - begins, np.diff(self._firsts))
+
+    def _find_branches(self, behind: "Ints") -> None:
+        """Find where direct branches lead; ``behind`` says where in the content each instruction ends."""
+        flows = _FLOWS[self._codes]
+        self._jumps = self._targets(np.flatnonzero(_IS_JUMP[flows]), behind)
+        self._calls = self._targets(np.flatnonzero(flows == Flow.CALL), behind)
+        self._jumps_of, self._calls_of = (
+            np.searchsorted(numbers, self._firsts).tolist() for numbers, _ in (self._jumps, self._calls)
+        )
+
+    def _targets(self, numbers: "Ints", behind: "Ints") -> "Column":
+        content, after = np.frombuffer(self._content, np.uint8), behind[numbers]
+        words = np.ndarray((len(content) - 3,), "<i4", buffer=content, strides=(1,)) if len(content) > 3 else content
+        near = words[np.maximum(after - 4, 0)].astype(np.int64)
+        short = content.view(np.int8)[after - 1].astype(np.int64)
+        return numbers, self._ends[numbers] + np.where(_IS_SHORT[self._codes[numbers]], short, near)
+
+    def _without_padding(self) -> "NDArray[np.bool_] | None":
+        """Return which instructions are left without the padding at the ends of functions; ``None``: all of them."""
+        stays = np.flatnonzero((_FLOWS[self._codes] != Flow.NEXT) & (self._codes != Code.INT3))
+        behind = self._firsts[1:]
+        last = np.append(-1, stays)[np.searchsorted(stays, behind)]
+        kept = None
+        for place in np.flatnonzero((last < behind - 1) & (last >= self._firsts[:-1])).tolist():
+            function, number = self._functions[place], int(last[place])
+            end = int(self._ends[number])
+            begin = end - int(self._lengths[number])
+            one = decode_range(function.whole[begin - function.start : end - function.start], begin)[0]
+            targets = self._jumps[1][self._jumps_of[place] : self._jumps_of[place + 1]]
+            if ends_at(one, function.whole, function.start, targets.tolist()):
+                kept = np.ones(len(self._codes), np.bool_) if kept is None else kept
+                kept[number + 1 : behind[place]] = False
+        return kept
+
+    def _any_of(self, said: "NDArray[np.bool_]") -> "NDArray[np.bool_]":
+        """Return of which functions something is said of an instruction."""
+        found: NDArray[np.bool_] = np.logical_or.reduceat(said, self._firsts[:-1])
+        return found
+
+    def _owners(self, numbers: "Ints") -> "Ints":
+        found: Ints = np.searchsorted(self._firsts, numbers, "right") - 1
+        return found
+
+    def _astray(self) -> "Ints":
+        """Return the jumps into the middle of an instruction."""
+        numbers, targets = self._jumps
+        owners = self._owners(numbers)
+        inside = np.flatnonzero(
+            (targets >= self._starts[owners]) & (targets < self._ends[self._firsts[1:] - 1][owners])
+        )
+        found: Ints = numbers[inside[places_in(self._ends - self._lengths, targets[inside]) < 0]]
+        return found
+
+    def hand_out(self) -> None:
+        """Tell the functions that what was found of them is here, unless something about them is odd."""
+        ends = self._ends[self._firsts[1:] - 1].tolist()
+        for place, function in enumerate(self._functions):
+            if not self._is_odd[place]:
+                function.take(self, place, ends[place])
+
+    # -- what one function asks for
+
+    def body(self, place: int) -> Body:
+        """Return the instructions of a function."""
+        first, end = self._firsts[place : place + 2].tolist()
+        codes, ends = self._codes[first:end], self._ends[first:end]
+        flows = _FLOWS[codes]
+        facts = Facts(
+            _branches(self._jumps, first, self._jumps_of[place], self._jumps_of[place + 1]),
+            _branches(self._calls, first, self._calls_of[place], self._calls_of[place + 1]),
+            np.flatnonzero(flows == Flow.INDIRECT_JUMP).tolist() if self._has_indirect[place] else [],
+            array("Q", ends[_IS_CALL[flows]].tobytes()),
+            None,
+            array("H", codes.tobytes()),
+        )
+        addresses = array("Q", (ends - self._lengths[first:end]).tobytes())
+        return Body(None, facts, addresses, int(ends[-1]), frozenset(), None, None, has_gaps=False)
+
+    def mask_numbers(self, place: int) -> "array[int]":
+        """Return what each instruction of a function does, by number in ``instruction_masks.MASKS``."""
+        return array("i", self._masks[self._firsts[place] : self._firsts[place + 1]].tobytes())
+
+    def has_indirect_jumps(self, place: int) -> bool:
+        """Return whether a function has indirect jumps."""
+        return bool(self._has_indirect[place])
+
+    # -- what many functions are asked for at once
+
+    def stretch(self, low: int, high: int) -> Stretch:
+        """Return the instructions of the functions from one to before another."""
+        first, end = self._firsts[[low, high]].tolist()
+        jumps, calls = (
+            (numbers[bounds[low] : bounds[high]] - first, targets[bounds[low] : bounds[high]])
+            for (numbers, targets), bounds in ((self._jumps, self._jumps_of), (self._calls, self._calls_of))
+        )
+        rows = slice(first, end)
+        sizes = np.diff(self._firsts[low : high + 1])
+        return Stretch(sizes, self._codes[rows], self._masks[rows], self._ends[rows], self._lengths[rows], jumps, calls)
+
+
+def _branches(column: "Column", first: int, low: int, high: int) -> Branches:
+    found = Branches()
+    if low < high:
+        numbers, targets = column
+        found.numbers.frombytes((numbers[low:high] - first).astype(np.uint32).tobytes())
+        found.targets.frombytes(targets[low:high].tobytes())
+    return found
