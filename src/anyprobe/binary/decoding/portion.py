@@ -40,44 +40,47 @@ class Portion:
         self._codes, self._masks = codes_of(kinds), mask_numbers_of(kinds)
         self._starts = np.array([function.start for function in functions], np.int64)
         behind = np.cumsum(self._lengths, dtype=np.int64)
-        self._ends = behind + self._moved(behind)
-        self._find_branches(behind)
-        kept = self._without_padding()
+        ends = self._ends(0, len(functions))
+        self._find_branches(behind, ends)
+        kept = self._without_padding(ends)
         if kept is not None:
             rows = np.flatnonzero(kept)
-            self._lengths, self._ends, behind = self._lengths[rows], self._ends[rows], behind[rows]
-            self._codes, self._masks = self._codes[rows], self._masks[rows]
+            self._lengths, self._codes, self._masks = self._lengths[rows], self._codes[rows], self._masks[rows]
             self._firsts = np.append(0, np.cumsum(kept))[self._firsts]
-            self._find_branches(behind)
+            ends = ends[rows]
+            self._find_branches(behind[rows], ends)
         flows = _FLOWS[self._codes]
         self._has_indirect = self._any_of(flows == Flow.INDIRECT_JUMP)
         odd = self._any_of(flows == Flow.INVALID)
-        odd[self._owners(self._astray())] = True
+        odd[self._owners(self._astray(ends))] = True
         self._is_odd: list[bool] = odd.tolist()
         self._content = b""
 
-    def _moved(self, behind: "Ints") -> "Ints":
-        """Return by instruction how far before its address the content has it."""
-        begins = np.append(0, behind)[self._firsts[:-1]]
-        return np.repeat(self._starts - begins, np.diff(self._firsts))
+    def _ends(self, low: int, high: int) -> "Ints":
+        """Return where the instructions end of the functions from one to before another."""
+        firsts = self._firsts[low : high + 1]
+        behind = np.cumsum(self._lengths[firsts[0] : firsts[-1]], dtype=np.int64)
+        begins = np.append(0, behind)[firsts[:-1] - firsts[0]]
+        behind += np.repeat(self._starts[low:high] - begins, np.diff(firsts))
+        return behind
 
-    def _find_branches(self, behind: "Ints") -> None:
+    def _find_branches(self, behind: "Ints", ends: "Ints") -> None:
         """Find where direct branches lead; ``behind`` says where in the content each instruction ends."""
         flows = _FLOWS[self._codes]
-        self._jumps = self._targets(np.flatnonzero(_IS_JUMP[flows]), behind)
-        self._calls = self._targets(np.flatnonzero(flows == Flow.CALL), behind)
+        self._jumps = self._targets(np.flatnonzero(_IS_JUMP[flows]), behind, ends)
+        self._calls = self._targets(np.flatnonzero(flows == Flow.CALL), behind, ends)
         self._jumps_of, self._calls_of = (
             np.searchsorted(numbers, self._firsts).tolist() for numbers, _ in (self._jumps, self._calls)
         )
 
-    def _targets(self, numbers: "Ints", behind: "Ints") -> "Column":
+    def _targets(self, numbers: "Ints", behind: "Ints", ends: "Ints") -> "Column":
         content, after = np.frombuffer(self._content, np.uint8), behind[numbers]
         words = np.ndarray((len(content) - 3,), "<i4", buffer=content, strides=(1,)) if len(content) > 3 else content
         near = words[np.maximum(after - 4, 0)].astype(np.int64)
         short = content.view(np.int8)[after - 1].astype(np.int64)
-        return numbers, self._ends[numbers] + np.where(_IS_SHORT[self._codes[numbers]], short, near)
+        return numbers, ends[numbers] + np.where(_IS_SHORT[self._codes[numbers]], short, near)
 
-    def _without_padding(self) -> "NDArray[np.bool_] | None":
+    def _without_padding(self, ends: "Ints") -> "NDArray[np.bool_] | None":
         """Return which instructions are left without the padding at the ends of functions; ``None``: all of them."""
         stays = np.flatnonzero((_FLOWS[self._codes] != Flow.NEXT) & (self._codes != Code.INT3))
         behind = self._firsts[1:]
@@ -85,7 +88,7 @@ class Portion:
         kept = None
         for place in np.flatnonzero((last < behind - 1) & (last >= self._firsts[:-1])).tolist():
             function, number = self._functions[place], int(last[place])
-            end = int(self._ends[number])
+            end = int(ends[number])
             begin = end - int(self._lengths[number])
             one = decode_range(function.whole[begin - function.start : end - function.start], begin)[0]
             targets = self._jumps[1][self._jumps_of[place] : self._jumps_of[place + 1]]
@@ -103,19 +106,17 @@ class Portion:
         found: Ints = np.searchsorted(self._firsts, numbers, "right") - 1
         return found
 
-    def _astray(self) -> "Ints":
+    def _astray(self, ends: "Ints") -> "Ints":
         """Return the jumps into the middle of an instruction."""
         numbers, targets = self._jumps
         owners = self._owners(numbers)
-        inside = np.flatnonzero(
-            (targets >= self._starts[owners]) & (targets < self._ends[self._firsts[1:] - 1][owners])
-        )
-        found: Ints = numbers[inside[places_in(self._ends - self._lengths, targets[inside]) < 0]]
+        inside = np.flatnonzero((targets >= self._starts[owners]) & (targets < ends[self._firsts[1:] - 1][owners]))
+        found: Ints = numbers[inside[places_in(ends - self._lengths, targets[inside]) < 0]]
         return found
 
     def hand_out(self) -> None:
         """Tell the functions that what was found of them is here, unless something about them is odd."""
-        ends = self._ends[self._firsts[1:] - 1].tolist()
+        ends = self._ends(0, len(self._functions))[self._firsts[1:] - 1].tolist()
         for place, function in enumerate(self._functions):
             if not self._is_odd[place]:
                 function.take(self, place, ends[place])
@@ -125,7 +126,7 @@ class Portion:
     def body(self, place: int) -> Body:
         """Return the instructions of a function."""
         first, end = self._firsts[place : place + 2].tolist()
-        codes, ends = self._codes[first:end], self._ends[first:end]
+        codes, ends = self._codes[first:end], self._ends(place, place + 1)
         flows = _FLOWS[codes]
         facts = Facts(
             _branches(self._jumps, first, self._jumps_of[place], self._jumps_of[place + 1]),
@@ -157,7 +158,8 @@ class Portion:
         )
         rows = slice(first, end)
         sizes = np.diff(self._firsts[low : high + 1])
-        return Stretch(sizes, self._codes[rows], self._masks[rows], self._ends[rows], self._lengths[rows], jumps, calls)
+        lengths, ends = self._lengths[rows], self._ends(low, high)
+        return Stretch(sizes, self._codes[rows], self._masks[rows], ends, lengths, jumps, calls)
 
 
 def _branches(column: "Column", first: int, low: int, high: int) -> Branches:

@@ -76,7 +76,7 @@ def unlisted_functions(
     if found.explains_everything():
         bounds = Division(found, are_closed=True).bounds()
     else:
-        listed = CodeMap(text)
+        maps = [listed := CodeMap(text)]
         called |= _called_from(code, gaps, listed) | _main_function(gaps, listed, entry)
         if addresses is not None:
             addresses.taken.update(_taken_in(code, gaps, listed))
@@ -87,7 +87,10 @@ def unlisted_functions(
             bounds = division.bounds()
             if bounds == before:
                 break
-            before, seen = bounds, _look_at(text, bounds, division.jumping)
+            maps.append(_with_more(text, bounds))
+            before, seen = bounds, _look_at(maps[-1], division.jumping)
+        for each in maps:
+            each.forget()
     starts, ends = np.array(bounds, np.int64).reshape(-1, 2).T
     confirmed = [start for start in starts.tolist() if start in found.called]
     return Unlisted(starts, ends, np.array(confirmed, np.int64))
@@ -114,12 +117,16 @@ def _explored(
         refused |= doubtful
 
 
-def _look_at(text: ModuleText, bounds: list[tuple[int, int]], jumping: Iterable[int]) -> Seen:
-    """Analyse some functions together with the known ones; ``jumping`` are those with indirect jumps."""
+def _with_more(text: ModuleText, bounds: list[tuple[int, int]]) -> CodeMap:
+    """Return the known functions and some more."""
     starts = np.concatenate([text.function_starts, np.array([start for start, _ in bounds], np.int64)])
     ends = np.concatenate([text.function_ends, np.array([end for _, end in bounds], np.int64)])
     order = np.argsort(starts)
-    code_map = CodeMap(replace(text, function_starts=starts[order], function_ends=ends[order]))
+    return CodeMap(replace(text, function_starts=starts[order], function_ends=ends[order]))
+
+
+def _look_at(code_map: CodeMap, jumping: Iterable[int]) -> Seen:
+    """Analyse some functions together with the known ones; ``jumping`` are those with indirect jumps."""
     found = map(code_map.function_at, jumping)
     return seen_in((each for each in found if isinstance(each, FunctionCode)), code_map.analyses.get(NoReturnFunctions))
 

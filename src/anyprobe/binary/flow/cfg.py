@@ -44,6 +44,12 @@ class CodeMap:
         self.entries = EntryPoints(self)
         """What enters them."""
 
+    def forget(self) -> None:
+        """Forget all that was found: what refers to it refers back, and bulk work waits long for who collects that."""
+        self._functions.clear()
+        self.kept_lines, self.analyses = KeptLines(), Analyses(self)
+        self.layout, self.entries = Layout(self.text), EntryPoints(self)
+
     # -- functions
 
     def function_at(self, start: int) -> FunctionCode | Refusal:

@@ -22,8 +22,9 @@ class Edges:
     def __init__(self, pairs: "Iterable[tuple[Ints, Ints]]", masks: "Ints | None" = None) -> None:
         """Take edges as pairs of sources and targets; without masks all may pass."""
         columns = list(zip(*pairs, strict=True)) or [(), ()]
-        self.sources, self.targets = (joined(each) for each in columns)
-        self.masks = np.full(len(self.sources), -1, np.int64) if masks is None else masks
+        # of a large library there are millions, and each wider column would take tens of megabytes
+        self.sources, self.targets = (joined(each).astype(np.int32) for each in columns)
+        self.masks = np.int32(-1) if masks is None else masks.astype(np.int32)
 
     def reach(self, values: "Ints", count: int) -> "Ints":
         """Return what comes along the edges to each of ``count`` nodes from the values of those they lead to."""
@@ -36,7 +37,7 @@ def settled(live: "Ints", pending: "Ints", *edges: Edges) -> "Ints":
     """Return what is live at each node once all is that is live where its edges lead, as far as it is undecided."""
     live = live.copy()
     sources, targets = (np.concatenate([getattr(each, name) for each in edges]) for name in ("sources", "targets"))
-    passing = np.concatenate([pending[each.sources] & each.masks for each in edges])
+    passing = np.concatenate([pending[each.sources].astype(np.int32) & each.masks for each in edges])
     begins, by_target = _by_target(targets, len(live))
     there = np.flatnonzero(passing)
     while len(there):
@@ -50,8 +51,9 @@ def settled(live: "Ints", pending: "Ints", *edges: Edges) -> "Ints":
 
 def _by_target(targets: "Ints", count: int) -> "tuple[Ints, Ints]":
     """Return where the edges to each node begin among those that are sorted by nodes, and the sorted edges."""
-    begins = np.cumsum(np.bincount(targets + 1, minlength=count + 1))
-    ordered: Ints = targets << _NUMBER_BITS  # of a large library each copy would take a hundred megabytes
+    begins = np.append(0, np.cumsum(np.bincount(targets, minlength=count)))
+    ordered: Ints = targets.astype(np.int64)
+    ordered <<= _NUMBER_BITS  # in place: of a large library each copy would take a hundred megabytes
     ordered |= np.arange(len(targets))
     ordered.sort()
     ordered &= (1 << _NUMBER_BITS) - 1

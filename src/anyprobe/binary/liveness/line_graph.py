@@ -101,7 +101,7 @@ class LineGraph:
         lines = self._lines
         found, kept = np.zeros(self.count, np.int64), np.zeros(self.count, np.int64)
         moved = lines.moved_in
-        found[self.returns : self.nothing] = np.where(self.keeps_all, 0, lines.any_of(lines.changed) & SYSV_CLOBBERED)
+        found[self.returns : self.nothing] = np.where(self.keeps_all, 0, lines.changed_in & SYSV_CLOBBERED)
         kept[self.returns : self.nothing] = np.where(self.keeps_all, 0, moved & moved >> FETCHED & SYSV_CLOBBERED)
         return found, kept
 
@@ -242,7 +242,7 @@ class LineGraph:
             return False
         head = int(lines.heads[np.searchsorted(lines.heads, number, "right") - 1])
         for before in range(number - 1, head - 1, -1):
-            if (lines.writes[before] | lines.changed[before]) & _RAX:
+            if lines.sets(before) & _RAX:
                 setting = function.one(before - first)
                 return not (setting.mnemonic == Mnemonic.MOV and setting.op1_kind == OpKind.MEMORY)
         return True

@@ -37,29 +37,30 @@ class ModuleLines:
         self._map = code_map
         examine_together(self.functions)
         is_known = [each.broken is None for each in self.functions]
-        found = list(stretches(list(compress(self.functions, is_known))))
+        known = list(compress(self.functions, is_known))
         sizes = np.zeros(len(self.functions), np.int64)
-        sizes[is_known] = joined(each.sizes for each in found)
+        sizes[is_known] = joined(each.sizes for each in stretches(known))
         self.firsts: Ints = np.append(0, np.cumsum(sizes))
         """The first instruction of each function, and the number of all."""
         self.starts: Ints = np.array([each.start for each in self.functions], np.int64)
         self.addresses: Ints = np.empty(self.firsts[-1], np.int64)
-        numbers = np.empty(self.firsts[-1], np.int32)
+        self._masks = np.empty(self.firsts[-1], np.int32)
         jumps, calls, end = list["Column"](), list["Column"](), 0
-        for stretch in found:
+        for stretch in stretches(known):
             rows = slice(end, end := end + len(stretch.masks))
             self.addresses[rows] = stretch.ends - stretch.lengths
-            numbers[rows] = stretch.masks
+            self._masks[rows] = stretch.masks
             jumps.append((stretch.jumps[0] + rows.start, stretch.jumps[1]))
             calls.append((stretch.calls[0] + rows.start, stretch.calls[1]))
         flows, reads, writes, changed, _, moved, _ = np.array(MASKS, np.int64).reshape(-1, len(Masks._fields)).T
-        self.flows = flows.astype(np.uint8)[numbers]
-        self.reads, self.writes, self.changed = (
-            each.astype(np.int32)[numbers] for each in (reads, writes, changed)
-        )  # of a large library each wider column would take a hundred megabytes
-        self.moved_in = self.any_of(moved[numbers])
+        self.flows = flows.astype(np.uint8)[self._masks]
+        # a column of each for all instructions of a large library would take a hundred megabytes
+        self._reads, self._writes, self._changed = (each.astype(np.int32) for each in (reads, writes, changed))
+        self._overwritten = np.where(flows == Flow.NEXT, self._writes, np.int32(0))
+        self.moved_in = self._any_of(moved)
         """By function: what any of its instructions moves."""
-        self._overwritten = np.where(self.flows == Flow.NEXT, self.writes, np.int32(0))
+        self.changed_in = self._any_of(self._changed)
+        """By function: what any of its instructions changes."""
         self.labels = {
             number: _stored_labels(code_map, each)
             for number, each in enumerate(self.functions)
@@ -101,12 +102,17 @@ class ModuleLines:
         """Return the lines that begin at some addresses, -1 where none does."""
         return places_in(self._begins, addresses)
 
-    def any_of(self, masks: "NDArray[np.int32] | Ints") -> "Ints":
-        """Return for each function what the masks of any of its instructions have."""
+    def sets(self, number: int) -> int:
+        """Return the registers that an instruction may set."""
+        masks = self._masks[number]
+        return int(self._writes[masks] | self._changed[masks])
+
+    def _any_of(self, by_mask: "NDArray[np.int32] | Ints") -> "Ints":
+        """Return for each function what any of its instructions has, as said by the numbers of masks."""
         found = np.zeros(len(self.functions), np.int64)
         filled = np.flatnonzero(np.diff(self.firsts))
         if len(filled):
-            found[filled] = np.bitwise_or.reduceat(masks, self.firsts[filled])
+            found[filled] = np.bitwise_or.reduceat(by_mask[self._masks], self.firsts[filled])
         return found
 
     @cached_property
@@ -123,8 +129,8 @@ class ModuleLines:
         heads = self.heads[order]
         live, pending = np.zeros(len(order), np.int64), np.full(len(order), CANDIDATES, np.int64)
         for step, count in enumerate(longer):
-            at = heads[:count] + step
-            live[:count] |= pending[:count] & self.reads[at]
+            at = self._masks[heads[:count] + step]
+            live[:count] |= pending[:count] & self._reads[at]
             pending[:count] &= ~(live[:count] | self._overwritten[at])
         back = np.argsort(order)
         return live[back], pending[back]
@@ -136,7 +142,8 @@ class ModuleLines:
         found = np.empty(len(self.addresses), np.uint32)
         for step, count in enumerate(longer):
             at = stops[:count] - step
-            now[:count] = self.reads[at] | now[:count] & ~self._overwritten[at]
+            masks = self._masks[at]
+            now[:count] = self._reads[masks] | now[:count] & ~self._overwritten[masks]
             found[at] = now[:count] & CANDIDATES
         return found
 
