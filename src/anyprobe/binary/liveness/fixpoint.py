@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Ints = NDArray[np.int64]
+    Masks = NDArray[np.int32]
+    """Registers and flags of nodes or edges: of a large library there are millions, so no more bits than are needed."""
 
 _NUMBER_BITS = 31
 """For numbers of nodes and of edges."""
@@ -19,25 +21,24 @@ _NUMBER_BITS = 31
 class Edges:
     """Edges from nodes to where control goes from there, and what may pass along each of them."""
 
-    def __init__(self, pairs: "Iterable[tuple[Ints, Ints]]", masks: "Ints | None" = None) -> None:
+    def __init__(self, pairs: "Iterable[tuple[Ints, Ints]]", masks: "Masks | None" = None) -> None:
         """Take edges as pairs of sources and targets; without masks all may pass."""
         columns = list(zip(*pairs, strict=True)) or [(), ()]
-        # of a large library there are millions, and each wider column would take tens of megabytes
         self.sources, self.targets = (joined(each).astype(np.int32) for each in columns)
-        self.masks = np.int32(-1) if masks is None else masks.astype(np.int32)
+        self.masks = np.int32(-1) if masks is None else masks
 
-    def reach(self, values: "Ints", count: int) -> "Ints":
+    def reach(self, values: "Masks", count: int) -> "Masks":
         """Return what comes along the edges to each of ``count`` nodes from the values of those they lead to."""
-        found = np.zeros(count, np.int64)
+        found = np.zeros(count, np.int32)
         np.bitwise_or.at(found, self.sources, values[self.targets] & self.masks)
         return found
 
 
-def settled(live: "Ints", pending: "Ints", *edges: Edges) -> "Ints":
+def settled(live: "Masks", pending: "Masks", *edges: Edges) -> "Masks":
     """Return what is live at each node once all is that is live where its edges lead, as far as it is undecided."""
     live = live.copy()
     sources, targets = (np.concatenate([getattr(each, name) for each in edges]) for name in ("sources", "targets"))
-    passing = np.concatenate([pending[each.sources].astype(np.int32) & each.masks for each in edges])
+    passing = np.concatenate([pending[each.sources] & each.masks for each in edges])
     begins, by_target = _by_target(targets, len(live))
     there = np.flatnonzero(passing)
     while len(there):

@@ -19,7 +19,7 @@ from anyprobe.isa.decode import Flow
 from anyprobe.isa.registers import SYSV_CLOBBERED, mask_of
 
 if TYPE_CHECKING:
-    from anyprobe.binary.liveness.fixpoint import Ints
+    from anyprobe.binary.liveness.fixpoint import Ints, Masks
 
 STRANGERS = mask_of(("r11",))
 """What every convention leaves to callees, and to linkage stubs; compilers have neither arguments nor results in it."""
@@ -50,7 +50,7 @@ class LineGraph:
         self._numbers = {each.start: number for number, each in enumerate(lines.functions)}
         self._homes: Ints = lines.owners + self.returns
         """By line: the return of its function."""
-        self.decided: Ints = np.zeros(self.count, np.int64)
+        self.decided: Masks = np.zeros(self.count, np.int32)
         """What is live after a line wherever it leads."""
         self.keeps_all = (lines.moved_in & KEEPS_ALL) != 0
         """By function, as all that follow."""
@@ -88,7 +88,7 @@ class LineGraph:
         self._inside, self._entering, self._back = [], [], []
         return found
 
-    def behind_calls(self, overwritten: "Ints") -> Edges:
+    def behind_calls(self, overwritten: "Masks") -> Edges:
         """Return the edges from calls to what comes after them, which what calls overwrite does not pass."""
         return Edges(self._behind, ~overwritten[joined(self._called)])
 
@@ -96,18 +96,18 @@ class LineGraph:
         """Return the edges from the returns of functions to those of the ones that they call or jump to."""
         return Edges(self._calls)
 
-    def destroyed(self) -> "tuple[Ints, Ints]":
+    def destroyed(self) -> "tuple[Masks, Masks]":
         """Return for each node, if it is a return, what its function itself may destroy, and what it may keep."""
         lines = self._lines
-        found, kept = np.zeros(self.count, np.int64), np.zeros(self.count, np.int64)
+        found, kept = np.zeros(self.count, np.int32), np.zeros(self.count, np.int32)
         moved = lines.moved_in
         found[self.returns : self.nothing] = np.where(self.keeps_all, 0, lines.changed_in & SYSV_CLOBBERED)
         kept[self.returns : self.nothing] = np.where(self.keeps_all, 0, moved & moved >> FETCHED & SYSV_CLOBBERED)
         return found, kept
 
-    def strangers_called(self) -> "Ints":
+    def strangers_called(self) -> "Masks":
         """Return for each node, if it is a return, what those may destroy that its function calls unseen."""
-        found = np.zeros(self.count, np.int64)
+        found = np.zeros(self.count, np.int32)
         found[self.returns : self.nothing] = np.where(self.strangers & ~self.keeps_all, STRANGERS, 0)
         return found
 

@@ -73,7 +73,7 @@ def solved(code_map: ModuleView) -> "tuple[Ints, Ints, NDArray[np.uint32], NDArr
     lines = ModuleLines(code_map)
     graph = LineGraph(code_map, lines)
     homes, ends = slice(graph.returns, graph.nothing), slice(0, graph.returns)
-    live, pending = np.zeros(graph.count, np.int64), np.zeros(graph.count, np.int64)
+    live, pending = np.zeros(graph.count, np.int32), np.zeros(graph.count, np.int32)
     composed, pending[ends] = lines.composed()
     live[ends] = composed | pending[ends] & graph.decided[ends]
     inside, entering, returns = graph.edges()

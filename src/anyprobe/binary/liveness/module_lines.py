@@ -8,7 +8,7 @@ import numpy as np
 
 from anyprobe.binary.analysis.views import FunctionView, ModuleView
 from anyprobe.binary.decoding.code_scan import Kind
-from anyprobe.binary.decoding.instruction_masks import CANDIDATES, MASKS, Masks
+from anyprobe.binary.decoding.instruction_masks import CANDIDATES, MASKS
 from anyprobe.binary.decoding.many_bodies import examine_together, stretches
 from anyprobe.binary.flow.exits import find_exits
 from anyprobe.binary.flow.pieces import Pieces
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from anyprobe.binary.decoding.together import Column
-    from anyprobe.binary.liveness.fixpoint import Ints
+    from anyprobe.binary.liveness.fixpoint import Ints, Masks
 
 
 class ModuleLines:
@@ -52,7 +52,7 @@ class ModuleLines:
             self._masks[rows] = stretch.masks
             jumps.append((stretch.jumps[0] + rows.start, stretch.jumps[1]))
             calls.append((stretch.calls[0] + rows.start, stretch.calls[1]))
-        flows, reads, writes, changed, _, moved, _ = np.array(MASKS, np.int64).reshape(-1, len(Masks._fields)).T
+        flows, reads, writes, changed, _, moved, _ = np.array(MASKS, np.int64).reshape(len(MASKS), -1).T
         self.flows = flows.astype(np.uint8)[self._masks]
         # a column of each for all instructions of a large library would take a hundred megabytes
         self._reads, self._writes, self._changed = (each.astype(np.int32) for each in (reads, writes, changed))
@@ -123,11 +123,11 @@ class ModuleLines:
         longer = np.cumsum(np.bincount(lengths)[::-1])[::-1][1:]
         return order, longer.tolist()
 
-    def composed(self) -> "tuple[Ints, Ints]":
+    def composed(self) -> "tuple[Masks, Masks]":
         """Return what is live before each line whatever follows it, and what is undecided after it."""
         order, longer = self._by_length
         heads = self.heads[order]
-        live, pending = np.zeros(len(order), np.int64), np.full(len(order), CANDIDATES, np.int64)
+        live, pending = np.zeros(len(order), np.int32), np.full(len(order), CANDIDATES, np.int32)
         for step, count in enumerate(longer):
             at = self._masks[heads[:count] + step]
             live[:count] |= pending[:count] & self._reads[at]
@@ -135,7 +135,7 @@ class ModuleLines:
         back = np.argsort(order)
         return live[back], pending[back]
 
-    def spread(self, behind: "Ints") -> "NDArray[np.uint32]":
+    def spread(self, behind: "Masks") -> "NDArray[np.uint32]":
         """Return what is live before each instruction from what is live after each line."""
         order, longer = self._by_length
         stops, now = self.stops[order], behind[order]
