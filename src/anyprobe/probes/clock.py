@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from anyprobe.binary.images.modules import LoadedObject
-    from anyprobe.target.process.process import Process
+    from anyprobe.target.base import RunningProcess
 
 CLOCKS = ("auto", "tsc", "monotonic")
 _SOURCE = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
@@ -93,7 +93,7 @@ class ClockChoice:
             return own_clock(self.address)
         return self._refusal
 
-    def check_permission(self, process: "Process", pause_us: dict[str, int], *, live: bool) -> Refusal | None:
+    def check_permission(self, process: "RunningProcess", pause_us: dict[str, int], *, live: bool) -> Refusal | None:
         """Return a refusal where the program's threads may not read the time stamp counter (docs/safety.md, rule 25).
 
         ``live``: without stopping more than one of them.

@@ -1,13 +1,13 @@
 """The part of a session that looks at its process."""
 
 from anyprobe.probes.handlers.decorators import Decorators
-from anyprobe.target.process.process import Process
+from anyprobe.target.base import RunningProcess
 
 
 class Observed(Decorators):
     """A process that may run, end, or become another program."""
 
-    _process: Process
+    _process: RunningProcess
     _held: bool
     """Whether it was started and has not been let go yet."""
 

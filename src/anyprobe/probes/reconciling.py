@@ -19,7 +19,6 @@ from anyprobe.probes.providers.function.wholesale import surveyed
 from anyprobe.probes.providers.provided import Providers
 from anyprobe.probes.pumping import Pumped, locked
 from anyprobe.probes.target_errors import typed
-from anyprobe.target.process.startup import run_to_libraries, run_to_relocated
 
 if TYPE_CHECKING:
     from anyprobe.probes.handlers.handler_watch import HandlerWatch
@@ -64,7 +63,7 @@ class Reconciled(Pumped):
 
     def _arm_pending(self) -> None:
         """Run a dynamic program to where its libraries are mapped and nothing in them has run, and arm the rest."""
-        if run_to_libraries(self._process, lambda: has_libraries(self._objects, self._process.mem)):
+        if self._process.run_to_libraries(lambda: has_libraries(self._objects, self._process.mem)):
             self.warn(AUDITED)
         self._awaits_libraries = False
         self._objects.refresh()
@@ -103,7 +102,7 @@ class Reconciled(Pumped):
 
     def _arm_chosen(self) -> None:
         """Run a program, whose libraries are mapped, to where the loader has chosen functions, and arm these."""
-        before_all = run_to_relocated(self._process)
+        before_all = self._process.run_to_relocated()
         self._objects.refresh()
         probes = self.reconcile(self._objects.objects)
         if probes and not before_all:

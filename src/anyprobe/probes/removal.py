@@ -11,7 +11,7 @@ from anyprobe.splice.apply.recovery.recovery import remove, remove_everywhere
 from anyprobe.splice.engine import Engine
 from anyprobe.splice.journal.installed import find_owners, owner_alive
 from anyprobe.splice.memory.arena import is_ours
-from anyprobe.target.process.process import Process
+from anyprobe.target.base import RunningProcess
 
 
 def disarm(engine: Engine, places: Sequence[Place]) -> list[str]:
@@ -40,7 +40,7 @@ def rearm(engine: Engine, probes: Sequence[Probe]) -> None:
         raise
 
 
-def detach(process: Process, engine: Engine) -> list[str]:
+def detach(process: RunningProcess, engine: Engine) -> list[str]:
     """Remove a session from its target, and from all other processes that have its splices; return what remains.
 
     The others are cleaned whatever stands in the way in the target; that is raised afterwards.
@@ -76,14 +76,14 @@ def detach(process: Process, engine: Engine) -> list[str]:
     return remaining
 
 
-def _forget_lost(process: Process, engine: Engine) -> None:
+def _forget_lost(process: RunningProcess, engine: Engine) -> None:
     """Have the journals list no more what was in modules that are gone: other files may be mapped there by now."""
     if engine.inodes():
         with suppress(TargetError, MemoryFault), process.exclusive():  # where nothing is left, nothing is restored
             engine.forget_lost(process.mappings())
 
 
-def clean_up(process: Process) -> list[str]:
+def clean_up(process: RunningProcess) -> list[str]:
     """Remove what dead controllers left; a live one is met with an error when something is to be armed."""
     mappings = process.mappings()
     found = find_owners(process.mem, mappings).values()

@@ -39,9 +39,10 @@ from anyprobe.probes.withdrawal import withdrawn
 from anyprobe.splice.edits import Module
 from anyprobe.splice.engine import Engine
 from anyprobe.splice.plan.splices import AUTO, Strategy
-from anyprobe.target.process.process import Process
+from anyprobe.target.base import RunningProcess
 
 if TYPE_CHECKING:
+    from anyprobe.binary.images.modules import ObjectFiles
     from anyprobe.data.explanation import Explanation, ListedSite
     from anyprobe.probes.overhead import OverheadWatch
     from anyprobe.probes.providers.base import Provider
@@ -57,8 +58,15 @@ class Session(Reconciled, SessionApi[Probe]):
     ``count`` and ``time`` arm probes; ``snapshot`` reads what they counted, also after the target's death.
     """
 
-    def __init__(self, process: Process, options: SessionOptions = DEFAULT, *, held: bool = False) -> None:
-        """Use ``attach`` or ``run``."""
+    def __init__(
+        self,
+        process: RunningProcess,
+        options: SessionOptions = DEFAULT,
+        *,
+        held: bool = False,
+        files: "ObjectFiles | None" = None,
+    ) -> None:
+        """Use ``attach`` or ``run``; ``files`` opens what is mapped, where that is not by the process's own root."""
         self._process, self._held, self.options = process, held, options
         self.unsafe, self.strict = options.unsafe, options.strict
         self.lock = threading.RLock()
@@ -74,7 +82,7 @@ class Session(Reconciled, SessionApi[Probe]):
             from anyprobe.probes import trapping
 
             self.warnings = [trapping.WARNING]
-        self._objects = ObjectTable(process)
+        self._objects = ObjectTable(process, files)
         self.copies = Copies(self._objects)
         self._awaits_libraries = held and any(self._objects.is_loader(each) for each in self._objects.objects)
         """Whether the target is a dynamic program that has not mapped its libraries yet."""

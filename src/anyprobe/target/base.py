@@ -6,7 +6,7 @@ kernel, with code in it that does what ptrace does for processes, can be one. `P
 `process.process.Process` is the one that users have, `tests/support/simulated` one without any process.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
@@ -375,4 +375,48 @@ class ProcessTarget(Target, ProcessFacts, Protocol):
 
         ``live``: nothing is stopped for it, threads are visited one by one.
         """
+        ...
+
+
+class RunningProcess(ProcessTarget, Protocol):
+    """A process in which probes can be had by names: it runs a program, and ends at some time."""
+
+    @property
+    def exe(self) -> str:
+        """The path of its executable."""
+        ...
+
+    @property
+    def called(self) -> str:
+        """The name by which the program was started, where that leads to its file, else the file's."""
+        ...
+
+    def became(self) -> str | None:
+        """Return the program that it runs since an exec, None while it runs the one that was opened."""
+        ...
+
+    def has_shadow_stacks(self) -> bool:
+        """Return whether its first thread runs on a shadow stack; raise ``OSError``."""
+        ...
+
+    def wait(self, timeout: float | None = ...) -> int | None:
+        """Wait for the end; return the wait status where it is a child and has ended."""
+        ...
+
+    def run_to_libraries(self, mapped: Callable[[], bool]) -> bool:
+        """Let it run, held at its first instruction, to where its libraries are mapped; return whether there were
+        auditors.
+        """  # noqa: D205 - one sentence
+        ...
+
+    def run_to_relocated(self) -> bool:
+        """Let it run from there to where its libraries are relocated; return whether nothing in them has run."""
+        ...
+
+    def resume(self) -> None:
+        """Let a launched program go; no tracer is attached to it afterwards."""
+        ...
+
+    def close(self) -> None:
+        """Let a held program go and close the descriptors."""
         ...

@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from anyprobe.core.address import PAGE
 from anyprobe.core.errors import InternalError, TargetError, TargetExited
 from anyprobe.splice.userspace.trap_handler import SignalAction
-from anyprobe.target.base import ImmovableThread, ProcessTarget
+from anyprobe.target.base import ImmovableThread, RunningProcess
 from anyprobe.target.remote.gadgets import Gadgets
 from anyprobe.target.system.pagemap import OF_FILE, PRESENT
 from anyprobe.target.system.procfs import Mapping
@@ -82,11 +82,12 @@ class _Pages:
 
 
 class SimulatedTarget:
-    """What `ProcessTarget` asks for, with threads that run when a test has them run."""
+    """What `RunningProcess` asks for, with threads that run when a test has them run."""
 
     def __init__(self) -> None:
         """Map the library and one thread's stack; text comes with ``Program``."""
         self.pid, self.root, self.heap_start = PID, "", 0
+        self.exe, self.called = "/simulated/program", "program"
         self.exit_status: int | None = None
         self.held: SimulatedThread | None = None
         self.borrowed_us = 0
@@ -298,7 +299,36 @@ class SimulatedTarget:
         """Return that every thread may read the time stamp counter."""
         return None, 0
 
+    # -- what processes have in which probes are had by names
 
-def as_process(target: SimulatedTarget) -> ProcessTarget:
+    def became(self) -> str | None:
+        """Return that it has not executed another program."""
+        return None
+
+    def has_shadow_stacks(self) -> bool:
+        """Return that there are none."""
+        return False
+
+    def wait(self, timeout: float | None = None) -> int | None:  # noqa: ARG002 - nothing happens meanwhile
+        """Return at once: nothing runs while Python code does."""
+        return self.exit_status
+
+    def run_to_libraries(self, mapped: Callable[[], bool]) -> bool:
+        """Return at once: it is not held at its start."""
+        assert mapped()
+        return False
+
+    def run_to_relocated(self) -> bool:
+        """Return at once: it is not held at its start."""
+        return True
+
+    def resume(self) -> None:
+        """Do nothing: it is not held at its start."""
+
+    def close(self) -> None:
+        """Leave its memory to the test."""
+
+
+def as_process(target: SimulatedTarget) -> RunningProcess:
     """Return a simulated target as what the engine works on: that it is one is checked by mypy, here."""
     return target

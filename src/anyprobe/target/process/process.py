@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TypeVar
 
@@ -106,6 +106,18 @@ class Process(Tracee):
         from anyprobe.target.process.timestamps import thread_without_timestamps
 
         return thread_without_timestamps(self, live=live)
+
+    def run_to_libraries(self, mapped: Callable[[], bool]) -> bool:
+        """Let it run to where its libraries are mapped: see ``startup``."""
+        from anyprobe.target.process.startup import run_to_libraries
+
+        return run_to_libraries(self, mapped)
+
+    def run_to_relocated(self) -> bool:
+        """Let it run from there to where its libraries are relocated: see ``startup``."""
+        from anyprobe.target.process.startup import run_to_relocated
+
+        return run_to_relocated(self)
 
     def resume(self) -> None:
         """Let a launched program go; no tracer is attached to it afterwards."""

@@ -117,6 +117,10 @@ class Tracee:
         """Return which signals the process handles, as a mask; raise ``OSError``."""
         return int(procfs.read_status(self.pid).get("SigCgt", "0"), 16)
 
+    def has_shadow_stacks(self) -> bool:
+        """Return whether its first thread runs on a shadow stack; raise ``OSError``."""
+        return "shstk" in procfs.read_status(procfs.voice(self.pid)).get("x86_Thread_features", "").split()
+
     def tracer(self) -> int:
         """Return the process that traces it, 0 if there is none."""
         return permission.tracer_of(self.pid)

@@ -10,9 +10,9 @@ from anyprobe.probes.providers.function.load_order import link_maps
 
 if TYPE_CHECKING:
     from anyprobe.binary.images.modules import LoadedObject
+    from anyprobe.core.memory import Memory
     from anyprobe.probes.probe import Probe
     from anyprobe.probes.providers.function.objects import ObjectTable
-    from anyprobe.target.system.memory import TargetMemory
     from anyprobe.target.system.procfs import Mapping
 
 AUDITED = (
@@ -56,7 +56,7 @@ class Copies:
         return [f"the program has loaded a further copy of {name} {late}" for name in untold]
 
 
-def has_libraries(objects: "ObjectTable", memory: "TargetMemory") -> bool:
+def has_libraries(objects: "ObjectTable", memory: "Memory") -> bool:
     """Return whether the loader has mapped what the executable needs, into the program's own namespace.
 
     Where there are auditors it first loads and runs these, with libraries of their own.
@@ -71,7 +71,7 @@ def has_libraries(objects: "ObjectTable", memory: "TargetMemory") -> bool:
         return False
 
 
-def _names(objects: "ObjectTable", memory: "TargetMemory") -> Sequence[str]:
+def _names(objects: "ObjectTable", memory: "Memory") -> Sequence[str]:
     """Return the file names in the loader's list of what is in the program's namespace."""
     listed = link_maps(objects.objects, memory)
     return [_text(memory, _word(memory, at + _L_NAME)).rpartition("/")[2] for at in islice(listed, _MOST_OBJECTS)]
@@ -82,11 +82,11 @@ def _is_listed(executable: "LoadedObject") -> bool:
     return _DT_DEBUG in executable.image.elf.dynamic
 
 
-def _word(memory: "TargetMemory", address: int) -> int:
+def _word(memory: "Memory", address: int) -> int:
     return int.from_bytes(memory.read(address, 8), "little")
 
 
-def _text(memory: "TargetMemory", address: int) -> str:
+def _text(memory: "Memory", address: int) -> str:
     """Return a text that ends with a zero byte, page by page: what follows may not be mapped."""
     found = b""
     while b"\0" not in found and len(found) < _MOST_BYTES:

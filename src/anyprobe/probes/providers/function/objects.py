@@ -9,14 +9,14 @@ from functools import cached_property
 
 from anyprobe.binary.flow.cfg import CodeMap
 from anyprobe.binary.images.ifunc import IfuncSlots
-from anyprobe.binary.images.modules import VDSO, LoadedObject, ProcessFiles, loaded_objects
+from anyprobe.binary.images.modules import VDSO, LoadedObject, ObjectFiles, ProcessFiles, loaded_objects
 from anyprobe.core.errors import TargetError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.edits import Module
 from anyprobe.splice.journal.installed import parts_of
 from anyprobe.splice.memory.arena import MEMFD_PATH
 from anyprobe.splice.plan.entry_plans import EntryPlans
-from anyprobe.target.process.process import Process
+from anyprobe.target.base import RunningProcess
 from anyprobe.target.system import procfs
 from anyprobe.target.system.procfs import Mapping
 
@@ -28,10 +28,10 @@ _CLONE_CALLERS = ("__clone_internal", "clone_internal", "__spawni", "clone", "__
 class ObjectTable:
     """What is loaded in a process now; refreshed when asked, keeping the analysis of what stayed."""
 
-    def __init__(self, process: Process) -> None:
-        """Read the objects of a process."""
-        self._process = process
-        self._files = ProcessFiles(procfs.voice(process.pid), memory=process.mem)
+    def __init__(self, process: RunningProcess, files: ObjectFiles | None = None) -> None:
+        """Read the objects of a process; ``files`` opens what is mapped, in the process's own root if not given."""
+        self._process, self._given = process, files
+        self._own = ProcessFiles(procfs.voice(process.pid), memory=process.mem)
         self._modules: dict[tuple[str, int, int], Module] = {}
         self._refusals: dict[LoadedObject, Refusal | None] = {}
         self.objects: list[LoadedObject] = []
@@ -40,12 +40,12 @@ class ObjectTable:
     def refresh(self) -> None:
         """Read what is loaded now."""
         voice = procfs.voice(self._process.pid)
-        if voice != self._files.pid:  # the thread that spoke for the process has ended
-            self._files = replace(self._files, pid=voice)
+        if voice != self._own.pid:  # the thread that spoke for the process has ended
+            self._own = replace(self._own, pid=voice)
         mappings = [m for m in self._process.mappings() if m.path != MEMFD_PATH]
         known = {_key(o): o for o in self.objects}
         process = self._process
-        found = loaded_objects(mappings, files=self._files, executable=process.exe, called=process.called)
+        found = loaded_objects(mappings, files=self._given or self._own, executable=process.exe, called=process.called)
         self.objects = [known.get(_key(o), o) for o in found]
         self._refusals.clear()
         self.__dict__.pop("ifunc_slots", None)
@@ -87,7 +87,7 @@ class ObjectTable:
 
     def has_shadow_stacks(self) -> bool:
         """Return whether the program's first thread runs on a shadow stack."""
-        return "shstk" in procfs.read_status(procfs.voice(self._process.pid)).get("x86_Thread_features", "").split()
+        return self._process.has_shadow_stacks()
 
     def _calls_clone(self, loaded: LoadedObject) -> bool:
         """Return whether a static program's own code calls ``clone``, takes its address, or makes the system call."""
