@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 TARGETS = Path(__file__).parents[1] / "live" / "targets"
 PATIENCE = 60.0
@@ -221,7 +222,7 @@ class Target:
 
 
 @contextmanager
-def started(executable: str | Path, *arguments: str, **options: object) -> Iterator[Target]:
+def started(executable: str | Path, *arguments: str, **options: Any) -> Iterator[Target]:
     """Run a target for the length of a ``with`` block; inside, the test says when it finishes."""
     target = Target([executable, *arguments], **options)
     try:

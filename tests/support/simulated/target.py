@@ -30,8 +30,8 @@ _GADGETS = Gadgets(LIBRARY, LIBRARY + 3, LIBRARY + 12)
 END = LIBRARY + 14
 """Where a called function comes back to."""
 STACKS, STACK_BYTES = 0x7FFE_0000_0000, 1 << 17
-_BLOCK_BYTES = 0x700
-_SELF = (0, 0x10)
+_SELF, _ID = (0, 0x10), 0x2D0
+"""Where glibc keeps a control block's own address, and the thread's id."""
 _ARGUMENTS = ("rdi", "rsi", "rdx", "rcx", "r8", "r9")
 _SCRATCH = ("rax", "rcx", "rdx", "rsi", "rdi", "r8", "r9", "r10", "r11")
 _TRAP = 5
@@ -106,7 +106,7 @@ class SimulatedTarget:
         """The number of the system call that fails, counted like ``calls_made``."""
         self._lock = threading.Lock()
         self._stopped = False
-        self.mem.add(LIBRARY, PAGE, "r-xp", "/simulated/libc.so", inode=1)
+        self.mem.add(LIBRARY, PAGE, "r-xp")
         self.mem.write(LIBRARY, _LIBRARY_CODE)
         self.machine = Machine(self.mem)
         self.main = self.new_thread()
@@ -122,6 +122,7 @@ class SimulatedTarget:
         block = start + STACK_BYTES - PAGE
         for at in _SELF:
             self.mem.write(block + at, block.to_bytes(8, "little"))
+        self.mem.write(block + _ID, (PID + number).to_bytes(4, "little"))
         registers = Registers(
             rip=END, rsp=block - 64, rbp=0, fs_base=block, cs=0x33, eflags=0x202, orig_rax=NOT_IN_A_CALL
         )
@@ -309,7 +310,7 @@ class SimulatedTarget:
         """Return that there are none."""
         return False
 
-    def wait(self, timeout: float | None = None) -> int | None:  # noqa: ARG002 - nothing happens meanwhile
+    def wait(self, timeout: float | None = None) -> int | None:
         """Return at once: nothing runs while Python code does."""
         return self.exit_status
 
