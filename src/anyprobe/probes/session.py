@@ -59,13 +59,9 @@ class Session(Reconciled, SessionApi[Probe]):
     """
 
     def __init__(
-        self,
-        process: RunningProcess,
-        options: SessionOptions = DEFAULT,
-        *,
-        held: bool = False,
+        self, process: RunningProcess, options: SessionOptions = DEFAULT, *, held: bool = False,
         files: "ObjectFiles | None" = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Use ``attach`` or ``run``; ``files`` opens what is mapped, where that is not by the process's own root."""
         self._process, self._held, self.options = process, held, options
         self.unsafe, self.strict = options.unsafe, options.strict
