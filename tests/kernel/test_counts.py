@@ -1,20 +1,20 @@
 """Hits in the guest's kernel: exact by every mechanism, from two processors at once."""
 
+import collections
 import errno
 import os
-import signal
 import subprocess
-import sys
-import threading
+import time
 
 import pytest
 
 import anyprobe
-from anyprobe.target.kernel import bpf, preemption, symbols, tracefs
+from anyprobe import Count
+from anyprobe.target.kernel import preemption, symbols, tracefs
+from support.in_kernel import KPROBES, held, left_behind
 
 FUNCTION, NUMBER = "__x64_sys_getppid", 110
 COUNT, THREADS = 50_000, 2
-KPROBES = "/sys/kernel/debug/kprobes/list"
 
 
 @pytest.fixture
@@ -30,15 +30,6 @@ def calls(system_calls):
 def session():
     with anyprobe.kernel() as opened:
         yield opened
-
-
-def programs_loaded():
-    """Return the numbers of all programs of BPF."""
-    found, number = [], bpf.next_number(11, 0)
-    while number is not None:
-        found.append(number)
-        number = bpf.next_number(11, number)
-    return found
 
 
 def has_multi():
@@ -175,33 +166,61 @@ def test_function_of_a_module(session):
 
 
 def test_nothing_is_left_behind():
+    before = held()
     with anyprobe.kernel() as session:
         for name in ("kprobe", "kretprobe", "fentry", "fexit"):
             session.count(f"{name}:{FUNCTION}")
         session.count("kernel:vmlinux:vfs_w*:entry", "tracepoint:sched:*")
-        assert programs_loaded()
-    with open(KPROBES) as file:
-        assert FUNCTION not in file.read()
-    assert not programs_loaded()
+        assert FUNCTION in KPROBES.read_text()
+    assert not left_behind(before)
 
 
 @pytest.mark.thorough
-def test_killed_session_leaves_nothing():
-    specs = [f"{name}:{FUNCTION}" for name in ("kprobe", "kretprobe", "fentry", "fexit")]
-    program = f"import anyprobe, time\ns = anyprobe.kernel()\ns.count(*{specs!r}, 'tracepoint:sched:sched_switch')\n"
-    program += "print(1, flush=True)\ntime.sleep(600)\n"
-    child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
-    assert child.stdout.readline() == b"1\n"
-    assert len(programs_loaded()) == 5
-    child.send_signal(signal.SIGKILL)
-    child.communicate()
-    pause = threading.Event()
-    for _ in range(200):
-        with open(KPROBES) as file:
-            if FUNCTION not in file.read() and not programs_loaded():
-                return
-        pause.wait(0.1)
-    pytest.fail(f"left behind: {programs_loaded()}")
+@pytest.mark.parametrize("count", [50_000, pytest.param(500_000, marks=pytest.mark.torture)])
+def test_every_mechanism_is_exact_at_once(calls, count):
+    with anyprobe.kernel() as session:
+        session.count(*(f"{name}:{FUNCTION}" for name in ("kprobe", "kretprobe", "fentry", "fexit")))
+        for end in ("entry", "return"):
+            session.count(f"syscall::getppid:{end}", f"syscall::getppid:{end}", mechanism="tracepoint")
+            session.count(f"syscall::getppid:{end}")
+            if has_multi():
+                session.count(f"kernel::{FUNCTION}:{end}", mechanism="kprobe.multi")
+        made = Count("made", by=("number",))
+
+        @session.entry("rawtracepoint:sys_enter", when=lambda registers, number: number == NUMBER)
+        def entered(ctx, registers: anyprobe.u64, number: anyprobe.u64):
+            made.add(key=(number,))
+
+        assert not session.refused
+        wanted = calls(count)
+        snapshot = session.snapshot()
+    *sites, raw = snapshot.sites
+    names = {"kprobe", "kretprobe", "fentry", "fexit", "tracepoint"}
+    assert {site.strategy for site in sites} >= names | ({"kprobe.multi", "kretprobe.multi"} if has_multi() else set())
+    for site in sites:
+        assert_exact(site, wanted)
+    assert raw.strategy == "raw_tp"
+    assert snapshot.aggregation("made").entries[NUMBER,].count == wanted
+    assert not snapshot.missing
+
+
+@pytest.mark.thorough
+def test_a_thousand_functions_at_once():
+    prefixes = collections.Counter(name[:2] for name in symbols.running().names() if name[:2].isalpha())
+    prefix = min((prefix for prefix, count in prefixes.items() if count > 1400), key=prefixes.__getitem__)
+    before = held()
+    with anyprobe.kernel() as session:
+        began = time.monotonic()
+        (probe,) = session.count(f"kernel:vmlinux:{prefix}*:entry")
+        attached = time.monotonic() - began
+        sites = list(probe.results())
+        assert len(sites) >= 1000
+        assert len(sites) + len(session.refused) == len(probe.sites)
+        began = time.monotonic()
+    removed = time.monotonic() - began
+    ways = ", ".join(probe.mechanisms)
+    print(f"{len(sites)} functions {prefix}* by {ways}: attached in {attached:.1f} s, removed in {removed:.1f} s")
+    assert not left_behind(before)
 
 
 def test_kernel_that_does_not_tell_its_misses_says_so(session):

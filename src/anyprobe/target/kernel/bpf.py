@@ -1,4 +1,4 @@
-"""bpf(2) and its maps: the one place that makes this system call."""
+"""bpf(2) and its maps: the one place from which this system call is made."""
 
 import ctypes
 import errno
@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from anyprobe.core.errors import KernelRefused
+from anyprobe.target.kernel import descriptors
+from anyprobe.target.system import gateway
 
-_SYS_BPF = 321
 ATTRIBUTE_BYTES: Final = 144
 """Of the largest command that is used; a kernel that knows fewer bytes wants zeros in the rest."""
 _MAP_CREATE, _MAP_LOOKUP, _MAP_UPDATE, _MAP_NEXT_KEY, _INFO = 0, 1, 2, 4, 15
@@ -27,11 +28,8 @@ def call(command: int, attribute: bytes | ctypes.Array[ctypes.c_char]) -> int:
     """Make the system call; raise ``KernelRefused`` if it fails. An array is written to where the kernel answers."""
     if isinstance(attribute, bytes):
         attribute = ctypes.create_string_buffer(attribute.ljust(ATTRIBUTE_BYTES, b"\0"), ATTRIBUTE_BYTES)
-    library = ctypes.CDLL(None, use_errno=True)
-    result: int = library.syscall(_SYS_BPF, command, attribute, ctypes.c_uint(ATTRIBUTE_BYTES))
-    if result < 0:
-        raise KernelRefused(_COMMANDS.get(command, f"bpf command {command}"), ctypes.get_errno())
-    return result
+    address, what = ctypes.addressof(attribute), _COMMANDS.get(command, f"bpf command {command}")
+    return descriptors.made(what, lambda: gateway.bpf(command, address, ATTRIBUTE_BYTES))
 
 
 def create_array(size: int) -> int:
@@ -132,6 +130,13 @@ def possible_processors() -> int:
     """Return how many processors the kernel may ever have, which is one more than the highest number."""
     with open("/sys/devices/system/cpu/possible") as file:
         return int(file.read().replace(",", "-").strip().rpartition("-")[2]) + 1
+
+
+def online_processors() -> list[int]:
+    """Return the numbers of the processors that are running."""
+    with open("/sys/devices/system/cpu/online") as file:
+        ranges = [part.partition("-")[::2] for part in file.read().strip().split(",")]
+    return [number for first, last in ranges for number in range(int(first), int(last or first) + 1)]
 
 
 def first_processor() -> int:

@@ -7,28 +7,29 @@ from functools import cache
 from typing import Final
 
 from anyprobe.core.errors import KernelRefused
-from anyprobe.target.kernel import bpf
+from anyprobe.target.kernel import bpf, descriptors
+from anyprobe.target.system import gateway
 
-_SYS_PERF_EVENT_OPEN = 298
 _ATTRIBUTE_BYTES = 128
 _DISABLED, _FREQUENCY = 1 << 0, 1 << 10
-_CLOSED_ON_EXEC = 8
-_SOFTWARE, _TRACEPOINT = 1, 2
+_HARDWARE, _SOFTWARE, _TRACEPOINT = 0, 1, 2
+_ENABLE = 0x2400
 _DEVICES = "/sys/bus/event_source/devices"
 SOFTWARE: Final = {
     "cpu-clock": 0, "task-clock": 1, "page-faults": 2, "context-switches": 3, "cpu-migrations": 4, "minor-faults": 5,
     "major-faults": 6, "alignment-faults": 7, "emulation-faults": 8, "dummy": 9, "bpf-output": 10,
 }  # fmt: skip
 """Software events by the names of perf and bpftrace."""
+HARDWARE: Final = {
+    "cpu-cycles": 0, "instructions": 1, "cache-references": 2, "cache-misses": 3, "branch-instructions": 4,
+    "branch-misses": 5, "bus-cycles": 6, "frontend-stalls": 7, "backend-stalls": 8, "ref-cycles": 9,
+}  # fmt: skip
+"""The processor's events that the kernel knows by a name."""
 
 
 def _open(what: str, attribute: bytes, processor: int) -> int:
     buffer = ctypes.create_string_buffer(attribute.ljust(_ATTRIBUTE_BYTES, b"\0"), _ATTRIBUTE_BYTES)
-    library = ctypes.CDLL(None, use_errno=True)
-    result: int = library.syscall(_SYS_PERF_EVENT_OPEN, buffer, -1, processor, -1, _CLOSED_ON_EXEC)
-    if result < 0:
-        raise KernelRefused(what, ctypes.get_errno())
-    return result
+    return descriptors.made(what, lambda: gateway.perf_event_open(ctypes.addressof(buffer), processor))
 
 
 def _attribute(kind: int, config: int, *, period: int = 0, flags: int = 0, first: int = 0, second: int = 0) -> bytes:
@@ -82,3 +83,25 @@ def open_timer(processor: int, *, hertz: int = 0, nanoseconds: int = 0) -> int:
     flags, period = (_FREQUENCY, hertz) if hertz else (0, nanoseconds)
     attribute = _attribute(_SOFTWARE, SOFTWARE["cpu-clock"], period=period, flags=flags)
     return _open("open a timer", attribute, processor)
+
+
+def open_event(name: str, processor: int, every: int) -> int:
+    """Return a descriptor of a software or hardware event that runs its program every so many times, once enabled."""
+    kind, number = (_SOFTWARE, SOFTWARE[name]) if name in SOFTWARE else (_HARDWARE, HARDWARE[name])
+    return _open(f"open {name}", _attribute(kind, number, period=every, flags=_DISABLED), processor)
+
+
+def enable(event: int) -> None:
+    """Let an event run its program from now on."""
+    try:
+        gateway.ioctl(event, _ENABLE, 0)
+    except OSError as failure:
+        raise KernelRefused("enable an event", failure.errno or 0) from None
+
+
+def count(event: int) -> int:
+    """Return how often an event has happened while it was enabled, or its nanoseconds."""
+    try:
+        return int.from_bytes(gateway.read(event, 8), "little")
+    except OSError as failure:
+        raise KernelRefused("count an event", failure.errno or 0) from None

@@ -7,6 +7,7 @@ short, or be the controller's last.
 
 import ctypes
 import errno
+import fcntl
 import mmap as _mmap
 import os
 import signal
@@ -25,11 +26,19 @@ _syscall = _libc.syscall
 _syscall.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_long, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong]
 _syscall.restype = ctypes.c_long
 
+# The kernel's own engines are not the stopped target: these calls may take long, and other threads may run.
+_blocking = ctypes.CDLL(None, use_errno=True).syscall
+_blocking.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_ulong, ctypes.c_long, ctypes.c_long, ctypes.c_ulong]
+_blocking.restype = ctypes.c_long
+
 _PR_SET_PTRACER = 0x59616D61
 _SYS_GET_ROBUST_LIST = 274
+_SYS_PERF_EVENT_OPEN = 298
 _SYS_KCMP = 312
+_SYS_BPF = 321
 _SYS_PIDFD_SEND_SIGNAL = 424
 _SYS_PIDFD_OPEN = 434
+_PERF_FLAG_FD_CLOEXEC = 8
 KCMP_VM = 1
 WALL = 0x40000000
 _SYSCALL_STOP = 0x80
@@ -81,6 +90,22 @@ def robust_list(tid: int) -> int:
     if _syscall(_SYS_GET_ROBUST_LIST, tid, *arguments, 0, 0) == -1:
         raise _failed()
     return head.value
+
+
+def bpf(command: int, attribute: int, size: int) -> int:
+    """Give the kernel a command of BPF, with memory to which it may write; return a descriptor or 0."""
+    result = _blocking(_SYS_BPF, command, attribute, size, 0, 0)
+    if result == -1:
+        raise _failed()
+    return int(result)
+
+
+def perf_event_open(attribute: int, processor: int) -> int:
+    """Open an event of all processes on a processor; return its descriptor."""
+    result = _blocking(_SYS_PERF_EVENT_OPEN, attribute, -1, processor, -1, _PERF_FLAG_FD_CLOEXEC)
+    if result == -1:
+        raise _failed()
+    return int(result)
 
 
 def mmap_shared(fd: int, size: int) -> _mmap.mmap:
@@ -139,6 +164,7 @@ read = os.read
 pread = os.pread
 pwrite = os.pwrite
 listdir = os.listdir
+ioctl = fcntl.ioctl
 readlink = os.readlink
 fstat = os.fstat
 stat = os.stat
@@ -146,7 +172,7 @@ stat = os.stat
 _GATED = (
     "ptrace", "wait_thread", "wait_stop", "wait_end", "fork", "kcmp_vm", "robust_list", "pidfd_open",
     "pidfd_send_signal", "mmap_shared", "open_file", "close", "read", "pread", "pwrite", "listdir",
-    "readlink", "fstat", "stat",
+    "readlink", "fstat", "stat", "bpf", "perf_event_open", "ioctl",
 )  # fmt: skip
 
 

@@ -4,13 +4,13 @@ The programs are written here, instruction by instruction: they are there at onc
 to its own row alone, but atomically: an interrupt or another thread may come between its load and its store.
 """
 
-import os
 import struct
 from typing import Final
 
 import numpy as np
 
 from anyprobe.target.kernel import bpf
+from anyprobe.target.system import gateway
 
 _WORD, _LINE = 8, 64
 _COOKIE, _PROCESSOR = 174, 8
@@ -39,7 +39,7 @@ class Counters:
     def close(self) -> None:
         """Give them back."""
         if self._descriptor >= 0:
-            os.close(self._descriptor)
+            gateway.close(self._descriptor)
             self._descriptor = -1
 
     def read(self) -> list[int]:

@@ -148,7 +148,7 @@ class _Place:
         """Yield each mechanism that there is for functions, and whether it reaches the place."""
         chosen = False
         for way in mechanisms.in_order(1):
-            if way.name in (mechanisms.RAW.name, mechanisms.TRACEPOINT.name):
+            if way.name not in mechanisms.AT_FUNCTIONS:
                 continue
             verdict = self._verdict(way, address)
             if verdict == "possible" and not chosen:
@@ -156,7 +156,7 @@ class _Place:
             yield way.called(self.site), verdict
 
     def _verdict(self, way: mechanisms.Mechanism, address: int) -> str:
-        if not mechanisms.is_possible(way, self.site):
+        if not way.is_possible(self.site):
             return _ENDS_ONLY
         if way.name == mechanisms.KPROBE.name:
             refusal = self._no_kprobe(self._kprobe_address(address))

@@ -67,6 +67,11 @@ class KernelHandler:
         passed = Passed(AT_TRACEPOINT.word, kernel_memory=True)
         return self._program(("tracepoint",), self._intermediate(site, None), passed)
 
+    def for_event(self, site: KernelSite) -> bytes:
+        """Return the program for a timer or an event, which passes nothing."""
+        passed = Passed(lambda _: None, kernel_memory=True)
+        return self._program(("event",), self._intermediate(site, None), passed)
+
     def _program(self, key: object, handler: ir.Function, passed: Passed) -> bytes:
         if key not in self._made:
             program = kernel_program(handler, passed)

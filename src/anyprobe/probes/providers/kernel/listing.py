@@ -12,8 +12,9 @@ from anyprobe.core.errors import TargetError
 from anyprobe.core.refusal import Refusal
 from anyprobe.data.explanation import ListedSite
 from anyprobe.probes.providers.kernel import mechanisms, trials
+from anyprobe.probes.providers.kernel.attacher import Attacher
 from anyprobe.probes.providers.kernel.counters import Counters
-from anyprobe.probes.providers.kernel.mechanisms import FENTRY, KPROBE, MULTI, Attacher, Mechanism
+from anyprobe.probes.providers.kernel.mechanisms import FENTRY, KPROBE, MULTI, Mechanism
 from anyprobe.probes.providers.kernel.sites import FunctionType, KernelNames, KernelSite
 from anyprobe.probes.providers.kernel.specs import KernelSpec, Provider
 from anyprobe.target.kernel import tracefs

@@ -27,6 +27,8 @@ def attributes(site: KernelSite) -> frozenset[str]:
 
 def prototype(site: KernelSite, found: FunctionType | None) -> Prototype:
     """Return what BTF says of a function; raise ``UnsupportedTarget`` where that is nothing, or nothing of use."""
+    if site.event is not None:
+        raise UnsupportedTarget("timers and events pass nothing")
     if found is None:
         raise UnsupportedTarget(f"BTF has no type of {site.name} alone")
     return types_of(found.types).prototype(site.name, found.prototype)

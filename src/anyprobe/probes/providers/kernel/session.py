@@ -12,9 +12,9 @@ from anyprobe.core.errors import KernelRefused, PermissionDenied, TargetError, U
 from anyprobe.core.refusal import Refusal
 from anyprobe.data.snapshot import RefusedSite, SiteResult, Snapshot, TargetInfo
 from anyprobe.probes.providers.kernel import mechanisms
+from anyprobe.probes.providers.kernel.attacher import Attacher, Attachment
 from anyprobe.probes.providers.kernel.counters import Counters
 from anyprobe.probes.providers.kernel.handling import Handled
-from anyprobe.probes.providers.kernel.mechanisms import Attacher, Attachment
 from anyprobe.probes.providers.kernel.sites import KernelNames, KernelSite
 from anyprobe.probes.providers.kernel.specs import KernelSpec, parse
 from anyprobe.target.kernel import programs

@@ -4,6 +4,7 @@ import fnmatch
 from dataclasses import dataclass
 from functools import cached_property
 
+from anyprobe.probes.providers.kernel.events import Event, event_of
 from anyprobe.probes.providers.kernel.specs import KernelSpec, Name, Provider, is_pattern
 from anyprobe.probes.specs.nearest import nearest_names
 from anyprobe.target.kernel import btf, symbols, tracefs
@@ -24,7 +25,7 @@ class Unable(Exception):  # noqa: N818 - one of several ways, not a mistake
 
 @dataclass(frozen=True, slots=True)
 class KernelSite:
-    """One place in the kernel: at a function, at a tracepoint, or both ways for a system call."""
+    """One place in the kernel: at a function, at a tracepoint, both ways for a system call; or what makes hits."""
 
     spec: str
     module: str
@@ -37,10 +38,11 @@ class KernelSite:
     """All names of the function; none may be another function's too if its type is to be looked up by one."""
     tracepoint: tuple[str, str] | None = None
     raw: str | None = None
+    event: Event | None = None
 
     @property
     def address(self) -> int:
-        """Where it is, 0 for tracepoints."""
+        """Where it is, 0 for tracepoints and events."""
         return 0 if self.function is None else self.function.address + self.offset
 
 
@@ -74,6 +76,10 @@ class KernelNames:
             return [KernelSite(spec.canonical("", name), "", name, "entry", raw=name)]
         if spec.provider is Provider.SYSCALL:
             return self._syscalls(spec)
+        if spec.is_event:
+            module, often, event = spec.module.text, spec.function.text, event_of(spec)
+            name = f"{module}:{often}" if often else module
+            return [KernelSite(spec.canonical(module, often), spec.provider.value, name, "entry", event=event)]
         return self._functions(spec)
 
     def _functions(self, spec: KernelSpec) -> list[KernelSite]:

@@ -26,7 +26,11 @@ _CALLED = {
     ("fentry", True): "fexit",
 }
 """What the provider is called by which a mechanism is demanded, at returns or elsewhere."""
-_LATER = {"profile": "timers", "interval": "timers", "software": "software events", "hardware": "hardware events"}
+_EVENTS = {
+    "interval": "interval", "i": "interval", "profile": "profile", "p": "profile",
+    "software": "software", "s": "software", "hardware": "hardware", "h": "hardware",
+}  # fmt: skip
+"""Providers of timers and events, with bpftrace's short forms."""
 
 
 class Provider(StrEnum):
@@ -36,11 +40,18 @@ class Provider(StrEnum):
     TRACEPOINT = "tracepoint"
     RAW = "rawtracepoint"
     SYSCALL = "syscall"
+    INTERVAL = "interval"
+    PROFILE = "profile"
+    SOFTWARE = "software"
+    HARDWARE = "hardware"
 
 
 @dataclass(frozen=True, slots=True)
 class KernelSpec:
-    """A spec, read. ``module`` is a tracepoint's category; empty: any. ``mechanism``: demanded by the spec."""
+    """A spec, read. ``module`` is a tracepoint's category; empty: any. ``mechanism``: demanded by the spec.
+
+    Of timers and events ``module`` is the unit or the event, and ``function`` how often; see ``events``.
+    """
 
     text: str
     provider: Provider
@@ -53,7 +64,12 @@ class KernelSpec:
     @property
     def is_glob(self) -> bool:
         """Whether it may mean several functions."""
-        return any(is_pattern(part.text) for part in (self.module, self.function))
+        return not self.is_event and any(is_pattern(part.text) for part in (self.module, self.function))
+
+    @property
+    def is_event(self) -> bool:
+        """Whether a timer or an event is meant, not a place in the kernel."""
+        return self.provider.value in _EVENTS
 
     def canonical(self, module: str, function: str) -> str:
         """Return the full form for one function, tracepoint or system call that it means."""
@@ -64,6 +80,8 @@ class KernelSpec:
         if self.mechanism is not None:
             inside = f"+{self.offset:#x}" if self.name == "offset" else ""
             return f"{_CALLED[self.mechanism, self.name == 'return']}:{module}:{function}{inside}"
+        if self.is_event:
+            return f"{self.provider.value}:{module}:{function}"
         name = f"{self.offset:#x}" if self.name == "offset" else self.name
         return (
             f"syscall::{function}:{name}" if self.provider is Provider.SYSCALL else f"kernel:{module}:{function}:{name}"
@@ -85,9 +103,9 @@ def is_kernel(text: str, *, short: bool = True) -> bool:
     Without ``short``, only if no module is likely to have that name: ``k:main`` is in a program ``k`` then.
     """
     head, colon, _ = text.strip().partition(":")
-    if not short and (len(head) < 3 or head in _LATER):
+    if not short and (len(head) < 3 or (head in _EVENTS and text.count(":") < 2)):
         return False
-    return bool(colon) and (head in {each.value for each in Provider} or head in {"t", "rt", *_DIALECT, *_LATER})
+    return bool(colon) and (head in {each.value for each in Provider} or head in {"t", "rt", *_DIALECT, *_EVENTS})
 
 
 def parse(text: str) -> KernelSpec:
@@ -108,8 +126,9 @@ def parse(text: str) -> KernelSpec:
         return _bpftrace(text, head, rest)
     if head.text in {Provider.FUNCTION, Provider.SYSCALL}:
         return _four(text, head, rest)
-    if head.text in _LATER:
-        raise SpecError(text, head.position, f"{_LATER[head.text]} are not supported yet", length=len(head))
+    if head.text in _EVENTS:
+        often = _last(text, rest, 2) if len(rest) > 1 and rest[-1] else rest[1] if len(rest) == 2 else _none(rest[0])
+        return KernelSpec(text, Provider(_EVENTS[head.text]), _required(text, rest[0]), often, "entry")
     raise SpecError(text, head.position, f"no provider {head.text!r} in the kernel", _EXAMPLES, length=len(head))
 
 

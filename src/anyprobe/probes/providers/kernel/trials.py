@@ -17,8 +17,8 @@ import numpy as np
 
 from anyprobe.core.errors import PermissionDenied, SpecError, TargetError
 from anyprobe.probes.providers.kernel import mechanisms
+from anyprobe.probes.providers.kernel.attacher import Attacher, Attachment
 from anyprobe.probes.providers.kernel.counters import Counters
-from anyprobe.probes.providers.kernel.mechanisms import Attacher, Attachment
 from anyprobe.probes.providers.kernel.sites import KernelNames, Unable
 from anyprobe.probes.providers.kernel.specs import parse
 from anyprobe.target.kernel import bpf, perf, programs

@@ -1,7 +1,8 @@
 """Which way to a place is taken, with a kernel that takes what a test says."""
 
 import errno
-from dataclasses import dataclass, field
+import os
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -34,17 +35,10 @@ class Kernel:
 @pytest.fixture
 def kernel(monkeypatch):
     made = Kernel()
-    for name in ("function", "multi", "kprobe", "raw", "tracepoint"):
-        monkeypatch.setattr(mechanisms.Attacher, name, None)
-    ways = [
-        mechanisms.Mechanism(each.name, each.at_return, lambda _, attachment: made.attach(attachment), each.many)
-        for each in mechanisms.CHEAPEST
-    ]
+    ways = [replace(each, attach=lambda _, attachment: made.attach(attachment)) for each in mechanisms.CHEAPEST]
     renamed = dict(zip(mechanisms.CHEAPEST, ways, strict=True))
     monkeypatch.setattr(mechanisms, "CHEAPEST", tuple(ways))
     monkeypatch.setattr(mechanisms, "FOR_MANY", tuple(renamed[each] for each in mechanisms.FOR_MANY))
-    for name in ("RAW", "TRACEPOINT", "KPROBE"):
-        monkeypatch.setattr(mechanisms, name, renamed[getattr(mechanisms, name)])
     monkeypatch.setattr(mechanisms.tracefs, "traceable", lambda addresses: made.traceable and made.traceable(addresses))
     monkeypatch.setattr(mechanisms.preemption, "is_preemptible", lambda: False)
     monkeypatch.setattr(mechanisms.tracefs, "blacklist", lambda: [(0x500, 0x600, "noinstr_function")])
@@ -151,7 +145,7 @@ def test_an_interrupt_takes_back_what_was_attached(kernel):
         if made.sites[0].name == "second":
             raise KeyboardInterrupt
         made.told.append(lambda: closed.append(made.sites[0].name))
-        made.descriptors.append(mechanisms.os.open("/dev/null", mechanisms.os.O_RDONLY))
+        made.descriptors.append(os.open("/dev/null", os.O_RDONLY))
 
     kernel.attach = attach
     with pytest.raises(KeyboardInterrupt):

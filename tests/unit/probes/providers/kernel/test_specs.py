@@ -71,7 +71,6 @@ def test_tracepoints_and_system_calls(text, provider, canonical):
         ("syscall::open:0x10", 9, "no offsets"),
         ("kretprobe:vfs_read+4", 10, "no offset"),
         ("kprobe:f%return", 7, "says already"),
-        ("profile:hz:99", 0, "not supported yet"),
     ],
 )
 def test_what_cannot_be_read_has_a_caret(text, under, message):

@@ -1,0 +1,156 @@
+"""What is attached in the kernel, and how a counting program or a handler gets to each kind of place."""
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from anyprobe.core.errors import KernelRefused
+from anyprobe.probes.providers.kernel.counters import GO_ON, Counters
+from anyprobe.probes.providers.kernel.sites import KernelNames, KernelSite, Unable
+from anyprobe.target.kernel import bpf, perf, programs, tracefs
+from anyprobe.target.kernel.btf import open_module
+from anyprobe.target.kernel.symbols import KERNEL
+from anyprobe.target.system import gateway
+
+if TYPE_CHECKING:
+    from anyprobe.probes.providers.kernel.handlers import KernelHandler
+
+Told = Callable[[], int | None]
+
+
+@dataclass(eq=False, slots=True)
+class Attachment:
+    """One thing that the kernel has attached; ``slots`` are the counters of its sites, one each."""
+
+    mechanism: str
+    sites: Sequence[KernelSite]
+    slots: Sequence[int]
+    descriptors: list[int] = field(default_factory=list)
+    told: list[Told] = field(default_factory=list)
+    """Ask the kernel for what it has missed."""
+    lost: int = 0
+    is_told: bool = True
+    """Whether the kernel counts what it misses here."""
+
+    def misses(self) -> int:
+        """Return how many hits the kernel says that it has missed."""
+        if self.descriptors:
+            counts = [ask() for ask in self.told]
+            self.is_told = None not in counts
+            self.lost = sum(count or 0 for count in counts)
+        return self.lost
+
+    def close(self) -> None:
+        """Take it away; what was missed up to now is kept."""
+        with suppress(KernelRefused):
+            self.misses()
+        while self.descriptors:
+            gateway.close(self.descriptors.pop())
+
+    def hold(self, descriptor: int) -> int:
+        """Keep a descriptor until the end, and return it."""
+        self.descriptors.append(descriptor)
+        return descriptor
+
+
+@dataclass(frozen=True, slots=True)
+class Attacher:
+    """What the mechanisms need: the counters of a probe, and what there is in the kernel."""
+
+    counters: Counters
+    names: KernelNames
+    handler: "KernelHandler | None" = None
+    check: Callable[[], None] = lambda: None
+    """Called before each attachment; raises an error if no more is wanted."""
+
+    def function(self, made: Attachment) -> None:
+        """Attach to the entry or exit of a function by its type (``fentry``, ``fexit``)."""
+        (site,), (slot,) = made.sites, made.slots
+        found = self.names.type_of(site)
+        if found is None:
+            raise Unable("BTF has no type of it alone")
+        attached = programs.EXIT if site.kind == "return" else programs.ENTRY
+        code = self._code(slot, lambda handler: handler.for_function(site, found))
+        types = 0 if found.types.name == KERNEL else open_module(found.types.name)
+        try:
+            kind = programs.Kind(programs.PROGRAM_OF_A_FUNCTION, attached, found.number, types)
+            program = self._load(made, code, kind)
+        finally:
+            if types:
+                os.close(types)
+        made.hold(programs.attach_typed(program))
+
+    def _code(self, slot: int, compiled: "Callable[[KernelHandler], bytes]") -> bytes:
+        """Return a program that counts, and then runs the handler if there is one."""
+        if self.handler is None:
+            return self.counters.program(slot)
+        return self.counters.before(slot) + compiled(self.handler)
+
+    def kprobe(self, made: Attachment) -> None:
+        """Set a kprobe, or a kretprobe."""
+        (site,), (slot,) = made.sites, made.slots
+        code = self._code(slot, lambda handler: handler.for_registers(site, self.names.type_of(site)))
+        program = self._load(made, code, programs.Kind(programs.PROGRAM_OF_A_KPROBE))
+        event = made.hold(perf.open_kprobe(site.address, returning=site.kind == "return"))
+        link = made.hold(programs.attach_to_event(program, event))
+        made.told.append(lambda: programs.link_misses(link))
+
+    def multi(self, made: Attachment) -> None:
+        """Attach to many functions at once (``kprobe.multi``)."""
+        if self.handler is not None:
+            raise Unable("it runs one program for all functions, and a handler has one for each")
+        kind = programs.Kind(programs.PROGRAM_OF_A_KPROBE, programs.MULTI)
+        program = self._load(made, self.counters.program_for_many(), kind)
+        cookies = {site.address: slot for site, slot in zip(made.sites, made.slots, strict=True)}
+        link = made.hold(programs.attach_to_many(program, cookies, returning=made.sites[0].kind == "return"))
+        made.told.append(lambda: programs.link_misses(link, many=True))
+
+    def raw(self, made: Attachment) -> None:
+        """Attach to a tracepoint without its record."""
+        (site,), (slot,) = made.sites, made.slots
+        assert site.raw is not None
+        code = self._code(slot, lambda handler: handler.for_tracepoint(site))
+        program = self._load(made, code, programs.Kind(programs.PROGRAM_OF_A_TRACEPOINT))
+        made.hold(programs.attach_raw(program, site.raw))
+
+    def tracepoint(self, made: Attachment) -> None:
+        """Attach to a tracepoint's event, as perf does; others at it see their hits as before."""
+        if self.handler is not None:
+            raise Unable("handlers do not know the record of the event yet")
+        (site,), (slot,) = made.sites, made.slots
+        assert site.tracepoint is not None
+        number = tracefs.tracepoint_number(*site.tracepoint)
+        if number is None:
+            raise Unable(f"there is no tracepoint {':'.join(site.tracepoint)}")
+        code = self.counters.program(slot, result=GO_ON)
+        program = self._load(made, code, programs.Kind(programs.PROGRAM_OF_AN_EVENT))
+        link = made.hold(programs.attach_to_event(program, made.hold(perf.open_tracepoint(number))))
+        made.told.append(lambda: programs.link_misses(link))  # always 0, but None before 6.7, which counts no misses
+
+    def event(self, made: Attachment) -> None:
+        """Let a timer or a kind of event make hits, on each processor that runs now or on one."""
+        (site,), (slot,) = made.sites, made.slots
+        event, before = site.event, self.counters.read()[slot]
+        assert event is not None
+        code = self._code(slot, lambda handler: handler.for_event(site))
+        program = made.hold(programs.load(code, programs.Kind(programs.PROGRAM_OF_A_SAMPLE)))
+        opened = []
+        for processor in bpf.online_processors() if event.everywhere else [bpf.first_processor()]:
+            opened.append(made.hold(perf.open_event(event.name or "cpu-clock", processor, event.every)))
+            made.hold(programs.attach_to_event(program, opened[-1]))
+            perf.enable(opened[-1])
+
+        def throttled() -> int | None:
+            """Return how many hits there were more, by the events' own counts; timers' say nothing of that."""
+            happened = None if event.is_timer else sum(perf.count(each) // event.every for each in opened)
+            return None if happened is None else max(0, happened - (self.counters.read()[slot] - before))
+
+        made.told.append(throttled)
+
+    @staticmethod
+    def _load(made: Attachment, code: bytes, kind: programs.Kind) -> int:
+        program = made.hold(programs.load(code, kind))
+        made.told.append(lambda: programs.recursion_misses(program))
+        return program
