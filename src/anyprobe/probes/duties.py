@@ -1,14 +1,26 @@
 """What sessions have to do again and again while their programs run, and when each of it is due."""
 
+import threading
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Protocol
+from functools import wraps
+from typing import Concatenate, ParamSpec, Protocol, TypeVar, cast
+
+from anyprobe.core.errors import AnyprobeError, UsageError
 
 HANDLER_LOOKS = 0.02
 """Seconds between two looks at the signal handlers of a program, of which each takes 80 microseconds."""
 PROGRAM_LOOKS = 0.2
-"""Seconds between two looks whether a process has executed another program."""
+"""Seconds between two looks whether a process has executed another program, or the kernel has other modules."""
+_ENDING = 5.0
+"""Seconds that the end of a session waits for its thread, whose work is short."""
+
+P = ParamSpec("P")
+R = TypeVar("R")
+S = TypeVar("S", bound="Tended")
 
 
 class Intervals(Protocol):
@@ -97,3 +109,73 @@ def duties_of(sessions: Sequence[Attended]) -> Duties:
 
     duties.every(HANDLER_LOOKS * max(len(sessions), 1), look_at_handlers)
     return duties
+
+
+def locked(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
+    """Have one thread at a time in the methods of a session that change or read it."""
+
+    @wraps(method)
+    def alone(self: S, *args: P.args, **named: P.kwargs) -> R:
+        with self.lock:
+            return method(self, *args, **named)
+
+    return cast("Callable[Concatenate[S, P], R]", alone)
+
+
+class Tended:
+    """A session with duties, which a thread may do."""
+
+    lock: AbstractContextManager[object]
+    warnings: Sequence[str]
+    _thread: threading.Thread | None = None
+
+    @property
+    @abstractmethod
+    def duties(self) -> Duties:
+        """What is due, and when."""
+
+    @property
+    @abstractmethod
+    def detached(self) -> bool:
+        """Whether it has been detached."""
+
+    @property
+    @abstractmethod
+    def _is_over(self) -> bool:
+        """Whether nothing is due any more."""
+
+    @abstractmethod
+    def warn(self, text: str) -> None:
+        """Tell the user something, by ``warnings``."""
+
+    def pump_in_background(self) -> None:
+        """Have a thread do what is due, from now to the end of the session; functions of ``interval`` run in it, too.
+
+        What it meets with is in ``warnings``, each thing once: nothing ends for it.
+        """
+        if self.detached:
+            raise UsageError("this session has been detached")
+        if self._thread is None:
+            self._stopping = threading.Event()
+            self._thread = threading.Thread(target=self._run, name="anyprobe pump", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        while not self._is_over:
+            try:
+                self.duties.work()
+            except AnyprobeError as error:
+                if not self._is_over and str(error) not in self.warnings:
+                    self.warn(str(error))
+            due = self.duties.next_moment()
+            pause = PROGRAM_LOOKS if due is None else due - time.monotonic()
+            if self._stopping.wait(min(max(pause, 0.001), PROGRAM_LOOKS)):
+                return
+
+    def _end_thread(self) -> None:
+        """Let the thread end, if there is one and this is not it; the caller does not hold the lock."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._stopping.set()
+            if thread is not threading.current_thread():
+                thread.join(_ENDING)

@@ -10,6 +10,7 @@ from anyprobe.core.errors import SpecError
 from anyprobe.core.refusal import Refusal
 from anyprobe.probes.clock import own_clock
 from anyprobe.probes.desired import Desired, DesiredState, Policy
+from anyprobe.probes.duties import locked
 from anyprobe.probes.outside import registering
 from anyprobe.probes.probe import Probe, dressed
 from anyprobe.probes.providers.function.copies import AUDITED, has_libraries
@@ -17,7 +18,7 @@ from anyprobe.probes.providers.function.placing import add_counted, add_timed, s
 from anyprobe.probes.providers.function.resolve import ResolvedSite
 from anyprobe.probes.providers.function.wholesale import surveyed
 from anyprobe.probes.providers.provided import Providers
-from anyprobe.probes.pumping import Pumped, locked
+from anyprobe.probes.pumping import Pumped
 from anyprobe.probes.target_errors import typed
 
 if TYPE_CHECKING:

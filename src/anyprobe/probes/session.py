@@ -16,6 +16,7 @@ from anyprobe.probes import reading, removal
 from anyprobe.probes.api import SessionApi
 from anyprobe.probes.clock import Clock, ClockChoice
 from anyprobe.probes.desired import DesiredState, Policy
+from anyprobe.probes.duties import locked
 from anyprobe.probes.handlers.handler_watch import HandlerWatch
 from anyprobe.probes.handlers.trampolining import Trampolines
 from anyprobe.probes.live_proof import LiveProof
@@ -30,7 +31,6 @@ from anyprobe.probes.providers.function.provider import FunctionProvider
 from anyprobe.probes.providers.function.resolve import ResolvedSite, resolve_all
 from anyprobe.probes.providers.provided import Providers
 from anyprobe.probes.providers.usdt.sites import MarkerTable
-from anyprobe.probes.pumping import locked
 from anyprobe.probes.reconciling import Reconciled
 from anyprobe.probes.scripts import current
 from anyprobe.probes.specs.spec import see_functions

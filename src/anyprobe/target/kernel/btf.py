@@ -47,6 +47,8 @@ _FIXED = {Tag.INT: 1, Tag.ARRAY: 3, Tag.VAR: 1, Tag.DECL_TAG: 1}
 _EACH = {Tag.STRUCT: 3, Tag.UNION: 3, Tag.ENUM: 2, Tag.FUNC_PROTO: 2, Tag.DATASEC: 3, Tag.ENUM64: 3}
 """Words of each of a record's elements, by kind."""
 _POINTER_BYTES: Final = 8
+_MANY = 20
+"""From how many functions that are looked up on an index of all is made."""
 
 
 class TypesUnavailable(TargetError):  # noqa: N818
@@ -66,6 +68,7 @@ class Btf:
             raise TypesUnavailable(f"the types of {name} have a form that is not known (version {version}), or are cut")
         self._words = np.frombuffer(data, dtype="<u4", count=length // 4, offset=head + at)
         self._texts = data[head + text_at : head + text_at + text_length]
+        self._asked = 0
         self.first: int = 1 if base is None else base.end
         self._first_text: int = 0 if base is None else base.end_of_texts
 
@@ -134,9 +137,18 @@ class Btf:
         for at in self._starts[self._are(tags)].tolist():
             yield self._text(int(self._words[at]))
 
+    @cached_property
+    def _functions(self) -> dict[str, list[int]]:
+        """The numbers of all functions by name."""
+        found: dict[str, list[int]] = {}
+        for at in np.flatnonzero(self._are([Tag.FUNC])).tolist():
+            found.setdefault(self._text(int(self._words[self._starts[at]])), []).append(at + self.first)
+        return found
+
     def function(self, name: str) -> tuple[int, Prototype] | None:
         """Return the number and the prototype of a function, None if BTF has none of the name, or several."""
-        found = self.find(name, Tag.FUNC)
+        self._asked += 1
+        found = self.find(name, Tag.FUNC) if self._asked < _MANY else self._functions.get(name, [])
         if len(found) != 1:
             return None
         function = self.type(found[0])
@@ -322,10 +334,14 @@ class KernelTypes:
                 self._modules[name] = Btf(self._content(name), self.kernel, name)
         return self._modules[name]
 
+    def forget_modules(self) -> None:
+        """Read the types of modules again when they are asked for: some have come or gone."""
+        self._modules.clear()
+
 
 @cache
 def running() -> KernelTypes:
-    """Return the types of the running kernel, which stay the same as long as it runs."""
+    """Return the types of the running kernel, which stay the same as long as it runs, and of its modules."""
     return KernelTypes()
 
 

@@ -175,3 +175,13 @@ def test_types_of_the_running_kernel():
     assert comm.offset < task.size
     assert isinstance(types.type(types.find("sock", Tag.STRUCT)[0]), Struct)
     assert taken < 1.0
+
+
+def test_functions_are_found_by_an_index_as_by_a_search(blob):
+    numbers = {f"function_{each}": blob.function(f"function_{each}", 0) for each in range(50)}
+    blob.function("twice", 0)
+    blob.function("twice", 0)
+    types = Btf(blob.content())
+    assert {name: types.function(name)[0] for name in numbers} == numbers
+    assert types.function("twice") is None
+    assert types.function("never") is None

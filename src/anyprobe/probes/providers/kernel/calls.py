@@ -13,7 +13,7 @@ from anyprobe.probes.providers.kernel.specs import KernelSpec
 
 if TYPE_CHECKING:
     from anyprobe.probes.providers.kernel.handling import Handled
-    from anyprobe.probes.providers.kernel.session import KernelProbe
+    from anyprobe.probes.providers.kernel.probe import KernelProbe
 
 Handler = Callable[..., Any]
 _TWINS = {"fexit": "fentry", "kretprobe": "kprobe"}

@@ -30,10 +30,10 @@ class Counters:
     """A number of counters, all zero at first, until they are closed; a program keeps them as long as it lives."""
 
     def __init__(self, count: int) -> None:
-        """Make them."""
-        self.count = count
+        """Make them, room for one at least."""
+        self.count = max(count, 1)
         self._rows = bpf.possible_processors()
-        self._row_bytes = -(-count * _WORD // _LINE) * _LINE
+        self._row_bytes = -(-self.count * _WORD // _LINE) * _LINE
         self._descriptor = bpf.create_array(self._rows * self._row_bytes)
 
     def close(self) -> None:

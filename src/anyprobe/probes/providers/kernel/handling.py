@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from anyprobe.probes.providers.kernel.calls import KernelCall, Timing
     from anyprobe.probes.providers.kernel.collection import Collection
     from anyprobe.probes.providers.kernel.handlers import KernelHandler
-    from anyprobe.probes.providers.kernel.session import KernelProbe
+    from anyprobe.probes.providers.kernel.probe import KernelProbe
 
 Handler = Callable[..., Any]
 

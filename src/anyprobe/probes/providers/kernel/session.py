@@ -2,19 +2,22 @@
 
 import errno
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from anyprobe.core.errors import KernelRefused, PermissionDenied, TargetError, UsageError
 from anyprobe.core.refusal import Refusal
-from anyprobe.data.snapshot import RefusedSite, SiteResult, Snapshot, TargetInfo
+from anyprobe.data.snapshot import RefusedSite, Snapshot, TargetInfo
+from anyprobe.probes.duties import locked
 from anyprobe.probes.providers.kernel import mechanisms
-from anyprobe.probes.providers.kernel.attacher import Attacher, Attachment
 from anyprobe.probes.providers.kernel.counters import Counters
+from anyprobe.probes.providers.kernel.following import FollowedProbe, FollowingModules, present
 from anyprobe.probes.providers.kernel.handling import Handled
+from anyprobe.probes.providers.kernel.probe import KernelProbe, go_on
 from anyprobe.probes.providers.kernel.sites import KernelNames, KernelSite
 from anyprobe.probes.providers.kernel.specs import KernelSpec, parse
 from anyprobe.target.kernel import programs
@@ -24,82 +27,9 @@ if TYPE_CHECKING:
     from anyprobe.probes.providers.kernel.handlers import KernelHandler
 
 Handler = Callable[..., Any]
-_UNTOLD = "this kernel does not tell what it misses here"
 
 
-def _go_on() -> None:
-    """Let what is being prepared be prepared."""
-
-
-@dataclass(eq=False, repr=False)
-class KernelProbe:
-    """What one spec asked for: sites, a counter for each, and what is attached."""
-
-    spec: str
-    sites: Sequence[KernelSite]
-    counters: Counters
-    mechanism: str | None = None
-    """The one that was demanded."""
-    handler: "KernelHandler | None" = None
-    attachments: list[Attachment] = field(default_factory=list)
-    refused: list[tuple[str, Refusal]] = field(default_factory=list)
-    armed: bool = False
-    """Whether at least one site is attached."""
-    earlier: list[Attachment] = field(default_factory=list)
-    """What was attached before the probe was removed and enabled again."""
-
-    def __repr__(self) -> str:
-        """Return the spec and how much of it is attached."""
-        attached = sum(len(each.sites) for each in self.attachments) if self.armed else 0
-        return f"<KernelProbe {self.spec}: {attached} of {len(self.sites)} sites attached>"
-
-    @property
-    def mechanisms(self) -> list[str]:
-        """The mechanisms by which it is attached."""
-        return sorted({each.mechanism for each in self.attachments})
-
-    def attach(self, names: KernelNames, check: Callable[[], None] = _go_on) -> None:
-        """Attach to all sites, as far as the kernel permits it; ``check`` may raise an error between two of them."""
-        self.earlier += self.attachments
-        self.attachments = []
-        attacher = Attacher(self.counters, names, self.handler, check)
-        self.attachments, self.refused = mechanisms.place(attacher, self.sites, self.mechanism)
-        self.armed = bool(self.attachments)
-
-    def detach(self) -> None:
-        """Take all away; the counters stay."""
-        self.armed = False
-        for each in self.attachments:
-            each.close()
-
-    def results(self) -> Iterator[SiteResult]:
-        """Yield what was counted at each site."""
-        counts = self.counters.read()
-        missed = self._missed()
-        latest = {slot: each for each in (*self.earlier, *self.attachments) for slot in each.slots}
-        for slot, each in sorted(latest.items()):
-            site = self.sites[slot]
-            yield SiteResult(
-                site.spec, site.module, site.name, site.offset, site.address, each.mechanism,
-                self.armed and each in self.attachments, counts[slot], missed.get(slot, 0), site.kind,
-                notes=() if each.is_told else (_UNTOLD,),
-            )  # fmt: skip
-
-    def _missed(self) -> dict[int, int]:
-        """Return what the kernel missed, by counter, where that is told of one site alone."""
-        found: dict[int, int] = {}
-        for each in (*self.earlier, *self.attachments):
-            missed = each.misses()
-            if len(each.slots) == 1:
-                found[each.slots[0]] = found.get(each.slots[0], 0) + missed
-        return found
-
-    def missed_together(self) -> int:
-        """Return what the kernel missed at several sites together."""
-        return sum(each.misses() for each in (*self.earlier, *self.attachments) if len(each.slots) > 1)
-
-
-class KernelSession(Handled):
+class KernelSession(FollowingModules, Handled):
     """Probes in the running kernel. A context manager: leaving it removes everything.
 
     ``count`` attaches probes; ``snapshot`` reads what they counted, also after ``detach``. All processes are seen,
@@ -116,9 +46,10 @@ class KernelSession(Handled):
         super().__init__()
         self._mechanism = mechanism
         self._names = KernelNames()
+        self.lock = threading.RLock()
         self.probes: list[KernelProbe] = []
         self.warnings: Sequence[str] = ()
-        self._check: Callable[[], None] = _go_on
+        self._check: Callable[[], None] = go_on
         self._setup = {"resolve": 0.0, "arm": 0.0}
         self._began: float | None = None
         self._last: Snapshot | None = None
@@ -133,11 +64,15 @@ class KernelSession(Handled):
         """Whether it is over."""
         return self._last is not None
 
-    def count(self, *specs: str, mechanism: str | None = None) -> list[KernelProbe]:
+    def count(self, *specs: str, follow: bool = False, mechanism: str | None = None) -> list[KernelProbe]:
         """Count hits: entries and returns of functions, single instructions, tracepoints and system calls.
+
+        ``follow``: in modules that are loaded later, too, as ``pump`` or ``reconcile`` find them; a spec that means
+        nothing yet is no error then. Functions of modules are followed by kprobes, with which modules can be unloaded.
 
         Args:
             specs: such as ``kernel::vfs_read:entry``, ``tracepoint:sched:sched_switch``, ``syscall::openat:return``.
+            follow: whether functions and tracepoints of modules that are loaded later are counted, too.
             mechanism: the only one to use (``fentry``, ``kprobe``, ``kprobe.multi``, ``raw_tp``, ``tracepoint``); by
                 itself the cheapest is used that the kernel takes, and each site's ``strategy`` says which.
 
@@ -147,7 +82,7 @@ class KernelSession(Handled):
         Raises:
             SpecError: a spec means nothing; then nothing is attached.
         """
-        return self.arm([parse(text) for text in specs], mechanism)
+        return self.arm([parse(text) for text in specs], mechanism, follow=follow)
 
     def resolve(self, spec: KernelSpec) -> list[KernelSite]:
         """Return the sites that a spec means."""
@@ -158,21 +93,28 @@ class KernelSession(Handled):
         site = self.resolve(spec)[0]
         handler.check(site, self._names.type_of(site))
 
+    @locked
     def arm_sites(
         self, text: str, sites: Sequence[KernelSite], mechanism: str | None, handler: "KernelHandler"
     ) -> KernelProbe:
         """Attach a handler to some sites."""
-        made = KernelProbe(text, sites, Counters(len(sites)), mechanism, handler)
+        made = KernelProbe.of(text, sites, mechanism, handler)
         try:
             made.attach(self._names, self._check)
         except BaseException:
-            made.counters.close()
+            made.close()
             raise
         self.probes.append(made)
         return made
 
+    @locked
     def arm(
-        self, specs: Sequence[KernelSpec], mechanism: str | None, handler: "KernelHandler | None" = None
+        self,
+        specs: Sequence[KernelSpec],
+        mechanism: str | None,
+        handler: "KernelHandler | None" = None,
+        *,
+        follow: bool = False,
     ) -> list[KernelProbe]:
         """Attach to what some specs mean."""
         self._check_attached()
@@ -180,9 +122,11 @@ class KernelSession(Handled):
         _see_name(mechanism)
         mechanism = mechanism or self._mechanism
         started = time.monotonic()
-        resolved = [(spec, self._names.resolve(spec), mechanism or spec.mechanism) for spec in specs]
+        resolve = partial(present, self._names) if follow else self._names.resolve
+        resolved = [(spec, resolve(spec), mechanism or spec.mechanism) for spec in specs]
         for spec, sites, demanded in resolved:
-            mechanisms.see_demanded(spec, sites, demanded)
+            if sites:
+                mechanisms.see_demanded(spec, sites, demanded)
             if handler is not None:
                 handler.check(sites[0], self._names.type_of(sites[0]))
         self._check()
@@ -190,12 +134,13 @@ class KernelSession(Handled):
         made: list[KernelProbe] = []
         try:
             for spec, sites, demanded in resolved:
-                made.append(KernelProbe(spec.text.strip(), sites, Counters(len(sites)), demanded, handler))
+                probe = KernelProbe.of(spec.text.strip(), sites, demanded, handler)
+                made.append(FollowedProbe.instead(probe, spec, self._names) if follow else probe)
                 made[-1].attach(self._names, self._check)
         except BaseException:
             for probe in made:
                 probe.detach()
-                probe.counters.close()
+                probe.close()
             raise
         self.probes += made
         armed = time.monotonic()
@@ -225,11 +170,13 @@ class KernelSession(Handled):
         finally:
             self._check = before
 
+    @locked
     def remove(self, *probes: KernelProbe) -> None:
         """Detach probes; what they counted stays in ``snapshot``."""
         for probe in probes:
             probe.detach()
 
+    @locked
     def enable(self, *probes: KernelProbe) -> None:
         """Attach probes again that were removed; they count on."""
         self._check_attached()
@@ -237,6 +184,7 @@ class KernelSession(Handled):
             if not probe.armed:
                 probe.attach(self._names)
 
+    @locked
     def snapshot(self) -> Snapshot:
         """Return what has been counted so far, as an immutable value."""
         if self._last is not None:
@@ -269,12 +217,13 @@ class KernelSession(Handled):
         """Remove everything from the kernel; what was counted stays in ``snapshot``."""
         if self._last is not None:
             return
+        self._end_thread()
         for probe in self.probes:
             probe.detach()
         self.end_records()
         self._last = self.snapshot()
         for probe in self.probes:
-            probe.counters.close()
+            probe.close()
         self.close_collection()
 
         if "hooks" in self.__dict__:
@@ -289,6 +238,10 @@ class KernelSession(Handled):
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         """Detach."""
         self.detach()
+
+    def warn(self, text: str) -> None:
+        """Have the user told of something, by ``warnings``."""
+        self.warnings = [*self.warnings, text]
 
     def _check_attached(self) -> None:
         if self._last is not None:

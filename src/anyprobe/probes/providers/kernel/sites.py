@@ -8,7 +8,7 @@ from anyprobe.probes.providers.kernel.events import Event, event_of
 from anyprobe.probes.providers.kernel.specs import KernelSpec, Name, Provider, is_pattern
 from anyprobe.probes.specs.nearest import nearest_names
 from anyprobe.target.kernel import btf, symbols, tracefs
-from anyprobe.target.kernel.symbols import KernelFunction, Symbols
+from anyprobe.target.kernel.symbols import KERNEL, KernelFunction, Symbols
 from anyprobe.target.kernel.types import Prototype
 
 _SYSCALL_FUNCTIONS = ("__x64_sys_{}", "__do_sys_{}")
@@ -66,6 +66,18 @@ class KernelNames:
     def symbols(self) -> Symbols:
         """The functions."""
         return symbols.running()
+
+    def look_again(self) -> None:
+        """Forget the functions and types of modules, which have come or gone."""
+        self.__dict__.pop("symbols", None)
+        self.types.forget_modules()
+
+    def module_of(self, site: KernelSite) -> str:
+        """Return the module that a site is in, ``vmlinux`` for the kernel itself."""
+        if site.function is not None:
+            return site.function.module
+        iterators = self.symbols.named(f"__traceiter_{site.raw}")
+        return iterators[0].module if iterators else KERNEL
 
     def resolve(self, spec: KernelSpec) -> list[KernelSite]:
         """Return the sites that a spec means; raise ``SpecError`` with the nearest names if there is none."""

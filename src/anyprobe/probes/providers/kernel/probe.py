@@ -1,0 +1,100 @@
+"""One probe in the kernel: its sites, what is attached at them, and what was counted."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from anyprobe.core.refusal import Refusal
+from anyprobe.data.snapshot import SiteResult
+from anyprobe.probes.providers.kernel import mechanisms
+from anyprobe.probes.providers.kernel.attacher import Attacher, Attachment
+from anyprobe.probes.providers.kernel.counters import Counters
+from anyprobe.probes.providers.kernel.sites import KernelNames, KernelSite
+
+if TYPE_CHECKING:
+    from anyprobe.probes.providers.kernel.handlers import KernelHandler
+
+_UNTOLD = "this kernel does not tell what it misses here"
+
+
+def go_on() -> None:
+    """Let what is being prepared be prepared."""
+
+
+@dataclass(eq=False, repr=False)
+class KernelProbe:
+    """What one spec asked for: sites, a counter for each, and what is attached."""
+
+    spec: str
+    sites: Sequence[KernelSite]
+    counters: Counters
+    mechanism: str | None = None
+    """The one that was demanded."""
+    handler: "KernelHandler | None" = None
+    attachments: list[Attachment] = field(default_factory=list)
+    refused: list[tuple[str, Refusal]] = field(default_factory=list)
+    armed: bool = False
+    """Whether at least one site is attached."""
+    earlier: list[Attachment] = field(default_factory=list)
+    """What was attached before the probe was removed and enabled again."""
+
+    def __repr__(self) -> str:
+        """Return the spec and how much of it is attached."""
+        attached = sum(len(each.sites) for each in self.attachments) if self.armed else 0
+        return f"<KernelProbe {self.spec}: {attached} of {len(self.sites)} sites attached>"
+
+    @property
+    def mechanisms(self) -> list[str]:
+        """The mechanisms by which it is attached."""
+        return sorted({each.mechanism for each in self.attachments})
+
+    @classmethod
+    def of(
+        cls, spec: str, sites: Sequence[KernelSite], mechanism: str | None, handler: "KernelHandler | None"
+    ) -> "KernelProbe":
+        """Return a probe with counters for some sites, not attached yet."""
+        return KernelProbe(spec, sites, Counters(len(sites)), mechanism, handler)
+
+    def attach(self, names: KernelNames, check: Callable[[], None] = go_on) -> None:
+        """Attach to all sites, as far as the kernel permits it; ``check`` may raise an error between two of them."""
+        self.earlier += self.attachments
+        self.attachments = []
+        attacher = Attacher(self.counters, names, self.handler, check)
+        self.attachments, self.refused = mechanisms.place(attacher, self.sites, self.mechanism)
+        self.armed = bool(self.attachments)
+
+    def detach(self) -> None:
+        """Take all away; the counters stay."""
+        self.armed = False
+        for each in self.attachments:
+            each.close()
+
+    def close(self) -> None:
+        """Give the counters back."""
+        self.counters.close()
+
+    def results(self) -> Iterator[SiteResult]:
+        """Yield what was counted at each site."""
+        counts = self.counters.read()
+        missed = self._missed()
+        latest = {slot: each for each in (*self.earlier, *self.attachments) for slot in each.slots}
+        for slot, each in sorted(latest.items()):
+            site = self.sites[slot]
+            yield SiteResult(
+                site.spec, site.module, site.name, site.offset, site.address, each.mechanism,
+                self.armed and each in self.attachments, counts[slot], missed.get(slot, 0), site.kind,
+                notes=() if each.is_told else (_UNTOLD,),
+            )  # fmt: skip
+
+    def _missed(self) -> dict[int, int]:
+        """Return what the kernel missed, by counter, where that is told of one site alone."""
+        found: dict[int, int] = {}
+        for each in (*self.earlier, *self.attachments):
+            missed = each.misses()
+            if len(each.slots) == 1:
+                found[each.slots[0]] = found.get(each.slots[0], 0) + missed
+        return found
+
+    def missed_together(self) -> int:
+        """Return what the kernel missed at several sites together."""
+        return sum(each.misses() for each in (*self.earlier, *self.attachments) if len(each.slots) > 1)
