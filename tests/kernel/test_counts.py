@@ -98,6 +98,14 @@ def test_raw_tracepoint_and_its_event_agree(calls, session):
     assert event.hits >= wanted
 
 
+def test_tracepoints_by_each_mechanism_agree(calls, session):
+    session.count("rawtracepoint:sys_enter", mechanism="tp_btf")
+    session.count("tracepoint:raw_syscalls:sys_enter", mechanism="tp_btf")
+    wanted = calls()
+    assert [site.strategy for site in session.snapshot().sites] == ["tp_btf", "tp_btf"]
+    assert all(site.hits >= wanted for site in session.snapshot().sites)
+
+
 def test_all_at_once_agree(calls, session):
     session.count(*(f"{name}:{FUNCTION}" for name in ("kprobe", "kretprobe", "fentry", "fexit")))
     session.count("syscall::getppid:entry", mechanism="tracepoint")

@@ -9,7 +9,10 @@ import click
 from anyprobe.cli import streams
 
 STRATEGIES = ("auto", "retarget", "jump", "punned", "short", "trap")
-MECHANISMS = ("fentry", "fexit", "kprobe.multi", "kretprobe.multi", "kprobe", "kretprobe", "raw_tp", "tracepoint")
+MECHANISMS = (
+    "fentry", "fexit", "kprobe.multi", "kretprobe.multi", "kprobe", "kretprobe", "raw_tp", "tp_btf", "tracepoint",
+    "perf_event",
+)  # fmt: skip
 RETURNS = ("exits", "trampoline")
 CLOCKS = ("auto", "tsc", "monotonic")
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])

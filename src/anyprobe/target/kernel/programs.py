@@ -25,6 +25,8 @@ PROGRAM_OF_A_FUNCTION: Final = 26
 """``BPF_PROG_TYPE_TRACING``: its context is the parameters of the function, by its type."""
 PROGRAM_OF_A_SYSTEM_CALL: Final = 31
 """``BPF_PROG_TYPE_SYSCALL``: its context is memory of the program that runs it, which it may read and write."""
+TRACED: Final = 23
+"""``BPF_TRACE_RAW_TP``."""
 ENTRY: Final = 24
 """``BPF_TRACE_FENTRY``."""
 EXIT: Final = 25

@@ -10,7 +10,7 @@ from anyprobe.core.errors import KernelRefused
 from anyprobe.probes.providers.kernel.counters import GO_ON, Counters
 from anyprobe.probes.providers.kernel.sites import KernelNames, KernelSite, Unable
 from anyprobe.target.kernel import bpf, perf, programs, tracefs
-from anyprobe.target.kernel.btf import open_module
+from anyprobe.target.kernel.btf import Btf, open_module
 from anyprobe.target.kernel.symbols import KERNEL
 from anyprobe.target.system import gateway
 
@@ -73,13 +73,26 @@ class Attacher:
             raise Unable("BTF has no type of it alone")
         attached = programs.EXIT if site.kind == "return" else programs.ENTRY
         code = self._code(slot, lambda handler: handler.for_function(site, found))
-        types = 0 if found.types.name == KERNEL else open_module(found.types.name)
+        self._typed(made, code, attached, found.types, found.number)
+
+    def typed_tracepoint(self, made: Attachment) -> None:
+        """Attach to a tracepoint by its type (``tp_btf``)."""
+        (site,), (slot,) = made.sites, made.slots
+        if self.handler is not None:
+            raise Unable("handlers at raw tracepoints are the same by raw_tp")
+        found = self.names.tracepoint_type(site)
+        if found is None:
+            raise Unable("BTF has no type of it")
+        self._typed(made, self.counters.program(slot), programs.TRACED, *found)
+
+    def _typed(self, made: Attachment, code: bytes, attached: int, types: Btf, number: int) -> None:
+        """Attach a program to what has a type."""
+        module = 0 if types.name == KERNEL else open_module(types.name)
         try:
-            kind = programs.Kind(programs.PROGRAM_OF_A_FUNCTION, attached, found.number, types)
-            program = self._load(made, code, kind)
+            program = self._load(made, code, programs.Kind(programs.PROGRAM_OF_A_FUNCTION, attached, number, module))
         finally:
-            if types:
-                os.close(types)
+            if module:
+                os.close(module)
         made.hold(programs.attach_typed(program))
 
     def _code(self, slot: int, compiled: "Callable[[KernelHandler], bytes]") -> bytes:

@@ -9,7 +9,7 @@ from anyprobe.probes.providers.kernel.specs import KernelSpec, Name, Provider, i
 from anyprobe.probes.specs.nearest import nearest_names
 from anyprobe.target.kernel import btf, symbols, tracefs
 from anyprobe.target.kernel.symbols import KERNEL, KernelFunction, Symbols
-from anyprobe.target.kernel.types import Prototype
+from anyprobe.target.kernel.types import Prototype, Tag
 
 _SYSCALL_FUNCTIONS = ("__x64_sys_{}", "__do_sys_{}")
 _RENAMED = {
@@ -134,6 +134,12 @@ class KernelNames:
             if types is not None and found is not None and len(self.symbols.named(name)) == 1:
                 return FunctionType(types, *found)
         return None
+
+    def tracepoint_type(self, site: KernelSite) -> tuple[btf.Btf, int] | None:
+        """Return the type by which the kernel knows a raw tracepoint, and whose types these are."""
+        types = self._types(self.module_of(site))
+        numbers = [] if types is None else types.find(f"btf_trace_{site.raw}", Tag.TYPEDEF)
+        return (types, numbers[0]) if types is not None and numbers else None
 
     def _types(self, module: str) -> btf.Btf | None:
         try:
