@@ -27,16 +27,22 @@ _said: dict[Path, "GuestRun"] = {}
 
 
 def build_programs():
-    """Compile what the tests run, where host and guest both find it; return the program."""
+    """Compile what the tests run, where host and guest both find it; return the programs."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(driver.tempfile, "tempdir", "/tmp")
-        return driver.build("system_calls.c", "-pthread")
+        return {name: driver.build(f"{name}.c", "-pthread") for name in ("system_calls", "probed_everywhere")}
 
 
 @pytest.fixture(scope="session")
 def system_calls():
     """Return the program that makes system calls: NUMBER COUNT THREADS."""
-    return build_programs()
+    return build_programs()["system_calls"]
+
+
+@pytest.fixture(scope="session")
+def probed_everywhere():
+    """Return the program that calls a function and passes a marker COUNT times."""
+    return str(build_programs()["probed_everywhere"])
 
 
 @dataclass

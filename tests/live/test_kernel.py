@@ -228,3 +228,25 @@ def test_handlers_that_the_kernel_cannot_have_are_refused_before_anything_is_att
                 seen[ctx.caller].add()
 
         assert not session.probes
+
+
+def test_functions_of_programs_in_all_processes(compiled):
+    program = str(compiled("probed_everywhere.c"))
+    with anyprobe.kernel() as session:
+        session.count(f"uprobe:{program}:work", f"uretprobe:{program}:work", f"usdt:{program}:everywhere:passed")
+        heard = subprocess.run([program, str(COUNT)], check=True, timeout=60, capture_output=True, text=True).stdout
+        assert [site.hits + site.nmissed for site in session.snapshot().sites] == [COUNT, COUNT, COUNT]
+    assert heard.split()[1] == str(COUNT)
+
+
+def test_timers_and_page_faults():
+    with anyprobe.kernel() as session:
+        session.count("software:page-faults:1", "interval:ms:10")
+        for _ in range(1000):
+            subprocess.run(["true"], check=True)
+            faults, ticks = session.snapshot().sites
+            if ticks.hits > 3:
+                break
+        assert faults.hits + faults.nmissed > 100
+        assert ticks.hits > 3
+        assert ticks.notes

@@ -14,6 +14,8 @@ _ATTRIBUTE_BYTES = 128
 _DISABLED, _FREQUENCY = 1 << 0, 1 << 10
 _HARDWARE, _SOFTWARE, _TRACEPOINT = 0, 1, 2
 _ENABLE = 0x2400
+_SEMAPHORE_BIT = 32
+"""From which bit on a uprobe's configuration has the place of a semaphore (``format/ref_ctr_offset``)."""
 _DEVICES = "/sys/bus/event_source/devices"
 SOFTWARE: Final = {
     "cpu-clock": 0, "task-clock": 1, "page-faults": 2, "context-switches": 3, "cpu-migrations": 4, "minor-faults": 5,
@@ -63,9 +65,13 @@ def open_kprobe(address: int, *, returning: bool = False) -> int:
     return _open(f"set a {'kretprobe' if returning else 'kprobe'}", attribute, bpf.first_processor())
 
 
-def open_uprobe(path: str, offset: int, *, returning: bool = False) -> int:
-    """Return a descriptor of a new uprobe or uretprobe in all processes, at an offset in a file; as for kprobes."""
+def open_uprobe(path: str, offset: int, *, returning: bool = False, semaphore: int = 0) -> int:
+    """Return a descriptor of a new uprobe or uretprobe in all processes, at an offset in a file; as for kprobes.
+
+    ``semaphore`` is where in the file a 16-bit number is that the kernel increments in each process meanwhile.
+    """
     config = 1 << _device("uprobe", "format/retprobe") if returning else 0
+    config |= semaphore << _SEMAPHORE_BIT
     name = ctypes.create_string_buffer(os.fsencode(path))
     attribute = _attribute(
         _device("uprobe", "type"), config, flags=_DISABLED, first=ctypes.addressof(name), second=offset

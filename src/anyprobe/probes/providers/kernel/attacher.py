@@ -110,6 +110,18 @@ class Attacher:
         link = made.hold(programs.attach_to_event(program, event))
         made.told.append(lambda: programs.link_misses(link))
 
+    def uprobe(self, made: Attachment) -> None:
+        """Set a uprobe or uretprobe in a file, for all processes that run it now or later."""
+        (site,), (slot,) = made.sites, made.slots
+        assert site.file is not None
+        code = self._code(slot, lambda handler: handler.for_registers(site, None))
+        program = self._load(made, code, programs.Kind(programs.PROGRAM_OF_A_KPROBE))
+        returning, semaphore = site.kind == "return", site.file.semaphore
+        event = made.hold(perf.open_uprobe(site.file.path, site.file.offset, returning=returning, semaphore=semaphore))
+        made.hold(programs.attach_to_event(program, event))
+        if returning:  # calls that are nested more than 64 deep are left out, and nobody counts them
+            made.told.append(lambda: None)
+
     def multi(self, made: Attachment) -> None:
         """Attach to many functions at once (``kprobe.multi``)."""
         if self.handler is not None:

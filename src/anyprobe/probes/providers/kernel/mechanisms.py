@@ -56,10 +56,11 @@ KPROBE = Mechanism("kprobe", "kretprobe", Attacher.kprobe, lambda site: site.fun
 RAW = Mechanism("raw_tp", None, Attacher.raw, lambda site: site.raw is not None)
 TYPED = Mechanism("tp_btf", None, Attacher.typed_tracepoint, lambda site: site.raw is not None)
 TRACEPOINT = Mechanism("tracepoint", None, Attacher.tracepoint, lambda site: site.tracepoint is not None)
+UPROBE = Mechanism("uprobe", "uretprobe", Attacher.uprobe, lambda site: site.file is not None)
 EVENT = Mechanism("perf_event", None, Attacher.event, lambda site: site.event is not None)
-CHEAPEST = (FENTRY, MULTI, KPROBE, RAW, TYPED, TRACEPOINT, EVENT)
+CHEAPEST = (FENTRY, MULTI, KPROBE, RAW, TYPED, TRACEPOINT, EVENT, UPROBE)
 """In the order of what a hit costs."""
-FOR_MANY = (MULTI, FENTRY, KPROBE, RAW, TYPED, TRACEPOINT, EVENT)
+FOR_MANY = (MULTI, FENTRY, KPROBE, RAW, TYPED, TRACEPOINT, EVENT, UPROBE)
 AT_FUNCTIONS = frozenset({FENTRY.name, MULTI.name, KPROBE.name})
 """Those for functions of the kernel."""
 NAMES = tuple(name for each in CHEAPEST for name in (each.name, each.at_return) if name)

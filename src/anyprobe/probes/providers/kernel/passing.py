@@ -22,6 +22,8 @@ _AT_A_FUNCTION = {"entry": {"func", "ip", "regs"}, "return": {"func", "retval", 
 
 def attributes(site: KernelSite) -> frozenset[str]:
     """Return the attributes of ``ctx`` that there are at a site."""
+    if site.file is not None:  # of which the kernel does not tell the function
+        return EVERYWHERE | _AT_A_FUNCTION[site.kind] - {"func"}
     return EVERYWHERE if site.function is None else EVERYWHERE | _AT_A_FUNCTION[site.kind]
 
 
@@ -29,6 +31,8 @@ def prototype(site: KernelSite, found: FunctionType | None) -> Prototype:
     """Return what BTF says of a function; raise ``UnsupportedTarget`` where that is nothing, or nothing of use."""
     if site.event is not None:
         raise UnsupportedTarget("timers and events pass nothing")
+    if site.file is not None:
+        raise UnsupportedTarget(f"the kernel does not know the types of {site.name}")
     if found is None:
         raise UnsupportedTarget(f"BTF has no type of {site.name} alone")
     return types_of(found.types).prototype(site.name, found.prototype)
@@ -55,7 +59,7 @@ def by_type(site: KernelSite, found: FunctionType) -> Passed:
 
 def by_registers(site: KernelSite) -> Passed:
     """Return what a program of a kprobe or kretprobe is passed: the registers."""
-    if site.kind == "offset":  # where the kernel does not tell the address
+    if site.kind == "offset" or site.file is not None:  # where the kernel does not tell the address
         return Passed(lambda given: _WORDS["rip"] if given.name == "ip" else _saved(given), kernel_memory=True)
     return Passed(_saved, kernel_memory=True, at_function=True, frame=_WORDS["rsp"], enters=site.kind == "entry")
 

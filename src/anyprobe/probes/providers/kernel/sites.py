@@ -1,10 +1,12 @@
 """What specs mean in the running kernel: functions, tracepoints and system calls."""
 
 import fnmatch
+import os
 from dataclasses import dataclass
 from functools import cached_property
 
 from anyprobe.probes.providers.kernel.events import Event, event_of
+from anyprobe.probes.providers.kernel.files import InFile, places
 from anyprobe.probes.providers.kernel.specs import KernelSpec, Name, Provider, is_pattern
 from anyprobe.probes.specs.nearest import nearest_names
 from anyprobe.target.kernel import btf, symbols, tracefs
@@ -39,10 +41,13 @@ class KernelSite:
     tracepoint: tuple[str, str] | None = None
     raw: str | None = None
     event: Event | None = None
+    file: InFile | None = None
 
     @property
     def address(self) -> int:
-        """Where it is, 0 for tracepoints and events."""
+        """Where it is, in the kernel or in a file's own tables, 0 for tracepoints and events."""
+        if self.file is not None:
+            return self.file.address
         return 0 if self.function is None else self.function.address + self.offset
 
 
@@ -88,6 +93,14 @@ class KernelNames:
             return [KernelSite(spec.canonical("", name), "", name, "entry", raw=name)]
         if spec.provider is Provider.SYSCALL:
             return self._syscalls(spec)
+        if spec.is_in_file:
+            return [
+                KernelSite(
+                    spec.canonical(each.path, each.name), os.path.basename(each.path), each.name, spec.name,
+                    spec.offset, file=each,
+                )
+                for each in places(spec)
+            ]  # fmt: skip
         if spec.is_event:
             module, often, event = spec.module.text, spec.function.text, event_of(spec)
             name = f"{module}:{often}" if often else module

@@ -31,6 +31,11 @@ _EVENTS = {
     "software": "software", "s": "software", "hardware": "hardware", "h": "hardware",
 }  # fmt: skip
 """Providers of timers and events, with bpftrace's short forms."""
+_IN_FILES: dict[str, tuple[str, Name]] = {
+    "uprobe": ("uprobe", "entry"), "u": ("uprobe", "entry"), "uretprobe": ("uprobe", "return"),
+    "ur": ("uprobe", "return"), "usdt": ("usdt", "entry"), "U": ("usdt", "entry"),
+}  # fmt: skip
+"""Providers of places in files. Elsewhere they mean places in one process, so ``is_kernel`` leaves them out."""
 
 
 class Provider(StrEnum):
@@ -44,13 +49,16 @@ class Provider(StrEnum):
     PROFILE = "profile"
     SOFTWARE = "software"
     HARDWARE = "hardware"
+    UPROBE = "uprobe"
+    USDT = "usdt"
 
 
 @dataclass(frozen=True, slots=True)
 class KernelSpec:
     """A spec, read. ``module`` is a tracepoint's category; empty: any. ``mechanism``: demanded by the spec.
 
-    Of timers and events ``module`` is the unit or the event, and ``function`` how often; see ``events``.
+    Of timers and events ``module`` is the unit or the event, and ``function`` how often; see ``events``. Of places in
+    files ``module`` is the file.
     """
 
     text: str
@@ -67,6 +75,11 @@ class KernelSpec:
         return not self.is_event and any(is_pattern(part.text) for part in (self.module, self.function))
 
     @property
+    def is_in_file(self) -> bool:
+        """Whether places in a file of programs are meant."""
+        return self.provider.value in {"uprobe", "usdt"}
+
+    @property
     def is_event(self) -> bool:
         """Whether a timer or an event is meant, not a place in the kernel."""
         return self.provider.value in _EVENTS
@@ -80,8 +93,11 @@ class KernelSpec:
         if self.mechanism is not None:
             inside = f"+{self.offset:#x}" if self.name == "offset" else ""
             return f"{_CALLED[self.mechanism, self.name == 'return']}:{module}:{function}{inside}"
-        if self.is_event:
+        if self.is_event or self.provider is Provider.USDT:
             return f"{self.provider.value}:{module}:{function}"
+        if self.provider is Provider.UPROBE:
+            inside = f"+{self.offset:#x}" if self.name == "offset" else ""
+            return f"{'uretprobe' if self.name == 'return' else 'uprobe'}:{module}:{function}{inside}"
         name = f"{self.offset:#x}" if self.name == "offset" else self.name
         return (
             f"syscall::{function}:{name}" if self.provider is Provider.SYSCALL else f"kernel:{module}:{function}:{name}"
@@ -105,7 +121,8 @@ def is_kernel(text: str, *, short: bool = True) -> bool:
     head, colon, _ = text.strip().partition(":")
     if not short and (len(head) < 3 or (head in _EVENTS and text.count(":") < 2)):
         return False
-    return bool(colon) and (head in {each.value for each in Provider} or head in {"t", "rt", *_DIALECT, *_EVENTS})
+    providers = {each.value for each in Provider} - _IN_FILES.keys()
+    return bool(colon) and (head in providers or head in {"t", "rt", *_DIALECT, *_EVENTS})
 
 
 def parse(text: str) -> KernelSpec:
@@ -129,6 +146,8 @@ def parse(text: str) -> KernelSpec:
     if head.text in _EVENTS:
         often = _last(text, rest, 2) if len(rest) > 1 and rest[-1] else rest[1] if len(rest) == 2 else _none(rest[0])
         return KernelSpec(text, Provider(_EVENTS[head.text]), _required(text, rest[0]), often, "entry")
+    if head.text in _IN_FILES:
+        return _in_file(text, head, rest)
     raise SpecError(text, head.position, f"no provider {head.text!r} in the kernel", _EXAMPLES, length=len(head))
 
 
@@ -165,6 +184,23 @@ def _bpftrace(text: str, head: Part, parts: list[Part]) -> KernelSpec:
     spec = _suffixed(KernelSpec(text, Provider.FUNCTION, module, function, name, 0, mechanism))
     if spec.name == "offset" and (name, mechanism) != ("entry", "kprobe"):
         raise spec.error(function, f"{head.text} has no offset")
+    return spec
+
+
+def _in_file(text: str, head: Part, parts: list[Part]) -> KernelSpec:
+    """Read ``uprobe:FILE:FUNCTION[+OFFSET]`` and ``usdt:FILE:[PROVIDER:]NAME``."""
+    provider, name = _IN_FILES[head.text]
+    if len(parts) < 2:
+        example = "usdt:/usr/bin/python3:function__entry" if provider == "usdt" else f"{head.text}:/bin/bash:readline"
+        message = f"a file and a {'marker' if provider == 'usdt' else 'function'} are wanted"
+        raise SpecError(text, parts[0].position, message, (example,), length=len(parts[0]))
+    if provider == "usdt":
+        last = _last(text, parts, 3)
+        marker = Part(":".join(part.text for part in parts[1:]), parts[1].position) if len(parts) == 3 else last
+        return KernelSpec(text, Provider.USDT, _required(text, parts[0]), marker, name)
+    spec = KernelSpec(text, Provider.UPROBE, _required(text, parts[0]), _last(text, parts, 2), name)
+    if name == "entry" or "%" in spec.function.text:
+        spec = _suffixed(spec)
     return spec
 
 

@@ -105,3 +105,37 @@ def test_short_providers_may_be_modules():
 @pytest.mark.parametrize("text", ["libc:malloc", "malloc", "pid:libc:malloc:entry", "uprobe:/bin/bash:readline", ""])
 def test_specs_of_processes_are_none_of_the_kernel(text):
     assert not is_kernel(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "provider", "name", "offset", "canonical"),
+    [
+        ("uprobe:/bin/bash:readline", Provider.UPROBE, "entry", 0, "uprobe:/bin/bash:readline"),
+        ("u:bash:readline+0x10", Provider.UPROBE, "offset", 16, "uprobe:bash:readline+0x10"),
+        ("uretprobe:libc:read", Provider.UPROBE, "return", 0, "uretprobe:libc:read"),
+        ("usdt:/bin/a:server:query__start", Provider.USDT, "entry", 0, "usdt:/bin/a:server:query__start"),
+        ("usdt:/bin/a:query__start", Provider.USDT, "entry", 0, "usdt:/bin/a:query__start"),
+    ],
+)
+def test_places_in_files(text, provider, name, offset, canonical):
+    spec = parse(text)
+    assert not is_kernel(text)  # in sessions on processes such a spec means places in one of them
+    assert (spec.provider, spec.name, spec.offset) == (provider, name, offset)
+    assert spec.canonical(spec.module.text, spec.function.text) == canonical
+    assert parse(canonical).name == name
+
+
+@pytest.mark.parametrize(
+    ("text", "under", "message"),
+    [
+        ("uprobe:readline", 7, "a file and a function"),
+        ("usdt:query", 5, "a file and a marker"),
+        ("uprobe:/bin/bash:", 16, "missing"),
+        ("uprobe:/bin/bash:f+x", 19, "not an offset"),
+        ("uprobe:a:b:c", 11, "more parts"),
+    ],
+)
+def test_places_in_files_that_cannot_be_read(text, under, message):
+    with pytest.raises(SpecError, match=message) as caught:
+        parse(text)
+    assert caught.value.position == under

@@ -1,0 +1,116 @@
+"""Uprobes in all processes: functions and markers of programs that nobody traces."""
+
+import errno
+import os
+import shutil
+import subprocess
+import tempfile
+
+import pytest
+
+import anyprobe
+from anyprobe import Hist
+
+COUNT = 2000
+
+
+@pytest.fixture
+def program(probed_everywhere):
+    return probed_everywhere
+
+
+@pytest.fixture
+def session():
+    with anyprobe.kernel() as opened:
+        yield opened
+
+
+def run(program):
+    """Run it; return the sum of the results of its function, and how often it saw that somebody listens."""
+    done = subprocess.run([program, str(COUNT)], check=True, capture_output=True, text=True)
+    return tuple(map(int, done.stdout.split()))
+
+
+def test_function_of_a_program_by_path(session, program):
+    session.count(f"uprobe:{program}:work", f"uretprobe:{program}:work")
+    run(program)
+    entry, ret = session.snapshot().sites
+    assert [entry.hits + entry.nmissed, ret.hits + ret.nmissed] == [COUNT, COUNT]
+    assert [entry.strategy, ret.strategy] == ["uprobe", "uretprobe"]
+    assert entry.function == ret.function == "work"
+    run(program)  # also in processes that are started later
+    assert [site.hits + site.nmissed for site in session.snapshot().sites] == [2 * COUNT, 2 * COUNT]
+
+
+def test_program_of_another_user_that_may_not_be_traced(session, program):
+    folder = tempfile.mkdtemp()
+    os.chmod(folder, 0o755)  # noqa: S103 - for the other user
+    public = shutil.copy(program, folder)
+    session.count(f"uprobe:{public}:work")
+
+    def become_nobody():
+        os.setgid(65534)
+        os.setuid(65534)
+
+    subprocess.run([public, str(COUNT)], check=True, capture_output=True, preexec_fn=become_nobody)
+    shutil.rmtree(folder)
+    (site,) = session.snapshot().sites
+    assert site.hits + site.nmissed == COUNT
+
+
+def test_marker_and_its_semaphore(session, program):
+    assert run(program)[1] == 0
+    (probe,) = session.count(f"usdt:{program}:everywhere:passed")
+    assert run(program)[1] == COUNT
+    (site,) = session.snapshot().sites
+    assert site.hits + site.nmissed == COUNT
+    session.remove(probe)
+    assert run(program)[1] == 0
+
+
+def test_names_that_there_are_not_have_the_nearest(session, program):
+    with pytest.raises(anyprobe.SpecError, match="work"):
+        session.count(f"uprobe:{program}:wokr")
+    with pytest.raises(anyprobe.SpecError, match="everywhere:passed"):
+        session.count(f"usdt:{program}:everywhere:pased")
+    with pytest.raises(anyprobe.SpecError, match="no such file"):
+        session.count("uprobe:/no/such/file:work")
+    with pytest.raises(anyprobe.SpecError, match="not an ELF file"):
+        session.count("uprobe:/etc/passwd:work")
+    with pytest.raises(anyprobe.SpecError, match="no more than"):
+        session.count(f"uprobe:{program}:work+0x1000")
+    assert not session.probes
+
+
+def test_place_inside_an_instruction_is_refused_or_counts(session, program):
+    (probe,) = session.count(f"uprobe:{program}:main+1")
+    for _, why in probe.refused:
+        assert errno.errorcode[errno.EINVAL] in why.detail or "ENOTSUP" in why.detail or "EOPNOTSUPP" in why.detail
+
+
+@pytest.mark.thorough
+def test_handler_with_parameters_by_position(session, program):
+    numbers, results = Hist("numbers"), Hist("results")
+
+    @session.entry(f"uprobe:{program}:work")
+    def entered(ctx, number: anyprobe.i32, more: anyprobe.i64):
+        if more == 1000:
+            numbers.add(number)
+
+    @session.ret(f"uprobe:{program}:work", retval=anyprobe.i64)
+    def left(ctx):
+        results.add(ctx.retval)
+
+    total, _ = run(program)
+    snapshot = session.snapshot()
+    seen, returned = (snapshot.aggregation(name).entries[()] for name in ("numbers", "results"))
+    assert (seen.count, seen.sum) == (COUNT, sum(range(COUNT)))
+    assert (returned.count, returned.sum) == (COUNT, total)
+
+
+def test_library_by_name(session):
+    session.count("uprobe:libc:getppid")
+    assert os.getppid()
+    (site,) = session.snapshot().sites
+    assert site.hits + site.nmissed >= 1
+    assert "libc" in site.module
