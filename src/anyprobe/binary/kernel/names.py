@@ -91,9 +91,18 @@ class KernelNames:
 
     def address(self, name: str) -> int | None:
         """Return the address of the first symbol of a name, the kernel's own if there is one."""
-        at = self._strings.find(f" {name}\0".encode())
-        rows = np.flatnonzero(self._symbols["name"] == at + 1)  # no name stands at 0, where what is not found would
-        return int(self._symbols["value"][rows[0]]) if len(rows) else None
+        return self._address_of(self._strings.find(f" {name}\0".encode()) + 1)
+
+    def _address_of(self, place: int) -> int | None:
+        """Return the address of the symbol whose name stands somewhere; none stands at 0."""
+        row = int(np.searchsorted(self._symbols["name"], place))
+        known = row < len(self._symbols) and self._symbols["name"][row] == place
+        return int(self._symbols["value"][row]) if known else None
+
+    def name_at(self, address: int) -> str:
+        """Return the name of the first symbol at an address, an empty text where there is none."""
+        rows = np.flatnonzero(self._symbols["value"] == np.uint64(address))
+        return self.table.raw_name(int(rows[0])) if len(rows) else ""
 
     def between(self, first: str, behind: str) -> AddressRange | None:
         """Return what lies between two symbols, None where one of them is missing."""
@@ -107,7 +116,7 @@ class KernelNames:
         at = self._strings.find(wanted)
         while at >= 0:
             name = self._strings[at + 1 : self._strings.index(b"\0", at)].decode("utf-8", "replace")
-            address = self.address(name)
+            address = self._address_of(at + 1)
             if address is not None:
                 found.setdefault(name, address)
             at = self._strings.find(wanted, at + 1)

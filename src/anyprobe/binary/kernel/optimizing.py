@@ -11,8 +11,9 @@ from functools import cached_property
 
 import numpy as np
 
+from anyprobe.binary.kernel.image import KernelImage
+from anyprobe.binary.kernel.settled import NOP5
 from anyprobe.binary.kernel.source import KernelSource
-from anyprobe.binary.kernel.tables import KernelTables
 from anyprobe.core.address import AddressRange
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import Flow, Insn, decode_one, decode_range
@@ -28,6 +29,7 @@ _ROWS = (
 _NEVER = frozenset(
     [0x62, *range(0x70, 0x80), 0x9A, *range(0xCC, 0xCF), 0xD6, *range(0xD8, 0xE4), 0xE8, 0xE9, 0xEB, *range(0xF0, 0xF5)]
 )
+_INT3, _TRAPS, _UNDEFINED = 0xCC, frozenset(b"\xcd\xce\xf1"), (b"\x0f\x0b", b"\x0f\xb9", b"\x0f\xff")
 _SHIFTS = frozenset([0xC0, 0xC1, *range(0xD0, 0xD4)])
 _FAULTS = "an instruction of the function may fault, and the kernel does not see where that leads"
 
@@ -36,8 +38,8 @@ _FAULTS = "an instruction of the function may fault, and the kernel does not see
 class Rules:
     """In what the optimisers of kernels differ."""
 
-    boosts_groups: bool = True
-    """Whether shifts, ``neg``, ``not``, ``mul``, ``div``, ``inc`` and ``dec`` are displaced (since Linux 6.9)."""
+    is_new: bool = True
+    """Since Linux 6.9: shifts, ``neg``, ``mul``, ``inc`` and their like are displaced; kprobes on traps are refused."""
     refuses_thunks: bool = False
     """Whether a jump to an indirect thunk anywhere in the function forbids it (until Linux 6.6)."""
 
@@ -53,14 +55,15 @@ class Optimized:
 class Optimizer:
     """The kernel's optimiser of kprobes, asked about one kernel; addresses are the analysis's."""
 
-    def __init__(self, source: KernelSource, tables: Sequence[KernelTables], rules: Rules) -> None:
-        """Ask about the kernel and the modules that some tables belong to."""
+    def __init__(self, source: KernelSource, images: Sequence[KernelImage], rules: Rules) -> None:
+        """Ask about the kernel and some of its modules."""
         self._source, self._rules = source, rules
-        names = source.names
+        names, tables = source.names, [each.tables for each in images]
         self._faulting = np.sort(np.concatenate([each.fixups[:, 0] for each in tables]))
         self._keys = np.sort(np.concatenate([each.keys[:, 0] for each in tables]))
         self._calls = np.sort(np.concatenate([each.calls[:, 0] for each in tables]))
         self._bugs = np.sort(np.concatenate([each.bugs[:, 0] for each in tables]))
+        self._traced = np.sort(np.concatenate([each.settled.traced for each in images]))
         self._entry = names.between("__entry_text_start", "__entry_text_end")
         self._thunks = names.between("__indirect_thunk_start", "__indirect_thunk_end")
 
@@ -75,8 +78,12 @@ class Optimizer:
             return None
         return AddressRange(int(self._symbols[row - 1]), int(self._symbols[row]))
 
+    def traced_in(self, area: AddressRange) -> int | None:
+        """Return where ftrace's call is in a function, ``None`` where there is none."""
+        return self._first(self._traced, area.start, area.end)
+
     def forbids(self, address: int) -> Refusal | None:
-        """Return why the kernel takes no kprobe at an address at all, as far as its tables say it."""
+        """Return why the kernel takes no kprobe of an event or a program at an instruction at all."""
         for places, reason, detail in (
             (self._keys, Reason.STATIC_KEY, "a static key rewrites this instruction"),
             (self._calls, Reason.STATIC_CALL, "a static call is rewritten here"),
@@ -84,22 +91,40 @@ class Optimizer:
         ):
             if self._first(places, address, address + 1) is not None:
                 return Refusal(reason, address, f"{detail}, and the kernel refuses kprobes on it")
+        raw = self._source.memory.read(address, 2)
+        if raw[0] == _INT3 or (self._rules.is_new and (raw[0] in _TRAPS or raw in _UNDEFINED)):
+            return Refusal(Reason.NOT_CODE, address, "a trap or padding, on which the kernel refuses kprobes")
+        area = self.function_around(address)
+        if area is not None and not self._is_traceable(area):
+            detail = "the kernel takes kprobes of events and programs in functions that ftrace can trace only"
+            return Refusal(Reason.KERNEL_REFUSES, address, detail)
         return None
 
-    def look_at(self, address: int, text: bytes, start: int, traced: Sequence[int] = ()) -> Optimized | Refusal:
-        """Say what becomes of a kprobe; ``text`` is live, from ``start`` on, and ftrace's calls at ``traced``."""
+    def _is_traceable(self, area: AddressRange) -> bool:
+        """Return whether ftrace can trace a function, or for ``name.isra.0`` the function ``name``."""
+        if self.traced_in(area) is not None:
+            return True
+        base, dot, _ = self._source.names.name_at(area.start).partition(".")
+        whole = self._source.names.address(base) if dot else None
+        around = None if whole is None else self.function_around(whole)
+        return around is not None and self.traced_in(around) is not None
+
+    def look_at(self, address: int) -> Optimized | Refusal:
+        """Say what becomes of a kprobe at an instruction, by the text as it is at the moment."""
         area = self.function_around(address)
         if area is None:
             return Refusal(Reason.KERNEL_REFUSES, address, "no symbol of the kernel tells of this code")
+        traced = self.traced_in(area)
+        if traced is not None and address in (area.start, traced):  # the kernel steps over endbr64
+            return Refusal(Reason.FTRACE_SITE, address, "a kprobe here is a callback of the function tracer, no trap")
         if self._entry is not None and address in self._entry:
             return Refusal(Reason.KERNEL_REFUSES, address, "the kernel does not optimize kprobes in entry code")
         if area.end - address < JUMP_BYTES:
             return Refusal(Reason.TOO_SHORT, address, f"a jump needs {JUMP_BYTES} bytes to the end of the function")
-        content = bytearray(text[area.start - start : area.end - start])
-        for place in traced:
-            if area.start <= place and place + JUMP_BYTES <= area.end:
-                content[place - area.start : place - area.start + JUMP_BYTES] = b"\x0f\x1f\x44\0\0"
-        return self._whole(address, bytes(content), area) or self._displaced(address, bytes(content), area, traced)
+        content = bytearray(self._source.memory.read(area.start, len(area)))
+        if traced is not None:
+            content[traced - area.start : traced - area.start + JUMP_BYTES] = NOP5
+        return self._whole(address, bytes(content), area) or self._displaced(address, bytes(content), area)
 
     def _whole(self, address: int, content: bytes, area: AddressRange) -> Refusal | None:
         """Look at all instructions of the function, as ``can_optimize`` does."""
@@ -120,9 +145,7 @@ class Optimizer:
                 return Refusal(Reason.JUMP_TARGET_IN_JTPR, insn.address, detail)
         return None
 
-    def _displaced(
-        self, address: int, content: bytes, area: AddressRange, traced: Sequence[int]
-    ) -> Optimized | Refusal:
+    def _displaced(self, address: int, content: bytes, area: AddressRange) -> Optimized | Refusal:
         """Look at the instructions that would be displaced, as ``copy_optimized_instructions`` does."""
         found: list[Insn] = []
         end = address
@@ -135,16 +158,16 @@ class Optimizer:
                 return Refusal(Reason.NO_DISPLACED_FORM, insn.address, detail)
             found.append(insn)
             end = insn.end
-        return self._reserved({insn.address for insn in found}, traced) or Optimized(tuple(found))
+        return self._reserved(address, found[-1].address + 1) or Optimized(tuple(found))
 
-    def _reserved(self, places: set[int], traced: Sequence[int]) -> Refusal | None:
-        low, high = min(places), max(places) + 1
-        for where, reason in ((self._keys, Reason.STATIC_KEY), (self._calls, Reason.STATIC_CALL)):
-            first = self._first(where, low, high)
+    def _reserved(self, low: int, high: int) -> Refusal | None:
+        for places, reason in (
+            (self._keys, Reason.STATIC_KEY), (self._calls, Reason.STATIC_CALL), (self._traced, Reason.FTRACE_SITE),
+        ):  # fmt: skip
+            first = self._first(places, low, high)
             if first is not None:
                 return Refusal(reason, first, "the kernel rewrites an instruction that would be displaced")
-        first = next((each for each in traced if each in places), None)
-        return None if first is None else Refusal(Reason.FTRACE_SITE, first, "the kernel's tracer rewrites it")
+        return None
 
     @staticmethod
     def _first(places: "np.ndarray[tuple[int], np.dtype[np.int64]]", low: int, high: int) -> int | None:
@@ -162,7 +185,7 @@ class Optimizer:
         if {_ADDRESS_SIZE, _CS}.intersection(insn.raw[:at]) or opcode in _NEVER:
             return False
         group = insn.raw[at + 1] >> 3 & 7 if at + 1 < len(insn.raw) else 0
-        newer = self._rules.boosts_groups
+        newer = self._rules.is_new
         if opcode in _SHIFTS:
             return newer and group != 6
         if opcode in (0xF6, 0xF7):

@@ -9,9 +9,6 @@ has as many bytes as what it stands for, and is one instruction, so instructions
 - a jump to a return thunk is a ``ret``, and one to an indirect thunk jumps where the register says.
 """
 
-import struct
-from collections.abc import Iterable, Mapping
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,8 +19,8 @@ from anyprobe.core.arrays import among
 _CALL, _JUMP, _SHORT_JUMP = 0xE8, 0xE9, 0xEB
 NOP2, NOP5 = b"\x66\x90", b"\x0f\x1f\x44\x00\x00"
 _RET5 = b"\x2e\x2e\x2e\x2e\xc3"
-_BRANCH_BYTES = 5
-_ENDBR, _SEALED = b"\xf3\x0f\x1e\xfa", b"\x66\x0f\x1f\x00"
+_BRANCH_BYTES, _LOOKED_AT = 5, 12
+_BEGINNINGS = (b"\xf3\x0f\x1e\xfa", b"\x66\x0f\x1f\x00")
 """What functions may begin with before what ftrace uses: ``endbr64``, and what the kernel makes of it."""
 _RETURNS = ("__x86_return_thunk", "retbleed_return_thunk", "srso_return_thunk", "srso_alias_return_thunk",
             "its_return_thunk", "call_depth_return_thunk", "zen_untrain_ret")  # fmt: skip
@@ -42,6 +39,7 @@ class Settled:
         """Put ``text`` into form."""
         self._start = start
         self._text = bytearray(text)
+        self._view = np.frombuffer(self._text, np.uint8)
         self.keys = self._keys(tables.keys)
         """Rows of where a static key's place begins, where it ends, and where it jumps to."""
         self.calls = self._calls(tables.calls)
@@ -50,10 +48,6 @@ class Settled:
         """Where what ftrace uses begins."""
         self._thunks(names)
         self.content = bytes(self._text)
-
-    def _put(self, address: int, code: bytes) -> None:
-        at = address - self._start
-        self._text[at : at + len(code)] = code
 
     def _inside(self, addresses: NDArray[np.int64]) -> NDArray[np.bool_]:
         return (addresses >= self._start) & (addresses < self._start + len(self._text) - _BRANCH_BYTES)
@@ -75,60 +69,61 @@ class Settled:
 
     def _calls(self, calls: NDArray[np.int64]) -> NDArray[np.int64]:
         kept = calls[self._inside(calls[:, 0])]
-        for place, tail in kept.tolist():
-            if self._text[place - self._start] != 0x0F or self._text[place - self._start + 1] >> 4 != 8:
-                self._put(place, _through("rax", _JUMP if tail else _CALL))
+        at = kept[:, 0] - self._start
+        plain = (self._view[at] != 0x0F) | (self._view[at + 1] >> 4 != 8)  # a conditional jump stays one
+        for tail, opcode in ((0, _CALL), (1, _JUMP)):
+            self._put(at[plain & (kept[:, 1] == tail)], _through("rax", opcode))
         return kept[:, 0]
+
+    def _put(self, places: NDArray[np.int64], code: bytes) -> None:
+        """Put the same bytes at some places of the text."""
+        self._view[places[:, None] + np.arange(len(code))] = np.frombuffer(code, np.uint8)
+
+    def _words(self, kind: str) -> "NDArray[np.int64]":
+        """Return the text as numbers of four bytes that begin at each byte of it."""
+        return np.ndarray((len(self._text) - 3,), kind, buffer=self._text, strides=(1,))
 
     def _traced(self, functions: NDArray[np.int64], names: KernelNames) -> NDArray[np.int64]:
         """Put a ``nop`` where ftrace calls or may call."""
-        tracers = {names.address(name) for name in _TRACERS}
-        text, start = self._text, self._start
-        low, high = start, start + len(text)
-        found: list[int] = []
-        for function in functions[self._inside(functions)].tolist():
-            at = function - start
-            if text[at : at + 4] in (_ENDBR, _SEALED):
-                at += 4
-            if text[at : at + 5] == NOP5:
-                found.append(start + at)
-            elif text[at] == _CALL:
-                target = start + at + 5 + struct.unpack_from("<i", text, at + 1)[0]
-                if target in tracers or not low <= target < high:
-                    text[at : at + 5] = NOP5
-                    found.append(start + at)
-        return np.array(found, np.int64)
+        if len(self._text) < _LOOKED_AT:
+            return np.empty(0, np.int64)
+        tracers = [address for name in _TRACERS if (address := names.address(name)) is not None]
+        at = functions[self._inside(functions)] - self._start
+        at = at[at < len(self._text) - _LOOKED_AT]
+        heads = self._words("<u4")
+        at = at + 4 * among(heads[at], np.array([int.from_bytes(each, "little") for each in _BEGINNINGS], np.uint32))
+        is_nop = (heads[at] == int.from_bytes(NOP5[:4], "little")) & (self._view[at + 4] == NOP5[4])
+        targets = at + _BRANCH_BYTES + self._words("<i4")[at + 1]
+        inside = (targets >= 0) & (targets < len(self._text))
+        by_tracer = among(targets + self._start, np.array(tracers, np.int64))
+        calls = (self._view[at] == _CALL) & (by_tracer | ~inside)
+        self._put(at[calls], NOP5)
+        found: NDArray[np.int64] = at[is_nop | calls] + self._start
+        return found
 
     def _thunks(self, names: KernelNames) -> None:
         """Put returns and indirect branches where there are branches to thunks that do the same."""
-        returns = {address for name in _RETURNS if (address := names.address(name)) is not None}
-        through: dict[int, str] = {}
-        for prefix in _INDIRECT:
-            for name, address in names.starting(prefix).items():
-                register = name.removeprefix(prefix)
-                if register in _REGISTERS:
-                    through[address] = register
+        returns = [address for name in _RETURNS if (address := names.address(name)) is not None]
+        through = {
+            address: name.removeprefix(prefix)
+            for prefix in _INDIRECT
+            for name, address in names.starting(prefix).items()
+            if name.removeprefix(prefix) in _REGISTERS
+        }
         self.has_thunks = bool(through)
         """Whether the kernel is compiled for retpolines."""
-        own = [(target - self._start) for target in (*returns, *through)]
-        view = np.frombuffer(bytes(self._text), np.uint8)
-        if len(view) < _BRANCH_BYTES:
+        aims = np.array([*returns, *through], np.int64) - self._start
+        if len(self._text) < _BRANCH_BYTES or not len(aims):
             return
-        at = np.flatnonzero(view[:-4] & 0xFE == _CALL)
-        words = np.ndarray((len(view) - 3,), "<i4", buffer=bytes(self._text), strides=(1,))
-        targets = at + _BRANCH_BYTES + words[at + 1]
-        leads = among(targets, np.array(own, np.int64))
-        self._replace(at[leads].tolist(), targets[leads].tolist(), returns, through)
-
-    def _replace(
-        self, places: Iterable[int], targets: Iterable[int], returns: set[int], through: Mapping[int, str]
-    ) -> None:
-        for at, aim in zip(places, targets, strict=True):
-            target, opcode = aim + self._start, self._text[at]
-            if target in through:
-                self._text[at : at + _BRANCH_BYTES] = _through(through[target], opcode)
-            elif opcode == _JUMP and target in returns:
-                self._text[at : at + _BRANCH_BYTES] = _RET5
+        at = np.flatnonzero(self._view[:-4] & 0xFE == _CALL)
+        targets = at + _BRANCH_BYTES + self._words("<i4")[at + 1]
+        near = (targets >= aims.min()) & (targets <= aims.max())
+        at, targets = at[near], targets[near] + self._start
+        opcodes = self._view[at]
+        self._put(at[(opcodes == _JUMP) & among(targets, np.array(returns, np.int64))], _RET5)
+        for address, register in through.items():
+            for opcode in (_CALL, _JUMP):
+                self._put(at[(targets == address) & (opcodes == opcode)], _through(register, opcode))
 
 
 def _through(register: str, opcode: int) -> bytes:

@@ -7,15 +7,13 @@ from anyprobe.core.refusal import Reason
 from support.small_kernel import SmallKernel, bug, exception, key, static_call
 
 TAIL = "mov ecx, 1\n mov edx, 2\n ret"
+ENTRY = ".byte 0x0f, 0x1f, 0x44, 0, 0"
 NEXT = ("next", "ret\n .balign 32")
 
 
 def verdict(kernel, name, offset=0, rules=None):
-    optimizer = Optimizer(kernel.source, [kernel.image.tables], rules or Rules())
-    address = kernel.source.names.address(name) + offset
-    area = optimizer.function_around(address)
-    text = kernel.source.memory.read(area.start, len(area))
-    return optimizer.look_at(address, text, area.start, kernel.image.settled.traced.tolist())
+    optimizer = Optimizer(kernel.source, [kernel.image], rules or Rules())
+    return optimizer.look_at(kernel.source.names.address(name) + offset)
 
 
 def reason(*arguments, **named):
@@ -75,7 +73,7 @@ def test_which_instructions_the_kernel_displaces(build, instruction, boosted):
 def test_groups_are_displaced_by_newer_kernels_only(build, instruction):
     kernel = SmallKernel.made(build, ("it", f"{instruction}\n {TAIL}"), NEXT)
     assert isinstance(verdict(kernel, "it"), Optimized)
-    assert reason(kernel, "it", rules=Rules(boosts_groups=False)) is Reason.NO_DISPLACED_FORM
+    assert reason(kernel, "it", rules=Rules(is_new=False)) is Reason.NO_DISPLACED_FORM
 
 
 def test_what_the_kernel_rewrites_is_not_displaced(build):
@@ -91,18 +89,41 @@ def test_what_the_kernel_rewrites_is_not_displaced(build):
     assert reason(kernel, "calling") in (Reason.STATIC_CALL, Reason.NO_DISPLACED_FORM)
 
 
-def test_kprobes_are_refused_on_what_the_kernel_rewrites_and_on_its_traps(build):
+def test_kprobes_are_refused_on_what_the_kernel_rewrites_and_on_traps(build):
+    code = f"{ENTRY}\n key_at: {ENTRY}\n call_at: call switched\n bug_at: ud2\n on: ret\n int3\n ud2\n .balign 32"
     kernel = SmallKernel.made(
-        build,
-        ("switched", "key_at: .byte 0x0f, 0x1f, 0x44, 0, 0\n call_at: call switched\n bug_at: ud2\n on: ret"),
+        build, ("switched", code),
         keys=key("key_at", "on"), calls=static_call("call_at"), bugs=bug("bug_at", warns=True),
     )  # fmt: skip
-    optimizer = Optimizer(kernel.source, [kernel.image.tables], Rules())
-    start = kernel["switched"].start
-    refused = [optimizer.forbids(start + offset) for offset in (0, 5, 10, 12)]
-    assert [each and each.reason for each in refused] == [
-        Reason.STATIC_KEY, Reason.STATIC_CALL, Reason.KERNEL_REFUSES, None,
+
+    def refused(offset, **rules):
+        found = Optimizer(kernel.source, [kernel.image], Rules(**rules)).forbids(kernel["switched"].start + offset)
+        return found and found.reason
+
+    assert [refused(offset) for offset in (5, 10, 15, 17, 18, 19)] == [
+        Reason.STATIC_KEY, Reason.STATIC_CALL, Reason.KERNEL_REFUSES, None, Reason.NOT_CODE, Reason.NOT_CODE,
     ]  # fmt: skip
+    assert refused(18, is_new=False) is Reason.NOT_CODE
+    assert refused(19, is_new=False) is None
+
+
+def test_kprobes_are_refused_in_functions_that_cannot_be_traced(build):
+    kernel = SmallKernel.made(
+        build,
+        ("traced", f"{ENTRY}\n {TAIL}"), ("quiet", TAIL), ("traced.isra.0", TAIL), ("quiet.isra.0", TAIL), NEXT,
+    )  # fmt: skip
+    optimizer = Optimizer(kernel.source, [kernel.image], Rules())
+    refused = {
+        name: optimizer.forbids(kernel[name].start + 5) for name in ("traced", "quiet", "traced.isra.0", "quiet.isra.0")
+    }
+    assert [name for name, why in refused.items() if why is None] == ["traced", "traced.isra.0"]
+    assert "ftrace" in refused["quiet"].detail
+
+
+def test_a_kprobe_at_the_entry_is_the_tracer_s(build):
+    kernel = SmallKernel.made(build, ("traced", f"endbr64\n {ENTRY}\n {TAIL}"), NEXT)
+    assert [reason(kernel, "traced", offset) for offset in (0, 4)] == [Reason.FTRACE_SITE] * 2
+    assert isinstance(verdict(kernel, "traced", 9), Optimized)
 
 
 def test_too_near_to_the_next_symbol(build):

@@ -19,7 +19,7 @@ from anyprobe.target.kernel.symbols import KERNEL, Symbols
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_GROUPS_BOOSTED = (6, 9)
+_NEW = (6, 9)
 
 
 class LiveModule:
@@ -79,9 +79,9 @@ class RunningCode:
         return self._optimizers[name]
 
     def _optimizer(self, module: LiveModule) -> Optimizer:
-        rules = Rules(boosts_groups=release.running() >= _GROUPS_BOOSTED, refuses_thunks=False)
-        tables = {id(each): each for each in (self.module(KERNEL).image.tables, module.image.tables)}
-        return Optimizer(self.source, list(tables.values()), rules)
+        rules = Rules(is_new=release.running() >= _NEW)
+        images = {each.name: each for each in (self.module(KERNEL).image, module.image)}
+        return Optimizer(self.source, list(images.values()), rules)
 
     def survey(self, names: "Sequence[str]") -> None:
         """Find out everything about some modules together."""

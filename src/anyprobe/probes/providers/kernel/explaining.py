@@ -56,7 +56,7 @@ class _Place:
         insn = self.function.insn_at(address)
         if insn is None:
             raise SiteRefused(_shown(self._no_boundary(address)))
-        optimized = self._optimizer_says(address)
+        optimized = self.code.optimizer(self.module).look_at(address)
         displaced = optimized.insns if isinstance(optimized, Optimized) else self._would_be_displaced(address)
         free = SiteLiveness(self.module.code, self.function).scratch(address)
         verdicts = tuple(self._verdicts(address))
@@ -93,17 +93,6 @@ class _Place:
         return Refusal(Reason.NOT_A_BOUNDARY, address, detail)
 
     # -- the kernel's optimiser
-
-    def _optimizer_says(self, address: int) -> Optimized | Refusal:
-        """Return what the kernel's optimiser would do with a kprobe here."""
-        traced = self._traced()
-        if address in traced or (traced and address == self.function.start):  # the kernel steps over endbr64
-            return Refusal(Reason.FTRACE_SITE, address, "a kprobe here is a callback of the function tracer, no trap")
-        optimizer = self.code.optimizer(self.module)
-        area = optimizer.function_around(address)
-        if area is None:
-            return Refusal(Reason.KERNEL_REFUSES, address, "no symbol of the kernel tells of this code")
-        return optimizer.look_at(address, self.module.live(area.start, area.end), area.start, traced)
 
     def _traced(self) -> list[int]:
         settled = self.module.image.settled
