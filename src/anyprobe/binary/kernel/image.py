@@ -50,14 +50,21 @@ class KernelImage(Image):
         self._names, self.tables, self._data = names, tables, data
         self._area = AddressRange(start, start + len(text))
         self.settled = Settled(start, text, tables, names, names.within(self._area))
-        elf = ElfFile(name, _elf(start, self.settled.content))
+        self._symbols = names.table_of(self._area)
+        elf = ElfFile(name, _elf(start, self.settled.content, self._told()))
         elf.identity = (len(text),)  # its content has a name, so what is found out about it may be kept
         super().__init__(elf, name)
+
+    def _told(self) -> bytes:
+        """Return everything but the text that the facts about the code are made of."""
+        tables = self.tables
+        rows = (self.settled.keys, self.settled.calls, tables.fixups, tables.bugs, tables.alternatives)
+        return b"".join([self._symbols.symbols.tobytes(), self._symbols.strings, *(each.tobytes() for each in rows)])
 
     @cached_property
     def symbol_tables(self) -> tuple[SymbolTable, ...]:
         """What the listing says."""
-        return (self._names.table,)
+        return (self._symbols,)
 
     @cached_property
     def dynamic_table(self) -> SymbolTable | None:
@@ -123,9 +130,12 @@ class KernelImage(Image):
         return CodeFacts(entries, tuple(rewritten), self._noreturn, {}, self.functions.cold_parts, none, none, none)
 
 
-def _elf(start: int, text: bytes) -> bytes:
-    """Return an executable of one segment, of which the build-id is made of the text."""
-    digest = hashlib.blake2b(text + start.to_bytes(8, "little"), digest_size=20).digest()
+def _elf(start: int, text: bytes, told: bytes) -> bytes:
+    """Return an executable of one segment, of which the build-id is made of the text and of what is ``told`` of it."""
+    named = hashlib.blake2b(text, digest_size=20)
+    named.update(start.to_bytes(8, "little"))
+    named.update(told)
+    digest = named.digest()
     note = _NOTE.pack(4, len(digest), 3, b"GNU\0") + digest
     head = _HEADER.size + 2 * _SEGMENT.size
     code_at = head + len(note)

@@ -89,6 +89,17 @@ class KernelNames:
         """All of them; what is no function is an object."""
         return SymbolTable(self._symbols, self._strings)
 
+    def table_of(self, area: AddressRange) -> SymbolTable:
+        """Return those in a range alone: the same table, whatever else is loaded and listed before or after."""
+        values = self._symbols["value"].astype(np.int64)
+        own = self._symbols[(values >= area.start) & (values < area.end)]
+        if not len(own):
+            return SymbolTable(own, b"")
+        first = int(own["name"][0])
+        end = self._strings.find(b"\0", int(own["name"][-1]))
+        own["name"] -= first - 1  # no name stands at 0
+        return SymbolTable(own, self._strings[first - 1 : end + 1 if end >= 0 else None])
+
     def address(self, name: str) -> int | None:
         """Return the address of the first symbol of a name, the kernel's own if there is one."""
         return self._address_of(self._strings.find(f" {name}\0".encode()) + 1)

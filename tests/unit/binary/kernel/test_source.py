@@ -192,3 +192,16 @@ def test_memory_that_cannot_be_read_is_said(build):
         _ = KernelSource.live(listing, kernel.memory).kernel
     with pytest.raises(UnsupportedTarget, match="_stext"):
         _ = KernelSource.live(b"ffffffff81000000 T first\n", kernel.memory).kernel
+
+
+def test_modules_that_come_and_go_leave_the_kernel_s_identity_alone(build):
+    kernel = SmallKernel.made(build, ("first", "call second\n ret"), ("second", "ret"))
+    more = f"{0xFFFFFFFFC0000000:016x} t in_module\t[nfs]\n{0xFFFFFFFFC0000040:016x} t other\t[nfs]\n".encode()
+    alone, together = (KernelSource.live(kernel.listing + each, kernel.memory).kernel for each in (b"", more))
+    assert alone.build_id == together.build_id
+    assert [len(each.symbol_tables[0].symbols) for each in (alone, together)] == [
+        len(alone.symbol_tables[0].symbols)
+    ] * 2
+    assert [each.names for each in together.functions.all()] == [each.names for each in alone.functions.all()]
+    renamed = KernelSource.live(kernel.listing.replace(b" second", b" 2nd...."), kernel.memory).kernel
+    assert renamed.build_id != alone.build_id
