@@ -18,8 +18,8 @@ _STATE_BYTES = 576
 _REGISTERS_AT = 40
 _NAMES = ("r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15", "rdi", "rsi", "rbp", "rbx", "rdx", "rax", "rcx", "rsp",
           "rip", "eflags")  # fmt: skip
-_INFO_BYTES, _BELOW = 128, 8192
-"""The ``siginfo`` lies where no handler's own stack reaches."""
+_HEAD_BYTES, _INFO_BYTES = 8 + 0x130, 128
+"""The restorer's address and the ``ucontext``, then the ``siginfo``: so the kernel lays them out."""
 
 
 def enter_handler(target: "SimulatedTarget", thread: SimulatedThread, signal: int, code: int = SI_KERNEL) -> None:
@@ -29,11 +29,12 @@ def enter_handler(target: "SimulatedTarget", thread: SimulatedThread, signal: in
     thread.awaited.discard(signal)
     registers = thread.actual.copy()
     gadgets = Gadgets(0, action.restorer)
-    start, content = frame.build(registers.rsp - RED_ZONE, registers, bytes(_STATE_BYTES), 0, gadgets)
-    info = start - _BELOW
-    target.mem.write(start, content)
-    target.mem.write(info, struct.pack("<iii", signal, 0, code).ljust(_INFO_BYTES, b"\0"))
-    registers.rdi, registers.rsi, registers.rdx = signal, info, start + 8
+    above, content = frame.build(registers.rsp - RED_ZONE, registers, bytes(_STATE_BYTES), 0, gadgets)
+    start = above - _INFO_BYTES & ~15 | 8  # as after a call; the vector registers' state stays where it is, above
+    info = struct.pack("<iii", signal, 0, code).ljust(_INFO_BYTES, b"\0")
+    target.mem.write(above, content)
+    target.mem.write(start, content[:_HEAD_BYTES] + info)
+    registers.rdi, registers.rsi, registers.rdx = signal, start + _HEAD_BYTES, start + 8
     registers.rip, registers.rsp = action.handler, start
     thread.actual = registers
     thread.load_registers()

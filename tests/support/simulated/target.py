@@ -146,8 +146,9 @@ class SimulatedTarget:
         return thread
 
     def step(self, thread: SimulatedThread, instructions: int = 1) -> None:
-        """Run some instructions of a thread."""
-        self.machine.run(thread, END, instructions=instructions)
+        """Run some instructions of a thread, or none, but none behind the end of its function."""
+        if instructions and thread.actual.rip != END:
+            self.machine.run(thread, END, instructions=instructions)
 
     def run_to(self, thread: SimulatedThread, address: int) -> None:
         """Run a thread until it stands at an address."""

@@ -53,8 +53,7 @@ def test_wherever_a_thread_stands_it_goes_on_and_counts_what_is_ahead(simulated,
     for passed in range(len(pcs)):
         with splicing(program) as session:
             thread = simulated.begin(program[name], NUMBER)
-            for _ in range(passed):
-                simulated.step(thread)
+            simulated.step(thread, passed)
             hooks = count_all(session, name)
             ahead = ahead_of(pcs[passed:], session)
             assert simulated.finish(thread) == result
@@ -72,9 +71,7 @@ def test_a_thread_in_a_patch_that_goes_comes_back_to_the_program(program, name):
         with splicing(program) as session:
             count_all(session, name)
             thread = simulated.begin(program[name], NUMBER)
-            for _ in range(steps):
-                if thread.actual.rip != END:
-                    simulated.step(thread)
+            simulated.step(thread, steps)
             session.take_out(name)
             assert program.is_pristine()
             inside += not program.low <= thread.actual.rip < program.high and thread.actual.rip != END
