@@ -50,6 +50,11 @@ class Symbols:
         """The text of kallsyms."""
         return self._text[1:]
 
+    def data(self, name: str) -> int | None:
+        """Return the address of a variable of the kernel."""
+        found = re.search(rb"\n([0-9a-f]+) [bBdDrR] %s\n" % re.escape(name.encode()), self._text)
+        return None if found is None else int(found[1], 16)
+
     def module_structure(self, module: str) -> int | None:
         """Return where the kernel's description of a module (``struct module``) lies."""
         found = re.search(rb"\n([0-9a-f]+) \S __this_module\t\[%s\]" % re.escape(module.encode()), self._text)

@@ -1,5 +1,6 @@
 """The code of the running kernel and its modules: images and maps of code, made when they are first asked about."""
 
+from contextlib import suppress
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
@@ -10,8 +11,9 @@ from anyprobe.binary.kernel.optimizing import Optimizer, Rules
 from anyprobe.binary.kernel.source import KernelSource
 from anyprobe.binary.kernel.tables import Areas
 from anyprobe.core.errors import UnsupportedTarget
-from anyprobe.core.memory import MemoryFault
+from anyprobe.core.memory import Memory, MemoryFault
 from anyprobe.target.kernel import btf, release
+from anyprobe.target.kernel.armed import Covered, PristineMemory, covered
 from anyprobe.target.kernel.kcore import LiveMemory
 from anyprobe.target.kernel.modules import areas_of
 from anyprobe.target.kernel.symbols import KERNEL, Symbols
@@ -35,14 +37,14 @@ class LiveModule:
         return CodeMap(self.image.text(), self.image.cold_parts)
 
     def live(self, low: int, high: int) -> bytes:
-        """Return the bytes as they are at the moment, at addresses of the analysis."""
+        """Return the bytes as they are at the moment, kprobes aside, at addresses of the analysis."""
         return self._source.memory.read(low, high - low)
 
 
 class RunningCode:
     """All code of the running kernel; needs root, and no lockdown."""
 
-    def __init__(self, symbols: Symbols, memory: LiveMemory | None = None) -> None:
+    def __init__(self, symbols: Symbols, memory: Memory | None = None) -> None:
         """Open the kernel's memory; nothing is read yet."""
         self._symbols = symbols
         self._memory = memory or LiveMemory()
@@ -50,9 +52,19 @@ class RunningCode:
         self._optimizers: dict[str, Optimizer] = {}
 
     @cached_property
+    def pristine(self) -> PristineMemory:
+        """The kernel's memory without the kprobes that were set when it was first asked for."""
+        table = self._symbols.data("kprobe_table")
+        covers: list[Covered] = []
+        if table is not None:
+            with suppress(btf.TypesUnavailable, MemoryFault):
+                covers = covered(btf.running().kernel, self._memory, table)
+        return PristineMemory(self._memory, covers)
+
+    @cached_property
     def source(self) -> KernelSource:
         """The kernel's symbols and its memory."""
-        return KernelSource.live(self._symbols.listing, self._memory)
+        return KernelSource.live(self._symbols.listing, self.pristine)
 
     def module(self, name: str) -> LiveModule:
         """Return the kernel (``vmlinux``) or one of its modules; raise ``UnsupportedTarget`` with the reason."""

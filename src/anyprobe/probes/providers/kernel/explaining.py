@@ -182,6 +182,10 @@ class _Place:
             yield f"the kernel's optimiser leaves a kprobe as it is: {why.detail}{where} ({why.reason.value})"
         if self.site.kind != "return":
             yield self._own_verdict(address)
+        low, high = self.function.start + BIAS, self.function.end + BIAS
+        set_here = [self._name(each.address) for each in self.code.pristine.covers if low <= each.address < high]
+        if set_here:
+            yield f"kprobes are set in this function, and shown without: {', '.join(set_here)}"
         if self.function.complete is not None:
             yield f"not all of the function's control flow is known: {_shown(self.function.complete).detail}"
 
