@@ -57,6 +57,8 @@ def place_for(text: str, expressions: Sequence[Expression], of_entry: Sequence[s
     from anyprobe.probes.specs.spec import parse
 
     spec = parse(text)
+    if spec.provider == "usdt":
+        return _at_marker(text, expressions)
     needs_return = any(each.uses(name) for each in expressions for name in OF_RETURNS)
     needs_entry = any(each.uses(name) for each in expressions for name in (*of_entry, "latency_ns"))
     plain = f"pid{spec.pid or ''}:{spec.module.text}:{spec.function.text}:entry"
@@ -75,6 +77,15 @@ def place_for(text: str, expressions: Sequence[Expression], of_entry: Sequence[s
                 message = f"{name} is not known at an instruction ({text})"
                 raise each.error(line, column, message, "ctx.regs.rdi or another register")
     return HandlerPlace(text, Ends.INSIDE)
+
+
+def _at_marker(text: str, expressions: Sequence[Expression]) -> HandlerPlace:
+    """Return the place at a marker: its arguments are parameters, and it has no return."""
+    for each in expressions:
+        for name, line, column in each.names:
+            if name in OF_RETURNS:
+                raise each.error(line, column, f"{name} is not known at a marker ({text})", "arg0, ctx.regs.rdi")
+    return HandlerPlace(text, Ends.ENTRY)
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,9 +78,11 @@ def knowledge_of(session: "Session", spec: str) -> Knowledge:
 
     try:
         sites, _ = session.resolve(spec)
-        if len({site.function.start for site in sites}) > FUNCTIONS_LIMIT:
+        if len({site.function.start for site in sites if site.marker is None}) > FUNCTIONS_LIMIT:
             return Knowledge(None, f"{spec} means many functions")
         prototype = session.handling.prototypes.known((spec,))()
+        if prototype.is_marker:
+            return Knowledge(prototype)
         _ = prototype.places
     except SpecError as error:
         return Knowledge(None, f"{spec}: {error.message}")  # if that is for lack of libraries only, they come later
@@ -177,6 +179,10 @@ def received(knowledge: Knowledge, expressions: Sequence[Expression], shown: int
     needed = set(_used(expressions, knowledge.names))
     lines = []
     for name in _used(expressions, PARAMETERS):
+        if prototype.is_marker:
+            if name not in known:
+                raise _no_such(expressions, name, prototype)
+            continue
         at = PARAMETERS.index(name)
         if at >= len(knowledge.names) or not _is_whole(known[knowledge.names[at]]):
             raise _no_such(expressions, name, prototype)
@@ -200,7 +206,8 @@ def _used(expressions: Iterable[Expression], names: Sequence[str]) -> list[str]:
 def _no_such(expressions: Sequence[Expression], name: str, prototype: "Prototype") -> Exception:
     each, _, line, column = next(found for found in _uses(expressions) if found[1] == name)
     parameters = ", ".join(f"{label}: {kind}" for label, kind in prototype.parameters)
-    return each.error(line, column, f"{prototype.function} has no whole number there", f"one of ({parameters})")
+    lacks = f"no {name} that can be read" if prototype.is_marker else "no whole number there"
+    return each.error(line, column, f"{prototype.function} has {lacks}", f"one of ({parameters})")
 
 
 def _is_word(kind: Any) -> bool:  # noqa: ANN401 - a type of handlers, or None

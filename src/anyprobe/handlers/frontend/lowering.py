@@ -14,6 +14,8 @@ from anyprobe.handlers.frontend.context import ContextAccess, InstanceLayout
 from anyprobe.handlers.frontend.emitter import Emitter
 from anyprobe.handlers.frontend.expressions import Expressions
 from anyprobe.handlers.frontend.frame import Frame, Notes, RetypeError, type_of_annotation
+from anyprobe.handlers.frontend.marker_parameters import marker_parameters
+from anyprobe.handlers.frontend.marker_parameters import receive as receive_argument
 from anyprobe.handlers.frontend.parameters import nearest, parameters_of, receive
 from anyprobe.handlers.frontend.source import Condition, Source, source_of
 from anyprobe.handlers.frontend.statements import Statements
@@ -21,6 +23,7 @@ from anyprobe.handlers.frontend.values import Context, Kind, Literal, Maybe, Sca
 from anyprobe.handlers.ir import nodes as ir
 from anyprobe.handlers.types.annotations import AnyType, boolean, i64
 from anyprobe.handlers.types.calling_convention import KnownPrototype
+from anyprobe.handlers.types.marker import MarkerAt
 from anyprobe.handlers.types.storages import Storages
 
 RESULT = "return"
@@ -44,6 +47,8 @@ class Setting:
     """Whether the handler runs where the function ends in a jump to another one."""
     prototype: KnownPrototype | None = None
     """What debug information says of the probed function."""
+    marker: MarkerAt | None = None
+    """The USDT marker that the handler runs at."""
     kernel: frozenset[str] | None = None
     """The attributes of ``ctx`` that there are where the handler runs in the kernel; ``None``: it runs in a process."""
 
@@ -88,7 +93,7 @@ class _Handler:
     def __init__(self, source: Source, setting: Setting, kinds: dict[str, Kind]) -> None:
         self._source, self._kinds = source, kinds
         self._emit, self._notes = Emitter(), Notes()
-        self._prototype = setting.prototype
+        self._prototype, self._marker = setting.prototype, setting.marker
         self._context = ContextAccess(
             setting.instance, setting.retval, setting.unsafe, setting.entry, setting.tail, setting.prototype,
             setting.kernel,
@@ -100,7 +105,10 @@ class _Handler:
         emit = self._emit
         frame = Frame(self._source, "", "end", self._kinds)
         with emit.block("end"):
-            self._receive_all(frame)
+            if self._marker is not None:
+                self._receive_marked(frame, self._marker)
+            else:
+                self._receive_all(frame)
             if when is not None:
                 self._guard(frame, source_of(when))
             self._body(frame)
@@ -114,18 +122,35 @@ class _Handler:
 
     def _receive_all(self, frame: Frame) -> None:
         """Give the parameters of the handler their values: ``ctx``, then those of the probed function."""
-        parameters = _parameters(self._source, handler=True)
-        if parameters and parameters[0].arg == "ctx":
-            frame.aliases["ctx"] = (parameters[0], Context())
-            self._emit.flow.assigned |= {"ctx"}
-            parameters = parameters[1:]
-        for each in parameters_of(self._source, parameters, self._prototype):
+        for each in parameters_of(self._source, self._receive_context(frame), self._prototype):
             name, value = each.node.arg, receive(self._emit, each, frame.fail_at(each.node))
             if isinstance(value, Scalar):
                 frame.declare(name, Kind(value.type, demanded=True))
             frame.assign(self._emit, name, value, each.node)
             if isinstance(value, Scalar):
                 frame.note(self._notes, each.node, frame.kinds[name])
+
+    def _receive_marked(self, frame: Frame, marker: MarkerAt) -> None:
+        """Give the parameters their values: ``ctx``, then the marker's arguments, which may be missing."""
+        expressions = Expressions(self._emit, frame, self._notes, self._context, self._calls)
+        for each in marker_parameters(self._source, self._receive_context(frame), marker):
+            name, value = each.node.arg, receive_argument(expressions, each)
+            if isinstance(value, Scalar):
+                frame.declare(name, Kind(value.type, demanded=True))
+            elif isinstance(value, Maybe):
+                frame.declare(name, Kind(value.value.type, missing=True, demanded=True))
+            frame.assign(self._emit, name, value, each.node)
+            if name in frame.kinds:
+                frame.note(self._notes, each.node, frame.kinds[name])
+
+    def _receive_context(self, frame: Frame) -> list[ast.arg]:
+        """Give ``ctx`` its value, and return the other parameters."""
+        parameters = _parameters(self._source, handler=True)
+        if parameters and parameters[0].arg == "ctx":
+            frame.aliases["ctx"] = (parameters[0], Context())
+            self._emit.flow.assigned |= {"ctx"}
+            parameters = parameters[1:]
+        return parameters
 
     def _guard(self, handler: Frame, source: Source) -> None:
         """Leave the handler where its condition is not true; the condition's parameters are the handler's, by name."""
@@ -142,10 +167,7 @@ class _Handler:
                 raise source.error(
                     parameter, f"{self._source.name} has no parameter {parameter.arg}", nearest(parameter.arg, given)
                 )
-        values += [
-            handler.aliases[name][1] if name in handler.aliases else Scalar(ir.Local(name, handler.kinds[name].type))
-            for name in names
-        ]
+        values += [_received(handler, name) for name in names]
         call = ast.copy_location(ast.Call(ast.Name(source.name, ast.Load()), [], []), tree)
         found = self._inline(expressions, call, source.function, values)
         holds = operators.truth(expressions.present(found, tree), frame.fail_at(tree))
@@ -216,6 +238,15 @@ class _Handler:
             value = caller.present(value, node)
         frame.assign(self._emit, parameter.arg, value, parameter)
         frame.note(self._notes, parameter, frame.kinds[parameter.arg])
+
+
+def _received(frame: Frame, name: str) -> Value:
+    """Return what a parameter of the handler holds."""
+    if name in frame.aliases:
+        return frame.aliases[name][1]
+    kind = frame.kinds[name]
+    value = Scalar(ir.Local(name, kind.type))
+    return Maybe(ir.Local(name + ".present", boolean), value) if kind.missing else value
 
 
 def _parameters(source: Source, *, handler: bool = False) -> list[ast.arg]:

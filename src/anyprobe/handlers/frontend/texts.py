@@ -56,6 +56,11 @@ def shown(expressions: "Expressions", node: ast.AST, value: Value) -> Value:
     return _read(expressions, node, present.expr, ir.Const(most, u64), most, terminated=True)
 
 
+def at_address(expressions: "Expressions", node: ast.AST, pointer: ir.Expr) -> Text:
+    """Return the text at an address, of usual length."""
+    return _read(expressions, node, pointer, ir.Const(USUAL, u64), USUAL, terminated=True)
+
+
 def _room(value: Value) -> int:
     """Return how many bytes there are at an address, as far as that is known."""
     if isinstance(value, Array) and isinstance(value.type, PointerType) and value.type.element is not None:

@@ -30,6 +30,8 @@ class Prototype:
     result: AnyType | None
     windows: bool = False
     """Whether it has Windows' convention: ``__attribute__((ms_abi))``, what Wine and firmware are made of."""
+    is_marker: bool = False
+    """Whether it is a USDT marker, whose arguments are where its note says, and not where any convention has them."""
 
     @property
     def places(self) -> list[tuple[str, ...]]:

@@ -1,12 +1,13 @@
 """Handlers of a session: compiled, given memory, placed, and what they collected read."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING
 
 from anyprobe.core.code import MISSES, SKIP, Input, InputKind, NativeCode
-from anyprobe.core.errors import HandlerError, UnsupportedTarget
+from anyprobe.core.errors import HandlerError, SpecError, UnsupportedTarget, UsageError
 from anyprobe.data.aggregations import Aggregation
 from anyprobe.data.maps import Map, MapView
 from anyprobe.data.records import Records, named
@@ -31,6 +32,7 @@ from anyprobe.probes.handlers.points import Handler, HandlerAt, Point
 from anyprobe.probes.handlers.stack_tables import StackTables
 from anyprobe.probes.probe import Probe
 from anyprobe.probes.providers.function.prototypes import Prototypes
+from anyprobe.probes.providers.usdt.sites import means_markers
 from anyprobe.splice.codegen.handlers.facts import INSTANCE_BYTES, TID_OFFSET, HandlerFacts, instances_bytes
 from anyprobe.splice.codegen.handlers.memory_routines import UNKNOWN, ReadingFacts
 from anyprobe.splice.regions.stores import Store
@@ -105,13 +107,28 @@ class Handling:
         ``retval``: the type of the function's result, if it is not to be what debug information says, or ``i64``.
         """
         self.place_waiting()
+        markers = [spec for spec in specs if means_markers(spec)]
+        if markers and len(markers) < len(specs):
+            raise UsageError("markers and functions have handlers of their own: place one for each")
         at = HandlerAt(
             function=function, point=point, specs=specs, when=when, call=call, retval=retval,
             known=self.prototypes.known(specs),
         )  # fmt: skip
+        if markers:
+            return self._place_at_markers(at)
         dress = dressing_behind(self.prepared(at)) if point is Point.AFTER else self._dressing(at)
         probes = self._session.place_made([_return_spec(spec) for spec in specs] if point.is_return else specs, dress)
         self._probes.setdefault(function, []).extend(probes)
+        return probes
+
+    def _place_at_markers(self, at: HandlerAt) -> list[Probe]:
+        from anyprobe.probes.handlers.marker_handlers import MarkerHandler
+
+        handler = MarkerHandler(at, self.prepared)
+        with suppress(SpecError):  # of libraries that are not there yet: whoever places it says so where it is wrong
+            handler.compile([site for spec in at.specs for site in self._session.resolve(spec)[0]])
+        probes = self._session.place_made(at.specs, handler.dress)
+        self._probes.setdefault(at.function, []).extend(probes)
         return probes
 
     def place_call(
@@ -182,9 +199,14 @@ class Handling:
             tail=point is Point.TAIL,
             prototype=at.known or (self.prototypes.known(at.specs) if at.specs else None),
             ring_bytes=self.ring_bytes,
+            marker=at.marker,
         )
         code, storages = self._compiled(at.function, setting, at.when)
-        if not point.has_parameters and any(each.kind is InputKind.PARAMETER for each in code.inputs):
+        if (
+            at.marker is None
+            and not point.has_parameters
+            and any(each.kind is InputKind.PARAMETER for each in code.inputs)
+        ):
             raise HandlerError("the parameters are gone here", instead="ctx.regs, or ctx.data of session.call")
         if point.is_return and call is not None and call.instance.fields:
             code = _releasing(code)

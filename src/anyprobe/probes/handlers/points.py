@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from anyprobe.handlers.types.annotations import AnyType
     from anyprobe.handlers.types.calling_convention import KnownPrototype
+    from anyprobe.handlers.types.marker import MarkerAt
     from anyprobe.probes.handlers.handling import Call
 
 Handler = Callable[..., Any]
@@ -55,6 +56,8 @@ class HandlerAt:
     known: "KnownPrototype | None" = None
     """What is known of the functions, the same for all variants of one handler: some of them are compiled when more of
     the program is there."""
+    marker: "MarkerAt | None" = None
+    """The USDT marker that it runs at."""
 
     def at_tail(self) -> "HandlerAt":
         """Return the variant for jumps to other functions."""

@@ -91,6 +91,10 @@ class Prototypes:
             sites = [site for spec in specs for site in self._resolve(spec)]
         except SpecError as error:
             raise UnsupportedTarget(f"the function is not there yet: {str(error).splitlines()[0]}") from None
+        if sites and all(site.marker is not None for site in sites):
+            from anyprobe.probes.providers.usdt.arguments import prototype_at
+
+            return prototype_at(sites)
         functions = {(id(site.object), site.function.start): site for site in sites}
         if not functions:
             raise UnsupportedTarget("there is no such function")

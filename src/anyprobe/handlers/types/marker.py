@@ -1,0 +1,43 @@
+"""What handlers at one place of a USDT marker know: its arguments, where they are, and their types."""
+
+from dataclasses import dataclass
+
+from anyprobe.binary.objects.marker_arguments import MarkerArgument
+from anyprobe.handlers.types.annotations import FloatType, IntegerType, Type, f64, i64, ptr, u64
+
+_WHOLE_SIZES = (1, 2, 4, 8)
+
+
+@dataclass(frozen=True, slots=True)
+class MarkerAt:
+    """A marker at a place; addresses are those of the process, symbols are resolved."""
+
+    name: str
+    arguments: tuple[MarkerArgument, ...]
+    kinds: tuple[Type | None, ...]
+    """The types that arguments have where a handler says none; ``None`` for what cannot be read."""
+
+
+def type_of(argument: MarkerArgument) -> Type | None:
+    """Return the type that a note gives an argument, ``None`` where it is not understood.
+
+    Whole numbers of odd sizes have the next type that holds them; what is larger than a register is its address.
+    """
+    if argument.operand is None:
+        return None
+    if argument.is_by_address:
+        return ptr
+    if argument.is_float:
+        return FloatType(8 * argument.size)
+    size = next(each for each in _WHOLE_SIZES if each >= min(argument.size, 8))
+    return IntegerType(8 * size, argument.signed)
+
+
+def common_type(kinds: "set[Type | None]") -> Type | None:
+    """Return a type that holds the values of all of some: the same argument at several places."""
+    known = kinds - {None}
+    if len(known) <= 1:
+        return next(iter(known), None)
+    if any(isinstance(kind, FloatType) for kind in known):
+        return f64
+    return i64 if any(isinstance(kind, IntegerType) and kind.signed for kind in known) else u64
