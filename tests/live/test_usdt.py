@@ -1,10 +1,15 @@
 """USDT markers of running programs: found, listed and counted, whatever forms their notes have."""
 
+import json
+import re
+import subprocess
+import sys
+
 import pytest
 
 import anyprobe
 from anyprobe import SpecError
-from support.driver import build, started
+from support.driver import PATIENCE, build, started
 
 pytestmark = pytest.mark.live
 
@@ -110,3 +115,79 @@ def test_a_damaged_note_is_warned_of_and_the_others_work():
         assert any("is too short (4 bytes)" in each for each in session.warnings)
         target.go(3)
         assert set(hits(session).values()) == {3}
+
+
+def test_list_shows_arguments_semaphores_and_places(target):
+    with anyprobe.attach(target.pid) as session:
+        found = {(site.spec, site.offset): site for site in session.list("usdt:*")}
+        assert not session.engine.touched
+    several = [site for (spec, _), site in found.items() if spec == "usdt:marked/places:many-times"]
+    assert [site.marker.arguments[0].text for site in several][::2] == ["-8@%rdi", "-4@$-3"]
+    (unknown,) = [site for site in found.values() if site.marker and site.marker.name == "unknown"]
+    assert [each.type for each in unknown.marker.arguments] == ["i32", None, "i32"]
+    assert "no register that can be read" in unknown.marker.arguments[1].problem
+    guards = {
+        site.marker.name: site.marker.semaphore for site in found.values() if site.marker and site.marker.semaphore
+    }
+    assert guards["first"] == guards["second"] != guards["alone"]
+    (closed,) = [site for site in found.values() if site.refusal is not None]
+    assert (closed.spec, closed.refusal.reason.value) == ("usdt:marked/guards:closed", "semaphore-not-writable")
+
+
+def command(*words):
+    """Run the command line and return what it prints."""
+    outcome = subprocess.run(
+        [sys.executable, "-m", "anyprobe", *map(str, words)], capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert outcome.returncode == 0, outcome.stderr
+    return outcome.stdout
+
+
+def test_the_command_line_lists_counts_and_looks_at_arguments(target):
+    target.run_freely()
+    listed = command("list", "-p", target.pid, "usdt:*")
+    assert re.search(r"usdt:marked/forms:floats +jump +\(arg0: f64, arg1: f32, .*\) in floats\+0x", listed)
+    assert re.search(r"usdt:marked/guards:alone .*\(arg0: i32\) in guarded\+0x\w+, semaphore 0x", listed)
+    (site,) = json.loads(command("list", "-p", target.pid, "usdt:forms:low", "--json"))["sites"]
+    assert site["marker"]["arguments"][1] == {"name": "arg1", "type": "u64", "operand": "8@%rcx"}
+
+    counted = command("count", "-p", target.pid, "--for", 0.2, "usdt:places:*")
+    assert len(re.findall(r"places:many-times", counted)) == 1
+    document = json.loads(command("count", "-p", target.pid, "--for", 0.2, "usdt:places:*", "--json"))
+    assert [each["kind"] for each in document["sites"]] == ["usdt"] * 3
+
+    document = json.loads(
+        command("count", "-p", target.pid, "--for", 0.2, "usdt:places:*", "--when", "arg0 < 0", "--json")
+    )
+    assert sorted(each["hits"] > 0 for each in document["sites"]) == [False, False, True]
+
+    values = command("hist", "-p", target.pid, "--for", 0.2, "usdt:places:*", "--when", "arg0 < 0", "--of", "arg0")
+    assert "max -3" in values
+
+    spec = 'usdt:"odd provider":"a:name"'
+    traced = command("trace", "-p", target.pid, "-c", 3, spec, "--print", "text=cstr(arg0), n=arg1")
+    assert len(re.findall(r"text='a text'.*n=\d+", traced)) == 3 or len(re.findall(r"a text", traced)) == 3, traced
+    traced = command("trace", "-p", target.pid, "-c", 2, "usdt:forms:twelve")
+    assert len(re.findall(r"forms:twelve\(arg0=(\d+), .*arg11=\d+\)", traced)) == 2
+    target.halt()
+    target.finish()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("hist", "usdt:forms:constants", "--of", "arg7"), "forms:constants has no arg7 that can be read"),
+        (("hist", "usdt:forms:unknown", "--of", "arg1"), "forms:unknown has no arg1 that can be read"),
+        (("hist", "usdt:forms:widths", "--of", "retval"), "retval is not known at a marker"),
+        (("time", "usdt:forms:widths"), "a marker is one place"),
+    ],
+)
+def test_what_a_marker_does_not_have_is_said_with_a_caret(target, words, message):
+    name, *rest = words
+    outcome = subprocess.run(
+        [sys.executable, "-m", "anyprobe", name, "-p", str(target.pid), "--for", "0.1", *rest],
+        capture_output=True, text=True, timeout=PATIENCE,
+    )  # fmt: skip
+    assert outcome.returncode == 2
+    assert message in outcome.stderr
+    assert "^" in outcome.stderr

@@ -14,7 +14,7 @@ from anyprobe.cli.interrupts import Interrupts
 from anyprobe.core.collection import collection_paused
 from anyprobe.core.errors import Interrupted, TargetError, TargetExited
 from anyprobe.core.refusal import Reason
-from anyprobe.data.snapshot import Snapshot
+from anyprobe.data.snapshot import MARKERS, Snapshot
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -308,6 +308,8 @@ def show(snapshots: Sequence[Snapshot], plan: Plan, stream: TextIO, *, between: 
     snapshots = [snapshot.distinct() for snapshot in snapshots]
     if plan.fold:
         snapshots = [snapshot.folded() for snapshot in snapshots]
+    elif not plan.as_json:
+        snapshots = [snapshot.folded(MARKERS) for snapshot in snapshots]
     from anyprobe.probes.group import merged
 
     together = merged(snapshots)

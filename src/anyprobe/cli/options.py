@@ -213,7 +213,11 @@ measuring = together(
         help="Whether JSON leaves out what was not hit. Default: with --every it does.",
     ),
     _arming,
-    click.option("--fold", is_flag=True, help="One line per function for insn, block and call specs."),
+    click.option(
+        "--fold",
+        is_flag=True,
+        help="One line per function for insn, block and call specs, in JSON one site per USDT marker.",
+    ),
     _output,
     click.option(
         "--top",

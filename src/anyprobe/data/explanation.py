@@ -86,6 +86,27 @@ TIMED_COST = "30 ns"
 
 
 @dataclass(frozen=True, slots=True)
+class ListedArgument:
+    """An argument of a USDT marker: its type, or why it cannot be read, and how the note has it."""
+
+    name: str
+    type: str | None
+    text: str
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedMarker:
+    """What the note of a USDT marker says of one place."""
+
+    provider: str
+    name: str
+    semaphore: int
+    """Run-time address, 0 where the program asks nobody."""
+    arguments: tuple[ListedArgument, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ListedSite:
     """A site that could be probed by ``strategy``, or why it could not."""
 
@@ -103,3 +124,5 @@ class ListedSite:
     in_kernel: bool = False
     mechanisms: tuple[str, ...] = ()
     """In the kernel: what can probe it, the first choice first."""
+    marker: ListedMarker | None = None
+    """The USDT marker that the site is a place of."""

@@ -18,8 +18,10 @@ Kind = Literal["entry", "return", "offset", "insn", "block", "call", "usdt"]
 ExitKind = Literal["ret", "tail", "trampoline"]
 """How a return is seen: at the instruction, at a jump to another function, or at a replaced return address."""
 T = TypeVar("T")
-_MANY = frozenset({"insn", "block", "call", "usdt"})
-"""Kinds of which one spec may mean many places that are told of as one."""
+MARKERS: frozenset[Kind] = frozenset({"usdt"})
+"""Kinds of which all places together are what was asked for."""
+_MANY: frozenset[Kind] = MARKERS | {"insn", "block", "call"}
+"""Kinds of which one spec may mean many places that can be told of as one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,9 +371,13 @@ class Snapshot:
                 return result
         raise KeyError(name)
 
-    def folded(self) -> "Snapshot":
-        """Return a snapshot with one site for the instructions, blocks or calls of a function, or a marker's places."""
-        marked = [dataclasses.replace(each, folded_sites=1) if each.kind in _MANY else each for each in self.sites]
+    def folded(self, kinds: frozenset[Kind] = _MANY) -> "Snapshot":
+        """Return a snapshot with one site for the instructions, blocks or calls of a function, or a marker's places.
+
+        Args:
+            kinds: of the sites that are added up.
+        """
+        marked = [dataclasses.replace(each, folded_sites=1) if each.kind in kinds else each for each in self.sites]
         return dataclasses.replace(
             self,
             sites=_added(

@@ -15,6 +15,7 @@ from anyprobe.probes.handlers.trampolining import TRAMPOLINE_SERVES
 from anyprobe.probes.probe import NEVER_RETURNS, exit_want, instructions_of
 from anyprobe.probes.providers.function.clobbering import clobbers
 from anyprobe.probes.providers.function.placing import off_boundary
+from anyprobe.probes.providers.usdt.sites import means_markers
 from anyprobe.probes.specs.dtrace import EACH
 from anyprobe.splice.apply.live.changes import explained
 from anyprobe.splice.codegen.emit import ActionSource, emit_patch
@@ -227,9 +228,19 @@ def listed(session: "ProbeHost", specs: Sequence[str]) -> list[ListedSite]:
     found = []
     for spec in specs:
         sites, refused = session.resolve(spec)
-        found += [ListedSite(spec, "", canonical, 0, why.address, None, why) for canonical, why in refused]
+        named = means_markers(spec)  # of many, only some are refused before they are planned
+        found += [
+            ListedSite(canonical if named else spec, "", canonical, 0, why.address, None, why)
+            for canonical, why in refused
+        ]
         for site in sites:
-            found += [replace(each, **prototypes.shown(site)) for each in _list_site(session, site)]
+            listed_here = _list_site(session, site)
+            if site.marker is not None:
+                from anyprobe.probes.providers.usdt.arguments import listed_marker
+
+                found += [replace(each, marker=listed_marker(site, site.marker)) for each in listed_here]
+            else:
+                found += [replace(each, **prototypes.shown(site)) for each in listed_here]
     return found
 
 

@@ -101,6 +101,8 @@ def _notes(site: SiteResult) -> list[str]:
 
 def _row_noun(sites: Sequence[SiteResult]) -> str:
     """Return what a row is: a site, a function of which sites were folded, or one of either."""
+    if sites and all(site.kind == "usdt" for site in sites):
+        return "marker"
     folded = [site.folded_sites > 0 for site in sites]
     return "site" if not any(folded) else "function" if all(folded) else "row"
 

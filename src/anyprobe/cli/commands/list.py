@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from anyprobe.cli import targets
-    from anyprobe.data.explanation import ListedSite
+    from anyprobe.data.explanation import ListedMarker, ListedSite
     from anyprobe.probes.session import Session
 
 DETAILED = 3
@@ -94,6 +94,7 @@ def _with_instances(session: "Session", specs: "Sequence[str]") -> "Sequence[Lis
 def as_document(site: "ListedSite") -> dict[str, Any]:
     """Return the JSON object of one site; exactly one of ``strategy`` and ``refusal`` is null."""
     refusal = None if site.refusal is None else {"reason": site.refusal.reason.value, "detail": site.refusal.detail}
+    marker = {} if site.marker is None else {"marker": _marker_document(site.marker)}
     return {
         "spec": site.spec,
         "module": site.module,
@@ -107,11 +108,29 @@ def as_document(site: "ListedSite") -> dict[str, Any]:
         "strategy": site.strategy,
         "refusal": refusal,
         **({"mechanisms": list(site.mechanisms)} if site.mechanisms else {}),
+        **marker,
+    }
+
+
+def _marker_document(marker: "ListedMarker") -> dict[str, Any]:
+    return {
+        "provider": marker.provider,
+        "name": marker.name,
+        "semaphore": marker.semaphore or None,
+        "arguments": [
+            {"name": each.name, "type": each.type, "operand": each.text}
+            | ({"problem": each.problem} if each.problem else {})
+            for each in marker.arguments
+        ],
     }
 
 
 def _prototype(site: "ListedSite") -> str:
-    """Return parameters and result in a line, as a handler would declare them."""
+    """Return parameters and result in a line, as a handler would declare them; of a marker also where it is."""
+    if site.marker is not None:
+        types = ", ".join(f"{each.name}: {each.type or 'not understood'}" for each in site.marker.arguments)
+        semaphore = f", semaphore {site.marker.semaphore:#x}" if site.marker.semaphore else ""
+        return f"({types}) in {site.function}+{site.offset:#x}{semaphore}"
     arguments = ", ".join(f"{name}: {kind}" for name, kind in site.arguments or ())
     return f"({arguments})" + (f" -> {site.result}" if site.result is not None else "")
 
@@ -125,7 +144,7 @@ def render(sites: "Sequence[ListedSite]", console: "Console", top: int = 0) -> N
     shown = sites[:top] if top else sites
     names = _told_apart(shown)
     verdicts = list(map(_verdict, shown))
-    prototypes = ["" if site.arguments is None else _prototype(site) for site in shown]
+    prototypes = ["" if site.arguments is None and site.marker is None else _prototype(site) for site in shown]
     width, least = _width(names), max(map(len, (*verdicts, "reached by"))) if any(prototypes) else 0
     place = max([14, *(len(_address(site)) for site in shown)])
     if shown:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from anyprobe.binary.objects.marker_arguments import Constant, InMemory, MarkerArgument
+from anyprobe.binary.objects.markers import Marker
 from anyprobe.core.errors import UnsupportedTarget
+from anyprobe.data.explanation import ListedArgument, ListedMarker
 from anyprobe.handlers.types.annotations import Type
 from anyprobe.handlers.types.calling_convention import Prototype
 from anyprobe.handlers.types.marker import MarkerAt, common_type, type_of
@@ -48,6 +50,17 @@ def prototype_at(sites: "Sequence[ResolvedSite]") -> Prototype:
     )
     names = {site.label for site in sites}
     return Prototype(names.pop() if len(names) == 1 else "the marker", parameters, None, is_marker=True)
+
+
+def listed_marker(site: "ResolvedSite", marker: Marker) -> ListedMarker:
+    """Return what there is to know of a marker at a place before it is hit."""
+    at = marker_at(site, kinds_at([site]))
+    semaphore = site.object.runtime(marker.semaphore) if marker.semaphore else 0
+    arguments = tuple(
+        ListedArgument(f"arg{index}", None if kind is None else str(kind), argument.text, argument.problem)
+        for index, (argument, kind) in enumerate(zip(at.arguments, at.kinds, strict=True))
+    )
+    return ListedMarker(marker.provider, marker.name, semaphore, arguments)
 
 
 def _located(argument: MarkerArgument, loaded: "LoadedObject") -> MarkerArgument:

@@ -144,7 +144,7 @@ def _site(spec: Spec, loaded: "LoadedObject", marker: Marker) -> ResolvedSite:
         loaded.runtime(marker.location),
         "usdt",
         shown=as_spec(function.demangled),
-        label=f"{marker.provider}:{marker.shown}",
+        label=f"{_shown(marker.provider)}:{_shown(marker.shown)}",
         marker=marker,
     )
 
