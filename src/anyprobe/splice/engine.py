@@ -14,6 +14,7 @@ from anyprobe.splice.apply.emission import Emission, worth_moving
 from anyprobe.splice.apply.outcomes import abandon, give_up, settle, without_gone
 from anyprobe.splice.apply.preparation import Counting, Preparation, ThreadSlotUnusable
 from anyprobe.splice.apply.recovery.saved_copies import Saved
+from anyprobe.splice.apply.saved_pcs import FramesOnStacks
 from anyprobe.splice.apply.semaphores import Semaphores
 from anyprobe.splice.apply.sigreturn_targets import Lingering
 from anyprobe.splice.apply.site_clobbers import ClobberSource, SiteClobbers
@@ -411,7 +412,7 @@ class Engine:
         trapping = [change for change in changes if change.traps] if Strategy.TRAP in self._planning.allowed else []
         traps = self._traps if trapping else None
         lingering = self._lingering if self.view.is_used else None
-        transaction = Transaction(self.process, changes, journal, traps, lingering)
+        transaction = Transaction(self.process, changes, journal, FramesOnStacks(self.process), traps, lingering)
         what = "arm" if any(change.added for change in changes) else "disarm"
         transaction.rehearse()
         try:
@@ -428,7 +429,7 @@ class Engine:
             raise
         self._conclude(transaction, edits)
 
-    def _conclude(self, transaction: Transaction, edits: Sequence[Edit]) -> None:
+    def _conclude(self, transaction: Transaction[ProcessQuiescence], edits: Sequence[Edit]) -> None:
         """Take note of what has changed, then clear the journal, which may fail."""
         if self.view.is_used:
             self._lingering.note(

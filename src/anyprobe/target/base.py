@@ -147,6 +147,9 @@ class Target(Protocol):
         """Its memory."""
         ...
 
+    meets_traps: bool
+    """Whether traps of anyprobe are in its text, or have been."""
+
     @property
     def heap_start(self) -> int:
         """Where memory grows upwards from, which has to stay free; 0 where nothing does."""

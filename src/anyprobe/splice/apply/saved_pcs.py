@@ -9,18 +9,34 @@ from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING
 
 from anyprobe.core.memory import Memory, MemoryFault
-from anyprobe.splice.apply.suspended_contexts import parked_pcs
+from anyprobe.splice.apply.suspended_contexts import may_park, parked_pcs
 from anyprobe.target.remote.saved_frames import frames_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from anyprobe.target.base import ImmovableThread, ProcessQuiescence, StoppedThread
+    from anyprobe.target.base import ImmovableThread, ProcessFacts, ProcessQuiescence, StoppedThread
     from anyprobe.target.system.procfs import Mapping
 
 _VDSO = "[vdso]"
 _UNDER_VDSO = 1 << 12
 """Bytes of stack among which the return address of a call of the vdso lies: its own frames are small."""
+
+
+class FramesOnStacks:
+    """Finds the saved pcs of a process's threads, and of contexts that its signal handlers have left for others."""
+
+    def __init__(self, process: "ProcessFacts") -> None:
+        """Look at nothing yet."""
+        self._process = process
+
+    def look(self, mappings: "Sequence[Mapping]") -> None:
+        """See whether handlers may leave contexts, which takes long the first time."""
+        may_park(self._process, mappings)
+
+    def of_all(self, stop: "ProcessQuiescence") -> "Iterator[tuple[int, list[int]]]":
+        """Yield the saved pcs of each thread of a stop by its id, last those that no thread is in at present."""
+        return Stacks(self._process.mem, stop.mappings).all_saved_pcs(stop)
 
 
 class Stacks:

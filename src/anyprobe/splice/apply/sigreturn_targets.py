@@ -20,7 +20,7 @@ from anyprobe.splice.memory.arena import is_ours
 
 if TYPE_CHECKING:
     from anyprobe.splice.function_changes import FunctionChange, LiveSplice
-    from anyprobe.target.base import ProcessQuiescence, StoppedThread
+    from anyprobe.target.base import Quiescence, StoppedThread
 
 _FRAME = 1024
 """Bytes above the stack pointer of a thread in one of our routines among which its return address into a patch is."""
@@ -88,7 +88,7 @@ class WaysBack:
         return {way for way, change in self._ways if change.refusal is None}
 
     def taken(
-        self, memory: Memory, stop: "ProcessQuiescence", asleep: Callable[[int], object]
+        self, memory: Memory, stop: "Quiescence", asleep: Callable[[int], object]
     ) -> "Iterator[tuple[FunctionChange, Refusal]]":
         """Yield the changes that a thread in a patch is in the way of; who may be ``asleep`` there is moved."""
         if not self._ways:

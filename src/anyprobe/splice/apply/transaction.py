@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from anyprobe.core.address import PAGE, page_floor
 from anyprobe.core.errors import TargetError
@@ -17,17 +17,47 @@ from anyprobe.core.memory import MemoryFault
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.apply.blocked_syscalls import SYSCALL, is_asleep
 from anyprobe.splice.apply.dead_jumps import destination_of
-from anyprobe.splice.apply.saved_pcs import Stacks
 from anyprobe.splice.apply.sigreturn_targets import Lingering, WaysBack
-from anyprobe.splice.apply.suspended_contexts import may_park
 from anyprobe.splice.apply.text import make_private, write_all_at_rest
 from anyprobe.splice.apply.unsafe_pcs import FAULTS, NOWHERE, Hazards, destination
 from anyprobe.splice.function_changes import FunctionChange, LiveSplice
 from anyprobe.splice.journal.records import Journal, Record, RecordKind, marked
+from anyprobe.target.base import Quiescence
 
 if TYPE_CHECKING:
-    from anyprobe.splice.userspace.traps import Traps
-    from anyprobe.target.base import ProcessQuiescence, ProcessTarget, StoppedThread
+    from anyprobe.target.base import StoppedThread, Target
+    from anyprobe.target.system.procfs import Mapping
+
+_Stop = TypeVar("_Stop", bound=Quiescence)
+_AnyStop_contra = TypeVar("_AnyStop_contra", bound=Quiescence, contravariant=True)
+
+
+class SavedPcs(Protocol[_AnyStop_contra]):
+    """Finds where threads will come back to that are somewhere else now, for one kind of target."""
+
+    def look(self, mappings: "Sequence[Mapping]") -> None:
+        """Find out before the stop what takes long."""
+        ...
+
+    def of_all(self, stop: _AnyStop_contra) -> Iterable[tuple[int, Sequence[int]]]:
+        """Yield the saved pcs of each thread of a stop, by its number."""
+        ...
+
+
+class TrapTable(Protocol[_AnyStop_contra]):
+    """Leads threads from the traps of changes to their patches."""
+
+    def check(self, stop: _AnyStop_contra, changes: Sequence[FunctionChange]) -> Refusal | None:
+        """Return why no trap may be placed now, everything being stopped."""
+        ...
+
+    def publish(self, changes: Sequence[FunctionChange]) -> None:
+        """Make the sites of all changes that are not refused known. Precondition: all is stopped."""
+        ...
+
+    def withdraw(self) -> None:
+        """After writes that failed and were undone: know the sites no more."""
+        ...
 
 
 @dataclass(slots=True)
@@ -38,8 +68,8 @@ class _Page:
     high: int = 0
 
 
-class Transaction:
-    """Applies function changes in one stop.
+class Transaction(Generic[_Stop]):
+    """Applies function changes to a target in one stop of its kind.
 
     All the thinking is done outside the stop: pages are read and made private, the result is laid out, the journal
     lists what is intended (an intended splice whose bytes are the old ones is nothing to undo).
@@ -47,17 +77,19 @@ class Transaction:
 
     def __init__(
         self,
-        process: "ProcessTarget",
+        target: "Target",
         changes: Sequence[FunctionChange],
         journal: Journal | None,
-        traps: "Traps | None" = None,
+        saved_pcs: SavedPcs[_Stop],
+        traps: TrapTable[_Stop] | None = None,
         lingering: Lingering | None = None,
     ) -> None:
         """Prepare; changes whose bytes are not what they should be get their refusal here.
 
         ``lingering``: given where the program's signal handlers bring threads in patches back to the sites.
         """
-        self._process, self._changes, self._journal, self._traps = process, changes, journal, traps
+        self._target, self._changes, self._journal = target, changes, journal
+        self._saved_pcs, self._traps = saved_pcs, traps
         self._pages: dict[int, _Page] = {}
         self.done = False
         """Whether the changes are in place."""
@@ -108,9 +140,9 @@ class Transaction:
     def _read_page(self, page: int) -> bool:
         """Read a page; return ``False`` if it is not there any more."""
         try:
-            before = self._process.mem.read(page, PAGE)
+            before = self._target.mem.read(page, PAGE)
         except MemoryFault:
-            if any(m.start <= page < m.end for m in self._process.mappings()):
+            if any(m.start <= page < m.end for m in self._target.mappings()):
                 raise  # it is there, with our splices in it
             return False
         self._pages[page] = _Page(before, bytearray(before))
@@ -126,7 +158,7 @@ class Transaction:
             for address in (splice.address, splice.address + len(splice.old) - 1)
         }
         for page in wanted:
-            make_private(self._process.mem, page, self._pages[page].before[:1])
+            make_private(self._target.mem, page, self._pages[page].before[:1])
 
     def refuse(self, change: FunctionChange, refusal: Refusal) -> None:
         """Leave a change out; only before ``run`` or in it."""
@@ -135,27 +167,26 @@ class Transaction:
 
     def rehearse(self) -> None:
         """Look once more, right before the stop: it then finds in the caches what it needs while everybody waits."""
-        mappings = self._process.mappings()
+        mappings = self._target.mappings()
         if self._interiors or self._boards:
-            may_park(self._process, mappings)
+            self._saved_pcs.look(mappings)
         self._reread()
-        Stacks(self._process.mem, mappings)
 
     def recheck(self) -> None:
         """See whether the text still is what was read, for a change without a stop; refuse what it contradicts."""
         self._reread()
 
-    def struck(self, stop: "ProcessQuiescence") -> Refusal | None:
+    def struck(self, stop: _Stop) -> Refusal | None:
         """Return a refusal if threads have to run a little first, until none is in the way of a change.
 
         One has met a trap where something is to be changed, and does not know it yet; or is in a patch that goes and
         whose site does not stay.
         """
-        for thread in stop.threads if self._process.meets_traps else ():
+        for thread in stop.threads if self._target.meets_traps else ():
             pc = thread.registers.rip
             if self._hazards.at(pc) is not None and thread.awaits_trap():
                 return Refusal(Reason.TRAP_UNSAFE, pc, f"thread {thread.tid} has just met a trap before {pc:#x}")
-        taken = self.ways_back.taken(self._process.mem, stop, self._hazards.leaving)
+        taken = self.ways_back.taken(self._target.mem, stop, self._hazards.leaving)
         return next((why for _, why in taken), None)
 
     def bytes_at(self, address: int, size: int) -> tuple[bytes, bytes]:
@@ -163,7 +194,7 @@ class Transaction:
         page, offset = self._pages[page_floor(address)], address & (PAGE - 1)
         return page.before[offset : offset + size], bytes(page.after[offset : offset + size])
 
-    def run(self, stop: "ProcessQuiescence") -> None:
+    def run(self, stop: _Stop) -> None:
         """Check and write. Preconditions: everything that shares the address space is stopped and verified.
 
         Changes that cannot be made now get a refusal and are left out; any failure undoes all writes and is raised.
@@ -173,7 +204,7 @@ class Transaction:
         moves = self._check_threads(stop.threads)
         self._check_waiting_parents(stop)
         self._check_stacks(stop)
-        for change, why in self.ways_back.taken(self._process.mem, stop, self._hazards.leaving):
+        for change, why in self.ways_back.taken(self._target.mem, stop, self._hazards.leaving):
             self.refuse(change, why)
         moved = [(thread, thread.registers.rip, target) for thread, change, target in moves if change.refusal is None]
         # before the heads change: a thread let go by our death must not meet them inside
@@ -223,7 +254,7 @@ class Transaction:
         """See whether a page changed between preparation and stop; if so, lay everything out anew."""
         changed = False
         for start, count in self._runs():
-            content = self._process.mem.read(start, count * PAGE)
+            content = self._target.mem.read(start, count * PAGE)
             if content == self._expected.get(start):
                 continue
             for number in range(count):
@@ -304,7 +335,7 @@ class Transaction:
         page.low = min(page.low, offset)
         page.high = max(page.high, end)
 
-    def _check_traps(self, stop: "ProcessQuiescence") -> None:
+    def _check_traps(self, stop: _Stop) -> None:
         """Leave out traps that could harm somebody as he is now."""
         refusal = None if self._traps is None else self._traps.check(stop, self._changes)
         if refusal is None:
@@ -322,7 +353,7 @@ class Transaction:
                 moves.append((thread, *self._boards[pc]))
                 continue
             leaving = self._hazards.leaving(pc)
-            asleep = is_asleep(self._process.mem, thread) and (leaving or self._hazards.at(pc - len(SYSCALL)))
+            asleep = is_asleep(self._target.mem, thread) and (leaving or self._hazards.at(pc - len(SYSCALL)))
             change = self._hazards.at(pc - len(SYSCALL) if asleep else pc) if leaving is None else leaving[0]
             if leaving is not None:
                 target = self._way_out(*leaving) if asleep else None
@@ -351,7 +382,7 @@ class Transaction:
         target = destination(change, origin, asleep=True) if into is change else None
         return None if target == NOWHERE else target
 
-    def _check_waiting_parents(self, stop: "ProcessQuiescence") -> None:
+    def _check_waiting_parents(self, stop: _Stop) -> None:
         """Leave out changes that a parent waiting in vfork will come back into: it cannot be moved."""
         for parent in stop.waiting:
             change = self._hazards.at(parent.pc)
@@ -359,12 +390,11 @@ class Transaction:
                 detail = f"thread {parent.tid} waits here for a vfork child"
                 self._unapply(change, Refusal(Reason.THREAD_IN_SYSCALL, parent.pc, detail))
 
-    def _check_stacks(self, stop: "ProcessQuiescence") -> None:
+    def _check_stacks(self, stop: _Stop) -> None:
         """Leave out several-instruction jumps into whose JTPR some signal handler will return."""
         if not self._interiors and not self._boards:
             return
-        stacks = Stacks(self._process.mem, stop.mappings)
-        for tid, saved in stacks.all_saved_pcs(stop):
+        for tid, saved in self._saved_pcs.of_all(stop):
             for pc in saved:
                 if pc in self._boards:
                     self._refuse_return(tid, self._boards[pc][0], pc)
@@ -393,7 +423,7 @@ class Transaction:
 
     def _write_pages(self) -> None:
         """Write the changed pages, adjacent ones with one call: the kernel copies page by page."""
-        write_all_at_rest(self._process.mem, map(self._rewritten, self._runs()))
+        write_all_at_rest(self._target.mem, map(self._rewritten, self._runs()))
 
     def _rewritten(self, run: tuple[int, int]) -> tuple[int, bytes, bytes]:
         """Return where adjacent pages change, and the bytes before and after."""

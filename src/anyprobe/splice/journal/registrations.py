@@ -16,7 +16,7 @@ from anyprobe.core.memory import MemoryFault
 from anyprobe.splice.journal.records import FoundJournal, Journal, Record, RecordKind
 
 if TYPE_CHECKING:
-    from anyprobe.target.base import ProcessTarget
+    from anyprobe.target.base import Target
     from anyprobe.target.system.procfs import Mapping
 
 
@@ -24,7 +24,7 @@ class Installed(Protocol):
     """A session's target and journals, as far as they are still its own."""
 
     @property
-    def process(self) -> "ProcessTarget":
+    def process(self) -> "Target":
         """The target."""
         ...
 

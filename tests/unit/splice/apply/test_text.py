@@ -70,6 +70,7 @@ def test_every_other_write_at_an_address_says_what_it_writes():
     found = in_sources(lambda path: [name for name, arguments in calls(path) if name == "write" and arguments == 2])
     counted = {path: Counter(names)["write"] for path, names in found.items() if path.startswith(rooms)}
     counted.pop("target/process/launch.py")  # os.write to a pipe
+    counted.pop("probes/providers/kernel/trials.py")  # os.write to a file
     assert counted == {path: count for path, (count, _) in DATA_WRITES.items()}
 
 

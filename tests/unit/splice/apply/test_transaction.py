@@ -9,11 +9,13 @@ import pytest
 from anyprobe.core.memory import MemoryFault
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import decode_range
+from anyprobe.splice.apply.saved_pcs import FramesOnStacks
 from anyprobe.splice.apply.transaction import Transaction
 from anyprobe.splice.codegen.patch import EmittedPatch
 from anyprobe.splice.function_changes import FunctionChange, LiveSplice
 from anyprobe.splice.journal.records import AT_HANDLER, INTERNAL, Journal, Owner, RecordKind, read_journal
 from anyprobe.splice.plan.splices import PlannedSplice, Strategy, Want, WantKind
+from support.simulated.bare import BareTarget, as_target
 
 LINK, BIAS = 0x1000, 0x3FF000
 TEXT, STACK, JOURNAL = 0x400000, 0x408000, 0x40C000
@@ -55,7 +57,7 @@ class Target:
         return self.threads[-1]
 
     def run(self, *changes):
-        transaction = Transaction(self, changes, self.journal)
+        transaction = Transaction(self, changes, self.journal, FramesOnStacks(self))
         transaction.run(SimpleNamespace(process=self, threads=self.threads, waiting=(), mappings=self.mappings()))
         transaction.finish()
 
@@ -107,7 +109,7 @@ def test_a_patch_may_begin_anywhere(target):
 
 
 def test_the_journal_lists_a_splice_before_its_bytes_change(target):
-    transaction = Transaction(target, [adding(FIRST)], target.journal)
+    transaction = Transaction(target, [adding(FIRST)], target.journal, FramesOnStacks(target))
     assert target.recorded() == {FIRST}
     assert target.read(FIRST, 5) == CODE[:5]
     transaction.run(SimpleNamespace(process=target, threads=[], waiting=(), mappings=[]))
@@ -149,7 +151,7 @@ def test_what_is_refused_in_the_stop_puts_back_what_was_found(target):
     target.run(change)
     target.write(FIRST, CODE)
     removal = FunctionChange(FIRST, removed=change.added)
-    transaction = Transaction(target, [removal, adding(SECOND)], target.journal)
+    transaction = Transaction(target, [removal, adding(SECOND)], target.journal, FramesOnStacks(target))
     transaction.refuse(removal, Refusal(Reason.GONE, FIRST, "gone"))
     transaction.run(SimpleNamespace(process=target, threads=[], waiting=(), mappings=[]))
     transaction.finish()
@@ -184,7 +186,7 @@ def test_foreign_bytes_refuse_the_whole_function_and_no_other(target):
 
 def test_bytes_that_change_between_preparation_and_stop(target):
     change, other = adding(FIRST), adding(SECOND)
-    transaction = Transaction(target, [change, other], target.journal)
+    transaction = Transaction(target, [change, other], target.journal, FramesOnStacks(target))
     target.write(FIRST + 2, b"\xcc")
     target.write(SECOND + 0x40, b"\xcc")
     transaction.run(SimpleNamespace(process=target, threads=[], waiting=(), mappings=[]))
@@ -383,7 +385,7 @@ def test_a_thread_in_the_old_patch_stays_there_and_counts_once(target, pc):
 @pytest.mark.parametrize("page", [FIRST & -4096, SECOND & -4096])
 def test_a_failed_write_undoes_all(target, page):
     before = bytes(target.mem.content[: STACK - TEXT])
-    transaction = Transaction(target, [adding(FIRST), adding(SECOND)], target.journal)
+    transaction = Transaction(target, [adding(FIRST), adding(SECOND)], target.journal, FramesOnStacks(target))
     target.fail_at = page
     with pytest.raises(OSError, match="no"):
         transaction.run(SimpleNamespace(process=target, threads=[], waiting=(), mappings=[]))
@@ -466,3 +468,61 @@ def test_a_springboard_that_a_handler_will_come_back_to_stays(target):
     target.run(removal)
     assert removal.refusal.reason is Reason.SIGNAL_CONTEXT_IN_JTPR
     assert target.read(FIRST + 10, 5) == BOARD
+
+
+# -- what is no process
+
+
+@pytest.fixture
+def bare():
+    """A target of which nothing is known but memory, and tasks with their pcs."""
+    target = BareTarget()
+    target.mem.add(TEXT, 0x4000, "r-xp", "kernel", inode=1)
+    target.mem.add(JOURNAL, 0x1000, "rw-p")
+    for address in (FIRST, SECOND):
+        target.mem.write(address, CODE)
+    return target
+
+
+def change_bare(bare, *changes):
+    target, saved_pcs = as_target(bare)
+    journal = Journal(target.mem, JOURNAL, 0x1000)
+    journal.begin(Owner(bytes(16), 1, 1))
+    transaction = Transaction(target, changes, journal, saved_pcs)
+    transaction.rehearse()
+    with target.stop() as stop:
+        transaction.run(stop)
+    transaction.finish()
+    return {record.address for _, record in read_journal(target.mem, JOURNAL, 0x1000).records}
+
+
+def test_a_target_that_is_no_process_is_spliced_by_the_same_transaction(bare):
+    change = adding(FIRST)
+    assert change_bare(bare, change) == {FIRST}
+    assert bare.mem.read(FIRST, 6) == NEW + CODE[5:]
+    assert change_bare(bare, FunctionChange(FIRST, removed=change.added)) == set()
+    assert bare.mem.read(FIRST, 6) == CODE
+
+
+def test_tasks_of_such_a_target_move_into_patches_or_are_waited_for_like_threads(bare):
+    between, elsewhere = bare.add_task(FIRST + 1), bare.add_task(TEXT)
+    interrupted = bare.add_task(TEXT, returns=[TEXT + 0x300, SECOND + 4])
+    change, other = adding(FIRST), adding(SECOND)
+    assert change_bare(bare, change, other) == {FIRST}
+    assert (between.moved, elsewhere.moved, interrupted.moved) == ([0x500020], [], [])
+    assert change.refusal is None
+    assert other.refusal.reason is Reason.SIGNAL_CONTEXT_IN_JTPR
+    assert bare.mem.read(SECOND, 6) == CODE
+    interrupted.returns = [SECOND + 5]
+    again = adding(SECOND)
+    change_bare(bare, again)
+    assert again.refusal is None
+
+
+def test_a_write_that_fails_in_such_a_target_takes_all_back(bare):
+    between = bare.add_task(FIRST + 1)
+    bare.mem.fail_at = SECOND & -4096
+    with pytest.raises(OSError, match="the test wants"):
+        change_bare(bare, adding(FIRST), adding(SECOND))
+    assert [bare.mem.read(at, 6) for at in (FIRST, SECOND)] == [CODE, CODE]
+    assert between.registers.rip == FIRST + 1

@@ -20,6 +20,7 @@ from anyprobe.splice.apply.live.helper_threads import Deputies
 from anyprobe.splice.apply.live.traps import disturbed, wrong_action
 from anyprobe.splice.apply.live.writes import SEVERAL, Rewrite, Site, sites_of, steps
 from anyprobe.splice.apply.outcomes import give_up
+from anyprobe.splice.apply.saved_pcs import FramesOnStacks
 from anyprobe.splice.apply.staleness import additions, gone
 from anyprobe.splice.apply.text import put_back, write_running
 from anyprobe.splice.apply.transaction import Transaction
@@ -33,6 +34,7 @@ from anyprobe.splice.plan.splices import FunctionPlan, Strategy, Want, WantKind
 from anyprobe.splice.plan.together import all_of
 from anyprobe.splice.regions.access import Access
 from anyprobe.splice.userspace.trap_handler import AMBIGUOUS
+from anyprobe.target.base import ProcessQuiescence
 from anyprobe.target.system import membarrier
 
 if TYPE_CHECKING:
@@ -82,7 +84,7 @@ class LiveArming:
         traps: "Traps",
         proof: Proof,
         *,
-        conclude: Callable[[Transaction, Sequence[Edit]], None],
+        conclude: Callable[[Transaction[ProcessQuiescence], Sequence[Edit]], None],
     ) -> None:
         """Nothing is done to the target yet.
 
@@ -267,7 +269,7 @@ class LiveArming:
             why = Refusal(Reason.NEEDS_STOP, edits[0].state.code.start, "the journal has no room for every int3")
             raise NotNowError(why)
         self._access.touch()
-        transaction = Transaction(process, changes, journal)
+        transaction = Transaction(process, changes, journal, FramesOnStacks(process))
         self._begun = []
         began = ticks_now()
         try:
@@ -299,7 +301,7 @@ class LiveArming:
             for splice in change.added:
                 self._retired.pop(splice.springboard, None)
 
-    def _check(self, transaction: Transaction, edits: Sequence[Edit]) -> None:
+    def _check(self, transaction: Transaction[ProcessQuiescence], edits: Sequence[Edit]) -> None:
         """See once more that the target is what it was."""
         self._process.verify()
         mappings = self._process.mappings()
@@ -309,7 +311,9 @@ class LiveArming:
                 transaction.refuse(edit.change, gone(edit))
         transaction.recheck()
 
-    def _portions(self, transaction: Transaction, sites: dict[Edit, list[Site]]) -> Iterator[list[Rewrite]]:
+    def _portions(
+        self, transaction: Transaction[ProcessQuiescence], sites: dict[Edit, list[Site]]
+    ) -> Iterator[list[Rewrite]]:
         """Yield what is to be written, all sites of a function together."""
         portion: list[Rewrite] = []
         for edit, found in sites.items():
