@@ -46,6 +46,17 @@ UPWARD = {
 }
 """Modules that import what comes after them, and which parts of it; each is to go, none to be added."""
 MOST_IN_A_CIRCLE = 3
+PROTOCOLS_AND_VALUES = {
+    "target.base", "target.remote.batch", "target.remote.frame", "target.remote.saved_frames", "target.system.gateway",
+    "target.system.membarrier", "target.system.pagemap", "target.system.procfs",
+}  # fmt: skip
+"""What ``splice`` may know of ``target``: protocols, layouts, readers of ``/proc``, but no class of targets."""
+PROCESSES_TO_OPEN = {
+    "splice.apply.live.children": {"target.process.process"},
+    "splice.apply.live.helper_threads": {"target.process.urgency", "target.remote.helper_thread"},
+    "splice.apply.recovery.recovery": {"target.process.process"},
+}
+"""Modules that open other processes themselves, and those that a helper thread's maker needs."""
 ATTIC_NAMES = {"utils", "util", "common", "helpers", "helper", "misc"}
 # Reports see snapshots and nothing else; a report that needs more is a report that touches a process.
 REPORTS_MAY_IMPORT = {"anyprobe.data.snapshot", "anyprobe.data.histogram", "anyprobe.data.results"}
@@ -211,6 +222,17 @@ def is_engine(node: ast.expr) -> bool:
     """Return whether an expression is called an engine, as ``engine`` or ``session.engine``."""
     name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
     return name.strip("_") == "engine"
+
+
+def test_splice_knows_targets_by_their_protocols():
+    wrong = [
+        f"{module} imports {other}"
+        for module, imported in graph().items()
+        if module.startswith("splice.")
+        for other in sorted(imported)
+        if other.startswith("target.") and other not in PROTOCOLS_AND_VALUES | PROCESSES_TO_OPEN.get(module, set())
+    ]
+    assert not wrong, "\n".join(wrong)
 
 
 def test_nothing_is_assigned_to_an_engine_from_outside():
