@@ -1,17 +1,14 @@
 """Semaphores of USDT markers: up by one while a session listens, and down exactly once, however it ends."""
 
 import os
-import struct
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 
 import anyprobe
-from anyprobe.binary.objects.elf import ElfFile
-from anyprobe.binary.objects.markers import read_markers
 from support.asked_controller import Controller
 from support.driver import build, started, wait_until
+from support.markers import semaphores, write_semaphore
 from support.plugins import loading
 
 pytestmark = pytest.mark.live
@@ -42,26 +39,6 @@ int plugin_work(int n) {
     return n + 1;
 }
 """
-
-
-def semaphores(pid, path):
-    """Return the values of an object's semaphores in a process, by the names of their markers."""
-    maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
-    base = min(int(line.split("-")[0], 16) for line in maps if line.endswith(str(path)))
-    found = {}
-    with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
-        for marker in read_markers(ElfFile.open(str(path))).found:
-            if marker.semaphore:
-                found[marker.name] = struct.unpack("<H", os.pread(memory.fileno(), 2, base + marker.semaphore))[0]
-    return found
-
-
-def write_semaphore(pid, path, name, value):
-    maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
-    base = min(int(line.split("-")[0], 16) for line in maps if line.endswith(str(path)))
-    at = next(each.semaphore for each in read_markers(ElfFile.open(str(path))).found if each.name == name)
-    with open(f"/proc/{pid}/mem", "r+b", buffering=0) as memory:
-        os.pwrite(memory.fileno(), struct.pack("<H", value), base + at)
 
 
 class Marked:

@@ -24,6 +24,11 @@ Short forms
   libc:malloc+0x1c     the instruction there
   libc:malloc%insn     each instruction; %block, %call
 
+Where a program's author has put markers (USDT)
+
+  usdt:postgresql:query__start    by provider, or module, and name; usdt:*
+  usdt:libjvm/hotspot:gc__begin   in one module; usdt:PATH:PROVIDER:NAME
+
 In the kernel, for all processes
 
   kernel::vfs_read:entry    a function; :return, :0x1c; kernel:nfs:* of a module
