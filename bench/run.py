@@ -1,7 +1,7 @@
 """The benchmarks: raw figures and ratios against other tools in one run.
 
 ``python bench/run.py [--quick] [ROW...]``, a row by its group: shell, attach, entry, timing, disarmed,
-arming, analysis, blocks, python, coverage, data, handlers, kprobes.
+arming, analysis, blocks, python, coverage, data, handlers, kprobes, usdt.
 """
 
 import argparse
@@ -25,6 +25,7 @@ def groups() -> dict[str, object]:
     import kprobe_rows
     import latency
     import per_call
+    import usdt_rows
     import wholesale
 
     return {
@@ -41,6 +42,7 @@ def groups() -> dict[str, object]:
         "data": data_rows.data_rows,
         "handlers": handler_rows.handler_rows,
         "kprobes": kprobe_rows.kprobe_rows,
+        "usdt": usdt_rows.usdt_rows,
     }
 
 

@@ -22,6 +22,14 @@ __attribute__((noinline, noclone, noipa, aligned(64), optimize("no-omit-frame-po
 int leaf4(int x);
 asm(".p2align 6\n.globl leaf4\n.type leaf4,@function\nleaf4: .cfi_startproc\nlea 1(%rdi),%eax\nret\n.cfi_endproc\n.size leaf4,.-leaf4\n.p2align 6\n");
 __attribute__((noinline, noclone, noipa, aligned(64), patchable_function_entry(5))) int nop5(int x) { return x * 5 + 1; }
+/* A function with a USDT marker, bench:marked, of two arguments. */
+__attribute__((noinline, noclone, noipa, aligned(64))) int marked(int x) {
+    int r = x * 3 + 7;
+    asm volatile("990: nop\n.pushsection .note.stapsdt,\"\",\"note\"\n.balign 4\n.4byte 992f-991f, 994f-993f, 3\n"
+                 "991: .asciz \"stapsdt\"\n992: .balign 4\n993: .8byte 990b, 0, 0\n.asciz \"bench\"\n.asciz \"marked\"\n"
+                 ".asciz \"-4@%0 -4@%1\"\n994: .balign 4\n.popsection\n" ::"r"(x), "r"(r));
+    return r ^ r >> 3;
+}
 
 static char function[32];
 static long calls;
@@ -36,6 +44,7 @@ static double now(void) {
 __attribute__((noinline, aligned(64))) static int loop_work(long n, int r) { while (n--) r = work(r); return r; }
 __attribute__((noinline, aligned(64))) static int loop_leaf4(long n, int r) { while (n--) r = leaf4(r); return r; }
 __attribute__((noinline, aligned(64))) static int loop_nop5(long n, int r) { while (n--) r = nop5(r); return r; }
+__attribute__((noinline, aligned(64))) static int loop_marked(long n, int r) { while (n--) r = marked(r); return r; }
 __attribute__((noinline, aligned(64))) static int loop_rdtsc(long n, int r) { while (n--) r += (int)__rdtsc(); return r; }
 
 static void *run(void *argument) {
@@ -43,7 +52,8 @@ static void *run(void *argument) {
     pthread_barrier_wait(&barrier);
     double start = now();
     int r = !strcmp(function, "work") ? loop_work(calls, 1) : !strcmp(function, "leaf4") ? loop_leaf4(calls, 1)
-          : !strcmp(function, "nop5") ? loop_nop5(calls, 1) : loop_rdtsc(calls, 1);
+          : !strcmp(function, "nop5") ? loop_nop5(calls, 1)
+          : !strcmp(function, "marked") ? loop_marked(calls, 1) : loop_rdtsc(calls, 1);
     cost[index] = (now() - start) / (double)calls;
     return (void *)(long)r;
 }
