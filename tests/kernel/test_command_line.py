@@ -162,6 +162,76 @@ def test_an_ordinary_user_is_told_in_one_line(capsys):
     assert "CAP_BPF" in line
 
 
+SIZE, WRITES = 777, 300
+WRITER = ["--", "dd", "if=/dev/zero", "of=/dev/null", f"bs={SIZE}", f"count={WRITES}", "status=none"]
+
+
+def test_values_have_a_distribution_by_key(document):
+    found = document("hist", "kernel::vfs_write", "--of", "count", "--by", "comm", "--when", f"count=={SIZE}", *WRITER)
+    (cell,) = found["aggregations"]["count"]
+    assert (cell["key"], cell["count"], cell["sum"]) == (["dd"], WRITES, SIZE * WRITES)
+
+
+def test_hits_are_counted_under_a_condition(document):
+    specs = ["kernel::vfs_write", "fexit:vfs_write", "rawtracepoint:sys_enter"]
+    found = document("count", *specs[:2], "--when", "retval==777", *WRITER)
+    assert [(each["kind"], each["hits"]) for each in found["sites"]] == [("return", WRITES)] * 2
+    found = document("count", *specs[::2], "--when", "comm=='dd'", *WRITER)
+    assert all(each["hits"] >= WRITES for each in found["sites"])
+
+
+def test_calls_are_timed(document):
+    (timed,) = document("time", "kernel::vfs_write", "--when", f"count=={SIZE}", *WRITER)["functions"]
+    assert timed["count"] == WRITES
+    assert timed["sum_ns"] >= WRITES * timed["min_ns"] > 0
+    (timed,) = document("time", "kernel::vfs_write", *WRITER)["functions"]
+    assert timed["count"] >= WRITES
+    assert timed["spec"] == "kernel:vmlinux:vfs_write:entry"
+
+
+def test_hits_are_traced_with_parameters_results_and_members(capsys):
+    name = "cstr(file.f_path.dentry.d_name.name, 16)"
+    arguments = ["kernel::vfs_write", "--when", f"count == {SIZE}", "--print", f"size=count, name={name}, retval"]
+    assert main(["trace", *arguments, "--json", *WRITER]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines() if line.startswith("{")]
+    assert len(lines) == WRITES
+    assert {(each["size"], each["name"], each["retval"]) for each in lines} == {(SIZE, "null", SIZE)}
+    assert {each["spec"] for each in lines} == {"kernel:vmlinux:vfs_write:return"}
+    assert len({each["pid"] for each in lines}) == 1
+    assert [each["ts_ns"] for each in lines] == sorted(each["ts_ns"] for each in lines)
+
+
+def test_system_calls_have_their_parameters_by_name(document, capsys):
+    when = f"count=={SIZE}andretval>0".replace("and", " and ")
+    assert main(["trace", "syscall::write", "--when", when, "-c", "5", "--json", *WRITER]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines() if line.startswith("{")]
+    assert len(lines) == 5
+    assert all(each["args"]["fd"] == 1 and each["args"]["count"] == each["retval"] == SIZE for each in lines)
+    found = document("hist", "syscall::write", "--of", "count", "--by", "fd", "--when", f"count=={SIZE}", *WRITER)
+    (cell,) = found["aggregations"]["count"]
+    assert (cell["key"], cell["count"]) == ([1], WRITES)
+
+
+def test_script_has_a_session_on_the_kernel(tmp_path, document):
+    file = tmp_path / "sizes.py"
+    file.write_text(f"""
+from anyprobe import Sum, emit, session
+
+written = Sum("written", by=("comm",))
+
+
+@session.entry("kernel::vfs_write", when=lambda ctx, count: count == {SIZE})
+def entered(ctx, count):
+    written.add(count, key=(ctx.comm,))
+    if ctx.comm == "dd":
+        emit("seen", size=count)
+""")
+    found = document("script", str(file), "--kernel", *WRITER)
+    (cell,) = found["aggregations"]["written"]
+    assert (cell["key"], cell["sum"]) == (["dd"], SIZE * WRITES)
+    assert len(found["records"]["seen"]) == WRITES
+
+
 def test_what_is_listed_is_possible(capsys, session):
     assert main(["list", "kernel::vfs_read", "kernel::vfs_read%return", "syscall::getppid", "--json"]) == 0
     sites = json.loads(capsys.readouterr().out)["sites"]
@@ -178,13 +248,14 @@ def test_names_of_arguments_are_listed(capsys):
     assert main(["list", "syscall::openat", "tracepoint:sched:sched_switch"]) == 0
     _, call, event, _ = capsys.readouterr().out.splitlines()
     assert call.endswith("(dfd: int, filename: const char *, flags: int, mode: umode_t) -> long")
-    assert "raw_tp tracepoint  (prev_comm: char[16], prev_pid: pid_t, prev_prio: int" in event
+    assert event.split("sched_switch")[1].split()[:2] == ["raw_tp", "tracepoint"]
+    assert "(prev_comm: char[16], prev_pid: pid_t, prev_prio: int" in event
 
 
 def test_instructions_and_the_blacklist_are_listed(capsys):
     name = next(each[2] for each in tracefs.blacklist() if each[2] == "do_int3" or each[2].startswith("exc_"))
     specs = [f"kernel::{FUNCTION}+{offset}" for offset in range(4, 12)]
-    assert main(["list", f"kernel::{name}", *specs, "--json"]) == 0
+    assert main(["list", f"kprobe:{name}", *specs, "--json"]) == 0
     blacklisted, *inside = json.loads(capsys.readouterr().out)["sites"]
     assert blacklisted["refusal"]["reason"] == "kprobe-blacklisted"
     assert {each["strategy"] for each in inside} >= {"kprobe", None}

@@ -1,5 +1,6 @@
 """Probes in the machine's own kernel, by whatever it permits: tracepoints nearly always, functions not on all."""
 
+import json
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import pytest
 
 import anyprobe
 from anyprobe import Count, Map, Sum, i64, ptr
+from anyprobe.cli import main
 from anyprobe.target.kernel import bpf, perf, programs
 
 CALL, NUMBER = "sched_get_priority_min", 147
@@ -250,3 +252,51 @@ def test_timers_and_page_faults():
         assert faults.hits + faults.nmissed > 100
         assert ticks.hits > 3
         assert ticks.notes
+
+
+@pytest.fixture
+def document(compiled, tmp_path):
+    """Run a command on the kernel and on the program that makes system calls; return its document."""
+    program = compiled("system_calls.c", "-pthread")
+
+    def run(*arguments):
+        file = tmp_path / "document"
+        command = ["--", str(program), str(NUMBER), str(COUNT), str(THREADS)]
+        assert main([*arguments, "--json", "--quiet", "-o", str(file), *command]) == 0
+        return json.loads(file.read_text())
+
+    return run
+
+
+def test_command_line_counts_under_a_condition(document):
+    found = document("count", "rawtracepoint:sys_enter", "--when", f"arg1 == {NUMBER}")
+    assert found["target"] == {"kernel": os.uname().release}
+    assert [(each["hits"], each["strategy"]) for each in found["sites"]] == [(COUNT * THREADS, "raw_tp")]
+
+
+def test_command_line_shows_a_distribution_by_key(document):
+    found = document("hist", "rawtracepoint:sys_enter", "--of", "arg1", "--by", "comm", "--when", f"arg1 == {NUMBER}")
+    (cell,) = found["aggregations"]["arg1"]
+    assert cell["key"] == ["system_calls"]
+    assert (cell["count"], cell["min"], cell["max"]) == (COUNT * THREADS, NUMBER, NUMBER)
+
+
+def test_command_line_traces(capsys, compiled):
+    program = ["--", str(compiled("system_calls.c", "-pthread")), str(NUMBER), "5", "1"]
+    assert main(["trace", "rawtracepoint:sys_enter", "--when", f"arg1 == {NUMBER}", "--json", *program]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines() if line.startswith("{")]
+    assert [(each["spec"], each["args"][1]) for each in lines] == [("rawtracepoint:sys_enter", NUMBER)] * 5
+    assert [each["ts_ns"] for each in lines] == sorted(each["ts_ns"] for each in lines)
+
+
+def test_command_line_runs_a_script(document, tmp_path):
+    file = tmp_path / "script.py"
+    file.write_text(
+        "from anyprobe import Count, session, u64\n"
+        "made = Count('made', by=('thread',))\n"
+        f"@session.entry('rawtracepoint:sys_enter', when=lambda ctx, regs, number: number == {NUMBER})\n"
+        "def entered(ctx, regs: u64, number: u64):\n"
+        "    made.add(key=(ctx.tid,))\n"
+    )
+    found = document("script", str(file), "--kernel")
+    assert sorted(each["count"] for each in found["aggregations"]["made"]) == [COUNT] * THREADS

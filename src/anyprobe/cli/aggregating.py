@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from anyprobe.cli.expressions import Expression
-from anyprobe.cli.handlerplaces import HandlerMaker, place_for
-from anyprobe.cli.handlertext import PARAMETERS, HandlerText, check_names, uses_returns
+from anyprobe.cli.handlerplaces import HandlerMaker, place_in
+from anyprobe.cli.handlertext import HandlerText, check_names, uses_returns
 from anyprobe.cli.knownfunctions import knowledge_of
 
 if TYPE_CHECKING:
@@ -38,19 +38,16 @@ class Counting:
     def _expressions(self) -> list[Expression]:
         return [each for each in (self.of, *self.by, self.when) if each is not None]
 
-    def arm(self, measured: "Measured", specs: Sequence[str]) -> None:
+    def arm(self, session: "Measured", specs: Sequence[str]) -> None:
         """Place the handlers of all specs in one session; they share an aggregation."""
-        from anyprobe.cli.targets import on_process
         from anyprobe.data.aggregations import Count
 
-        session = on_process(measured, "values")
         expressions = self._expressions
         knowledge = [knowledge_of(session, spec) for spec in specs]
         for each in knowledge:
             check_names(expressions, each.names, each.reason)
         places = [
-            place_for(spec, expressions, (*PARAMETERS, *known.names))
-            for spec, known in zip(specs, knowledge, strict=True)
+            place_in(session, spec, expressions, known.names) for spec, known in zip(specs, knowledge, strict=True)
         ]
         things = {"values": self._aggregation()}
         if uses_returns(expressions):

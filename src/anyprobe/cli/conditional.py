@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from anyprobe.cli.targets import Measured
     from anyprobe.data.results import CellValue
     from anyprobe.data.snapshot import FunctionTiming, SiteResult, Snapshot
-    from anyprobe.probes.session import Session
+
+    Cells = dict[tuple[int, int], CellValue]
 
 CAPACITY = 1 << 14
 """Places that hits are counted of apart from each other."""
@@ -31,6 +32,9 @@ class _Conditional(ABC):
     pending: bool = False
     """Whether specs follow what is loaded later."""
     _things: dict[str, Any] = field(default_factory=dict)
+    _numbers: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
+    """Of places in the kernel, by which their hits are counted: address and handler's number, by spec and address."""
+    _last_number: int = 0
     also: ClassVar[tuple[str, ...]] = ()
     """Names that are wanted besides those in the condition."""
 
@@ -45,40 +49,59 @@ class _Conditional(ABC):
 
         return cls(parse_one("--when", text))
 
-    def arm(self, measured: "Measured", specs: Sequence[str]) -> None:
+    def arm(self, session: "Measured", specs: Sequence[str]) -> None:
         """Place what counts."""
         if self.when is None:
-            self._plainly(measured, specs)
+            self._plainly(session, specs)
             return
-        from anyprobe.cli.targets import on_process
-
-        session = on_process(measured, "hits under a condition")
         from anyprobe.cli.expressions import parse_one
-        from anyprobe.cli.handlerplaces import place_for
-        from anyprobe.cli.handlertext import PARAMETERS, check_names
+        from anyprobe.cli.handlerplaces import one_by_one, place_in
+        from anyprobe.cli.handlertext import check_names
         from anyprobe.cli.knownfunctions import knowledge_of
 
         self._things = self._things or self._made()
         wanted = (self.when, *(parse_one("--when", name) for name in self.also))
+        specs = one_by_one(session, specs)
         known = [knowledge_of(session, spec) for spec in specs]
         for each in known:
             check_names(wanted, each.names, each.reason)
-        places = [place_for(spec, wanted, (*PARAMETERS, *each.names)) for spec, each in zip(specs, known, strict=True)]
+        places = [place_in(session, spec, wanted, each.names) for spec, each in zip(specs, known, strict=True)]
         for place, each in zip(places, known, strict=True):
-            self._put(session, place, each, wanted)
+            self._put(session, place, each, wanted, self._number_of(session, place))
+
+    def _number_of(self, session: "Measured", place: "HandlerPlace") -> int:
+        """Return the number by which the hits of a place are counted apart from those of others at its addresses.
+
+        In a program no two have one address; in the kernel both ends of a function have, and each mechanism.
+        """
+        if not place.in_kernel:
+            return 0
+        from anyprobe.cli.targets import in_the_kernel
+        from anyprobe.probes.providers.kernel.specs import parse
+
+        self._last_number += 1
+        for site in in_the_kernel(session).resolve(parse(place.spec)):
+            address = site.address if place.has_address else 0
+            self._numbers.setdefault((site.spec, site.address), (address, self._last_number))
+        return self._last_number
 
     def _put(
-        self, session: "Session", place: "HandlerPlace", known: "Knowledge", wanted: "tuple[Expression, ...]"
+        self,
+        session: "Measured",
+        place: "HandlerPlace",
+        known: "Knowledge",
+        wanted: "tuple[Expression, ...]",
+        number: int,
     ) -> None:
         from anyprobe.cli.handlerplaces import HandlerMaker
         from anyprobe.cli.handlertext import uses_returns
 
         def write(text: "HandlerText", shown: Sequence[str], returns: bool) -> None:  # noqa: ARG001 - a Write
             if uses_returns(wanted):
-                text.add_condition_of_calls(self.when, "tails.add(key=(u64(ctx.func),))")
+                text.add_condition_of_calls(self.when, f"tails.add(key=(u64(ctx.func), {number}))")
             else:
                 text.add_condition(self.when)
-            text.add(self._line(place))
+            text.add(self._line(place, number))
 
         HandlerMaker(place, wanted, known, write, self._things, retval=self._result(known)).put(session)
 
@@ -96,8 +119,26 @@ class _Conditional(ABC):
         lost = {each.name: {"no room": each.dropped} for each in snapshot.aggregations if each.dropped}
         others = tuple(each for each in snapshot.aggregations if each.name not in _NAMES)
         found = replace(snapshot, aggregations=others, dropped={**snapshot.dropped, **lost})
-        by_address = {name: {int(key[0]): cell for key, cell in entries.items()} for name, entries in counted.items()}
-        return self._results(found, by_address)
+        by_place = {
+            name: {(int(key[0]), int(key[1])): cell for key, cell in entries.items()}
+            for name, entries in counted.items()
+        }
+        return self._results(found, by_place)
+
+    def _asked(self, sites: "Sequence[SiteResult]") -> "list[SiteResult]":
+        """Return the sites that were asked for: of calls, their beginnings."""
+        entered = {(each.module, each.function) for each in sites if each.kind == "entry"}
+        return [
+            each
+            for each in sites
+            if each.kind != "return"
+            or (each.module, each.function) not in entered
+            or (each.spec, each.address) in self._numbers
+        ]
+
+    def _place_of(self, site: "SiteResult") -> "tuple[int, int]":
+        """Return by which a site's hits are counted."""
+        return self._numbers.get((site.spec, site.address), (site.address, 0))
 
     @abstractmethod
     def _plainly(self, session: "Measured", specs: Sequence[str]) -> None:
@@ -108,12 +149,12 @@ class _Conditional(ABC):
         """Return the aggregations by their names in the handler."""
 
     @abstractmethod
-    def _line(self, place: "HandlerPlace") -> str:
+    def _line(self, place: "HandlerPlace", number: int) -> str:
         """Return what the handler does where the condition holds."""
 
     @abstractmethod
-    def _results(self, snapshot: "Snapshot", counted: "dict[str, dict[int, CellValue]]") -> "Snapshot":
-        """Return the results, from what was counted by address."""
+    def _results(self, snapshot: "Snapshot", counted: "dict[str, Cells]") -> "Snapshot":
+        """Return the results, from what was counted by place."""
 
 
 class Counts(_Conditional):
@@ -131,22 +172,19 @@ class Counts(_Conditional):
         from anyprobe.data.aggregations import Count
 
         return {
-            "counted": Count(_COUNTED, by=("address",), capacity=CAPACITY),
-            "tails": Count(_TAILS, by=("address",), capacity=CAPACITY),
+            "counted": Count(_COUNTED, by=("address", "number"), capacity=CAPACITY),
+            "tails": Count(_TAILS, by=("address", "number"), capacity=CAPACITY),
         }
 
-    def _line(self, place: "HandlerPlace") -> str:
-        from anyprobe.cli.handlerplaces import Ends
+    def _line(self, place: "HandlerPlace", number: int) -> str:
+        return f"    counted.add(key=(u64({place.address}), {number}))"
 
-        where = "ctx.func" if place.ends is Ends.CALL else "ctx.ip"
-        return f"    counted.add(key=(u64({where}),))"
-
-    def _results(self, snapshot: "Snapshot", counted: "dict[str, dict[int, CellValue]]") -> "Snapshot":
+    def _results(self, snapshot: "Snapshot", counted: "dict[str, Cells]") -> "Snapshot":
         from anyprobe.cli.handlertext import uses_returns
 
         found = counted.get(_COUNTED, {})
-        hits = {address: cell.count for address, cell in found.items()}
-        sites = [replace(each, hits=hits.get(each.address, 0)) for each in _asked(snapshot.sites)]
+        hits = {place: cell.count for place, cell in found.items()}
+        sites = [replace(each, hits=hits.get(self._place_of(each), 0)) for each in self._asked(snapshot.sites)]
         tails = sum(cell.count for cell in counted.get(_TAILS, {}).values())
         of_returns = self.when is not None and uses_returns([self.when])
         return replace(snapshot, sites=tuple(sites), tail_exits=tails if of_returns else None)
@@ -160,43 +198,37 @@ class Times(_Conditional):
     def _plainly(self, session: "Measured", specs: Sequence[str]) -> None:
         from anyprobe.cli.targets import on_process
 
-        timed = on_process(session, "times")
         if self.pending:
-            timed.time(*specs, follow=True)
+            on_process(session, "what is loaded later").time(*specs, follow=True)
         else:
-            timed.time(*specs)
+            session.time(*specs)
 
     def _made(self) -> dict[str, Any]:
         from anyprobe.data.aggregations import Count, Hist
 
         return {
-            "timed": Hist(_TIMED, by=("address",), capacity=1 << 10),
-            "tails": Count(_TAILS, by=("address",), capacity=CAPACITY),
+            "timed": Hist(_TIMED, by=("address", "number"), capacity=1 << 10),
+            "tails": Count(_TAILS, by=("address", "number"), capacity=CAPACITY),
         }
 
-    def _line(self, place: "HandlerPlace") -> str:  # noqa: ARG002 - it is always both ends of a call
-        return "    timed.add(latency_ns, key=(u64(ctx.func),))"
+    def _line(self, place: "HandlerPlace", number: int) -> str:  # noqa: ARG002 - it is always both ends of a call
+        return f"    timed.add(latency_ns, key=(u64(ctx.func), {number}))"
 
     def _result(self, known: "Knowledge") -> object:
         from anyprobe.handlers.types.annotations import u64
 
         return None if known.has_result and self.when is not None and self.when.uses("retval") else u64
 
-    def _results(self, snapshot: "Snapshot", counted: "dict[str, dict[int, CellValue]]") -> "Snapshot":
+    def _results(self, snapshot: "Snapshot", counted: "dict[str, Cells]") -> "Snapshot":
         timed, tails = counted.get(_TIMED, {}), counted.get(_TAILS, {})
-        entries = _asked(snapshot.sites)
-        functions = [_timing(each, timed.get(each.address), tails.get(each.address)) for each in entries]
+        entries = self._asked(snapshot.sites)
+        places = [(each, self._place_of(each)) for each in entries]
+        functions = [_timing(each, timed.get(place), tails.get(place)) for each, place in places]
         sites = [
             replace(each, hits=function.count + function.tail_exits)
             for each, function in zip(entries, functions, strict=True)
         ]
         return replace(snapshot, sites=tuple(sites), functions=tuple(functions))
-
-
-def _asked(sites: "Sequence[SiteResult]") -> "list[SiteResult]":
-    """Return the sites that were asked for: of calls, their beginnings."""
-    entered = {(each.module, each.function) for each in sites if each.kind == "entry"}
-    return [each for each in sites if each.kind != "return" or (each.module, each.function) not in entered]
 
 
 def _timing(site: "SiteResult", cell: "CellValue | None", tails: "CellValue | None") -> "FunctionTiming":

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 from anyprobe.cli.expressions import Expression
 from anyprobe.cli.handlertext import OF_RETURNS, PARAMETERS, HandlerText, context_lines
 from anyprobe.cli.knownfunctions import Knowledge, Received, received
+from anyprobe.cli.targets import KERNEL, in_the_kernel, on_process
 
 if TYPE_CHECKING:
-    from anyprobe.probes.session import Session
+    from anyprobe.cli.targets import Measured
 
 CALL_WORDS = 8
 """Words that can be kept from a call's entry to its return."""
@@ -21,6 +22,12 @@ LATENCY = (
     "        latency_ns = None",
 )
 """Lines for how long a call took: missing where that is not known."""
+KERNEL_LATENCY = (
+    "    began = ctx.data.began",
+    "    if began is None:",  # its beginning was not seen
+    "        return",
+    "    latency_ns = ctx.now - began",
+)
 Write = Callable[[HandlerText, Sequence[str], bool], None]
 """Writes what a handler does, given the names of parameters to show, and whether it has ``retval``."""
 
@@ -40,6 +47,16 @@ class HandlerPlace:
 
     spec: str
     ends: Ends
+    in_kernel: bool = False
+    has_address: bool = True
+
+    @property
+    def address(self) -> str:
+        """The expression for where it is: of calls, the function; 0 where that is not known."""
+        if not self.has_address:
+            return "0"
+        at_function = self.ends is Ends.CALL or (self.in_kernel and self.ends is Ends.RETURN)
+        return "ctx.func" if at_function else "ctx.ip"
 
     @property
     def returns(self) -> bool:
@@ -52,8 +69,56 @@ class HandlerPlace:
         return self.ends in {Ends.ENTRY, Ends.CALL}
 
 
+def place_in(session: "Measured", text: str, expressions: Sequence[Expression], known: Sequence[str]) -> HandlerPlace:
+    """Return where a handler has to run to know what expressions need; ``known`` are the names of parameters."""
+    of_entry = (*PARAMETERS, *known)
+    if session.pid == KERNEL:
+        return _place_in_kernel(text, expressions, of_entry)
+    return place_for(text, expressions, of_entry)
+
+
+def one_by_one(session: "Measured", specs: Sequence[str]) -> list[str]:
+    """Return specs, in the kernel those of what is no function one by one: of its hits no address is known."""
+    if session.pid != KERNEL:
+        return list(specs)
+    from anyprobe.probes.providers.kernel.specs import parse
+
+    found: list[str] = []
+    for text in specs:
+        spec = parse(text)
+        found += [text] if spec.is_function else [site.spec for site in in_the_kernel(session).resolve(spec)]
+    return list(dict.fromkeys(found))
+
+
+def _place_in_kernel(text: str, expressions: Sequence[Expression], of_entry: Sequence[str]) -> HandlerPlace:
+    from anyprobe.probes.providers.kernel.specs import parse
+
+    spec = parse(text)
+    of_both = [name for name in of_entry if any(each.uses(name) for each in expressions)]
+    of_returns = [name for name in OF_RETURNS if any(each.uses(name) for each in expressions)]
+    if not spec.has_return and of_returns:
+        instead = "syscall::NAME:return, kernel::NAME:return"
+        _refuse(expressions, of_returns, f"there is no return ({text})", instead)
+    if spec.name == "offset":
+        _refuse(expressions, [*of_both, *of_returns], f"{{}} is not known at an instruction ({text})", "ctx.regs.rdi")
+        return HandlerPlace(text, Ends.INSIDE, in_kernel=True)
+    if "latency_ns" in of_returns or (of_both and (of_returns or spec.name == "return")):
+        return HandlerPlace(spec.end("entry"), Ends.CALL, in_kernel=True, has_address=spec.is_function)
+    if of_returns or spec.name == "return":
+        return HandlerPlace(spec.end("return"), Ends.RETURN, in_kernel=True, has_address=spec.is_function)
+    return HandlerPlace(text, Ends.ENTRY, in_kernel=True, has_address=spec.is_function)
+
+
+def _refuse(expressions: Sequence[Expression], names: Sequence[str], message: str, instead: str) -> None:
+    """Complain about the first use of one of some names."""
+    for each in expressions:
+        for name, line, column in each.names:
+            if name in names:
+                raise each.error(line, column, message.format(name), instead)
+
+
 def place_for(text: str, expressions: Sequence[Expression], of_entry: Sequence[str] = PARAMETERS) -> HandlerPlace:
-    """Return where a handler has to run to know what expressions need; ``of_entry`` are the names of parameters."""
+    """Return where a handler in a program has to run; ``of_entry`` are the names of parameters."""
     from anyprobe.probes.specs.spec import parse
 
     spec = parse(text)
@@ -71,11 +136,8 @@ def place_for(text: str, expressions: Sequence[Expression], of_entry: Sequence[s
             return HandlerPlace(plain, Ends.CALL)
         case "return":
             return HandlerPlace(plain.removesuffix("entry") + "return" if is_line else text, Ends.RETURN)
-    for each in expressions:
-        for name, line, column in each.names:
-            if name in (*of_entry, *OF_RETURNS):
-                message = f"{name} is not known at an instruction ({text})"
-                raise each.error(line, column, message, "ctx.regs.rdi or another register")
+    unknown = (*of_entry, *OF_RETURNS)
+    _refuse(expressions, unknown, f"{{}} is not known at an instruction ({text})", "ctx.regs.rdi or another register")
     return HandlerPlace(text, Ends.INSIDE)
 
 
@@ -102,41 +164,46 @@ class HandlerMaker:
     retval: Any = None
     """The type of the result, if it is not to be what debug information says."""
 
-    def put(self, session: "Session") -> Received:
+    def put(self, session: "Measured") -> Received:
         """Compile and place it; return which parameters it shows."""
         place = self.place
         self.knowledge.check_result(self.expressions if place.returns else ())
         wanted = received(self.knowledge, self.expressions, self.shown if place.has_parameters else 0)
         if place.ends is Ends.CALL:
             return self._put_call(session, wanted)
-        text = HandlerText()
+        text = HandlerText(place.in_kernel)
         at_entry = place.ends is Ends.ENTRY
         text.add(f"def handler({', '.join(['ctx', *(wanted.declared if at_entry else ())])}):")
-        text.add(*(wanted.lines if at_entry else ()), *context_lines(self.expressions, self.knowledge.names))
+        text.add(*((*wanted.first, *wanted.lines) if at_entry else ()))
+        text.add(*context_lines(self.expressions, self.knowledge.names))
         has_result = place.returns and self.knowledge.has_result
         text.add(*["    retval = ctx.retval"] * has_result)
         self.write(text, wanted.shown if at_entry else (), has_result)
         given = {Ends.ENTRY: session.entry, Ends.RETURN: session.ret, Ends.INSIDE: session.at}[place.ends]
         with text.pointing():
-            given(place.spec)(text.function("handler", self.things))
+            given(place.spec)(text.function("handler", {**self.things, **wanted.kinds}))
         return wanted
 
-    def _put_call(self, session: "Session", wanted: Received) -> Received:
+    def _put_call(self, session: "Measured", wanted: Received) -> Received:
         """Place a pair of handlers: the entry's keeps what the return's uses."""
         from anyprobe.handlers.types.annotations import u64
 
         timed = any(each.uses("latency_ns") for each in self.expressions)
         wanted = wanted.kept(CALL_WORDS - timed, self.expressions)
-        entry, leaving = HandlerText(), HandlerText()
-        entry.add(f"def handler({', '.join(['ctx', *wanted.declared])}):", "    pass")
+        in_kernel = self.place.in_kernel
+        entry, leaving = HandlerText(in_kernel), HandlerText(in_kernel)
+        entry.add(f"def handler({', '.join(['ctx', *wanted.declared])}):", "    pass", *wanted.first)
         entry.add(*(f"    ctx.data.{name} = {name}" for name in wanted.names))
-        entry.add(*["    ctx.data.began = ctx.now"] * timed)
+        entry.add(*["    ctx.data.began = ctx.now"] * (timed or in_kernel))
         leaving.add("def handler(ctx):", *["    retval = ctx.retval"] * self.knowledge.has_result)
-        leaving.add(*LATENCY * timed)
+        leaving.add(*(KERNEL_LATENCY if in_kernel else LATENCY * timed))
         leaving.add(*wanted.loads, *wanted.lines, *context_lines(self.expressions, self.knowledge.names))
         self.write(leaving, wanted.loaded, self.knowledge.has_result)
         with leaving.pointing():
-            ends = entry.function("handler"), leaving.function("handler", {**self.things, **wanted.kinds})
+            ends = entry.function("handler", wanted.kinds), leaving.function("handler", {**self.things, **wanted.kinds})
+            if in_kernel:
+                in_the_kernel(session).call(self.place.spec, retval=self.retval)(ends[0]).ret(ends[1])
+                return wanted
             retval = self.retval or (None if self.knowledge.has_result else u64)  # tells at least whether it returns
-            session.handling.place_call([self.place.spec], *ends, retval=retval)
+            on_process(session).handling.place_call([self.place.spec], *ends, retval=retval)
         return wanted

@@ -18,6 +18,8 @@ PARAMETERS = tuple(f"arg{index}" for index in range(10))
 """Names of parameters of which nothing is known but their position."""
 CONTEXT = ("tid", "pid", "cpu", "ip", "caller", "comm", "now", "errno")
 """Attributes of ``ctx`` that have a name of their own in expressions."""
+IN_KERNEL = ("uid", "gid", "cgroup")
+"""Those that handlers in the kernel alone have."""
 OF_RETURNS = ("retval", "latency_ns")
 """What only returns know."""
 FUNCTIONS = ("abs", "min", "max", "len", "bool", "float")
@@ -29,6 +31,8 @@ _numbers = itertools.count(1)
 class HandlerText:
     """A function that is being written."""
 
+    in_kernel: bool = False
+    """Where no call ends by a jump to another function: it has ended when control is back at the caller."""
     lines: list[str] = field(default_factory=list)
     origins: dict[int, tuple[Expression, int]] = field(default_factory=dict)
     """What the lines of expressions are, by number: which expression, and which line of it."""
@@ -57,6 +61,9 @@ class HandlerText:
 
         ``tails`` is what is done there, before the handler ends: unless the condition can be told not to hold.
         """
+        if self.in_kernel:
+            self.add_condition(expression)
+            return
         of_returns = uses_returns([] if expression is None else [expression])
         if not of_returns:
             self.add_condition(expression)
@@ -101,7 +108,7 @@ def check_names(expressions: Iterable[Expression], known: Iterable[str] = (), re
     """Complain about the first name that means nothing; ``reason``: why there are no ``known`` parameters."""
     import difflib
 
-    allowed = {*PARAMETERS, *CONTEXT, *OF_RETURNS, *FUNCTIONS, *_TYPES, *known, "ctx"}
+    allowed = {*PARAMETERS, *CONTEXT, *IN_KERNEL, *OF_RETURNS, *FUNCTIONS, *_TYPES, *known, "ctx"}
     expressions = list(expressions)
     for expression in expressions:
         for name, line, column in expression.names:
@@ -117,4 +124,4 @@ def context_lines(expressions: Iterable[Expression], parameters: Iterable[str] =
     expressions = list(expressions)
     used = {name for each in expressions for name, _, _ in each.names}
     used -= {*parameters, *(name for each in expressions for name in each.called)}
-    return [f"    {name} = ctx.{name}" for name in CONTEXT if name in used]
+    return [f"    {name} = ctx.{name}" for name in (*CONTEXT, *IN_KERNEL) if name in used]

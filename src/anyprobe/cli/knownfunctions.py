@@ -6,16 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 from anyprobe.cli.expressions import Expression
 from anyprobe.cli.handlertext import OF_RETURNS, PARAMETERS
+from anyprobe.cli.targets import KERNEL, in_the_kernel, on_process
 from anyprobe.core.errors import SpecError, UnsupportedTarget, UsageError
 
 if TYPE_CHECKING:
+    from anyprobe.cli.targets import Measured
     from anyprobe.handlers.types.calling_convention import Prototype
-    from anyprobe.probes.session import Session
+    from anyprobe.probes.providers.kernel.session import KernelSession
 
 FUNCTIONS_LIMIT = 8
 """Functions whose prototypes are compared for one spec; where it means more, nothing is known of them."""
 REGISTERS = 6
 """Parameters that are in registers."""
+SAVED = (14, 13, 12, 7, 9, 8)
+"""The words of ``struct pt_regs`` with the parameters of a system call: rdi, rsi, rdx, r10, r8, r9."""
 _KEPT = "kept_"
 _MINUS_ONE = (-1, 0xFFFFFFFF, (1 << 64) - 1)
 """As an int, too, whose register may have anything above it."""
@@ -35,6 +39,10 @@ class Knowledge:
     reason: str = ""
     otherwise: bool = False
     """Whether it is known that parameters are not where positions say."""
+    most: int | None = None
+    """How many parameters there are, where that is known of what has no names."""
+    saved: "tuple[int, ...] | None" = None
+    """Of a system call in the kernel: the words of its parameters in the registers that it is passed a pointer to."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -72,15 +80,18 @@ class Knowledge:
                 raise each.error(line, column, f"{self.prototype.function} returns {result}", "latency_ns")
 
 
-def knowledge_of(session: "Session", spec: str) -> Knowledge:
-    """Return what debug information says of the functions of a spec."""
+def knowledge_of(session: "Measured", spec: str) -> Knowledge:
+    """Return what debug information, or the kernel, says of the functions of a spec."""
+    if session.pid == KERNEL:
+        return _known_in_kernel(in_the_kernel(session), spec)
     from anyprobe.handlers.types.calling_convention import PassedOtherwise
 
+    process = on_process(session)
     try:
-        sites, _ = session.resolve(spec)
+        sites, _ = process.resolve(spec)
         if len({site.function.start for site in sites if site.marker is None}) > FUNCTIONS_LIMIT:
             return Knowledge(None, f"{spec} means many functions")
-        prototype = session.handling.prototypes.known((spec,))()
+        prototype = process.handling.prototypes.known((spec,))()
         if prototype.is_marker:
             return Knowledge(prototype)
         _ = prototype.places
@@ -88,11 +99,43 @@ def knowledge_of(session: "Session", spec: str) -> Knowledge:
         return Knowledge(None, f"{spec}: {error.message}")  # if that is for lack of libraries only, they come later
     except UnsupportedTarget as error:
         return Knowledge(None, str(error), otherwise=isinstance(error, PassedOtherwise))
-    names = [name for name, _ in prototype.parameters]
+    return _usable(Knowledge(prototype))
+
+
+def _usable(known: Knowledge) -> Knowledge:
+    """Return what is known if the names can be those of a handler's parameters."""
+    names = known.names
     odd = {"ctx", *PARAMETERS, *OF_RETURNS} & set(names)
     if odd or len(set(names)) < len(names) or not all(name.isidentifier() for name in names):
         return Knowledge(None, f"the names of its parameters are not usable: {', '.join(names)}")
-    return Knowledge(prototype)
+    return known
+
+
+def _known_in_kernel(session: "KernelSession", text: str) -> Knowledge:
+    from anyprobe.probes.providers.kernel.specs import Provider, parse
+
+    spec = parse(text)
+    sites = session.resolve(spec)
+    if spec.is_event:
+        return Knowledge(None, "timers and events pass nothing", most=0)
+    if not spec.has_return:
+        counts = {session.passed_by(site) for site in sites}
+        most = min((each for each in counts if each is not None), default=None)
+        return Knowledge(None, "what a tracepoint passes is known by position alone: arg0, arg1, ...", most=most)
+    if len({site.address for site in sites}) > FUNCTIONS_LIMIT:
+        return Knowledge(None, f"{text} means many functions")
+    try:
+        if spec.provider is Provider.SYSCALL:
+            found = {(each.parameters, each.result): each for each in map(session.system_call, sites)}
+        else:
+            found = {(each.parameters, each.result): each for each in map(session.prototype, sites)}
+    except UnsupportedTarget as error:
+        return Knowledge(None, str(error), otherwise=spec.provider is Provider.SYSCALL)
+    if len(found) > 1:
+        return Knowledge(None, f"{text} means functions of several types", otherwise=spec.provider is Provider.SYSCALL)
+    (prototype,) = found.values()
+    saved = SAVED[: len(prototype.parameters)] if spec.provider is Provider.SYSCALL else None
+    return _usable(Knowledge(prototype, saved=saved))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +154,8 @@ class Received:
     """Lines that give parameters the names of their positions."""
     used: frozenset[str] = frozenset()
     """Names that expressions use."""
+    first: tuple[str, ...] = ()
+    """Lines before these that load what is passed in memory."""
     kinds: "dict[str, Any]" = None  # type: ignore[assignment] # given wherever one is made
 
     def kept(self, words: int, expressions: Sequence[Expression]) -> "Received":
@@ -129,7 +174,9 @@ class Received:
         return replace(
             self,
             names=names,
-            declared=tuple(each for each in self.declared if each.partition(":")[0] in names),
+            declared=self.declared
+            if self.first
+            else tuple(each for each in self.declared if each.partition(":")[0] in names),
             shown=tuple(self.shown[index] for index in indexes),
             labels=self.labels,
             fields=tuple(places.get(each) for each in self.fields),
@@ -161,17 +208,21 @@ def received(knowledge: Knowledge, expressions: Sequence[Expression], shown: int
     prototype = knowledge.prototype
     if prototype is None:
         shown = REGISTERS if shown is None else shown
+        if knowledge.most is not None:
+            shown = min(shown, knowledge.most)
+            for each, name, line, column in _uses(expressions):
+                if name in PARAMETERS[knowledge.most :]:
+                    raise each.error(line, column, f"{knowledge.most} parameters are passed", "arg0, arg1, ...")
         if knowledge.otherwise:
             for each, name, line, column in _uses(expressions):
                 if name in PARAMETERS:
                     raise each.error(line, column, knowledge.reason, "ctx.regs")
-            return Received((), (), (), None, (None,) * (shown > 0), (), frozenset(), {})
+            return Received((), (), (), None, (None,) * (shown > 0), (), frozenset(), kinds={})
         last = max([shown, *(PARAMETERS.index(name) + 1 for name in _used(expressions, PARAMETERS))])
         names = PARAMETERS[:last]
         declared = tuple(f"{name}: u64" for name in names)
-        return Received(
-            names, declared, names[:shown], None, tuple(range(shown)), (), frozenset(_used(expressions, names)), {}
-        )
+        used = frozenset(_used(expressions, names))
+        return Received(names, declared, names[:shown], None, tuple(range(shown)), (), used, kinds={})
     known = dict(prototype.parameters)
     labels = knowledge.names[:shown]
     visible = [name for name in labels if _is_word(known[name])]
@@ -190,7 +241,15 @@ def received(knowledge: Knowledge, expressions: Sequence[Expression], shown: int
         lines.append(f"    {name} = u64({knowledge.names[at]})")
     names = tuple(name for name in knowledge.names if name in needed or name in visible)
     kinds = {prefix + _KEPT + name: known[name] for name in names for prefix in ("", "of_")}
-    return Received(names, names, tuple(visible), labels, fields, tuple(lines), frozenset(needed), kinds)
+    declared = names
+    first: tuple[str, ...] = ()
+    if knowledge.saved is not None:
+        declared = ("saved_registers: u64",) if names else ()
+        words = dict(zip(knowledge.names, knowledge.saved, strict=True))
+        first = tuple(f"    {name} = of_{_KEPT}{name}(ptr[u64](saved_registers)[{words[name]}])" for name in names)
+    return Received(
+        names, declared, tuple(visible), labels, fields, tuple(lines), frozenset(needed), kinds=kinds, first=first
+    )
 
 
 def _uses(expressions: Iterable[Expression]) -> list[tuple[Expression, str, int, int]]:

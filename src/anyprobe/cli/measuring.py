@@ -132,11 +132,11 @@ def measure(target: targets.Target, plan: Plan) -> int:
             placed = placed or any(map(has_placed, sessions.all))
         replacements.look(ends)
         if plan.records is not None:
-            plan.records.look(sessions.processes, stream)
+            plan.records.look(sessions.all, stream)
         with output.progress("removing", quiet=plan.quiet):
             snapshots = [with_maps(session, remove(session), plan) for session in sessions.all]
         if plan.records is not None:
-            plan.records.look(sessions.processes, stream, final=True)
+            plan.records.look(sessions.all, stream, final=True)
         status = None
         if started is not None:
             how = plan.at_end or (ending.KILL if own_end else ending.LEAVE)
@@ -196,7 +196,7 @@ def arm(session: "Measured", target: targets.Target, plan: Plan) -> None:
     except (TargetExited, Interrupted) as event:
         plan.warn(str(event))
     except TargetError as error:
-        if session.pid == targets.KERNEL or targets.on_process(session, "").became() is None:
+        if session.pid == targets.KERNEL or targets.on_process(session).became() is None:
             raise  # of another program, what follows it is said at the end
         plan.warn(str(error))
 
@@ -242,7 +242,7 @@ def wait(
         duties.every(OVERHEAD_LOOKS, lambda: limit_overhead(sessions.processes, plan))
     if plan.records is not None:
         records = plan.records
-        duties.every(RECORD_LOOKS, lambda: records.look(sessions.processes, stream))
+        duties.every(RECORD_LOOKS, lambda: records.look(sessions.all, stream))
     while (
         (ends or sessions.endless)
         and not interrupts.requested
@@ -296,7 +296,7 @@ def with_maps(session: "Measured", snapshot: Snapshot, plan: Plan) -> Snapshot:
     if not plan.maps or "handling" not in session.__dict__:
         return snapshot
     try:
-        return replace(snapshot, maps=targets.on_process(session, "maps").handling.maps())
+        return replace(snapshot, maps=targets.on_process(session).handling.maps())
     except TargetError as error:  # one changes faster than it can be read
         return replace(snapshot, warnings=(*snapshot.warnings, str(error)))
 

@@ -4,10 +4,14 @@ import heapq
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
+from anyprobe.cli.targets import KERNEL, in_the_kernel, on_process
+
 if TYPE_CHECKING:
-    from anyprobe.probes.session import Session
+    from anyprobe.cli.targets import Measured
+    from anyprobe.data.records import Records as Batch
 
 MARGIN_NS = 1_000_000
 """What is younger is kept for the next look: by then, whatever was emitted before it is complete, on all threads."""
@@ -20,7 +24,7 @@ TIME = "ts"
 class Row:
     """One record: of which session, its name, how it is shown, and its fields."""
 
-    session: "Session"
+    session: "Measured"
     name: str
     form: str
     fields: dict[str, Any]
@@ -34,7 +38,7 @@ class Records(Protocol):
         """Whether nothing more is wanted."""
         ...
 
-    def look(self, sessions: "Sequence[Session]", stream: TextIO, *, final: bool = False) -> int:
+    def look(self, sessions: "Sequence[Measured]", stream: TextIO, *, final: bool = False) -> int:
         """Take what was emitted since the last look, show it, and return how much it was."""
         ...
 
@@ -43,25 +47,37 @@ class Records(Protocol):
         ...
 
 
-def rows(sessions: "Iterable[Session]", *, final: bool = False) -> Iterator[Row]:
+def rows(sessions: "Iterable[Measured]", *, final: bool = False) -> Iterator[Row]:
     """Return what was emitted in all sessions since the last time, in the order of time."""
-    from anyprobe.probes.clock import own_time
-
-    until = None if final else own_time()[0] - MARGIN_NS
     streams = [
         _of_one(session, name, form, batch)
         for session in sessions
         if "listeners" not in session.__dict__  # the listener reads the records
-        for name, form, batch in session.handling.records(final=final, until=until)
+        for name, form, batch in _batches(session, final=final)
         if len(batch)
     ]
     return heapq.merge(*streams, key=lambda row: row.fields[TIME])
 
 
-def _of_one(session: "Session", name: str, form: str, batch: Any) -> Iterator[Row]:  # noqa: ANN401 - a NumPy array
+def _batches(session: "Measured", *, final: bool) -> "Iterable[tuple[str, str, Batch]]":
+    """Return what was emitted in a session since the last time, by records; but for the end, not the very latest."""
+    from anyprobe.probes.clock import own_time
+
+    own, monotonic = (None, None) if final else own_time()
+    if session.pid == KERNEL:
+        return in_the_kernel(session).emitted(until=None if monotonic is None else monotonic - MARGIN_NS)
+    return on_process(session).handling.records(final=final, until=None if own is None else own - MARGIN_NS)
+
+
+def _of_one(session: "Measured", name: str, form: str, batch: "Batch") -> Iterator[Row]:
+    """Yield the records of one batch; the kernel's times become those that programs read."""
     from anyprobe.data.records import rows as rows_of
 
-    return (Row(session, name, form, fields) for fields in rows_of(batch))
+    offset = _clocks_differ_by() if session.pid == KERNEL else 0
+    for fields in rows_of(batch):
+        if offset:
+            fields[TIME] -= offset
+        yield Row(session, name, form, fields)
 
 
 class TextRecords:
@@ -69,7 +85,7 @@ class TextRecords:
 
     enough = False
 
-    def look(self, sessions: "Sequence[Session]", stream: TextIO, *, final: bool = False) -> int:
+    def look(self, sessions: "Sequence[Measured]", stream: TextIO, *, final: bool = False) -> int:
         """Print what has come."""
         from anyprobe.reports.records import line
 
@@ -96,7 +112,7 @@ class KeptRecords:
         self._count = 0
         self._lost: Counter[str] = Counter()
 
-    def look(self, sessions: "Sequence[Session]", stream: TextIO, *, final: bool = False) -> int:  # noqa: ARG002
+    def look(self, sessions: "Sequence[Measured]", stream: TextIO, *, final: bool = False) -> int:  # noqa: ARG002
         """Keep what has come."""
         from anyprobe.reports.records import line
 
@@ -125,15 +141,15 @@ class KeptRecords:
 class MonotonicTime:
     """Turns times of records into those of the kernel's monotonic clock."""
 
-    def __init__(self) -> None:
-        """Compare the clocks when the first record is there."""
-        self._offset: int | None = None
-
     def of(self, ts: int) -> int:
         """Return nanoseconds of ``CLOCK_MONOTONIC``."""
-        if self._offset is None:
-            from anyprobe.probes.clock import own_time
+        return ts + _clocks_differ_by()
 
-            own, monotonic = own_time()
-            self._offset = monotonic - own
-        return ts + self._offset
+
+@cache
+def _clocks_differ_by() -> int:
+    """Return how far the monotonic clock is ahead of the times in records of programs, when it is first asked for."""
+    from anyprobe.probes.clock import own_time
+
+    own, monotonic = own_time()
+    return monotonic - own

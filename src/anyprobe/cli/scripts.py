@@ -15,6 +15,7 @@ from anyprobe.cli import interrupts
 from anyprobe.core.errors import AnyprobeError, HandlerError, UsageError
 
 if TYPE_CHECKING:
+    from anyprobe.cli.targets import Measured
     from anyprobe.probes.handlers.rehearsal import RehearsedHandler
     from anyprobe.probes.providers.function.resolve import ResolvedSite
     from anyprobe.probes.session import Session
@@ -32,7 +33,7 @@ class Script:
     code: types.CodeType
     arguments: tuple[str, ...] = ()
 
-    def run(self, stack: ExitStack, session: "Session") -> None:
+    def run(self, stack: ExitStack, session: "Measured") -> None:
         """Run it with a session as the current one, until the stack is left."""
         from anyprobe.probes.scripts import current
 
@@ -43,7 +44,7 @@ class Script:
         folder = os.path.dirname(os.path.abspath(self.path))
         if folder not in sys.path:
             sys.path.insert(0, folder)
-        stack.enter_context(current.for_script(session))
+        stack.enter_context(current.for_script(cast("Session", session)))
         try:
             exec(self.code, module.__dict__)  # noqa: S102 - running it is what the user asks for
         except KeyboardInterrupt:

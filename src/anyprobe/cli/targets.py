@@ -71,11 +71,11 @@ def choose(pids: Sequence[int], names: Sequence[str], program: Sequence[str] = (
 def is_in_kernel(spec: str, *, chosen: bool) -> bool:
     """Return whether a spec means something in the kernel; ``chosen``: whether the command line names a process, too.
 
-    Then a short name like bpftrace's ``k:`` is a module.
+    Then a short name like bpftrace's ``k:`` is a module, and places in files are in that process.
     """
-    from anyprobe.probes.providers.kernel.specs import is_kernel
+    from anyprobe.probes.providers.kernel.specs import is_in_any_process, is_kernel
 
-    return is_kernel(spec, short=not chosen)
+    return is_kernel(spec, short=not chosen) or (not chosen and is_in_any_process(spec))
 
 
 def meant_for(target: Target, pid: int, specs: Sequence[str]) -> list[str]:
@@ -96,6 +96,15 @@ def choose_running(pids: Sequence[int], names: Sequence[str], specs: Sequence[st
     if not pids and not names and not any(map(PID_IN_SPEC.match, specs)):
         raise click.UsageError("choose a target: -p PID or -n NAME")
     return choose(pids, names, (), specs).pids
+
+
+def choose_session(pids: Sequence[int], names: Sequence[str], program: Sequence[str], *, in_kernel: bool) -> Target:
+    """Return the target of a script, which has one kind of session."""
+    if not in_kernel:
+        return choose(pids, names, program)
+    if pids or names:
+        raise click.UsageError("--kernel is about all processes: leave -p and -n away")
+    return Target((), tuple(program), kernel=True, probed=False)
 
 
 def choose_listed(pids: Sequence[int], names: Sequence[str], specs: Sequence[str]) -> Target:
@@ -150,11 +159,17 @@ def open_kernel(stack: ExitStack, mechanism: str | None = None) -> "KernelSessio
     return stack.enter_context(kernel(mechanism))
 
 
-def on_process(session: "Measured", what: str) -> "Session":
+def on_process(session: "Measured", what: str = "this") -> "Session":
     """Return a session that is on a process; complain that ``what`` cannot be had of the kernel."""
     if session.pid == KERNEL:
-        raise click.UsageError(f"{what} of the kernel cannot be had yet; leave its specs away")
+        raise click.UsageError(f"{what} cannot be had of the kernel; leave its specs away")
     return cast("Session", session)
+
+
+def in_the_kernel(session: "Measured") -> "KernelSession":
+    """Return a session that is known to be on the kernel."""
+    assert session.pid == KERNEL
+    return cast("KernelSession", session)
 
 
 def open_sessions(stack: ExitStack, target: Target, **settings: Any) -> "list[Session]":  # noqa: ANN401 - passed on

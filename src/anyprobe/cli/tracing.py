@@ -2,18 +2,18 @@
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TextIO
 
 from anyprobe.cli import output
 from anyprobe.cli.expressions import Expression
 from anyprobe.cli.fetched import fetched
-from anyprobe.cli.handlerplaces import HandlerMaker, HandlerPlace, place_for
-from anyprobe.cli.handlertext import PARAMETERS, HandlerText, check_names
+from anyprobe.cli.handlerplaces import Ends, HandlerMaker, HandlerPlace, one_by_one, place_in
+from anyprobe.cli.handlertext import HandlerText, check_names
 from anyprobe.cli.knownfunctions import Knowledge, knowledge_of
 from anyprobe.cli.records import TIME, MonotonicTime, Row, rows
-from anyprobe.cli.targets import on_process
+from anyprobe.cli.targets import KERNEL, in_the_kernel, on_process
 from anyprobe.cli.threads import Threads
 
 if TYPE_CHECKING:
@@ -44,6 +44,8 @@ class Traced:
     """Whether there is a result that cannot be shown."""
     failed: "Callable[[Any], bool]" = lambda _: True
     """Whether a result says that the call has failed, so that ``errno`` means something."""
+    places: Mapping[int, tuple[str, str]] = field(default_factory=dict)
+    """In the kernel: the spec of each place, and what it is called in a line."""
 
 
 @dataclass
@@ -79,31 +81,35 @@ class Trace:
         """Whether as many hits were shown as were wanted."""
         return self.most is not None and self.shown >= self.most
 
-    def arm(self, measured: "Measured", specs: Sequence[str]) -> None:
+    def arm(self, session: "Measured", specs: Sequence[str]) -> None:
         """Place the handlers of all specs in one session."""
-        session = on_process(measured, "records")
         if not self._began:
             self._began, self._zero = time.monotonic_ns(), time.time()
-        self._threads.know(session.pid)
-        session.handling.ring_bytes = RING_BYTES
+        if session.pid != KERNEL:
+            self._threads.know(session.pid)
+            on_process(session).handling.ring_bytes = RING_BYTES
+        specs = one_by_one(session, specs)
         wanted = [(fetched(spec), knowledge_of(session, spec)) for spec in specs]
         for _, known in wanted:
             check_names((*self.printed, *self._conditions), known.names, known.reason)
         places = [
-            place_for(spec, (*arguments, *self.printed, *self._conditions), (*PARAMETERS, *known.names))
+            place_in(session, spec, (*arguments, *self.printed, *self._conditions), known.names)
             for spec, (arguments, known) in zip(specs, wanted, strict=True)
         ]
         for index, (place, (arguments, known)) in enumerate(zip(places, wanted, strict=True)):
             self._put(session, f"hit {index}", place, known, arguments)
-        self._threads.see(spec for _, (spec, _) in _places(session))
+        if session.pid != KERNEL:
+            self._threads.see(spec for _, (spec, _) in _places(on_process(session)))
+        else:
+            self._threads.see(spec for each in self._traced.values() for spec, _ in each.places.values())
 
     def _put(
-        self, session: "Session", name: str, place: HandlerPlace, known: Knowledge, arguments: tuple[Expression, ...]
+        self, session: "Measured", name: str, place: HandlerPlace, known: Knowledge, arguments: tuple[Expression, ...]
     ) -> None:
         """Place the handler of one spec, whose records have this name; ``arguments`` are shown as parameters are."""
         from anyprobe.handlers.intrinsics import emit_partial
 
-        fields = ["tid", "cpu", "ip"]
+        fields = ["tid", "cpu", "ip", *(("pid", "comm") if place.in_kernel else ())]
         parameters: list[str] = []
         seen: tuple[str | None, ...]
         expressions = (*arguments, *self.printed)
@@ -113,7 +119,8 @@ class Trace:
             parameters.extend(f"parameter{index}" for index in range(len(shown)))
             given = [*zip(parameters, shown, strict=True), *[("result", "retval")] * has_result]
             text.add_condition(self.when)
-            text.add(f"    emit_partial({name!r}, tid=ctx.tid, cpu=ctx.cpu, ip=ctx.ip,")
+            where = f"u64({place.address}), pid=ctx.pid, comm=ctx.comm" if place.in_kernel else "ctx.ip"
+            text.add(f"    emit_partial({name!r}, tid=ctx.tid, cpu=ctx.cpu, ip={where},")
             text.add(*(f"        {label}={each}," for label, each in given))
             for label, each in zip(labels, expressions, strict=True):
                 text.add_expression(f"        {label}=", each, ",")
@@ -134,7 +141,8 @@ class Trace:
             place, seen, names, tuple(fields), place.has_parameters or bool(arguments),
             more=not arguments and self.parameters is not None and len(known.names) > self.parameters,
             hides_result=known.hides_result,
-            failed=known.failure(place.spec) if place.returns else lambda _: True,
+            failed=known.failure(place.spec) if place.returns and not place.in_kernel else lambda _: True,
+            places=_places_in_kernel(session, place) if place.in_kernel else {},
         )  # fmt: skip
 
     @property
@@ -143,7 +151,7 @@ class Trace:
 
     # -- what comes
 
-    def look(self, sessions: "Sequence[Session]", stream: TextIO, *, final: bool = False) -> int:
+    def look(self, sessions: "Sequence[Measured]", stream: TextIO, *, final: bool = False) -> int:
         """Show what has come since the last look."""
         show = self._as_json if self.as_json else self._as_text
         lines: list[str] = []
@@ -170,7 +178,7 @@ class Trace:
         """Return nothing: all is printed already."""
         return {}
 
-    def _report_drops(self, sessions: "Sequence[Session]", *, final: bool) -> None:
+    def _report_drops(self, sessions: "Sequence[Measured]", *, final: bool) -> None:
         """Say how many hits have no line, as soon as that is known: a trace with holes must not look whole."""
         now = time.monotonic()
         if not final and now - self._looked < DROP_REPORTS:
@@ -185,7 +193,7 @@ class Trace:
         values = _values(row, traced)
         document: dict[str, Any] = {
             "ts_ns": self._times.of(row.fields[TIME]),
-            "pid": row.session.pid,
+            "pid": values.get("pid", row.session.pid),
             "tid": values["tid"],
             "cpu": values["cpu"],
             "spec": self._place(row, traced)[0],
@@ -216,12 +224,13 @@ class Trace:
         result = traced.place.returns and ("result" in values or traced.hides_result)
         shown = traced.has_parameters and not self.printed
         canonical, place = self._place(row, traced)
+        pid = values.get("pid", row.session.pid)
         return line(
             Hit(
-                name=self._threads.name(row.session.pid, values["tid"]),
-                depth=self._threads.depth(row.session.pid, values["tid"], canonical),
+                name=values["comm"] if traced.place.in_kernel else self._threads.name(pid, values["tid"]),
+                depth=self._threads.depth(pid, values["tid"], canonical),
                 seconds=(self._times.of(row.fields[TIME]) - self._began) / 1e9,
-                thread=f"{row.session.pid}/{values['tid']}" if self.several else str(values["tid"]),
+                thread=f"{pid}/{values['tid']}" if self.several else str(values["tid"]),
                 place=place,
                 arguments=list(zip(labels, _given(values, traced), strict=True)) if shown else None,
                 has_result=result,
@@ -241,9 +250,11 @@ class Trace:
     def _place(self, row: Row, traced: Traced) -> tuple[str, str]:
         """Return the spec of a hit, and what it is called in a line."""
         ip = row.fields["ip"]
+        if traced.place.in_kernel:
+            return traced.places.get(ip) or (traced.place.spec, traced.place.spec)
         known = self._places.setdefault(row.session.pid, {})
         if ip not in known:
-            found = _places(row.session)
+            found = _places(on_process(row.session))
             self._threads.see(spec for _, (spec, _) in found)
             known |= dict(found)
         return known.get(ip) or (traced.place.spec, traced.place.spec)
@@ -276,6 +287,20 @@ def _places(session: "Session") -> "list[tuple[int, tuple[str, str]]]":
     return found
 
 
-def _lost(session: "Session") -> dict[str, int]:
+def _places_in_kernel(session: "Measured", place: HandlerPlace) -> dict[int, tuple[str, str]]:
+    from anyprobe.probes.providers.kernel.specs import parse
+
+    found = {}
+    for site in in_the_kernel(session).resolve(parse(place.spec)):
+        inside = f"+{site.offset:#x}" if site.kind == "offset" else ""
+        spec = parse(site.spec).end("return") if place.ends is Ends.CALL else site.spec
+        shown = ":".join(filter(None, (site.module, site.name)))
+        found[site.address if place.has_address else 0] = spec, f"{shown}{inside}"
+    return found
+
+
+def _lost(session: "Measured") -> dict[str, int]:
     """Return how many records of hits were lost, by name."""
-    return {name: sum(causes.values()) for name, causes in session.handling.dropped().items()}
+    in_kernel = session.pid == KERNEL
+    dropped = session.snapshot().dropped if in_kernel else on_process(session).handling.dropped()
+    return {name: sum(causes.values()) for name, causes in dropped.items()}

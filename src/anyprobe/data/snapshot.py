@@ -91,7 +91,7 @@ class SiteResult:
     @property
     def shown_module(self) -> str:
         """The module's name as a spec may have it."""
-        return shown_module(self.module)
+        return shown_module(self.module) if self.module else ""
 
     def as_json(self) -> Json:
         """Return the JSON object; ``exit_kind`` and what is below it only where there is any."""

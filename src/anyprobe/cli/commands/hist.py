@@ -50,6 +50,7 @@ def command(
     anyprobe hist libc:malloc --of arg0 -p 4242 --for 5
     anyprobe hist libc:read --of latency_ns --by 'i32(arg0)' -p 4242
     anyprobe hist 'libc:open*' --by 'cstr(arg0, 64)' --as count -- ls -l
+    anyprobe hist kernel::vfs_read --of count --by comm --for 5
     """  # noqa: D301 - click's mark for lines that stay as they are
     from anyprobe.cli import aggregating, expressions, measuring, targets
 

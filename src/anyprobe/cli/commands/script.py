@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 @click.argument("file", metavar="FILE.py", type=click.Path(dir_okay=False, allow_dash=True))
 @click.argument("arguments", metavar="[ARGUMENT...]", nargs=-1)
 @options.target
+@click.option("--kernel", "in_kernel", is_flag=True, help="The session is on the running kernel: all processes.")
 @options.measuring
 @options.unsafe
 @click.pass_obj
@@ -27,9 +28,10 @@ def command(
     arguments: tuple[str, ...],
     pids: Any,  # noqa: ANN401
     names: Any,  # noqa: ANN401
+    in_kernel: bool,
     **settings: Any,  # noqa: ANN401
 ) -> int:
-    """Run handlers from a Python file in running processes, or in a command after --.
+    """Run handlers from a Python file in running processes, in a command after --, or in the kernel.
 
     The file gets its session by 'from anyprobe import session', and its ARGUMENTs in sys.argv. With several processes
     it is run once for each, and what they counted under the same name is added up.
@@ -37,16 +39,17 @@ def command(
     \b
     anyprobe script sizes.py -p 4242 --for 5
     anyprobe script sizes.py --json -- ls -l
+    anyprobe script opens.py --kernel --for 10
     """  # noqa: D301 - click's mark for lines that stay as they are
     from anyprobe.cli import measuring, records, scripts, targets
 
     script = scripts.load(file, arguments)
-    target = targets.choose(pids, names, program)
+    target = targets.choose_session(pids, names, program, in_kernel=in_kernel)
     shown: records.Records = records.KeptRecords() if settings["as_json"] else records.TextRecords()
     with ExitStack() as stack:
         plan = measuring.Plan(
             specs=(),
-            arm=lambda session, _: script.run(stack, targets.on_process(session, "handlers")),
+            arm=lambda session, _: script.run(stack, session),
             render=_render,
             records=shown,
             always={"aggregations": {}},

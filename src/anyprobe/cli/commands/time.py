@@ -36,6 +36,7 @@ def command(
     anyprobe time libc:malloc -p 4242 --for 5
     anyprobe time 'libz:*flate' -- gzip -k FILE
     anyprobe time libc:write --when 'arg2 > 4096' -p 4242
+    anyprobe time kernel::vfs_fsync_range --for 10
     """  # noqa: D301 - click's mark for lines that stay as they are
     from anyprobe.cli import conditional, measuring, targets
 

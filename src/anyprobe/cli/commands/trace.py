@@ -49,6 +49,7 @@ def command(
     anyprobe trace libc:open --print 'cstr(arg0, 64), flags=arg1' -p 4242
     anyprobe trace libc:read --print 'i32(arg0), retval, latency_ns' -- cat FILE
     anyprobe trace libc:malloc%return -p 4242 --json
+    anyprobe trace syscall::openat --print 'cstr(filename, 64), retval' -c 20
     """  # noqa: D301 - click's mark for lines that stay as they are
     from anyprobe.cli import expressions, measuring, targets, tracing
 

@@ -155,6 +155,15 @@ class Btf:
         prototype = self.type(function.prototype) if isinstance(function, Function) else None
         return (found[0], prototype) if isinstance(prototype, Prototype) else None
 
+    def passed_by_tracepoint(self, name: str) -> int | None:
+        """Return how many parameters a tracepoint passes, by the type of its functions; None if there is none."""
+        for number in self.find(f"btf_trace_{name}", Tag.TYPEDEF):
+            pointer = self.bare(number)[1]
+            found = self.bare(pointer.target)[1] if isinstance(pointer, Pointer) else None
+            if isinstance(found, Prototype):
+                return len(found.parameters) - 1  # the first is what the function was registered with
+        return None
+
     def structure(self, name: str) -> Struct | None:
         """Return a structure or union by name; the first where several are called the same."""
         for number in self.find(name, Tag.STRUCT, Tag.UNION):

@@ -78,6 +78,8 @@ class Timing:
 
     def __init__(self, session: "Handled", spec: KernelSpec, mechanism: str | None) -> None:
         """See both ends of all calls."""
+        if not spec.is_function:
+            raise spec.error(spec.function, "functions of the kernel and system calls are timed here")
         sites = session.resolve(replace(spec, name="entry"))
         self._times = Hist("times", by=("func",), capacity=len(sites))
         self._unmatched = Count("unmatched", by=("func",), capacity=len(sites))

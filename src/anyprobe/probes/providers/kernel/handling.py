@@ -37,7 +37,7 @@ class Handled(Emitted, Scripted):
 
     def __init__(self) -> None:
         """Begin without handlers."""
-        self._kept: dict[str, Records] = {}
+        self._kept: list[tuple[str, str, Records]] = []
         """What was emitted and not asked for before the end."""
         self._over = threading.Event()
         self._waiting: KernelCall | None = None
@@ -260,10 +260,14 @@ class Handled(Emitted, Scripted):
             Arrays by the names of the records; after the end, what nobody has taken before.
         """
         del final
+        return {name: found for name, _, found in self.emitted(until=until)}
+
+    def emitted(self, *, until: int | None = None) -> "list[tuple[str, str, Records]]":
+        """Return what was emitted since the last time, by record: its name, how a row is shown, and the rows."""
         if self._last is not None:
-            kept, self._kept = self._kept, {}
+            kept, self._kept = self._kept, []
             return kept
-        return {name: found for name, _, found in self.collection.records(until)} if self._has_handlers else {}
+        return list(self.collection.records(until)) if self._has_handlers else []
 
     def emission_time(self) -> int:
         """Return this moment as ``ctx.now`` has it."""
@@ -282,7 +286,7 @@ class Handled(Emitted, Scripted):
         if "listeners" in self.__dict__:
             self.listeners.end()
         if self._has_handlers:
-            self._kept = self.records()
+            self._kept = self.emitted()
 
     def close_collection(self) -> None:
         """Give the kernel's maps back."""

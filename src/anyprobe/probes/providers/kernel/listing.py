@@ -1,7 +1,7 @@
 """What could be probed in the kernel: sites with the mechanisms for each, and with the types of parameters.
 
 Which mechanisms this kernel takes is tried, each at a system call that does nothing, and taken away at once. What is to
-be listed is not touched, but for single instructions: whether one starts there only the kernel itself says.
+be listed is not touched, but for single instructions, events and places in files, of which only the kernel itself says.
 """
 
 from collections.abc import Sequence
@@ -60,7 +60,7 @@ class Listing:
     def _verdict(
         self, site: KernelSite, found: FunctionType | None, order: Sequence[Mechanism], demanded: str | None
     ) -> tuple[str, ...] | Refusal:
-        if site.kind == "offset":
+        if site.kind == "offset" or site.event is not None or site.file is not None:
             return self._placed(site, demanded)
         able, failed = [], []
         for way in order:
@@ -90,7 +90,7 @@ class Listing:
         return self._tried[mechanism]
 
     def _placed(self, site: KernelSite, demanded: str | None) -> tuple[str, ...] | Refusal:
-        """Place a probe at an instruction, and take it away."""
+        """Place a probe there, and take it away."""
         counters = Counters(1)
         try:
             made, refused = mechanisms.place(Attacher(counters, self._names), [site], demanded)

@@ -24,6 +24,7 @@ from anyprobe.target.kernel import programs
 
 if TYPE_CHECKING:
     from anyprobe.data.explanation import ListedSite
+    from anyprobe.handlers.types.calling_convention import Prototype
     from anyprobe.probes.providers.kernel.handlers import KernelHandler
 
 Handler = Callable[..., Any]
@@ -87,6 +88,22 @@ class KernelSession(FollowingModules, Handled):
     def resolve(self, spec: KernelSpec) -> list[KernelSite]:
         """Return the sites that a spec means."""
         return self._names.resolve(spec)
+
+    def prototype(self, site: KernelSite) -> "Prototype":
+        """Return what the kernel says of a function; raise ``UnsupportedTarget`` where that is nothing of use."""
+        from anyprobe.probes.providers.kernel.passing import prototype
+
+        return prototype(site, self._names.type_of(site))
+
+    def system_call(self, site: KernelSite) -> "Prototype":
+        """Return the parameters of a system call as programs pass them; raise ``UnsupportedTarget`` as above."""
+        from anyprobe.probes.providers.kernel.passing import system_call
+
+        return system_call(site, self._names.types.kernel)
+
+    def passed_by(self, site: KernelSite) -> int | None:
+        """Return how many parameters a tracepoint passes, None where the kernel does not tell."""
+        return None if site.raw is None else self._names.types.kernel.passed_by_tracepoint(site.raw)
 
     def check_handler(self, spec: KernelSpec, handler: "KernelHandler") -> None:
         """Raise ``HandlerError`` if a handler cannot be compiled for a spec."""
@@ -152,8 +169,8 @@ class KernelSession(FollowingModules, Handled):
     def list(self, *specs: str) -> "Sequence[ListedSite]":
         """Return what could be probed, with the mechanisms for it and the types of parameters; places nothing.
 
-        Mechanisms are tried at a system call that does nothing; of single instructions it is tried whether the kernel
-        takes a probe there.
+        Mechanisms are tried at a system call that does nothing; for single instructions, events and places in files it
+        is tried whether the kernel takes a probe there.
         """
         from anyprobe.probes.providers.kernel.listing import Listing
 

@@ -1,7 +1,7 @@
 """Specs of probes in the kernel: text to parts, with a caret where it cannot be read."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Literal, cast
 
@@ -84,6 +84,20 @@ class KernelSpec:
         """Whether a timer or an event is meant, not a place in the kernel."""
         return self.provider.value in _EVENTS
 
+    @property
+    def is_function(self) -> bool:
+        """Whether it means functions of the kernel or system calls: their addresses are known at hits."""
+        return self.provider in {Provider.FUNCTION, Provider.SYSCALL}
+
+    @property
+    def has_return(self) -> bool:
+        """Whether what it means returns."""
+        return self.is_function or self.provider is Provider.UPROBE
+
+    def end(self, name: Name) -> str:
+        """Return the spec of an end of the same functions."""
+        return replace(self, name=name, offset=0).canonical(self.module.text, self.function.text)
+
     def canonical(self, module: str, function: str) -> str:
         """Return the full form for one function, tracepoint or system call that it means."""
         if self.provider is Provider.TRACEPOINT:
@@ -123,6 +137,12 @@ def is_kernel(text: str, *, short: bool = True) -> bool:
         return False
     providers = {each.value for each in Provider} - _IN_FILES.keys()
     return bool(colon) and (head in providers or head in {"t", "rt", *_DIALECT, *_EVENTS})
+
+
+def is_in_any_process(text: str) -> bool:
+    """Return whether a spec means places in a file, in all processes, if no process is chosen."""
+    head, colon, rest = text.strip().partition(":")
+    return bool(colon) and head in _IN_FILES and "/" in rest.partition(":")[0]
 
 
 def parse(text: str) -> KernelSpec:

@@ -79,7 +79,7 @@ _ENTRY, _RETURN = "syscall::getppid:entry", "syscall::getppid:return"
 _MECHANISMS = {
     "fentry": (_ENTRY, FUNCTIONS), "kprobe.multi": (_ENTRY, FUNCTIONS), "kprobe": (_ENTRY, FUNCTIONS),
     "fexit": (_RETURN, RETURNS), "kretprobe.multi": (_RETURN, RETURNS), "kretprobe": (_RETURN, RETURNS),
-    "raw_tp": ("rawtracepoint:sys_enter", TRACEPOINTS),
+    "raw_tp": ("rawtracepoint:sys_enter", TRACEPOINTS), "tp_btf": ("rawtracepoint:sys_enter", TRACEPOINTS),
     "tracepoint": ("tracepoint:raw_syscalls:sys_enter", TRACEPOINTS),
 }  # fmt: skip
 """Where each is tried, and for which places it is."""

@@ -139,6 +139,7 @@ def test_tracepoints_and_system_calls_have_the_fields_of_their_events(kernel, mo
     assert asked == [("syscalls", "sys_enter_read")]
     switch = KernelSite("", "sched", "sched_switch", "entry", tracepoint=("sched", "sched_switch"), raw="sched_switch")
     (site,) = listed(kernel, "tracepoint:sched:sched_switch", switch)
-    assert (site.arguments, site.result, site.mechanisms) == ((("fd", "int"),), None, ("raw_tp", "tracepoint"))
+    assert (site.arguments, site.result) == ((("fd", "int"),), None)
+    assert site.mechanisms == ("raw_tp", "tp_btf", "tracepoint")
     gone = KernelSite("", "gone", "x", "entry", tracepoint=("gone", "x"))
     assert listed(kernel, "tracepoint:gone:x", gone)[0].arguments is None

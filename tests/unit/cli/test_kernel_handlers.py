@@ -1,0 +1,226 @@
+"""Handlers made of expressions, in the kernel: where they run, and what they are passed."""
+
+import contextlib
+import io
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from anyprobe.cli import main, records
+from anyprobe.cli.expressions import parse
+from anyprobe.cli.handlerplaces import Ends, one_by_one, place_in
+from anyprobe.cli.handlertext import HandlerText
+from anyprobe.cli.knownfunctions import FUNCTIONS_LIMIT, knowledge_of, received
+from anyprobe.core.errors import HandlerError, UnsupportedTarget
+from anyprobe.data.records import Field, RecordType
+from anyprobe.handlers.types.annotations import i32, i64, ptr, u64
+from anyprobe.handlers.types.calling_convention import Prototype
+from anyprobe.probes.providers.kernel import session as kernel_session
+from anyprobe.probes.providers.kernel.sites import KernelSite
+from anyprobe.probes.scripts.hooks import Scripted
+from support.sample_snapshots import snapshot
+
+READ = Prototype("vfs_read", (("file", ptr), ("count", u64)), i64)
+CALL = Prototype("write", (("fd", i32), ("buf", ptr), ("count", u64)), i64)
+
+
+class Kernel:
+    """Sites and types, as a test says."""
+
+    pid = 0
+
+    def __init__(self, *names, prototype=READ):
+        self.names, self.types, self.passed = names or ("vfs_read",), prototype, None
+
+    def resolve(self, spec):
+        shown = [spec.canonical("sched", name) for name in self.names]
+        return [
+            KernelSite(each, "sched", name, spec.name, spec.offset, SimpleNamespace(address=4096 * number))
+            for number, (each, name) in enumerate(zip(shown, self.names, strict=True), 1)
+        ]
+
+    def prototype(self, site):
+        if self.types is None:
+            raise UnsupportedTarget(f"BTF has no type of {site.name} alone")
+        return self.types[site.name] if isinstance(self.types, dict) else self.types
+
+    system_call = prototype
+
+    def passed_by(self, site):
+        return self.passed
+
+
+@pytest.mark.parametrize(
+    ("spec", "expressions", "ends", "placed", "address"),
+    [
+        ("kernel::vfs_read", "count", Ends.ENTRY, "kernel::vfs_read", "ctx.ip"),
+        ("kernel::vfs_read", "retval", Ends.RETURN, "kernel::vfs_read:return", "ctx.func"),
+        ("kernel::vfs_read:return", "pid", Ends.RETURN, "kernel::vfs_read:return", "ctx.func"),
+        ("kernel::vfs_read:return", "count", Ends.CALL, "kernel::vfs_read:entry", "ctx.func"),
+        ("kernel:nfs:nfs_*", "latency_ns", Ends.CALL, "kernel:nfs:nfs_*:entry", "ctx.func"),
+        ("kprobe:vfs_read", "count, retval", Ends.CALL, "kprobe::vfs_read", "ctx.func"),
+        ("fentry:vfs_read", "retval", Ends.RETURN, "fexit::vfs_read", "ctx.func"),
+        ("kretprobe:vfs_read", "retval, arg0", Ends.CALL, "kprobe::vfs_read", "ctx.func"),
+        ("syscall::write", "retval", Ends.RETURN, "syscall::write:return", "ctx.func"),
+        ("kernel::vfs_read+0x1c", "ctx.regs.rax", Ends.INSIDE, "kernel::vfs_read+0x1c", "ctx.ip"),
+        ("uretprobe:/bin/bash:readline", "retval", Ends.RETURN, "uretprobe:/bin/bash:readline", "0"),
+        ("interval:s:1", "comm", Ends.ENTRY, "interval:s:1", "0"),
+        ("tracepoint:sched:sched_switch", "arg1", Ends.ENTRY, "tracepoint:sched:sched_switch", "0"),
+    ],
+)
+def test_handler_runs_where_its_values_are_known(spec, expressions, ends, placed, address):
+    place = place_in(Kernel(), spec, parse("--of", expressions), ("file", "count"))
+    assert (place.ends, place.spec, place.address, place.in_kernel) == (ends, placed, address, True)
+
+
+@pytest.mark.parametrize(
+    ("spec", "expression", "message"),
+    [
+        ("tracepoint:sched:sched_switch", "retval", "there is no return"),
+        ("rawtracepoint:sched_switch", "latency_ns", "there is no return"),
+        ("kernel::vfs_read+4", "count", "count is not known at an instruction"),
+        ("kernel::vfs_read+4", "retval", "retval is not known at an instruction"),
+    ],
+)
+def test_what_is_nowhere_known_has_a_caret(spec, expression, message):
+    with pytest.raises(HandlerError, match=message) as caught:
+        place_in(Kernel(), spec, parse("--of", f"pid + {expression}"), ("file", "count"))
+    assert caught.value.column == 7
+
+
+def test_tracepoints_are_placed_one_by_one():
+    kernel = Kernel("sched_switch", "sched_wakeup")
+    specs = ["kernel::vfs_*", "tracepoint:sched:sched_*", "tracepoint:sched:sched_switch"]
+    expected = ["kernel::vfs_*", "tracepoint:sched:sched_switch", "tracepoint:sched:sched_wakeup"]
+    assert one_by_one(kernel, specs) == expected
+    assert one_by_one(SimpleNamespace(pid=42), ["libc:read"]) == ["libc:read"]
+
+
+def test_parameters_are_known_by_the_kernels_types():
+    known = knowledge_of(Kernel(), "kernel::vfs_read")
+    assert known.names == ("file", "count")
+    assert known.has_result
+    assert received(known, parse("--of", "count"), 0).declared == ("count",)
+
+
+def test_functions_of_several_types_are_known_by_position():
+    kernel = Kernel("a", "b", prototype={"a": READ, "b": Prototype("b", (("x", i32),), None)})
+    known = knowledge_of(kernel, "kernel::*")
+    assert known.names == ()
+    assert "several types" in known.reason
+    assert received(known, parse("--of", "arg1"), 0).declared == ("arg0: u64", "arg1: u64")
+    assert "no type of" in knowledge_of(Kernel(prototype=None), "kernel::vfs_read").reason
+    many = [f"f{number}" for number in range(FUNCTIONS_LIMIT + 1)]
+    assert "many functions" in knowledge_of(Kernel(*many), "kernel::f*").reason
+
+
+def test_parameters_of_a_system_call_are_loaded_from_the_registers_that_were_saved():
+    known = knowledge_of(Kernel("write", prototype=CALL), "syscall::write")
+    found = received(known, parse("--of", "count + arg0"), 0)
+    assert found.declared == ("saved_registers: u64",)
+    assert [each.split(" = ")[0].strip() for each in found.first] == ["fd", "count"]
+    assert "ptr[u64](saved_registers)[14]" in found.first[0]
+    assert "ptr[u64](saved_registers)[12]" in found.first[1]
+    assert found.lines == ("    arg0 = u64(fd)",)
+    assert found.kept(7, parse("--of", "count + arg0")).declared == found.declared
+
+
+def test_without_the_names_of_a_system_calls_parameters_no_position_is_guessed():
+    known = knowledge_of(Kernel("write", prototype=None), "syscall::write")
+    with pytest.raises(HandlerError, match="BTF has no type"):
+        received(known, parse("--of", "arg2"), 0)
+
+
+def test_a_tracepoint_passes_so_many():
+    kernel = Kernel("sched_switch")
+    kernel.passed = 4
+    known = knowledge_of(kernel, "rawtracepoint:sched_switch")
+    assert received(known, (), None).shown == ("arg0", "arg1", "arg2", "arg3")
+    with pytest.raises(HandlerError, match="4 parameters are passed"):
+        received(known, parse("--of", "arg4"), 0)
+
+
+def test_no_call_leaves_by_a_jump():
+    text = HandlerText(in_kernel=True)
+    text.add_condition_of_calls(None, "tails.add()")
+    assert text.lines == []
+
+
+def test_records_of_the_kernel_are_in_order_with_those_of_programs(monkeypatch):
+    monkeypatch.setattr(records, "_clocks_differ_by", lambda: 1000)
+
+    def batch(name, *times):
+        made = np.zeros(len(times), RecordType(name, (Field("n"),)).dtype)
+        made["ts"] = times
+        return name, f"{name} {{ts}}", made
+
+    handling = SimpleNamespace(records=lambda **_: [batch("program", 10, 30)])
+    process = SimpleNamespace(pid=42, handling=handling)
+    kernel = SimpleNamespace(pid=0, emitted=lambda **_: [batch("kernel", 1020, 1040)])
+    stream = io.StringIO()
+    assert records.TextRecords().look([process, kernel], stream) == 4
+    assert stream.getvalue() == "program 10\nkernel 20\nprogram 30\nkernel 40\n"
+    assert records.MonotonicTime().of(20) == 1020
+
+
+class Scriptable(Scripted):
+    pid, probes, warnings = 0, (), ()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.over = True
+
+    def interruptible(self, check):
+        return contextlib.nullcontext()
+
+    def count(self, *specs):
+        self.counted = specs
+
+    def emitted(self, *, until=None):
+        return []
+
+    def snapshot(self):
+        return snapshot(refused=())
+
+    def detach(self):
+        self.hooks.end()
+
+
+SCRIPT = """
+from anyprobe import session
+
+session.count("kernel::vfs_read")
+
+
+@session.begin
+def begun():
+    print("begun")
+
+
+@session.end
+def ended():
+    print("ended")
+"""
+
+
+def test_a_script_has_the_session_on_the_kernel(monkeypatch, tmp_path, capsys):
+    session = Scriptable()
+    monkeypatch.setattr(kernel_session, "kernel", lambda mechanism: session)
+    file = tmp_path / "script.py"
+    file.write_text(SCRIPT)
+    assert main(["script", str(file), "--kernel", "--for", "0", "--json"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("begun\nended\n{")
+    assert json.loads(shown.removeprefix("begun\nended\n"))["aggregations"] == {}
+    assert session.counted == ("kernel::vfs_read",)
+    assert session.over
+
+
+def test_a_script_is_on_processes_or_on_the_kernel(tmp_path, capsys):
+    (tmp_path / "script.py").write_text("")
+    assert main(["script", str(tmp_path / "script.py"), "--kernel", "-p", "1"]) == 2
+    assert "leave -p and -n away" in capsys.readouterr().err
