@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from anyprobe.binary.kernel.addresses import BIAS, LOWEST, LowMemory
+from anyprobe.binary.kernel.embedded import embedded_listing
 from anyprobe.binary.kernel.image import KernelImage
 from anyprobe.binary.kernel.names import KernelNames
 from anyprobe.binary.kernel.tables import Areas, KernelTables
@@ -32,11 +33,11 @@ class KernelSource:
 
     @classmethod
     def of_file(cls, path: str, listing: bytes | None = None) -> "KernelSource":
-        """Read a ``vmlinux``, of which most come without symbols: ``listing`` is then its ``System.map``."""
+        """Read a ``vmlinux``; without symbols its own listing names them, or the ``System.map`` that is given."""
         elf = ElfFile.open(path)
-        known = listing if listing is not None else listing_of(elf)
+        known = listing or listing_of(elf) or embedded_listing(elf.content)
         if not known:
-            raise UnsupportedTarget(f"{path}: has no symbols; its System.map is needed beside it")
+            raise UnsupportedTarget(f"{path}: has no symbols, nor the kernel's listing; its System.map is needed")
         return cls(KernelNames(known), LowMemory(elf), False)
 
     @cached_property
