@@ -40,8 +40,6 @@ class Rules:
 
     is_new: bool = True
     """Since Linux 6.9: shifts, ``neg``, ``mul``, ``inc`` and their like are displaced; kprobes on traps are refused."""
-    refuses_thunks: bool = False
-    """Whether a jump to an indirect thunk anywhere in the function forbids it (until Linux 6.6)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +63,7 @@ class Optimizer:
         self._bugs = np.sort(np.concatenate([each.bugs[:, 0] for each in tables]))
         self._traced = np.sort(np.concatenate([each.settled.traced for each in images]))
         self._entry = names.between("__entry_text_start", "__entry_text_end")
+        # until Linux 6.6 a jump there anywhere in the function forbids it; since then there are no such symbols
         self._thunks = names.between("__indirect_thunk_start", "__indirect_thunk_end")
 
     @cached_property
@@ -137,7 +136,7 @@ class Optimizer:
                 return Refusal(Reason.MAY_FAULT, insn.address, _FAULTS)
             if insn.target is None or insn.flow not in (Flow.JUMP, Flow.JCC):
                 continue
-            if self._rules.refuses_thunks and self._thunks is not None and insn.target in self._thunks:
+            if self._thunks is not None and insn.target in self._thunks:
                 detail = "the function jumps where a register says, through a thunk: it may lead anywhere"
                 return Refusal(Reason.CONTROL_FLOW_UNKNOWN, insn.address, detail)
             if address + 1 <= insn.target <= address + JUMP_BYTES:
