@@ -373,6 +373,22 @@ class ProcessTarget(Target, ProcessFacts, Protocol):
         """Make system calls in a thread made for them, on the stack of a thread that waits meanwhile."""
         ...
 
+    def has_shadow_stacks(self) -> bool:
+        """Return whether its first thread runs on a shadow stack; raise ``OSError``."""
+        ...
+
+    def is_filtered(self) -> bool:
+        """Return whether any thread filters its system calls."""
+        ...
+
+    def inner_pid(self) -> int:
+        """Return its id in its own namespace of ids, 0 where that is not told; raise ``OSError``."""
+        ...
+
+    def stack_limit(self) -> int:
+        """Return how far its main stack may grow, in bytes; raise ``OSError``."""
+        ...
+
     def thread_without_timestamps(self, *, live: bool = ...) -> tuple[int | None, int]:
         """Return a thread that may not read the time stamp counter, and the pause in microseconds.
 
@@ -396,10 +412,6 @@ class RunningProcess(ProcessTarget, Protocol):
 
     def became(self) -> str | None:
         """Return the program that it runs since an exec, None while it runs the one that was opened."""
-        ...
-
-    def has_shadow_stacks(self) -> bool:
-        """Return whether its first thread runs on a shadow stack; raise ``OSError``."""
         ...
 
     def wait(self, timeout: float | None = ...) -> int | None:

@@ -2,12 +2,15 @@
 
 import errno
 import os
+import struct
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import RemoteCallFailed
+from anyprobe.core.memory import MemoryFault
 from anyprobe.target.remote.batch import BatchedCall
-from support.simulated.threads import RED_ZONE, SimulatedThread
+from anyprobe.target.system.ptrace import Registers
+from support.simulated.threads import NOT_IN_A_CALL, RED_ZONE, SimulatedThread
 
 if TYPE_CHECKING:
     from support.simulated.target import SimulatedTarget
@@ -16,6 +19,7 @@ _READ, _WRITE, _EXEC = 1, 2, 4
 _SHARED, _FIXED, _ANONYMOUS, _FIXED_NOREPLACE = 1, 0x10, 0x20, 0x100000
 _BELOW = 4096
 _ACTION_BYTES = 32
+_MASK64 = (1 << 64) - 1
 
 
 class SimulatedCalls:
@@ -109,3 +113,33 @@ class SimulatedCalls:
 
     def _nothing(self, *_arguments: int) -> int:
         return 0
+
+
+def complete_call(target: "SimulatedTarget", thread: SimulatedThread) -> None:
+    """Have a thread of the program come back from the system call that it is in; what is not known here returns 0."""
+    registers = thread.actual
+    call = _OF_PROGRAMS.get(registers.orig_rax)
+    registers.rax = 0 if call is None else call(target, registers) & _MASK64
+    registers.rcx, registers.r11, registers.orig_rax = registers.rip, registers.eflags, NOT_IN_A_CALL
+    thread.load_registers()
+
+
+def _getpid(target: "SimulatedTarget", _: Registers) -> int:
+    return target.pid
+
+
+def _readv(target: "SimulatedTarget", registers: Registers) -> int:
+    """Copy within the target, as ``process_vm_readv`` on the process itself does."""
+    if registers.rdi != target.pid:
+        return -errno.ESRCH
+    try:
+        to, room = struct.unpack("<QQ", target.mem.read(registers.rsi, 16))
+        source, size = struct.unpack("<QQ", target.mem.read(registers.r10, 16))
+        target.mem.write(to, target.mem.read(source, min(room, size)))
+    except MemoryFault:
+        return -errno.EFAULT
+    return int(min(room, size))
+
+
+_OF_PROGRAMS: dict[int, Callable[["SimulatedTarget", Registers], int]] = {39: _getpid, 310: _readv}
+"""The calls that generated code makes, by their numbers."""

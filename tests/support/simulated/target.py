@@ -16,7 +16,7 @@ from anyprobe.target.system.pagemap import OF_FILE, PRESENT
 from anyprobe.target.system.procfs import Mapping
 from anyprobe.target.system.ptrace import Registers
 from support.simulated.areas import SimulatedMemory
-from support.simulated.calls import SimulatedCalls
+from support.simulated.calls import SimulatedCalls, complete_call
 from support.simulated.machine import Astray, Machine
 from support.simulated.signals import RETURN_NUMBER, enter_handler, return_from_handler
 from support.simulated.threads import NOT_IN_A_CALL, SimulatedThread
@@ -163,8 +163,7 @@ class SimulatedTarget:
             elif thread.actual.orig_rax == RETURN_NUMBER:
                 return_from_handler(self, thread)
             elif thread.actual.orig_rax != NOT_IN_A_CALL:
-                thread.actual.rax, thread.actual.orig_rax = 0, NOT_IN_A_CALL  # whatever it was, it is done
-                thread.load_registers()
+                complete_call(self, thread)
             else:
                 return thread.actual.rax
 
@@ -306,6 +305,18 @@ class SimulatedTarget:
     def became(self) -> str | None:
         """Return that it has not executed another program."""
         return None
+
+    def is_filtered(self) -> bool:
+        """Return that no system call is filtered."""
+        return False
+
+    def inner_pid(self) -> int:
+        """Return the id that ``getpid`` returns in it."""
+        return self.pid
+
+    def stack_limit(self) -> int:
+        """Return the size of a stack."""
+        return STACK_BYTES
 
     def has_shadow_stacks(self) -> bool:
         """Return that there are none."""

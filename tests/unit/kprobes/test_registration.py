@@ -144,6 +144,18 @@ def test_returns_of_calls_within_one_another(program, session):
     assert (total(values), rp.nmissed) == ((10, 45), 0)
 
 
+def test_more_calls_at_once_than_instances_are_missed_and_said_to_be(program, session):
+    returns = Count("returns")
+
+    def handler(ri, regs):
+        returns.add()
+
+    rp = Kretprobe(Kprobe(symbol_name="depth"), handler, maxactive=3)
+    assert register_kretprobe(rp) == 0, rp.kp.error
+    assert program.call("depth", 9) == 9
+    assert (returns.result().count, rp.nmissed) == (3, 7)
+
+
 def test_a_jprobe_has_the_function_s_arguments(program, session):
     seen = Sum("seen")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from anyprobe import Count, Hist, i64
+from anyprobe import Count, Hist, Sum, i64, ptr
 from anyprobe.core.errors import SpecError
 from support.driver import MissingTool
 from support.simulated.compiled import CompiledProgram
@@ -11,10 +11,11 @@ SOURCE = """
 __attribute__((noinline)) long twice(long n) { return n + n; }
 __attribute__((noinline)) long sum(long n) { long s = 0; for (long i = 1; i <= n; i++) s += twice(i); return s; }
 __attribute__((noinline)) long sign(long n) { if (n < 0) return -twice(1); return twice(n) + 1; }
+__attribute__((noinline)) long follow(long n) { return n; }
 """
 
 
-MASK = (1 << 64) - 1
+MASK, DATA = (1 << 64) - 1, 0x6000_0000
 
 
 @pytest.fixture
@@ -112,6 +113,23 @@ def test_a_handler_is_compiled_for_the_target_and_runs_there(program):
         assert shown
         assert (sizes.result().count, sizes.result().min, sizes.result().max) == (9, 0, 6)
         assert {bool(key[0]): cell.count for key, cell in signs.result().entries.items()} == {False: 1, True: 1}
+
+
+def test_a_handler_reads_the_program_s_memory_and_misses_what_is_not_there(program):
+    values = Sum("values")
+    program.target.mem.add(DATA, 4096, "rw-p")
+    program.target.mem.write(DATA + 8, (77).to_bytes(8, "little"))
+    with program.session() as session:
+
+        @session.entry("a.out:follow")
+        def on_follow(n: ptr[i64]):
+            values.add(n[1])
+
+        assert program.call("follow", DATA) == DATA
+        assert program.call("follow", 0x123) == 0x123
+        assert (values.result().count, values.result().sum) == (1, 77)
+        assert sum(session.misses().values()) > 0
+    program.target.mem.remove(DATA, DATA + 4096)
 
 
 def test_a_spec_that_means_nothing_changes_nothing(program):

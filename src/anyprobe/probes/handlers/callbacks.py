@@ -12,7 +12,7 @@ from anyprobe.core.code import NativeCode
 from anyprobe.core.errors import UnsupportedTarget, UsageError
 from anyprobe.probes.handlers.actions import dress_with
 from anyprobe.probes.handlers.conditions import WaitCondition
-from anyprobe.probes.handlers.filter_watch import FilterWatch, is_filtered
+from anyprobe.probes.handlers.filter_watch import FilterWatch
 from anyprobe.probes.handlers.hit_stacks import HitStacks
 from anyprobe.probes.probe import Probe
 from anyprobe.splice.codegen.handlers import rendezvous
@@ -157,7 +157,7 @@ class Callbacks:
             raise UsageError("this session has been detached")
         if not 0 < timeout <= _LONGEST:
             raise UsageError(f"a hit cannot wait for {timeout} seconds")
-        if is_filtered(self._session.pid):
+        if self._session.engine.process.is_filtered():
             raise UnsupportedTarget("a program that filters its system calls cannot wait for callbacks")
         condition = None
         if when is not None:

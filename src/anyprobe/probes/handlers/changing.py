@@ -8,11 +8,11 @@ from anyprobe.core.errors import SpecError, UnsupportedTarget, UsageError
 from anyprobe.core.memory import Memory
 from anyprobe.core.refusal import Refusal
 from anyprobe.probes.handlers.errno_place import find_errno, find_word
-from anyprobe.target.system import procfs
 
 if TYPE_CHECKING:
     from anyprobe.probes.host import ProbeHost
     from anyprobe.probes.providers.function.resolve import ResolvedSite
+    from anyprobe.target.base import ProcessTarget
 
 
 def replacing(session: "ProbeHost", spec: str, by: str) -> Callable[..., Any]:
@@ -49,9 +49,9 @@ def _refuse_tail_jumps(session: "ProbeHost", site: "ResolvedSite", replaced: "Se
             raise UnsupportedTarget(f"{site.canonical} ends in a jump to what it is to replace, for ever")
 
 
-def check_redirection(pid: int) -> None:
+def check_redirection(process: "ProcessTarget") -> None:
     """See that threads can be sent elsewhere: it is done by a return, which shadow stacks do not permit."""
-    if "shstk" in procfs.read_status(procfs.voice(pid)).get("x86_Thread_features", "").split():
+    if process.has_shadow_stacks():
         raise UnsupportedTarget("ctx.ip and ctx.skip: the program runs on shadow stacks")
 
 

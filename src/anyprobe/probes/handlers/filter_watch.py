@@ -9,7 +9,6 @@ from anyprobe.splice.edits import Edit
 from anyprobe.splice.plan.splices import Want, WantKind
 from anyprobe.splice.regions.banks import Hook
 from anyprobe.splice.userspace.seccomp_hook import filter_check
-from anyprobe.target.system import procfs
 
 if TYPE_CHECKING:
     from anyprobe.probes.providers.function.objects import ObjectTable
@@ -31,7 +30,7 @@ class FilterWatch:
     @property
     def permits(self) -> bool:
         """Whether system calls may be made as far as is known: nothing is filtered, and what would be is seen."""
-        return not is_filtered(self._engine.process.pid) and all(hook.armed for hook in self._hooks.values())
+        return not self._engine.process.is_filtered() and all(hook.armed for hook in self._hooks.values())
 
     def place(self) -> None:
         """Place the checks where the C library sets filters; in a program that has not loaded it yet there is none."""
@@ -52,15 +51,3 @@ class FilterWatch:
                 edit = edits.setdefault(id(state), Edit(module, state))
                 edit.added.append(Want(code.entry, WantKind.ENTRY, tag=hook, internal=True))
         self._engine.change(list(edits.values()))
-
-
-def is_filtered(pid: int) -> bool:
-    """Return whether any thread of a process filters its system calls."""
-    for tid in procfs.read_all_tasks(pid):
-        try:
-            status = procfs.parse_status(procfs.read_file(f"/proc/{pid}/task/{tid}/status"))
-        except OSError:
-            continue  # it has ended
-        if status.get("Seccomp", "0") != "0":
-            return True
-    return False

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from anyprobe.core.memory import MemoryFault
 from anyprobe.probes.handlers.callbacks import Callbacks, Hit
-from anyprobe.probes.handlers.filter_watch import is_filtered
 from anyprobe.splice.userspace.fault_handler import SA_SIGINFO
 from anyprobe.splice.userspace.sigaction_hook import sets_fault_action
 
@@ -51,12 +50,12 @@ class HandlerGate:
         self._began = 0.0
         """When the change began that is being made for somebody who waits; 0: there is none."""
 
-    def place(self, setter: "Place | None", pid: int) -> None:
+    def place(self, setter: "Place | None") -> None:
         """Have threads wait that come to ``setter``, the function by which glibc sets actions.
 
         Not where threads have no slots, which waiting needs: handlers are spliced at the next look there.
         """
-        if setter is not None and self._engine.has_slots(setter[0]) and not is_filtered(pid):
+        if setter is not None and self._engine.has_slots(setter[0]) and not self._engine.process.is_filtered():
             self._callbacks.place_inside(setter, self._ask, sets_fault_action(), timeout=PATIENCE)
 
     def _ask(self, hit: Hit) -> None:

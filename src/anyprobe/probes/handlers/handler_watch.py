@@ -71,7 +71,7 @@ class HandlerWatch:
     def place_gate(self) -> None:
         """Place what ``hold`` has asked for."""
         if self._gate is not None:
-            self._gate.place(self.setter(), self._engine.process.pid)
+            self._gate.place(self.setter())
 
     def end(self) -> None:
         """Hold nobody any more."""

@@ -300,7 +300,7 @@ class Handling:
             unwinding=self._stack_tables.address if _has(code, InputKind.UNWINDING) else 0,
         )
         if facts.redirects:
-            changing.check_redirection(self._session.pid)
+            changing.check_redirection(self._session.engine.process)
         return facts
 
     def _reading(self) -> ReadingFacts:

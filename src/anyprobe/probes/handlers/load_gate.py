@@ -12,7 +12,6 @@ from anyprobe.core.code import NativeCode
 from anyprobe.core.refusal import Refusal
 from anyprobe.isa.assemble import Assembler
 from anyprobe.probes.handlers.callbacks import Callbacks, Hit
-from anyprobe.probes.handlers.filter_watch import is_filtered
 from anyprobe.probes.providers.function.load_order import loader_list
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ class LoadGate:
             return str(notifier)
         if not self._session.engine.has_slots(notifier[0]):
             return "its threads cannot be told from one another"
-        if is_filtered(self._session.pid):
+        if self._session.engine.process.is_filtered():
             return "it filters its system calls"
         refusal = self._callbacks.place_inside(notifier, self._serve, is_whole(debug), timeout=PATIENCE)
         return "" if refusal is None else str(refusal)

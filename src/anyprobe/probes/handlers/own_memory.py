@@ -7,7 +7,6 @@ from iced_x86 import Code, Decoder, OpKind, Register
 from anyprobe.core.errors import SpecError
 from anyprobe.core.memory import MemoryFault
 from anyprobe.splice.codegen.handlers.memory_routines import ReadingFacts
-from anyprobe.target.system import procfs
 
 if TYPE_CHECKING:
     from anyprobe.probes.host import ProbeHost
@@ -19,8 +18,7 @@ _MAIN_STACK_BYTES = 8 << 20
 
 def reading_facts(session: "ProbeHost") -> ReadingFacts:
     """Return what the routines that read memory rely on."""
-    status = procfs.read_status(session.pid)
-    inside = int(status.get("NSpid", "0").split()[-1])
+    inside = session.engine.process.inner_pid()
     return ReadingFacts(pid=inside, stack_block=_stack_block(session) or 0, main_stack=_main_stack(session))
 
 
@@ -28,7 +26,7 @@ def _main_stack(session: "ProbeHost") -> range:
     end = next((each.end for each in session.engine.process.mappings() if each.path == "[stack]"), 0)
     if not end:
         return range(0)
-    limit = procfs.stack_limit(session.pid)
+    limit = session.engine.process.stack_limit()
     return range(end - min(limit, _MAIN_STACK_BYTES), end)
 
 

@@ -117,6 +117,25 @@ class Tracee:
         """Return which signals the process handles, as a mask; raise ``OSError``."""
         return int(procfs.read_status(self.pid).get("SigCgt", "0"), 16)
 
+    def is_filtered(self) -> bool:
+        """Return whether any thread filters its system calls."""
+        for tid in procfs.read_all_tasks(self.pid):
+            try:
+                status = procfs.parse_status(procfs.read_file(f"/proc/{self.pid}/task/{tid}/status"))
+            except OSError:
+                continue  # it has ended
+            if status.get("Seccomp", "0") != "0":
+                return True
+        return False
+
+    def inner_pid(self) -> int:
+        """Return its id in its own namespace of ids, 0 where that is not told; raise ``OSError``."""
+        return int(procfs.read_status(self.pid).get("NSpid", "0").split()[-1])
+
+    def stack_limit(self) -> int:
+        """Return how far its main stack may grow, in bytes; raise ``OSError``."""
+        return procfs.stack_limit(self.pid)
+
     def has_shadow_stacks(self) -> bool:
         """Return whether its first thread runs on a shadow stack; raise ``OSError``."""
         return "shstk" in procfs.read_status(procfs.voice(self.pid)).get("x86_Thread_features", "").split()
