@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import anyprobe
-from anyprobe import SpecError
+from anyprobe import SpecError, Sum
 from support.driver import PATIENCE, build, started
 
 pytestmark = pytest.mark.live
@@ -191,3 +191,49 @@ def test_what_a_marker_does_not_have_is_said_with_a_caret(target, words, message
     assert outcome.returncode == 2
     assert message in outcome.stderr
     assert "^" in outcome.stderr
+
+
+FAULTS = """
+#include "protocol.h"
+#include "markers.h"
+#include <signal.h>
+TALLY(place);
+int counter;
+static void faulted(int number, siginfo_t *info, void *context) { (void)number; (void)info; (void)context; _exit(9); }
+static void one_round(void) {
+    for (int n = 0; n < 100; n++) {
+        CALLED(place);
+        __asm__ volatile(MARKER_NOTE("faulty", "place", "0", "-4@%0") "movl counter(%%rip), %%eax\\n" ::"r"(n) : "eax");
+        RETURNED(place);
+    }
+}
+static void setup(int argc, char **argv) {
+    (void)argc; (void)argv;
+    struct sigaction action = {.sa_sigaction = faulted, .sa_flags = SA_SIGINFO};
+    sigaction(SIGSEGV, &action, 0);
+    USE_TALLY(place);
+}
+"""
+
+
+def test_where_the_program_handles_faults_a_marker_may_be_placed_behind_its_nop():
+    """A jump over the nop would displace what follows, which may fault and is not first."""
+    numbers = Sum("numbers")
+    with started(build("faults_behind_marker.c", text=FAULTS)) as target:
+        with anyprobe.attach(target.pid) as session:
+            (listed,) = session.list("usdt:faulty:place")
+            assert listed.strategy == "jump"
+            session.count("usdt:faulty:place")
+
+            @session.entry("usdt:faulty:place")
+            def on_place(n):
+                numbers.add(n)
+
+            counts = target.go(20)
+            sites = session.snapshot().sites
+            assert [site.hits for site in sites] == [counts.calls["place"]] * 2 == [2000] * 2
+            assert all("behind the marker's nop" in site.notes[0] for site in sites)
+            assert numbers.result().total.sum == 20 * 4950
+            assert not session.refused
+        target.go(1)
+        target.finish()

@@ -15,6 +15,7 @@ from anyprobe.probes.handlers.trampolining import TRAMPOLINE_SERVES
 from anyprobe.probes.probe import NEVER_RETURNS, exit_want, instructions_of
 from anyprobe.probes.providers.function.clobbering import clobbers
 from anyprobe.probes.providers.function.placing import off_boundary
+from anyprobe.probes.providers.usdt.behind import behind_nop
 from anyprobe.probes.providers.usdt.sites import means_markers
 from anyprobe.probes.specs.dtrace import EACH
 from anyprobe.splice.apply.live.changes import explained
@@ -46,6 +47,22 @@ def _planned(session: "ProbeHost", module: Module, code: FunctionCode, wants: li
     return plan
 
 
+def _planned_at(
+    session: "ProbeHost", module: Module, code: FunctionCode, site: "ResolvedSite", *, timed: bool = False
+) -> tuple[list[Want], FunctionPlan]:
+    """Return what is wanted for a site, and its plan; a marker may be better placed behind its nop."""
+    wants = _wants(site, code, timed=timed)
+    plan = _planned(session, module, code, wants)
+    if site.marker is None or not any(why.reason is Reason.MAY_FAULT for _, why in plan.refused):
+        return wants, plan
+    behind = behind_nop(code, wants[0].address)
+    if behind is None:
+        return wants, plan
+    others = [Want(behind, WantKind.OFFSET)]
+    moved = _planned(session, module, code, others)
+    return (wants, plan) if moved.refused else (others, moved)
+
+
 def _wants(site: "ResolvedSite", code: FunctionCode, *, timed: bool = False) -> list[Want]:
     if timed:
         return [Want(code.entry, WantKind.ENTRY), *map(exit_want, code.exits)]
@@ -69,8 +86,7 @@ def explain(session: "ProbeHost", spec: str, *, timed: bool = False) -> Explanat
     if isinstance(code, Refusal):
         raise SiteRefused(code)
     session.engine.see_space(session.mappings())
-    wants = _wants(site, code, timed=timed)
-    plan = _planned(session, module, code, wants)
+    wants, plan = _planned_at(session, module, code, site, timed=timed)
     ends, replaced = timed or site.kind == "return", False
     first = wants[0].address if wants else code.entry
     splice = next((s for want, s in _served(plan).items() if want.address == first), None)
@@ -260,7 +276,7 @@ def _list_site(session: "ProbeHost", site: "ResolvedSite") -> list[ListedSite]:
         return [entry(site.address, code.exits_complete)]
     if site.kind == "return" and not code.exits:
         return [entry(site.address, Refusal(Reason.NO_EXIT, site.address, NEVER_RETURNS))]
-    plan = _planned(session, module, code, _wants(site, code))
+    plan = _planned_at(session, module, code, site)[1]
     return [entry(address, verdict) for address, verdict in _outcomes(plan, module.bias)]
 
 

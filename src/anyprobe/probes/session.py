@@ -30,6 +30,7 @@ from anyprobe.probes.providers.function.objects import ObjectTable
 from anyprobe.probes.providers.function.provider import FunctionProvider
 from anyprobe.probes.providers.function.resolve import ResolvedSite, resolve_all
 from anyprobe.probes.providers.provided import Providers
+from anyprobe.probes.providers.usdt.behind import moved_behind
 from anyprobe.probes.providers.usdt.sites import MarkerTable
 from anyprobe.probes.reconciling import Reconciled
 from anyprobe.probes.scripts import current
@@ -494,6 +495,6 @@ class Session(Reconciled, SessionApi[Probe]):
         self.warn(*told)
 
     def _fall_back(self, probes: Sequence[Probe]) -> None:
-        """See to functions whose exits could not all be spliced: what was demanded for them, or a refusal."""
+        """See to functions whose exits could not all be spliced, and to markers that are better placed behind."""
         with typed(self._process, "arming probes in"):
-            self.engine.change(edits_for(self.trampolines.fall_back(probes)))
+            self.engine.change(edits_for([*self.trampolines.fall_back(probes), *moved_behind(probes)]))
