@@ -7,7 +7,7 @@ import time
 import pytest
 
 import anyprobe
-from anyprobe import Count, Hist
+from anyprobe import Count, Hist, Map
 
 TIMES = 400
 KERNEL_WAYS = ["fentry", pytest.param("kprobe", marks=pytest.mark.thorough)]
@@ -59,31 +59,34 @@ def test_what_entry_stores_return_finds(session, mechanism):
 @pytest.mark.parametrize("mechanism", KERNEL_WAYS)
 def test_calls_within_calls_have_data_of_their_own(session, mechanism):
     """The guest's root is an overlay: what it is asked of a file, it asks by the same function of the layer below."""
-    paths, missing, ended = Count("paths", by=("path",)), Count("missing"), Count("ended")
+    depths, right, wrong = Map("depths", by=("thread",)), Count("right", by=("depth",)), Count("wrong")
     mine = os.getpid()
 
     @session.call("kernel::vfs_getattr_nosec", mechanism=mechanism)
-    def entered(ctx, path):
-        ctx.data.path = path
+    def entered(ctx):
+        depth = depths.get(ctx.tid, 0) + 1
+        depths[ctx.tid] = depth
+        ctx.data.depth = depth
 
     @entered.ret
     def left(ctx):
+        depth = depths.get(ctx.tid, 0)
+        depths[ctx.tid] = depth - 1
         if ctx.pid == mine:
-            path = ctx.data.path
-            if path is None:
-                missing.add()
+            if ctx.data.depth == depth:
+                right.add(key=(depth,))
             else:
-                ended.add()
-                paths.add(key=(path,))
+                wrong.add()
 
     assert not session.refused
     for _ in range(TIMES):
         os.stat("/etc/passwd")
     snapshot = session.snapshot()
-    assert snapshot.aggregation("ended").entries[()].count >= 2 * TIMES
-    assert not snapshot.aggregation("missing").entries
-    often = [cell.count for cell in snapshot.aggregation("paths").entries.values() if cell.count >= TIMES]
-    assert len(often) >= 2
+    entries = snapshot.aggregation("right").entries
+    assert entries[1,].count >= TIMES
+    assert entries[2,].count >= TIMES
+    assert not snapshot.aggregation("wrong").entries
+    assert not snapshot.dropped
 
 
 @pytest.mark.parametrize("mechanism", KERNEL_WAYS)

@@ -82,7 +82,7 @@ def test_texts_of_the_program_and_types_by_name(session, tmp_path, monkeypatch):
         opened.add(key=(cstr(filename, 32), how.flags & 3))
 
     @session.entry("kernel::tcp_v4_connect", when=lambda ctx: ctx.pid == mine)
-    def connects(ctx, uaddr: address):
+    def connects(ctx, sk, uaddr: address):
         port = uaddr.sin_port
         ports.add(key=((port & 0xFF) << 8 | port >> 8,))
 

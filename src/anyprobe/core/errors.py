@@ -38,9 +38,13 @@ class HandlerError(UsageError):
     """A handler that cannot be compiled: where, what is not allowed, and what to write instead."""
 
     def __init__(
-        self, message: str, *, file: str = "", line: int = 0, column: int = 0, source: str = "", instead: str = ""
-    ) -> None:
-        """Keep the parts; ``column`` counts from 1, the text has the source line with a caret under it."""
+        self, message: str, *, file: str = "", line: int = 0, column: int = 0, source: str = "", instead: str = "",
+        said: str = "",
+    ) -> None:  # fmt: skip
+        """Keep the parts; ``column`` counts from 1, the text has the source line with a caret under it.
+
+        ``said`` is what somebody else says, whose words stand below.
+        """
         self.message, self.file, self.line, self.column = message, file, line, column
         self.source, self.instead = source, instead
         lines = [f"{file}:{line}:{column}: {message}" if file else message]
@@ -49,6 +53,7 @@ class HandlerError(UsageError):
             lines += ["  " + source, "  " + lead + "^"]
         if instead:
             lines.append("instead: " + instead)
+        lines += ["  " + each for each in said.splitlines()]
         super().__init__("\n".join(lines))
 
 

@@ -17,7 +17,7 @@ import anyprobe.data
 import anyprobe.isa
 from anyprobe.binary.objects import cache
 from anyprobe.core.code import BpfProgram, Input, InputKind, NativeCode, StorageReference
-from anyprobe.handlers.bpf.direct import direct_program
+from anyprobe.handlers.bpf.direct import direct_places, direct_program
 from anyprobe.handlers.bpf.layouts import Passed
 from anyprobe.handlers.ir import nodes as ir
 from anyprobe.handlers.ir import show
@@ -59,6 +59,16 @@ def kernel_program(handler: ir.Function, passed: Passed) -> BpfProgram:
             values = {"references": references, "steps": found.steps}
             cache.store(name, _KERNEL_KIND, values, {"code": np.frombuffer(found.code, np.uint8)})
     return found
+
+
+def places_in(marked: ir.Function, passed: Passed) -> tuple[tuple[int, ir.Mark], ...]:
+    """Return where the code of each marked place in the source begins in a handler's program for the kernel."""
+    places = direct_places(marked, passed)
+    if places is None:
+        from anyprobe.handlers.bpf.machine import compiled_places
+
+        places = compiled_places(marked, passed)
+    return places
 
 
 def _load_program(name: str, handler: ir.Function) -> BpfProgram | None:

@@ -1,12 +1,14 @@
 """Instructions of the kernel's machine, written one by one, with labels, and references to maps."""
 
 import struct
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
 from anyprobe.core.code import StorageReference
+from anyprobe.handlers.ir import nodes as ir
 
 FRAME: Final = 10
 """The register that points behind the stack."""
@@ -47,6 +49,9 @@ class Assembly:
         self._jumps: list[tuple[int, str]] = []
         self._names = 0
         self.references: list[StorageReference] = []
+        self._marks: list[tuple[int, ir.Mark]] = []
+        self.places: tuple[tuple[int, ir.Mark], ...] = ()
+        """Where the code of each marked place in the source begins, once it is finished."""
 
     def __len__(self) -> int:
         """Return the number of instructions."""
@@ -56,6 +61,10 @@ class Assembly:
         """Return a new label."""
         self._names += 1
         return f".{self._names}"
+
+    def mark(self, place: ir.Mark) -> None:
+        """Note of which place in the source the instructions are that follow."""
+        self._marks.append((len(self._code), place))
 
     def here(self, label: str) -> None:
         """Let a label be the next instruction."""
@@ -159,6 +168,8 @@ class Assembly:
             if at in targets:
                 each = each[:2] + struct.pack("<h", places[targets[at]] - places[at] - 1) + each[4:]
             code.append(each)
+        following = sorted(reached)
+        self.places = tuple((bisect_left(following, at), mark) for at, mark in self._marks)
         found = [replace(each, index=places[each.index]) for each in self.references if each.index in reached]
         return b"".join(code), tuple(found)
 

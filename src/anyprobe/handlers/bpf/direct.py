@@ -8,7 +8,7 @@ from anyprobe.core.code import MISSES, BpfProgram, Miss
 from anyprobe.handlers.bpf.assembly import FRAME
 from anyprobe.handlers.bpf.direct_updates import Updates
 from anyprobe.handlers.bpf.layouts import CALL_BYTES, DROPPED, MISSES_REFERENCE, OPEN, Passed
-from anyprobe.handlers.bpf.registers import COMM_BYTES, CONTEXT, TooHard
+from anyprobe.handlers.bpf.registers import COMM_BYTES, CONTEXT, READ_KERNEL, TooHard
 from anyprobe.handlers.ir import nodes as ir
 from anyprobe.handlers.ir import walk
 from anyprobe.handlers.passes import bounds
@@ -17,7 +17,7 @@ from anyprobe.handlers.types.storages import CallData
 
 _LONGEST = 1500
 """Instructions: more is worth optimising."""
-_COMM, _READ_USER, _READ_KERNEL = 16, 112, 113
+_COMM, _READ_USER, _READ_USER_TEXT, _READ_KERNEL_TEXT = 16, 112, 114, 115
 _LOOKUP, _UPDATE, _DELETE, _THREAD = 1, 2, 3, 14
 
 
@@ -35,6 +35,16 @@ def _read_locals(body: ir.Body) -> list[ir.Local]:
     """Return the variables that are read, which have to be zero at first."""
     found = {part.name: part for part in walk.expressions(body) if isinstance(part, ir.Local)}
     return [found[name] for name in sorted(found)]
+
+
+def direct_places(handler: ir.Function, passed: Passed) -> tuple[tuple[int, ir.Mark], ...] | None:
+    """Return where the code of each marked place begins in the program of a simple handler, None for any other."""
+    writer = _Writer(handler, passed, result_word=False)
+    try:
+        writer.run()
+    except TooHard:
+        return None
+    return writer.asm.places
 
 
 class _Writer(Updates):
@@ -63,7 +73,7 @@ class _Writer(Updates):
         if self._result_word and handler.result is not None:
             asm.load(1, FRAME, self.room("result"))
             asm.store(CONTEXT, ir.WORD * len(handler.inputs), 1)
-        asm.put(0, 0)
+        asm.put(0, 0 if self.passed is None else self.passed.result)
         asm.leave()
         if len(asm) > _LONGEST:
             raise TooHard
@@ -81,7 +91,7 @@ class _Writer(Updates):
         asm.load(1, 1, OPEN)
         closed = asm.fresh()
         asm.go_if_number("!=", 1, 0, closed)
-        asm.put(0, 0)
+        asm.put(0, passed.result)
         asm.leave()
         asm.here(closed)
         asm.call(_THREAD)
@@ -147,12 +157,18 @@ class _Writer(Updates):
                 if self._result_word:
                     self.keep(value, self.room("result"))
                 asm.go(self._end)
+            case ir.Mark():
+                asm.mark(each)
             case ir.CountMiss(miss):
                 self._miss(miss)
             case ir.Read():
                 self._read(each)
+            case ir.ReadBytes():
+                self._read_bytes(each)
             case ir.ReadComm():
                 self._read_comm(each)
+            case ir.BufferEquals():
+                self._equals(each)
             case ir.LoadInstance() | ir.StoreInstance():
                 self._instance(each)
             case ir.Update():
@@ -170,19 +186,8 @@ class _Writer(Updates):
         self.number(each.address, 3)
         asm.store_number(FRAME, self.place_of(each.present), 0)
         asm.store_number(FRAME, place, 0)
-        asm.copy(1, FRAME)
-        asm.compute_number("+", 1, place)
         asm.put(2, kind.size)
-        if self.passed is not None and self.passed.kernel_memory:
-            kernel, done = asm.fresh(), asm.fresh()
-            asm.go_if_number("s<", 3, 0, kernel)
-            asm.call(_READ_USER)
-            asm.go(done)
-            asm.here(kernel)
-            asm.call(_READ_KERNEL)
-            asm.here(done)
-        else:
-            asm.call(_READ_USER)
+        self._ask_for_memory(place, _READ_USER, READ_KERNEL)
         asm.go_if_number("!=", 0, 0, failed)
         asm.store_number(FRAME, self.place_of(each.present), 1)
         if isinstance(kind, IntegerType) and kind.signed and kind.bits < 64:
@@ -195,12 +200,71 @@ class _Writer(Updates):
         self._miss(Miss.FAULT)
         asm.here(behind)
 
-    def _read_comm(self, each: ir.ReadComm) -> None:
-        asm, place = self.asm, self.buffer(each.buffer)
-        if any(each.length == part for part in walk.expressions(self.handler.body)):
+    def _ask_for_memory(self, place: int, user: int, kernel: int) -> None:
+        """Read to the stack by one of two functions, by the half that the address in r3 is in; r2 is the size."""
+        asm = self.asm
+        asm.copy(1, FRAME)
+        asm.compute_number("+", 1, place)
+        if self.passed is None or not self.passed.kernel_memory:
+            asm.call(user)
+            return
+        in_kernel, done = asm.fresh(), asm.fresh()
+        asm.go_if_number("s<", 3, 0, in_kernel)
+        asm.call(user)
+        asm.go(done)
+        asm.here(in_kernel)
+        asm.call(kernel)
+        asm.here(done)
+
+    def _blank(self, buffer: ir.Buffer) -> int:
+        """Fill a buffer with zeros, and return where it is."""
+        place = self.buffer(buffer)
+        for at in range(0, buffer.size + ir.WORD, ir.WORD):
+            self.asm.store_number(FRAME, place + at, 0)
+        return place
+
+    def _read_bytes(self, each: ir.ReadBytes) -> None:
+        """Read bytes, or a text up to its NUL, of a size that is known."""
+        asm = self.asm
+        if not isinstance(each.size, ir.Const):
             raise TooHard
-        for at in range(0, each.buffer.size + ir.WORD, ir.WORD):
-            asm.store_number(FRAME, place + at, 0)
+        self.number(each.address, 3)
+        asm.store(FRAME, self.room("address"), 3)
+        place, size = self._blank(each.buffer), int(each.size.value)
+        asm.load(3, FRAME, self.room("address"))
+        there, behind = asm.fresh(), asm.fresh()
+        asm.put(2, size + each.text)
+        if each.text:
+            self._ask_for_memory(place, _READ_USER_TEXT, _READ_KERNEL_TEXT)
+            asm.compute_number("-", 0, 1)
+            asm.go_if_number("s>=", 0, 0, there)
+        else:
+            self._ask_for_memory(place, _READ_USER, READ_KERNEL)
+            asm.go_if_number("==", 0, 0, there)
+        asm.store_number(FRAME, self.place_of(each.present), 0)
+        asm.store_number(FRAME, self.place_of(each.length), 0)
+        self._miss(Miss.FAULT)
+        asm.go(behind)
+        asm.here(there)
+        if not each.text:
+            asm.put(0, size)
+        asm.store(FRAME, self.place_of(each.length), 0)
+        asm.store_number(FRAME, self.place_of(each.present), 1)
+        asm.here(behind)
+
+    def _equals(self, each: ir.BufferEquals) -> None:
+        """Compare the beginning of a buffer with words."""
+        asm, place, behind = self.asm, self.buffer(each.buffer), self.asm.fresh()
+        asm.store_number(FRAME, self.place_of(each.target), 0)
+        for index, word in enumerate(each.words):
+            asm.load(1, FRAME, place + ir.WORD * index)
+            asm.put(2, word)
+            asm.go_if("!=", 1, 2, behind)
+        asm.store_number(FRAME, self.place_of(each.target), 1)
+        asm.here(behind)
+
+    def _read_comm(self, each: ir.ReadComm) -> None:
+        asm, place = self.asm, self._blank(each.buffer)
         asm.copy(1, FRAME)
         asm.compute_number("+", 1, place)
         asm.put(2, COMM_BYTES)
@@ -211,6 +275,15 @@ class _Writer(Updates):
         asm.store_number(FRAME, self.place_of(each.present), 0)
         self._miss(Miss.FAULT)
         asm.here(there)
+        if any(each.length == part for part in walk.expressions(self.handler.body)):
+            asm.put(2, COMM_BYTES)
+            for at in reversed(range(COMM_BYTES)):
+                further = asm.fresh()
+                asm.load(1, FRAME, place + at, 1)
+                asm.go_if_number("!=", 1, 0, further)
+                asm.put(2, at)
+                asm.here(further)
+            asm.store(FRAME, self.place_of(each.length), 2)
 
     def _instance(self, each: ir.LoadInstance | ir.StoreInstance) -> None:
         if self._calls is None or self.passed is None:

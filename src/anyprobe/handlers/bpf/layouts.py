@@ -1,5 +1,6 @@
 """What is where in the kernel's maps that handlers use, and what their programs are passed; nothing here needs LLVM."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -30,6 +31,47 @@ _SPARE, _MOST = 4, 127
 """Addresses that lead to a program and are no part of the kernel's stack; the kernel gives no more than so many."""
 _DEPTH_SHIFT, _SIDE_SHIFT, PROCESS_SHIFT = 16, 24, 32
 """Of the number of a stack, which says where it is kept, and of which process it is."""
+
+
+SAVED_ARGUMENTS = tuple(8 * word for word in (14, 13, 12, 7, 9, 8))
+"""Where the saved registers have the parameters of a system call."""
+_PLACE = re.compile(r"record(?P<how>[+@*])(?P<offset>\d+)(/(?P<size>\d)(?P<signed>s?))?")
+
+
+@dataclass(frozen=True, slots=True)
+class RecordPlace:
+    """Where in the record of a tracepoint a parameter is: as text, the place of an input."""
+
+    offset: int
+    size: int = 0
+    """Bytes of a number; 0 for an array, whose address is the parameter."""
+    signed: bool = False
+    dynamic: bool = False
+    """Whether a word says where the array is."""
+
+    def __str__(self) -> str:
+        """Return the text."""
+        if self.size:
+            return f"record+{self.offset}/{self.size}{'s' * self.signed}"
+        return f"record{'*' if self.dynamic else '@'}{self.offset}"
+
+    @classmethod
+    def of(cls, text: str) -> "RecordPlace | None":
+        """Return what a text says, None if it is about no record."""
+        found = _PLACE.fullmatch(text)
+        if found is None:
+            return None
+        return cls(int(found["offset"]), int(found["size"] or 0), found["signed"] == "s", found["how"] == "*")
+
+
+def argument_place(index: int) -> str:
+    """Return the place of a parameter of a system call, as an input has it."""
+    return f"argument{index}"
+
+
+def argument_of(text: str) -> int | None:
+    """Return which parameter of a system call a place is, None if it is none."""
+    return int(text[len("argument") :]) if text.startswith("argument") else None
 
 
 def region_bytes(layout: TableLayout) -> int:
@@ -70,10 +112,26 @@ class Passed:
     enters: bool = True
     """Whether a call begins here; else it ends, and the address is a word further on."""
 
+    saved: int | None = None
+    """The word that points at the saved registers of a system call, which have its parameters."""
+    result: int = 0
+    """What the program returns."""
+
     def identity(self, inputs: tuple[Input, ...]) -> str:
         """Return all that code which uses some inputs depends on, as text."""
         words = [self.word(each) for each in inputs]
-        return repr((words, self.kernel_memory, self.at_function, sorted(self.pointers), self.frame, self.enters))
+        return repr(
+            (
+                words,
+                self.kernel_memory,
+                self.at_function,
+                sorted(self.pointers),
+                self.frame,
+                self.enters,
+                self.saved,
+                self.result,
+            )
+        )
 
 
 AT_TRACEPOINT = Passed(lambda found: found.index if found.kind is InputKind.PARAMETER else None)

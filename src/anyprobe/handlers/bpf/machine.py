@@ -5,9 +5,20 @@ from llvmlite import ir as llvm
 from anyprobe.core.code import MISSES, BpfProgram, Input, InputKind, Miss, StorageReference
 from anyprobe.core.errors import HandlerError, InternalError
 from anyprobe.handlers.bpf import maps, rings, stacks, tables
+from anyprobe.handlers.bpf.debug_lines import Debug, lines_of
 from anyprobe.handlers.bpf.helper_functions import POINTER, call
 from anyprobe.handlers.bpf.instances import Instance
-from anyprobe.handlers.bpf.layouts import CALLS_BYTES, MAP_BYTES, MISSES_REFERENCE, OPEN, Passed, region_bytes
+from anyprobe.handlers.bpf.layouts import (
+    CALLS_BYTES,
+    MAP_BYTES,
+    MISSES_REFERENCE,
+    OPEN,
+    SAVED_ARGUMENTS,
+    Passed,
+    RecordPlace,
+    argument_of,
+    region_bytes,
+)
 from anyprobe.handlers.ir import nodes as ir
 from anyprobe.handlers.llvm import toolchain
 from anyprobe.handlers.llvm.arithmetic import I8, I64, number
@@ -47,6 +58,7 @@ class BpfMachine:
         self._builder, self._words, self._storages = builder, words, handler.storages
         self._inputs, self._passed = handler.inputs, passed
         self._instance: Instance | None = None
+        self._debug: Debug | None = None
 
     def word(self, index: int) -> Value:
         """Return a word of the context: what is passed in the kernel, or what the kernel tells."""
@@ -64,6 +76,12 @@ class BpfMachine:
 
     def _told(self, found: Input, passed: Passed) -> Value:
         builder = self._builder
+        place = RecordPlace.of(found.place)
+        if place is not None:
+            return self._field(place)
+        argument = argument_of(found.place)
+        if argument is not None and passed.saved is not None:
+            return self._saved(passed.saved, SAVED_ARGUMENTS[argument])
         at = passed.word(found)
         if at is not None:
             word = self._context_word(at)
@@ -79,6 +97,36 @@ class BpfMachine:
         if found.name in _LOWER:
             return builder.and_(word, number((1 << 32) - 1))
         return builder.lshr(word, number(32)) if found.name in _UPPER else word
+
+    def _field(self, place: RecordPlace) -> Value:
+        """Return a field of a tracepoint's record, or the address of one that is an array."""
+        builder = self._builder
+        if place.size:
+            return self._loaded(place.offset, place.size, signed=place.signed)
+        record = self._plain(builder.ptrtoint(self._words, I64))
+        if not place.dynamic:
+            return builder.add(record, number(place.offset))
+        offset = builder.and_(self._loaded(place.offset, 4, signed=False), number((1 << 16) - 1))
+        return builder.add(record, offset)
+
+    def _loaded(self, offset: int, size: int, *, signed: bool) -> Value:
+        """Load a number of some bytes from the context, by one instruction."""
+        builder, kind = self._builder, llvm.IntType(8 * size)
+        raw = builder.bitcast(self._words, I8.as_pointer())
+        found = builder.load(builder.bitcast(builder.gep(raw, [number(offset)]), kind.as_pointer()))
+        wide = found if size == ir.WORD else builder.sext(found, I64) if signed else builder.zext(found, I64)
+        return builder.call(_AS_IT_IS, [wide])
+
+    def _saved(self, word: int, offset: int) -> Value:
+        """Return one of the registers that a system call has saved."""
+        builder = self._builder
+        with builder.goto_entry_block():
+            place = builder.alloca(I64)
+        builder.store(number(0), place)
+        address = builder.add(self._plain(self._context_word(word)), number(offset))
+        target = builder.ptrtoint(place, I64)
+        call(builder, _PROBE_READ_KERNEL, [self._pointer(target), number(ir.WORD), self._pointer(address)])
+        return builder.load(place)
 
     def _plain(self, pointer: Value) -> Value:
         """Return a pointer as a number: what an addition to memory has left there is no pointer to the verifier."""
@@ -155,6 +203,17 @@ class BpfMachine:
         place = self._builder.gep(counters, [number(0), number(MISSES.index(miss))])
         self._builder.atomic_rmw("add", place, number(1), "monotonic")
 
+    def mark(self, place: ir.Mark) -> None:
+        """Give the code that follows a place."""
+        if self._debug is None:
+            self._debug = Debug(self._builder)
+        self._debug.mark(place)
+
+    @property
+    def marks(self) -> list[ir.Mark]:
+        """All places in the source, in the order of their numbers as lines, from 1 on."""
+        return [] if self._debug is None else self._debug.marks
+
     def begin(self) -> None:
         """Find the call's data, if there is any for this handler."""
         place = next((index for index, each in enumerate(self._storages) if isinstance(each, CallData)), None)
@@ -169,7 +228,7 @@ class BpfMachine:
         region, table = self._symbol(f"storage.{place}", CALLS_BYTES // 8), self._symbol(f"table.{place}", 1)
         is_open = builder.load(builder.gep(region, [number(0), number(OPEN // 8)]))
         with builder.if_then(builder.icmp_unsigned("==", is_open, number(0)), likely=False):
-            builder.ret(number(0))
+            builder.ret(number(passed.result))
         self._instance = Instance(builder, region, table, frame, enters=passed.enters)
 
     def end(self) -> None:
@@ -217,6 +276,16 @@ def compile_bpf(handler: ir.Function, *, result_word: bool = False, passed: Pass
 
     With ``result_word`` its result, of which the kernel hands out 32 bits only, is also stored after the inputs.
     """
+    return _program(_compiled(handler, passed, result_word=result_word)[0], handler)
+
+
+def compiled_places(handler: ir.Function, passed: Passed) -> tuple[tuple[int, ir.Mark], ...]:
+    """Return where the code of each marked place in the source begins in a handler's program."""
+    found, marks = _compiled(handler, passed, result_word=False)
+    return tuple((at, marks[line - 1]) for at, line in lines_of(found) if 0 < line <= len(marks))
+
+
+def _compiled(handler: ir.Function, passed: Passed | None, *, result_word: bool) -> tuple[ObjectFile, list[ir.Mark]]:
     module = llvm.Module(handler.name)
     module.triple = TRIPLE
     function = llvm.Function(module, llvm.FunctionType(I64, [POINTER]), ENTRY)
@@ -234,7 +303,7 @@ def compile_bpf(handler: ir.Function, *, result_word: bool = False, passed: Pass
         machine.end()
         if result_word and handler.result is not None:
             machine.set_word(len(handler.inputs), word)
-        builder.ret(word if passed is None else number(0))  # what is attached must return nothing
+        builder.ret(word if passed is None else number(passed.result))
 
     machine.begin()
     Lowering(builder, machine).run(handler, finish)
@@ -243,7 +312,7 @@ def compile_bpf(handler: ir.Function, *, result_word: bool = False, passed: Pass
         content = toolchain.kernel_code(text, TRIPLE, PROCESSOR)
     except RuntimeError as error:
         raise InternalError(f"LLVM: {error}") from None
-    return _program(ObjectFile(content), handler)
+    return ObjectFile(content), machine.marks
 
 
 def _program(found: ObjectFile, handler: ir.Function) -> BpfProgram:

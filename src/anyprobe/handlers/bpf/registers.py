@@ -2,7 +2,7 @@
 
 from anyprobe.core.code import Input, InputKind
 from anyprobe.handlers.bpf.assembly import FRAME, Assembly, fits
-from anyprobe.handlers.bpf.layouts import Passed
+from anyprobe.handlers.bpf.layouts import SAVED_ARGUMENTS, Passed, RecordPlace, argument_of
 from anyprobe.handlers.ir import nodes as ir
 from anyprobe.handlers.ir import walk
 from anyprobe.handlers.types.annotations import BoolType, FloatType, IntegerType, PointerType, Type, u64
@@ -13,7 +13,7 @@ _SCRATCH = (0, 1, 2, 3, 4, 5)
 _STACK_BYTES = 512
 _ASKED = {"now": 5, "cpu": 8, "tid": 14, "pid": 14, "uid": 15, "gid": 15, "cgroup": 80}
 _UPPER, _LOWER = frozenset({"pid", "gid"}), frozenset({"tid", "uid"})
-_FUNCTION = 173
+_FUNCTION, READ_KERNEL = 173, 113
 _INVERSE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", "<=": ">", ">": "<="}
 COMM_BYTES = 16
 
@@ -56,8 +56,6 @@ class Registers:
 
     def buffer(self, buffer: ir.Buffer) -> int:
         """Return where a buffer is."""
-        if buffer.size != COMM_BYTES:
-            raise TooHard
         return self.room(f"buffer {buffer.name}", buffer.size + ir.WORD)
 
     # -- expressions
@@ -80,7 +78,11 @@ class Registers:
         self._asked.clear()
         for index in sorted({each.index for each in walk.within(expr) if isinstance(each, ir.Word)}):
             given = self.handler.inputs[index]
-            if self._word(index, given) is not None:
+            if self._word(index, given) is not None or RecordPlace.of(given.place) is not None:
+                continue
+            argument = argument_of(given.place)
+            if argument is not None and self.passed is not None and self.passed.saved is not None:
+                self._saved(self.passed.saved, SAVED_ARGUMENTS[argument], index)
                 continue
             place = self._asked[index] = self.room(f"word {index}")
             if self.passed is not None and self.passed.at_function and given.name in {"ip", "func"}:
@@ -95,6 +97,39 @@ class Registers:
             elif given.name in _UPPER:
                 self.asm.compute_number(">>", 0, 32)
             self.asm.store(FRAME, place, 0)
+
+    def _saved(self, word: int, offset: int, index: int) -> None:
+        """Read one of the registers that a system call has saved."""
+        asm, place = self.asm, self.room(f"word {index}")
+        self._asked[index] = place
+        asm.load(3, CONTEXT, ir.WORD * word)
+        self.plain(3)
+        asm.compute_number("+", 3, offset)
+        asm.store_number(FRAME, place, 0)
+        asm.copy(1, FRAME)
+        asm.compute_number("+", 1, place)
+        asm.put(2, ir.WORD)
+        asm.call(READ_KERNEL)
+
+    def _field(self, place: RecordPlace, target: int) -> None:
+        """Load a field of a tracepoint's record."""
+        if not place.size:
+            asm = self.asm
+            if place.dynamic:
+                asm.load(target, CONTEXT, place.offset, 4)
+                asm.compute_number("&", target, (1 << 16) - 1)
+                asm.store(FRAME, self.room("dynamic"), target)
+            asm.copy(target, CONTEXT)
+            self.plain(target)
+            if place.dynamic:
+                asm.atomic_add(FRAME, self.room("dynamic"), target)
+                asm.load(target, FRAME, self.room("dynamic"))
+            else:
+                asm.compute_number("+", target, place.offset)
+            return
+        self.asm.load(target, CONTEXT, place.offset, place.size)
+        if place.signed and place.size < ir.WORD:
+            self.asm.cut(target, 8 * place.size, signed=True)
 
     def _word(self, index: int, given: Input) -> int | None:
         """Return at which word of the context an input is."""
@@ -151,6 +186,10 @@ class Registers:
         self.asm.here(behind)
 
     def _load_word(self, index: int, target: int) -> None:
+        place = RecordPlace.of(self.handler.inputs[index].place)
+        if place is not None:
+            self._field(place, target)
+            return
         at = self._word(index, self.handler.inputs[index])
         if at is None:
             self.asm.load(target, FRAME, self._asked[index])

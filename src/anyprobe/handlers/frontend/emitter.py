@@ -1,10 +1,12 @@
 """What the front end has built so far of one handler: statements, inputs, and what is known at the current place."""
 
+import ast
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from anyprobe.core.code import Input, InputKind
+from anyprobe.handlers.frontend.source import Source
 from anyprobe.handlers.ir import nodes as ir
 from anyprobe.handlers.ir import ranges
 from anyprobe.handlers.types.annotations import Type, i64
@@ -42,8 +44,9 @@ HANDLER_END = "end"
 class Emitter:
     """Collects the statements of one handler."""
 
-    def __init__(self) -> None:
-        """Start empty."""
+    def __init__(self, *, marked: bool = False) -> None:
+        """Start empty; ``marked``: statements say of which place in the source they are."""
+        self._marked = marked
         self.flow = Flow()
         self.inputs: list[Input] = []
         self.storages: list[ir.Storage] = []
@@ -110,6 +113,12 @@ class Emitter:
             self.flow.reachable = False
         elif isinstance(statement, ir.Return):
             self.flow.reachable = False
+
+    def mark(self, source: Source, node: ast.AST) -> None:
+        """Note of which place in the source the statements are that follow."""
+        if self._marked and self.flow.reachable:
+            at = source.error(node, "")
+            self._lists[-1].append(ir.Mark(at.file, at.line, at.column, at.source))
 
     def splice(self, statement: ir.Stmt) -> None:
         """Append a statement whose effect on what is known has been noted already."""

@@ -19,7 +19,7 @@ from anyprobe.handlers.frontend.marker_parameters import receive as receive_argu
 from anyprobe.handlers.frontend.parameters import nearest, parameters_of, receive
 from anyprobe.handlers.frontend.source import Condition, Source, source_of
 from anyprobe.handlers.frontend.statements import Statements
-from anyprobe.handlers.frontend.values import Context, Kind, Literal, Maybe, Scalar, Text, Value
+from anyprobe.handlers.frontend.values import Array, Context, Kind, Literal, Maybe, Scalar, Text, Value
 from anyprobe.handlers.ir import nodes as ir
 from anyprobe.handlers.types.annotations import AnyType, boolean, i64
 from anyprobe.handlers.types.calling_convention import KnownPrototype
@@ -51,6 +51,8 @@ class Setting:
     """The USDT marker that the handler runs at."""
     kernel: frozenset[str] | None = None
     """The attributes of ``ctx`` that there are where the handler runs in the kernel; ``None``: it runs in a process."""
+    marked: bool = False
+    """Whether the intermediate language says of which place in the source each statement is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,7 @@ def lower(
 class _Handler:
     def __init__(self, source: Source, setting: Setting, kinds: dict[str, Kind]) -> None:
         self._source, self._kinds = source, kinds
-        self._emit, self._notes = Emitter(), Notes()
+        self._emit, self._notes = Emitter(marked=setting.marked), Notes()
         self._prototype, self._marker = setting.prototype, setting.marker
         self._context = ContextAccess(
             setting.instance, setting.retval, setting.unsafe, setting.entry, setting.tail, setting.prototype,
@@ -124,6 +126,10 @@ class _Handler:
         """Give the parameters of the handler their values: ``ctx``, then those of the probed function."""
         for each in parameters_of(self._source, self._receive_context(frame), self._prototype):
             name, value = each.node.arg, receive(self._emit, each, frame.fail_at(each.node))
+            if isinstance(value, Array):  # a variable would have its address alone
+                frame.aliases[name] = (each.node, Array(self._emit.keep(value.expr), value.count))
+                self._emit.flow.assigned |= {name}
+                continue
             if isinstance(value, Scalar):
                 frame.declare(name, Kind(value.type, demanded=True))
             frame.assign(self._emit, name, value, each.node)
@@ -171,6 +177,7 @@ class _Handler:
         call = ast.copy_location(ast.Call(ast.Name(source.name, ast.Load()), [], []), tree)
         found = self._inline(expressions, call, source.function, values)
         holds = operators.truth(expressions.present(found, tree), frame.fail_at(tree))
+        emit.mark(source, tree)
         with emit.when(ir.Unary("not", holds)):
             emit.add(ir.Leave("end"))
 
@@ -189,6 +196,7 @@ class _Handler:
         expressions = Expressions(emit, frame, self._notes, self._context, self._calls)
         self._active.append(frame.source.function)
         returns = _returns_values(tree)
+        emit.mark(frame.source, tree)
         if isinstance(tree, ast.Lambda):
             result(expressions.value(tree.body), tree.body)
         else:

@@ -12,7 +12,7 @@ from anyprobe.handlers.frontend.frame import annotated, type_of_annotation
 from anyprobe.handlers.frontend.members import received
 from anyprobe.handlers.frontend.operators import Fail
 from anyprobe.handlers.frontend.source import Source
-from anyprobe.handlers.frontend.values import Packed, Scalar
+from anyprobe.handlers.frontend.values import Array, Packed, Scalar
 from anyprobe.handlers.ir import nodes as ir
 from anyprobe.handlers.types.annotations import AnyType, Layout, PointerType, Type, u64
 from anyprobe.handlers.types.calling_convention import (
@@ -24,6 +24,9 @@ from anyprobe.handlers.types.calling_convention import (
     windows_places,
 )
 from anyprobe.handlers.types.layouts import ArrayType, OpaqueType, StructType
+
+IN_A_RECORD = "record"
+"""How the places of parameters begin that are fields of a tracepoint's record: arrays are passed by their address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +136,8 @@ def receive(emit: Emitter, parameter: Parameter, fail: Fail) -> Scalar | Packed:
         else ir.Const(0, u64)
         for at, place in enumerate(where)
     )
+    if isinstance(kind, ArrayType) and where[0].startswith(IN_A_RECORD):
+        return Array(received(words[0], PointerType(kind.element)), kind.count)
     if isinstance(kind, StructType) and kind.by_reference:
         return Scalar(received(words[0], PointerType(kind)))
     if isinstance(kind, OpaqueType | ArrayType):

@@ -59,6 +59,7 @@ class Statements:
         """Compile statements; those after a return are left out."""
         for each in body:
             if self._emit.flow.reachable:
+                self._emit.mark(self._frame.source, each)
                 self._statement(each)
 
     def _statement(self, node: ast.stmt) -> None:

@@ -289,9 +289,19 @@ class Update:
     target: Local | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Do nothing; what follows is of this place in the source. There only where that is asked for."""
+
+    file: str
+    line: int
+    column: int
+    source: str
+
+
 Stmt = (
     Assign | If | Block | Loop | Leave | Return | CountMiss | Read | ReadBytes | ReadComm | FillBuffer | BufferByte
-    | BufferEquals | Write | SetWord | LoadInstance | StoreInstance | Update
+    | BufferEquals | Write | SetWord | LoadInstance | StoreInstance | Update | Mark
 )  # fmt: skip
 Body = tuple[Stmt, ...]
 

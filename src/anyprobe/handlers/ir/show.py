@@ -72,6 +72,8 @@ def statement(each: ir.Stmt) -> str:
             return f"return {expression(value)}"
         case ir.CountMiss(miss):
             return f"miss {miss.value}"
+        case ir.Mark(_, line, column, _):
+            return f"line {line}:{column}"
         case ir.Read(present, target, address):
             return f"{present.name}, {_declared(target)} = read {expression(address)}"
         case ir.ReadBytes(present, length, buffer, address, size, text):

@@ -116,6 +116,8 @@ class Lowering:
     def _effect(self, each: ir.Stmt) -> None:
         builder, machine = self._builder, self._machine
         match each:
+            case ir.Mark():
+                machine.mark(each)
             case ir.CountMiss(miss):
                 machine.count_miss(miss)
             case ir.Read(present, target, address):

@@ -41,6 +41,9 @@ class Machine(Protocol):
     def count_miss(self, miss: Miss) -> None:
         """Count that something went wrong."""
 
+    def mark(self, place: ir.Mark) -> None:
+        """Take note of which place in the source the code that follows is."""
+
     def instance(self, index: int) -> Value:
         """Return the address of the call's data as a number, 0 if there is none."""
 

@@ -43,6 +43,8 @@ def _statement(each: ir.Stmt) -> int:
             return FRAME_COST * int(depth) + operands
         case ir.Update():
             return UPDATE_COST + operands + sum(part.size for part in each.key if isinstance(part, ir.Buffer))
+        case ir.Mark():
+            return 0
         case _:
             return 1 + operands
 

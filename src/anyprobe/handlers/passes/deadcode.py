@@ -32,14 +32,18 @@ def _statement(each: ir.Stmt, read: set[str]) -> ir.Body:
             return (each,) if local.name in read else ()
         case ir.If(condition, then, orelse):
             then, orelse = _body(then, read), _body(orelse, read)
-            if not then and not orelse:
+            if _is_empty(then) and _is_empty(orelse):
                 return ()
-            return (ir.If(condition, then, orelse),) if then else (ir.If(ir.Unary("not", condition), orelse),)
+            return (
+                (ir.If(condition, then, orelse),)
+                if not _is_empty(then)
+                else (ir.If(ir.Unary("not", condition), orelse),)
+            )
         case ir.Block(label, inner):
             inner = _body(inner, read)
             if inner and inner[-1] == ir.Leave(label):
                 inner = inner[:-1]
-            if not inner:
+            if _is_empty(inner):
                 return ()
             return (ir.Block(label, inner),) if leaves(inner, label) else inner
         case ir.Loop(label, bound, inner):
@@ -50,6 +54,11 @@ def _statement(each: ir.Stmt, read: set[str]) -> ir.Body:
             return (each,) if {present.name, target.name} & read else ()
         case _:
             return (each,)
+
+
+def _is_empty(statements: ir.Body) -> bool:
+    """Return whether statements do nothing."""
+    return all(isinstance(each, ir.Mark) for each in statements)
 
 
 def leaves(statements: ir.Body, label: str) -> bool:

@@ -3,8 +3,10 @@
 import ctypes
 import errno
 import os
+import re
 import struct
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -35,7 +37,9 @@ _EVENT, MULTI = 41, 42
 _SLEEPABLE = 1 << 4
 _MAP, _MAP_VALUE = 1, 2
 """In the source register of a 16-byte load: a map, and the address of a value in a map."""
-_LOG_BYTES = 1 << 20
+_LOG_BYTES, _TRACE, _SUMMARY, _WORDS = 1 << 20, 1, 4, 6
+_PROCESSED = re.compile(r"processed (\d+) insns")
+_STEP = re.compile(r"^(\d+): \(", re.MULTILINE)
 _LOAD_TRIES = 5
 """As libbpf has it: the verifier gives up with ``EAGAIN`` when a signal is to be handled."""
 _PROGRAM_INFO_BYTES, _RECURSION_AT = 232, 208
@@ -44,6 +48,17 @@ _LINK_INFO_BYTES, _EVENT_MISSED_AT, _MULTI_MISSED_AT = 64, 48, 32
 
 class VerifierRefusal(TargetError):  # noqa: N818 - like the refusals of sites
     """The kernel's verifier does not accept a program; the text ends with its words."""
+
+    def __init__(self, refusal: KernelRefused, log: str, trace: str) -> None:
+        """Keep what it says, and what it has gone through if there is a trace of that."""
+        self.words = log.strip().splitlines()[-_WORDS:]
+        super().__init__("\n".join([str(refusal), *self.words]))
+        steps = _PROCESSED.search(log)
+        self.is_of_code = steps is not None and int(steps[1]) > 0
+        """Whether it is about the instructions, and not about what they are to be attached to."""
+        found = _STEP.findall(trace)
+        self.at = int(found[-1]) if found else None
+        """The instruction at which it stopped, where that is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,20 +98,25 @@ def load(code: bytes, kind: Kind = SYSTEM_CALL, name: str = "anyprobe") -> int:
     except KernelRefused as failure:
         if failure.errno == errno.EPERM:
             raise
-        log = ctypes.create_string_buffer(_LOG_BYTES)
+        log, trace = (ctypes.create_string_buffer(_LOG_BYTES) for _ in range(2))
         try:
-            return _load(code, kind, name, log)
+            return _load(code, kind, name, log, _SUMMARY)
         except KernelRefused as again:
-            words = log.value.decode(errors="replace").strip().splitlines()
-            if not words:
+            said = log.value.decode(errors="replace")
+            if not said.strip():
                 raise
-            raise VerifierRefusal("\n".join([str(again), *words[-6:]])) from None
+            with suppress(KernelRefused):  # as it has to be
+                os.close(_load(code, kind, name, trace, _TRACE))
+            steps = trace.value.decode(errors="replace")
+            if _PROCESSED.search(steps) is None:  # a trace that had no room, of which older kernels keep the beginning
+                steps = ""
+            raise VerifierRefusal(again, said, steps) from None
 
 
-def _load(code: bytes, kind: Kind, name: str, log: "ctypes.Array[ctypes.c_char] | None") -> int:
+def _load(code: bytes, kind: Kind, name: str, log: "ctypes.Array[ctypes.c_char] | None", level: int = 0) -> int:
     instructions, licence = ctypes.create_string_buffer(code, len(code)), ctypes.create_string_buffer(b"GPL")
     flags = _SLEEPABLE if kind.type == PROGRAM_OF_A_SYSTEM_CALL else 0
-    logged = (0, 0, 0) if log is None else (1, _LOG_BYTES, ctypes.addressof(log))
+    logged = (0, 0, 0) if log is None else (level, _LOG_BYTES, ctypes.addressof(log))
     attribute = struct.pack("<IIQQ", kind.type, len(code) // 8, *map(ctypes.addressof, (instructions, licence)))
     attribute += struct.pack("<IIQII", *logged, 0, flags)
     attribute += struct.pack("<15sxII", name.encode(), 0, kind.attached)

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from anyprobe import Count, Hist, Max, Min, Sum, cstr, emit, i8, i32, i64, ptr, u16, u64
+from anyprobe import Count, Hist, Max, Min, Quantize, Sum, cstr, emit, i8, i32, i64, ptr, u16, u64
 from anyprobe.data import buckets
 from anyprobe.data.records import rows
 from anyprobe.handlers.bpf.direct import direct_program
@@ -112,11 +112,48 @@ def test_records_of_numbers():
     ]
 
 
-def test_what_is_not_simple_is_left_to_llvm():
-    names = Count("names", by=("name",))
+@in_the_kernel
+def test_texts_and_names_of_threads():
+    names, mine, other = Count("names", by=("name", "size")), Count("mine"), Count("other", by=("comm",))
 
-    def with_text(where: ptr):
-        names.add(key=(cstr(where, 16),))
+    def collect(where: ptr, kind: u64):
+        text = cstr(where, 12)
+        if text == "a red one":
+            mine.add()
+        else:
+            names.add(key=(text, len(text)))
+
+    texts = [ctypes.create_string_buffer(each) for each in (b"a red one", b"a green one, cut off", b"")]
+    _, found, _, misses = run(collect, [*((ctypes.addressof(each), 0) for each in texts), (8, 0)])
+    by_name = {each.name: each.entries for each in found}
+    assert by_name["mine"][()].count == 1
+    assert {key: cell.count for key, cell in by_name["names"].items()} == {("a green one,", 12): 1, ("", 0): 1}
+    assert misses == {"fault": 1, "abandoned": 1, "division": 0}
+
+    def named(ctx, value: u64):
+        if ctx.comm == "another":
+            other.add(key=(ctx.comm,))
+
+    with open("/proc/self/comm") as file:
+        before = file.read()
+    try:
+        seen = []
+        for name in ("another", "another one"):
+            with open("/proc/self/comm", "w") as file:
+                file.write(name)
+            _, (result,), _, _ = run(named, [(1,)])
+            seen.append({key: cell.count for key, cell in result.entries.items()})
+    finally:
+        with open("/proc/self/comm", "w") as file:
+            file.write(before)
+    assert seen == [{("another",): 1}, {}]
+
+
+def test_what_is_not_simple_is_left_to_llvm():
+    sizes = Quantize("sizes")
+
+    def with_powers(a: i64):
+        sizes.add(a)
 
     def with_loop(a: i64):
         total = 0
@@ -127,7 +164,7 @@ def test_what_is_not_simple_is_left_to_llvm():
     def with_quotient(a: i64, b: i64):
         return a // b
 
-    assert [direct_program(intermediate(each)) for each in (with_text, with_loop, with_quotient)] == [None] * 3
+    assert [direct_program(intermediate(each)) for each in (with_powers, with_loop, with_quotient)] == [None] * 3
 
 
 PLAIN = """

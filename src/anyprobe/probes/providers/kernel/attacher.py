@@ -95,10 +95,10 @@ class Attacher:
                 os.close(module)
         made.hold(programs.attach_typed(program))
 
-    def _code(self, slot: int, compiled: "Callable[[KernelHandler], bytes]") -> bytes:
+    def _code(self, slot: int, compiled: "Callable[[KernelHandler], bytes]", result: int = 0) -> bytes:
         """Return a program that counts, and then runs the handler if there is one."""
         if self.handler is None:
-            return self.counters.program(slot)
+            return self.counters.program(slot, result=result)
         return self.counters.before(slot) + compiled(self.handler)
 
     def kprobe(self, made: Attachment) -> None:
@@ -142,14 +142,12 @@ class Attacher:
 
     def tracepoint(self, made: Attachment) -> None:
         """Attach to a tracepoint's event, as perf does; others at it see their hits as before."""
-        if self.handler is not None:
-            raise Unable("handlers do not know the record of the event yet")
         (site,), (slot,) = made.sites, made.slots
         assert site.tracepoint is not None
         number = tracefs.tracepoint_number(*site.tracepoint)
         if number is None:
             raise Unable(f"there is no tracepoint {':'.join(site.tracepoint)}")
-        code = self.counters.program(slot, result=GO_ON)
+        code = self._code(slot, lambda handler: handler.for_record(site), result=GO_ON)
         program = self._load(made, code, programs.Kind(programs.PROGRAM_OF_AN_EVENT))
         link = made.hold(programs.attach_to_event(program, made.hold(perf.open_tracepoint(number))))
         made.told.append(lambda: programs.link_misses(link))  # always 0, but None before 6.7, which counts no misses
@@ -160,7 +158,7 @@ class Attacher:
         event, before = site.event, self.counters.read()[slot]
         assert event is not None
         code = self._code(slot, lambda handler: handler.for_event(site))
-        program = made.hold(programs.load(code, programs.Kind(programs.PROGRAM_OF_A_SAMPLE)))
+        program = made.hold(self._loaded(code, programs.Kind(programs.PROGRAM_OF_A_SAMPLE)))
         opened = []
         for processor in bpf.online_processors() if event.everywhere else [bpf.first_processor()]:
             opened.append(made.hold(perf.open_event(event.name or "cpu-clock", processor, event.every)))
@@ -174,8 +172,16 @@ class Attacher:
 
         made.told.append(throttled)
 
-    @staticmethod
-    def _load(made: Attachment, code: bytes, kind: programs.Kind) -> int:
-        program = made.hold(programs.load(code, kind))
+    def _load(self, made: Attachment, code: bytes, kind: programs.Kind) -> int:
+        program = made.hold(self._loaded(code, kind))
         made.told.append(lambda: programs.recursion_misses(program))
         return program
+
+    def _loaded(self, code: bytes, kind: programs.Kind) -> int:
+        """Load a program; what the verifier says of a handler's code is the handler's error."""
+        try:
+            return programs.load(code, kind)
+        except programs.VerifierRefusal as refusal:
+            if self.handler is None or not refusal.is_of_code:
+                raise
+            raise self.handler.rejected(refusal, len(self.counters.before(0)) // 8) from None

@@ -11,15 +11,18 @@ from anyprobe.data.results import AggregationResult, MapResult
 from anyprobe.handlers.bpf.storages import KernelMaps
 from anyprobe.handlers.ir import nodes as ir
 from anyprobe.handlers.types.storages import CallData, MapTable, Ring, Stacks, Storages, Table
+from anyprobe.probes.providers.kernel.event_prototypes import EventPrototypes
 from anyprobe.probes.providers.kernel.live_views import LiveAggregation, LiveMap
 from anyprobe.probes.providers.kernel.naming import KernelNaming
+from anyprobe.probes.providers.kernel.sites import KernelNames
 
 
 class Collection:
     """The storages of the handlers of one session."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: KernelNames) -> None:
         """Hold nothing yet."""
+        self.events = EventPrototypes(names)
         self.storages: Storages = {}
         """What handlers use, by aggregation or map, by a record's name, by the side and depth of stacks."""
         self._calls: list[CallData] = []

@@ -2,21 +2,32 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from anyprobe.core.code import InputKind
 from anyprobe.core.errors import HandlerError, UnsupportedTarget
-from anyprobe.handlers.bpf.layouts import AT_TRACEPOINT, Passed
-from anyprobe.handlers.compile_cache import kernel_program
+from anyprobe.handlers.bpf.layouts import Passed, RecordPlace
+from anyprobe.handlers.compile_cache import kernel_program, places_in
 from anyprobe.handlers.compiler import intermediate
 from anyprobe.handlers.frontend.context import InstanceLayout
 from anyprobe.handlers.frontend.lowering import Setting
+from anyprobe.handlers.frontend.source import source_of
 from anyprobe.handlers.ir import nodes as ir
 from anyprobe.handlers.types.annotations import AnyType, i64
+from anyprobe.handlers.types.calling_convention import KnownPrototype, Prototype
 from anyprobe.handlers.types.storages import CallData
 from anyprobe.probes.providers.kernel.collection import Collection
-from anyprobe.probes.providers.kernel.passing import attributes, by_registers, by_type, prototype
+from anyprobe.probes.providers.kernel.passing import (
+    BY_RECORD,
+    BY_TRACEPOINT,
+    attributes,
+    by_registers,
+    by_type,
+    prototype,
+)
 from anyprobe.probes.providers.kernel.sites import FunctionType, KernelSite, Unable
+from anyprobe.target.kernel.programs import VerifierRefusal
 
 Handler = Callable[..., Any]
 
@@ -44,52 +55,125 @@ class KernelHandler:
         self._collection, self._function, self._when, self._retval = collection, function, when, retval
         self._call = call
         self._made: dict[object, bytes] = {}
+        self._last: tuple[KernelSite, KnownPrototype, Passed | None] | None = None
+        """What was compiled last."""
 
     def check(self, site: KernelSite, found: FunctionType | None) -> None:
         """Raise ``HandlerError`` if it cannot be compiled for a place."""
-        self._intermediate(site, found)
+        if site.raw is None and (site.function is not None or site.tracepoint is None):
+            self._intermediate(site, self._at_function(site, found))
+        elif self._takes_record(site):
+            self._intermediate(site, partial(self._collection.events.of_record, site))
+        else:
+            self._intermediate(site, partial(self._collection.events.of_raw, site))
 
     def for_function(self, site: KernelSite, found: FunctionType) -> bytes:
         """Return the program for a function's entry or exit, by its type."""
-        key = ("typed", site.kind, found.types.name, found.number)
-        handler = self._intermediate(site, found)
+        key = ("typed", site.kind, site.module, found.types.name, found.number)
+        handler = self._intermediate(site, self._at_function(site, found))
         if any(each.kind is InputKind.REGISTER for each in handler.inputs):
             raise Unable("it does not tell the registers")
         return self._program(key, handler, by_type(site, found))
 
     def for_registers(self, site: KernelSite, found: FunctionType | None) -> bytes:
         """Return the program for a kprobe or kretprobe."""
-        key = ("registers", site.kind, site.name if found is None else (found.types.name, found.number))
-        return self._program(key, self._intermediate(site, found), by_registers(site))
+        key = ("registers", site.kind, site.name if found is None else (site.module, found.types.name, found.number))
+        return self._program(key, self._intermediate(site, self._at_function(site, found)), by_registers(site))
 
     def for_tracepoint(self, site: KernelSite) -> bytes:
-        """Return the program for a tracepoint: its parameters are what the tracepoint passes, by position."""
-        passed = Passed(AT_TRACEPOINT.word, kernel_memory=True)
-        return self._program(("tracepoint",), self._intermediate(site, None), passed)
+        """Return the program for a raw tracepoint: its parameters are what the tracepoint passes."""
+        self._see_no_call()
+        if self._takes_record(site):
+            raise Unable("the parameters are fields of the tracepoint's record")
+        handler = self._intermediate(site, partial(self._collection.events.of_raw, site))
+        return self._program(("raw", site.raw), handler, BY_TRACEPOINT)
+
+    def for_record(self, site: KernelSite) -> bytes:
+        """Return the program for a tracepoint's event: its parameters are fields of the record."""
+        self._see_no_call()
+        prototype = self._collection.events.of_record
+        if site.kind == "return":  # the only field is the result
+            handler = self._intermediate(site, lambda: Prototype(site.name, (), i64))
+        else:
+            handler = self._intermediate(site, partial(prototype, site))
+        for each in handler.inputs:
+            if each.kind is InputKind.PARAMETER and RecordPlace.of(each.place) is None:
+                raise Unable("the record has parameters by name only")
+            if each.kind is InputKind.REGISTER or each.name in {"func", "ip"}:
+                raise Unable(f"the record has no {each.name}")
+        return self._program(("record", site.tracepoint), handler, BY_RECORD)
+
+    def _see_no_call(self) -> None:
+        if self._call is not None:
+            raise Unable("calls have their data at functions only")
+
+    def _at_function(self, site: KernelSite, found: FunctionType | None) -> KnownPrototype:
+        """Return what is known of a function, of a system call by its own parameters."""
+        if site.is_call and site.kind == "entry":
+            return partial(self._collection.events.of_call, site)
+        return partial(prototype, site, found)
+
+    def _takes_record(self, site: KernelSite) -> bool:
+        """Return whether the parameters are fields of a tracepoint's record, not what the tracepoint passes."""
+        if site.tracepoint is None:
+            return False
+        try:
+            handler = self._intermediate(site, partial(self._collection.events.of_record, site))
+        except HandlerError:
+            if site.raw is None:
+                raise
+            try:
+                self._intermediate(site, partial(self._collection.events.of_raw, site))
+            except HandlerError:
+                pass
+            else:
+                return False
+            raise
+        parameters = [each for each in handler.inputs if each.kind is InputKind.PARAMETER]
+        return bool(parameters) and all(RecordPlace.of(each.place) is not None for each in parameters)
+
+    def rejected(self, refusal: VerifierRefusal, before: int) -> HandlerError:
+        """Return the error for what the kernel's verifier says of the last program, which has code before it."""
+        message, said = "the kernel's verifier does not accept this", "\n".join(refusal.words)
+        mark = None
+        site, known, passed = self._last or (None, None, None)
+        if site is not None and known is not None and passed is not None and refusal.at is not None:
+            places = places_in(self._intermediate(site, known, marked=True), passed)
+            mark = next((each for at, each in reversed(places) if at <= refusal.at - before), None)
+        if mark is None:
+            source = source_of(self._function)
+            at = source.error(source.tree, "")
+            return HandlerError(message, file=at.file, line=at.line, column=at.column, source=at.source, said=said)
+        return HandlerError(message, file=mark.file, line=mark.line, column=mark.column, source=mark.source, said=said)
 
     def for_event(self, site: KernelSite) -> bytes:
         """Return the program for a timer or an event, which passes nothing."""
         passed = Passed(lambda _: None, kernel_memory=True)
-        return self._program(("event",), self._intermediate(site, None), passed)
+        return self._program(("event",), self._intermediate(site, partial(prototype, site, None)), passed)
 
     def _program(self, key: object, handler: ir.Function, passed: Passed) -> bytes:
+        if self._last is not None:
+            self._last = (*self._last[:2], passed)
         if key not in self._made:
             program = kernel_program(handler, passed)
             self._collection.adopt(handler.storages)
             self._made[key] = self._collection.maps.placed(program, handler.storages)
         return self._made[key]
 
-    def _intermediate(self, site: KernelSite, found: FunctionType | None) -> ir.Function:
+    def _intermediate(self, site: KernelSite, known_prototype: KnownPrototype, *, marked: bool = False) -> ir.Function:
+        if not marked:
+            self._last = (site, known_prototype, None)
         returns = site.kind == "return"
-        retval = self._retval or (_result(site, found) if returns else None)
+        retval = self._retval or (_result(known_prototype) if returns else None)
         known = attributes(site) if self._call is None else attributes(site) | {"data"}
         setting = Setting(
             self._collection.storages,
             InstanceLayout() if self._call is None else self._call.layout,
             retval=retval,
             entry=not returns,
-            prototype=lambda: prototype(site, found),
+            prototype=known_prototype,
             kernel=known,
+            marked=marked,
         )
         handler = intermediate(self._function, setting, self._when)
         if site.kind != "entry" and any(each.kind is InputKind.PARAMETER for each in handler.inputs):
@@ -99,8 +183,8 @@ class KernelHandler:
         return handler
 
 
-def _result(site: KernelSite, found: FunctionType | None) -> AnyType | None:
+def _result(known: KnownPrototype) -> AnyType | None:
     try:
-        return prototype(site, found).result
+        return known().result
     except UnsupportedTarget:
         return i64

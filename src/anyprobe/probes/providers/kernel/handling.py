@@ -216,7 +216,7 @@ class Handled(Emitted, Scripted):
         """What handlers collect."""
         from anyprobe.probes.providers.kernel.collection import Collection
 
-        return Collection()
+        return Collection(self._names)
 
     @property
     def _has_handlers(self) -> bool:

@@ -2,11 +2,12 @@
 
 from anyprobe.core.code import Input, InputKind
 from anyprobe.core.errors import TargetError, UnsupportedTarget
-from anyprobe.handlers.bpf.layouts import Passed
+from anyprobe.handlers.bpf.layouts import AT_TRACEPOINT, Passed
 from anyprobe.handlers.types.annotations import AnyType, IntegerType, Layout, PointerType, i32, i64, ptr, u32, u64
 from anyprobe.handlers.types.btf_types import types_of
 from anyprobe.handlers.types.calling_convention import Prototype
 from anyprobe.handlers.types.layouts import StructType
+from anyprobe.probes.providers.kernel.counters import GO_ON
 from anyprobe.probes.providers.kernel.sites import FunctionType, KernelSite
 from anyprobe.target.kernel import tracefs
 from anyprobe.target.kernel.btf import Btf
@@ -21,6 +22,8 @@ _SPELT: dict[str, AnyType] = {"int": i32, "unsigned int": u32, "unsigned": u32, 
 _WORDS = {name: word for word, name in enumerate(_SAVED) if name}
 EVERYWHERE = frozenset({"tid", "pid", "cpu", "now", "comm", "uid", "gid", "cgroup", "ustack", "kstack"})
 """The attributes of ``ctx`` that there are in all handlers."""
+_RETURNED = 2
+"""The word of the record of a system call's end that has the result."""
 _AT_A_FUNCTION = {"entry": {"func", "ip", "regs"}, "return": {"func", "retval", "regs"}, "offset": {"ip", "regs"}}
 
 
@@ -79,14 +82,25 @@ def by_type(site: KernelSite, found: FunctionType) -> Passed:
             return firsts[given.index] + byte // 8 if given.index < len(firsts) else None
         return end if given.name == "retval" else None
 
-    return Passed(word, kernel_memory=True, at_function=True, pointers=frozenset(pointers), enters=site.kind == "entry")
+    return Passed(
+        word, kernel_memory=True, at_function=True, pointers=frozenset(pointers), enters=site.kind == "entry", saved=0
+    )
 
 
 def by_registers(site: KernelSite) -> Passed:
     """Return what a program of a kprobe or kretprobe is passed: the registers."""
     if site.kind == "offset" or site.file is not None:  # where the kernel does not tell the address
         return Passed(lambda given: _WORDS["rip"] if given.name == "ip" else _saved(given), kernel_memory=True)
-    return Passed(_saved, kernel_memory=True, at_function=True, frame=_WORDS["rsp"], enters=site.kind == "entry")
+    return Passed(
+        _saved, kernel_memory=True, at_function=True, frame=_WORDS["rsp"], enters=site.kind == "entry",
+        saved=_WORDS["rdi"],
+    )  # fmt: skip
+
+
+BY_TRACEPOINT = Passed(AT_TRACEPOINT.word, kernel_memory=True)
+"""What a program of a raw tracepoint is passed."""
+BY_RECORD = Passed(lambda given: _RETURNED if given.name == "retval" else None, kernel_memory=True, result=GO_ON)
+"""What a program of a tracepoint is passed: the record, of which inputs say where they are."""
 
 
 def _saved(given: Input) -> int | None:

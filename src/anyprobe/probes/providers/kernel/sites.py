@@ -44,6 +44,11 @@ class KernelSite:
     file: InFile | None = None
 
     @property
+    def is_call(self) -> bool:
+        """Whether it is a system call's."""
+        return self.function is not None and self.tracepoint is not None
+
+    @property
     def address(self) -> int:
         """Where it is, in the kernel or in a file's own tables, 0 for tracepoints and events."""
         if self.file is not None:
