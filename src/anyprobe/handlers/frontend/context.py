@@ -43,6 +43,7 @@ ATTRIBUTES: dict[str, Type] = {
 """Attributes and their types."""
 KERNEL_ATTRIBUTES: dict[str, Type] = {"uid": u32, "gid": u32, "cgroup": u64}
 """What the kernel tells besides, of handlers that run in it."""
+UNCHANGED = "handlers in the kernel change nothing of what it computes"
 CHANGEABLE = ("retval", "ip", "errno")
 """Attributes that a handler may change in an unsafe session."""
 COMM_BYTES = 16
@@ -197,7 +198,7 @@ class ContextAccess:
 
     def _demand_unsafe(self, fail: Fail) -> None:
         if self.kernel is not None:
-            raise fail("handlers in the kernel change nothing of what it computes", "")
+            raise fail(UNCHANGED, "")
         if not self.unsafe:
             raise fail("this changes what the program computes", "unsafe=True, where the session is opened")
 

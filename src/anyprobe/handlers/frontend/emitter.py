@@ -62,6 +62,11 @@ class Emitter:
         return bool(self._ways.get(label))
 
     @property
+    def here(self) -> list[ir.Stmt]:
+        """The statements of the innermost list that is being built."""
+        return self._lists[-1]
+
+    @property
     def body(self) -> ir.Body:
         """The statements."""
         return tuple(self._lists[0])

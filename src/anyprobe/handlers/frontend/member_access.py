@@ -4,6 +4,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from anyprobe.handlers.frontend import operators
+from anyprobe.handlers.frontend.context import UNCHANGED
 from anyprobe.handlers.frontend.members import member_of, read, unpacked
 from anyprobe.handlers.frontend.values import Maybe, Packed, Scalar, Value, described
 from anyprobe.handlers.ir import nodes as ir
@@ -37,7 +38,7 @@ def change(expressions: "Expressions", node: ast.AST, value: Value, name: str, n
     if isinstance(value, Packed):
         raise fail("a struct that was passed by value cannot be changed", "ctx.regs")
     if expressions.context.kernel is not None:
-        raise fail("handlers in the kernel change nothing of what it computes", "")
+        raise fail(UNCHANGED, "")
     if not expressions.context.unsafe:
         raise fail("this changes what the program computes", "unsafe=True, where the session is opened")
     pointer = expressions.present(value, node)

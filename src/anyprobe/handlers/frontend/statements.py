@@ -3,6 +3,7 @@
 import ast
 
 from anyprobe.handlers.frontend import loops, member_access, members, operators
+from anyprobe.handlers.frontend.context import UNCHANGED
 from anyprobe.handlers.frontend.expressions import Expressions
 from anyprobe.handlers.frontend.frame import Frame, type_of_annotation
 from anyprobe.handlers.frontend.values import (
@@ -19,8 +20,8 @@ from anyprobe.handlers.frontend.values import (
     described,
 )  # fmt: skip
 from anyprobe.handlers.ir import nodes as ir
-from anyprobe.handlers.ir import ranges
-from anyprobe.handlers.types.annotations import BoolType, IntegerType, Layout, PointerType, u64
+from anyprobe.handlers.ir import ranges, walk
+from anyprobe.handlers.types.annotations import BoolType, FloatType, IntegerType, Layout, PointerType, u64
 
 _OPERATORS = {
     ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%", ast.Pow: "**",
@@ -60,7 +61,15 @@ class Statements:
         for each in body:
             if self._emit.flow.reachable:
                 self._emit.mark(self._frame.source, each)
+                before = len(self._emit.here)
                 self._statement(each)
+                if self._expressions.context.kernel is not None:
+                    self._see_no_floats(each, self._emit.here[before:])
+
+    def _see_no_floats(self, node: ast.stmt, made: list[ir.Stmt]) -> None:
+        """Refuse floats in the kernel, whose machine has none."""
+        if any(isinstance(part.type, FloatType) for part in walk.expressions(tuple(made))):
+            raise self._expressions.error(node, "there are no floats in the kernel", "whole numbers: x * 1000 // y")
 
     def _statement(self, node: ast.stmt) -> None:
         match node:
@@ -174,6 +183,8 @@ class Statements:
     def _write(self, node: ast.Subscript, pointer: Value, index: ast.expr, value: Value) -> None:
         if not isinstance(pointer, Scalar) or not isinstance(pointer.type, PointerType):
             raise self._expressions.error(node, f"{described(pointer)} cannot be changed")
+        if self._expressions.context.kernel is not None:
+            raise self._expressions.error(node, UNCHANGED)
         if not self._expressions.context.unsafe:
             instead = "unsafe=True, where the session is opened"
             raise self._expressions.error(node, "this changes what the program computes", instead)
