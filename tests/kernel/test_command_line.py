@@ -248,7 +248,7 @@ def test_names_of_arguments_are_listed(capsys):
     assert main(["list", "syscall::openat", "tracepoint:sched:sched_switch"]) == 0
     _, call, event, _ = capsys.readouterr().out.splitlines()
     assert call.endswith("(dfd: int, filename: const char *, flags: int, mode: umode_t) -> long")
-    assert event.split("sched_switch")[1].split()[:2] == ["raw_tp", "tracepoint"]
+    assert event.split("sched_switch")[1].split()[:3] == ["raw_tp", "tp_btf", "tracepoint"]
     assert "(prev_comm: char[16], prev_pid: pid_t, prev_prio: int" in event
 
 

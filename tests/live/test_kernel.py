@@ -114,7 +114,7 @@ def test_what_is_not_there_is_said_with_what_is_near(spec, message):
 
 def test_mechanism_that_is_not_for_this_is_said():
     with anyprobe.kernel() as session:
-        with pytest.raises(anyprobe.SpecError, match="possible: raw_tp, tracepoint"):
+        with pytest.raises(anyprobe.SpecError, match="possible: raw_tp, tp_btf, tracepoint"):
             session.count("tracepoint:sched:sched_switch", mechanism="kprobe")
         with pytest.raises(anyprobe.UsageError, match="no mechanism"):
             session.count("rawtracepoint:sys_enter", mechanism="magic")
@@ -300,3 +300,11 @@ def test_command_line_runs_a_script(document, tmp_path):
     )
     found = document("script", str(file), "--kernel")
     assert sorted(each["count"] for each in found["aggregations"]["made"]) == [COUNT] * THREADS
+
+
+def test_session_is_the_current_one_within_its_block():
+    with anyprobe.kernel() as session:
+        anyprobe.session.count("rawtracepoint:sys_enter")
+        assert [probe.spec for probe in session.probes] == ["rawtracepoint:sys_enter"]
+    with pytest.raises(anyprobe.UsageError, match="no session here"):
+        anyprobe.session.snapshot()

@@ -161,10 +161,8 @@ class Counts(_Conditional):
     """``count``: hits at each site; calls, where the condition is about what only their end knows."""
 
     def _plainly(self, session: "Measured", specs: Sequence[str]) -> None:
-        from anyprobe.cli.targets import on_process
-
         if self.pending:
-            on_process(session, "what is loaded later").count(*specs, follow=True)
+            session.count(*specs, follow=True)
         else:
             session.count(*specs)
 
@@ -199,7 +197,7 @@ class Times(_Conditional):
         from anyprobe.cli.targets import on_process
 
         if self.pending:
-            on_process(session, "what is loaded later").time(*specs, follow=True)
+            on_process(session, "times of what is loaded later").time(*specs, follow=True)
         else:
             session.time(*specs)
 

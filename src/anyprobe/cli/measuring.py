@@ -235,6 +235,8 @@ def wait(
     duties = duties_of(sessions.processes)
     for each in sessions.kernel:
         duties.follow(each.hooks)
+        if plan.pending:
+            duties.every(PROGRAM_LOOKS, each.reconcile)
     duties.every(PROGRAM_LOOKS, lambda: replacements.look(ends), first=PROGRAM_LOOKS)
     if plan.every is not None:
         duties.every(plan.every, lambda: show_meanwhile(sessions.all, plan, stream), first=plan.every, steady=True)

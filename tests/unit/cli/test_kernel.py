@@ -158,6 +158,16 @@ def test_short_names_of_bpftrace_are_read(kernel, capsys):
     assert kernel.calls[0] == ("k:vfs_read", "t:sched:sched_switch")
 
 
+def test_modules_that_are_loaded_later_are_looked_for(kernel, monkeypatch, capsys):
+    asked, looks = [], []
+    kernel.count = lambda *specs, follow=False: (asked.append((specs, follow)), kernel.probes.append(Probe()))
+    kernel.reconcile = lambda: looks.append(1)
+    monkeypatch.setattr("anyprobe.probes.duties.PROGRAM_LOOKS", 0.05)
+    assert main(["count", "kernel:nfs:*", "--pending", "--for", "0.4"]) == 0
+    assert asked == [(("kernel:nfs:*",), True)]
+    assert len(looks) >= 2
+
+
 def test_a_mechanism_is_demanded(kernel, capsys):
     assert main(["count", "kernel::vfs_read", "--mechanism", "kprobe", "--for", "0"]) == 0
     assert kernel.mechanism == "kprobe"

@@ -19,6 +19,7 @@ from anyprobe.handlers.types.annotations import i32, i64, ptr, u64
 from anyprobe.handlers.types.calling_convention import Prototype
 from anyprobe.probes.providers.kernel import session as kernel_session
 from anyprobe.probes.providers.kernel.sites import KernelSite
+from anyprobe.probes.providers.kernel.specs import parse as parse_spec
 from anyprobe.probes.scripts.hooks import Scripted
 from support.sample_snapshots import snapshot
 
@@ -60,9 +61,9 @@ class Kernel:
         ("kernel::vfs_read:return", "pid", Ends.RETURN, "kernel::vfs_read:return", "ctx.func"),
         ("kernel::vfs_read:return", "count", Ends.CALL, "kernel::vfs_read:entry", "ctx.func"),
         ("kernel:nfs:nfs_*", "latency_ns", Ends.CALL, "kernel:nfs:nfs_*:entry", "ctx.func"),
-        ("kprobe:vfs_read", "count, retval", Ends.CALL, "kprobe::vfs_read", "ctx.func"),
-        ("fentry:vfs_read", "retval", Ends.RETURN, "fexit::vfs_read", "ctx.func"),
-        ("kretprobe:vfs_read", "retval, arg0", Ends.CALL, "kprobe::vfs_read", "ctx.func"),
+        ("kprobe:vfs_read", "count, retval", Ends.CALL, "kprobe:vfs_read", "ctx.func"),
+        ("fentry:vfs_read", "retval", Ends.RETURN, "fexit:vfs_read", "ctx.func"),
+        ("kretprobe:vfs_read", "retval, arg0", Ends.CALL, "kprobe:vfs_read", "ctx.func"),
         ("syscall::write", "retval", Ends.RETURN, "syscall::write:return", "ctx.func"),
         ("kernel::vfs_read+0x1c", "ctx.regs.rax", Ends.INSIDE, "kernel::vfs_read+0x1c", "ctx.ip"),
         ("uretprobe:/bin/bash:readline", "retval", Ends.RETURN, "uretprobe:/bin/bash:readline", "0"),
@@ -73,6 +74,7 @@ class Kernel:
 def test_handler_runs_where_its_values_are_known(spec, expressions, ends, placed, address):
     place = place_in(Kernel(), spec, parse("--of", expressions), ("file", "count"))
     assert (place.ends, place.spec, place.address, place.in_kernel) == (ends, placed, address, True)
+    assert parse_spec(place.spec).function.text == parse_spec(spec).function.text
 
 
 @pytest.mark.parametrize(

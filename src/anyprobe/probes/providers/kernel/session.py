@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from anyprobe.core.errors import KernelRefused, PermissionDenied, TargetError, UsageError
 from anyprobe.core.refusal import Refusal
@@ -20,10 +20,11 @@ from anyprobe.probes.providers.kernel.handling import Handled
 from anyprobe.probes.providers.kernel.probe import KernelProbe, go_on
 from anyprobe.probes.providers.kernel.sites import KernelNames, KernelSite
 from anyprobe.probes.providers.kernel.specs import KernelSpec, parse
+from anyprobe.probes.scripts import current
 from anyprobe.target.kernel import programs
 
 if TYPE_CHECKING:
-    from anyprobe.data.explanation import ListedSite
+    from anyprobe.data.explanation import Explanation, ListedSite
     from anyprobe.handlers.types.calling_convention import Prototype
     from anyprobe.probes.providers.kernel.handlers import KernelHandler
 
@@ -178,6 +179,20 @@ class KernelSession(FollowingModules, Handled):
         listing = Listing(self._names)
         return [each for spec in map(parse, specs) for each in listing.listed(spec, self._mechanism or spec.mechanism)]
 
+    def explain(self, spec: str) -> "Explanation":
+        """Return the live code at a place, which mechanisms reach it, and what the kernel's optimiser would do there.
+
+        Args:
+            spec: of a function of the kernel or a module.
+
+        Raises:
+            SiteRefused: there is no code.
+        """
+        from anyprobe.probes.providers.kernel.explaining import explain
+
+        self._check_attached()
+        return explain(spec, self._names)
+
     @contextmanager
     def interruptible(self, checkpoint: Callable[[], None]) -> Iterator[None]:
         """Within it, ``checkpoint`` is called while probes are attached, and may raise an error to end that."""
@@ -249,11 +264,13 @@ class KernelSession(FollowingModules, Handled):
     close = detach
 
     def __enter__(self) -> Self:
-        """Detach afterwards."""
+        """Return the session, which is the current one from here on: ``from anyprobe import session``."""
+        current.enter(cast("Any", self))
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         """Detach."""
+        current.leave(cast("Any", self))
         self.detach()
 
     def warn(self, text: str) -> None:

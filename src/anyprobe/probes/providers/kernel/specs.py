@@ -106,7 +106,8 @@ class KernelSpec:
             return f"rawtracepoint:{function}"
         if self.mechanism is not None:
             inside = f"+{self.offset:#x}" if self.name == "offset" else ""
-            return f"{_CALLED[self.mechanism, self.name == 'return']}:{module}:{function}{inside}"
+            where = f"{module}:" if module else ""
+            return f"{_CALLED[self.mechanism, self.name == 'return']}:{where}{function}{inside}"
         if self.is_event or self.provider is Provider.USDT:
             return f"{self.provider.value}:{module}:{function}"
         if self.provider is Provider.UPROBE:
