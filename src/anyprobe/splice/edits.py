@@ -240,6 +240,39 @@ class Edit:
         return not self.plan.splices and len(self.staying) == len(self.state.splices)
 
 
+class Claiming:
+    """What the plans of several edits claim one after the other, of which the modules are told by one store each.
+
+    Where nothing has to be planned with the claims of those before, that saves a copy for each edit.
+    """
+
+    def __init__(self) -> None:
+        """Begin with no edit."""
+        self._claims: dict[Module, Claims] = {}
+        self._edits: list[Edit] = []
+
+    def claims_of(self, module: Module) -> Claims:
+        """Return a module's claims with all that was added."""
+        return self._claims.get(module, module.claims)
+
+    def add(self, edit: Edit, planned: Planned) -> None:
+        """Have a plan's splices claim their bytes in place of those that leave, once all is stored."""
+        claims = self._claims.get(edit.module)
+        if claims is None:
+            claims = self._claims[edit.module] = edit.module.claims.replaced((), ())
+        edit.planned = planned
+        claims.exchange(planned_of(edit.leaving), edit.plan.splices)
+        self._edits.append(edit)
+
+    def store(self) -> None:
+        """Tell the modules, and begin anew."""
+        for edit in self._edits:
+            edit.before = edit.module.claims
+        for module, claims in self._claims.items():
+            module.claims = claims
+        self._claims, self._edits = {}, []
+
+
 def beside_handlers(edit: Edit, dead: Clobbers) -> Clobbers:
     """Return what of all that is dead may be overwritten where handlers look.
 

@@ -9,7 +9,7 @@ from anyprobe.splice.apply.outcomes import give_up, refuse, spread
 from anyprobe.splice.apply.preparation import keep_room, look_at_space
 from anyprobe.splice.apply.site_clobbers import function_of
 from anyprobe.splice.apply.staleness import modules_of
-from anyprobe.splice.edits import Edit, FunctionState, Module, Planned, hook_of, planned_of
+from anyprobe.splice.edits import Claiming, Edit, FunctionState, Module, Planned, hook_of, planned_of
 from anyprobe.splice.memory.space import AddressSpace
 from anyprobe.splice.plan.claims import Claims
 from anyprobe.splice.plan.splices import AUTO, FunctionPlan, Strategy, Want, WantKind
@@ -83,13 +83,21 @@ class Planning:
         """Plan edits; ``checkpoint`` is called now and then."""
         self._keep_gadgets(edits)
         keep_room(self.springboards.space, edits)
+        claiming = Claiming()
         for edit in edits:
             if self._process.exited():
                 raise self._process.gone()
             if edit.added or edit.anew:
                 checkpoint()
-            if edit.removed or live is not None or not self._plan_from_memory(edit):
+            planned = None if edit.removed or live is not None else self._from_memory(edit, claiming)
+            if planned is None and _leaves_nothing(edit):
+                planned = Planned()
+            if planned is not None:
+                claiming.add(edit, planned)
+            else:
+                claiming.store()
                 self._plan(edit, live)
+        claiming.store()
 
     def plan_without_slots(self, edits: Sequence[Edit]) -> None:
         """Plan edits again after the target's threads have turned out to have no slots."""
@@ -116,24 +124,24 @@ class Planning:
                     start = address - module.bias
                     module.claims.borrowed.keep_range(start, start + _GADGET_BYTES)
 
-    def _plan_from_memory(self, edit: Edit) -> bool:
-        """Use the plan that an earlier session made, where the edit is a first, plain entry counter."""
+    def _from_memory(self, edit: Edit, claiming: Claiming) -> Planned | None:
+        """Return the plan that an earlier session made, where the edit is a first, plain entry counter."""
         plans, want = edit.module.plans, edit.added[0] if len(edit.added) == 1 else None
         plain = want is not None and want.kind is WantKind.ENTRY and not edit.state.wants and not edit.removed
         if plans is None or want is None or not plain or self.allowed != AUTO:
-            return False
+            return None
         hook = hook_of(want)
         if hook is None or hook.kind in TIMING or (hook.kind in SLOT_ONLY and not self.has_slots(edit.module)):
-            return False
+            return None
         splice = plans.find(function_of(edit, want).start, want)
-        if splice is None or edit.module.claims.conflict(splice.write_at, splice.written, 0) is not None:
-            return False
+        claims = claiming.claims_of(edit.module)
+        if splice is None or claims.conflict(splice.write_at, splice.written, 0) is not None:
+            return None
         if self.faults_handled:
-            context = self.context(edit.module, edit.module.claims)
+            context = self.context(edit.module, claims)
             if context.fault_refusal(splice.insns, splice.write_at + splice.written):
-                return False
-        edit.claim(Planned([want], FunctionPlan([splice])))
-        return True
+                return None
+        return Planned([want], FunctionPlan([splice]))
 
     def _plan(self, edit: Edit, live: LivePlanning | None) -> None:
         """Plan the function anew with all its wants; additions that would cost an armed hook its place are refused."""
@@ -148,8 +156,6 @@ class Planning:
         """Plan a function, without a want that is refused and its group, until none is."""
         state = edit.state
         kept = [] if edit.removed == state.wants else [want for want in state.wants if want not in edit.removed]
-        if not kept and not edit.added:
-            return Planned()
         wants, vital = (
             self.refuse_timing(edit, kept + edit.added),
             frozenset[Want]() if edit.yields else frozenset(kept),
@@ -218,3 +224,9 @@ class Planning:
                 reason, detail = Reason.NO_THREAD_SLOT, f"{what} glibc's thread control block{when}; count instead"
             refuse(want, Refusal(reason, want.address, detail))
         return [want for want in wants if want not in timed]
+
+
+def _leaves_nothing(edit: Edit) -> bool:
+    """Return whether nothing is wanted of the function any more."""
+    removed, wants = edit.removed, edit.state.wants
+    return not edit.added and (removed == wants or all(want in removed for want in wants))

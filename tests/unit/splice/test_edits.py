@@ -7,7 +7,7 @@ import pytest
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import decode_range
 from anyprobe.splice.apply.outcomes import give_up, settle
-from anyprobe.splice.edits import Edit, FunctionState, Module, Planned
+from anyprobe.splice.edits import Claiming, Edit, FunctionState, Module, Planned
 from anyprobe.splice.function_changes import FunctionChange, LiveSplice
 from anyprobe.splice.plan.claims import Claims
 from anyprobe.splice.plan.splices import FunctionPlan, PlannedSplice, Strategy, Want, WantKind
@@ -60,6 +60,30 @@ def test_what_stays_is_not_claimed_anew(edit):
     edit.claim(Planned(edit.added, FunctionPlan([splice_at(BASE + 8)]), [armed]))
     assert edit.leaving == []
     assert edit.module.claims == Claims().replaced((), [armed.planned, splice_at(BASE + 8)])
+
+
+def test_plans_that_claim_together_do_so_when_it_is_stored(edit):
+    was, first, second = edit.module.claims, splice_at(BASE + 8), splice_at(BASE + 16)
+    beside = Edit(edit.module, FunctionState(edit.state.code), [Want(BASE + 16, WantKind.OFFSET)])
+    claiming = Claiming()
+    claiming.add(edit, Planned(edit.added, FunctionPlan([first])))
+    claiming.add(beside, Planned(beside.added, FunctionPlan([second])))
+    assert claiming.claims_of(edit.module) == Claims().replaced((), [first, second])
+    assert edit.module.claims is was
+    claiming.store()
+    assert edit.module.claims == Claims().replaced((), [first, second])
+    give_up(edit, WHY)
+    assert edit.module.claims == Claims().replaced((), [edit.state.splices[0].planned, second])
+    give_up(beside, WHY)
+    assert edit.module.claims == was
+
+
+def test_what_interrupts_plans_that_claim_together_leaves_everything_as_it_was(edit):
+    was, claiming = edit.module.claims, Claiming()
+    claiming.add(edit, Planned(edit.added, FunctionPlan([splice_at(BASE + 8)])))
+    give_up(edit, WHY)
+    assert edit.module.claims is was
+    assert (edit.plan.splices, edit.leaving) == ([], edit.state.splices)
 
 
 def test_a_stage_is_replaced_never_changed(edit):

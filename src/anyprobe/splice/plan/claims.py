@@ -119,11 +119,15 @@ class Claims:
     def replaced(self, old: Iterable[PlannedSplice], new: Iterable[PlannedSplice]) -> "Claims":
         """Return what is claimed when some splices have taken the place of others."""
         made = Claims(self.written.copy(), self.borrowed.copy(), self.displaced.copy(), self.landings, self.places)
-        for splice in dict.fromkeys(old):  # a short jump and its springboard are two, of one splice
-            made.release(splice)
-        for splice in dict.fromkeys(new):
-            made.claim(splice)
+        made.exchange(old, new)
         return made
+
+    def exchange(self, old: Iterable[PlannedSplice], new: Iterable[PlannedSplice]) -> None:
+        """Have some splices take the place of others. These are nobody's claims yet: an interrupt would spoil them."""
+        for splice in dict.fromkeys(old):  # a short jump and its springboard are two, of one splice
+            self.release(splice)
+        for splice in dict.fromkeys(new):
+            self.claim(splice)
 
     @contextmanager
     def trial(self, without: Iterable[PlannedSplice] = ()) -> "Iterator[Claims]":
