@@ -52,15 +52,16 @@ class _Pages:
     def _page(self, number: int) -> bytearray:
         """Return a page to be written to."""
         at = number >> _GROUP_BITS
+        if number in self._own:  # then its group is, too
+            return self._groups[at][number]
         if at not in self._own_groups:
             self._groups[at] = dict(self._groups.get(at, {}))
             self._own_groups.add(at)
         group = self._groups[at]
-        if number not in self._own:
-            known = group.get(number)
-            group[number] = bytearray(_SIZE) if known is None else known[:]
-            self._own.add(number)
-        return group[number]
+        known = group.get(number)
+        page = group[number] = bytearray(_SIZE) if known is None else known[:]
+        self._own.add(number)
+        return page
 
     @staticmethod
     def _parts(start: int, end: int) -> Iterator[tuple[int, int, int]]:
@@ -112,11 +113,22 @@ class AddressSet(_Pages, MutableSet[int]):
 
     def add_range(self, start: int, end: int) -> None:
         """Add the addresses in ``[start, end)``."""
+        low, size = start & _REST, end - start
+        if 0 < size <= _SIZE - low:  # as nearly all lie on one page
+            self._page(start >> _BITS)[low : low + size] = b"\1" * size
+            return
         for number, low, high in self._parts(start, end):
             self._page(number)[low:high] = b"\1" * (high - low)
 
     def discard_range(self, start: int, end: int) -> None:
         """Remove the addresses in ``[start, end)`` that are there."""
+        low, size = start & _REST, end - start
+        if size <= 0:
+            return
+        if low + size <= _SIZE:
+            if self._known(start >> _BITS) is not None:
+                self._page(start >> _BITS)[low : low + size] = bytes(size)
+            return
         for number, low, high in self._parts(start, end):
             if self._known(number) is not None:
                 self._page(number)[low:high] = bytes(high - low)

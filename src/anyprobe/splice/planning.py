@@ -85,8 +85,6 @@ class Planning:
         keep_room(self.springboards.space, edits)
         claiming = Claiming()
         for edit in edits:
-            if self._process.exited():
-                raise self._process.gone()
             if edit.added or edit.anew:
                 checkpoint()
             planned = None if edit.removed or live is not None else self._from_memory(edit, claiming)
@@ -95,6 +93,8 @@ class Planning:
             if planned is not None:
                 claiming.add(edit, planned)
             else:
+                if self._process.exited():  # what takes a while is not done for nobody
+                    raise self._process.gone()
                 claiming.store()
                 self._plan(edit, live)
         claiming.store()

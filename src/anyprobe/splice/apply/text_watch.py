@@ -136,7 +136,8 @@ class TextWatch:
 
 def _pages(splice: LiveSplice) -> set[int]:
     """Return the addresses of the pages that a splice has to do with."""
-    return {page_floor(splice.address), page_floor(_needed(splice)[1] - 1)}
+    first, last = page_floor(splice.address), page_floor(_needed(splice)[1] - 1)
+    return {first} if first == last else {first, last}
 
 
 def _needed(splice: LiveSplice) -> tuple[int, int]:
