@@ -106,7 +106,9 @@ class AddressSet(_Pages, MutableSet[int]):
         if size <= 0:
             return False
         if low + size <= _SIZE:
-            page = self._known(start >> _BITS)
+            number = start >> _BITS
+            group = self._groups.get(number >> _GROUP_BITS)
+            page = None if group is None else group.get(number)
             return page is not None and page.find(1, low, low + size) >= 0
         parts = ((self._known(number), low, high) for number, low, high in self._parts(start, end))
         return any(page is not None and page.find(1, low, high) >= 0 for page, low, high in parts)

@@ -25,6 +25,8 @@ class LiveProof:
     def __init__(self, objects: ObjectTable) -> None:
         """Read files only when asked."""
         self._objects = objects
+        self._homes: dict[Module, LoadedObject] = {}
+        """The objects of modules that were asked about since the last look."""
 
     def may_vanish(self, module: Module) -> Refusal | None:
         """Return why the module's text may go while it is written to: it was loaded later, and may be unloaded."""
@@ -53,11 +55,17 @@ class LiveProof:
     def refresh(self) -> None:
         """Look at what the program has loaded by now; raise ``TargetError`` if that cannot be found out."""
         self._objects.refresh()
+        self._homes = {}
         for name in ("_permanent", "_blocker"):
             self.__dict__.pop(name, None)
 
     def _object_of(self, module: Module) -> LoadedObject | None:
-        return next((each for each in self._objects.objects if self._objects.module(each) is module), None)
+        if module not in self._homes:
+            found = next((each for each in self._objects.objects if self._objects.module(each) is module), None)
+            if found is None:
+                return None
+            self._homes[module] = found
+        return self._homes[module]
 
     @cached_property
     def _permanent(self) -> list[LoadedObject]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 from anyprobe.binary.flow.cfg import CodeMap
 from anyprobe.binary.flow.function import FunctionCode
@@ -243,7 +244,8 @@ class Edit:
 class Claiming:
     """What the plans of several edits claim one after the other, of which the modules are told by one store each.
 
-    Where nothing has to be planned with the claims of those before, that saves a copy for each edit.
+    Each plan regards what those before it claim, and no copy is made for each. Where something interrupts the plans,
+    the modules' claims are as they were.
     """
 
     def __init__(self) -> None:
@@ -251,26 +253,34 @@ class Claiming:
         self._claims: dict[Module, Claims] = {}
         self._edits: list[Edit] = []
 
+    def __enter__(self) -> Self:
+        """Begin."""
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        """Tell the modules; where something was raised, give places of springboards back that were taken meanwhile."""
+        if kind is None:
+            for edit in self._edits:
+                edit.before = edit.module.claims
+            for module, claims in self._claims.items():
+                module.claims = claims
+            return
+        for edit in self._edits:
+            for splice in edit.plan.splices:
+                self._claims[edit.module].release(splice)
+
     def claims_of(self, module: Module) -> Claims:
         """Return a module's claims with all that was added."""
         return self._claims.get(module, module.claims)
 
     def add(self, edit: Edit, planned: Planned) -> None:
-        """Have a plan's splices claim their bytes in place of those that leave, once all is stored."""
+        """Have a plan's splices claim their bytes in place of those that leave."""
         claims = self._claims.get(edit.module)
         if claims is None:
             claims = self._claims[edit.module] = edit.module.claims.replaced((), ())
         edit.planned = planned
-        claims.exchange(planned_of(edit.leaving), edit.plan.splices)
         self._edits.append(edit)
-
-    def store(self) -> None:
-        """Tell the modules, and begin anew."""
-        for edit in self._edits:
-            edit.before = edit.module.claims
-        for module, claims in self._claims.items():
-            module.claims = claims
-        self._claims, self._edits = {}, []
+        claims.exchange(planned_of(edit.leaving), edit.plan.splices)
 
 
 def beside_handlers(edit: Edit, dead: Clobbers) -> Clobbers:

@@ -1,6 +1,7 @@
 """From edits to plans: what is allowed in a target, and what is known of it, with one planner for each module."""
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -43,7 +44,7 @@ class HandlersKnown(Protocol):
 class LivePlanning(Protocol):
     """Finds plans that can be carried out while the program runs."""
 
-    def plan_beside(self, edit: Edit) -> Planned | None:
+    def plan_beside(self, edit: Edit, claims: Claims) -> Planned | None:
         """Plan what an edit changes beside the function's other splices, if that can be."""
         ...
 
@@ -83,21 +84,19 @@ class Planning:
         """Plan edits; ``checkpoint`` is called now and then."""
         self._keep_gadgets(edits)
         keep_room(self.springboards.space, edits)
-        claiming = Claiming()
-        for edit in edits:
-            if edit.added or edit.anew:
-                checkpoint()
-            planned = None if edit.removed or live is not None else self._from_memory(edit, claiming)
-            if planned is None and _leaves_nothing(edit):
-                planned = Planned()
-            if planned is not None:
-                claiming.add(edit, planned)
-            else:
-                if self._process.exited():  # what takes a while is not done for nobody
+        with Claiming() as claiming:
+            for edit in edits:
+                if edit.added or edit.anew:
+                    checkpoint()
+                planned = None if edit.removed or live is not None else self._from_memory(edit, claiming)
+                if planned is None and _leaves_nothing(edit):
+                    planned = Planned()
+                if planned is not None:
+                    claiming.add(edit, planned)
+                elif self._process.exited():  # what takes a while is not done for nobody
                     raise self._process.gone()
-                claiming.store()
-                self._plan(edit, live)
-        claiming.store()
+                else:
+                    self._plan(edit, live, claiming)
 
     def plan_without_slots(self, edits: Sequence[Edit]) -> None:
         """Plan edits again after the target's threads have turned out to have no slots."""
@@ -143,16 +142,17 @@ class Planning:
                 return None
         return Planned([want], FunctionPlan([splice]))
 
-    def _plan(self, edit: Edit, live: LivePlanning | None) -> None:
+    def _plan(self, edit: Edit, live: LivePlanning | None, claiming: Claiming) -> None:
         """Plan the function anew with all its wants; additions that would cost an armed hook its place are refused."""
-        planned = None if live is None else live.plan_beside(edit)
-        found = self._plan_anew(edit, live) if planned is None else planned
+        claims = claiming.claims_of(edit.module)
+        planned = None if live is None else live.plan_beside(edit, claims)
+        found = self._plan_anew(edit, live, claims) if planned is None else planned
         if isinstance(found, Refusal):
             give_up(edit, found)
         else:
-            edit.claim(found)
+            claiming.add(edit, found)
 
-    def _plan_anew(self, edit: Edit, live: LivePlanning | None) -> Planned | Refusal:
+    def _plan_anew(self, edit: Edit, live: LivePlanning | None, before: Claims) -> Planned | Refusal:
         """Plan a function, without a want that is refused and its group, until none is."""
         state = edit.state
         kept = [] if edit.removed == state.wants else [want for want in state.wants if want not in edit.removed]
@@ -160,7 +160,8 @@ class Planning:
             self.refuse_timing(edit, kept + edit.added),
             frozenset[Want]() if edit.yields else frozenset(kept),
         )
-        with edit.module.claims.trial(planned_of(state.splices)) as claims:
+        # each plan is made on a copy of its own: where nothing is there to be left out, they need no other
+        with before.trial(planned_of(state.splices)) if state.splices else nullcontext(before) as claims:
             planner = self.planner(edit.module, claims)
             while True:
                 found = None if live is None else live.plan(edit, wants, claims)

@@ -10,7 +10,7 @@ from anyprobe.splice.apply.outcomes import give_up, settle
 from anyprobe.splice.edits import Claiming, Edit, FunctionState, Module, Planned
 from anyprobe.splice.function_changes import FunctionChange, LiveSplice
 from anyprobe.splice.plan.claims import Claims
-from anyprobe.splice.plan.splices import FunctionPlan, PlannedSplice, Strategy, Want, WantKind
+from anyprobe.splice.plan.splices import FunctionPlan, PlannedSplice, Pun, Strategy, Want, WantKind
 
 BASE = 0x1000
 WHY = Refusal(Reason.OVERLAP, BASE, "for the test")
@@ -23,6 +23,12 @@ def splice_at(address):
 
 def live(planned):
     return LiveSplice(planned, 0, planned.write_at, b"", b"", None)
+
+
+class Taken(list):
+    """The splices that have taken places for their springboards."""
+
+    take, give_back = list.append, list.remove
 
 
 @pytest.fixture
@@ -62,15 +68,14 @@ def test_what_stays_is_not_claimed_anew(edit):
     assert edit.module.claims == Claims().replaced((), [armed.planned, splice_at(BASE + 8)])
 
 
-def test_plans_that_claim_together_do_so_when_it_is_stored(edit):
+def test_plans_that_claim_together_tell_the_module_at_the_end(edit):
     was, first, second = edit.module.claims, splice_at(BASE + 8), splice_at(BASE + 16)
     beside = Edit(edit.module, FunctionState(edit.state.code), [Want(BASE + 16, WantKind.OFFSET)])
-    claiming = Claiming()
-    claiming.add(edit, Planned(edit.added, FunctionPlan([first])))
-    claiming.add(beside, Planned(beside.added, FunctionPlan([second])))
-    assert claiming.claims_of(edit.module) == Claims().replaced((), [first, second])
-    assert edit.module.claims is was
-    claiming.store()
+    with Claiming() as claiming:
+        claiming.add(edit, Planned(edit.added, FunctionPlan([first])))
+        claiming.add(beside, Planned(beside.added, FunctionPlan([second])))
+        assert claiming.claims_of(edit.module) == Claims().replaced((), [first, second])
+        assert edit.module.claims is was
     assert edit.module.claims == Claims().replaced((), [first, second])
     give_up(edit, WHY)
     assert edit.module.claims == Claims().replaced((), [edit.state.splices[0].planned, second])
@@ -79,11 +84,21 @@ def test_plans_that_claim_together_do_so_when_it_is_stored(edit):
 
 
 def test_what_interrupts_plans_that_claim_together_leaves_everything_as_it_was(edit):
-    was, claiming = edit.module.claims, Claiming()
-    claiming.add(edit, Planned(edit.added, FunctionPlan([splice_at(BASE + 8)])))
+    was, places = edit.module.claims, Taken()
+    was.places = places
+    pun = dataclasses.replace(splice_at(BASE + 8), pun=Pun(0, 1, BASE))
+
+    def interrupted():
+        with Claiming() as claiming:
+            claiming.add(edit, Planned(edit.added, FunctionPlan([pun])))
+            assert places == [pun]
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     give_up(edit, WHY)
     assert edit.module.claims is was
-    assert (edit.plan.splices, edit.leaving) == ([], edit.state.splices)
+    assert (edit.plan.splices, edit.leaving, places) == ([], edit.state.splices, [])
 
 
 def test_a_stage_is_replaced_never_changed(edit):

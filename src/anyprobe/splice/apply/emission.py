@@ -67,20 +67,21 @@ class Emission:
         """Write the patches of a function and say in ``edit.change`` what leads to them, or return why it cannot be."""
         if edit.given_up:
             return None
-        if not edit.plan.splices:
+        plan = edit.plan
+        if not plan.splices:
             edit.change = FunctionChange(edit.state.code.start + edit.module.bias, edit.leaving)
             return None
         home = self._home_for(edit)
         # the routines of a bank come before the first patch that uses them
         self._known_actions = {want: self._actions_of(want, home) for want in edit.wants}
         moved = self._move(edit, home) if self._moves else {}
-        if len(edit.plan.splices) == 1 and not edit.plan.splices[0].dead_springboard:
+        if len(plan.splices) == 1 and not plan.splices[0].dead_springboard:
             return self._emit_only(edit, home, moved)
-        members = edit.plan.scope or (edit.state.code,)
+        members = plan.scope or (edit.state.code,)
         behind: dict[int, dict[int, int]] = {each.start: {} for each in members}
         """Where branches of a function back to its entry go; a branch of another function is a way in."""
         made: dict[PlannedSplice, LiveSplice] = {}
-        for planned in sorted(edit.plan.splices, key=lambda s: not any(w.kind is WantKind.ENTRY for w in s.wants)):
+        for planned in sorted(plan.splices, key=lambda s: not any(w.kind is WantKind.ENTRY for w in s.wants)):
             own = behind[member_at(members, planned.head).start]
             live = self._emit_splice(edit, planned, home, own, moved.get(planned))
             if isinstance(live, Refusal):

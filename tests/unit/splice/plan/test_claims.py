@@ -5,7 +5,7 @@ import sys
 from itertools import count
 from unittest.mock import Mock
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anyprobe.core.addressset import AddressSet
@@ -35,6 +35,7 @@ def expected(claims, start, written, borrowed):
     )
 
 
+@settings(deadline=None)
 @given(some, some, some, some, some, st.integers(0, 5), st.integers(0, 4))
 def test_the_first_byte_that_is_taken_is_named(written, borrowed, given_back, displaced, landings, size, behind):
     claims = Claims(AddressSet(written), displaced=AddressSet(displaced), landings=AddressSet(landings))
@@ -46,6 +47,7 @@ def test_the_first_byte_that_is_taken_is_named(written, borrowed, given_back, di
     assert (None if found is None else (found.reason, found.address)) == expected(claims, BASE + 4, size, behind)
 
 
+@settings(deadline=None)
 @given(some, some)
 def test_what_is_displaced_has_been_written_to_by_nobody(written, displaced):
     claims = Claims(AddressSet(written), displaced=AddressSet(displaced))

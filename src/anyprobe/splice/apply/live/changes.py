@@ -165,7 +165,7 @@ class LiveArming:
             return None
         return self.plan_for(edit.module, claims, edit.state.code, wants)
 
-    def plan_beside(self, edit: Edit) -> Planned | None:
+    def plan_beside(self, edit: Edit, claims: Claims) -> Planned | None:
         """Plan what an edit changes and let the function's other splices stay as they are, if that can be.
 
         Branches back to the entry go behind the counter in the entry's patch: all these splices stay, or none.
@@ -179,8 +179,10 @@ class LiveArming:
         wants = self._planning.refuse_timing(edit, kept + edit.added)
         served = {want for splice in staying for want in splice.planned.wants}
         rest = [want for want in wants if want not in served]
-        with edit.module.claims.trial(planned_of(leaving)) as claims:
-            found = self.plan_for(edit.module, claims, state.code, rest) if rest else FunctionPlan()
+        found: FunctionPlan | Refusal = FunctionPlan()
+        if rest:
+            with claims.trial(planned_of(leaving)) as without:
+                found = self.plan_for(edit.module, without, state.code, rest)
         return None if isinstance(found, Refusal) else Planned(wants, found, staying)
 
     def plan_for(
