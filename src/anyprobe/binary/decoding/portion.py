@@ -126,8 +126,9 @@ class Portion:
     def body(self, place: int) -> Body:
         """Return the instructions of a function."""
         first, end = self._firsts[place : place + 2].tolist()
-        codes, ends = self._codes[first:end], self._ends(place, place + 1)
-        flows = _FLOWS[codes]
+        codes, lengths = self._codes[first:end], self._lengths[first:end]
+        flows, ends = _FLOWS[codes], lengths.cumsum(dtype=np.int64)
+        ends += self._starts[place]
         facts = Facts(
             _branches(self._jumps, first, self._jumps_of[place], self._jumps_of[place + 1]),
             _branches(self._calls, first, self._calls_of[place], self._calls_of[place + 1]),
@@ -136,7 +137,7 @@ class Portion:
             None,
             array("H", codes.tobytes()),
         )
-        addresses = array("Q", (ends - self._lengths[first:end]).tobytes())
+        addresses = array("Q", (ends - lengths).tobytes())
         return Body(None, facts, addresses, int(ends[-1]), frozenset(), None, None, has_gaps=False)
 
     def mask_numbers(self, place: int) -> "array[int]":
