@@ -147,7 +147,7 @@ def _name_by_specs(units: Iterable[Unit]) -> None:
 
 
 def _name(site: ResolvedSite) -> str:
-    if site.marker is not None:
+    if site.kind == "usdt":
         return site.canonical
     return f"{site.object.name}:{site.name}" + ("" if site.kind == "entry" else f"%{site.kind}")
 
