@@ -60,10 +60,12 @@ test-kernel: packages setup
 	@for kernel in $(KERNELS); do \
 	    tools/guest -k $$kernel -t 3000 '$(BIN)/python -m pytest -p no:cacheprovider tests/kernel' || test $$? -eq 125 || exit 1; \
 	done
+	@tools/guest -a lockdown=confidentiality '$(BIN)/python -m pytest -p no:cacheprovider tests/kernel/test_lockdown.py' || test $$? -eq 125
 
 torture: packages setup
 	$(BIN)/pytest --torture -s --timeout 3600 tests/torture
 	$(BIN)/pytest --torture -m sliced tests/unit tests/live
+	@tools/guest -t 3000 '$(BIN)/python -m pytest -p no:cacheprovider --torture -m torture tests/kernel' || test $$? -eq 125
 	ANYPROBE_EXAMPLES=1000 $(BIN)/pytest --timeout 3600 tests/unit/handlers/test_differential.py
 
 # Frida is a peer to measure, not a dependency.

@@ -23,6 +23,7 @@ GUEST = os.environ.get("ANYPROBE_GUEST")
 RESULTS = "ANYPROBE_KERNEL_RESULTS"
 UNAVAILABLE = 125
 SECONDS = 560
+_PROGRAMS = "system_calls", "probed_everywhere", "reads_sizes"
 _said: dict[Path, "GuestRun"] = {}
 
 
@@ -30,7 +31,7 @@ def build_programs():
     """Compile what the tests run, where host and guest both find it; return the programs."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(driver.tempfile, "tempdir", "/tmp")
-        return {name: driver.build(f"{name}.c", "-pthread") for name in ("system_calls", "probed_everywhere")}
+        return {name: driver.build(f"{name}.c", "-pthread") for name in _PROGRAMS}
 
 
 @pytest.fixture(scope="session")
@@ -43,6 +44,12 @@ def system_calls():
 def probed_everywhere():
     """Return the program that calls a function and passes a marker COUNT times."""
     return str(build_programs()["probed_everywhere"])
+
+
+@pytest.fixture(scope="session")
+def reads_sizes():
+    """Return the program that reads known sizes COUNT times."""
+    return str(build_programs()["reads_sizes"])
 
 
 @dataclass

@@ -37,4 +37,14 @@ def _detail(number: int) -> str:
     if number == errno.EMFILE:
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         return f"this process may have {most} open files; ask for fewer places, or raise RLIMIT_NOFILE (ulimit -n)"
-    return "the machine has as many open files as fs.file-max permits" if number == errno.ENFILE else ""
+    if number == errno.ENFILE:
+        return "the machine has as many open files as fs.file-max permits"
+    return locked_down() if number in {errno.EPERM, errno.EACCES} else ""
+
+
+def locked_down() -> str:
+    """Return what to say where the kernel forbids even root something, nothing where it is not locked down."""
+    from anyprobe.target.kernel import switches
+
+    mode = switches.lockdown()
+    return "" if mode == "none" else f"the kernel is locked down ({mode}); boot without lockdown= and secure boot"

@@ -13,7 +13,7 @@ from anyprobe.target.system import gateway
 _ATTRIBUTE_BYTES = 128
 _DISABLED, _FREQUENCY = 1 << 0, 1 << 10
 _HARDWARE, _SOFTWARE, _TRACEPOINT = 0, 1, 2
-_ENABLE = 0x2400
+_ENABLE, _SET_PROGRAM = 0x2400, 0x40042408
 _SEMAPHORE_BIT = 32
 """From which bit on a uprobe's configuration has the place of a semaphore (``format/ref_ctr_offset``)."""
 _DEVICES = "/sys/bus/event_source/devices"
@@ -55,6 +55,11 @@ def open_tracepoint(number: int) -> int:
     It is not enabled: a program that is attached runs nevertheless, on all processors, and nothing else is done.
     """
     return _open("open a tracepoint", _attribute(_TRACEPOINT, number, flags=_DISABLED), bpf.first_processor())
+
+
+def makes(source: str) -> bool:
+    """Return whether this kernel has a source of events (``kprobe``, ``uprobe``), and shows it here."""
+    return os.path.exists(f"{_DEVICES}/{source}/type")
 
 
 def open_kprobe(address: int, *, returning: bool = False) -> int:
@@ -99,10 +104,19 @@ def open_event(name: str, processor: int, every: int) -> int:
 
 def enable(event: int) -> None:
     """Let an event run its program from now on."""
+    _control(event, _ENABLE, 0, "enable an event")
+
+
+def set_program(event: int, program: int) -> None:
+    """Let an event run a program as long as it is open."""
+    _control(event, _SET_PROGRAM, program, "attach a program to an event")
+
+
+def _control(event: int, request: int, value: int, what: str) -> None:
     try:
-        gateway.ioctl(event, _ENABLE, 0)
+        gateway.ioctl(event, request, value)
     except OSError as failure:
-        raise KernelRefused("enable an event", failure.errno or 0) from None
+        raise KernelRefused(what, failure.errno or 0) from None
 
 
 def count(event: int) -> int:

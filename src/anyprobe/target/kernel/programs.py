@@ -12,7 +12,7 @@ from typing import Final
 
 from anyprobe.core.code import BpfProgram
 from anyprobe.core.errors import KernelRefused, TargetError
-from anyprobe.target.kernel import bpf
+from anyprobe.target.kernel import bpf, perf
 
 _LOAD, _RUN, _OPEN_RAW, _CREATE_LINK = 5, 10, 17, 28
 PROGRAM_OF_A_KPROBE: Final = 2
@@ -162,9 +162,21 @@ def attach_typed(program: int) -> int:
     return bpf.call(_OPEN_RAW, struct.pack("<QI", 0, program))
 
 
-def attach_to_event(program: int, event: int) -> int:
-    """Attach a program to a perf event; both descriptors have to be closed in the end."""
-    return bpf.call(_CREATE_LINK, struct.pack("<IIII", program, event, _EVENT, 0))
+def attach_to_event(program: int, event: int) -> int | None:
+    """Attach a program to a perf event; both descriptors have to be closed in the end.
+
+    None: by the event itself, since this kernel makes no link of both (before Linux 5.15) and so tells no misses.
+    """
+    try:
+        return bpf.call(_CREATE_LINK, struct.pack("<IIII", program, event, _EVENT, 0))
+    except KernelRefused as refusal:
+        if refusal.errno not in {errno.EINVAL, errno.EOPNOTSUPP}:
+            raise
+        try:
+            perf.set_program(event, program)
+        except KernelRefused:
+            raise refusal from None
+    return None
 
 
 def attach_to_many(program: int, cookies: Mapping[int, int], *, returning: bool = False) -> int:

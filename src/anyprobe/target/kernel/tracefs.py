@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 
 from anyprobe.core.errors import TargetError
+from anyprobe.target.kernel.descriptors import locked_down
 
 _PLACES = ("/sys/kernel/tracing", "/sys/kernel/debug/tracing")
 _ENDBR_BYTES = 4
@@ -21,7 +22,8 @@ def root() -> str:
     for place in _PLACES:
         if os.path.isdir(f"{place}/events"):
             return place
-    raise TargetError("tracefs cannot be read; be root, or mount it: mount -t tracefs tracefs /sys/kernel/tracing")
+    remedy = locked_down() or "be root, or mount it: mount -t tracefs tracefs /sys/kernel/tracing"
+    raise TargetError(f"tracefs cannot be read; {remedy}")
 
 
 def tracepoint_number(category: str, name: str) -> int | None:

@@ -4,12 +4,13 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
-from anyprobe.core.errors import KernelRefused
+from anyprobe.core.errors import KernelRefused, TargetError
 from anyprobe.probes.providers.kernel.counters import GO_ON, Counters
 from anyprobe.probes.providers.kernel.sites import KernelNames, KernelSite, Unable
-from anyprobe.target.kernel import bpf, perf, programs, tracefs
+from anyprobe.target.kernel import bpf, perf, probe_events, programs, tracefs
 from anyprobe.target.kernel.btf import Btf, open_module
 from anyprobe.target.kernel.symbols import KERNEL
 from anyprobe.target.system import gateway
@@ -30,6 +31,8 @@ class Attachment:
     descriptors: list[int] = field(default_factory=list)
     told: list[Told] = field(default_factory=list)
     """Ask the kernel for what it has missed."""
+    undo: list[Callable[[], None]] = field(default_factory=list)
+    """What is to be done when all descriptors are closed."""
     lost: int = 0
     is_told: bool = True
     """Whether the kernel counts what it misses here."""
@@ -48,11 +51,19 @@ class Attachment:
             self.misses()
         while self.descriptors:
             gateway.close(self.descriptors.pop())
+        while self.undo:
+            with suppress(TargetError):  # what is left so is not set, and the next one of these takes it away
+                self.undo.pop()()
 
     def hold(self, descriptor: int) -> int:
         """Keep a descriptor until the end, and return it."""
         self.descriptors.append(descriptor)
         return descriptor
+
+    def join(self, program: int, event: int) -> int | None:
+        """Attach a program to an event, and return the link of both if there is one."""
+        link = programs.attach_to_event(program, event)
+        return link if link is None else self.hold(link)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +81,7 @@ class Attacher:
         (site,), (slot,) = made.sites, made.slots
         found = self.names.type_of(site)
         if found is None:
+            self.names.see_types()
             raise Unable("BTF has no type of it alone")
         attached = programs.EXIT if site.kind == "return" else programs.ENTRY
         code = self._code(slot, lambda handler: handler.for_function(site, found))
@@ -82,6 +94,7 @@ class Attacher:
             raise Unable("handlers at raw tracepoints are the same by raw_tp")
         found = self.names.tracepoint_type(site)
         if found is None:
+            self.names.see_types()
             raise Unable("BTF has no type of it")
         self._typed(made, self.counters.program(slot), programs.TRACED, *found)
 
@@ -106,9 +119,17 @@ class Attacher:
         (site,), (slot,) = made.sites, made.slots
         code = self._code(slot, lambda handler: handler.for_registers(site, self.names.type_of(site)))
         program = self._load(made, code, programs.Kind(programs.PROGRAM_OF_A_KPROBE))
-        event = made.hold(perf.open_kprobe(site.address, returning=site.kind == "return"))
-        link = made.hold(programs.attach_to_event(program, event))
-        made.told.append(lambda: programs.link_misses(link))
+        link = made.join(program, self._kprobe_event(made, site.address, returning=site.kind == "return"))
+        made.told.append(lambda: None if link is None else programs.link_misses(link))
+
+    @staticmethod
+    def _kprobe_event(made: Attachment, address: int, *, returning: bool) -> int:
+        """Open the event of a kprobe, by tracefs where perf has none."""
+        if perf.makes("kprobe"):
+            return made.hold(perf.open_kprobe(address, returning=returning))
+        name, number = probe_events.define(address, returning=returning)
+        made.undo.append(partial(probe_events.remove, name))
+        return made.hold(perf.open_tracepoint(number))
 
     def uprobe(self, made: Attachment) -> None:
         """Set a uprobe or uretprobe in a file, for all processes that run it now or later."""
@@ -118,7 +139,7 @@ class Attacher:
         program = self._load(made, code, programs.Kind(programs.PROGRAM_OF_A_KPROBE))
         returning, semaphore = site.kind == "return", site.file.semaphore
         event = made.hold(perf.open_uprobe(site.file.path, site.file.offset, returning=returning, semaphore=semaphore))
-        made.hold(programs.attach_to_event(program, event))
+        made.join(program, event)
         if returning:  # calls that are nested more than 64 deep are left out, and nobody counts them
             made.told.append(lambda: None)
 
@@ -149,8 +170,10 @@ class Attacher:
             raise Unable(f"there is no tracepoint {':'.join(site.tracepoint)}")
         code = self._code(slot, lambda handler: handler.for_record(site), result=GO_ON)
         program = self._load(made, code, programs.Kind(programs.PROGRAM_OF_AN_EVENT))
-        link = made.hold(programs.attach_to_event(program, made.hold(perf.open_tracepoint(number))))
-        made.told.append(lambda: programs.link_misses(link))  # always 0, but None before 6.7, which counts no misses
+        link = made.join(program, made.hold(perf.open_tracepoint(number)))
+        made.told.append(
+            lambda: None if link is None else programs.link_misses(link)
+        )  # always 0, but None before 6.7, which counts no misses
 
     def event(self, made: Attachment) -> None:
         """Let a timer or a kind of event make hits, on each processor that runs now or on one."""
@@ -162,7 +185,7 @@ class Attacher:
         opened = []
         for processor in bpf.online_processors() if event.everywhere else [bpf.first_processor()]:
             opened.append(made.hold(perf.open_event(event.name or "cpu-clock", processor, event.every)))
-            made.hold(programs.attach_to_event(program, opened[-1]))
+            made.join(program, opened[-1])
             perf.enable(opened[-1])
 
         def throttled() -> int | None:

@@ -153,6 +153,10 @@ class KernelNames:
                 return FunctionType(types, *found)
         return None
 
+    def see_types(self) -> None:
+        """Raise ``TypesUnavailable`` where the kernel tells no types at all."""
+        assert self.types.kernel
+
     def tracepoint_type(self, site: KernelSite) -> tuple[btf.Btf, int] | None:
         """Return the type by which the kernel knows a raw tracepoint, and whose types these are."""
         types = self._types(self.module_of(site))

@@ -147,7 +147,7 @@ def _timers(made: Attachment, code: bytes) -> None:
     program = made.hold(programs.load(code, programs.Kind(programs.PROGRAM_OF_A_SAMPLE)))
     for processor in sorted(os.sched_getaffinity(0)):
         event = made.hold(perf.open_timer(processor, hertz=_HERTZ))
-        made.hold(programs.attach_to_event(program, event))
+        made.join(program, event)
 
 
 def _spin() -> int:
@@ -161,7 +161,7 @@ def _page_faults(made: Attachment, code: bytes) -> None:
     program = made.hold(programs.load(code, programs.Kind(programs.PROGRAM_OF_A_SAMPLE)))
     for processor in sorted(os.sched_getaffinity(0)):
         event = made.hold(perf.open_software("page-faults", processor))
-        made.hold(programs.attach_to_event(program, event))
+        made.join(program, event)
 
 
 def _touch_pages() -> int:
@@ -189,7 +189,7 @@ def _uprobes() -> Trial:
         def attach(made: Attachment, code: bytes) -> None:
             program = made.hold(programs.load(code, programs.Kind(programs.PROGRAM_OF_A_KPROBE)))
             event = made.hold(perf.open_uprobe(f"/proc/{os.getpid()}/fd/{file}", 0))
-            made.hold(programs.attach_to_event(program, event))
+            made.join(program, event)
 
         def run() -> int:
             function = ctypes.CFUNCTYPE(None)(address)
