@@ -212,7 +212,7 @@ class ElfFile:
         if not areas:
             areas = [(each.offset, each.size) for each in self.sections if each.kind == 7]
         for offset, size in areas:
-            found += _notes_in(self.content[offset : min(offset + size, self.size)])
+            found += notes_in(self.content[offset : min(offset + size, self.size)])
         return tuple(found)
 
     @cached_property
@@ -265,7 +265,8 @@ def _text_at(strings: bytes, offset: int) -> str:
     return strings[offset : end if end >= 0 else None].decode("utf-8", "replace")
 
 
-def _notes_in(content: bytes) -> list[tuple[str, int, bytes]]:
+def notes_in(content: bytes) -> list[tuple[str, int, bytes]]:
+    """Return the notes that follow each other in some bytes: owner, type, description."""
     found: list[tuple[str, int, bytes]] = []
     position = 0
     while position + 12 <= len(content):

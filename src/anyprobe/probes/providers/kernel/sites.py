@@ -5,10 +5,12 @@ import os
 from dataclasses import dataclass
 from functools import cached_property
 
+from anyprobe.core.errors import UnsupportedTarget
 from anyprobe.probes.providers.kernel.events import Event, event_of
 from anyprobe.probes.providers.kernel.files import InFile, places
 from anyprobe.probes.providers.kernel.specs import KernelSpec, Name, Provider, is_pattern
 from anyprobe.probes.specs.nearest import nearest_names
+from anyprobe.probes.specs.parts import Part
 from anyprobe.target.kernel import btf, symbols, tracefs
 from anyprobe.target.kernel.symbols import KERNEL, KernelFunction, Symbols
 from anyprobe.target.kernel.types import Prototype, Tag
@@ -19,6 +21,10 @@ _RENAMED = {
     "umount2": "umount", "pread": "pread64", "pwrite": "pwrite64", "fadvise64_64": "fadvise64",
 }  # fmt: skip
 """System calls whose functions the kernel calls otherwise."""
+
+
+_MANY = 8
+"""Functions that an error names at most."""
 
 
 class Unable(Exception):  # noqa: N818 - one of several ways, not a mistake
@@ -63,6 +69,16 @@ class FunctionType:
     types: btf.Btf
     number: int
     prototype: Prototype
+
+
+def _containing_inlined(name: str) -> list[str]:
+    """Return the functions into which one has been put, nothing where no debug information tells."""
+    from anyprobe.probes.providers.kernel import debug_file
+
+    try:
+        return debug_file.installed().containing_inlined(name)
+    except UnsupportedTarget:
+        return []
 
 
 class KernelNames:
@@ -110,7 +126,32 @@ class KernelNames:
             module, often, event = spec.module.text, spec.function.text, event_of(spec)
             name = f"{module}:{often}" if often else module
             return [KernelSite(spec.canonical(module, often), spec.provider.value, name, "entry", event=event)]
-        return self._functions(spec)
+        return self._line(spec) if spec.line else self._functions(spec)
+
+    def _line(self, spec: KernelSpec) -> list[KernelSite]:
+        """Return where a source line begins, in each function that has code of it."""
+        from anyprobe.probes.providers.kernel import debug_file
+
+        file = spec.function.text
+        try:
+            places, lines = debug_file.installed().places_of_line(file, spec.line)
+        except UnsupportedTarget as refusal:
+            raise spec.error(spec.function, str(refusal)) from None
+        if not lines:
+            raise spec.error(spec.function, "no file of the kernel's sources with code has this name")
+        if not places:
+            nearest = sorted(lines, key=lambda each: (abs(each - spec.line), each))[:3]
+            raise spec.error(spec.function, "this line has no code", tuple(f"{file}:{each}" for each in nearest))
+        sites = []
+        for name, offset in places:
+            functions = [each for each in self.symbols.named(name) if each.module == KERNEL]
+            if len(functions) != 1:
+                raise spec.error(spec.function, f"it is in {name}, of which the kernel has {len(functions)}")
+            part = Part(name, spec.function.position)
+            kind: Name = "offset" if offset else "entry"
+            at = KernelSpec(spec.text, Provider.FUNCTION, spec.module, part, kind, offset)
+            sites.append(self._at(at, functions[0]))
+        return sites
 
     def _functions(self, spec: KernelSpec) -> list[KernelSite]:
         name, module = spec.function.text, spec.module.text
@@ -126,6 +167,10 @@ class KernelNames:
         if spec.module and elsewhere:
             where = ", ".join(sorted({each.module for each in elsewhere}))
             raise spec.error(spec.module, f"{spec.function.text} is in {where}")
+        within = [] if spec.is_glob else _containing_inlined(spec.function.text)
+        if within:
+            others = "other functions" if len(within) > 1 else "another function"
+            raise spec.error(spec.function, f"the compiler has put it into {others}", tuple(within[:_MANY]))
         message = "no function of the kernel has this name; it may be inlined where it is called"
         if spec.is_glob:
             message = "no function of the kernel matches this"

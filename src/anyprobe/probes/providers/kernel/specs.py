@@ -11,6 +11,7 @@ from anyprobe.probes.specs.parts import Part, split
 Name = Literal["entry", "return", "offset"]
 _HEX = re.compile(r"(?:0[xX])?[0-9a-fA-F]+")
 _NUMBER = re.compile(r"0[xX][0-9a-fA-F]+|[0-9]+")
+_SOURCE = re.compile(r"[\w./-]+\.[chS]")
 _BRACKETS = re.compile(r"[*?\[]")
 _EXAMPLES = ("kernel::vfs_read:entry", "tracepoint:sched:sched_switch", "syscall::openat:entry")
 _DIALECT: dict[str, tuple[str, Name]] = {
@@ -57,6 +58,8 @@ class Provider(StrEnum):
 class KernelSpec:
     """A spec, read. ``module`` is a tracepoint's category; empty: any. ``mechanism``: demanded by the spec.
 
+    Of a source line ``function`` is the file.
+
     Of timers and events ``module`` is the unit or the event, and ``function`` how often; see ``events``. Of places in
     files ``module`` is the file.
     """
@@ -68,6 +71,7 @@ class KernelSpec:
     name: Name
     offset: int = 0
     mechanism: str | None = None
+    line: int = 0
 
     @property
     def is_glob(self) -> bool:
@@ -162,6 +166,10 @@ def parse(text: str) -> KernelSpec:
         return KernelSpec(text, Provider.RAW, _none(rest[-1]), _last(text, rest, 2), "entry")
     if head.text in _DIALECT:
         return _bpftrace(text, head, rest)
+    if head.text == Provider.FUNCTION and len(rest) == 3 and _is_line(*rest[1:]):
+        return _line(text, rest[0], *rest[1:])
+    if len(rest) == 1 and _is_line(head, rest[0]):
+        return _line(text, _none(head), head, rest[0])
     if head.text in {Provider.FUNCTION, Provider.SYSCALL}:
         return _four(text, head, rest)
     if head.text in _EVENTS:
@@ -170,6 +178,19 @@ def parse(text: str) -> KernelSpec:
     if head.text in _IN_FILES:
         return _in_file(text, head, rest)
     raise SpecError(text, head.position, f"no provider {head.text!r} in the kernel", _EXAMPLES, length=len(head))
+
+
+def _is_line(file: Part, number: Part) -> bool:
+    """Return whether two parts are a source file and a line in it."""
+    return bool(_SOURCE.fullmatch(file.text)) and number.text.isdecimal() and int(number.text) > 0
+
+
+def _line(text: str, module: Part, file: Part, number: Part) -> KernelSpec:
+    """Read ``fs/read_write.c:463``, alone or as ``kernel::fs/read_write.c:463``."""
+    if module and module.text != "vmlinux":
+        message = "lines are known of the kernel itself, not of modules"
+        raise SpecError(text, module.position, message, ("vmlinux",), length=len(module))
+    return KernelSpec(text, Provider.FUNCTION, module, file, "entry", line=int(number.text))
 
 
 def _none(at: Part) -> Part:
