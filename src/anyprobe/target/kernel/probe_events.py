@@ -52,8 +52,11 @@ def _path() -> str:
 
 
 def _write(command: str) -> None:
-    try:
-        with open(_path(), "a") as file:
-            file.write(command + "\n")
+    try:  # not by Python's own mode for appending: that looks for the end, which there is none
+        file = os.open(_path(), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        try:
+            os.write(file, command.encode() + b"\n")
+        finally:
+            os.close(file)
     except OSError as failure:
         raise KernelRefused("change the kprobes of tracefs", failure.errno or 0) from None
