@@ -308,3 +308,10 @@ def test_session_is_the_current_one_within_its_block():
         assert [probe.spec for probe in session.probes] == ["rawtracepoint:sys_enter"]
     with pytest.raises(anyprobe.UsageError, match="no session here"):
         anyprobe.session.snapshot()
+
+
+def test_timers_and_events_are_listed():
+    with anyprobe.kernel() as session:
+        (timer,) = session.list("interval:s:1")
+        (faults,) = session.list("software:faults:")
+    assert timer.mechanisms == faults.mechanisms == ("perf_event",)

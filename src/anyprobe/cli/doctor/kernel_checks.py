@@ -16,7 +16,8 @@ _INSTEAD = {
     trials.PROGRAMS: "processes that one may trace are probed all the same: anyprobe doctor -p PID",
 }
 _OPTIONS = {
-    "fentry": "DEBUG_INFO_BTF", "fexit": "DEBUG_INFO_BTF", "kprobe.multi": "FPROBE", "kretprobe.multi": "FPROBE",
+    "fentry": "DEBUG_INFO_BTF", "fexit": "DEBUG_INFO_BTF", "tp_btf": "DEBUG_INFO_BTF",
+    "kprobe.multi": "FPROBE", "kretprobe.multi": "FPROBE",
     "kprobe": "KPROBES", "kretprobe": "KPROBES", "uprobe": "UPROBES",
     "timers": "PERF_EVENTS", "software events": "PERF_EVENTS", "error injection": "BPF_KPROBE_OVERRIDE",
 }  # fmt: skip

@@ -143,3 +143,9 @@ def test_tracepoints_and_system_calls_have_the_fields_of_their_events(kernel, mo
     assert site.mechanisms == ("raw_tp", "tp_btf", "tracepoint")
     gone = KernelSite("", "gone", "x", "entry", tracepoint=("gone", "x"))
     assert listed(kernel, "tracepoint:gone:x", gone)[0].arguments is None
+
+
+def test_every_mechanism_can_be_tried_or_is_placed():
+    tried = {name for name in mechanisms.NAMES if name in trials._MECHANISMS}
+    placed = {mechanisms.EVENT.name, mechanisms.UPROBE.name, mechanisms.UPROBE.at_return}
+    assert tried | placed == set(mechanisms.NAMES)
