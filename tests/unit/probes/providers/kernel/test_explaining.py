@@ -8,6 +8,7 @@ from anyprobe.probes.providers.kernel import code as code_module
 from anyprobe.probes.providers.kernel import explaining, mechanisms
 from anyprobe.probes.providers.kernel.code import RunningCode
 from anyprobe.probes.providers.kernel.explaining import explain
+from anyprobe.probes.providers.kernel.session import KernelSession
 from anyprobe.probes.providers.kernel.sites import KernelNames
 from anyprobe.target.kernel.symbols import Symbols
 from support.builder import Builder
@@ -100,3 +101,12 @@ def test_what_is_no_instruction_and_what_has_no_code(explained):
     assert caught.value.refusal.address == kernel.at("reads") + 7
     with pytest.raises(UsageError, match="no place in the code"):
         say("rawtracepoint:sched_switch")
+
+
+def test_sessions_explain_by_what_they_know_of_the_kernel(monkeypatch):
+    asked = []
+    monkeypatch.setattr(explaining, "explain", lambda *what: asked.append(what) or "explained")
+    session = object.__new__(KernelSession)
+    session._last, session._names = None, object()
+    assert session.explain("kernel::vfs_read:0x5") == "explained"
+    assert asked == [("kernel::vfs_read:0x5", session._names)]
