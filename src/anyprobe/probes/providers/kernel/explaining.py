@@ -36,7 +36,7 @@ def explain(text: str, names: KernelNames | None = None, code: RunningCode | Non
     if site.function is None:
         raise UsageError(f"{text}: a tracepoint has no place in the code; explain a function of the kernel")
     code = code or running(names.symbols)
-    module = code.module(site.module)
+    module = code.module(site.function.module)
     function = module.code.function_at(site.function.address - BIAS)
     if isinstance(function, Refusal):
         raise SiteRefused(_shown(function))

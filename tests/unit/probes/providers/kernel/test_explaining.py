@@ -20,6 +20,27 @@ CODE = (
 )
 
 
+def asked(kernel, monkeypatch, black=0):
+    """Return what explains places in a kernel; two bytes of it, from ``black`` on, are on the list of no kprobes."""
+    monkeypatch.setattr(mechanisms.preemption, "is_preemptible", lambda: False)
+    monkeypatch.setattr(explaining.tracefs, "blacklist", lambda: [(black, black + 2, "helper")])
+    monkeypatch.setattr(KernelNames, "type_of", lambda self, site: None)
+    monkeypatch.setattr(code_module.release, "running", lambda: (6, 12))
+    names = KernelNames()
+    names.__dict__["symbols"] = Symbols(kernel.listing)
+    code = RunningCode(names.symbols, kernel.memory)
+    return lambda spec: explain(spec, names, code)
+
+
+@pytest.fixture
+def build_calls(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    kernel = SmallKernel.made(
+        Builder(tmp_path), ("__x64_sys_getppid", f"{ENTRY}\n xor eax, eax\n ret"), ("next", "ret")
+    )
+    return kernel, asked(kernel, monkeypatch)
+
+
 @pytest.fixture
 def explained(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -27,16 +48,7 @@ def explained(tmp_path, monkeypatch):
         Builder(tmp_path), ("reads", CODE), ("helper", "mov eax, 1\n 1: dec eax\n jne 1b\n ret\n ud2\n nop\n nop"),
         keys=key("key_at", "on"),
     )  # fmt: skip
-    monkeypatch.setattr(mechanisms.preemption, "is_preemptible", lambda: False)
-    monkeypatch.setattr(
-        explaining.tracefs, "blacklist", lambda: [(kernel.at("helper") + 7, kernel.at("helper") + 9, "helper")]
-    )
-    monkeypatch.setattr(KernelNames, "type_of", lambda self, site: None)
-    monkeypatch.setattr(code_module.release, "running", lambda: (6, 12))
-    names = KernelNames()
-    names.__dict__["symbols"] = Symbols(kernel.listing)
-    code = RunningCode(names.symbols, kernel.memory)
-    return kernel, lambda spec: explain(spec, names, code)
+    return kernel, asked(kernel, monkeypatch, kernel.at("helper") + 7)
 
 
 def marks(explanation):
@@ -92,6 +104,12 @@ def test_returns_are_seen_where_the_function_ends(explained):
     found = say("kernel::helper:return")
     assert found.address == kernel.at("helper") + 9
     assert [name for name, _ in found.verdicts] == ["fexit", "kretprobe.multi", "kretprobe"]
+
+
+def test_system_calls_are_explained_at_the_functions_that_implement_them(build_calls):
+    kernel, say = build_calls
+    found = say("syscall::getppid")
+    assert (found.function, found.address) == ("__x64_sys_getppid", kernel.at("__x64_sys_getppid"))
 
 
 def test_what_is_no_instruction_and_what_has_no_code(explained):
