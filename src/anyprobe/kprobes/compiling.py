@@ -124,7 +124,7 @@ class Compiler:
         insn = location.code.insn_at(location.link)
         if insn is None or not can_land(insn):
             raise KprobeError(errno.EOPNOTSUPP, "no fault handlers for what jumps, calls or returns")
-        p = constants("kprobe", _fields(kp, location))
+        p = constants("kprobe", fields(kp, location.address))
         wrapped = wrapping.faulting(function, p, REGISTERS, location.address)
         facts = self._inside(wrapped)
         return Site(location.spec, facts, When.FAULTED, at=location.site)
@@ -147,7 +147,7 @@ class Compiler:
         if isinstance(function, CHandler):  # told of the hit, not of the probe
             found = self._compiled[key] = found or self._inside(function)
         if found is None:
-            p = constants(type(probe).__name__.lower(), _fields(probe, location))
+            p = constants(type(probe).__name__.lower(), fields(probe, location.address))
             found = self._inside(wrap(function, p, REGISTERS))
             if found.redirects and wrap is wrapping.before:
                 if not wrapping.returns_values(function):
@@ -199,7 +199,7 @@ class Compiler:
             raise KprobeError(errno.E2BIG, f"maxactive can be {MAXACTIVE_LIMIT} at most, not {rp.maxactive}")
         call = Call(handling, (spec,), pool=max(rp.maxactive, 0))
         missed = Count(f"{location.function}: calls not followed, kretprobe {next(_numbers)}")
-        p = constants("kretprobe", _fields(rp, location))
+        p = constants("kretprobe", fields(rp, location.address))
         ri: dict[str, object] = {"rp": p, "ret_addr": CALLER, "task": TASK, "data": Alias(("data",))}
         instance = constants("kretprobe_instance", ri)
         sites = []
@@ -230,11 +230,11 @@ class Compiler:
         return sites, missed
 
 
-def _fields(probe: Registered, location: Location) -> dict[str, Any]:
+def fields(probe: Registered, address: int) -> dict[str, Any]:
     """Return what a handler may read of its probe: what the user has put there, and where it is."""
     hidden = ("registration", "refusal", "error", "given", "counted", "asked_flags")
     own, kp = (
-        {name: each for name, each in vars(structure).items() if name not in hidden} | {"addr": location.address}
+        {name: each for name, each in vars(structure).items() if name not in hidden} | {"addr": address}
         for structure in (probe, kprobe_of(probe))
     )
     return kp | own if isinstance(probe, Kprobe) else kp | own | {"kp": constants("kprobe", kp)}

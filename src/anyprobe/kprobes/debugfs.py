@@ -5,11 +5,17 @@ from typing import TYPE_CHECKING
 
 from anyprobe.data.leftover import kernels_line
 from anyprobe.kprobes.lookup import Location
-from anyprobe.kprobes.registration import Registration, registry
+from anyprobe.kprobes.registration import Registration
+from anyprobe.kprobes.registries import registry_of
 from anyprobe.probes.scripts.current import current
+from anyprobe.target.kernel.symbols import KERNEL
 
 if TYPE_CHECKING:
+    from anyprobe.kprobes.kernel.registration import KernelRegistration
+    from anyprobe.probes.providers.kernel.session import KernelSession
     from anyprobe.probes.session import Session
+
+    Sessions = Session | KernelSession
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,30 +34,46 @@ class Listed:
         return kernels_line(self.address, self.kind, f"{self.symbol}+{self.offset:#x}", self.module, self.flags)
 
 
-def listing(*, session: "Session | None" = None) -> list[Listed]:
+def listing(*, session: "Sessions | None" = None) -> list[Listed]:
     """Return the registered probes, in order of registration."""
-    known = registry(session or current()).registrations
-    return [_listed(each, place) for each in known for place in each.instances]
+    known = registry_of(session or current()).registrations
+    found: list[Listed] = []
+    for each in known:
+        if isinstance(each, Registration):
+            found += [_listed(each, place) for place in each.instances]
+        else:
+            found.append(_in_kernel(each))
+    return found
 
 
-def enabled(*, session: "Session | None" = None) -> bool:
+def enabled(*, session: "Sessions | None" = None) -> bool:
     """Return whether probes are armed at all."""
-    return registry(session or current()).enabled
+    return registry_of(session or current()).enabled
 
 
-def set_enabled(on: bool, *, session: "Session | None" = None) -> None:
-    """Arm or disarm everything; each probe's own state stays what it is."""
-    registry(session or current()).switch(on=on)
+def set_enabled(on: bool, *, session: "Sessions | None" = None) -> None:
+    """Arm or disarm everything; each probe's own state stays what it is. Of the kernel: all kprobes, whoever's."""
+    registry_of(session or current()).switch(on=on)
 
 
-def optimization(*, session: "Session | None" = None) -> bool:
+def optimization(*, session: "Sessions | None" = None) -> bool:
     """Return whether probes are reached by jumps where that is safe."""
-    return registry(session or current()).optimization
+    return registry_of(session or current()).optimization
 
 
-def set_optimization(on: bool, *, session: "Session | None" = None) -> list[str]:
+def set_optimization(on: bool, *, session: "Sessions | None" = None) -> list[str]:
     """Have probes reached by jumps, or by traps where these are safe; return what stays as it is, and why."""
-    return registry(session or current()).optimize(on=on)
+    return registry_of(session or current()).optimize(on=on)
+
+
+def _in_kernel(each: "KernelRegistration") -> Listed:
+    """Return the line of a probe of the kernel, with the flags that the kernel's own list has."""
+    flags = {flag: None for line in each.listed() for flag in line.flags}
+    if each.disabled:
+        flags = {"DISABLED": None}
+    site = each.site
+    module = "" if site.module == KERNEL else site.module
+    return Listed(site.address, each.kind, site.name, site.offset, module, tuple(flags))
 
 
 def _listed(each: Registration, place: Location) -> Listed:

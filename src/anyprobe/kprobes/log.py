@@ -9,15 +9,26 @@ from anyprobe.probes.scripts.current import current
 from anyprobe.reports.records import line
 
 if TYPE_CHECKING:
+    from anyprobe.data.records import Records
+    from anyprobe.probes.providers.kernel.session import KernelSession
     from anyprobe.probes.session import Session
 
 
-def dmesg(*, final: bool = False, session: "Session | None" = None) -> list[str]:
+def dmesg(*, final: bool = False, session: "Session | KernelSession | None" = None) -> list[str]:
     """Return the lines of ``printf`` and ``emit`` since the last time, in the order of time.
 
     ``final``: nothing more comes, so what is not complete by now never will be.
     """
-    found = (session or current()).handling.records(final=final)
+    found = _records(session or current(), final=final)
     streams = [zip(repeat(name), repeat(form), rows(batch), strict=False) for name, form, batch in found]
     merged = heapq.merge(*streams, key=lambda item: item[2][TIME])
     return [line(name, form, row) for name, form, row in merged]
+
+
+def _records(session: "Session | KernelSession", *, final: bool) -> "list[tuple[str, str, Records]]":
+    """Return what was emitted since the last time: names, how rows are shown, and rows."""
+    from anyprobe.probes.providers.kernel.session import KernelSession
+
+    if isinstance(session, KernelSession):
+        return [] if session.detached else list(session.collection.records(None))
+    return list(session.handling.records(final=final))

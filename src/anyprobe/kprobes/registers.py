@@ -7,13 +7,15 @@ _NAMES = {
     "r9": "r9", "r8": "r8", "ax": "rax", "cx": "rcx", "dx": "rdx", "si": "rsi", "di": "rdi", "sp": "rsp",
     "flags": "rflags",
 }  # fmt: skip
-_USER_CODE_SEGMENT, _USER_STACK_SEGMENT = 0x33, 0x2B
+_USER_SEGMENTS, _KERNEL_SEGMENTS = (0x33, 0x2B), (0x10, 0x18)
+"""Of code and stack."""
 _NO_SYSTEM_CALL = -1
 
 
-def _registers(ip: Alias, **others: Alias) -> type:
+def _registers(ip: Alias, *, kernel: bool = False, **others: Alias) -> type:
     content: dict[str, object] = {name: Alias(("regs", register)) for name, register in _NAMES.items()}
-    content |= {"cs": _USER_CODE_SEGMENT, "ss": _USER_STACK_SEGMENT, "orig_ax": _NO_SYSTEM_CALL, "ip": ip}
+    segments = _KERNEL_SEGMENTS if kernel else _USER_SEGMENTS
+    content |= dict(zip(("cs", "ss"), segments, strict=True)) | {"orig_ax": _NO_SYSTEM_CALL, "ip": ip}
     return type("pt_regs", (), content | others)
 
 
@@ -24,6 +26,9 @@ REGISTERS = _registers(Alias(("regs", "rip")))
 REGISTERS_AT_RETURN = _registers(CALLER, ax=Alias(("retval",)))
 """``regs`` where a function returns: ``ip`` is the return address, and not to be changed; where the function ends in a
 jump to another one, there is no ``ax`` yet."""
+KERNEL_REGISTERS = _registers(Alias(("regs", "rip")), kernel=True)
+"""``regs`` of a handler in the kernel; none of them may be changed."""
+KERNEL_REGISTERS_AT_RETURN = _registers(CALLER, kernel=True, ax=Alias(("retval",)))
 PROCESSOR = type("processor", (), {"number": Alias(("cpu",))})
 TASK = type("task_struct", (), {"pid": Alias(("tid",)), "tgid": Alias(("pid",)), "comm": Alias(("comm",))})
 """``ri.task``: ``pid`` is the thread's number, as in the kernel."""

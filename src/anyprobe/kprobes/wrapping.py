@@ -123,6 +123,15 @@ def returned(function: Handler, ri: type, regs: type) -> Handler:
     return handler
 
 
+def ignored() -> Handler:
+    """Return what runs where a function returns whose entry alone is asked for: the call's data is given back."""
+
+    def handler(ctx):
+        return
+
+    return handler
+
+
 def expected(function: Any, ri: type, regs: type) -> Handler:  # noqa: ANN401 - a Handler, or None
     """Return what runs at the entry where the return is seen at a replaced return address, and missed there."""
 

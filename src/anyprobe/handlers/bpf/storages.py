@@ -43,9 +43,10 @@ class KernelMaps:
             case Stacks():
                 self._regions[storage] = bpf.create_array(ir.WORD)
                 self._tables[storage] = bpf.create_stacks(layouts.kept_addresses(storage), layouts.STACKS)
-            case CallData():
+            case CallData(capacity):
                 self._regions[storage] = bpf.create_array(layouts.CALLS_BYTES)
-                self._tables[storage] = bpf.create_hash(layouts.CALL_KEY_BYTES, layouts.CALL_BYTES, layouts.CALLS)
+                room = capacity or layouts.CALLS
+                self._tables[storage] = bpf.create_hash(layouts.CALL_KEY_BYTES, layouts.CALL_BYTES, room)
             case MapTable(layout):
                 self._regions[storage] = bpf.create_array(layouts.MAP_BYTES)
                 key_bytes = ir.WORD * layout.shape.words

@@ -85,6 +85,9 @@ class Stacks:
 class CallData:
     """Where the data of calls under way is in the kernel; each call has words of its own. Two are the same if one."""
 
+    capacity: int = 0
+    """Calls that can be under way; 0: the usual number."""
+
     @property
     def signature(self) -> str:
         """Everything that the code depends on."""

@@ -53,7 +53,7 @@ class Handled(Emitted, Scripted):
 
     @abstractmethod
     def arm_sites(
-        self, text: str, sites: Sequence[KernelSite], mechanism: str | None, handler: "KernelHandler"
+        self, text: str, sites: Sequence[KernelSite], mechanism: str | None, handler: "KernelHandler | None"
     ) -> "KernelProbe":
         """Attach a handler to some sites."""
 

@@ -18,7 +18,7 @@ from anyprobe.probes.providers.kernel.counters import Counters
 from anyprobe.probes.providers.kernel.following import FollowedProbe, FollowingModules, present
 from anyprobe.probes.providers.kernel.handling import Handled
 from anyprobe.probes.providers.kernel.probe import KernelProbe, go_on
-from anyprobe.probes.providers.kernel.sites import KernelNames, KernelSite
+from anyprobe.probes.providers.kernel.sites import FunctionType, KernelNames, KernelSite
 from anyprobe.probes.providers.kernel.specs import KernelSpec, parse
 from anyprobe.probes.scripts import current
 from anyprobe.target.kernel import programs
@@ -41,7 +41,7 @@ class KernelSession(FollowingModules, Handled):
     pid = 0
     """As processes have one; the kernel's own threads are of this one."""
 
-    def __init__(self, mechanism: str | None = None) -> None:
+    def __init__(self, mechanism: str | None = None, *, strict: bool = False) -> None:
         """Use ``kernel``."""
         _see_name(mechanism)
         _see_permission()
@@ -55,6 +55,9 @@ class KernelSession(FollowingModules, Handled):
         self._setup = {"resolve": 0.0, "arm": 0.0}
         self._began: float | None = None
         self._last: Snapshot | None = None
+        self.strict = strict
+        self.endings: list[Callable[[], None]] = []
+        """What is called before the counters go: the session is over then."""
 
     @property
     def refused(self) -> list[tuple[str, Refusal]]:
@@ -111,9 +114,13 @@ class KernelSession(FollowingModules, Handled):
         site = self.resolve(spec)[0]
         handler.check(site, self._names.type_of(site))
 
+    def type_of(self, site: KernelSite) -> FunctionType | None:
+        """Return the type of a site's function, where the kernel tells one."""
+        return self._names.type_of(site)
+
     @locked
     def arm_sites(
-        self, text: str, sites: Sequence[KernelSite], mechanism: str | None, handler: "KernelHandler"
+        self, text: str, sites: Sequence[KernelSite], mechanism: str | None, handler: "KernelHandler | None"
     ) -> KernelProbe:
         """Attach a handler to some sites."""
         made = KernelProbe.of(text, sites, mechanism, handler)
@@ -209,6 +216,14 @@ class KernelSession(FollowingModules, Handled):
             probe.detach()
 
     @locked
+    def forget(self, *probes: KernelProbe) -> None:
+        """Detach probes of which nothing is to be kept."""
+        for probe in probes:
+            probe.detach()
+            probe.close()
+            self.probes.remove(probe)
+
+    @locked
     def enable(self, *probes: KernelProbe) -> None:
         """Attach probes again that were removed; they count on."""
         self._check_attached()
@@ -253,6 +268,8 @@ class KernelSession(FollowingModules, Handled):
         for probe in self.probes:
             probe.detach()
         self.end_records()
+        for each in self.endings:
+            each()
         self._last = self.snapshot()
         for probe in self.probes:
             probe.close()
@@ -282,14 +299,15 @@ class KernelSession(FollowingModules, Handled):
             raise UsageError("the session on the kernel is over")
 
 
-def kernel(mechanism: str | None = None) -> KernelSession:
+def kernel(mechanism: str | None = None, *, strict: bool = False) -> KernelSession:
     """Open a session on the running kernel. Nothing is changed until a probe is attached.
 
-    ``mechanism`` is the only one to use, see ``KernelSession.count``.
+    ``mechanism`` is the only one to use, see ``KernelSession.count``. ``strict``: ``anyprobe.kprobes`` raises
+    ``KprobeError`` in place of returning error numbers.
 
     Raises ``PermissionDenied`` where this user may not load programs into the kernel.
     """
-    return KernelSession(mechanism)
+    return KernelSession(mechanism, strict=strict)
 
 
 def _see_name(mechanism: str | None) -> None:

@@ -1,0 +1,80 @@
+"""Where a kprobe of the running kernel is to be, or the kernel's error number."""
+
+import errno
+import re
+from typing import TYPE_CHECKING
+
+from anyprobe.core.errors import KprobeError, SpecError
+from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.kprobes.structures import Kprobe
+from anyprobe.probes.providers.kernel.behind import following
+from anyprobe.probes.providers.kernel.sites import KernelSite
+from anyprobe.probes.providers.kernel.specs import parse
+from anyprobe.target.kernel import symbols
+from anyprobe.target.kernel.kcore import LiveMemory
+
+if TYPE_CHECKING:
+    from anyprobe.probes.providers.kernel.session import KernelSession
+
+_NUMBER = re.compile(r"\(([A-Z][A-Z0-9]+)\)")
+_OF_REASONS = {
+    Reason.NOT_A_BOUNDARY: errno.EILSEQ, Reason.KPROBE_BLACKLIST: errno.EINVAL, Reason.NO_EXIT: errno.EINVAL,
+    Reason.FOREIGN_BYTES: errno.EBUSY, Reason.CONTROL_FLOW_UNKNOWN: errno.EOPNOTSUPP,
+}  # fmt: skip
+
+
+def locate(session: "KernelSession", kp: Kprobe, *, entry: bool = False) -> KernelSite:
+    """Return where a kprobe is to be; ``entry``: it has to be at a function's beginning."""
+    if (kp.symbol_name is None) == (kp.addr is None):
+        raise KprobeError(errno.EINVAL, "exactly one of symbol_name and addr has to be given")
+    if kp.addr is not None and not isinstance(kp.addr, int):
+        raise KprobeError(errno.EINVAL, f"addr is a number, not {kp.addr!r}")
+    if kp.offset < 0:
+        raise KprobeError(errno.EINVAL, f"a negative offset, {kp.offset}")
+    if kp.inlined:
+        raise KprobeError(errno.EOPNOTSUPP, "of the kernel it is not known where functions are inlined")
+    name, offset, module = kp.symbol_name or "", kp.offset, kp.module
+    if kp.addr is not None:
+        function = symbols.running().containing(kp.addr + kp.offset)
+        if function is None:
+            raise KprobeError(errno.EINVAL, f"{kp.addr:#x} is in no function of the kernel")
+        name, offset, module = function.name, kp.addr + kp.offset - function.address, function.module
+    if entry and offset:
+        raise KprobeError(errno.EINVAL, f"+{offset:#x} is not the first instruction of {name}")
+    found = _sites(session, name, offset, module)
+    if kp.addr is not None:
+        found = [each for each in found if each.address == kp.addr + kp.offset]
+    if len(found) > 1:
+        raise KprobeError(errno.EADDRNOTAVAIL, f"{name} means {len(found)} functions of the kernel")
+    return found[0]
+
+
+def _sites(session: "KernelSession", name: str, offset: int, module: str) -> list[KernelSite]:
+    if not name or any(character in name for character in "*?[:%+ "):
+        raise KprobeError(errno.ENOENT, f"{name!r} is no symbol")
+    end = f"{offset:#x}" if offset else "entry"
+    try:
+        return session.resolve(parse(f"kernel:{module}:{name}:{end}"))
+    except SpecError as error:
+        number = errno.EINVAL if offset and symbols.running().named(name) else errno.ENOENT
+        nearest = f"; nearest: {', '.join(error.nearest)}" if error.nearest else ""
+        raise KprobeError(number, f"{error.message}{nearest}") from error
+
+
+def behind(session: "KernelSession", site: KernelSite) -> KernelSite:
+    """Return the place behind a kprobe's instruction, where its post handler is to run."""
+    assert site.function is not None
+    with LiveMemory() as memory:
+        found = following(symbols.running(), memory.read, site.function, site.offset)
+    if isinstance(found, Refusal):
+        raise refused(found, "no post handler: ")
+    return _sites(session, site.name, found, site.module)[0]
+
+
+def refused(why: Refusal, before: str = "") -> KprobeError:
+    """Return the error for a refusal: with the number that the kernel itself has given, where it has given one."""
+    number = _OF_REASONS.get(why.reason)
+    if number is None:
+        names = [getattr(errno, name, None) for name in _NUMBER.findall(why.detail)]
+        number = next((each for each in names if each is not None), errno.EINVAL)
+    return KprobeError(number, f"{before}{why}", why)

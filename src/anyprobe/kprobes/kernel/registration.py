@@ -1,0 +1,285 @@
+"""The state of kprobes that are registered in a session on the running kernel."""
+
+import errno
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import TYPE_CHECKING
+
+from anyprobe.core.errors import KernelRefused, KprobeError, TargetError
+from anyprobe.data.aggregations import Count
+from anyprobe.kprobes.kernel import handlers
+from anyprobe.kprobes.kernel.places import behind, locate, refused
+from anyprobe.kprobes.structures import (
+    KPROBE_FLAG_DISABLED,
+    KPROBE_FLAG_GONE,
+    KPROBE_FLAG_OPTIMIZED,
+    Jprobe,
+    Kprobe,
+    Kretprobe,
+    Registered,
+    kprobe_of,
+)
+from anyprobe.probes.providers.kernel.sites import KernelSite
+from anyprobe.target.kernel import kprobelist, switches
+from anyprobe.target.kernel.kprobelist import ListedKprobe
+
+if TYPE_CHECKING:
+    from anyprobe.probes.providers.kernel.handlers import KernelHandler
+    from anyprobe.probes.providers.kernel.probe import KernelProbe
+    from anyprobe.probes.providers.kernel.session import KernelSession
+
+_numbers = count(1)
+_FLAGS = {"GONE": KPROBE_FLAG_GONE, "OPTIMIZED": KPROBE_FLAG_OPTIMIZED}
+_ENDBR_BYTES = 4
+_KPROBE = "kprobe"
+"""The mechanism of what is a kprobe by its name."""
+
+
+@dataclass(eq=False)
+class KernelRegistration:
+    """A kprobe in the kernel."""
+
+    session: "KernelSession"
+    probe: Registered
+    kind: str
+    """``k``, ``j`` or ``r``, as in the kernel's list."""
+    site: KernelSite
+    disabled: bool = False
+    placed: "list[KernelProbe]" = field(default_factory=list)
+    """The first one's hits are those of the registration."""
+    returns: "list[KernelProbe]" = field(default_factory=list)
+    """Of a kretprobe: what sees the calls' ends."""
+    unfollowed: Count | None = None
+    """Of a kretprobe: calls that found no instance."""
+    kept: tuple[int, int] | None = None
+    """Hits and missed hits, once the session is over."""
+
+    @property
+    def probes(self) -> "list[KernelProbe]":
+        """All of its probes: the ends of calls first, since a call whose beginning alone is seen would stay."""
+        return [*self.returns, *self.placed]
+
+    def flags(self) -> int:
+        """Return the kernel's flags for its state."""
+        states = {_FLAGS.get(flag, 0) for each in self.listed() for flag in each.flags}
+        return sum(states) | KPROBE_FLAG_DISABLED * self.disabled
+
+    def listed(self) -> list[ListedKprobe]:
+        """Return the kernel's lines of it; nothing where they cannot be read, or it is no kprobe of the kernel's."""
+        if not any(_KPROBE in name.replace("kret", "k") for each in self.probes for name in each.mechanisms):
+            return []
+        kind = "r" if self.kind == "r" else "k"
+        try:
+            lines = kprobelist.kprobes()
+        except TargetError:
+            return []
+        places = {self.site.address, self.site.address + _ENDBR_BYTES * (not self.site.offset)}
+        return [each for each in lines if each.type == kind and each.address in places]
+
+    def hits(self) -> int:
+        """Return the hits at the place, without the calls that are not followed."""
+        return self.counted()[0]
+
+    def missed(self) -> int:
+        """Return what the kernel missed, and the calls that found no instance."""
+        return self.counted()[1]
+
+    def counted(self) -> tuple[int, int]:
+        """Return the hits and the missed ones."""
+        if self.kept is not None:
+            return self.kept
+        hits = sum(site.hits for probe in self.placed[:1] for site in probe.results())
+        missed = sum(site.nmissed for probe in (*self.placed[:1], *self.returns) for site in probe.results())
+        unfollowed = self._unfollowed()
+        return hits - unfollowed, missed + unfollowed
+
+    def _unfollowed(self) -> int:
+        if self.unfollowed is None:
+            return 0
+        cell = self.session.collection.numbers(self.unfollowed).get(())
+        return 0 if cell is None else cell.count
+
+
+class KernelRegistry:
+    """The kprobes of one session on the kernel, in order of registration."""
+
+    def __init__(self, session: "KernelSession") -> None:
+        """Begin without any."""
+        self._session = session
+        self.registrations: list[KernelRegistration] = []
+        session.endings.append(self._keep_counts)
+
+    # -- the kernel's switches, which are everybody's
+
+    @property
+    def enabled(self) -> bool:
+        """Whether kprobes are armed at all."""
+        return switches.ARMED.read() is not False
+
+    @property
+    def optimization(self) -> bool:
+        """Whether kprobes are reached by jumps where that is possible."""
+        return switches.OPTIMIZATION.read() is True
+
+    def switch(self, *, on: bool) -> None:
+        """Arm or disarm all kprobes of the kernel."""
+        switches.ARMED.write(on=on)
+
+    def optimize(self, *, on: bool) -> list[str]:
+        """Have the kernel's kprobes reached by jumps or by traps; nothing is known to stay as it is."""
+        switches.OPTIMIZATION.write(on=on)
+        return []
+
+    # -- registering
+
+    def register(self, probes: Sequence[Registered]) -> None:
+        """Register all probes or none; raise ``KprobeError`` with what stands against the first bad one."""
+        made: list[KernelRegistration] = []
+        try:
+            for probe in probes:
+                made.append(self._described(probe))  # noqa: PERF401 - those before a bad one are undone
+            for each in made:
+                if not each.disabled:
+                    self._place(each)
+        except BaseException:
+            for each in made:
+                self._forget(each)
+                self._session.forget(*each.probes)
+            raise
+        self.registrations += made
+
+    def _described(self, probe: Registered) -> KernelRegistration:
+        """Look up one probe; nothing is attached."""
+        kp = kprobe_of(probe)
+        kp.error, kp.refusal, kp.counted = "", None, (0, 0)
+        if kp.registration is not None and not _is_over(kp):
+            raise _failed(kp, KprobeError(errno.EINVAL, "it is registered already"))
+        kp.registration = None
+        try:
+            handlers.check(probe)
+            site = locate(self._session, kp, entry=isinstance(probe, Jprobe | Kretprobe))
+        except KprobeError as error:
+            raise _failed(kp, error) from error
+        kind = "j" if isinstance(probe, Jprobe) else "r" if isinstance(probe, Kretprobe) else "k"
+        made = KernelRegistration(self._session, probe, kind, site)
+        made.disabled = bool(kp.asked_flags & KPROBE_FLAG_DISABLED)
+        kp.given = kp.addr
+        kp.addr, kp.registration = site.address, made
+        return made
+
+    def _place(self, made: KernelRegistration) -> None:
+        """Attach one; raise ``KprobeError`` where the kernel does not take all of it."""
+        kp = kprobe_of(made.probe)
+        try:
+            match made.probe:
+                case Kprobe():
+                    self._place_kprobe(made, made.probe)
+                case Jprobe():
+                    self._place_at(made, made.site, handlers.of_jprobe(self._session, made.probe))
+                case Kretprobe():
+                    self._place_kretprobe(made, made.probe)
+        except KprobeError as error:
+            raise _failed(kp, error) from error
+        except KernelRefused as failure:
+            raise _failed(kp, KprobeError(failure.errno, str(failure))) from failure
+        for probe in made.probes:
+            if probe.refused:
+                raise _failed(kp, refused(probe.refused[0][1]))
+
+    def _place_kprobe(self, made: KernelRegistration, kp: Kprobe) -> None:
+        post = behind(self._session, made.site) if kp.post_handler is not None else None
+        self._place_at(made, made.site, handlers.of_kprobe(self._session, kp, made.site))
+        if post is not None:
+            self._place_at(made, post, handlers.of_post(self._session, kp, made.site))
+
+    def _place_at(self, made: KernelRegistration, site: KernelSite, handler: "KernelHandler | None") -> None:
+        if handler is not None:
+            handler.check(site, self._session.type_of(site))
+        made.placed.append(self._session.arm_sites(site.spec, [site], _KPROBE, handler))
+
+    def _place_kretprobe(self, made: KernelRegistration, probe: Kretprobe) -> None:
+        """Follow calls by the cheapest mechanism, or by kprobes where handlers ask for registers."""
+        for mechanism in (None, _KPROBE):
+            made.unfollowed = Count(f"{made.site.name}: calls not followed, kretprobe {next(_numbers)}")
+            call, leave = handlers.of_kretprobe(self._session, probe, made.site, made.unfollowed)
+            call.mechanism = mechanism
+            try:
+                call.ret(leave)
+            finally:
+                made.placed, made.returns = call.entry, call.returns
+            if not any(each.refused for each in made.probes):
+                return
+            if mechanism is None:
+                self._session.forget(*made.probes)
+                made.placed, made.returns = [], []
+
+    # -- changing
+
+    def unregister(self, probes: Sequence[Registered]) -> None:
+        """Remove probes; the ``addr`` of those that are not registered is cleared."""
+        for probe in probes:
+            made = self._find(probe)
+            if made is None:
+                kprobe_of(probe).addr = None
+                continue
+            self._detach(made)
+            kp = kprobe_of(probe)
+            kp.counted = made.counted()
+            self.registrations.remove(made)
+            self._forget(made)
+
+    def disable(self, *probes: Registered) -> None:
+        """Detach probes; they stay registered."""
+        for each in map(self._registered, probes):
+            self._detach(each)
+            each.disabled = True
+
+    def enable(self, *probes: Registered) -> None:
+        """Attach disabled probes again."""
+        for each in map(self._registered, probes):
+            if not each.disabled:
+                continue
+            if each.probes:
+                self._session.enable(*each.probes)
+            else:
+                self._place(each)
+            each.disabled = False
+
+    def _detach(self, made: KernelRegistration) -> None:
+        """Detach: the beginnings of calls first, so that those under way are seen to their ends as far as they come."""
+        self._session.remove(*made.placed)
+        self._session.remove(*made.returns)
+
+    def _keep_counts(self) -> None:
+        """Have what was counted readable when the session is over."""
+        for each in self.registrations:
+            each.kept = each.counted()
+
+    def _forget(self, made: KernelRegistration) -> None:
+        self._detach(made)
+        kp = kprobe_of(made.probe)
+        kp.asked_flags = kp.asked_flags & ~KPROBE_FLAG_DISABLED | KPROBE_FLAG_DISABLED * made.disabled
+        kp.registration = None
+        kp.addr, kp.given = kp.given, None
+
+    def _find(self, probe: Registered) -> KernelRegistration | None:
+        made = kprobe_of(probe).registration
+        return made if isinstance(made, KernelRegistration) and made in self.registrations else None
+
+    def _registered(self, probe: Registered) -> KernelRegistration:
+        made = self._find(probe)
+        if made is None:
+            raise _failed(kprobe_of(probe), KprobeError(errno.EINVAL, "it is not registered"))
+        return made
+
+
+def _is_over(kp: Kprobe) -> bool:
+    """Return whether the session in which a probe was registered is over."""
+    session = getattr(kp.registration, "session", None)
+    return session is None or session.detached
+
+
+def _failed(kp: Kprobe, error: KprobeError) -> KprobeError:
+    kp.error, kp.refusal = error.detail, error.refusal
+    return error
