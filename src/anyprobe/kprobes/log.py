@@ -30,5 +30,8 @@ def _records(session: "Session | KernelSession", *, final: bool) -> "list[tuple[
     from anyprobe.probes.providers.kernel.session import KernelSession
 
     if isinstance(session, KernelSession):
-        return [] if session.detached else list(session.collection.records(None))
+        if not session.detached:
+            return list(session.collection.records(None))
+        forms = session.collection.storages
+        return [(name, getattr(forms.get(name), "format", ""), found) for name, found in session.records().items()]
     return list(session.handling.records(final=final))
