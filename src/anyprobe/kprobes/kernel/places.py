@@ -8,10 +8,10 @@ from anyprobe.core.errors import KprobeError, SpecError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.kprobes.structures import Kprobe
 from anyprobe.probes.providers.kernel.behind import following
+from anyprobe.probes.providers.kernel.code import RunningCode
 from anyprobe.probes.providers.kernel.sites import KernelSite
 from anyprobe.probes.providers.kernel.specs import parse
 from anyprobe.target.kernel import symbols
-from anyprobe.target.kernel.kcore import LiveMemory
 
 if TYPE_CHECKING:
     from anyprobe.probes.providers.kernel.session import KernelSession
@@ -64,8 +64,8 @@ def _sites(session: "KernelSession", name: str, offset: int, module: str) -> lis
 def behind(session: "KernelSession", site: KernelSite) -> KernelSite:
     """Return the place behind a kprobe's instruction, where its post handler is to run."""
     assert site.function is not None
-    with LiveMemory() as memory:
-        found = following(symbols.running(), memory.read, site.function, site.offset)
+    known = symbols.running()
+    found = following(known, RunningCode(known).pristine.read, site.function, site.offset)
     if isinstance(found, Refusal):
         raise refused(found, "no post handler: ")
     return _sites(session, site.name, found, site.module)[0]
