@@ -12,7 +12,7 @@ import pytest
 import anyprobe
 from anyprobe.cli import main
 from anyprobe.cli.commands.schema import text_of
-from anyprobe.target.kernel import switches
+from anyprobe.target.kernel import switches, symbols, tracefs
 from anyprobe.target.kernel.switches import ARMED, OPTIMIZATION
 
 TRACING = "/sys/kernel/tracing"
@@ -108,6 +108,23 @@ def test_disarmed_kprobes_count_nothing(run, document):
         }  # fmt: skip
         assert "armed" in run("enable", "--kernel", "--all")
         assert hits() == 10
+
+
+@pytest.mark.thorough
+def test_function_that_ftrace_cannot_trace_is_refused_by_name():
+    known = tracefs.Traceable()
+    forbidden = [(low, high) for low, high, _ in tracefs.blacklist()]
+    for name in ("sched_clock_cpu", "native_sched_clock", "mcount", "ftrace_stub", "do_int3", "__switch_to_asm"):
+        for function in symbols.running().named(name):
+            listed = any(low <= function.address < high for low, high in forbidden)
+            if known.has(function.address, [name]) is False and not listed:
+                with anyprobe.kernel() as session:
+                    session.count(f"fentry:{name}")
+                    ((_, why),) = session.refused
+                assert why.reason is anyprobe.Reason.NOT_TRACEABLE
+                assert name in why.detail
+                return
+    pytest.skip("all of them can be traced here, or are on the blacklist")
 
 
 @pytest.mark.thorough

@@ -54,6 +54,7 @@ class Reason(StrEnum):
     STATIC_CALL = "static-call"
     FTRACE_SITE = "ftrace-site"
     KPROBE_BLACKLIST = "kprobe-blacklisted"
+    NOT_TRACEABLE = "not-traceable"
     KERNEL_REFUSES = "kernel-refuses"
     IFUNC_UNRESOLVED = "ifunc-unresolved"
     SEMAPHORE = "semaphore-not-writable"

@@ -105,7 +105,7 @@ class Traceable:
         try:
             with open(f"{root()}/available_filter_functions_addrs", "rb") as file:
                 return frozenset(int(line.partition(b" ")[0], 16) for line in file)
-        except (OSError, ValueError):
+        except (OSError, ValueError, TargetError):
             return None
 
     @cached_property
@@ -113,7 +113,7 @@ class Traceable:
         try:
             with open(f"{root()}/available_filter_functions") as file:
                 return frozenset(line.split()[0] for line in file if line.strip())
-        except OSError:
+        except (OSError, TargetError):
             return None
 
     @property

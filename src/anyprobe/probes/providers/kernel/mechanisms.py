@@ -169,4 +169,7 @@ def refusal(site: KernelSite, failed: Sequence[str]) -> Refusal:
             return Refusal(Reason.KPROBE_BLACKLIST, site.address, detail)
     if site.kind == "offset" and any("EILSEQ" in each for each in failed):
         return Refusal(Reason.NOT_A_BOUNDARY, site.address, "no instruction of the function starts here")
+    if site.function is not None and tracefs.Traceable().has(site.function.address, site.names) is False:
+        detail = f"{site.name} was built without the call by which ftrace traces functions; {'; '.join(failed)}"
+        return Refusal(Reason.NOT_TRACEABLE, site.address, detail)
     return Refusal(Reason.KERNEL_REFUSES, site.address, "; ".join(failed))

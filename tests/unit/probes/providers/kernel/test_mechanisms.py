@@ -138,6 +138,15 @@ def test_refusals_have_their_reasons(kernel):
     assert why.reason is Reason.NO_EXIT
 
 
+@pytest.mark.parametrize("traceable", [True, False, None])
+def test_functions_that_ftrace_cannot_trace_are_told_apart(kernel, monkeypatch, traceable):
+    monkeypatch.setattr(mechanisms.tracefs.Traceable, "has", lambda self, address, names: traceable)
+    kernel.refuses = {"fentry": errno.ENOENT, "kprobe.multi": errno.ENOENT, "kprobe": errno.EINVAL}
+    ((_, why),) = place(ATTACHER, [function()], None)[1]
+    assert (why.reason is Reason.NOT_TRACEABLE) == (traceable is False)
+    assert "EINVAL" in why.detail
+
+
 def test_an_interrupt_takes_back_what_was_attached(kernel):
     closed = []
 
