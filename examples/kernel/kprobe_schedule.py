@@ -20,6 +20,6 @@ with kernel(strict=True) as session, suppress(KeyboardInterrupt):
     register_kprobe(kp := Kprobe(symbol_name="schedule", pre_handler=before, post_handler=behind))
     print("kprobe registered", flush=True)
     time.sleep(float([*sys.argv, 5][1]))
-print("\n".join(dmesg(session=session)[:9]), "\n")
+print("\n".join(dmesg(session=session)[:9]) + "\n")
 print(f"Scheduling times is {kp.hits} during of {session.snapshot().duration_s * 1000:.0f} milliseconds.")
 print("kprobe unregistered")

@@ -18,5 +18,5 @@ with kernel(strict=True) as session, suppress(KeyboardInterrupt):
     register_kretprobe(rp)
     print("Registered a return probe.", flush=True)
     time.sleep(float([*sys.argv, 5][1]))
-print("\n".join(dmesg(session=session)[:12]), "\n")
+print("\n".join(dmesg(session=session)[:12]) + "\n")
 print(f"kretprobe unregistered\nMissed {rp.nmissed} sys_open probe instances.")
