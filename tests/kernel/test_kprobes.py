@@ -87,6 +87,7 @@ def test_handlers_before_and_behind_an_instruction(session, write):
     assert not [each for each in kprobelist.kprobes() if each.symbol == "vfs_write"]
 
 
+@pytest.mark.thorough
 def test_a_call_has_data_of_its_own(session, write):
     difference, calls = Sum("difference"), Count("calls", by=("pid",))
 
@@ -109,6 +110,7 @@ def test_a_call_has_data_of_its_own(session, write):
     assert rp.kp.hits >= TIMES
 
 
+@pytest.mark.thorough
 def test_maxactive_bounds_the_calls_that_are_followed_and_the_others_are_missed(session):
     followed = Count("followed")
 

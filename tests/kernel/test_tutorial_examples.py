@@ -8,6 +8,9 @@ import sys
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.thorough
 EXAMPLES = Path(__file__).parents[2] / "examples" / "kernel"
 OPENS = 20
 
