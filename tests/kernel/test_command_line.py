@@ -101,7 +101,8 @@ def test_table_says_by_which_mechanism(capsys, program):
     shown = capsys.readouterr().err
     assert shown.startswith("Linux ")
     row = next(line.split() for line in shown.splitlines() if f"{FUNCTION}%return" in line)
-    assert (row[0], row[-2:]) == (f"{CALLS:,}", ["vmlinux", "kretprobe"])
+    assert row[0] == f"{CALLS:,}"
+    assert row[row.index("vmlinux") + 1] == "kretprobe"  # notes may follow, of what this kernel does not tell
 
 
 def test_without_a_command_it_ends_after_for_seconds(capsys):

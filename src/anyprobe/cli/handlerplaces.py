@@ -86,7 +86,7 @@ def one_by_one(session: "Measured", specs: Sequence[str]) -> list[str]:
     found: list[str] = []
     for text in specs:
         spec = parse(text)
-        found += [text] if spec.is_function else [site.spec for site in in_the_kernel(session).resolve(spec)]
+        found += [text] if spec.tells_address else [site.spec for site in in_the_kernel(session).resolve(spec)]
     return list(dict.fromkeys(found))
 
 
@@ -103,10 +103,10 @@ def _place_in_kernel(text: str, expressions: Sequence[Expression], of_entry: Seq
         _refuse(expressions, [*of_both, *of_returns], f"{{}} is not known at an instruction ({text})", "ctx.regs.rdi")
         return HandlerPlace(text, Ends.INSIDE, in_kernel=True)
     if "latency_ns" in of_returns or (of_both and (of_returns or spec.name == "return")):
-        return HandlerPlace(spec.end("entry"), Ends.CALL, in_kernel=True, has_address=spec.is_function)
+        return HandlerPlace(spec.end("entry"), Ends.CALL, in_kernel=True, has_address=spec.tells_address)
     if of_returns or spec.name == "return":
-        return HandlerPlace(spec.end("return"), Ends.RETURN, in_kernel=True, has_address=spec.is_function)
-    return HandlerPlace(text, Ends.ENTRY, in_kernel=True, has_address=spec.is_function)
+        return HandlerPlace(spec.end("return"), Ends.RETURN, in_kernel=True, has_address=spec.tells_address)
+    return HandlerPlace(text, Ends.ENTRY, in_kernel=True, has_address=spec.tells_address)
 
 
 def _refuse(expressions: Sequence[Expression], names: Sequence[str], message: str, instead: str) -> None:
@@ -174,14 +174,14 @@ class HandlerMaker:
         text = HandlerText(place.in_kernel)
         at_entry = place.ends is Ends.ENTRY
         text.add(f"def handler({', '.join(['ctx', *(wanted.declared if at_entry else ())])}):")
-        text.add(*((*wanted.first, *wanted.lines) if at_entry else ()))
+        text.add(*(wanted.lines if at_entry else ()))
         text.add(*context_lines(self.expressions, self.knowledge.names))
         has_result = place.returns and self.knowledge.has_result
         text.add(*["    retval = ctx.retval"] * has_result)
         self.write(text, wanted.shown if at_entry else (), has_result)
         given = {Ends.ENTRY: session.entry, Ends.RETURN: session.ret, Ends.INSIDE: session.at}[place.ends]
         with text.pointing():
-            given(place.spec)(text.function("handler", {**self.things, **wanted.kinds}))
+            given(place.spec)(text.function("handler", self.things))
         return wanted
 
     def _put_call(self, session: "Measured", wanted: Received) -> Received:
@@ -192,7 +192,7 @@ class HandlerMaker:
         wanted = wanted.kept(CALL_WORDS - timed, self.expressions)
         in_kernel = self.place.in_kernel
         entry, leaving = HandlerText(in_kernel), HandlerText(in_kernel)
-        entry.add(f"def handler({', '.join(['ctx', *wanted.declared])}):", "    pass", *wanted.first)
+        entry.add(f"def handler({', '.join(['ctx', *wanted.declared])}):", "    pass")
         entry.add(*(f"    ctx.data.{name} = {name}" for name in wanted.names))
         entry.add(*["    ctx.data.began = ctx.now"] * (timed or in_kernel))
         leaving.add("def handler(ctx):", *["    retval = ctx.retval"] * self.knowledge.has_result)
@@ -200,7 +200,7 @@ class HandlerMaker:
         leaving.add(*wanted.loads, *wanted.lines, *context_lines(self.expressions, self.knowledge.names))
         self.write(leaving, wanted.loaded, self.knowledge.has_result)
         with leaving.pointing():
-            ends = entry.function("handler", wanted.kinds), leaving.function("handler", {**self.things, **wanted.kinds})
+            ends = entry.function("handler"), leaving.function("handler", {**self.things, **wanted.kinds})
             if in_kernel:
                 in_the_kernel(session).call(self.place.spec, retval=self.retval)(ends[0]).ret(ends[1])
                 return wanted

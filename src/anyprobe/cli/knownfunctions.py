@@ -18,8 +18,6 @@ FUNCTIONS_LIMIT = 8
 """Functions whose prototypes are compared for one spec; where it means more, nothing is known of them."""
 REGISTERS = 6
 """Parameters that are in registers."""
-SAVED = (14, 13, 12, 7, 9, 8)
-"""The words of ``struct pt_regs`` with the parameters of a system call: rdi, rsi, rdx, r10, r8, r9."""
 _KEPT = "kept_"
 _MINUS_ONE = (-1, 0xFFFFFFFF, (1 << 64) - 1)
 """As an int, too, whose register may have anything above it."""
@@ -41,8 +39,6 @@ class Knowledge:
     """Whether it is known that parameters are not where positions say."""
     most: int | None = None
     """How many parameters there are, where that is known of what has no names."""
-    saved: "tuple[int, ...] | None" = None
-    """Of a system call in the kernel: the words of its parameters in the registers that it is passed a pointer to."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -134,8 +130,7 @@ def _known_in_kernel(session: "KernelSession", text: str) -> Knowledge:
     if len(found) > 1:
         return Knowledge(None, f"{text} means functions of several types", otherwise=spec.provider is Provider.SYSCALL)
     (prototype,) = found.values()
-    saved = SAVED[: len(prototype.parameters)] if spec.provider is Provider.SYSCALL else None
-    return _usable(Knowledge(prototype, saved=saved))
+    return _usable(Knowledge(prototype))
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +149,6 @@ class Received:
     """Lines that give parameters the names of their positions."""
     used: frozenset[str] = frozenset()
     """Names that expressions use."""
-    first: tuple[str, ...] = ()
-    """Lines before these that load what is passed in memory."""
     kinds: "dict[str, Any]" = None  # type: ignore[assignment] # given wherever one is made
 
     def kept(self, words: int, expressions: Sequence[Expression]) -> "Received":
@@ -174,9 +167,7 @@ class Received:
         return replace(
             self,
             names=names,
-            declared=self.declared
-            if self.first
-            else tuple(each for each in self.declared if each.partition(":")[0] in names),
+            declared=tuple(each for each in self.declared if each.partition(":")[0] in names),
             shown=tuple(self.shown[index] for index in indexes),
             labels=self.labels,
             fields=tuple(places.get(each) for each in self.fields),
@@ -241,15 +232,7 @@ def received(knowledge: Knowledge, expressions: Sequence[Expression], shown: int
         lines.append(f"    {name} = u64({knowledge.names[at]})")
     names = tuple(name for name in knowledge.names if name in needed or name in visible)
     kinds = {prefix + _KEPT + name: known[name] for name in names for prefix in ("", "of_")}
-    declared = names
-    first: tuple[str, ...] = ()
-    if knowledge.saved is not None:
-        declared = ("saved_registers: u64",) if names else ()
-        words = dict(zip(knowledge.names, knowledge.saved, strict=True))
-        first = tuple(f"    {name} = of_{_KEPT}{name}(ptr[u64](saved_registers)[{words[name]}])" for name in names)
-    return Received(
-        names, declared, tuple(visible), labels, fields, tuple(lines), frozenset(needed), kinds=kinds, first=first
-    )
+    return Received(names, names, tuple(visible), labels, fields, tuple(lines), frozenset(needed), kinds=kinds)
 
 
 def _uses(expressions: Iterable[Expression]) -> list[tuple[Expression, str, int, int]]:

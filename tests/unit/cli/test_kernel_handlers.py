@@ -64,7 +64,7 @@ class Kernel:
         ("kprobe:vfs_read", "count, retval", Ends.CALL, "kprobe:vfs_read", "ctx.func"),
         ("fentry:vfs_read", "retval", Ends.RETURN, "fexit:vfs_read", "ctx.func"),
         ("kretprobe:vfs_read", "retval, arg0", Ends.CALL, "kprobe:vfs_read", "ctx.func"),
-        ("syscall::write", "retval", Ends.RETURN, "syscall::write:return", "ctx.func"),
+        ("syscall::write", "retval", Ends.RETURN, "syscall::write:return", "0"),
         ("kernel::vfs_read+0x1c", "ctx.regs.rax", Ends.INSIDE, "kernel::vfs_read+0x1c", "ctx.ip"),
         ("uretprobe:/bin/bash:readline", "retval", Ends.RETURN, "uretprobe:/bin/bash:readline", "0"),
         ("interval:s:1", "comm", Ends.ENTRY, "interval:s:1", "0"),
@@ -118,15 +118,11 @@ def test_functions_of_several_types_are_known_by_position():
     assert "many functions" in knowledge_of(Kernel(*many), "kernel::f*").reason
 
 
-def test_parameters_of_a_system_call_are_loaded_from_the_registers_that_were_saved():
+def test_parameters_of_a_system_call_are_known_by_name():
     known = knowledge_of(Kernel("write", prototype=CALL), "syscall::write")
     found = received(known, parse("--of", "count + arg0"), 0)
-    assert found.declared == ("saved_registers: u64",)
-    assert [each.split(" = ")[0].strip() for each in found.first] == ["fd", "count"]
-    assert "ptr[u64](saved_registers)[14]" in found.first[0]
-    assert "ptr[u64](saved_registers)[12]" in found.first[1]
+    assert found.declared == ("fd", "count")
     assert found.lines == ("    arg0 = u64(fd)",)
-    assert found.kept(7, parse("--of", "count + arg0")).declared == found.declared
 
 
 def test_without_the_names_of_a_system_calls_parameters_no_position_is_guessed():

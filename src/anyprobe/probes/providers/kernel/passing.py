@@ -1,24 +1,20 @@
 """What handlers in the kernel are passed: by a function's type, in registers, or by a tracepoint."""
 
 from anyprobe.core.code import Input, InputKind
-from anyprobe.core.errors import TargetError, UnsupportedTarget
+from anyprobe.core.errors import UnsupportedTarget
 from anyprobe.handlers.bpf.layouts import AT_TRACEPOINT, Passed
-from anyprobe.handlers.types.annotations import AnyType, IntegerType, Layout, PointerType, i32, i64, ptr, u32, u64
+from anyprobe.handlers.types.annotations import Layout, PointerType
 from anyprobe.handlers.types.btf_types import types_of
 from anyprobe.handlers.types.calling_convention import Prototype
 from anyprobe.handlers.types.layouts import StructType
 from anyprobe.probes.providers.kernel.counters import GO_ON
 from anyprobe.probes.providers.kernel.sites import FunctionType, KernelSite
-from anyprobe.target.kernel import tracefs
-from anyprobe.target.kernel.btf import Btf
 
 _SAVED = (
     "r15", "r14", "r13", "r12", "rbp", "rbx", "r11", "r10", "r9", "r8", "rax", "rcx", "rdx", "rsi", "rdi", "", "rip",
     "", "rflags", "rsp",
 )  # fmt: skip
 """The registers of ``struct pt_regs``, a word each."""
-_SPELT: dict[str, AnyType] = {"int": i32, "unsigned int": u32, "unsigned": u32, "long": i64, "unsigned long": u64}
-"""Types that C spells in several ways."""
 _WORDS = {name: word for word, name in enumerate(_SAVED) if name}
 EVERYWHERE = frozenset({"tid", "pid", "cpu", "now", "comm", "uid", "gid", "cgroup", "ustack", "kstack"})
 """The attributes of ``ctx`` that there are in all handlers."""
@@ -43,27 +39,6 @@ def prototype(site: KernelSite, found: FunctionType | None) -> Prototype:
     if found is None:
         raise UnsupportedTarget(f"BTF has no type of {site.name} alone")
     return types_of(found.types).prototype(site.name, found.prototype)
-
-
-def system_call(site: KernelSite, types: Btf) -> Prototype:
-    """Return the parameters of a system call, as its event names them; ``UnsupportedTarget`` where nothing does."""
-    assert site.tracepoint is not None
-    category, name = site.tracepoint
-    try:
-        fields = tracefs.fields(category, name.replace("sys_exit_", "sys_enter_", 1))
-    except TargetError as error:
-        raise UnsupportedTarget(str(error)) from None
-    return Prototype(site.name, tuple((each.name, _passed_as(each.type, types)) for each in fields), i64)
-
-
-def _passed_as(declared: str, types: Btf) -> AnyType:
-    """Return the type of a parameter of a system call, which is passed in a word."""
-    if declared.endswith("*"):
-        return ptr
-    if declared in _SPELT:
-        return _SPELT[declared]
-    found = types_of(types).named(declared)
-    return found if isinstance(found, IntegerType) else u64
 
 
 def by_type(site: KernelSite, found: FunctionType) -> Passed:

@@ -101,9 +101,7 @@ class KernelSession(FollowingModules, Handled):
 
     def system_call(self, site: KernelSite) -> "Prototype":
         """Return the parameters of a system call as programs pass them; raise ``UnsupportedTarget`` as above."""
-        from anyprobe.probes.providers.kernel.passing import system_call
-
-        return system_call(site, self._names.types.kernel)
+        return self.collection.events.of_call(site)
 
     def passed_by(self, site: KernelSite) -> int | None:
         """Return how many parameters a tracepoint passes, None where the kernel does not tell."""

@@ -90,8 +90,13 @@ class KernelSpec:
 
     @property
     def is_function(self) -> bool:
-        """Whether it means functions of the kernel or system calls: their addresses are known at hits."""
+        """Whether it means functions of the kernel or system calls."""
         return self.provider in {Provider.FUNCTION, Provider.SYSCALL}
+
+    @property
+    def tells_address(self) -> bool:
+        """Whether a hit's address is known, by whichever mechanism it is seen."""
+        return self.provider is Provider.FUNCTION
 
     @property
     def has_return(self) -> bool:
