@@ -220,7 +220,7 @@ def test_where_the_program_handles_faults_a_marker_may_be_placed_behind_its_nop(
     """A jump over the nop would displace what follows, which may fault and is not first."""
     numbers = Sum("numbers")
     with started(build("faults_behind_marker.c", text=FAULTS)) as target:
-        with anyprobe.attach(target.pid) as session:
+        with anyprobe.attach(target.pid, strategy="jump") as session:
             (listed,) = session.list("usdt:faulty:place")
             assert listed.strategy == "jump"
             session.count("usdt:faulty:place")
