@@ -5,6 +5,7 @@ import errno
 import os
 import struct
 from collections.abc import Iterator
+from functools import cache
 from typing import Final
 
 from anyprobe.core.errors import KernelRefused
@@ -126,6 +127,7 @@ def name_of_types(descriptor: int) -> str:
     return name.value.decode()
 
 
+@cache
 def possible_processors() -> int:
     """Return how many processors the kernel may ever have, which is one more than the highest number."""
     with open("/sys/devices/system/cpu/possible") as file:
