@@ -10,6 +10,7 @@ SIZES = [1 << power for power in range(10, 17) for _ in range(9, power)]
 
 
 @pytest.mark.thorough
+@pytest.mark.timeout(1200)  # two compilers in an emulated machine
 def test_sizes_of_reads_are_the_same_in_libc_in_the_system_call_and_in_the_file_system(reads_sizes):
     sizes = Hist("sizes", by=("func",))
     process = anyprobe.run([reads_sizes, str(COUNT)])

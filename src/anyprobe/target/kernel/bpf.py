@@ -136,7 +136,8 @@ def possible_processors() -> int:
 
 def online_processors() -> list[int]:
     """Return the numbers of the processors that are running."""
-    with open("/sys/devices/system/cpu/online") as file:
+    path = "/sys/devices/system/cpu/online"
+    with os.fdopen(descriptors.made("list its processors", lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC))) as file:
         ranges = [part.partition("-")[::2] for part in file.read().strip().split(",")]
     return [number for first, last in ranges for number in range(int(first), int(last or first) + 1)]
 
