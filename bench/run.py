@@ -1,7 +1,7 @@
 """The benchmarks: raw figures and ratios against other tools in one run.
 
 ``python bench/run.py [--quick] [ROW...]``, a row by its group: shell, attach, entry, timing, disarmed,
-arming, analysis, blocks, python, coverage, data, handlers, kprobes, usdt.
+arming, analysis, blocks, python, coverage, data, handlers, kprobes, usdt, kernel.
 """
 
 import argparse
@@ -22,6 +22,7 @@ def groups() -> dict[str, object]:
     import coverage_rows
     import data_rows
     import handler_rows
+    import kernel_rows
     import kprobe_rows
     import latency
     import per_call
@@ -43,6 +44,7 @@ def groups() -> dict[str, object]:
         "handlers": handler_rows.handler_rows,
         "kprobes": kprobe_rows.kprobe_rows,
         "usdt": usdt_rows.usdt_rows,
+        "kernel": kernel_rows.kernel_rows,
     }
 
 

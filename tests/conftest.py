@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from support.slices import all_are_wanted, left_out
 
@@ -17,6 +18,9 @@ FOLDER_MARKERS = {"live": "live", "torture": "torture"}
 # over a second.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+# How long an example takes is for the machine to say, which may be busy.
+settings.register_profile("anyprobe", deadline=None)
+settings.load_profile("anyprobe")
 # Said before the processes start that run several files at a time: around midnight, too, they choose the same cases.
 DAY = os.environ.setdefault("ANYPROBE_TEST_DAY", str(dt.datetime.now(dt.UTC).date()))
 

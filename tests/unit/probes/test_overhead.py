@@ -19,7 +19,7 @@ class Hooked:
     def __init__(self, name, spent=0.0, *, armed=True, kind=ActionKind.COUNT, site="entry"):
         self.spent, self.offset = spent, 0
         self.hook = SimpleNamespace(kind=kind, armed=armed, strategy="jump", bank="slots")
-        self.site = SimpleNamespace(object=SimpleNamespace(name="m"), name=name, kind=site)
+        self.site = SimpleNamespace(object=SimpleNamespace(name="m"), name=name, kind=site, marker=None)
         self.state = SimpleNamespace(root=self)
 
 
