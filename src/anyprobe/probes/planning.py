@@ -15,9 +15,8 @@ from anyprobe.probes.handlers.trampolining import TRAMPOLINE_SERVES
 from anyprobe.probes.probe import NEVER_RETURNS, exit_want, instructions_of
 from anyprobe.probes.providers.function.clobbering import clobbers
 from anyprobe.probes.providers.function.placing import off_boundary
-from anyprobe.probes.providers.usdt.behind import behind_nop
-from anyprobe.probes.providers.usdt.sites import means_markers
 from anyprobe.probes.specs.dtrace import EACH
+from anyprobe.probes.specs.spec import means_markers
 from anyprobe.splice.apply.live.changes import explained
 from anyprobe.splice.codegen.emit import ActionSource, emit_patch
 from anyprobe.splice.codegen.patch import Action, ActionKind, BankCode
@@ -55,6 +54,8 @@ def _planned_at(
     plan = _planned(session, module, code, wants)
     if site.marker is None or not any(why.reason is Reason.MAY_FAULT for _, why in plan.refused):
         return wants, plan
+    from anyprobe.probes.providers.usdt.behind import behind_nop
+
     behind = behind_nop(code, wants[0].address)
     if behind is None:
         return wants, plan

@@ -1,8 +1,8 @@
 """The part of a session that makes what is installed equal to what is wanted, as objects are loaded."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Iterable, Sequence
+from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
 from anyprobe.binary.images.modules import VDSO, LoadedObject
@@ -19,12 +19,16 @@ from anyprobe.probes.providers.function.resolve import ResolvedSite
 from anyprobe.probes.providers.function.wholesale import surveyed
 from anyprobe.probes.providers.provided import Providers
 from anyprobe.probes.pumping import Pumped
+from anyprobe.probes.specs.spec import means_markers, parse
 from anyprobe.probes.target_errors import typed
 
 if TYPE_CHECKING:
     from anyprobe.probes.handlers.handler_watch import HandlerWatch
     from anyprobe.probes.handlers.load_gate import LoadGate
     from anyprobe.probes.live_proof import LiveProof
+    from anyprobe.probes.probe import Place
+    from anyprobe.probes.providers.function.resolve import Resolution
+    from anyprobe.probes.providers.usdt.sites import MarkerTable
 
 _UNSEEN = "what runs there before is not counted"
 
@@ -61,6 +65,26 @@ class Reconciled(Pumped):
     @abstractmethod
     def _note_losses(self) -> None:
         """See what is no longer there."""
+
+    @cached_property
+    def _markers(self) -> "MarkerTable":
+        from anyprobe.probes.providers.usdt.sites import MarkerTable
+
+        return MarkerTable(self.warn)
+
+    def _markers_of(self, spec: str) -> "Resolution | None":
+        """Return the USDT markers that a spec means, ``None`` if it is about something else."""
+        if not means_markers(spec):
+            return None
+        return self._markers.resolve(parse(spec), self._objects.objects, self.mappings())
+
+    def _moved(self, probes: Sequence[Probe]) -> "Iterable[Place]":
+        """Return the places of markers that move behind the marker's nop."""
+        if all(place.site.marker is None for probe in probes for place in probe.all_places):
+            return ()
+        from anyprobe.probes.providers.usdt.behind import moved_behind
+
+        return moved_behind(probes)
 
     def _arm_pending(self) -> None:
         """Run a dynamic program to where its libraries are mapped and nothing in them has run, and arm the rest."""

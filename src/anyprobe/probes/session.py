@@ -30,8 +30,6 @@ from anyprobe.probes.providers.function.objects import ObjectTable
 from anyprobe.probes.providers.function.provider import FunctionProvider
 from anyprobe.probes.providers.function.resolve import ResolvedSite, resolve_all
 from anyprobe.probes.providers.provided import Providers
-from anyprobe.probes.providers.usdt.behind import moved_behind
-from anyprobe.probes.providers.usdt.sites import MarkerTable
 from anyprobe.probes.reconciling import Reconciled
 from anyprobe.probes.scripts import current
 from anyprobe.probes.specs.spec import see_functions
@@ -100,7 +98,7 @@ class Session(Reconciled, SessionApi[Probe]):
             proof=self._proof if options.live else None,
         )
         self.functions = FunctionProvider(self.engine, self.copies, self._wanted_once)
-        self._providers, self._markers = Providers(), MarkerTable(self.warn)
+        self._providers = Providers()
         self._handlers = HandlerWatch(self.engine, self._objects, self.module)
 
     @property
@@ -395,7 +393,7 @@ class Session(Reconciled, SessionApi[Probe]):
 
     def resolve(self, spec: str) -> tuple[Sequence[ResolvedSite], Refusals]:
         """Return the sites that a spec means in the process now, and what is refused already."""
-        resolution = self._markers.meant(spec, self._objects.objects, self.mappings) or resolve_all(
+        resolution = self._markers_of(spec) or resolve_all(
             spec, self._objects.objects, ifunc_targets=self._objects.ifunc_slots, pid=self.pid
         )
         return resolution.sites, [(each.canonical, each.refusal) for each in resolution.refused]
@@ -497,4 +495,4 @@ class Session(Reconciled, SessionApi[Probe]):
     def _fall_back(self, probes: Sequence[Probe]) -> None:
         """See to functions whose exits could not all be spliced, and to markers that are better placed behind."""
         with typed(self._process, "arming probes in"):
-            self.engine.change(edits_for([*self.trampolines.fall_back(probes), *moved_behind(probes)]))
+            self.engine.change(edits_for([*self.trampolines.fall_back(probes), *self._moved(probes)]))

@@ -8,7 +8,6 @@ from anyprobe.core.errors import SpecError, UsageError
 from anyprobe.probes.specs.dialects import BPFTRACE, bpftrace, kprobe_event
 from anyprobe.probes.specs.dtrace import EACH, dtrace
 from anyprobe.probes.specs.parts import Part, Spec, split
-from anyprobe.probes.specs.usdt import is_usdt, usdt
 
 __all__ = ["Part", "Spec", "parse", "see_functions", "see_texts"]
 
@@ -31,8 +30,11 @@ def parse(text: str) -> Spec:
             message = "a blank within a spec; write each spec on its own, and a name with blanks in double quotes"
             raise SpecError(text, part.position + blank.start(), message)
     head = "" if parts[0].quoted else parts[0].text
-    if is_usdt(parts):
-        return usdt(text, parts)
+    if _may_be_usdt(text):
+        from anyprobe.probes.specs.usdt import is_usdt, usdt
+
+        if is_usdt(parts):
+            return usdt(text, parts)
     if len(parts) > 1 and head in BPFTRACE:
         return bpftrace(text, parts)
     return dtrace(text, parts)
@@ -44,6 +46,15 @@ def see_texts(specs: Iterable[object]) -> None:
         if not isinstance(spec, str | Spec):
             what = "a function is no spec" if callable(spec) else f"{spec!r} is no spec"
             raise UsageError(f"{what}: write a text, as @session.entry('libc:malloc')")
+
+
+def means_markers(spec: str) -> bool:
+    """Return whether a spec is about USDT markers."""
+    return isinstance(spec, str) and _may_be_usdt(spec) and parse(spec).provider == "usdt"
+
+
+def _may_be_usdt(text: str) -> bool:
+    return "usdt" in text or "sdt_" in text
 
 
 def see_functions(specs: Iterable[str]) -> None:

@@ -6,7 +6,6 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from anyprobe.core.memory import MemoryFault
-from anyprobe.probes.providers.function.load_order import link_maps
 
 if TYPE_CHECKING:
     from anyprobe.binary.images.modules import LoadedObject
@@ -73,6 +72,8 @@ def has_libraries(objects: "ObjectTable", memory: "Memory") -> bool:
 
 def _names(objects: "ObjectTable", memory: "Memory") -> Sequence[str]:
     """Return the file names in the loader's list of what is in the program's namespace."""
+    from anyprobe.probes.providers.function.load_order import link_maps
+
     listed = link_maps(objects.objects, memory)
     return [_text(memory, _word(memory, at + _L_NAME)).rpartition("/")[2] for at in islice(listed, _MOST_OBJECTS)]
 

@@ -4,17 +4,19 @@ import fnmatch
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from anyprobe.binary.images.modules import LoadedObject, module_names
 from anyprobe.binary.objects.functions import STUB_SUFFIX, Function
-from anyprobe.binary.objects.markers import Marker
 from anyprobe.core.errors import SpecError, TargetError, UnsupportedTarget
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.probes.specs.dtrace import EACH
 from anyprobe.probes.specs.naming import as_spec, distinguished
 from anyprobe.probes.specs.nearest import nearest_names
 from anyprobe.probes.specs.spec import Spec, parse, see_texts
+
+if TYPE_CHECKING:
+    from anyprobe.binary.objects.markers import Marker
 
 _MOST_DEMANGLED = 20_000
 """Names that are demangled to find the nearest ones, in a quarter of a second or so."""
@@ -41,7 +43,7 @@ class ResolvedSite(NamedTuple):
     """The function's name in results: the one that was asked for, else the best one as a programmer wrote it."""
     label: str = ""
     """What tables call it instead, where a name was asked for that leads to another function, or a marker."""
-    marker: Marker | None = None
+    marker: "Marker | None" = None
     """The USDT marker that was asked for."""
 
     @property

@@ -21,7 +21,6 @@ from anyprobe.probes.providers.function.resolve import (
 from anyprobe.probes.specs.naming import as_spec
 from anyprobe.probes.specs.nearest import nearest_names
 from anyprobe.probes.specs.parts import Part, Spec
-from anyprobe.probes.specs.spec import parse
 
 if TYPE_CHECKING:
     from anyprobe.binary.images.image import Image
@@ -29,11 +28,6 @@ if TYPE_CHECKING:
     from anyprobe.target.system.procfs import Mapping
 
 SEMAPHORE_BYTES = 2
-
-
-def means_markers(spec: str) -> bool:
-    """Return whether a spec is about USDT markers."""
-    return isinstance(spec, str) and ("usdt" in spec or "sdt_" in spec) and parse(spec).provider == "usdt"
 
 
 @dataclass
@@ -52,12 +46,6 @@ class MarkerTable:
             for text in known.damaged:
                 self.warn(f"{loaded.name}: {text}")
         return known.found
-
-    def meant(
-        self, spec: str, objects: "Sequence[LoadedObject]", mappings: "Callable[[], Sequence[Mapping]]"
-    ) -> Resolution | None:
-        """Return the sites that a text means, ``None`` if it is about something else than markers."""
-        return self.resolve(parse(spec), objects, mappings()) if means_markers(spec) else None
 
     def resolve(self, spec: Spec, objects: "Sequence[LoadedObject]", mappings: "Sequence[Mapping]") -> Resolution:
         """Return the sites that a spec means; raise ``SpecError`` if it means none.

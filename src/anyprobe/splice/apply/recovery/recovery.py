@@ -25,7 +25,6 @@ from anyprobe.splice.apply.dead_jumps import leave, listed
 from anyprobe.splice.apply.recovery.restoring import TextRestoration
 from anyprobe.splice.apply.recovery.return_addresses import restore_returns
 from anyprobe.splice.apply.recovery.saved_copies import Saved, held_copies
-from anyprobe.splice.apply.recovery.semaphores import release
 from anyprobe.splice.apply.saved_pcs import Stacks
 from anyprobe.splice.apply.suspended_contexts import may_park, parked_pcs
 from anyprobe.splice.journal.installed import find_journals, find_owners, journal_places, processes_with_splices
@@ -236,8 +235,11 @@ class _Restoration:
             if held:
                 return held
             if not self._begun:
-                if release(process.mem, journals, mappings):  # the journals are others now
-                    self._found = find_journals(process.mem, mappings)
+                if any(journal.of(RecordKind.SEMAPHORE) for journal in journals):
+                    from anyprobe.splice.apply.recovery.semaphores import release
+
+                    release(process.mem, journals, mappings)
+                    self._found = find_journals(process.mem, mappings)  # they are others now
                 self._text.write(mappings)
                 self._begun = True
                 # elsewhere the program's own instructions are back, and whoever is there runs them
