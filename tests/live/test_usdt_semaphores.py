@@ -225,15 +225,11 @@ def test_a_library_that_comes_later_and_goes():
             assert not probe.armed
             for round_ in range(1, 4):
                 do("l")
-                session.reconcile()
                 assert probe.armed
                 assert semaphores(do.pid, library) == {"work": 1}
                 do("w")
                 do("u")
-                session.reconcile()
                 assert session.snapshot().hits == 1000 * round_
             do("l")
-            assert semaphores(do.pid, library) == {"work": 0}
-            session.reconcile()
             assert semaphores(do.pid, library) == {"work": 1}
         assert semaphores(do.pid, library) == {"work": 0}
