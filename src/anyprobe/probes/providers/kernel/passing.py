@@ -2,7 +2,7 @@
 
 from anyprobe.core.code import Input, InputKind
 from anyprobe.core.errors import UnsupportedTarget
-from anyprobe.handlers.bpf.layouts import AT_TRACEPOINT, Passed
+from anyprobe.handlers.bpf.layouts import AT_TRACEPOINT, Passed, argument_of
 from anyprobe.handlers.types.annotations import Layout, PointerType
 from anyprobe.handlers.types.btf_types import types_of
 from anyprobe.handlers.types.calling_convention import Prototype
@@ -52,6 +52,8 @@ def by_type(site: KernelSite, found: FunctionType) -> Passed:
         end += -(-kind.size // 8) if isinstance(kind, Layout) else 1
 
     def word(given: Input) -> int | None:
+        if argument_of(given.place) is not None:  # of a system call, whose function is passed the saved registers
+            return None
         if given.kind is InputKind.PARAMETER:
             byte = int(given.name.partition("@")[2] or 0)
             return firsts[given.index] + byte // 8 if given.index < len(firsts) else None
