@@ -54,6 +54,20 @@ def test_count(run):
     assert hits(run("count", "a.out:both", "--when", "n > 99", "--json")) == {"both": 0}
 
 
+def test_what_several_specs_mean_is_counted_once(run):
+    """As it is without a condition; calls that are left by a jump, too."""
+    specs = ("a.out:work", "a.out:wor*", "a.out:work:entry")
+    assert hits(run("count", *specs, "--when", "n >= 7", "--json")) == hits(
+        run("count", "a.out:work", "--when", "n >= 7", "--json")
+    )
+    (found,) = document(run("time", *specs, "--when", "n >= 7", "--json"))["functions"]
+    (once,) = document(run("time", "a.out:work", "--when", "n >= 7", "--json"))["functions"]
+    assert found["count"] == once["count"] > 0
+    several = document(run("count", "a.out:jumps", "a.out:jump*", "--when", "retval > 7", "--json"))
+    alone = document(run("count", "a.out:jumps", "--when", "retval > 7", "--json"))
+    assert several["tail_exits"] == alone["tail_exits"] > 0
+
+
 def test_count_of_calls_by_their_result(run):
     """Sixteen calls of work, of which six return -1: they are calls, wherever they end."""
     assert hits(run("count", "a.out:work", "--when", "retval < 0", "--json")) == {"work": 6}
