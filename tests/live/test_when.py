@@ -68,6 +68,13 @@ def test_what_several_specs_mean_is_counted_once(run):
     assert several["tail_exits"] == alone["tail_exits"] > 0
 
 
+def test_what_several_specs_mean_is_aggregated_and_traced_once(run):
+    several = document(run("hist", "a.out:both", "a.out:[bn]o*", "a.out:work", "a.out:wor*", "--by", "func", "--json"))
+    assert sorted(each["count"] for each in several["aggregations"]["hits"]) == [10, 10, 16]
+    lines = run("trace", "a.out:both", "a.out:bot*", "--print", "n", "--quiet").splitlines()
+    assert sum("both" in line for line in lines) == 10
+
+
 def test_count_of_calls_by_their_result(run):
     """Sixteen calls of work, of which six return -1: they are calls, wherever they end."""
     assert hits(run("count", "a.out:work", "--when", "retval < 0", "--json")) == {"work": 6}

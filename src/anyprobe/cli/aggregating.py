@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from anyprobe.cli.expressions import Expression
-from anyprobe.cli.handlerplaces import HandlerMaker, place_in
+from anyprobe.cli.handlerplaces import HandlerMaker, once_each, place_in
 from anyprobe.cli.handlertext import HandlerText, check_names, uses_returns
 from anyprobe.cli.knownfunctions import knowledge_of
 
@@ -52,8 +52,9 @@ class Counting:
         things = {"values": self._aggregation()}
         if uses_returns(expressions):
             things["tails"] = Count(TAILS)
-        for place, known in zip(places, knowledge, strict=True):
-            HandlerMaker(place, expressions, known, self._write, things).put(session)
+        with once_each(session):
+            for place, known in zip(places, knowledge, strict=True):
+                HandlerMaker(place, expressions, known, self._write, things).put(session)
 
     def _aggregation(self) -> "Aggregation":
         from anyprobe.data import aggregations

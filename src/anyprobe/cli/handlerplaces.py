@@ -1,6 +1,7 @@
 """Where handlers made of expressions run: at an entry, at a return, at both ends of a call, or at an instruction."""
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -75,6 +76,11 @@ def place_in(session: "Measured", text: str, expressions: Sequence[Expression], 
     if session.pid == KERNEL:
         return _place_in_kernel(text, expressions, of_entry)
     return place_for(text, expressions, of_entry)
+
+
+def once_each(session: "Measured") -> AbstractContextManager[None]:
+    """Have an instruction of a program that several specs mean looked at once, within a ``with`` block."""
+    return nullcontext() if session.pid == KERNEL else on_process(session).placing_once()
 
 
 def one_by_one(session: "Measured", specs: Sequence[str]) -> list[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from anyprobe.cli import output
 from anyprobe.cli.expressions import Expression
 from anyprobe.cli.fetched import fetched
-from anyprobe.cli.handlerplaces import Ends, HandlerMaker, HandlerPlace, one_by_one, place_in
+from anyprobe.cli.handlerplaces import Ends, HandlerMaker, HandlerPlace, once_each, one_by_one, place_in
 from anyprobe.cli.handlertext import HandlerText, check_names
 from anyprobe.cli.knownfunctions import Knowledge, knowledge_of
 from anyprobe.cli.records import TIME, MonotonicTime, Row, rows
@@ -96,8 +96,9 @@ class Trace:
             place_in(session, spec, (*arguments, *self.printed, *self._conditions), known.names)
             for spec, (arguments, known) in zip(specs, wanted, strict=True)
         ]
-        for index, (place, (arguments, known)) in enumerate(zip(places, wanted, strict=True)):
-            self._put(session, f"hit {index}", place, known, arguments)
+        with once_each(session):
+            for index, (place, (arguments, known)) in enumerate(zip(places, wanted, strict=True)):
+                self._put(session, f"hit {index}", place, known, arguments)
         if session.pid != KERNEL:
             self._threads.see(spec for _, (spec, _) in _places(on_process(session)))
         else:

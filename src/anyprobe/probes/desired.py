@@ -18,6 +18,8 @@ _LOOKS = 5
 never choose them."""
 
 T = TypeVar("T", Place, Timed)
+Taken = dict[tuple["LoadedObject", int, str], str]
+"""Specs, by the site that each has taken: object, address and kind."""
 
 
 class Policy(Enum):
@@ -42,6 +44,14 @@ class Desired:
     """Whether there may be more of it in objects that are not loaded yet."""
     unchosen: "dict[LoadedObject, int]" = field(default_factory=dict)
     """The objects with functions that the loader had not chosen yet (IFUNC), and how often to look there again."""
+    taken: "Taken | None" = None
+    """The sites of specs that are placed together, each of which is placed for one of them only."""
+
+    def is_taken(self, site: "ResolvedSite") -> bool:
+        """Return whether another spec of those that are placed together has a site; if not, this one has it now."""
+        if self.taken is None:
+            return False
+        return self.taken.setdefault((site.object, site.address, site.kind), self.probe.spec) != self.probe.spec
 
     @property
     def may_mean_nothing(self) -> bool:

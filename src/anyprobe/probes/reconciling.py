@@ -1,7 +1,8 @@
 """The part of a session that makes what is installed equal to what is wanted, as objects are loaded."""
 
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ from anyprobe.binary.images.modules import VDSO, LoadedObject
 from anyprobe.core.errors import SpecError
 from anyprobe.core.refusal import Refusal
 from anyprobe.probes.clock import own_clock
-from anyprobe.probes.desired import Desired, DesiredState, Policy
+from anyprobe.probes.desired import Desired, DesiredState, Policy, Taken
 from anyprobe.probes.duties import locked
 from anyprobe.probes.outside import registering
 from anyprobe.probes.probe import Probe, dressed
@@ -44,6 +45,16 @@ class Reconciled(Pumped):
     """Whether the target is a dynamic program that has not mapped its libraries yet."""
     _clock_refusal: Refusal | None
     _loads: "LoadGate | None" = None
+    _taken: "Taken | None" = None
+
+    @contextmanager
+    def placing_once(self) -> Iterator[None]:
+        """Place a site that several specs mean, within a ``with`` block, for the first of them only."""
+        self._taken = {}
+        try:
+            yield
+        finally:
+            self._taken = None
 
     @abstractmethod
     def _check_attached(self) -> None:
@@ -191,7 +202,7 @@ class Reconciled(Pumped):
         provider = self._providers.claiming(spec) if known is None else None
         if provider is not None:
             return self._providers.resolved(provider, spec)
-        desired = Desired(Probe(spec, is_timing=timed), policy)
+        desired = Desired(Probe(spec, is_timing=timed), policy, taken=self._taken)
         desired.is_open = self._awaits_libraries or policy is Policy.FOLLOW
         objects = self._objects.objects
         found = self._make(
@@ -221,7 +232,7 @@ class Reconciled(Pumped):
         if self._awaits_libraries:
             part.refused = []  # for want of the libraries
         desired.note_unchosen(part, self._objects.objects)
-        here = [site for site in sites if site.object in modules and not is_known(site)]
+        here = [site for site in sites if site.object in modules and not is_known(site) and not desired.is_taken(site)]
         for loaded in surveyed(here):
             self.module(loaded).code.survey()
         module_of = cache(self.module)
