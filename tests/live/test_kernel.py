@@ -9,7 +9,7 @@ import threading
 import pytest
 
 import anyprobe
-from anyprobe import Count, Map, Sum, i64, ptr
+from anyprobe import Count, Sum, i64, ptr
 from anyprobe.cli import main
 from anyprobe.target.kernel import bpf, perf, programs
 
@@ -17,6 +17,10 @@ CALL, NUMBER = "sched_get_priority_min", 147
 """A system call that other programs make at their start at most."""
 COUNT, THREADS = 20_000, 2
 REFUSED = programs.refused_because()
+needs_tracefs = pytest.mark.skipif(
+    not any(os.path.isdir(f"{place}/events") for place in ("/sys/kernel/tracing", "/sys/kernel/debug/tracing")),
+    reason="tracefs is not mounted here",
+)
 pytestmark = [pytest.mark.root, pytest.mark.skipif(REFUSED is not None, reason=str(REFUSED))]
 
 
@@ -26,6 +30,7 @@ def calls(compiled):
     return lambda: subprocess.run([program, str(NUMBER), str(COUNT), str(THREADS)], check=True, timeout=60)
 
 
+@needs_tracefs
 @pytest.mark.parametrize(
     ("spec", "mechanism"),
     [
@@ -56,6 +61,7 @@ def test_raw_tracepoint_sees_at_least_what_was_called(calls):
     assert site.hits >= COUNT * THREADS
 
 
+@needs_tracefs
 def test_others_at_a_tracepoint_see_all_hits_too(calls):
     first, second = anyprobe.kernel(), anyprobe.kernel()
     with first, second:
@@ -65,6 +71,7 @@ def test_others_at_a_tracepoint_see_all_hits_too(calls):
         assert [site.hits for each in (first, second) for site in each.snapshot().sites] == [COUNT * THREADS] * 2
 
 
+@needs_tracefs
 def test_removed_probes_count_no_more_and_count_on_when_enabled(calls):
     with anyprobe.kernel() as session:
         (probe,) = session.count(f"syscall::{CALL}:entry")
@@ -83,6 +90,7 @@ def test_removed_probes_count_no_more_and_count_on_when_enabled(calls):
         session.count("rawtracepoint:sys_enter")
 
 
+@needs_tracefs
 def test_category_of_tracepoints():
     with anyprobe.kernel() as session:
         session.count("tracepoint:sched:sched_process_*")
@@ -94,6 +102,7 @@ def test_category_of_tracepoints():
     assert found["sched_process_exec"].spec == "tracepoint:sched:sched_process_exec"
 
 
+@needs_tracefs
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
@@ -112,6 +121,7 @@ def test_what_is_not_there_is_said_with_what_is_near(spec, message):
         assert not session.probes, "all specs are understood before anything is attached"
 
 
+@needs_tracefs
 def test_mechanism_that_is_not_for_this_is_said():
     with anyprobe.kernel() as session:
         with pytest.raises(anyprobe.SpecError, match="possible: raw_tp, tp_btf, tracepoint"):
@@ -131,13 +141,14 @@ def test_what_the_kernel_refuses_is_said():
 
 
 def test_ordinary_user_is_told_what_is_missing():
-    program = "import os, anyprobe\nopen_it = anyprobe.kernel\nos.setuid(65534)\nopen_it()"
+    program = "import os, anyprobe\nopen_it = anyprobe.kernel\nimport gzip\nos.setuid(65534)\nopen_it()"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert "PermissionDenied" in done.stderr
     assert "CAP_BPF" in done.stderr
 
 
+@needs_tracefs
 def test_nothing_stays_of_a_killed_session():
     before = len(list(programs_loaded()))
     program = "import anyprobe, time\ns = anyprobe.kernel()\ns.count('tracepoint:sched:*')\nprint(1, flush=True)\n"
@@ -209,19 +220,13 @@ def test_handler_at_a_raw_tracepoint(calls):
 
 
 def test_handlers_that_the_kernel_cannot_have_are_refused_before_anything_is_attached():
-    started, seen = Map("started", by=("number",)), Count("seen", by=("caller",))
+    seen = Count("seen", by=("caller",))
     with anyprobe.kernel() as session:
-        with pytest.raises(anyprobe.HandlerError, match="type of count is not known"):
+        with pytest.raises(anyprobe.HandlerError, match="sys_enter has no parameter count"):
 
             @session.entry("rawtracepoint:sys_enter")
             def without_types(ctx, count):
                 pass
-
-        with pytest.raises(anyprobe.HandlerError, match="kernel yet"):
-
-            @session.entry("rawtracepoint:sys_enter")
-            def with_a_map(ctx, registers: ptr, number: i64):
-                started[number] = number
 
         with pytest.raises(anyprobe.HandlerError, match="here in the kernel"):
 
