@@ -34,15 +34,12 @@ UPWARD = {
     "handlers.types.annotations": {"ir"},
     "handlers.types.storages": {"ir"},
     "handlers.types.typed_values": {"ir", "frontend"},
-    "probes.specs.naming": {"providers"},
     "splice.apply.live.changes": {"planning"},
-    "splice.journal.installed": {"memory"},
     "splice.plan.entry_plans": {"codegen"},
     "splice.plan.planner": {"codegen"},
     "splice.translate.patches": {"codegen"},
     "target.remote.calls": {"process"},
     "target.remote.helper_thread": {"process"},
-    "target.system.membarrier": {"remote"},
 }
 """Modules that import what comes after them, and which parts of it; each is to go, none to be added."""
 MOST_IN_A_CIRCLE = 3

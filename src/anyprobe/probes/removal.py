@@ -10,7 +10,7 @@ from anyprobe.splice.apply.blocked_syscalls import Sleepers
 from anyprobe.splice.apply.recovery.recovery import remove, remove_everywhere
 from anyprobe.splice.engine import Engine
 from anyprobe.splice.journal.installed import find_owners, owner_alive
-from anyprobe.splice.memory.arena import is_ours
+from anyprobe.splice.journal.memfds import is_ours
 from anyprobe.target.base import RunningProcess
 
 

@@ -21,7 +21,7 @@ from anyprobe.kprobes import (
     unregister_kprobe,
     unregister_kretprobe,
 )
-from anyprobe.splice.memory.arena import is_ours
+from anyprobe.splice.journal.memfds import is_ours
 from support.driver import build, started
 
 pytestmark = pytest.mark.live

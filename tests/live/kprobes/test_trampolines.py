@@ -21,7 +21,7 @@ from anyprobe.kprobes import (
     unregister_kretprobe,
 )
 from anyprobe.probes.outside import leftover
-from anyprobe.splice.memory.arena import is_ours
+from anyprobe.splice.journal.memfds import is_ours
 from anyprobe.target.system.procfs import read_mappings
 from support.driver import build, started, wait_until
 from support.image import Image

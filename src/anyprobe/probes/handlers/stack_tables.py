@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import TargetError, UnsupportedTarget
 from anyprobe.data.unwinding import Range, UnwindRegion, room_for
-from anyprobe.splice.memory.arena import is_ours
+from anyprobe.splice.journal.memfds import is_ours
 from anyprobe.splice.regions.stores import Store
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from anyprobe.splice.apply.recovery.recovery import remove as remove_from
 from anyprobe.splice.apply.recovery.recovery import remove_everywhere
 from anyprobe.splice.apply.recovery.suspension import resume, suspend
 from anyprobe.splice.journal.installed import find_journals
-from anyprobe.splice.memory.arena import is_ours
+from anyprobe.splice.journal.memfds import is_ours
 from anyprobe.target.process.process import Process
 
 

@@ -16,7 +16,7 @@ from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.splice.apply.dead_jumps import destination_of
 from anyprobe.splice.apply.saved_pcs import Stacks
-from anyprobe.splice.memory.arena import is_ours
+from anyprobe.splice.journal.memfds import is_ours
 
 if TYPE_CHECKING:
     from anyprobe.splice.function_changes import FunctionChange, LiveSplice

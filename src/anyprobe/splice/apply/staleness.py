@@ -9,7 +9,7 @@ from anyprobe.splice.edits import Edit, FunctionState, Module, hook_of, planned_
 from anyprobe.splice.function_changes import LiveSplice
 from anyprobe.splice.journal.conflicts import removed
 from anyprobe.splice.journal.installed import Part
-from anyprobe.splice.memory.arena import is_ours
+from anyprobe.splice.journal.memfds import is_ours
 from anyprobe.target.system.procfs import Mapping
 
 MODULE_GONE = "the module was unmapped, or another file is mapped there now"

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from anyprobe.core.errors import TargetError
 from anyprobe.core.memory import Memory, MemoryFault
+from anyprobe.splice.journal.memfds import MEMFD_NAME, is_ours
 from anyprobe.splice.journal.records import FoundJournal, Owner, read_journal, read_owner
-from anyprobe.splice.memory.arena import MEMFD_NAME, is_ours
 from anyprobe.target.system import procfs
 from anyprobe.target.system.procfs import Mapping
 

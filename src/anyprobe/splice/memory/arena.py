@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from anyprobe.core.address import PAGE, page_ceil
 from anyprobe.core.errors import AnyprobeError, InternalError, RemoteCallFailed
 from anyprobe.core.memory import MemoryFault
+from anyprobe.splice.journal.memfds import MEMFD_NAME, MEMFD_PATH, is_ours
 from anyprobe.splice.journal.records import Journal, MappingUse, Owner, Record, RecordKind, journal_size
 from anyprobe.target.base import ProcessFacts, SystemCalls
 from anyprobe.target.remote.batch import BatchedCall, batch_code, capacity
@@ -21,9 +22,6 @@ from anyprobe.target.system import gateway
 from anyprobe.target.system.procfs import Mapping
 
 _EXECUTABLE = frozenset({MappingUse.CODE, MappingUse.SPRINGBOARD})
-MEMFD_NAME = b"anyprobe"
-MEMFD_PATH = f"/memfd:{MEMFD_NAME.decode()}"
-"""What ``maps`` calls a memfd of ours."""
 _SYS_MMAP, _SYS_MUNMAP, _SYS_CLOSE, _SYS_MADVISE, _SYS_MEMFD_CREATE = 9, 11, 3, 28, 319
 _READ, _WRITE, _EXEC = 1, 2, 4
 _SHARED, _PRIVATE, _FIXED, _ANONYMOUS, _NORESERVE, _FIXED_NOREPLACE = 1, 2, 0x10, 0x20, 0x4000, 0x100000
@@ -181,11 +179,6 @@ def written_extents(fd: int, offset: int, size: int) -> Iterator[tuple[int, int]
             return
         end = min(os.lseek(fd, at, os.SEEK_HOLE), offset + size)
         yield at - offset, end - offset
-
-
-def is_ours(mapping: Mapping) -> bool:
-    """Return whether a mapping is a session's in its target; a controller maps its memfds whole and writable."""
-    return mapping.path == MEMFD_PATH and not (mapping.offset == 0 and mapping.writable)
 
 
 def held_ranges(mappings: Iterable[Mapping], inode: int, gates: Iterable[int]) -> list[tuple[int, int]]:

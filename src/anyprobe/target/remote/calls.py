@@ -30,12 +30,13 @@ from anyprobe.target.remote.batch import WAIT_US, BatchedCall, Outcome, batch_si
 from anyprobe.target.remote.gadgets import Gadgets
 from anyprobe.target.remote.saved_frames import frames_in
 from anyprobe.target.system import gateway, procfs, ptrace
+from anyprobe.target.system.membarrier import MEMBARRIER
 from anyprobe.target.system.memory import TargetMemory
 from anyprobe.target.system.procfs import Mapping
 from anyprobe.target.system.wait_status import Kind
 
 READ, WRITE, OPEN, CLOSE, MMAP, MPROTECT, MUNMAP, MADVISE, GETPID = 0, 1, 2, 3, 9, 10, 11, 28, 39
-PRCTL, FTRUNCATE, GETTID, MREMAP, FALLOCATE, MEMBARRIER, MEMFD_CREATE = 157, 77, 186, 25, 285, 324, 319
+PRCTL, FTRUNCATE, GETTID, MREMAP, FALLOCATE, MEMFD_CREATE = 157, 77, 186, 25, 285, 319
 NAMES = {
     READ: "read", WRITE: "write", OPEN: "open", CLOSE: "close", MMAP: "mmap", MPROTECT: "mprotect", MUNMAP: "munmap",
     MADVISE: "madvise", GETPID: "getpid", PRCTL: "prctl", FTRUNCATE: "ftruncate", GETTID: "gettid", MREMAP: "mremap",

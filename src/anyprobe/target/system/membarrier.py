@@ -7,11 +7,11 @@ one waits for all cores to have passed a quiet moment, some ten milliseconds.
 
 from typing import TYPE_CHECKING
 
-from anyprobe.target.remote.calls import MEMBARRIER
-
 if TYPE_CHECKING:
     from anyprobe.target.base import SystemCalls
 
+MEMBARRIER = 324
+"""The number of the system call."""
 PRIVATE_EXPEDITED_SYNC_CORE, REGISTER_PRIVATE_EXPEDITED_SYNC_CORE = 1 << 5, 1 << 6
 
 

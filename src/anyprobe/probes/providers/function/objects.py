@@ -14,7 +14,7 @@ from anyprobe.core.errors import TargetError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.edits import Module
 from anyprobe.splice.journal.installed import parts_of
-from anyprobe.splice.memory.arena import MEMFD_PATH
+from anyprobe.splice.journal.memfds import MEMFD_PATH
 from anyprobe.splice.plan.entry_plans import EntryPlans
 from anyprobe.target.base import RunningProcess
 from anyprobe.target.system import procfs

@@ -10,8 +10,9 @@ from anyprobe.binary.images.modules import LoadedObject, module_names
 from anyprobe.binary.objects.functions import STUB_SUFFIX, Function
 from anyprobe.core.errors import SpecError, TargetError, UnsupportedTarget
 from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.probes.providers.function.distinguished import distinguished
 from anyprobe.probes.specs.dtrace import EACH
-from anyprobe.probes.specs.naming import as_spec, distinguished
+from anyprobe.probes.specs.naming import as_spec
 from anyprobe.probes.specs.nearest import nearest_names
 from anyprobe.probes.specs.spec import Spec, parse, see_texts
 

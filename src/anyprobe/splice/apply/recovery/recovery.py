@@ -28,15 +28,9 @@ from anyprobe.splice.apply.recovery.saved_copies import Saved, held_copies
 from anyprobe.splice.apply.saved_pcs import Stacks
 from anyprobe.splice.apply.suspended_contexts import may_park, parked_pcs
 from anyprobe.splice.journal.installed import find_journals, find_owners, journal_places, processes_with_splices
+from anyprobe.splice.journal.memfds import is_ours
 from anyprobe.splice.journal.records import FoundJournal, MappingUse, RecordKind, journal_unchanged, mark_ended
-from anyprobe.splice.memory.arena import (
-    close_descriptor,
-    drop_pages,
-    held_ranges,
-    is_ours,
-    leaked_descriptors,
-    unmap,
-)
+from anyprobe.splice.memory.arena import close_descriptor, drop_pages, held_ranges, leaked_descriptors, unmap
 from anyprobe.splice.memory.file_pages import copied_pages, droppable, never_written
 from anyprobe.splice.userspace.signal_actions import has_traps, put_back, trapped, unreached
 from anyprobe.splice.userspace.thread_slot import clear_slots

@@ -16,8 +16,8 @@ from anyprobe.core.address import PAGE
 from anyprobe.core.memory import Memory, MemoryFault
 from anyprobe.data.layout import RETURN_BYTES
 from anyprobe.splice.codegen.trampoline import STUB_BYTES
+from anyprobe.splice.journal.memfds import MEMFD_PATH, is_ours
 from anyprobe.splice.journal.records import FoundJournal, RecordKind
-from anyprobe.splice.memory.arena import MEMFD_PATH, is_ours
 from anyprobe.target.system.pagemap import IN_MEMORY
 
 if TYPE_CHECKING:
