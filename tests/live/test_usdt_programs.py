@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,22 +61,20 @@ def as_postgres(program, *words):
 
 
 @pytest.fixture(scope="module")
-def database(tmp_path_factory):
+def database():
     if not (POSTGRES / "initdb").exists() or (os.geteuid() == 0 and not shutil.which("runuser")):
         pytest.skip("PostgreSQL 15 is not installed")
-    directory = Path(tmp_path_factory.mktemp("postgres"))
-    for each in (directory, directory.parent, directory.parent.parent):
-        each.chmod(0o755)
-    if os.geteuid() == 0:
-        shutil.chown(directory, "postgres", "postgres")
-    data = directory / "data"
-    as_postgres("initdb", "-D", data, "--no-sync", "-A", "trust")
-    options = f"-k {directory} -c listen_addresses= -c log_statement=all -c fsync=off -c autovacuum=off"
-    as_postgres("pg_ctl", "-D", data, "-w", "-l", directory / "log", "-o", options, "start")
-    try:
+    directory = Path(tempfile.mkdtemp(prefix="anyprobe-postgres-", dir="/tmp"))  # pytest's are root's alone
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, directory)
+        if os.geteuid() == 0:
+            shutil.chown(directory, "postgres", "postgres")
+        data = directory / "data"
+        as_postgres("initdb", "-D", data, "--no-sync", "-A", "trust")
+        options = f"-k {directory} -c listen_addresses= -c log_statement=all -c fsync=off -c autovacuum=off"
+        as_postgres("pg_ctl", "-D", data, "-w", "-l", directory / "log", "-o", options, "start")
+        stack.callback(as_postgres, "pg_ctl", "-D", data, "-m", "immediate", "stop")
         yield Database(directory, int((data / "postmaster.pid").read_text().split()[0]))
-    finally:
-        as_postgres("pg_ctl", "-D", data, "-m", "immediate", "stop")
 
 
 def values_of(pid):

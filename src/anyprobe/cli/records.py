@@ -48,25 +48,32 @@ class Records(Protocol):
 
 
 def rows(sessions: "Iterable[Measured]", *, final: bool = False) -> Iterator[Row]:
-    """Return what was emitted in all sessions since the last time, in the order of time."""
+    """Return what was emitted in all sessions since the last time, in the order of time.
+
+    Up to one moment for all of them: what is younger in one session may be older than what another has not shown yet.
+    """
+    from anyprobe.probes.clock import own_time
+
+    until = None if final else own_time()
     streams = [
         _of_one(session, name, form, batch)
         for session in sessions
         if "listeners" not in session.__dict__  # the listener reads the records
-        for name, form, batch in _batches(session, final=final)
+        for name, form, batch in _batches(session, until)
         if len(batch)
     ]
     return heapq.merge(*streams, key=lambda row: row.fields[TIME])
 
 
-def _batches(session: "Measured", *, final: bool) -> "Iterable[tuple[str, str, Batch]]":
-    """Return what was emitted in a session since the last time, by records; but for the end, not the very latest."""
-    from anyprobe.probes.clock import own_time
+def _batches(session: "Measured", now: tuple[int, int] | None) -> "Iterable[tuple[str, str, Batch]]":
+    """Return what was emitted in a session since the last time, by records.
 
-    own, monotonic = (None, None) if final else own_time()
+    ``now``: the time of programs' records and the kernel's, whose very latest are left; ``None`` at the end.
+    """
+    own, monotonic = (None, None) if now is None else (now[0] - MARGIN_NS, now[1] - MARGIN_NS)
     if session.pid == KERNEL:
-        return in_the_kernel(session).emitted(until=None if monotonic is None else monotonic - MARGIN_NS)
-    return on_process(session).handling.records(final=final, until=None if own is None else own - MARGIN_NS)
+        return in_the_kernel(session).emitted(until=monotonic)
+    return on_process(session).handling.records(final=now is None, until=own)
 
 
 def _of_one(session: "Measured", name: str, form: str, batch: "Batch") -> Iterator[Row]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from anyprobe.core.errors import NoSuchProcess, TargetExited
+from anyprobe.core.errors import NoSuchProcess, TargetExited, UsageError
 from anyprobe.target.system import procfs
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def choose(pids: Sequence[int], names: Sequence[str], program: Sequence[str] = (
     if running and program:
         raise click.UsageError("choose either running processes (-p, -n) or a command after --, not both")
     if running and not probed:
-        raise click.UsageError(
+        raise UsageError(
             f"{specs[0]!r} is in the kernel, where probes see all processes: leave -p and -n away, or say which hits "
             f"are wanted: --when 'pid == {running[0]}'"
         )

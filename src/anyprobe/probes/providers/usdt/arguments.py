@@ -9,6 +9,7 @@ import numpy as np
 
 from anyprobe.binary.objects.marker_arguments import Constant, InMemory, MarkerArgument
 from anyprobe.binary.objects.markers import Marker
+from anyprobe.core.arrays import among
 from anyprobe.core.errors import UnsupportedTarget
 from anyprobe.data.explanation import ListedArgument, ListedMarker
 from anyprobe.handlers.types.annotations import Type
@@ -82,7 +83,7 @@ def _address_of(name: str, loaded: "LoadedObject") -> int:
     found: set[int] = set()
     for table in loaded.image.symbol_tables:
         symbols = table.symbols
-        named = np.isin(symbols["name"], table.offsets_of(name))
+        named = among(symbols["name"], np.array(table.offsets_of(name), symbols["name"].dtype))
         defined = (symbols["shndx"] != _UNDEFINED) & (symbols["shndx"] != _ABSOLUTE)
         for value, info in symbols[named & defined][["value", "info"]].tolist():
             if info & 15 == _THREAD_LOCAL:
