@@ -9,6 +9,7 @@ Ctrl-C and Ctrl-Z, and anyprobe stops itself when the command has been stopped b
 """
 
 import ctypes
+import mmap
 import os
 import signal
 import warnings
@@ -29,12 +30,14 @@ class JobControl:
         """Begin to pass signals on."""
         self._group = pid
         self._lent = False
+        self._is_continuing = mmap.mmap(-1, 1)
+        """For the messenger: whether it leaves it to this process to let the command go on, the next time."""
         self._terminal = -1
         with suppress(OSError):  # there may be none
             self._terminal = os.open("/dev/tty", os.O_RDWR | os.O_CLOEXEC | os.O_NOCTTY)
         # What is written to the terminal while the command has it would stop us where the user has set `stty tostop`.
         self._before = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
-        self._messenger = _messenger(pid, self._terminal)
+        self._messenger = _messenger(pid, self._terminal, self._is_continuing)
 
     def look(self) -> None:
         """Lend the terminal to the command if it has asked for it; stop as it does if it was stopped there."""
@@ -42,14 +45,16 @@ class JobControl:
         if number is None:
             return
         if number == signal.SIGTSTP and self._lent and self._foreground() == self._group:
+            # Were the messenger to let the command go on, too, it could do so when the next Ctrl-Z has just stopped it.
+            self._is_continuing[0] = 1
             os.killpg(0, signal.SIGTSTP)  # here the shell has its turn
-        elif number not in _ASKING:
+        elif number not in _ASKING or self._foreground() not in {os.getpgrp(), self._group}:
             return
-        if self._foreground() in {os.getpgrp(), self._group}:
-            with suppress(OSError):  # it has just ended
+        with suppress(OSError):  # it has just ended
+            if self._foreground() in {os.getpgrp(), self._group}:
                 os.tcsetpgrp(self._terminal, self._group)
                 self._lent = True
-                os.killpg(self._group, signal.SIGCONT)
+            os.killpg(self._group, signal.SIGCONT)
 
     def end(self) -> None:
         """Pass on nothing any more, and take the terminal back."""
@@ -78,7 +83,7 @@ def _stopped_by(pid: int) -> int | None:
     return None
 
 
-def _messenger(group: int, terminal: int) -> int:
+def _messenger(group: int, terminal: int, is_continuing: mmap.mmap) -> int:
     """Start the process that passes signals on; it ends with this one."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
     parent = os.getpid()
@@ -91,7 +96,11 @@ def _messenger(group: int, terminal: int) -> int:
             os.closerange(0, terminal)
             os.closerange(max(terminal, -1) + 1, os.sysconf("SC_OPEN_MAX"))
             while os.getppid() == parent:
-                _pass_on(signal.sigwait(_PASSED_ON), group, terminal)
+                number = signal.sigwait(_PASSED_ON)
+                if number == signal.SIGCONT and is_continuing[0]:
+                    is_continuing[0] = 0
+                else:
+                    _pass_on(number, group, terminal)
         finally:
             os._exit(0)
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
