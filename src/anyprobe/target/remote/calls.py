@@ -30,7 +30,6 @@ from anyprobe.target.remote.batch import WAIT_US, BatchedCall, Outcome, batch_si
 from anyprobe.target.remote.gadgets import Gadgets
 from anyprobe.target.remote.saved_frames import frames_in
 from anyprobe.target.system import gateway, procfs, ptrace
-from anyprobe.target.system.membarrier import MEMBARRIER
 from anyprobe.target.system.memory import TargetMemory
 from anyprobe.target.system.procfs import Mapping
 from anyprobe.target.system.wait_status import Kind
@@ -40,7 +39,7 @@ PRCTL, FTRUNCATE, GETTID, MREMAP, FALLOCATE, MEMFD_CREATE = 157, 77, 186, 25, 28
 NAMES = {
     READ: "read", WRITE: "write", OPEN: "open", CLOSE: "close", MMAP: "mmap", MPROTECT: "mprotect", MUNMAP: "munmap",
     MADVISE: "madvise", GETPID: "getpid", PRCTL: "prctl", FTRUNCATE: "ftruncate", GETTID: "gettid", MREMAP: "mremap",
-    FALLOCATE: "fallocate", MEMBARRIER: "membarrier", MEMFD_CREATE: "memfd_create",
+    FALLOCATE: "fallocate", 324: "membarrier", MEMFD_CREATE: "memfd_create",
 }  # fmt: skip
 _ARGUMENTS = ("rdi", "rsi", "rdx", "r10", "r8", "r9")
 _MASK64 = (1 << 64) - 1

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
 def distinguished(sites: "Sequence[ResolvedSite]") -> "list[ResolvedSite]":
     """Return sites with the addresses of their functions behind the names that several of one module have."""
-    if len({(id(site.object), site.shown) for site in sites}) == len(sites):
-        return list(sites)
     starts: dict[tuple[int, str], set[int]] = {}
     for site in sites:
         starts.setdefault((id(site.object), site.name), set()).add(site.function.start)

@@ -10,7 +10,6 @@ from anyprobe.binary.images.modules import LoadedObject, module_names
 from anyprobe.binary.objects.functions import STUB_SUFFIX, Function
 from anyprobe.core.errors import SpecError, TargetError, UnsupportedTarget
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.probes.providers.function.distinguished import distinguished
 from anyprobe.probes.specs.dtrace import EACH
 from anyprobe.probes.specs.naming import as_spec
 from anyprobe.probes.specs.nearest import nearest_names
@@ -311,7 +310,12 @@ def _sites(
             f"offset {spec.offset:#x} lies beyond {'every match' if is_glob else longest.name}, "
             f"which has {longest.size:#x} bytes"
         )
-    return Resolution(tuple(distinguished(list(sites.values()))), tuple(refused))
+    named = tuple(sites.values())
+    if len({(id(site.object), site.shown) for site in named}) < len(named):
+        from anyprobe.probes.providers.function.distinguished import distinguished
+
+        named = tuple(distinguished(named))
+    return Resolution(named, tuple(refused))
 
 
 def _is_glob(spec: Spec) -> bool:
