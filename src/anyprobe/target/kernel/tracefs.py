@@ -128,6 +128,23 @@ class Traceable:
         return None if self._names is None else any(name in self._names for name in names)
 
 
+class Restrictions:
+    """Where the kernel takes no probes of some kinds, by lists of its own, of which each is read once."""
+
+    @cached_property
+    def traceable(self) -> Traceable:
+        """Which functions ftrace can trace."""
+        return Traceable()
+
+    @cached_property
+    def _blacklist(self) -> list[tuple[int, int, str]]:
+        return blacklist()
+
+    def blacklisted(self, address: int) -> str:
+        """Return the function at an address that kprobes may not touch, nothing if they may."""
+        return next((name for low, high, name in self._blacklist if low <= address < high), "")
+
+
 def traceable(addresses: Sequence[int]) -> list[bool] | None:
     """Return of functions whether ftrace can trace them; None where it tells no addresses (before Linux 6.5).
 

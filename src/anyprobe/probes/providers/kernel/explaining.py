@@ -162,10 +162,9 @@ class _Place:
 
     def _no_kprobe(self, address: int) -> Refusal | None:
         """Return why the kernel refuses a kprobe at an address."""
-        for low, high, name in tracefs.blacklist():
-            if low <= address + BIAS < high:
-                detail = f"kprobes may not be set in {name}, since it runs on their way"
-                return Refusal(Reason.KPROBE_BLACKLIST, address, detail)
+        name = tracefs.Restrictions().blacklisted(address + BIAS)
+        if name:
+            return Refusal(Reason.KPROBE_BLACKLIST, address, mechanisms.on_their_way(name))
         return self.code.optimizer(self.module).forbids(address)
 
     def _notes(self, address: int, optimized: Optimized | Refusal) -> Iterator[str]:

@@ -5,7 +5,6 @@ be listed is not touched, but for single instructions, events and places in file
 """
 
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any
 
 from anyprobe.core.errors import TargetError
@@ -30,14 +29,7 @@ class Listing:
         """Try nothing yet."""
         self._names = names
         self._tried: dict[str, str] = {}
-
-    @cached_property
-    def _traceable(self) -> tracefs.Traceable:
-        return tracefs.Traceable()
-
-    @cached_property
-    def _blacklist(self) -> list[tuple[int, int, str]]:
-        return tracefs.blacklist()
+        self._restrictions = tracefs.Restrictions()
 
     def listed(self, spec: KernelSpec, demanded: str | None) -> list[ListedSite]:
         """Return the sites that a spec means, each with the mechanisms for it or the reason against it."""
@@ -70,15 +62,15 @@ class Listing:
                     failed.append(f"{way.called(site)}: {problem}")
                 else:
                     able.append(way.called(site))
-        return tuple(able) if able else mechanisms.refusal(site, failed)
+        return tuple(able) if able else mechanisms.refusal(site, failed, self._restrictions)
 
     def _against(self, way: Mechanism, site: KernelSite, found: FunctionType | None) -> str:
         """Return what is known to stand against a mechanism at a site, nothing if it is good."""
         if way is FENTRY and found is None:
             return "BTF has no type of it alone"
-        if way in {FENTRY, MULTI} and self._traceable.has(site.address, site.names) is False:
+        if way in {FENTRY, MULTI} and self._restrictions.traceable.has(site.address, site.names) is False:
             return "the kernel does not trace it"
-        if way is KPROBE and any(low <= site.address < high for low, high, _ in self._blacklist):
+        if way is KPROBE and self._restrictions.blacklisted(site.address):
             return "it is on the kernel's blacklist"
         return ""
 

@@ -91,7 +91,8 @@ def place(
         for each in made:
             each.close()
         raise
-    refused |= {slot: refusal(site, failed[slot]) for slot, site in left.items()}
+    restrictions = tracefs.Restrictions()
+    refused |= {slot: refusal(site, failed[slot], restrictions) for slot, site in left.items()}
     return made, [(sites[slot].spec, refused[slot]) for slot in sorted(refused)]
 
 
@@ -161,15 +162,20 @@ def endless(site: KernelSite) -> Refusal | None:
     return None
 
 
-def refusal(site: KernelSite, failed: Sequence[str]) -> Refusal:
+def on_their_way(function: str) -> str:
+    """Return why the kernel sets no kprobes in a function that is on its blacklist."""
+    return f"kprobes may not be set in {function}, since it runs on their way"
+
+
+def refusal(site: KernelSite, failed: Sequence[str], restrictions: tracefs.Restrictions) -> Refusal:
     """Return why no mechanism could do it."""
-    for low, high, name in tracefs.blacklist() if site.function is not None else ():
-        if low <= site.address < high:
-            detail = f"kprobes may not be set in {name}, since it runs on their way, and {'; '.join(failed)}"
-            return Refusal(Reason.KPROBE_BLACKLIST, site.address, detail)
+    blacklisted = restrictions.blacklisted(site.address) if site.function is not None else ""
+    if blacklisted:
+        detail = f"{on_their_way(blacklisted)}, and {'; '.join(failed)}"
+        return Refusal(Reason.KPROBE_BLACKLIST, site.address, detail)
     if site.kind == "offset" and any("EILSEQ" in each for each in failed):
         return Refusal(Reason.NOT_A_BOUNDARY, site.address, "no instruction of the function starts here")
-    if site.function is not None and tracefs.Traceable().has(site.function.address, site.names) is False:
+    if site.function is not None and restrictions.traceable.has(site.function.address, site.names) is False:
         detail = f"{site.name} was built without the call by which ftrace traces functions; {'; '.join(failed)}"
         return Refusal(Reason.NOT_TRACEABLE, site.address, detail)
     return Refusal(Reason.KERNEL_REFUSES, site.address, "; ".join(failed))
