@@ -1,7 +1,7 @@
 """``count`` and ``time`` under a condition: handlers count what it holds for, and results have the usual form."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from anyprobe.cli.handlertext import HandlerText
     from anyprobe.cli.knownfunctions import Knowledge
     from anyprobe.cli.targets import Measured
-    from anyprobe.data.cells import Key
     from anyprobe.data.results import CellValue
     from anyprobe.data.snapshot import FunctionTiming, SiteResult, Snapshot
 
@@ -36,8 +35,6 @@ class _Conditional(ABC):
     _numbers: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
     """Of places in the kernel, by which their hits are counted: address and handler's number, by spec and address."""
     _last_number: int = 0
-    _in_programs: set[int] = field(default_factory=set)
-    """The numbers of handlers in programs."""
     also: ClassVar[tuple[str, ...]] = ()
     """Names that are wanted besides those in the condition."""
 
@@ -58,7 +55,7 @@ class _Conditional(ABC):
             self._plainly(session, specs)
             return
         from anyprobe.cli.expressions import parse_one
-        from anyprobe.cli.handlerplaces import one_by_one, place_in
+        from anyprobe.cli.handlerplaces import once_each, one_by_one, place_in
         from anyprobe.cli.handlertext import check_names
         from anyprobe.cli.knownfunctions import knowledge_of
 
@@ -69,22 +66,21 @@ class _Conditional(ABC):
         for each in known:
             check_names(wanted, each.names, each.reason)
         places = [place_in(session, spec, wanted, each.names) for spec, each in zip(specs, known, strict=True)]
-        for place, each in zip(places, known, strict=True):
-            self._put(session, place, each, wanted, self._number_of(session, place))
+        with once_each(session):
+            for place, each in zip(places, known, strict=True):
+                self._put(session, place, each, wanted, self._number_of(session, place))
 
     def _number_of(self, session: "Measured", place: "HandlerPlace") -> int:
         """Return the number by which the hits of a place are counted apart from those of others at its addresses.
 
-        In a program that is several specs that mean the same instruction; in the kernel both ends of a function, and
-        each mechanism, have one address.
+        In a program no two have one address; in the kernel both ends of a function have, and each mechanism.
         """
-        self._last_number += 1
         if not place.in_kernel:
-            self._in_programs.add(self._last_number)
-            return self._last_number
+            return 0
         from anyprobe.cli.targets import in_the_kernel
         from anyprobe.probes.providers.kernel.specs import parse
 
+        self._last_number += 1
         for site in in_the_kernel(session).resolve(parse(place.spec)):
             address = site.address if place.has_address else 0
             self._numbers.setdefault((site.spec, site.address), (address, self._last_number))
@@ -124,16 +120,11 @@ class _Conditional(ABC):
         lost = {each.name: {"no room": each.dropped} for each in snapshot.aggregations if each.dropped}
         others = tuple(each for each in snapshot.aggregations if each.name not in _NAMES)
         found = replace(snapshot, aggregations=others, dropped={**snapshot.dropped, **lost})
-        return self._results(found, {name: self._by_place(entries) for name, entries in counted.items()})
-
-    def _by_place(self, entries: "Mapping[Key, CellValue]") -> "Cells":
-        """Return what was counted by place; of several specs that mean one instruction of a program, one has it all."""
-        found: Cells = {}
-        for key, cell in entries.items():
-            place = int(key[0]), 0 if int(key[1]) in self._in_programs else int(key[1])
-            if place not in found or cell.count > found[place].count:
-                found[place] = cell
-        return found
+        by_place = {
+            name: {(int(key[0]), int(key[1])): cell for key, cell in entries.items()}
+            for name, entries in counted.items()
+        }
+        return self._results(found, by_place)
 
     def _asked(self, sites: "Sequence[SiteResult]") -> "list[SiteResult]":
         """Return the sites that were asked for: of calls, their beginnings."""
