@@ -18,7 +18,6 @@ from anyprobe.core.memory import Memory, MemoryFault
 
 DELETED = " (deleted)"
 VDSO = "[vdso]"
-_LIBRARY = re.compile(r"^(?P<stem>.+?)(?:-\d[\d.]*)?\.so(?P<version>(?:\.\w+)*)$")
 
 
 class ObjectFiles(Protocol):
@@ -72,7 +71,7 @@ class ProcessFiles:
                 return self._opened(outside, name)
         for way in self._ways_to_deleted(mapping):
             try:
-                return Image.open(way, debug_roots=self.debug_roots, root=self._prefix(), name=name)
+                return self._read(way, name)
             except UnsupportedTarget as error:
                 if "cannot be read" not in str(error):
                     raise
@@ -86,14 +85,16 @@ class ProcessFiles:
         with suppress(OSError):
             status = os.stat(path)
             identity = status.st_size, status.st_mtime_ns, status.st_ctime_ns
-            key = path, name, self._prefix(), status.st_dev, status.st_ino, *identity
-            known = self.images.get(key)
-            if known is None:
-                known = _opened(path, tuple(self.debug_roots), self._prefix(), name)
-                if known.elf.identity == identity:  # else it was replaced just now
-                    self.images[key] = known
+            key = path, name, self._prefix(), tuple(self.debug_roots), status.st_dev, status.st_ino, *identity
+            shared = {} if _shared is None else _shared
+            known = self.images.get(key) or shared.get(key) or self._read(path, name)
+            if known.elf.identity == identity:  # else it was replaced just now
+                self.images[key] = shared[key] = known
             return known
-        return _opened(path, tuple(self.debug_roots), self._prefix(), name)  # which says what is wrong
+        return self._read(path, name)  # which says what is wrong
+
+    def _read(self, path: str, name: str) -> Image:
+        return Image.open(path, debug_roots=self.debug_roots, root=self._prefix(), name=name)
 
     def _ways_to_path(self, path: str) -> list[str]:
         """Return where a path of the target may be for us: by the same path, or through its root."""
@@ -161,16 +162,6 @@ def images_shared() -> Iterator[None]:
         yield
     finally:
         _shared = before
-
-
-def _opened(path: str, debug_roots: tuple[str, ...], root: str, name: str) -> Image:
-    """Return the image of a file: another process's, where the file is the same one and has not changed since."""
-    if _shared is None:
-        return Image.open(path, debug_roots=debug_roots, root=root, name=name)
-    image = Image.open(path, debug_roots=debug_roots, root=root, name=name)
-    if image.elf.identity is None:
-        return image
-    return _shared.setdefault((path, debug_roots, root, name, *image.elf.identity), image)
 
 
 def _is_our_root(root: str) -> bool:
