@@ -323,11 +323,6 @@ class ProcessTarget(Target, ProcessFacts, Protocol):
     """A process whose code can be spliced."""
 
     @property
-    def mem(self) -> SplicedMemory:
-        """Its memory."""
-        ...
-
-    @property
     def held(self) -> StoppedThread | None:
         """The thread of a launched program that has not been let go yet."""
         ...
@@ -335,14 +330,6 @@ class ProcessTarget(Target, ProcessFacts, Protocol):
     @property
     def borrowed_us(self) -> int:
         """How long the thread that made the last helper thread stood still."""
-        ...
-
-    def mappings(self) -> "list[Mapping]":
-        """Return the memory map as it is now."""
-        ...
-
-    def exited(self) -> bool:
-        """Return whether it has ended."""
         ...
 
     def all_threads(self) -> list[int]:
