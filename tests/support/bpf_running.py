@@ -5,10 +5,47 @@ import os
 
 from anyprobe.core.code import InputKind
 from anyprobe.handlers.bpf.machine import compile_bpf
-from anyprobe.handlers.bpf.storages import KernelStorages
+from anyprobe.handlers.bpf.storages import KernelMaps
 from anyprobe.target.kernel import programs
 
 refused_because = programs.refused_because
+
+
+class KernelStorages:
+    """The maps of one handler, until they are closed."""
+
+    def __init__(self, handler, maps=None):
+        self.maps = maps or KernelMaps()
+        self._storages, self._is_owner = handler.storages, maps is None
+        try:
+            for each in handler.storages:
+                self.maps.adopt(each)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def close(self):
+        if self._is_owner:
+            self.maps.close()
+
+    def placed(self, program):
+        return self.maps.placed(program, self._storages)
+
+    def misses(self):
+        return self.maps.misses()
+
+    def result(self, index, names=None):
+        storage = self._storages[index]
+        return self.maps.result(storage, names)
+
+    def dropped_stacks(self, index):
+        return self.maps.dropped(self._storages[index]).get("no room", 0)
 
 
 class Runner:

@@ -3,8 +3,6 @@
 import os
 import struct
 from collections.abc import Iterator
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 
@@ -154,10 +152,6 @@ class KernelMaps:
         if storage in self._regions:
             bpf.write_array(self._regions[storage], struct.pack("<QQ", 0, 1))
 
-    def under_way(self, storage: CallData) -> int:
-        """Return how many calls have data at this moment."""
-        return sum(1 for _ in bpf.keys_of(self._tables[storage], layouts.CALL_KEY_BYTES))
-
     def _elements(self, storage: ir.Storage, key_size: int, size: int) -> Iterator[tuple[bytes, bytes]]:
         table = self._tables[storage]
         for key in bpf.keys_of(table, key_size):
@@ -200,51 +194,3 @@ class RecordReader:
         end = int(np.searchsorted(found[TIME], until, side="right"))
         self._gathering.add(found[end:])
         return found[:end]
-
-
-class KernelStorages:
-    """The maps of one handler, until they are closed."""
-
-    def __init__(self, handler: ir.Function, maps: KernelMaps | None = None) -> None:
-        """Make those that are not in ``maps``, all empty; ``maps`` belong to somebody else."""
-        self.maps = maps or KernelMaps()
-        self._storages, self._is_owner = handler.storages, maps is None
-        try:
-            for each in handler.storages:
-                self.maps.adopt(each)
-        except BaseException:
-            self.close()
-            raise
-
-    def __enter__(self) -> Self:
-        """Close them afterwards."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close them."""
-        self.close()
-
-    def close(self) -> None:
-        """Give the maps back."""
-        if self._is_owner:
-            self.maps.close()
-
-    def placed(self, program: BpfProgram) -> bytes:
-        """Return the instructions of a program that uses these maps."""
-        return self.maps.placed(program, self._storages)
-
-    def misses(self) -> dict[str, int]:
-        """Return what went wrong."""
-        return self.maps.misses()
-
-    def result(self, index: int, names: Names | None = None) -> AggregationResult:
-        """Return what the aggregation of a storage has counted."""
-        storage = self._storages[index]
-        assert isinstance(storage, Table)
-        return self.maps.result(storage, names)
-
-    def dropped_stacks(self, index: int) -> int:
-        """Return how many hits had a stack that found no place."""
-        return self.maps.dropped(self._storages[index]).get("no room", 0)

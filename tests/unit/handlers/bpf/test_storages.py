@@ -14,7 +14,6 @@ from anyprobe.core.errors import HandlerError
 from anyprobe.data import buckets
 from anyprobe.handlers.bpf.layouts import AT_TRACEPOINT
 from anyprobe.handlers.bpf.machine import compile_bpf
-from anyprobe.handlers.bpf.storages import KernelStorages
 from anyprobe.handlers.compiler import intermediate
 from anyprobe.handlers.frontend.lowering import Setting
 from anyprobe.handlers.types.storages import Table
@@ -88,7 +87,7 @@ def waiting(program, threads, rounds):
 @contextmanager
 def attached(function):
     """Run a handler at the entry of all system calls."""
-    with KernelStorages(function) as storages:
+    with bpf_running.KernelStorages(function) as storages:
         code = storages.placed(compile_bpf(function, passed=AT_TRACEPOINT))
         loaded = programs.load(code, programs.Kind(programs.PROGRAM_OF_A_TRACEPOINT))
         try:
