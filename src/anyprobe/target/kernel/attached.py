@@ -34,7 +34,6 @@ _LINK_TYPES = {
 _TRACING_TYPES = {23: "tp_btf", 24: "fentry", 25: "fexit", 26: "fmod_ret", 27: "lsm", 28: "iterator"}
 _DESCRIBED = {0: "raw_tp", 1: "tracepoint", 2: "kprobe", 3: "kretprobe", 4: "uprobe", 5: "uretprobe"}
 """What a descriptor of a perf event or raw tracepoint is of (``BPF_FD_TYPE_*``)."""
-_AT_RETURN = frozenset({"kretprobe", "uretprobe"})
 
 
 @dataclass(frozen=True, slots=True)

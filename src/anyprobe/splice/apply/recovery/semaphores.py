@@ -13,17 +13,15 @@ if TYPE_CHECKING:
     from anyprobe.target.system.procfs import Mapping
 
 
-def release(memory: DataMemory, journals: Sequence[FoundJournal], mappings: "Sequence[Mapping]") -> bool:
-    """Count each semaphore down that its record says is up, and clear the record; return whether there was any.
+def release(memory: DataMemory, journals: Sequence[FoundJournal], mappings: "Sequence[Mapping]") -> None:
+    """Count each semaphore down that its record says is up, and clear the record.
 
     The record says what is done before it is done: whoever is killed in between is followed by one who knows.
     """
-    done = False
     for journal in journals:
         for index, record in journal.records:
             if record.kind is not RecordKind.SEMAPHORE:
                 continue
-            done = True
             try:
                 if is_in_place(record, mappings):
                     value = NUMBER.unpack(memory.read(record.address, NUMBER.size))[0]
@@ -34,4 +32,3 @@ def release(memory: DataMemory, journals: Sequence[FoundJournal], mappings: "Seq
                 clear_record(memory, journal, index)
             except MemoryFault as fault:
                 raise TargetError(f"the semaphore at {record.address:#x} cannot be counted down: {fault}") from fault
-    return done
