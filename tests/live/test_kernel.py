@@ -11,16 +11,25 @@ import pytest
 import anyprobe
 from anyprobe import Count, Sum, i64, ptr
 from anyprobe.cli import main
-from anyprobe.target.kernel import bpf, perf, programs
+from anyprobe.core.errors import TargetError
+from anyprobe.target.kernel import bpf, perf, programs, tracefs
 
 CALL, NUMBER = "sched_get_priority_min", 147
 """A system call that other programs make at their start at most."""
 COUNT, THREADS = 20_000, 2
 REFUSED = programs.refused_because()
-needs_tracefs = pytest.mark.skipif(
-    not any(os.path.isdir(f"{place}/events") for place in ("/sys/kernel/tracing", "/sys/kernel/debug/tracing")),
-    reason="tracefs is not mounted here",
-)
+
+
+def no_tracefs():
+    """Return why there is no tracefs here, nothing if there is."""
+    try:
+        tracefs.root()
+    except TargetError as error:
+        return str(error)
+    return ""
+
+
+needs_tracefs = pytest.mark.skipif(bool(no_tracefs()), reason=no_tracefs())
 pytestmark = [pytest.mark.root, pytest.mark.skipif(REFUSED is not None, reason=str(REFUSED))]
 
 
