@@ -33,7 +33,7 @@ class ListedKprobe:
 
 @dataclass(frozen=True, slots=True)
 class DynamicEvent:
-    """An event that somebody has defined in tracefs (``kprobe_events``, ``uprobe_events``)."""
+    """An event that is defined in tracefs (``kprobe_events``, ``uprobe_events``)."""
 
     definition: str
     type: str
