@@ -244,6 +244,23 @@ def test_nothing_is_assigned_to_an_engine_from_outside():
     assert not wrong, "\n".join(wrong)
 
 
+def test_edits_and_states_of_functions_are_changed_by_their_own_methods():
+    """Its stages are values: only they take it from one to the next."""
+    owner = ROOT / "splice" / "edits.py"
+    fields = {"planned", "change", "outcome", "before", "wants", "splices", "merged_into", "claims"}
+    wrong = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}"
+        for path in sorted((ROOT / "splice").rglob("*.py")) + sorted((ROOT / "probes").rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Store)
+        and node.attr in fields
+        and ast.unparse(node.value).split(".")[-1] in {"edit", "state", "merged"}
+        and path != owner
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
 def test_no_module_is_an_attic():
     names = {path.stem for path in sources()}
     assert not names & ATTIC_NAMES

@@ -28,7 +28,7 @@ def keep_order(session: "ProbeHost", probes: Sequence["Probe"]) -> None:
         ordered = sorted(ours, key=lambda want: ranks[id(want)])
         if _at_same_address(ours) != _at_same_address(ordered):
             following = iter(ordered)
-            state.wants = [next(following) if id(want) in ranks else want for want in state.wants]
+            state.reorder([next(following) if id(want) in ranks else want for want in state.wants])
             wrong.append(Edit(module, state, anew=True))
     with typed(session.engine.process, "arming probes in"):
         session.engine.change(wrong)

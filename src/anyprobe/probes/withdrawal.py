@@ -6,14 +6,14 @@ from contextlib import suppress
 from anyprobe.core.errors import TargetError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.probes.probe import Place, Probe
-from anyprobe.splice.function_changes import LiveSplice
+from anyprobe.splice.function_changes import EmittedSplice
 
 _WHY = "the program writes to its text here: the probe was taken out, and has counted until then"
 
 
 def withdrawn(
     told: list[str],
-    splices: Sequence[LiveSplice],
+    splices: Sequence[EmittedSplice],
     probes: Sequence[Probe],
     disarm: Callable[[Sequence[Probe], Sequence[Place]], None],
 ) -> list[str]:

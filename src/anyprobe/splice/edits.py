@@ -9,7 +9,7 @@ from anyprobe.binary.flow.function import FunctionCode
 from anyprobe.core.address import AddressRange
 from anyprobe.core.refusal import Refusal
 from anyprobe.splice.codegen.patch import Clobbers
-from anyprobe.splice.function_changes import FunctionChange, LiveSplice
+from anyprobe.splice.function_changes import EmittedSplice, FunctionChange
 from anyprobe.splice.journal.installed import Part
 from anyprobe.splice.plan.claims import Claims
 from anyprobe.splice.plan.entry_plans import EntryPlans
@@ -24,7 +24,7 @@ def hook_of(want: Want) -> Hook | None:
     return want.tag if isinstance(want.tag, Hook) else None
 
 
-def planned_of(splices: Iterable[LiveSplice]) -> list[PlannedSplice]:
+def planned_of(splices: Iterable[EmittedSplice]) -> list[PlannedSplice]:
     """Return what was planned of live splices."""
     return [splice.planned for splice in splices]
 
@@ -39,13 +39,17 @@ class FunctionState:
     code: FunctionCode
     """The first one, where others are planned together with it."""
     wants: list[Want] = field(default_factory=list)
-    splices: list[LiveSplice] = field(default_factory=list)
+    splices: list[EmittedSplice] = field(default_factory=list)
     merged_into: "FunctionState | None" = None
 
     @property
     def root(self) -> "FunctionState":
         """The state that this one is part of by now: itself, if it was never merged into another."""
         return self if self.merged_into is None else self.merged_into.root
+
+    def reorder(self, wants: list[Want]) -> None:
+        """Have the same wanted in another order, which the next plan goes by."""
+        self.wants = wants
 
     def merge(self, other: "FunctionState") -> None:
         """Take over what is wanted of another function and the splices that serve it."""
@@ -102,7 +106,7 @@ class Module:
             self.plans = None  # they were made without regard to it
         return more
 
-    def in_writable_text(self) -> list[LiveSplice]:
+    def in_writable_text(self) -> list[EmittedSplice]:
         """Return the splices in text that the program may write to."""
         places = [(splice, splice.address - self.bias) for splice in self.splices()] if self.writable else []
         return [splice for splice, at in places if any(at in area for area in self.writable)]
@@ -114,12 +118,12 @@ class Module:
 
         self.code.analyses.get(DeadInCallees).keep_all(address)
 
-    def settle(self, state: FunctionState, wants: list[Want], splices: list[LiveSplice]) -> None:
+    def settle(self, state: FunctionState, wants: list[Want], splices: list[EmittedSplice]) -> None:
         """Take note of what is wanted of a function now, and of the splices that serve it."""
         state.wants, state.splices = wants, splices
         self.changes += 1
 
-    def splices(self) -> Iterator[LiveSplice]:
+    def splices(self) -> Iterator[EmittedSplice]:
         """Yield what is spliced here."""
         for state in self.functions.values():
             yield from state.splices
@@ -152,7 +156,7 @@ class Planned:
 
     wants: Sequence[Want] = ()
     plan: FunctionPlan = field(default_factory=FunctionPlan)
-    staying: Sequence[LiveSplice] = ()
+    staying: Sequence[EmittedSplice] = ()
     """The splices that remain as they are; the plan is for what these do not serve."""
     needs_stop: Refusal | None = None
     """Why it cannot be made while the program runs, where that was wanted."""
@@ -171,7 +175,10 @@ _UNPLANNED = Planned()
 
 @dataclass(eq=False, slots=True)
 class Edit:
-    """A change of one function, from what is wanted to what has become of it: a value for each stage on the way."""
+    """A change of one function, from what is wanted to what has become of it: a value for each stage on the way.
+
+    Its methods, and ``Claiming``, are what takes it from stage to stage.
+    """
 
     module: Module
     state: FunctionState
@@ -184,8 +191,6 @@ class Edit:
     planned: Planned = _UNPLANNED
     change: FunctionChange | None = None
     """What is emitted, to be applied."""
-    arming: str = ""
-    """``live``, or ``stop`` and why, where it was wanted that nothing is stopped."""
     outcome: Outcome | None = None
     before: Claims | None = None
     """The module's claims without the plan's: the plan has claimed nothing while they are what the module has."""
@@ -201,7 +206,7 @@ class Edit:
         return self.planned.plan
 
     @property
-    def staying(self) -> Sequence[LiveSplice]:
+    def staying(self) -> Sequence[EmittedSplice]:
         """The splices that remain as they are."""
         return self.planned.staying
 
@@ -228,8 +233,23 @@ class Edit:
         self.before = self.module.claims.replaced(self.plan.splices, planned_of(self.leaving))
         self.module.claims = self.before
 
+    def emitted(self, change: FunctionChange) -> None:
+        """Take note of what is emitted for the plan."""
+        self.change = change
+
+    def made(self) -> None:
+        """Take note that the change is made."""
+        self.outcome = Outcome()
+
+    def abandon(self, why: Refusal | None) -> None:
+        """Forget the plan and what was emitted for it: the function stays as it is, perhaps for a reason."""
+        self.give_back()
+        self.change = self.before = None
+        self.planned = Planned(list(self.state.wants))
+        self.outcome = Outcome(given_up=True, refusal=why)
+
     @property
-    def leaving(self) -> list[LiveSplice]:
+    def leaving(self) -> list[EmittedSplice]:
         """The splices that are taken out, or replaced."""
         if not self.staying:
             return list(self.state.splices)

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -25,7 +25,7 @@ from anyprobe.splice.apply.uprobes import see_to
 from anyprobe.splice.codegen.patch import EmittedPatch
 from anyprobe.splice.codegen.stub_directory import StubDirectory
 from anyprobe.splice.edits import Edit, Module
-from anyprobe.splice.function_changes import FunctionChange, LiveSplice
+from anyprobe.splice.function_changes import EmittedSplice
 from anyprobe.splice.journal.records import Owner, Record, RecordKind
 from anyprobe.splice.journal.registrations import Roster
 from anyprobe.splice.memory.arena import Arena
@@ -41,7 +41,7 @@ from anyprobe.splice.userspace.signal_view import SignalView
 from anyprobe.splice.userspace.traps import Traps
 from anyprobe.target.base import ProcessQuiescence, ProcessTarget, SystemCalls
 from anyprobe.target.system import procfs
-from anyprobe.target.system.procfs import Mapping
+from anyprobe.target.system.procfs import Mapping as MemoryMapping
 
 if TYPE_CHECKING:
     from anyprobe.splice.apply.live.changes import LiveArming, Proof
@@ -272,7 +272,7 @@ class Engine:
     def _carry_out(self, edits: Sequence[Edit]) -> None:
         with self._timed("prepare"):
             self._access.check_sessions(self.process.mappings())
-            self._losses.clear_records()
+            self._losses.clear_records(self._holdings.records)
             self.semaphores.clear_records()
             self._prepare(edits)
             emission = Emission(
@@ -282,9 +282,13 @@ class Engine:
             for edit in edits:
                 if edit.added:
                     self._checkpoint()
-                refusal = emission.emit(edit)
-                if refusal is not None:
-                    give_up(edit, refusal)
+                if edit.given_up:
+                    continue
+                found = emission.emit(edit)
+                if isinstance(found, Refusal):
+                    give_up(edit, found)
+                else:
+                    edit.emitted(found)
             for edit in self.view.describe(edits):
                 detail = "the program handles faults, and there is no room to say what its handlers are to be shown"
                 give_up(edit, Refusal(Reason.MAY_FAULT, edit.state.code.start, detail))
@@ -295,7 +299,7 @@ class Engine:
         with self._timed("arm"):
             try:
                 self.semaphores.raise_for(edits)
-                self._arm(edits, [edit.change for edit in edits if edit.change is not None])
+                self._arm(edits)
             finally:
                 self.view.settle(edits)
                 self.semaphores.settle()
@@ -325,7 +329,7 @@ class Engine:
         """Give a thread to make calls in, while no change is under way."""
         return self.process.borrow() if self._live is None else self._live.deputies.calls("arm")
 
-    def see_space(self, mappings: Sequence[Mapping]) -> None:
+    def see_space(self, mappings: Sequence[MemoryMapping]) -> None:
         """Have springboards placed in the address space as the memory map has it now."""
         self._planning.see_space(mappings)
 
@@ -345,7 +349,7 @@ class Engine:
         """Map regions of memory of some sizes, in one stop."""
         return map_stores(self._access, sizes)
 
-    def note_losses(self, mappings: Sequence[Mapping]) -> None:
+    def note_losses(self, mappings: Sequence[MemoryMapping]) -> None:
         """Take note of what is installed no more, by the memory map."""
         memfds = [arena.inode for arena in self._holdings.arenas]
         if not self._losses.evicted and self._losses.misses(memfds, mappings):
@@ -354,18 +358,18 @@ class Engine:
         if self._losses.note(self._modules, memfds, mappings, self.process.mem):
             self.roster.note_all()
 
-    def forget_lost(self, mappings: Sequence[Mapping]) -> None:
+    def forget_lost(self, mappings: Sequence[MemoryMapping]) -> None:
         """Have the journals list no more what is lost."""
         self.note_losses(mappings)
         if not self._losses.evicted:
-            self._losses.clear_records()
+            self._losses.clear_records(self._holdings.records)
             self.semaphores.clear_records()
 
     def look_for_returned(self) -> None:
         """See which overwritten splices are there again: they can be taken out like any other."""
         self._text.look_for_returned(self.process.mem)
 
-    def look_at_text(self, mappings: Sequence[Mapping]) -> tuple[list[str], list[LiveSplice]]:
+    def look_at_text(self, mappings: Sequence[MemoryMapping]) -> tuple[list[str], list[EmittedSplice]]:
         """See which splices were overwritten since the last look; return what is to be said, and what has to go."""
         found = self._text.look(self._modules, self.process.mem)
         found += self._text.in_writable(self._modules, mappings)
@@ -401,10 +405,9 @@ class Engine:
 
     # -- arming
 
-    def _arm(self, edits: Sequence[Edit], changes: list[FunctionChange]) -> None:
-        if self._live is not None:
-            edits = self._live.make(edits)
-            changes = [edit.change for edit in edits if edit.change is not None]
+    def _arm(self, edits: Sequence[Edit]) -> None:
+        arming = dict.fromkeys(edits, "") if self._live is None else self._live.make(edits)
+        edits, changes = list(arming), [edit.change for edit in arming if edit.change is not None]
         if not changes:
             return
         need = sum(len(change.added) for change in changes)
@@ -412,7 +415,9 @@ class Engine:
         trapping = [change for change in changes if change.traps] if Strategy.TRAP in self._planning.allowed else []
         traps = self._traps if trapping else None
         lingering = self._lingering if self.view.is_used else None
-        transaction = Transaction(self.process, changes, journal, FramesOnStacks(self.process), traps, lingering)
+        transaction = Transaction(
+            self.process, changes, journal, self._holdings.records, FramesOnStacks(self.process), traps, lingering
+        )
         what = "arm" if any(change.added for change in changes) else "disarm"
         transaction.rehearse()
         try:
@@ -423,24 +428,22 @@ class Engine:
                 transaction.run(stop)
         except BaseException:
             if transaction.done:  # the release failed, or Ctrl-C came with it
-                self._conclude(transaction, edits)
+                self._conclude(transaction, arming)
             else:
                 transaction.forget()
             raise
-        self._conclude(transaction, edits)
+        self._conclude(transaction, arming)
 
-    def _conclude(self, transaction: Transaction[ProcessQuiescence], edits: Sequence[Edit]) -> None:
+    def _conclude(self, transaction: Transaction[ProcessQuiescence], arming: Mapping[Edit, str]) -> None:
         """Take note of what has changed, then clear the journal, which may fail."""
+        made = transaction.remaining
         if self.view.is_used:
-            self._lingering.note(
-                [edit.change for edit in edits if edit.change is not None], transaction.ways_back.empty
-            )
-        for edit in edits:
+            self._lingering.note(made, transaction.left_ways)
+        for edit, how in arming.items():
             if edit.change is not None:
-                settle(edit, edit.change)
+                settle(edit, edit.change, transaction.refusal_of(edit.change), how)
         transaction.finish()
         with suppress(TargetError):  # whoever has ended changes nothing any more
-            made = [edit.change for edit in edits if edit.change is not None and edit.change.refusal is None]
             self._text.begin([each for change in made for each in (*change.added, *change.removed)], self.process.mem)
 
     @contextmanager

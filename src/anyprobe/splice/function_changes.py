@@ -1,17 +1,19 @@
-"""What a change writes, function by function: splices whose patches are emitted, to be put in or taken out together."""
+"""What is emitted: a function's splices with their patches, to be put in or taken out together. Nothing here changes.
 
-from dataclasses import dataclass, field
+What becomes of them is kept by those who see to it: the transaction has the refusals of the changes that it makes,
+``regions.splice_records`` the journal's records, the function's state the splices that are in place.
+"""
 
-from anyprobe.core.refusal import Reason, Refusal
+from dataclasses import dataclass
+
 from anyprobe.isa.decode import Flow
 from anyprobe.splice.codegen.patch import EmittedPatch
-from anyprobe.splice.journal.records import Journal
 from anyprobe.splice.plan.splices import PlannedSplice, Strategy
 
 
-@dataclass(slots=True, eq=False)
-class LiveSplice:
-    """A splice in the target (or about to be): its bytes, patch and journal record. Addresses are run-time ones."""
+@dataclass(frozen=True, slots=True, eq=False)
+class EmittedSplice:
+    """A splice as it is written: its bytes and its patch, at run-time addresses."""
 
     planned: PlannedSplice
     bias: int
@@ -20,15 +22,17 @@ class LiveSplice:
     new: bytes
     patch: EmittedPatch | None
     springboard: int = 0
-    journal: Journal | None = None
-    record: int = -1
     borrowed: bytes = b""
     """What must follow the written bytes: a punned jump's displacement depends on it."""
     is_springboard: bool = False
     """Not a site: the dead bytes that a short jump leads to."""
     whole: bytes = b""
     """The whole instructions, some of whose bytes are written; what is displaced was made from these."""
-    whole_at: int = 0
+
+    @property
+    def whole_at(self) -> int:
+        """Where the whole instructions begin."""
+        return self.planned.insns[0].address + self.bias
 
     @property
     def interior(self) -> tuple[int, int] | None:
@@ -52,14 +56,13 @@ class LiveSplice:
         return self.planned.insns[0].address + self.bias, self.planned.end + self.bias
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class FunctionChange:
     """What changes in one function: splices to take out and splices to put in, together or not at all."""
 
     address: int
-    removed: list[LiveSplice] = field(default_factory=list)
-    added: list[LiveSplice] = field(default_factory=list)
-    refusal: Refusal | None = None
+    removed: tuple[EmittedSplice, ...] = ()
+    added: tuple[EmittedSplice, ...] = ()
 
     @property
     def traps(self) -> bool:
@@ -70,15 +73,3 @@ class FunctionChange:
     def shows_pcs(self) -> bool:
         """Whether a signal handler of the program's is among what is changed."""
         return any(splice.planned.shows_pcs for splice in self.added)
-
-    @property
-    def gone(self) -> bool:
-        """Whether the text is not there any more: then its splices are no more either."""
-        return self.refusal is not None and self.refusal.reason is Reason.GONE
-
-    @property
-    def outlived(self) -> list[LiveSplice]:
-        """The splices that the journal need not list any more."""
-        if self.gone:
-            return self.removed + self.added
-        return self.removed if self.refusal is None else self.added

@@ -8,7 +8,7 @@ from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import decode_range
 from anyprobe.splice.apply.outcomes import give_up, settle
 from anyprobe.splice.edits import Claiming, Edit, FunctionState, Module, Planned
-from anyprobe.splice.function_changes import FunctionChange, LiveSplice
+from anyprobe.splice.function_changes import EmittedSplice, FunctionChange
 from anyprobe.splice.plan.claims import Claims
 from anyprobe.splice.plan.splices import FunctionPlan, PlannedSplice, Pun, Strategy, Want, WantKind
 
@@ -22,7 +22,7 @@ def splice_at(address):
 
 
 def live(planned):
-    return LiveSplice(planned, 0, planned.write_at, b"", b"", None)
+    return EmittedSplice(planned, 0, planned.write_at, b"", b"", None)
 
 
 class Taken(list):
@@ -54,7 +54,7 @@ def test_a_plan_that_is_given_up_leaves_everything_as_it_was(edit):
 def test_a_change_that_is_made_keeps_what_the_plan_claims(edit):
     other = splice_at(BASE + 8)
     edit.claim(Planned(edit.added, FunctionPlan([other])))
-    settle(edit, FunctionChange(BASE, edit.leaving, [live(other)]))
+    settle(edit, FunctionChange(BASE, tuple(edit.leaving), (live(other),)), None)
     assert (edit.outcome is not None, edit.given_up, edit.refusal) == (True, False, None)
     assert [each.planned for each in edit.state.splices] == [other]
     assert edit.state.wants == edit.added
@@ -104,6 +104,10 @@ def test_what_interrupts_plans_that_claim_together_leaves_everything_as_it_was(e
 def test_a_stage_is_replaced_never_changed(edit):
     with pytest.raises(dataclasses.FrozenInstanceError):
         edit.planned.wants = []
+    change = FunctionChange(BASE, tuple(edit.state.splices))
+    for emitted, name in ((change, "removed"), (change.removed[0], "borrowed")):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(emitted, name, ())
     for name in ("wants", "plan", "staying", "given_up", "refusal"):
         with pytest.raises(AttributeError):
             setattr(edit, name, None)

@@ -1,6 +1,7 @@
 """From planned functions to patches in memory of ours, and to the writes that are to lead there."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from anyprobe.splice.codegen.emit import (
 )
 from anyprobe.splice.codegen.patch import REPLACING, Action, ActionKind, BankCode, EmittedPatch
 from anyprobe.splice.edits import Edit, Module, hook_of
-from anyprobe.splice.function_changes import FunctionChange, LiveSplice
+from anyprobe.splice.function_changes import EmittedSplice, FunctionChange
 from anyprobe.splice.plan.splices import PlannedSplice, Strategy, Want, WantKind
 from anyprobe.splice.plan.springboards import Springboards
 from anyprobe.splice.plan.together import member_at
@@ -63,14 +64,11 @@ class Emission:
         self._known_actions: dict[Want, tuple[Action, ...]] = {}
         """Of the present function."""
 
-    def emit(self, edit: Edit) -> Refusal | None:
-        """Write the patches of a function and say in ``edit.change`` what leads to them, or return why it cannot be."""
-        if edit.given_up:
-            return None
+    def emit(self, edit: Edit) -> FunctionChange | Refusal:
+        """Write the patches of a function and return what leads to them, or why it cannot be."""
         plan = edit.plan
         if not plan.splices:
-            edit.change = FunctionChange(edit.state.code.start + edit.module.bias, edit.leaving)
-            return None
+            return _change_of(edit)
         home = self._home_for(edit)
         # the routines of a bank come before the first patch that uses them
         self._known_actions = {want: self._actions_of(want, home) for want in edit.wants}
@@ -80,7 +78,7 @@ class Emission:
         members = plan.scope or (edit.state.code,)
         behind: dict[int, dict[int, int]] = {each.start: {} for each in members}
         """Where branches of a function back to its entry go; a branch of another function is a way in."""
-        made: dict[PlannedSplice, LiveSplice] = {}
+        made: dict[PlannedSplice, EmittedSplice] = {}
         for planned in sorted(plan.splices, key=lambda s: not any(w.kind is WantKind.ENTRY for w in s.wants)):
             own = behind[member_at(members, planned.head).start]
             live = self._emit_splice(edit, planned, home, own, moved.get(planned))
@@ -88,30 +86,30 @@ class Emission:
                 return live
             made[planned] = live
             own |= _ways_in(edit.module, live)
-        added: list[LiveSplice] = []
+        added: list[EmittedSplice] = []
         for planned in edit.plan.splices:  # each behind what it leans on
             live = made[planned]
             if planned.dead_springboard:
                 added.append(_dead_springboard(edit.module, planned, live))
-            for other in planned.leans_on:
-                live.borrowed = _overlaid(live.address + len(live.old), live.borrowed, made[other])
+            if planned.leans_on:
+                live = _leaning(live, [made[other] for other in planned.leans_on])
             _check_jump(live)
             added.append(live)
         twice = _written_twice(added)
         if twice is not None:
             return Refusal(Reason.OVERLAP, twice, "two splices of the function would write this byte")
-        edit.change = FunctionChange(edit.state.code.start + edit.module.bias, edit.leaving, added)
-        return None
+        return _change_of(edit, added)
 
-    def _emit_only(self, edit: Edit, home: Neighbourhood, moved: dict[PlannedSplice, EmittedPatch]) -> Refusal | None:
+    def _emit_only(
+        self, edit: Edit, home: Neighbourhood, moved: dict[PlannedSplice, EmittedPatch]
+    ) -> FunctionChange | Refusal:
         """Write the one patch of a function: nothing leans on anything else."""
         planned = edit.plan.splices[0]
         live = self._emit_splice(edit, planned, home, {}, moved.get(planned))
         if isinstance(live, Refusal):
             return live
         _check_jump(live)
-        edit.change = FunctionChange(edit.state.code.start + edit.module.bias, edit.leaving, [live])
-        return None
+        return _change_of(edit, (live,))
 
     def _emit_splice(
         self,
@@ -120,7 +118,7 @@ class Emission:
         home: Neighbourhood,
         behind: dict[int, int],
         moved: EmittedPatch | None,
-    ) -> LiveSplice | Refusal:
+    ) -> EmittedSplice | Refusal:
         module = edit.module
         patch: EmittedPatch | Refusal
         if moved is not None:
@@ -141,9 +139,9 @@ class Emission:
         address = planned.write_at + module.bias
         new = head_bytes(planned, module.bias, target)
         old, borrowed, whole = _bytes_there(module, planned)
-        return LiveSplice(
+        return EmittedSplice(
             planned, module.bias, address, old, new, patch, springboard,
-            borrowed=borrowed, whole=whole, whole_at=planned.insns[0].address + module.bias,
+            borrowed=borrowed, whole=whole,
         )  # fmt: skip
 
     def _move(self, edit: Edit, home: Neighbourhood) -> dict[PlannedSplice, EmittedPatch]:
@@ -244,7 +242,11 @@ class Emission:
         return fit[0] if len(fit) == 1 else max(fit, key=Neighbourhood.room)
 
 
-def _ways_in(module: Module, live: LiveSplice) -> dict[int, int]:
+def _change_of(edit: Edit, added: Iterable[EmittedSplice] = ()) -> FunctionChange:
+    return FunctionChange(edit.state.code.start + edit.module.bias, tuple(edit.leaving), tuple(added))
+
+
+def _ways_in(module: Module, live: EmittedSplice) -> dict[int, int]:
     """Return where branches go that lead back to a function's entry, if that is spliced here, by their targets."""
     assert live.patch is not None
     entries = [want.address for want in live.planned.wants if want.kind is WantKind.ENTRY]
@@ -288,7 +290,7 @@ def of_one_bank(lines: list[PlannedSplice], action_of: Callable[[Want], Action |
     return [line for line, own in zip(lines, slots, strict=True) if own == slots[0] and len(own) == 1]
 
 
-def _check_jump(live: LiveSplice) -> None:
+def _check_jump(live: EmittedSplice) -> None:
     """Raise if a jump that is partly made of bytes that others write, or that stay, would go astray."""
     planned, content = live.planned, live.new + live.borrowed
     if not live.borrowed or planned.strategy is Strategy.TRAP:
@@ -300,21 +302,24 @@ def _check_jump(live: LiveSplice) -> None:
         raise InternalError(f"the jump at {live.address:#x} would not lead to {target:#x}")
 
 
-def _written_twice(splices: Sequence[LiveSplice]) -> int | None:
+def _written_twice(splices: Sequence[EmittedSplice]) -> int | None:
     """Return a byte that two splices write, if there is one."""
     spans = sorted((splice.address, splice.address + len(splice.new)) for splice in splices)
     return next((start for (_, end), (start, _) in pairwise(spans) if start < end), None)
 
 
-def _overlaid(address: int, content: bytes, splice: LiveSplice) -> bytes:
-    """Return bytes at an address as they are once a splice is written."""
-    changed = dict(enumerate(splice.new, splice.address))
-    return bytes(changed.get(at, byte) for at, byte in enumerate(content, address))
+def _leaning(splice: EmittedSplice, on: Iterable[EmittedSplice]) -> EmittedSplice:
+    """Return a splice behind whose bytes are those that others write, which it leans on."""
+    changed = {at: byte for other in on for at, byte in enumerate(other.new, other.address)}
+    behind = enumerate(splice.borrowed, splice.address + len(splice.old))
+    return replace(splice, borrowed=bytes(changed.get(at, byte) for at, byte in behind))
 
 
-def _dead_springboard(module: Module, planned: PlannedSplice, live: LiveSplice) -> LiveSplice:
+def _dead_springboard(module: Module, planned: PlannedSplice, live: EmittedSplice) -> EmittedSplice:
     """Return the write into dead bytes that a short jump needs; it comes before the jump."""
     assert live.patch is not None
     old = module.code.text.memory.read(planned.dead_springboard, JUMP_BYTES)
     new = dead_springboard_bytes(planned, module.bias, live.patch.address)
-    return LiveSplice(planned, module.bias, planned.dead_springboard + module.bias, old, new, None, is_springboard=True)
+    return EmittedSplice(
+        planned, module.bias, planned.dead_springboard + module.bias, old, new, None, is_springboard=True
+    )

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.apply.staleness import additions, gone, lose
-from anyprobe.splice.edits import Edit, Outcome, Planned, hook_of
+from anyprobe.splice.edits import Edit, hook_of
 from anyprobe.splice.function_changes import FunctionChange
 from anyprobe.splice.plan.splices import Want
 from anyprobe.target.system.procfs import Mapping
@@ -43,13 +43,10 @@ def give_up(edit: Edit, why: Refusal) -> None:
 
 def abandon(edit: Edit, why: Refusal | None = None) -> None:
     """Forget a function's plan; its bytes are claimed as before."""
-    edit.give_back()
-    edit.change = edit.before = None
-    edit.planned = Planned(list(edit.state.wants))
-    for want in edit.wants if edit.yields else ():  # what it was to lose stays after all
+    for want in edit.state.wants if edit.yields else ():  # what it was to lose stays after all
         if (hook := hook_of(want)) is not None:
             hook.refusal = None
-    edit.outcome = Outcome(given_up=True, refusal=why)
+    edit.abandon(why)
 
 
 def without_gone(edits: Sequence[Edit], mappings: Sequence[Mapping]) -> Sequence[Edit]:
@@ -60,15 +57,15 @@ def without_gone(edits: Sequence[Edit], mappings: Sequence[Mapping]) -> Sequence
     return [edit for edit in edits if edit not in lost] if lost else edits
 
 
-def settle(edit: Edit, change: FunctionChange) -> None:
-    """Take note of what became of a function."""
-    if change.refusal is not None:
-        give_up(edit, change.refusal)
-        if change.gone:
-            lose(edit.module, edit.state, change.refusal)
+def settle(edit: Edit, change: FunctionChange, refusal: Refusal | None, arming: str = "") -> None:
+    """Take note of what became of a function: its change is made, or refused; ``arming``: how it is made."""
+    if refusal is not None:
+        give_up(edit, refusal)
+        if refusal.reason is Reason.GONE:
+            lose(edit.module, edit.state, refusal)
         return
     state = edit.state
-    edit.outcome = Outcome()
+    edit.made()
     for want in set(state.wants).difference(edit.wants) if edit.yields else edit.removed:
         if (hook := hook_of(want)) is not None:
             hook.splice = None
@@ -77,4 +74,4 @@ def settle(edit: Edit, change: FunctionChange) -> None:
         for want in () if splice.is_springboard else splice.planned.wants:
             if (hook := hook_of(want)) is not None:
                 hook.splice, hook.refusal, hook.strategy = splice, None, splice.planned.strategy.value
-                hook.arming = edit.arming
+                hook.arming = arming

@@ -7,7 +7,7 @@ been taken out by the change before, or by any since the thread last ran.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,7 +19,7 @@ from anyprobe.splice.apply.saved_pcs import Stacks
 from anyprobe.splice.journal.memfds import is_ours
 
 if TYPE_CHECKING:
-    from anyprobe.splice.function_changes import FunctionChange, LiveSplice
+    from anyprobe.splice.function_changes import EmittedSplice, FunctionChange
     from anyprobe.target.base import Quiescence, StoppedThread
 
 _FRAME = 1024
@@ -49,11 +49,10 @@ class Lingering:
 
     def note(self, changes: "Sequence[FunctionChange]", empty: AbstractSet[Way]) -> None:
         """Take note of what changes that are made have taken out, and that nobody is on some ways any more."""
-        done = [change for change in changes if change.refusal is None]
-        self._ways = [way for way in self.with_removed(done) if way not in empty]
+        self._ways = [way for way in self.with_removed(changes) if way not in empty]
 
 
-def _ways_of(removed: "Sequence[LiveSplice]") -> "list[Way]":
+def _ways_of(removed: "Sequence[EmittedSplice]") -> "list[Way]":
     found = []
     for splice in removed:
         if splice.patch is not None:
@@ -82,10 +81,9 @@ class WaysBack:
         self._ways = sorted(found, key=lambda each: each[0])
         self._lows = [way.start for way, _ in self._ways]
 
-    @property
-    def empty(self) -> AbstractSet[Way]:
-        """The ways on which nobody was when the changes were made: none leads there any more."""
-        return {way for way, change in self._ways if change.refusal is None}
+    def empty(self, refused: "Container[FunctionChange]") -> AbstractSet[Way]:
+        """Return the ways on which no thread was when the changes were made that are not ``refused``."""
+        return {way for way, change in self._ways if change not in refused}
 
     def taken(
         self, memory: Memory, stop: "Quiescence", asleep: Callable[[int], object]
@@ -110,7 +108,7 @@ class WaysBack:
         return self._ways[index][1] if index >= 0 and pc < self._ways[index][0].end else None
 
 
-def _site(splice: "LiveSplice") -> int:
+def _site(splice: "EmittedSplice") -> int:
     return splice.planned.insns[0].address + splice.bias
 
 

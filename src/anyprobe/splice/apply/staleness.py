@@ -6,10 +6,11 @@ from enum import Enum
 from anyprobe.core.memory import Memory, MemoryFault
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.edits import Edit, FunctionState, Module, hook_of, planned_of
-from anyprobe.splice.function_changes import LiveSplice
+from anyprobe.splice.function_changes import EmittedSplice
 from anyprobe.splice.journal.conflicts import removed
 from anyprobe.splice.journal.installed import Part
 from anyprobe.splice.journal.memfds import is_ours
+from anyprobe.splice.regions.splice_records import SpliceRecords
 from anyprobe.target.system.procfs import Mapping
 
 MODULE_GONE = "the module was unmapped, or another file is mapped there now"
@@ -70,7 +71,7 @@ def gone(edit: Edit) -> Refusal:
     return Refusal(Reason.GONE, edit.state.code.start + edit.module.bias, MODULE_GONE)
 
 
-def found_at(splice: LiveSplice, parts: Iterable[Part], memory: Memory, mappings: Sequence[Mapping]) -> Found:
+def found_at(splice: EmittedSplice, parts: Iterable[Part], memory: Memory, mappings: Sequence[Mapping]) -> Found:
     """Return what is at a splice's address. The bytes decide, unless the memory is certainly another file's."""
     files = {(part.device, part.inode) for part in parts}
     mapping = next((m for m in mappings if m.start <= splice.address < m.end), None)
@@ -105,7 +106,7 @@ class Losses:
         """Whether another anyprobe has removed the session."""
         self._replaced: dict[str, bool] = {}
         """Modules whose text was replaced by a copy in which the session's jumps work on, and whether that is told."""
-        self._splices: list[LiveSplice] = []
+        self._splices: list[EmittedSplice] = []
         """What the journal still lists, and need not."""
         self._lost = 0
 
@@ -147,7 +148,7 @@ class Losses:
         unmapped = all(each is Found.NOTHING for each in found.values())
         self._lose(module, state, over, MODULE_GONE if unmapped else _REPLACED)
 
-    def _lose(self, module: Module, state: FunctionState, over: Sequence[LiveSplice], why: str) -> None:
+    def _lose(self, module: Module, state: FunctionState, over: Sequence[EmittedSplice], why: str) -> None:
         """Forget a function's splices; those that are ``over`` need not be listed any more."""
         self._splices += over
         self._lost += len(state.splices)
@@ -167,9 +168,7 @@ class Losses:
         if self.evicted:
             raise removed(pid)
 
-    def clear_records(self) -> None:
+    def clear_records(self, records: SpliceRecords) -> None:
         """Have the journals list no more what is gone. Precondition: they are there, and nobody removes them now."""
-        journals = {id(splice.journal): splice.journal for splice in self._splices}
-        for journal in filter(None, journals.values()):
-            journal.clear([splice.record for splice in self._splices if splice.journal is journal])
+        records.clear(self._splices)
         self._splices = []

@@ -10,7 +10,7 @@ from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.apply.recovery.saved_copies import Saved
 from anyprobe.splice.apply.uprobes import without_splice
 from anyprobe.splice.edits import Module, hook_of
-from anyprobe.splice.function_changes import LiveSplice
+from anyprobe.splice.function_changes import EmittedSplice
 from anyprobe.splice.plan.splices import Strategy
 from anyprobe.splice.regions.banks import Hook
 from anyprobe.target.system.procfs import Mapping
@@ -23,7 +23,7 @@ TRAPPED = (
 STALE = "the program has changed instructions that run as copies, or bytes that the probe's jump depends on"
 WRITABLE = "the program has made its text writable"
 
-Pages = dict[int, list[LiveSplice]]
+Pages = dict[int, list[EmittedSplice]]
 """Splices by the addresses of their pages."""
 
 
@@ -38,12 +38,12 @@ class TextWatch:
         """The pages as they were when their splices were compared."""
         self.saved: dict[int, Saved] = {}
         """Where the program may have saved a splice's bytes as the original ones: it has written others over them."""
-        self._disarmed: dict[LiveSplice, list[Hook]] = {}
-        self._stale: set[LiveSplice] = set()
+        self._disarmed: dict[EmittedSplice, list[Hook]] = {}
+        self._stale: set[EmittedSplice] = set()
         self._pages: WeakKeyDictionary[Module, tuple[int, Pages]] = WeakKeyDictionary()
         """The splices of each module by page, and after how many changes of the module they were grouped so."""
 
-    def look(self, modules: Iterable[Module], memory: Memory) -> list[tuple[LiveSplice, str]]:
+    def look(self, modules: Iterable[Module], memory: Memory) -> list[tuple[EmittedSplice, str]]:
         """Return the splices that were overwritten since the last look, and by what.
 
         Their hooks are armed no more until the splice's bytes are there again. Those that are ``STALE`` are there, and
@@ -52,19 +52,19 @@ class TextWatch:
         pages = (page for module in modules for page in self._by_page(module).items())
         return [found for address, splices in pages for found in self._changed(address, splices, memory)]
 
-    def in_writable(self, modules: Iterable[Module], mappings: Sequence[Mapping]) -> list[tuple[LiveSplice, str]]:
+    def in_writable(self, modules: Iterable[Module], mappings: Sequence[Mapping]) -> list[tuple[EmittedSplice, str]]:
         """Return the splices that lie in text which the program can write to, as the memory map has it since now."""
         found = [splice for module in modules if module.note_writable(mappings) for splice in module.in_writable_text()]
         self._stale.update(found)
         return [(splice, WRITABLE) for splice in found]
 
-    def leaving(self, modules: Iterable[Module]) -> list[LiveSplice]:
+    def leaving(self, modules: Iterable[Module]) -> list[EmittedSplice]:
         """Return the splices that are there and have to be taken out; what fails is tried again at the next look."""
         if self._stale:
             self._stale.intersection_update(splice for module in modules for splice in module.splices())
         return list(self._stale)
 
-    def begin(self, splices: Iterable[LiveSplice], memory: Memory) -> None:
+    def begin(self, splices: Iterable[EmittedSplice], memory: Memory) -> None:
         """Take note of the pages of splices that have just come or gone: what changes there from now on is not ours."""
         for page in {page for splice in splices for page in _pages(splice)}:
             self._compared.pop(page, None)
@@ -91,7 +91,9 @@ class TextWatch:
             self._pages[module] = module.changes, pages
         return pages
 
-    def _changed(self, address: int, splices: list[LiveSplice], memory: Memory) -> Iterator[tuple[LiveSplice, str]]:
+    def _changed(
+        self, address: int, splices: list[EmittedSplice], memory: Memory
+    ) -> Iterator[tuple[EmittedSplice, str]]:
         try:
             content = memory.read(address, PAGE)
         except MemoryFault:  # the module was unmapped: that is found by the memory map
@@ -113,7 +115,7 @@ class TextWatch:
             elif splice not in self._disarmed:
                 yield splice, self._disarm(splice, now)
 
-    def _disarm(self, splice: LiveSplice, now: bytes) -> str:
+    def _disarm(self, splice: EmittedSplice, now: bytes) -> str:
         """Take note that a splice was overwritten; return by what."""
         trapped = without_splice(now, splice.old, splice.new) is not None
         why = RESTORED if now == splice.old else TRAPPED if trapped else OVERWRITTEN
@@ -127,26 +129,26 @@ class TextWatch:
         self._disarmed[splice] = hooks
         return why
 
-    def _rearm(self, splice: LiveSplice) -> None:
+    def _rearm(self, splice: EmittedSplice) -> None:
         """Take note that a splice's bytes are back, whoever wrote them."""
         for hook in self._disarmed.pop(splice, ()):
             if hook.splice is None:
                 hook.splice, hook.refusal = splice, None
 
 
-def _pages(splice: LiveSplice) -> set[int]:
+def _pages(splice: EmittedSplice) -> set[int]:
     """Return the addresses of the pages that a splice has to do with."""
     first, last = page_floor(splice.address), page_floor(_needed(splice)[1] - 1)
     return {first} if first == last else {first, last}
 
 
-def _needed(splice: LiveSplice) -> tuple[int, int]:
+def _needed(splice: EmittedSplice) -> tuple[int, int]:
     """Return the range of the bytes that are displaced, or that a splice depends on."""
     low, high = splice.displaced
     return low, max(high, splice.address + len(splice.new) + len(splice.borrowed))
 
 
-def _differ(splice: LiveSplice, page: int, before: bytes, now: bytes) -> bool:
+def _differ(splice: EmittedSplice, page: int, before: bytes, now: bytes) -> bool:
     """Return whether other bytes than the written ones have changed that a splice needs, as far as a page has them."""
     low, high = (min(max(each - page, 0), PAGE) for each in _needed(splice))
     start, end = (min(max(each - page, 0), PAGE) for each in (splice.address, splice.address + len(splice.new)))

@@ -7,6 +7,7 @@ a controller killed at any moment releases threads into a program that works.
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
@@ -17,11 +18,12 @@ from anyprobe.core.memory import MemoryFault
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.apply.blocked_syscalls import SYSCALL, is_asleep
 from anyprobe.splice.apply.dead_jumps import destination_of
-from anyprobe.splice.apply.sigreturn_targets import Lingering, WaysBack
+from anyprobe.splice.apply.sigreturn_targets import Lingering, Way, WaysBack
 from anyprobe.splice.apply.text import make_private, write_all_at_rest
 from anyprobe.splice.apply.unsafe_pcs import FAULTS, NOWHERE, Hazards, destination
-from anyprobe.splice.function_changes import FunctionChange, LiveSplice
+from anyprobe.splice.function_changes import EmittedSplice, FunctionChange
 from anyprobe.splice.journal.records import Journal, Record, RecordKind, marked
+from anyprobe.splice.regions.splice_records import SpliceRecords
 from anyprobe.target.base import Quiescence
 
 if TYPE_CHECKING:
@@ -52,7 +54,7 @@ class TrapTable(Protocol[_AnyStop_contra]):
         ...
 
     def publish(self, changes: Sequence[FunctionChange]) -> None:
-        """Make the sites of all changes that are not refused known. Precondition: all is stopped."""
+        """Make the sites of changes known. Precondition: all is stopped."""
         ...
 
     def withdraw(self) -> None:
@@ -80,23 +82,33 @@ class Transaction(Generic[_Stop]):
         target: "Target",
         changes: Sequence[FunctionChange],
         journal: Journal | None,
+        records: SpliceRecords,
         saved_pcs: SavedPcs[_Stop],
         traps: TrapTable[_Stop] | None = None,
         lingering: Lingering | None = None,
     ) -> None:
-        """Prepare; changes whose bytes are not what they should be get their refusal here.
+        """Prepare; changes whose bytes are not what they should be are refused here.
 
-        ``lingering``: given where the program's signal handlers bring threads in patches back to the sites.
+        Args:
+            target: What is changed.
+            changes: The changes.
+            journal: What is to list the splices that are added, where there are any.
+            records: Where it is noted which record lists which splice.
+            saved_pcs: Finds where threads will come back to.
+            traps: Given where traps are among the changes.
+            lingering: Given where the program's signal handlers bring threads in patches back to the sites.
+
         """
-        self._target, self._changes, self._journal = target, changes, journal
+        self._target, self._changes, self._journal, self._records = target, changes, journal, records
         self._saved_pcs, self._traps = saved_pcs, traps
         self._pages: dict[int, _Page] = {}
+        self._refused: dict[FunctionChange, Refusal] = {}
         self.done = False
         """Whether the changes are in place."""
         for change in changes:
             self._read(change)
-        for change in changes:
-            change.refusal = change.refusal or self._apply(change)
+        for change in self.remaining:
+            self._lay_out(change)
         self._check_borrowed()
         self._make_private()
         self._write_journal()
@@ -108,8 +120,7 @@ class Transaction(Generic[_Stop]):
         self._interiors = sorted(
             (
                 (*splice.interior, change)
-                for change in changes
-                if change.refusal is None
+                for change in self.remaining
                 for splice in change.added
                 if splice.interior is not None
             ),
@@ -123,7 +134,21 @@ class Transaction(Generic[_Stop]):
         }
         """The jumps in dead bytes that go: who stands at one has left its site and must still come to the patch."""
         self._lows = [low for low, _, _ in self._interiors]
-        self.ways_back = WaysBack(() if lingering is None else lingering.with_removed(changes), self._interiors)
+        self._ways_back = WaysBack(() if lingering is None else lingering.with_removed(changes), self._interiors)
+
+    @property
+    def remaining(self) -> list[FunctionChange]:
+        """The changes that are not refused: those that are made, once it is ``done``."""
+        return [change for change in self._changes if change not in self._refused]
+
+    def refusal_of(self, change: FunctionChange) -> Refusal | None:
+        """Return why a change is left out."""
+        return self._refused.get(change)
+
+    @property
+    def left_ways(self) -> AbstractSet[Way]:
+        """The ways back on which no thread was when the changes were made: none leads there any more."""
+        return self._ways_back.empty(self._refused)
 
     def _read(self, change: FunctionChange) -> None:
         known = self._pages
@@ -134,7 +159,7 @@ class Transaction(Generic[_Stop]):
             first, last = start & -PAGE, (end - 1) & -PAGE
             if (first in known or self._read_page(first)) and (last in known or self._read_page(last)):
                 continue
-            change.refusal = Refusal(Reason.GONE, start, "the module is no longer mapped")
+            self._refused[change] = Refusal(Reason.GONE, start, "the module is no longer mapped")
             return
 
     def _read_page(self, page: int) -> bool:
@@ -152,8 +177,7 @@ class Transaction(Generic[_Stop]):
         """Have the kernel copy the pages that will be written, by one byte each, while the program runs."""
         wanted = {
             page_floor(address)
-            for change in self._changes
-            if change.refusal is None
+            for change in self.remaining
             for splice in change.added  # where splices are removed, the pages have been written to before
             for address in (splice.address, splice.address + len(splice.old) - 1)
         }
@@ -162,7 +186,7 @@ class Transaction(Generic[_Stop]):
 
     def refuse(self, change: FunctionChange, refusal: Refusal) -> None:
         """Leave a change out; only before ``run`` or in it."""
-        if change.refusal is None:
+        if change not in self._refused:
             self._unapply(change, refusal)
 
     def rehearse(self) -> None:
@@ -186,7 +210,7 @@ class Transaction(Generic[_Stop]):
             pc = thread.registers.rip
             if self._hazards.at(pc) is not None and thread.awaits_trap():
                 return Refusal(Reason.TRAP_UNSAFE, pc, f"thread {thread.tid} has just met a trap before {pc:#x}")
-        taken = self.ways_back.taken(self._target.mem, stop, self._hazards.leaving)
+        taken = self._ways_back.taken(self._target.mem, stop, self._hazards.leaving)
         return next((why for _, why in taken), None)
 
     def bytes_at(self, address: int, size: int) -> tuple[bytes, bytes]:
@@ -204,16 +228,18 @@ class Transaction(Generic[_Stop]):
         moves = self._check_threads(stop.threads)
         self._check_waiting_parents(stop)
         self._check_stacks(stop)
-        for change, why in self.ways_back.taken(self._target.mem, stop, self._hazards.leaving):
+        for change, why in self._ways_back.taken(self._target.mem, stop, self._hazards.leaving):
             self.refuse(change, why)
-        moved = [(thread, thread.registers.rip, target) for thread, change, target in moves if change.refusal is None]
+        moved = [
+            (thread, thread.registers.rip, target) for thread, change, target in moves if change not in self._refused
+        ]
         # before the heads change: a thread let go by our death must not meet them inside
         for thread, _, target in moved:
             thread.registers.rip = target
             thread.store_registers()
         try:
             if self._traps is not None:
-                self._traps.publish(self._changes)
+                self._traps.publish(self.remaining)
             self._write_pages()
         except BaseException:
             if self._traps is not None:
@@ -227,18 +253,20 @@ class Transaction(Generic[_Stop]):
     def forget(self) -> None:
         """After a stop that failed, all writes undone: clear the journal of what was intended, if it still can be."""
         for change in self._changes:
-            change.refusal = change.refusal or Refusal(Reason.THREAD_IN_SYSCALL, change.address, "the stop failed")
+            self._refused.setdefault(change, Refusal(Reason.THREAD_IN_SYSCALL, change.address, "the stop failed"))
         with suppress(TargetError, MemoryFault):
             self.finish()
 
     def finish(self) -> None:
         """After the stop: clear the journal of what is no longer (or did not get) in place."""
-        listed: dict[Journal, list[int]] = {}
-        for splice in [splice for change in self._changes for splice in change.outlived]:
-            if splice.journal is not None:
-                listed.setdefault(splice.journal, []).append(splice.record)
-        for journal, records in listed.items():
-            journal.clear(records)
+        self._records.clear(splice for change in self._changes for splice in self._outlived(change))
+
+    def _outlived(self, change: FunctionChange) -> tuple[EmittedSplice, ...]:
+        """Return the splices of a change that the journal need not list any more."""
+        why = self._refused.get(change)
+        if why is not None and why.reason is Reason.GONE:  # then its splices are no more either
+            return change.removed + change.added
+        return change.removed if why is None else change.added
 
     def _runs(self) -> list[tuple[int, int]]:
         """Return (first page, number of pages) of adjacent pages."""
@@ -266,10 +294,15 @@ class Transaction(Generic[_Stop]):
             return
         for page in self._pages.values():
             page.after = bytearray(page.before)
-        for change in self._changes:
-            if change.refusal is None:
-                change.refusal = self._apply(change)
+        for change in self.remaining:
+            self._lay_out(change)
         self._check_borrowed()
+
+    def _lay_out(self, change: FunctionChange) -> None:
+        """Lay a change out in the pages, or leave it out."""
+        refusal = self._apply(change)
+        if refusal is not None:
+            self._refused[change] = refusal
 
     def _apply(self, change: FunctionChange) -> Refusal | None:
         """Lay the change out in the pages, or say which bytes are not what they should be."""
@@ -289,7 +322,7 @@ class Transaction(Generic[_Stop]):
             self._put(splice.address, splice.new)
         return None
 
-    def _as_planned(self, splice: LiveSplice) -> bool:
+    def _as_planned(self, splice: EmittedSplice) -> bool:
         """Return whether the bytes to be written are the file's, and the rest of those instructions too."""
         if self._get(splice.address, len(splice.old)) != splice.old:
             return False
@@ -297,8 +330,8 @@ class Transaction(Generic[_Stop]):
 
     def _check_borrowed(self) -> None:
         """Leave out puns whose borrowed bytes are not what the file says: they would jump astray."""
-        for change in self._changes:
-            for splice in change.added if change.refusal is None else ():
+        for change in self.remaining:
+            for splice in change.added:
                 at = splice.address + len(splice.old)
                 if splice.borrowed and self._get(at, len(splice.borrowed)) != splice.borrowed:
                     detail = "somebody changed bytes that the punned jump would depend on"
@@ -306,7 +339,7 @@ class Transaction(Generic[_Stop]):
                     break
 
     def _unapply(self, change: FunctionChange, refusal: Refusal) -> None:
-        change.refusal = refusal
+        self._refused[change] = refusal
         self._revert(change)
 
     def _revert(self, change: FunctionChange) -> None:
@@ -340,8 +373,8 @@ class Transaction(Generic[_Stop]):
         refusal = None if self._traps is None else self._traps.check(stop, self._changes)
         if refusal is None:
             return
-        for change in self._changes:
-            if change.traps and change.refusal is None:
+        for change in self.remaining:
+            if change.traps:
                 self._unapply(change, refusal)
 
     def _check_threads(self, threads: Iterable["StoppedThread"]) -> list[tuple["StoppedThread", FunctionChange, int]]:
@@ -367,7 +400,7 @@ class Transaction(Generic[_Stop]):
         """Return where in a patch a thread must go, if it must; leave the change out if it is in the way."""
         pc = thread.registers.rip
         faulted = not asleep and thread.awaits(*FAULTS)
-        target = None if change.refusal is not None else destination(change, pc, asleep=asleep, faulted=faulted)
+        target = None if change in self._refused else destination(change, pc, asleep=asleep, faulted=faulted)
         if target != NOWHERE:
             return target
         where = "is inside the system call before" if asleep else "is at no instruction of the function at"
@@ -386,7 +419,7 @@ class Transaction(Generic[_Stop]):
         """Leave out changes that a parent waiting in vfork will come back into: it cannot be moved."""
         for parent in stop.waiting:
             change = self._hazards.at(parent.pc)
-            if change is not None and change.refusal is None and destination(change, parent.pc) is not None:
+            if change is not None and change not in self._refused and destination(change, parent.pc) is not None:
                 detail = f"thread {parent.tid} waits here for a vfork child"
                 self._unapply(change, Refusal(Reason.THREAD_IN_SYSCALL, parent.pc, detail))
 
@@ -403,12 +436,12 @@ class Transaction(Generic[_Stop]):
                     self._refuse_return(tid, self._interiors[index][2], self._interiors[index][0])
 
     def _refuse_return(self, tid: int, change: FunctionChange, where: int) -> None:
-        if change.refusal is None:
+        if change not in self._refused:
             detail = f"a signal handler of thread {tid} will return into the bytes to overwrite"
             self._unapply(change, Refusal(Reason.SIGNAL_CONTEXT_IN_JTPR, where, detail))
 
     def _write_journal(self) -> None:
-        added = [splice for change in self._changes if change.refusal is None for splice in change.added]
+        added = [splice for change in self.remaining for splice in change.added]
         if not added:
             return
         assert self._journal is not None
@@ -418,8 +451,7 @@ class Transaction(Generic[_Stop]):
             patch = splice.patch.address if splice.patch is not None else 0
             extra = marked(patch, internal=splice.planned.internal, at_handler=splice in at_handlers)
             records.append(Record(RecordKind.SPLICE, splice.address, len(splice.old), extra, splice.old, splice.new))
-        for splice, index in zip(added, self._journal.add(records), strict=True):
-            splice.journal, splice.record = self._journal, index
+        self._records.add(self._journal, added, records)
 
     def _write_pages(self) -> None:
         """Write the changed pages, adjacent ones with one call: the kernel copies page by page."""
@@ -434,7 +466,7 @@ class Transaction(Generic[_Stop]):
         return start + low, before, b"".join(page.after for page in pages)[low:high]
 
 
-def _extent(splice: LiveSplice) -> tuple[int, int]:
+def _extent(splice: EmittedSplice) -> tuple[int, int]:
     """Return the range of all bytes that have to be as planned before a splice is written."""
     start, end = splice.address, splice.address + len(splice.old) + len(splice.borrowed)
     if splice.whole:

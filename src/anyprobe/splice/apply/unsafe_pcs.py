@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from anyprobe.splice.apply.blocked_syscalls import SYSCALL, Sleepers, behind_copy
 
 if TYPE_CHECKING:
-    from anyprobe.splice.function_changes import FunctionChange, LiveSplice
+    from anyprobe.splice.function_changes import EmittedSplice, FunctionChange
 
 NOWHERE = -1
 FAULTS = (signal.SIGILL, signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV)
@@ -75,7 +75,7 @@ def destination(change: "FunctionChange", pc: int, *, asleep: bool = False, faul
     return None
 
 
-def _is_repeated(splice: "LiveSplice", pc: int) -> bool:
+def _is_repeated(splice: "EmittedSplice", pc: int) -> bool:
     at = [insn for insn in splice.planned.insns if insn.address + splice.bias == pc]
     if not at:
         return False

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from anyprobe.core.memory import MemoryFault
 from anyprobe.splice.apply.text import write_around_breakpoint
 from anyprobe.splice.edits import Module
-from anyprobe.splice.function_changes import LiveSplice
+from anyprobe.splice.function_changes import EmittedSplice
 from anyprobe.target.base import ProcessFacts, TextMemory
 from anyprobe.target.system.procfs import Mapping
 
@@ -45,7 +45,7 @@ def without_splice(now: bytes, old: bytes, new: bytes) -> bytes | None:
     return old[:at] + now[at : at + 1] + old[at + 1 :]
 
 
-def see_to(process: ProcessFacts, modules: Iterable[Module], splice: LiveSplice) -> str:
+def see_to(process: ProcessFacts, modules: Iterable[Module], splice: EmittedSplice) -> str:
     """Take a splice out on which a breakpoint has been set; return what is to be said of it.
 
     A debugger writes back what it has found there: while one is attached, all is left to it.
@@ -56,7 +56,7 @@ def see_to(process: ProcessFacts, modules: Iterable[Module], splice: LiveSplice)
     return "the program's own instructions are there again"
 
 
-def _meets(other: LiveSplice, splice: LiveSplice) -> bool:
+def _meets(other: EmittedSplice, splice: EmittedSplice) -> bool:
     """Return whether a splice's own instructions cannot run in its place because of another one, or the other not then.
 
     Displaced instructions may hold springboards of others, and their bytes the displacement of a jump in front.
@@ -72,7 +72,7 @@ def has_breakpoint_only(now: bytes, old: bytes) -> bool:
     return at is not None and now[at] == BREAKPOINT
 
 
-def take_out(splice: LiveSplice, others: Iterable[LiveSplice], memory: TextMemory) -> bool:
+def take_out(splice: EmittedSplice, others: Iterable[EmittedSplice], memory: TextMemory) -> bool:
     """Give a splice's bytes back to the program, but for the one that a uprobe has changed; return whether that was so.
 
     ``others`` are the splices of the module: where one of them shares the bytes, or has written to instructions that

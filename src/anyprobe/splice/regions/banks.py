@@ -10,7 +10,7 @@ from anyprobe.splice.regions.code_region import NearBank, SlotBank
 
 if TYPE_CHECKING:
     from anyprobe.splice.codegen.handlers.facts import HandlerFacts
-    from anyprobe.splice.function_changes import LiveSplice
+    from anyprobe.splice.function_changes import EmittedSplice
 
 TIMING = frozenset({ActionKind.ENTER, ActionKind.LEAVE, ActionKind.LEAVE_TAIL, ActionKind.ENTER_RETURN})
 SLOT_ONLY = TIMING | REPLACING | {ActionKind.HANDLER, ActionKind.FAULT}
@@ -39,7 +39,7 @@ class Hook:
     bank: SlotBank | NearBank | None = None
     offset: int = 0
     refusal: Refusal | None = None
-    splice: "LiveSplice | None" = None
+    splice: "EmittedSplice | None" = None
     strategy: str = ""
     """The strategy by which it was armed last."""
     arming: str = ""

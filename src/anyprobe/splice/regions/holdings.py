@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from anyprobe.splice.journal.records import Journal, Owner
 from anyprobe.splice.memory.arena import Arena
+from anyprobe.splice.regions.splice_records import SpliceRecords
 
 if TYPE_CHECKING:
     from anyprobe.splice.regions.code_region import Neighbourhood, SlotBank
@@ -20,6 +21,8 @@ class Holdings:
         """Splices are journalled in the last one, if it has room."""
         self.neighbourhoods: list[Neighbourhood] = []
         self.banks: list[SlotBank] = []
+        self.records = SpliceRecords()
+        """What the journals say of splices."""
 
     def add(self, arena: Arena) -> None:
         """Take note of an arena whose journal is to list splices."""

@@ -19,7 +19,7 @@ from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.splice.codegen.patch import ActionKind
 from anyprobe.splice.edits import Edit, FunctionState, Module, hook_of
-from anyprobe.splice.function_changes import LiveSplice
+from anyprobe.splice.function_changes import EmittedSplice
 from anyprobe.splice.plan.splices import Strategy, Want, WantKind
 from anyprobe.splice.plan.springboards import Springboards
 from anyprobe.splice.regions.banks import Hook
@@ -273,7 +273,7 @@ class SignalView:
         if not self._homes or not self._index:
             states = [state for module in self._modules for state in module.functions.values()]
             splices += [splice for state in states for splice in state.splices]
-        looped, left_out = _looped(splices), set[LiveSplice]()
+        looped, left_out = _looped(splices), set[EmittedSplice]()
         for home in self._holdings.neighbourhoods:
             described = self._described(home)
             here = [s for s in splices if s.patch is not None and s.patch.address in described.table.code]
@@ -341,7 +341,7 @@ class _Described:
         self._known: dict[Hashable, int] = {}
         """Where the positions are of patches that differ in nothing but what they count and where they lie."""
 
-    def add(self, splices: Sequence[LiveSplice], looped: frozenset[int]) -> set[LiveSplice]:
+    def add(self, splices: Sequence[EmittedSplice], looped: frozenset[int]) -> set[EmittedSplice]:
         """Describe patches, and routines that were emitted since; return those for which there is no room."""
         from anyprobe.splice.codegen.fragments import is_described
         from anyprobe.splice.translate.patches import Bearings
@@ -349,7 +349,7 @@ class _Described:
         self.table.expect(len(splices) + len(self._home.blobs) - self._blobs)
         entries = list(self._routine_entries())
         bearings = Bearings(self._routines, self._banks, self.table.code)
-        left_out = set[LiveSplice]()
+        left_out = set[EmittedSplice]()
         for splice in splices:
             assert splice.patch is not None
             if not is_described(splice.patch):
@@ -385,7 +385,7 @@ class _Described:
             yield blob.address, self.table.positions(found), blob.address
         self._blobs = len(home.blobs)
 
-    def _positions_of(self, splice: LiveSplice, bearings: "Bearings", looped: frozenset[int]) -> int:
+    def _positions_of(self, splice: EmittedSplice, bearings: "Bearings", looped: frozenset[int]) -> int:
         from anyprobe.splice.codegen.fault_exit import with_landings
         from anyprobe.splice.codegen.fronts import form_of
 
@@ -412,7 +412,7 @@ class _Described:
         return 0 if shared is None else self.table.positions(own, shared)
 
 
-def _looped(splices: Iterable[LiveSplice]) -> frozenset[int]:
+def _looped(splices: Iterable[EmittedSplice]) -> frozenset[int]:
     """Return the sites of entries that branches in the function go behind."""
     targets: set[int] = set()
     for splice in splices:

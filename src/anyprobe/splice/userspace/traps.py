@@ -31,7 +31,7 @@ from anyprobe.splice.userspace.signal_actions import (
 )
 
 if TYPE_CHECKING:
-    from anyprobe.splice.function_changes import FunctionChange, LiveSplice
+    from anyprobe.splice.function_changes import EmittedSplice, FunctionChange
     from anyprobe.splice.userspace.trap_handler import SignalAction, TrapHandler
     from anyprobe.target.base import ProcessQuiescence, SystemCalls
 
@@ -51,7 +51,7 @@ _CALM_PATIENCE = 0.02
 vfork children to be gone; before each further one so much more, as a busy machine may leave them no processor."""
 
 
-def _trap_splices(change: "FunctionChange") -> "list[LiveSplice]":
+def _trap_splices(change: "FunctionChange") -> "list[EmittedSplice]":
     return [s for s in change.added if s.planned.strategy is Strategy.TRAP and not s.is_springboard]
 
 
@@ -186,14 +186,8 @@ class Traps:
             self._wait_for_calm((number + 1) * _CALM_PATIENCE)
 
     def publish(self, changes: "Sequence[FunctionChange]") -> None:
-        """Make the sites of all changes that are not refused known to the handler. Precondition: all is stopped."""
-        added = {
-            splice.address: _entry(splice)
-            for change in changes
-            if change.refusal is None
-            for splice in _trap_splices(change)
-        }
-        self.publish_entries(added)
+        """Make the sites of changes known to the handler. Precondition: all is stopped."""
+        self.publish_entries({each.address: _entry(each) for change in changes for each in _trap_splices(change)})
 
     def publish_entries(self, added: Mapping[int, int]) -> None:
         """Make sites known to the handler, by address with what the table says of them; it may run meanwhile."""
@@ -288,7 +282,7 @@ class Traps:
         return arena, next(piece for piece in arena.pieces if piece.address == place)
 
 
-def _entry(splice: "LiveSplice") -> int:
+def _entry(splice: "EmittedSplice") -> int:
     """Return what the table says of a site: the patch's address and the flag."""
     from anyprobe.splice.userspace.trap_handler import AMBIGUOUS
 

@@ -6,6 +6,7 @@ import pytest
 
 from anyprobe.core.memory import MemoryFault
 from anyprobe.splice.apply.sigreturn_targets import Lingering, WaysBack
+from anyprobe.splice.function_changes import FunctionChange
 from anyprobe.splice.journal.memfds import MEMFD_PATH
 
 BIAS, SITE, PATCH, ROUTINE, STACK = 0x400000, 0x1027, 0x700000, 0x700800, 0x10000
@@ -40,7 +41,7 @@ class Memory:
 
 
 def removing(*removed):
-    return SimpleNamespace(address=BIAS + 0x1000, removed=removed, added=[], refusal=None)
+    return FunctionChange(BIAS + 0x1000, removed)
 
 
 def ways_back(lingering, change):
@@ -94,17 +95,14 @@ def test_who_is_in_a_patch_that_an_earlier_change_took_out_is_waited_for():
     for pc in (PATCH + 63, SPRINGBOARD, BOARD):
         ways = ways_back(lingering, nothing)
         assert taken(ways, pc) == TAKEN
-        nothing.refusal = "somebody is there"
-        lingering.note([nothing], ways.empty)
-        nothing.refusal = None
+        lingering.note([], ways.empty({nothing}))  # refused: somebody is there
     ways = ways_back(lingering, nothing)
     assert taken(ways, PATCH + 64) == []
-    lingering.note([nothing], ways.empty)
+    lingering.note([nothing], ways.empty(()))
     assert taken(ways_back(lingering, nothing), PATCH) == []
 
 
 def test_what_a_refused_change_did_not_take_out_is_no_way_back():
     lingering, refused = Lingering(), removing(splice_at(SITE))
-    refused.refusal = "not now"
-    lingering.note([refused], set())
+    lingering.note([], ways_back(lingering, refused).empty({refused}))
     assert taken(ways_back(lingering, removing()), PATCH) == []

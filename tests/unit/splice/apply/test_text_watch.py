@@ -8,7 +8,7 @@ from anyprobe.core.address import PAGE
 from anyprobe.splice.apply.text_watch import OVERWRITTEN, STALE, TextWatch
 from anyprobe.splice.codegen.patch import ActionKind
 from anyprobe.splice.edits import FunctionState, Module
-from anyprobe.splice.function_changes import LiveSplice
+from anyprobe.splice.function_changes import EmittedSplice
 from anyprobe.splice.plan.splices import Strategy, Want, WantKind
 from anyprobe.splice.regions.banks import Hook
 
@@ -42,7 +42,7 @@ def armed(module, memory, address, *, strategy=Strategy.JUMP, springboard=False)
     want = Want(address, WantKind.ENTRY, tag=hook)
     insns = (SimpleNamespace(address=address, end=address + len(OLD)),)
     planned = SimpleNamespace(strategy=strategy, wants=[want], insns=insns, end=insns[0].end)
-    hook.splice = splice = LiveSplice(planned, 0, address, OLD, NEW, None, is_springboard=springboard)
+    hook.splice = splice = EmittedSplice(planned, 0, address, OLD, NEW, None, is_springboard=springboard)
     memory.write(address, NEW)
     state = module.functions[address] = FunctionState(SimpleNamespace(start=address))
     module.settle(state, [want], [splice])

@@ -2,6 +2,7 @@
 
 import signal
 import struct
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -12,9 +13,10 @@ from anyprobe.isa.decode import decode_range
 from anyprobe.splice.apply.saved_pcs import FramesOnStacks
 from anyprobe.splice.apply.transaction import Transaction
 from anyprobe.splice.codegen.patch import EmittedPatch
-from anyprobe.splice.function_changes import FunctionChange, LiveSplice
+from anyprobe.splice.function_changes import EmittedSplice, FunctionChange
 from anyprobe.splice.journal.records import AT_HANDLER, INTERNAL, Journal, Owner, RecordKind, read_journal
 from anyprobe.splice.plan.splices import PlannedSplice, Strategy, Want, WantKind
+from anyprobe.splice.regions.splice_records import SpliceRecords
 from support.simulated.bare import BareTarget, as_target
 
 LINK, BIAS = 0x1000, 0x3FF000
@@ -31,6 +33,7 @@ class Target:
 
     def __init__(self, memory):
         self.mem, self.threads, self.fail_at, self.parks = memory, [], None, False
+        self.records, self.refused = SpliceRecords(), {}
         self.write = memory.write
         for address in (FIRST, SECOND):
             self.write(address, CODE)
@@ -57,8 +60,9 @@ class Target:
         return self.threads[-1]
 
     def run(self, *changes):
-        transaction = Transaction(self, changes, self.journal, FramesOnStacks(self))
+        transaction = Transaction(self, changes, self.journal, self.records, FramesOnStacks(self))
         transaction.run(SimpleNamespace(process=self, threads=self.threads, waiting=(), mappings=self.mappings()))
+        self.refused = {change: transaction.refusal_of(change) for change in changes}
         transaction.finish()
 
     def recorded(self):
@@ -70,22 +74,23 @@ def target(plain_memory):
     return Target(plain_memory(TEXT, 0x10000))
 
 
-def splice_at(address, *, patch=0x500000, count=3, code=CODE, old=CODE[:5], new=NEW):
+def splice_at(address, *, patch=0x500000, count=3, code=CODE, old=CODE[:5], new=NEW, emitted=None, whole=b""):
     insns = tuple(decode_range(code, address - BIAS)[:count])
     planned = PlannedSplice(Strategy.JUMP, address - BIAS, insns, [], 5, address - BIAS)
     starts = tuple((insn.address + BIAS, patch + 0x20 * number) for number, insn in enumerate(insns))
     copies = tuple((old_place, start + 0x10) for old_place, start in starts)
-    return LiveSplice(planned, BIAS, address, old, new, EmittedPatch(patch, bytes(0x80), starts, copies, patch))
+    emitted = emitted or EmittedPatch(patch, bytes(0x80), starts, copies, patch)
+    return EmittedSplice(planned, BIAS, address, old, new, emitted, whole=whole)
 
 
 def adding(address, **facts):
-    return FunctionChange(address, added=[splice_at(address, **facts)])
+    return FunctionChange(address, added=(splice_at(address, **facts),))
 
 
 def test_bytes_are_written_and_listed(target):
     change = adding(FIRST)
     target.run(change)
-    assert change.refusal is None
+    assert target.refused[change] is None
     assert target.read(FIRST, 6) == NEW + CODE[5:]
     ((_, record),) = read_journal(target.mem, JOURNAL, 0x1000).records
     assert record.kind is RecordKind.SPLICE
@@ -94,7 +99,7 @@ def test_bytes_are_written_and_listed(target):
 
 def test_the_journal_tells_what_is_at_signal_handlers(target):
     """With all that is in the same function: it may lean on that."""
-    change = FunctionChange(FIRST, added=[splice_at(FIRST), splice_at(SECOND)])
+    change = FunctionChange(FIRST, added=(splice_at(FIRST), splice_at(SECOND)))
     change.added[0].planned.wants.append(Want(FIRST - BIAS, WantKind.ENTRY, first=True, internal=True))
     target.run(change)
     records = [record for _, record in read_journal(target.mem, JOURNAL, 0x1000).records]
@@ -109,7 +114,7 @@ def test_a_patch_may_begin_anywhere(target):
 
 
 def test_the_journal_lists_a_splice_before_its_bytes_change(target):
-    transaction = Transaction(target, [adding(FIRST)], target.journal, FramesOnStacks(target))
+    transaction = Transaction(target, [adding(FIRST)], target.journal, target.records, FramesOnStacks(target))
     assert target.recorded() == {FIRST}
     assert target.read(FIRST, 5) == CODE[:5]
     transaction.run(SimpleNamespace(process=target, threads=[], waiting=(), mappings=[]))
@@ -127,11 +132,10 @@ def test_what_is_taken_out_leaves_memory_and_journal_as_they_were(target):
 
 def test_bytes_behind_the_written_ones_count_too(target):
     """Of a displaced instruction only some bytes are written; the copy was made from all of them."""
-    change = adding(FIRST)
-    change.added[0].whole, change.added[0].whole_at = CODE, FIRST
+    change = adding(FIRST, whole=CODE)
     target.write(FIRST + 5, b"\xcc")  # behind the five bytes of the jump
     target.run(change)
-    assert change.refusal.reason is Reason.FOREIGN_BYTES
+    assert target.refused[change].reason is Reason.FOREIGN_BYTES
     assert target.read(FIRST, 5) == CODE[:5]
 
 
@@ -141,7 +145,7 @@ def test_a_module_loaded_anew_has_nothing_to_take_out(target):
     target.write(FIRST, CODE)
     removal = FunctionChange(FIRST, removed=change.added)
     target.run(removal)
-    assert removal.refusal is None
+    assert target.refused[removal] is None
     assert target.read(FIRST, 6) == CODE
     assert target.recorded() == set()
 
@@ -151,7 +155,7 @@ def test_what_is_refused_in_the_stop_puts_back_what_was_found(target):
     target.run(change)
     target.write(FIRST, CODE)
     removal = FunctionChange(FIRST, removed=change.added)
-    transaction = Transaction(target, [removal, adding(SECOND)], target.journal, FramesOnStacks(target))
+    transaction = Transaction(target, [removal, adding(SECOND)], target.journal, target.records, FramesOnStacks(target))
     transaction.refuse(removal, Refusal(Reason.GONE, FIRST, "gone"))
     transaction.run(SimpleNamespace(process=target, threads=[], waiting=(), mappings=[]))
     transaction.finish()
@@ -168,17 +172,16 @@ def test_text_that_is_there_and_cannot_be_read_is_not_taken_for_gone(target):
         target.run(change)
     target.mappings = list
     target.run(change)
-    assert change.refusal.reason is Reason.GONE
+    assert target.refused[change].reason is Reason.GONE
     target.mem.content = content
 
 
 def test_foreign_bytes_refuse_the_whole_function_and_no_other(target):
-    change, other = adding(FIRST), adding(SECOND)
-    second = splice_at(FIRST + 0x20)  # never was that code
-    change.added.append(second)
+    never_that_code = splice_at(FIRST + 0x20)
+    change, other = FunctionChange(FIRST, added=(splice_at(FIRST), never_that_code)), adding(SECOND)
     target.run(change, other)
-    assert change.refusal.reason is Reason.FOREIGN_BYTES
-    assert change.refusal.address == FIRST + 0x20
+    assert target.refused[change].reason is Reason.FOREIGN_BYTES
+    assert target.refused[change].address == FIRST + 0x20
     assert target.read(FIRST, 6) == CODE
     assert target.read(SECOND, 5) == NEW
     assert target.recorded() == {SECOND}
@@ -186,12 +189,12 @@ def test_foreign_bytes_refuse_the_whole_function_and_no_other(target):
 
 def test_bytes_that_change_between_preparation_and_stop(target):
     change, other = adding(FIRST), adding(SECOND)
-    transaction = Transaction(target, [change, other], target.journal, FramesOnStacks(target))
+    transaction = Transaction(target, [change, other], target.journal, target.records, FramesOnStacks(target))
     target.write(FIRST + 2, b"\xcc")
     target.write(SECOND + 0x40, b"\xcc")
     transaction.run(SimpleNamespace(process=target, threads=[], waiting=(), mappings=[]))
     transaction.finish()
-    assert change.refusal.reason is Reason.FOREIGN_BYTES
+    assert transaction.refusal_of(change).reason is Reason.FOREIGN_BYTES
     assert target.read(FIRST, 6) == CODE[:2] + b"\xcc" + CODE[3:]
     assert target.read(SECOND, 5) == NEW
     assert target.read(SECOND + 0x40, 1) == b"\xcc"
@@ -204,7 +207,7 @@ def test_a_splice_that_somebody_overwrote_is_not_taken_out(target):
     target.write(FIRST, b"\xcc")
     removal = FunctionChange(FIRST, removed=change.added)
     target.run(removal)
-    assert removal.refusal.reason is Reason.FOREIGN_BYTES
+    assert target.refused[removal].reason is Reason.FOREIGN_BYTES
     assert target.read(FIRST, 5) == b"\xcc" + NEW[1:]
     assert target.recorded() == {FIRST}
 
@@ -244,7 +247,7 @@ def test_a_handler_that_skips_what_is_made_to_fault_is_not_led_into_a_jump(targe
     target.thread(SECOND + 0x800)
     change = adding(FIRST, code=code, old=code[:5])
     target.run(change)
-    assert (change.refusal is not None) == refused
+    assert (target.refused[change] is not None) == refused
     assert target.read(FIRST, 5) == (code[:5] if refused else NEW)
 
 
@@ -259,7 +262,7 @@ def test_a_thread_at_no_boundary_refuses(target):
     thread = target.thread(FIRST + 2)
     change = adding(FIRST)
     target.run(change)
-    assert isinstance(change.refusal, Refusal)
+    assert isinstance(target.refused[change], Refusal)
     assert thread.registers.rip == FIRST + 2
     assert target.read(FIRST, 6) == CODE
 
@@ -271,7 +274,7 @@ def test_a_thread_inside_a_system_call_refuses_and_nobody_moves(target):
     moving = target.thread(FIRST + 3)
     waiting = target.thread(FIRST + 2, in_syscall=True)
     target.run(change, other)
-    assert change.refusal.reason is Reason.THREAD_IN_SYSCALL
+    assert target.refused[change].reason is Reason.THREAD_IN_SYSCALL
     assert (moving.registers.rip, waiting.registers.rip) == (FIRST + 3, FIRST + 2)
     assert target.read(FIRST, 6) == code
     assert target.read(SECOND, 5) == NEW
@@ -284,15 +287,13 @@ ASLEEP_IN_COPY = 0x500012
 
 def with_system_call(*, copied=True):
     """Return the change that displaces ``SLEEPING``; the system call is copied to the patch, or rewritten there."""
-    change = adding(FIRST, code=SLEEPING, old=SLEEPING[:5], count=4)
-    (splice,) = change.added
     patch = bytearray(0x80)
     patch[0x10:0x12] = SLEEPING[:2] if copied else b"\x90\x90"
     places = (0x500000, 0x500020, 0x500030, 0x500040)
     starts = tuple((FIRST + offset, place) for offset, place in zip((0, 2, 3, 4), places, strict=True))
     copies = ((FIRST, 0x500010), *starts[1:])
-    splice.patch = EmittedPatch(0x500000, bytes(patch), starts, copies, 0x500000)
-    return change
+    emitted = EmittedPatch(0x500000, bytes(patch), starts, copies, 0x500000)
+    return adding(FIRST, code=SLEEPING, old=SLEEPING[:5], count=4, emitted=emitted)
 
 
 @pytest.mark.parametrize("copied", [True, False])
@@ -301,14 +302,13 @@ def test_a_thread_asleep_goes_on_behind_another_syscall_only(target, copied):
     change, waiting = with_system_call(copied=copied), target.thread(FIRST + 2, in_syscall=True)
     target.run(change)
     assert waiting.registers.rip == (ASLEEP_IN_COPY if copied else FIRST + 2)
-    assert (change.refusal is None) == copied
+    assert (target.refused[change] is None) == copied
 
 
 def test_a_thread_asleep_before_the_next_splice_moves_all_the_same(target):
     """Its pc is where that splice begins, but the kernel would restart the call two bytes before."""
     code = bytes.fromhex("48 31 c0 0f 05 90 c3")  # xor rax, rax; syscall; nop; ret
     target.write(FIRST, code)
-    change = adding(FIRST, code=code, old=code[:5], count=2)
     patch = EmittedPatch(
         0x500000,
         code[:5] + bytes(5),
@@ -316,7 +316,7 @@ def test_a_thread_asleep_before_the_next_splice_moves_all_the_same(target):
         ((FIRST, 0x500000), (FIRST + 3, 0x500003), (FIRST + 5, 0x500005)),
         0x500000,
     )
-    change.added[0].patch = patch
+    change = adding(FIRST, code=code, old=code[:5], count=2, emitted=patch)
     waiting = target.thread(FIRST + 5, in_syscall=True)
     target.run(change)
     assert waiting.registers.rip == 0x500005
@@ -345,11 +345,11 @@ def test_a_signal_handler_that_will_return_into_the_bytes(target, offset, refuse
     target.thread(SECOND + 0x800)
     change, other = adding(FIRST), adding(SECOND)
     target.run(change, other)
-    assert other.refusal is None
-    assert (change.refusal is not None) == refused
+    assert target.refused[other] is None
+    assert (target.refused[change] is not None) == refused
     assert target.read(FIRST, 5) == (CODE[:5] if refused else NEW)
     if refused:
-        assert change.refusal.reason is Reason.SIGNAL_CONTEXT_IN_JTPR
+        assert target.refused[change].reason is Reason.SIGNAL_CONTEXT_IN_JTPR
         assert target.recorded() == {SECOND}
 
 
@@ -366,7 +366,7 @@ def replacing(target):
     change = adding(FIRST)
     target.run(change)
     again = splice_at(FIRST, patch=0x600000, new=b"\xe9\5\6\7\x08")
-    return FunctionChange(FIRST, removed=change.added, added=[again])
+    return FunctionChange(FIRST, removed=change.added, added=(again,))
 
 
 @pytest.mark.parametrize("pc", [0x500000, 0x500025, 0x500030, 0x500050], ids=["head", "actions", "second", "third"])
@@ -374,7 +374,7 @@ def test_a_thread_in_the_old_patch_stays_there_and_counts_once(target, pc):
     change = replacing(target)
     thread = target.thread(pc)
     target.run(change)
-    assert change.refusal is None
+    assert target.refused[change] is None
     assert thread.registers.rip == pc
     assert target.read(FIRST, 5) == b"\xe9\5\6\7\x08"
 
@@ -385,7 +385,9 @@ def test_a_thread_in_the_old_patch_stays_there_and_counts_once(target, pc):
 @pytest.mark.parametrize("page", [FIRST & -4096, SECOND & -4096])
 def test_a_failed_write_undoes_all(target, page):
     before = bytes(target.mem.content[: STACK - TEXT])
-    transaction = Transaction(target, [adding(FIRST), adding(SECOND)], target.journal, FramesOnStacks(target))
+    transaction = Transaction(
+        target, [adding(FIRST), adding(SECOND)], target.journal, target.records, FramesOnStacks(target)
+    )
     target.fail_at = page
     with pytest.raises(OSError, match="no"):
         transaction.run(SimpleNamespace(process=target, threads=[], waiting=(), mappings=[]))
@@ -399,8 +401,7 @@ def test_the_bytes_that_nobody_may_return_to():
     assert splice_at(FIRST).interior == (FIRST + 1, FIRST + 5)
     one = splice_at(FIRST, count=1, code=bytes.fromhex("b8 01 00 00 00"))
     assert one.interior is None
-    dead = splice_at(FIRST)
-    dead.is_springboard = True
+    dead = replace(splice_at(FIRST), is_springboard=True)
     assert dead.interior is None
     assert dead.displaced == (FIRST, FIRST)
 
@@ -418,8 +419,8 @@ def hosted(target):
     host = splice_at(FIRST, count=5, code=code, old=code[:5])
     host.planned.hosts_until = FIRST + 15 - BIAS
     guest = splice_at(SECOND)
-    board = LiveSplice(guest.planned, BIAS, FIRST + 10, code[10:15], BOARD, None, is_springboard=True)
-    return code, FunctionChange(FIRST, added=[host, board])
+    board = EmittedSplice(guest.planned, BIAS, FIRST + 10, code[10:15], BOARD, None, is_springboard=True)
+    return code, FunctionChange(FIRST, added=(host, board))
 
 
 @pytest.mark.parametrize("offset", [3, 6, 9, 12])
@@ -428,7 +429,7 @@ def test_nobody_may_come_back_in_front_of_a_springboard(target, offset):
     signal_frame(target, FIRST + offset)
     target.thread(SECOND + 0x800)
     target.run(change)
-    assert change.refusal.reason is Reason.SIGNAL_CONTEXT_IN_JTPR
+    assert target.refused[change].reason is Reason.SIGNAL_CONTEXT_IN_JTPR
     assert target.read(FIRST, len(code)) == code
 
 
@@ -437,7 +438,7 @@ def test_who_comes_back_behind_a_springboard_does_no_harm(target):
     signal_frame(target, FIRST + 15)
     target.thread(SECOND + 0x800)
     target.run(change)
-    assert change.refusal is None
+    assert target.refused[change] is None
     assert target.read(FIRST, 16) == NEW + code[5:10] + BOARD + code[15:]
 
 
@@ -446,7 +447,7 @@ def test_a_thread_in_bytes_that_are_dead_from_now_on_moves_wherever_the_springbo
     _, change = hosted(target)
     thread = target.thread(FIRST + 3 * number)
     target.run(change)
-    assert change.refusal is None
+    assert target.refused[change] is None
     assert thread.registers.rip == 0x500000 + 0x20 * number
 
 
@@ -466,7 +467,7 @@ def test_a_springboard_that_a_handler_will_come_back_to_stays(target):
     target.thread(SECOND + 0x800)
     removal = FunctionChange(FIRST, removed=change.added)
     target.run(removal)
-    assert removal.refusal.reason is Reason.SIGNAL_CONTEXT_IN_JTPR
+    assert target.refused[removal].reason is Reason.SIGNAL_CONTEXT_IN_JTPR
     assert target.read(FIRST + 10, 5) == BOARD
 
 
@@ -484,45 +485,46 @@ def bare():
     return target
 
 
-def change_bare(bare, *changes):
+def change_bare(bare, records, *changes):
+    """Make changes; return what is listed afterwards, and why each change is refused."""
     target, saved_pcs = as_target(bare)
     journal = Journal(target.mem, JOURNAL, 0x1000)
     journal.begin(Owner(bytes(16), 1, 1))
-    transaction = Transaction(target, changes, journal, saved_pcs)
+    transaction = Transaction(target, changes, journal, records, saved_pcs)
     transaction.rehearse()
     with target.stop() as stop:
         transaction.run(stop)
     transaction.finish()
-    return {record.address for _, record in read_journal(target.mem, JOURNAL, 0x1000).records}
+    listed = {record.address for _, record in read_journal(target.mem, JOURNAL, 0x1000).records}
+    return listed, [transaction.refusal_of(change) for change in changes]
 
 
 def test_a_target_that_is_no_process_is_spliced_by_the_same_transaction(bare):
-    change = adding(FIRST)
-    assert change_bare(bare, change) == {FIRST}
+    change, records = adding(FIRST), SpliceRecords()
+    assert change_bare(bare, records, change) == ({FIRST}, [None])
     assert bare.mem.read(FIRST, 6) == NEW + CODE[5:]
-    assert change_bare(bare, FunctionChange(FIRST, removed=change.added)) == set()
+    assert change_bare(bare, records, FunctionChange(FIRST, removed=change.added)) == (set(), [None])
     assert bare.mem.read(FIRST, 6) == CODE
 
 
 def test_tasks_of_such_a_target_move_into_patches_or_are_waited_for_like_threads(bare):
     between, elsewhere = bare.add_task(FIRST + 1), bare.add_task(TEXT)
     interrupted = bare.add_task(TEXT, returns=[TEXT + 0x300, SECOND + 4])
-    change, other = adding(FIRST), adding(SECOND)
-    assert change_bare(bare, change, other) == {FIRST}
+    records = SpliceRecords()
+    listed, (first, second) = change_bare(bare, records, adding(FIRST), adding(SECOND))
+    assert (listed, first) == ({FIRST}, None)
     assert (between.moved, elsewhere.moved, interrupted.moved) == ([0x500020], [], [])
-    assert change.refusal is None
-    assert other.refusal.reason is Reason.SIGNAL_CONTEXT_IN_JTPR
+    assert second.reason is Reason.SIGNAL_CONTEXT_IN_JTPR
     assert bare.mem.read(SECOND, 6) == CODE
     interrupted.returns = [SECOND + 5]
-    again = adding(SECOND)
-    change_bare(bare, again)
-    assert again.refusal is None
+    _, (second,) = change_bare(bare, records, adding(SECOND))
+    assert second is None
 
 
 def test_a_write_that_fails_in_such_a_target_takes_all_back(bare):
     between = bare.add_task(FIRST + 1)
     bare.mem.fail_at = SECOND & -4096
     with pytest.raises(OSError, match="the test wants"):
-        change_bare(bare, adding(FIRST), adding(SECOND))
+        change_bare(bare, SpliceRecords(), adding(FIRST), adding(SECOND))
     assert [bare.mem.read(at, 6) for at in (FIRST, SECOND)] == [CODE, CODE]
     assert between.registers.rip == FIRST + 1

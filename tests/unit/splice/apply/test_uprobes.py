@@ -6,7 +6,7 @@ import pytest
 
 from anyprobe.core.address import PAGE
 from anyprobe.splice.apply.uprobes import take_out
-from anyprobe.splice.function_changes import LiveSplice
+from anyprobe.splice.function_changes import EmittedSplice
 from anyprobe.splice.plan.splices import Strategy
 
 TEXT, SITE = 0x400000, 0x400100
@@ -17,7 +17,7 @@ DISPLACED = 12
 def splice_at(address, *, old=OLD, new=NEW, end=None, borrowed=b"", springboard=False):
     insns = (SimpleNamespace(address=address),)
     planned = SimpleNamespace(strategy=Strategy.JUMP, insns=insns, end=end or address + len(old))
-    return LiveSplice(planned, 0, address, old, new, None, borrowed=borrowed, is_springboard=springboard)
+    return EmittedSplice(planned, 0, address, old, new, None, borrowed=borrowed, is_springboard=springboard)
 
 
 @pytest.fixture

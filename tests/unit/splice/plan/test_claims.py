@@ -13,7 +13,7 @@ from anyprobe.core.refusal import Reason
 from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.isa.decode import decode_range
 from anyprobe.splice.edits import Edit, FunctionState, Module, Planned
-from anyprobe.splice.function_changes import LiveSplice
+from anyprobe.splice.function_changes import EmittedSplice
 from anyprobe.splice.plan.claims import Claims
 from anyprobe.splice.plan.splices import FunctionPlan, PlannedSplice, Pun, Strategy
 
@@ -130,7 +130,7 @@ def test_an_edit_is_interrupted_anywhere(code_map):
     """Between any two instructions of claiming and of giving back: what is armed is claimed in the end, once."""
     code = code_map(BASE, b"\x90" * 64, [(0, 64)])
     function, was, will_be = code.function_at(BASE), claimed(HOST, PUN), claimed(short_on(HOST))
-    armed, wanted = [LiveSplice(each, 0, each.write_at, b"", b"", None) for each in (HOST, PUN)], short_on(HOST)
+    armed, wanted = [EmittedSplice(each, 0, each.write_at, b"", b"", None) for each in (HOST, PUN)], short_on(HOST)
     for steps in count(1):
         state = FunctionState(function, splices=list(armed))
         module = Module("", code, 0, 0, 0, claims=claimed(HOST, PUN))

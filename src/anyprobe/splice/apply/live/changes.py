@@ -5,7 +5,7 @@ the others are left for a stop, each with the reason. A change that fails in the
 controller's is undone from the journal, which lists each ``int3`` before it is written.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -26,7 +26,7 @@ from anyprobe.splice.apply.text import put_back, write_running
 from anyprobe.splice.apply.transaction import Transaction
 from anyprobe.splice.codegen.patch import EmittedPatch
 from anyprobe.splice.edits import Edit, Module, Planned, planned_of
-from anyprobe.splice.function_changes import FunctionChange, LiveSplice
+from anyprobe.splice.function_changes import EmittedSplice, FunctionChange
 from anyprobe.splice.journal.records import Journal, Record, RecordKind
 from anyprobe.splice.plan.claims import Claims
 from anyprobe.splice.plan.planner import plan_live
@@ -84,7 +84,7 @@ class LiveArming:
         traps: "Traps",
         proof: Proof,
         *,
-        conclude: Callable[[Transaction[ProcessQuiescence], Sequence[Edit]], None],
+        conclude: Callable[[Transaction[ProcessQuiescence], Mapping[Edit, str]], None],
     ) -> None:
         """Nothing is done to the target yet.
 
@@ -93,7 +93,7 @@ class LiveArming:
             planning: How a function is planned.
             traps: The session's SIGTRAP handler.
             proof: What is known of the program by its files.
-            conclude: Called with a transaction that is made, and its edits.
+            conclude: Called with a transaction that is made, and its edits with how each is said to be armed.
 
         """
         self._access, self._process, self._planning = access, access.process, planning
@@ -115,12 +115,14 @@ class LiveArming:
         self.reasons: dict[str, int] = {}
         """Why functions were changed in a stop all the same, and how many."""
 
-    def make(self, edits: Sequence[Edit]) -> list[Edit]:
-        """Make the changes of the edits that can be made now, and settle them; return the edits that need a stop."""
+    def make(self, edits: Sequence[Edit]) -> dict[Edit, str]:
+        """Make the changes of the edits that can be made now, and settle them; return the others, and how it is said
+        of each that it is made in a stop.
+        """  # noqa: D205 - one sentence
         edits = [edit for edit in edits if edit.change is not None]
         process = self._process
         if process.held is not None or not edits:  # a program that has not begun has no threads to disturb
-            return edits
+            return dict.fromkeys(edits, "")
         self.proof.refresh()
         what = "arm" if any(edit.change.added for edit in edits if edit.change is not None) else "disarm"
         sites: dict[Edit, list[Site]] = {}
@@ -135,22 +137,18 @@ class LiveArming:
             left[edit] = why
             del sites[edit]
         if sites:
-            for edit in sites:
-                edit.arming = "live"
             try:
                 self._change(sites, what)
             except NotNowError as refused:
                 left.update(dict.fromkeys(sites, refused.why))
-                for edit in sites:
-                    if edit.change is not None:
-                        edit.change.refusal = None
+        stopping: dict[Edit, str] = {}
         for edit, why in left.items():
             if _serves_view(edit):
                 give_up(edit, why)
                 continue
-            edit.arming = f"stop: {why.detail}"
+            stopping[edit] = f"stop: {why.detail}"
             self.reasons[why.detail] = self.reasons.get(why.detail, 0) + 1
-        return [edit for edit in left if not edit.given_up]
+        return stopping
 
     def notes(self) -> Sequence[str]:
         """Return what to tell the user: which changes were made in a stop, and why."""
@@ -271,7 +269,7 @@ class LiveArming:
             why = Refusal(Reason.NEEDS_STOP, edits[0].state.code.start, "the journal has no room for every int3")
             raise NotNowError(why)
         self._access.touch()
-        transaction = Transaction(process, changes, journal, FramesOnStacks(process))
+        transaction = Transaction(process, changes, journal, holdings.records, FramesOnStacks(process))
         self._begun = []
         began = ticks_now()
         try:
@@ -290,18 +288,17 @@ class LiveArming:
             raise
         transaction.done = True
         complete_in_children(process.pid, holdings.inodes(), windows, began)
-        self._conclude(transaction, edits)
-        for change in changes:
+        self._conclude(transaction, dict.fromkeys(edits, "live"))
+        for change in transaction.remaining:
             self._keep_springboards(change)
 
     def _keep_springboards(self, change: FunctionChange) -> None:
         """Take note of which springboards are in use no more, and which again."""
-        if change.refusal is None:
-            self.left += [splice.patch for splice in change.removed if splice.patch is not None]
-            one_byte = [splice for splice in change.removed if splice.springboard and len(splice.new) == 1]
-            self._retired.update({splice.springboard: splice.address for splice in one_byte})
-            for splice in change.added:
-                self._retired.pop(splice.springboard, None)
+        self.left += [splice.patch for splice in change.removed if splice.patch is not None]
+        one_byte = [splice for splice in change.removed if splice.springboard and len(splice.new) == 1]
+        self._retired.update({splice.springboard: splice.address for splice in one_byte})
+        for splice in change.added:
+            self._retired.pop(splice.springboard, None)
 
     def _check(self, transaction: Transaction[ProcessQuiescence], edits: Sequence[Edit]) -> None:
         """See once more that the target is what it was."""
@@ -319,7 +316,7 @@ class LiveArming:
         """Yield what is to be written, all sites of a function together."""
         portion: list[Rewrite] = []
         for edit, found in sites.items():
-            if edit.change is None or edit.change.refusal is not None:
+            if edit.change is None or transaction.refusal_of(edit.change) is not None:
                 continue
             for site in found:
                 before, after = transaction.bytes_at(site.address, site.size)
@@ -382,7 +379,7 @@ def _serves_view(edit: Edit) -> bool:
     return bool(edit.added) and all(want.internal for want in (*edit.added, *edit.removed))
 
 
-def _staying(edit: Edit) -> list[LiveSplice]:
+def _staying(edit: Edit) -> list[EmittedSplice]:
     """Return the splices of a function that an edit need not touch."""
     state = edit.state
     kept = {want for want in state.wants if want not in edit.removed}
@@ -402,7 +399,7 @@ def _staying(edit: Edit) -> list[LiveSplice]:
     return [splice for splice in staying if splice not in around_entry]
 
 
-def _is_around_entry(splice: LiveSplice) -> bool:
+def _is_around_entry(splice: EmittedSplice) -> bool:
     return any(want.kind in (WantKind.ENTRY, WantKind.LOOP) for want in splice.planned.wants)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.apply.blocked_syscalls import SYSCALL
 from anyprobe.splice.apply.text import Write
-from anyprobe.splice.function_changes import FunctionChange, LiveSplice
+from anyprobe.splice.function_changes import EmittedSplice, FunctionChange
 from anyprobe.splice.plan.splices import TRAP, Strategy, WantKind
 
 _HEADS = frozenset({Strategy.JUMP, Strategy.PUNNED})
@@ -60,8 +60,8 @@ class Site:
 
     address: int
     size: int
-    added: LiveSplice | None
-    removed: LiveSplice | None
+    added: EmittedSplice | None
+    removed: EmittedSplice | None
 
     @property
     def expected(self) -> tuple[bytes, bytes]:
@@ -106,7 +106,7 @@ def sites_of(change: FunctionChange) -> list[Site] | Refusal:
     return _entangled(change) or sites
 
 
-def _shape(splice: LiveSplice) -> Refusal | None:
+def _shape(splice: EmittedSplice) -> Refusal | None:
     planned = splice.planned
     if splice.is_springboard or planned.strategy not in _HEADS or planned.write_at != planned.head:
         detail = f"a splice by strategy {planned.strategy.value} is not made by its first byte"
@@ -131,7 +131,7 @@ def _entangled(change: FunctionChange) -> Refusal | None:
     return None
 
 
-def _depends(one: LiveSplice, other: LiveSplice) -> bool:
+def _depends(one: EmittedSplice, other: EmittedSplice) -> bool:
     """Return whether one splice relies on, or has moved, bytes that the other writes."""
     low = min(one.address, one.displaced[0])
     high = max(one.address + len(one.old) + len(one.borrowed), one.displaced[1])

@@ -10,7 +10,7 @@ from anyprobe.isa.decode import decode_range
 from anyprobe.splice.apply.live.writes import Rewrite, sites_of, steps
 from anyprobe.splice.apply.recovery.restoring import TextRestoration, in_window
 from anyprobe.splice.codegen.patch import EmittedPatch
-from anyprobe.splice.function_changes import FunctionChange, LiveSplice
+from anyprobe.splice.function_changes import EmittedSplice, FunctionChange
 from anyprobe.splice.journal.records import FoundJournal, Owner, Record, RecordKind
 from anyprobe.splice.plan.splices import PlannedSplice, Strategy, Want, WantKind
 from anyprobe.splice.plan.springboards import Springboards
@@ -96,11 +96,11 @@ def test_what_an_int3_in_the_middle_looks_like():
 def splice(code, *, written=5, strategy=Strategy.JUMP, new=JUMP, at=BASE, count=1, write_at=0, kind=WantKind.ENTRY):
     insns = tuple(decode_range(code, at)[:count])
     planned = PlannedSplice(strategy, at, insns, [Want(at, kind)], written, at + write_at)
-    return LiveSplice(planned, 0, at + write_at, code[:written], new, EmittedPatch(PATCH, b"", (), (), PATCH))
+    return EmittedSplice(planned, 0, at + write_at, code[:written], new, EmittedPatch(PATCH, b"", (), (), PATCH))
 
 
 def change(added=(), removed=()):
-    return FunctionChange(BASE, list(removed), list(added))
+    return FunctionChange(BASE, tuple(removed), tuple(added))
 
 
 def test_the_sites_of_a_change():
@@ -158,7 +158,7 @@ def test_what_needs_a_stop(each):
 
 def test_an_old_splice_that_depends_on_bytes_to_be_written():
     old = splice(bytes.fromhex("31 c0"), written=2, new=b"\xe9\x01", strategy=Strategy.PUNNED)
-    old.borrowed = bytes(3)
+    old = replace(old, borrowed=bytes(3))
     assert sites_of(change([splice(PLAIN, at=BASE + 2)], [old])).reason is Reason.NEEDS_STOP
     assert len(sites_of(change([splice(PLAIN, at=BASE + 5)], [old]))) == 2
 
