@@ -5,11 +5,12 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
 import anyprobe
+from anyprobe import Count, Sum, i32
 from anyprobe.probes.outside import listing
 from support.driver import PATIENCE, build, wait_until
 
@@ -176,7 +177,120 @@ def is_gated(pid):
     return any(each.symbol == "_dl_debug_state" for each in listing.inspect(pid).sites)
 
 
-def test_pending_and_a_condition_are_an_error(program):
-    command = [sys.executable, "-m", "anyprobe", "count", "loaded:x", "--pending", "--when", "arg0 > 1"]
-    done = subprocess.run([*command, "-p", str(program.pid)], capture_output=True, text=True, timeout=PATIENCE)
-    assert (done.returncode, "--pending and --when" in done.stderr) == (2, True)
+COMMANDS = {
+    "count": ["count"],
+    "condition": ["count", "--when", "i32(arg0) >= 0"],
+    "time": ["time"],
+    "timed condition": ["time", "--when", "i32(arg0) >= 0"],
+    "hist": ["hist", "--of", "arg0"],
+    "trace": ["trace"],
+}
+
+
+@pytest.mark.parametrize("command", list(COMMANDS))
+def test_a_spec_that_names_a_module_waits_for_it_unasked(program, command):
+    """Counted, timed, aggregated and traced from the library's constructors on; until then the module is named."""
+    with commanded(program.pid, *COMMANDS[command], "loaded:plugin_work", "libneverloaded:x") as started:
+        wait_until(lambda: is_gated(program.pid), "the gate")
+        program("lwu")
+        started.send_signal(signal.SIGINT)
+        shown, said = started.communicate(timeout=PATIENCE)
+    assert started.returncode == 0, said
+    assert "libneverloaded:x is pending: no libneverloaded has been loaded" in said
+    if command == "trace":
+        assert shown.count(":plugin_work(") == IN_ONE_LIFE + CALLS + 10
+        return
+    found = json.loads(shown)
+    assert found["pending"] == [{"spec": "libneverloaded:x", "module": "libneverloaded"}]
+    if command == "hist":
+        assert found["aggregations"]["arg0"]["count"] == IN_ONE_LIFE + CALLS + 10
+    elif "time" in command:
+        assert sum(each["count"] for each in found["functions"]) == IN_ONE_LIFE + CALLS + 10
+    else:
+        assert sum(each["hits"] for each in found["sites"]) == IN_ONE_LIFE + CALLS + 10
+
+
+@contextmanager
+def commanded(pid, *arguments):
+    document = [] if arguments[0] == "trace" else ["--json"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "anyprobe", *arguments, *document, "-p", str(pid)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as started:  # fmt: skip
+        try:
+            yield started
+        finally:
+            started.kill()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["count", "--no-pending", "loaded:plugin_work"], "no module 'loaded' is loaded"),
+        (["hist", "--of", "arg0", "--no-pending", "loaded:plugin_work"], "no module 'loaded' is loaded"),
+        (["count", "plugin_wrok"], "no function 'plugin_wrok' in any of the loaded modules"),
+        (["count", "libc:plugin_work"], "no function 'plugin_work' in libc.so.6"),
+        (["count", "*:plugin_work"], "no function 'plugin_work' in any of the loaded modules"),
+    ],
+)
+def test_what_cannot_come_is_a_mistake_at_once(program, arguments, told):
+    with commanded(program.pid, *arguments) as started:
+        _, said = started.communicate(timeout=PATIENCE)
+    assert (started.returncode, told in said) == (2, True), said
+
+
+def test_a_pattern_of_modules_waits_too_and_similar_names_are_shown(program):
+    with anyprobe.attach(program.pid, pending="modules") as session:
+        session.count("load*:plugin_work")
+        session.count("libcc:malloc")
+        (one, other) = session.snapshot().pending
+        assert (one.spec, one.module, other.nearest[0]) == ("load*:plugin_work", "load*", "libc")
+        program("l")
+        assert session.snapshot().pending == (other,)
+        assert session.snapshot().hits == IN_ONE_LIFE
+
+
+def test_a_started_program_waits_for_a_module_unasked(files):
+    reads, writes = os.pipe()
+    with anyprobe.run(
+        [str(each) for each in files], stdin=reads, stdout=subprocess.DEVNULL, pending="modules"
+    ) as session:
+        os.close(reads)
+        session.count("loaded:plugin_work", "libc:puts")
+        session.resume()
+        with open(writes, "wb") as commands:
+            commands.write(b"l\nw\nu\n")
+        assert session.wait(PATIENCE) == 0
+        hits = {site.function: site.hits for site in session.snapshot().sites}
+        assert hits == {"plugin_work": IN_ONE_LIFE + CALLS + 10, "puts": 4}
+
+
+def test_handlers_follow_what_is_loaded(program):
+    """At entries, at both ends of calls, and under conditions: from the constructors on, through several lives."""
+    with anyprobe.attach(program.pid) as session:
+        entered, called, chosen = Count("entered"), Sum("called"), Count("chosen")
+
+        @session.entry("loaded:plugin_work", follow=True)
+        def enter(n: i32):
+            entered.add()
+
+        @session.call("loaded:plugin_work", retval=i32, follow=True)
+        def begin(ctx, n: i32):
+            ctx.data.n = n
+
+        @begin.ret
+        def end(ctx):
+            called.add(ctx.retval - ctx.data.n)
+
+        @session.entry("loaded:plugin_work", follow=True, when=lambda n: i32(n) < 10)
+        def few(n: i32):
+            chosen.add()
+
+        for life in range(1, 3):
+            program("lwu")
+            found = {each.name: each.total for each in session.snapshot().aggregations}
+            assert found["entered"].count == life * (IN_ONE_LIFE + CALLS + 10)
+            assert found["called"].sum == life * (IN_ONE_LIFE + CALLS + 10)
+            assert 0 < found["chosen"].count < found["entered"].count
+        with pytest.raises(anyprobe.SpecError):
+            session.entry("loaded:plugin_work", handler=enter)

@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-import click
-
 if TYPE_CHECKING:
     from anyprobe.cli.expressions import Expression
     from anyprobe.cli.handlerplaces import HandlerPlace
@@ -29,8 +27,8 @@ class _Conditional(ABC):
     """What is measured, and the condition."""
 
     when: "Expression | None"
-    pending: bool = False
-    """Whether specs follow what is loaded later."""
+    pending: bool | None = None
+    """Whether specs follow what is loaded later: those in the kernel; of others sessions know it."""
     _things: dict[str, Any] = field(default_factory=dict)
     _numbers: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
     """Of places in the kernel, by which their hits are counted: address and handler's number, by spec and address."""
@@ -39,15 +37,13 @@ class _Conditional(ABC):
     """Names that are wanted besides those in the condition."""
 
     @classmethod
-    def of(cls, text: str | None, *, pending: bool = False) -> Self:
+    def of(cls, text: str | None, *, pending: bool | None = None) -> Self:
         """Read the options."""
         if text is None:
             return cls(None, pending)
-        if pending:
-            raise click.UsageError("--pending and --when cannot be had together yet: conditions are of what is loaded")
         from anyprobe.cli.expressions import parse_one
 
-        return cls(parse_one("--when", text))
+        return cls(parse_one("--when", text), pending)
 
     def arm(self, session: "Measured", specs: Sequence[str]) -> None:
         """Place what counts."""
@@ -162,8 +158,10 @@ class Counts(_Conditional):
     """``count``: hits at each site; calls, where the condition is about what only their end knows."""
 
     def _plainly(self, session: "Measured", specs: Sequence[str]) -> None:
-        if self.pending:
-            session.count(*specs, follow=True)
+        from anyprobe.cli.targets import KERNEL, in_the_kernel
+
+        if session.pid == KERNEL:
+            in_the_kernel(session).count(*specs, follow=bool(self.pending))
         else:
             session.count(*specs)
 
@@ -198,9 +196,8 @@ class Times(_Conditional):
         from anyprobe.cli.targets import on_process
 
         if self.pending:
-            on_process(session, "times of what is loaded later").time(*specs, follow=True)
-        else:
-            session.time(*specs)
+            on_process(session, "times of what is loaded later")
+        session.time(*specs)
 
     def _made(self) -> dict[str, Any]:
         from anyprobe.data.aggregations import Count, Hist

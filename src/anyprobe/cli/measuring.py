@@ -14,7 +14,7 @@ from anyprobe.cli.interrupts import Interrupts
 from anyprobe.core.collection import collection_paused
 from anyprobe.core.errors import Interrupted, TargetError, TargetExited
 from anyprobe.core.refusal import Reason
-from anyprobe.data.snapshot import MARKERS, Snapshot
+from anyprobe.data.snapshot import MARKERS, PendingSpec, Snapshot
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -55,8 +55,8 @@ class Plan:
     clock: str | None = None
     returns: str | None = None
     live: bool = False
-    pending: bool = False
-    """Whether specs follow what is loaded later; they may mean nothing yet."""
+    pending: bool | None = None
+    """Whether specs follow what is loaded later; None: those that name a module which is not loaded."""
     unsafe: bool = False
     nonzero: bool | None = None
     """Whether documents leave out what was not hit; None: those of ``--every`` do."""
@@ -100,6 +100,7 @@ def measure(target: targets.Target, plan: Plan) -> int:
                 "returns": plan.returns,
                 "live": plan.live or None,
                 "unsafe": plan.unsafe or None,
+                "pending": {None: "modules", True: "always", False: "never"}[plan.pending],
             }
             kernel = [targets.open_kernel(stack, plan.mechanism)] if target.kernel else []
             processes = targets.open_sessions(stack, target, **settings) if target.probed else []
@@ -121,12 +122,16 @@ def measure(target: targets.Target, plan: Plan) -> int:
                     arm(session, target, plan)
             for session in sessions.all:
                 session.hooks.begin()
+            for spec in waiting(sessions.processes) if started is None else ():
+                plan.warn(str(spec))
             if started is not None:
                 release(started, processes, plan)
         placed = any(map(has_placed, sessions.all))
         replacements = ending.Replacements(sessions.processes, plan.warn, started=started is not None)
         own_end = False
-        if placed or target.program or not plan.specs or plan.pending:  # a script may place probes later
+        if (
+            placed or target.program or not plan.specs or plan.pending or waiting(sessions.processes)
+        ):  # a script may place probes later
             wait(sessions, ends, interrupts, plan, stream, replacements)
             own_end = bool(ends) and not interrupts.requested
             placed = placed or any(map(has_placed, sessions.all))
@@ -179,6 +184,11 @@ def see_options(target: targets.Target, plan: Plan) -> None:
     wrong = [name for name, was_given in given.items() if was_given]
     if wrong and target.kernel and not target.probed:
         raise click.UsageError(f"{wrong[0]} is about probes in programs, and there are none")
+
+
+def waiting(sessions: "Sequence[Session]") -> "list[PendingSpec]":
+    """Return the specs that wait for libraries."""
+    return [spec for session in sessions for spec in session.pending]
 
 
 def has_placed(session: "Measured") -> bool:
@@ -349,6 +359,8 @@ def exit_status(
     if plan.exit_status and ended is not None:
         return ended
     reasons = {site.reason for snapshot in snapshots for site in snapshot.refused}
-    if placed or not (reasons or (interrupted and plan.specs)):
+    pending = any(snapshot.pending for snapshot in snapshots)
+    placed = placed or Reason.GONE.value in reasons  # in a library that has been unloaded
+    if placed or not (reasons or (interrupted and plan.specs and not pending)):
         return ExitStatus.DONE
     return ExitStatus.USAGE if reasons == {Reason.NOT_A_BOUNDARY.value} else ExitStatus.NOT_PERMITTED

@@ -133,9 +133,11 @@ when = click.option(
 )
 
 pending = click.option(
-    "--pending",
-    is_flag=True,
-    help="Count in libraries that are loaded later, too, from their first instruction on; a spec may mean nothing yet.",
+    "--pending/--no-pending",
+    "pending",
+    default=None,
+    help="Whether specs wait for libraries that are loaded later, and are in place before anything in these runs. "
+    "Default: those that name a module which is not loaded.",
 )
 
 mechanism = click.option(

@@ -152,6 +152,12 @@ def names_of(pid: int) -> set[str]:
     return names - {""}
 
 
+def see_pending(target: Target, pending: bool | None) -> None:
+    """Complain where handlers in the kernel are asked to wait for modules: they stay where they are."""
+    if pending and target.kernel:
+        raise click.UsageError("--pending is for counts in the kernel: its handlers are placed in what is loaded")
+
+
 def open_kernel(stack: ExitStack, mechanism: str | None = None) -> "KernelSession":
     """Open a session on the kernel; leaving the stack removes its probes."""
     from anyprobe.probes.providers.kernel.session import kernel

@@ -273,6 +273,26 @@ class RefusedSite:
 
 
 @dataclass(frozen=True, slots=True)
+class PendingSpec:
+    """A spec that has meant nothing yet, and may in what is loaded later."""
+
+    spec: str
+    module: str = ""
+    """What it waits for; nothing where it names no module."""
+    nearest: tuple[str, ...] = field(default=(), compare=False)
+    """Modules that are loaded and have similar names."""
+
+    def __str__(self) -> str:
+        """Return one sentence."""
+        similar = f"; {self.nearest[0]} is" if self.nearest else ""
+        return f"{self.spec} is pending: no {self.module or 'function of that name'} has been loaded{similar}"
+
+    def as_json(self) -> Json:
+        """Return the JSON object."""
+        return {"spec": self.spec, "module": self.module or None}
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """Everything a session has counted and refused so far.
 
@@ -288,6 +308,8 @@ class Snapshot:
     sites: tuple[SiteResult, ...] = ()
     functions: tuple[FunctionTiming, ...] = ()
     refused: tuple[RefusedSite, ...] = ()
+    pending: tuple[PendingSpec, ...] = ()
+    """What waits for libraries that are loaded later."""
     warnings: tuple[str, ...] = ()
     aggregations: "tuple[AggregationResult, ...]" = ()
     """What handlers have counted."""
@@ -331,6 +353,8 @@ class Snapshot:
             "sites": [site.as_json() for site in self.all_sites],
             "refused": [site.as_json() for site in self.refused],
         }
+        if self.pending:
+            document["pending"] = [each.as_json() for each in self.pending]
         if self.functions:
             document["functions"] = [timing.as_json() for timing in self.functions]
         if self.aggregations:
@@ -428,6 +452,7 @@ class Snapshot:
                 FunctionTiming.merged,
             ),
             refused=_union(self.refused, other.refused),
+            pending=_union(self.pending, other.pending),
             warnings=_union(self.warnings, other.warnings),
             aggregations=_added(
                 (*self.aggregations, *other.aggregations),

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 from anyprobe.binary.images.modules import VDSO
 from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.data.snapshot import PendingSpec
 from anyprobe.probes.probe import Place, Probe, Timed
+from anyprobe.probes.specs.spec import awaits_module, parse
 
 if TYPE_CHECKING:
     from anyprobe.binary.images.modules import LoadedObject
+    from anyprobe.core.errors import SpecError
     from anyprobe.probes.providers.function.resolve import ResolvedSite
 
 _LOOKS = 5
@@ -28,8 +31,17 @@ class Policy(Enum):
     PRESENT = "present"
     """In those that are loaded when it is asked for; of a program that is held at its start, also in the libraries that
     it is linked with."""
+    WAIT = "wait"
+    """As ``PRESENT``; if it names a module that is not loaded, then in whatever is loaded later."""
     FOLLOW = "follow"
     """In whatever is loaded later, too."""
+
+    @classmethod
+    def of(cls, follow: bool | None, pending: str) -> "Policy":
+        """Return what a call asks for by ``follow``, and if it does not say so, the session's option ``pending``."""
+        if follow is None:
+            return {"never": cls.PRESENT, "modules": cls.WAIT, "always": cls.FOLLOW}[pending]
+        return cls.FOLLOW if follow else cls.PRESENT
 
 
 @dataclass(eq=False)
@@ -44,8 +56,16 @@ class Desired:
     """Whether there may be more of it in objects that are not loaded yet."""
     unchosen: "dict[LoadedObject, int]" = field(default_factory=dict)
     """The objects with functions that the loader had not chosen yet (IFUNC), and how often to look there again."""
+    nearest: tuple[str, ...] = ()
+    """The names of modules that are most like the one that it waits for."""
     taken: "Taken | None" = None
     """The sites of specs that are placed together, each of which is placed for one of them only."""
+
+    def wait_for(self, error: "SpecError") -> bool:
+        """Note that it means nothing in the objects of now; return whether it can wait for others."""
+        if self.policy is Policy.WAIT and awaits_module(parse(self.probe.spec), error):
+            self.policy, self.nearest = Policy.FOLLOW, error.nearest
+        return self.policy is Policy.FOLLOW
 
     def is_taken(self, site: "ResolvedSite") -> bool:
         """Return whether another spec of those that are placed together has a site; if not, this one has it now."""
@@ -117,10 +137,19 @@ class DesiredState:
         return any(each.unchosen for each in self.wanted)
 
     @property
-    def pending(self) -> list[str]:
+    def pending(self) -> list[PendingSpec]:
         """The specs that have meant nothing yet, and may in what is loaded later."""
-        waiting = [each.probe for each in self.wanted if each.policy is Policy.FOLLOW]
-        return [probe.spec for probe in waiting if not probe.all_places and not probe.refused and not probe.exitless]
+        waiting = [each for each in self.wanted if each.policy is Policy.FOLLOW]
+        nothing = [
+            each for each in waiting
+            if not each.probe.all_places and not each.probe.refused and not each.probe.exitless
+        ]  # fmt: skip
+        texts = {each.probe.spec for each in nothing}
+        return [
+            PendingSpec(each.probe.spec, parse(each.probe.spec).awaited, each.nearest)
+            for each in nothing
+            if each.probe.spec.removesuffix("%return") not in texts - {each.probe.spec}  # the other end of a call
+        ]
 
     def has_lost(self, modules: "Sequence[LoadedObject]") -> bool:
         """Return whether an object in which something was wanted has been unloaded."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from anyprobe.binary.images.modules import LoadedObject
     from anyprobe.core.refusal import Refusal
+    from anyprobe.data.snapshot import PendingSpec
     from anyprobe.probes.handlers.trampolining import Trampolines
     from anyprobe.probes.probe import Place, Probe
     from anyprobe.probes.providers.base import Provider
@@ -73,7 +74,7 @@ class ProbeHost(ABC):
 
     @property
     @abstractmethod
-    def pending(self) -> Sequence[str]:
+    def pending(self) -> "Sequence[PendingSpec]":
         """The specs that follow what is loaded and have meant nothing yet."""
 
     @property
@@ -124,9 +125,13 @@ class ProbeHost(ABC):
 
     @abstractmethod
     def place_made(
-        self, specs: Sequence[str], dress: "Callable[[Probe], None]", sites: "Sequence[ResolvedSite | None]" = ()
-    ) -> "list[Probe]":
-        """Arm probes; ``dress`` sets what each is for before it is armed; ``sites``: resolved already."""
+        self, specs: Sequence[str], dress: "Callable[[Probe], None]", sites: "Sequence[ResolvedSite | None]" = (), *,
+        follow: bool | None = None,
+    ) -> "list[Probe]":  # fmt: skip
+        """Arm probes; ``dress`` sets what each is for before it is armed; ``sites``: resolved already.
+
+        ``follow``: also in what is loaded later; None: as the session's option ``pending`` says.
+        """
 
     @property
     def objects(self) -> "ObjectTable":

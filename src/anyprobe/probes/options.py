@@ -7,6 +7,7 @@ from anyprobe.core.errors import UsageError
 from anyprobe.data.layout import MAXACTIVE
 
 RETURNS = ("exits", "trampoline")
+PENDING = ("never", "modules", "always")
 STRATEGIES = ("auto", "retarget", "jump", "punned", "short", "trap")
 
 
@@ -33,6 +34,9 @@ class SessionOptions:
     done in a stop, and ``Session.warnings`` says why."""
     unsafe: bool = False
     """Whether handlers may change what the program computes."""
+    pending: str = "never"
+    """Which specs wait for libraries that are loaded later, where ``follow`` is not given: ``never``, so that it is an
+    error if one means nothing; ``modules``: those that name a module which is not loaded; ``always``: all."""
     strict: bool = False
     """Whether the functions of ``anyprobe.kprobes`` raise instead of returning error numbers."""
 
@@ -40,6 +44,8 @@ class SessionOptions:
         """Refuse what means nothing before anything is done to a target."""
         if self.strategy not in STRATEGIES:
             raise UsageError(f"unknown strategy {self.strategy!r}; one of {', '.join(STRATEGIES)}")
+        if self.pending not in PENDING:
+            raise UsageError(f"specs cannot be pending {self.pending!r}; one of {', '.join(PENDING)}")
         if self.returns not in RETURNS:
             raise UsageError(f"returns cannot be seen at {self.returns!r}; one of {', '.join(RETURNS)}")
 
@@ -53,6 +59,7 @@ class OptionNames(TypedDict, total=False):
     returns: str
     live: bool
     unsafe: bool
+    pending: str
     strict: bool
 
 

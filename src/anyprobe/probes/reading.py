@@ -10,7 +10,6 @@ from anyprobe.data.reader import BankReader, NearReader
 from anyprobe.data.snapshot import ExitKind, FunctionTiming, RefusedSite, SiteResult, Snapshot, TargetInfo
 from anyprobe.probes.probe import Place, Probe, Timed, at_run_time
 from anyprobe.probes.providers import provided
-from anyprobe.probes.specs.spec import parse
 from anyprobe.splice.codegen.patch import ActionKind
 from anyprobe.splice.codegen.trampoline import UNREPLACED
 from anyprobe.splice.regions.banks import MISSING, Hook, TimingGroup
@@ -118,7 +117,8 @@ def snapshot(
             for probe in session.probes
             for spec, why in refusals([probe])
         ),
-        warnings=(*session.warnings, *session.stops_explained, *map(_pending, session.pending)),
+        warnings=(*session.warnings, *session.stops_explained, *map(str, session.pending)),
+        pending=tuple(session.pending),
         aggregations=aggregations,
         dropped=dropped,
         missing=missing,
@@ -188,11 +188,6 @@ def _exit_kind(place: Place) -> ExitKind | None:
     if place.at_replaced_return:
         return "trampoline"
     return None if place.exit is None else place.exit.kind.value
-
-
-def _pending(spec: str) -> str:
-    module = parse(spec).module.text
-    return f"{spec} is pending: no {module or 'function of that name'} has been loaded"
 
 
 def _timings(probes: Iterable[Probe], values: BankValues, ns_per_tick: float) -> Iterator[FunctionTiming]:

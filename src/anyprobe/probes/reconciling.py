@@ -24,6 +24,7 @@ from anyprobe.probes.specs.spec import means_markers, parse
 from anyprobe.probes.target_errors import typed
 
 if TYPE_CHECKING:
+    from anyprobe.data.snapshot import PendingSpec
     from anyprobe.probes.handlers.handler_watch import HandlerWatch
     from anyprobe.probes.handlers.load_gate import LoadGate
     from anyprobe.probes.live_proof import LiveProof
@@ -69,7 +70,7 @@ class Reconciled(Pumped):
         """See to functions whose exits could not all be spliced."""
 
     @property
-    def pending(self) -> Sequence[str]:
+    def pending(self) -> "Sequence[PendingSpec]":
         """The specs that follow what is loaded and have meant nothing yet."""
         return self._desired.pending
 
@@ -203,7 +204,6 @@ class Reconciled(Pumped):
         if provider is not None:
             return self._providers.resolved(provider, spec)
         desired = Desired(Probe(spec, is_timing=timed), policy, taken=self._taken)
-        desired.is_open = self._awaits_libraries or policy is Policy.FOLLOW
         objects = self._objects.objects
         found = self._make(
             spec,
@@ -212,6 +212,7 @@ class Reconciled(Pumped):
             known=known,
         )
         desired.add(found)
+        desired.is_open = self._awaits_libraries or desired.policy is Policy.FOLLOW
         if desired.is_open:
             self._desired.wanted.append(desired)
         return desired.probe
@@ -225,8 +226,8 @@ class Reconciled(Pumped):
         is_known = desired.look_in(modules)
         try:
             sites, part.refused = ((known,), []) if known is not None else self.resolve(spec)
-        except SpecError:
-            if not self._awaits_libraries and not desired.may_mean_nothing:
+        except SpecError as error:
+            if not self._awaits_libraries and not desired.may_mean_nothing and not desired.wait_for(error):
                 raise
             sites = ()
         if self._awaits_libraries:
@@ -250,6 +251,6 @@ class Reconciled(Pumped):
                 add_timed(part, site, code, module)
             else:
                 add_counted(part, site, code, module)
-        if not self._awaits_libraries and desired.policy is Policy.PRESENT:
+        if not self._awaits_libraries and desired.policy is not Policy.FOLLOW:
             see_places(part, desired.probe, sites)
         return part

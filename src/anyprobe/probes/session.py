@@ -111,7 +111,7 @@ class Session(Reconciled, SessionApi[Probe]):
         """Why something was done in a stop, one sentence for each reason, where that was not wanted."""
         return () if self.engine.live is None else self.engine.live.notes()
 
-    def count(self, *specs: str, follow: bool = False) -> Probes:
+    def count(self, *specs: str, follow: bool | None = None) -> Probes:
         """Count hits: entries, returns or single instructions, as the specs say.
 
         ``follow``: in libraries that are loaded later, too, as ``pump`` or ``reconcile`` find them; a spec that means
@@ -122,7 +122,8 @@ class Session(Reconciled, SessionApi[Probe]):
 
         Args:
             specs: where: see *Specs* in the documentation, such as ``libc:malloc`` or ``a.out:parse*``.
-            follow: whether functions in libraries that are loaded later are counted, too.
+            follow: whether functions in libraries that are loaded later are counted, too; by default as the session's
+                option ``pending`` says.
 
         Returns:
             One probe for each spec; what is refused is in ``refused``.
@@ -131,13 +132,13 @@ class Session(Reconciled, SessionApi[Probe]):
             SpecError: a spec means nothing; then nothing is armed.
             TargetExited: the process is gone.
         """
-        return self._arm(specs, timed=False, policy=Policy.FOLLOW if follow else Policy.PRESENT)
+        return self._arm(specs, timed=False, follow=follow)
 
     def add_provider(self, provider: "Provider[Any]") -> None:
         """Have specs that a provider claims resolved, attached and read by it: see ``probes.providers.base``."""
         self._providers.add(provider)
 
-    def time(self, *specs: str, follow: bool = False) -> Probes:
+    def time(self, *specs: str, follow: bool | None = None) -> Probes:
         """Measure how long functions take, from entry to return. The specs name functions (their entries).
 
         ``follow``: as for ``count``.
@@ -153,7 +154,7 @@ class Session(Reconciled, SessionApi[Probe]):
             SpecError: a spec means nothing; then nothing is armed.
         """
         see_functions(specs)
-        return self._arm(specs, timed=True, policy=Policy.FOLLOW if follow else Policy.PRESENT)
+        return self._arm(specs, timed=True, follow=follow)
 
     def remove(self, *probes: Probe) -> None:
         """Disarm probes; what they counted stays in ``snapshot``. What had to stay armed is in ``warnings``.
@@ -173,10 +174,11 @@ class Session(Reconciled, SessionApi[Probe]):
         registering.note(self, probes)
 
     def place_made(
-        self, specs: Sequence[str], dress: "Callable[[Probe], None]", sites: Sequence[ResolvedSite | None] = ()
-    ) -> Probes:
+        self, specs: Sequence[str], dress: "Callable[[Probe], None]", sites: Sequence[ResolvedSite | None] = (), *,
+        follow: bool | None = None,
+    ) -> Probes:  # fmt: skip
         """Arm probes whose places are turned by ``dress`` into what they are for; ``sites``: resolved already."""
-        return self._arm(specs, timed=False, dress=dress, known=sites)
+        return self._arm(specs, timed=False, dress=dress, known=sites, follow=follow)
 
     @locked
     def limit_overhead(self, percent: float) -> Probes:
@@ -439,14 +441,14 @@ class Session(Reconciled, SessionApi[Probe]):
         timed: bool,
         dress: "Callable[[Probe], None] | None" = None,
         known: Sequence[ResolvedSite | None] = (),
-        policy: Policy = Policy.PRESENT,
+        follow: bool | None = None,
     ) -> Probes:
         if not specs:
             raise UsageError("at least one spec is needed")
         self._check_attached()
         if timed or dress is not None:
             self._providers.refuse_handlers(specs, "times are of" if timed else "handlers are for")
-        begin = time.perf_counter()
+        begin, policy = time.perf_counter(), Policy.of(follow, self.options.pending)
         with typed(self._process, "resolving specs in"):
             self._proof.refresh()
             if timed:

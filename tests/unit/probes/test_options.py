@@ -26,7 +26,7 @@ def test_options_cannot_be_changed():
         DEFAULT.live = True
 
 
-@pytest.mark.parametrize("wrong", [{"strategy": "magic"}, {"returns": "sometimes"}])
+@pytest.mark.parametrize("wrong", [{"strategy": "magic"}, {"returns": "sometimes"}, {"pending": "later"}])
 @pytest.mark.parametrize("opened", [lambda **each: anyprobe.attach(1, **each), lambda **each: anyprobe.run([], **each)])
 def test_what_means_nothing_is_refused_before_a_target_is_looked_at(wrong, opened, monkeypatch):
     monkeypatch.setattr(opening.Process, "open", lambda pid: pytest.fail(f"process {pid} was opened"))
@@ -35,6 +35,6 @@ def test_what_means_nothing_is_refused_before_a_target_is_looked_at(wrong, opene
 
 
 def test_an_option_that_does_not_exist_is_a_wrong_keyword():
-    assert len(fields(SessionOptions)) == 7
+    assert len(fields(SessionOptions)) == 8
     with pytest.raises(TypeError, match="lively"):
         anyprobe.attach(1, lively=True)

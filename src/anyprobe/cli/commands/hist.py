@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 )
 @click.option("--capacity", type=options.Whole(1), metavar="N", help="Keys that there is room for.")
 @options.when
+@options.pending
 @options.target
 @options.measuring
 @click.pass_obj
@@ -64,6 +65,7 @@ def command(
         None if when is None else expressions.parse_one("--when", when),
     )
     target = targets.choose(pids, names, program, specs)
+    targets.see_pending(target, settings["pending"])
     plan = measuring.Plan(
         specs=specs, arm=counting.arm, seen=counting.seen, render=_render, always={"aggregations": {}}, **settings
     )

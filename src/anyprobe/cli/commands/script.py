@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 @click.command("script", cls=helping.Command, starts=True)
 @click.argument("file", metavar="FILE.py", type=click.Path(dir_okay=False, allow_dash=True))
 @click.argument("arguments", metavar="[ARGUMENT...]", nargs=-1)
+@options.pending
 @options.target
 @click.option("--kernel", "in_kernel", is_flag=True, help="The session is on the running kernel: all processes.")
 @options.measuring
@@ -45,6 +46,7 @@ def command(
 
     script = scripts.load(file, arguments)
     target = targets.choose_session(pids, names, program, in_kernel=in_kernel)
+    targets.see_pending(target, settings["pending"])
     shown: records.Records = records.KeptRecords() if settings["as_json"] else records.TextRecords()
     with ExitStack() as stack:
         plan = measuring.Plan(

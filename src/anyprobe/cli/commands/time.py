@@ -25,7 +25,7 @@ def command(
     /,
     specs: tuple[str, ...],
     when: str | None,
-    pending: bool,
+    pending: bool | None,
     pids: Any,  # noqa: ANN401
     names: Any,  # noqa: ANN401
     **settings: Any,  # noqa: ANN401
@@ -41,6 +41,8 @@ def command(
     from anyprobe.cli import conditional, measuring, targets
 
     target = targets.choose(pids, names, program, specs)
+    if when is not None:
+        targets.see_pending(target, pending)
     only = conditional.Times.of(when, pending=pending)
     plan = measuring.Plan(
         specs=specs,

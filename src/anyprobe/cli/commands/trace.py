@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 )
 @click.option("-c", "--count", "most", type=options.Whole(1), metavar="N", help="End after N hits.")
 @options.when
+@options.pending
 @options.target
 @options.following
 @click.pass_obj
@@ -55,6 +56,7 @@ def command(
 
     wanted = () if printed is None else expressions.parse("--print", printed)
     target = targets.choose(pids, names, program, specs)
+    targets.see_pending(target, settings["pending"])
     trace = tracing.Trace(wanted, parameters, settings["as_json"], len(target.pids) > 1, most)
     trace.quiet = settings["quiet"]
     trace.when = None if when is None else expressions.parse_one("--when", when)

@@ -124,7 +124,7 @@ class Decorators(Emitted, Scripted, ProbeHost):
             self.hooks.end()
 
     def entry(
-        self, *specs: str, when: "Handler | None" = None, handler: "Handler | None" = None
+        self, *specs: str, when: "Handler | None" = None, handler: "Handler | None" = None, follow: bool | None = None
     ) -> "Callable[[Handler], Handler]":
         """Place a handler at the entries of functions; ``when`` is a condition for it to run.
 
@@ -132,6 +132,8 @@ class Decorators(Emitted, Scripted, ProbeHost):
             specs: where: see *Specs* in the documentation, such as ``libc:malloc`` or ``a.out:parse*``.
             when: a condition over the handler's parameters; the handler runs where it holds.
             handler: the handler, where this is called instead of used as a decorator.
+            follow: whether it is also placed in libraries that are loaded later; by default as the session's option
+                ``pending`` says.
 
         Returns:
             A decorator that gives the function back; what is refused is in ``refused``.
@@ -140,7 +142,7 @@ class Decorators(Emitted, Scripted, ProbeHost):
             SpecError: a spec means nothing.
             HandlerError: the handler does not compile; nothing is changed.
         """
-        return self._decorator(specs, when, handler)
+        return self._decorator(specs, when, handler, follow=follow)
 
     def ret(
         self,
@@ -148,6 +150,7 @@ class Decorators(Emitted, Scripted, ProbeHost):
         when: "Handler | None" = None,
         retval: "AnyType | None" = None,
         handler: "Handler | None" = None,
+        follow: bool | None = None,
     ) -> "Callable[[Handler], Handler]":
         """Place a handler where functions return; ``retval`` is the result's type where debug information lacks it.
 
@@ -156,6 +159,8 @@ class Decorators(Emitted, Scripted, ProbeHost):
             when: a condition over the handler's parameters; the handler runs where it holds.
             retval: the type of ``ctx.retval``, where debug information lacks it.
             handler: the handler, where this is called instead of used as a decorator.
+            follow: whether it is also placed in libraries that are loaded later; by default as the session's option
+                ``pending`` says.
 
         Returns:
             A decorator that gives the function back; what is refused is in ``refused``.
@@ -164,10 +169,10 @@ class Decorators(Emitted, Scripted, ProbeHost):
             SpecError: a spec means nothing.
             HandlerError: the handler does not compile; nothing is changed.
         """
-        return self._decorator(specs, when, handler, Point.RETURN, retval=retval)
+        return self._decorator(specs, when, handler, Point.RETURN, retval=retval, follow=follow)
 
     def at(
-        self, *specs: str, when: "Handler | None" = None, handler: "Handler | None" = None
+        self, *specs: str, when: "Handler | None" = None, handler: "Handler | None" = None, follow: bool | None = None
     ) -> "Callable[[Handler], Handler]":
         """Place a handler before instructions, as ``libc:malloc+0x1c``; it has ``ctx`` alone.
 
@@ -175,6 +180,8 @@ class Decorators(Emitted, Scripted, ProbeHost):
             specs: instructions, as ``libc:malloc+0x1c`` or ``libc:malloc:0x1c``.
             when: a condition over the handler's parameters; the handler runs where it holds.
             handler: the handler, where this is called instead of used as a decorator.
+            follow: whether it is also placed in libraries that are loaded later; by default as the session's option
+                ``pending`` says.
 
         Returns:
             A decorator that gives the function back; what is refused is in ``refused``.
@@ -183,10 +190,10 @@ class Decorators(Emitted, Scripted, ProbeHost):
             SpecError: a spec means nothing.
             HandlerError: the handler does not compile; nothing is changed.
         """
-        return self._decorator(specs, when, handler, Point.BEFORE)
+        return self._decorator(specs, when, handler, Point.BEFORE, follow=follow)
 
     def after(
-        self, *specs: str, when: "Handler | None" = None, handler: "Handler | None" = None
+        self, *specs: str, when: "Handler | None" = None, handler: "Handler | None" = None, follow: bool | None = None
     ) -> "Callable[[Handler], Handler]":
         """Place a handler behind instructions, on whatever way control leaves them; ``ctx.ip`` is where it goes.
 
@@ -194,6 +201,8 @@ class Decorators(Emitted, Scripted, ProbeHost):
             specs: instructions.
             when: a condition over the handler's parameters; the handler runs where it holds.
             handler: the handler, where this is called instead of used as a decorator.
+            follow: whether it is also placed in libraries that are loaded later; by default as the session's option
+                ``pending`` says.
 
         Returns:
             A decorator that gives the function back; what is refused is in ``refused``.
@@ -202,7 +211,7 @@ class Decorators(Emitted, Scripted, ProbeHost):
             SpecError: a spec means nothing.
             HandlerError: the handler does not compile; nothing is changed.
         """
-        return self._decorator(specs, when, handler, Point.AFTER)
+        return self._decorator(specs, when, handler, Point.AFTER, follow=follow)
 
     def callback(
         self, *specs: str, timeout: float = 0.1, when: "Handler | None" = None
@@ -240,7 +249,7 @@ class Decorators(Emitted, Scripted, ProbeHost):
         return self.handling.place((spec,), replacing(self, spec, by))
 
     def call(
-        self, *specs: str, when: "Handler | None" = None, retval: "AnyType | None" = None
+        self, *specs: str, when: "Handler | None" = None, retval: "AnyType | None" = None, follow: bool | None = None
     ) -> "Callable[[Handler], Call]":
         """Place a handler at the entries of functions, and by ``.ret`` of the result another at their returns.
 
@@ -251,6 +260,8 @@ class Decorators(Emitted, Scripted, ProbeHost):
             specs: the functions.
             when: a condition over the handler's parameters; the handler runs where it holds.
             retval: the type of ``ctx.retval``, where debug information lacks it.
+            follow: whether it is also placed in libraries that are loaded later; by default as the session's option
+                ``pending`` says.
 
         Returns:
             A decorator that returns the call, of which ``.ret`` is the decorator for returns.
@@ -262,7 +273,7 @@ class Decorators(Emitted, Scripted, ProbeHost):
         see_texts(specs)
 
         def place(function: "Handler") -> "Call":
-            return self.handling.begin_call(specs, function, when=when, retval=retval)
+            return self.handling.begin_call(specs, function, when=when, retval=retval, follow=follow)
 
         return place
 
@@ -274,11 +285,12 @@ class Decorators(Emitted, Scripted, ProbeHost):
         point: Point = Point.ENTRY,
         *,
         retval: "AnyType | None" = None,
+        follow: bool | None = None,
     ) -> "Callable[[Handler], Handler]":
         see_texts(specs)
 
         def place(function: "Handler") -> "Handler":
-            self.handling.place(specs, function, point, when=when, retval=retval)
+            self.handling.place(specs, function, point, when=when, retval=retval, follow=follow)
             return function
 
         if handler is not None:

@@ -61,6 +61,8 @@ class Call:
     """Calls that can be under way at one time, of all threads; 0: 256 of each thread."""
     retval: AnyType | None = None
     """The type of the result, where it was given."""
+    follow: bool | None = None
+    """Whether it is also placed in what is loaded later; None: as the session's option ``pending`` says."""
 
     def ret(self, function: Handler) -> Handler:
         """Place the handler that runs when the call returns, and the one at the entry if that waits for it."""
@@ -68,7 +70,9 @@ class Call:
             (entry, when), self.waiting = self.waiting, None
             self.handling.place_both(self, entry, function, when=when)
         else:
-            self.returns += self.handling.place(self.specs, function, Point.RETURN, call=self, retval=self.retval)
+            self.returns += self.handling.place(
+                self.specs, function, Point.RETURN, call=self, retval=self.retval, follow=self.follow
+            )
         return function
 
 
@@ -101,10 +105,12 @@ class Handling:
         call: Call | None = None,
         when: Handler | None = None,
         retval: AnyType | None = None,
+        follow: bool | None = None,
     ) -> list[Probe]:
         """Compile a handler and place it; nothing is touched if it does not compile.
 
         ``retval``: the type of the function's result, if it is not to be what debug information says, or ``i64``.
+        ``follow``: also in what is loaded later; None: as the session's option ``pending`` says.
         """
         self.place_waiting()
         markers = [spec for spec in specs if means_markers(spec)]
@@ -115,19 +121,20 @@ class Handling:
             known=self.prototypes.known(specs),
         )  # fmt: skip
         if markers:
-            return self._place_at_markers(at)
+            return self._place_at_markers(at, follow)
         dress = dressing_behind(self.prepared(at)) if point is Point.AFTER else self._dressing(at)
-        probes = self._session.place_made([_return_spec(spec) for spec in specs] if point.is_return else specs, dress)
+        meant = [_return_spec(spec) for spec in specs] if point.is_return else specs
+        probes = self._session.place_made(meant, dress, follow=follow)
         self._probes.setdefault(function, []).extend(probes)
         return probes
 
-    def _place_at_markers(self, at: HandlerAt) -> list[Probe]:
+    def _place_at_markers(self, at: HandlerAt, follow: bool | None) -> list[Probe]:
         from anyprobe.probes.handlers.marker_handlers import MarkerHandler
 
         handler = MarkerHandler(at, self.prepared)
         with suppress(SpecError):  # of libraries that are not there yet: whoever places it says so where it is wrong
             handler.compile([site for spec in at.specs for site in self._session.resolve(spec)[0]])
-        probes = self._session.place_made(at.specs, handler.dress)
+        probes = self._session.place_made(at.specs, handler.dress, follow=follow)
         self._probes.setdefault(at.function, []).extend(probes)
         return probes
 
@@ -143,10 +150,11 @@ class Handling:
         return call
 
     def begin_call(
-        self, specs: tuple[str, ...], entry: Handler, *, when: Handler | None = None, retval: AnyType | None = None
-    ) -> Call:
+        self, specs: tuple[str, ...], entry: Handler, *, when: Handler | None = None, retval: AnyType | None = None,
+        follow: bool | None = None,
+    ) -> Call:  # fmt: skip
         """Compile the handler of the entries of calls; it is placed with the one of their returns, see ``Call.ret``."""
-        call = Call(self, specs, (entry, when), retval=retval)
+        call = Call(self, specs, (entry, when), retval=retval, follow=follow)
         known = self.prototypes.known(specs)
         self.compiled(HandlerAt(function=entry, call=Call(self, specs), when=when, specs=specs, known=known))
         self.place_waiting()
@@ -159,7 +167,7 @@ class Handling:
         for call in begun:
             if call.waiting is not None:
                 (entry, when), call.waiting = call.waiting, None
-                call.entry += self.place(call.specs, entry, call=call, when=when)
+                call.entry += self.place(call.specs, entry, call=call, when=when, follow=call.follow)
 
     def place_both(self, call: Call, entry: Handler, leaving: Handler, *, when: Handler | None = None) -> None:
         """Place the handlers of both ends of calls in one change."""
@@ -174,7 +182,7 @@ class Handling:
         def dress(probe: Probe) -> None:
             (at_return if probe.spec in returns else at_entry)(probe)
 
-        for probe in self._session.place_made([*call.specs, *returns], dress):
+        for probe in self._session.place_made([*call.specs, *returns], dress, follow=call.follow):
             handler, ends = (leaving, call.returns) if probe.spec in returns else (entry, call.entry)
             self._probes.setdefault(handler, []).append(probe)
             ends.append(probe)

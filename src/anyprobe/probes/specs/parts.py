@@ -59,6 +59,11 @@ class Spec:
         """Whether the offset counts from the module's start: the function part is ``-``."""
         return self.function.text == "-" and not self.function.quoted and self.offset is not None
 
+    @property
+    def awaited(self) -> str:
+        """The module that has to be loaded before it can mean anything, as far as it says so."""
+        return "" if self.line is not None else self.module.text
+
     def canonical(self, module: str, function: str, offset: int | None = None) -> str:
         """Return the four-part form for one module and function that the spec matched."""
         offset = self.offset if offset is None else offset

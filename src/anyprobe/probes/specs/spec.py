@@ -9,7 +9,7 @@ from anyprobe.probes.specs.dialects import BPFTRACE, bpftrace, kprobe_event
 from anyprobe.probes.specs.dtrace import EACH, dtrace
 from anyprobe.probes.specs.parts import Part, Spec, split
 
-__all__ = ["Part", "Spec", "parse", "see_functions", "see_texts"]
+__all__ = ["Part", "Spec", "awaits_module", "parse", "see_functions", "see_texts"]
 
 _ARROW = re.compile(r"\s*→\s*[^%+\s]+")
 
@@ -38,6 +38,16 @@ def parse(text: str) -> Spec:
     if len(parts) > 1 and head in BPFTRACE:
         return bpftrace(text, parts)
     return dtrace(text, parts)
+
+
+def awaits_module(spec: Spec, error: SpecError) -> bool:
+    """Return whether a spec that means nothing for some reason names a module that may be loaded yet.
+
+    Of a module that is there the functions are known. A pattern may mean further ones; ``*`` by itself names none.
+    """
+    wanted = spec.awaited
+    is_pattern = not spec.module.quoted and any(sign in wanted for sign in "*?[") and bool(wanted.strip("*"))
+    return bool(wanted) and (is_pattern or error.position == spec.module.position)
 
 
 def see_texts(specs: Iterable[object]) -> None:
