@@ -14,7 +14,8 @@ from anyprobe.cli.interrupts import Interrupts
 from anyprobe.core.collection import collection_paused
 from anyprobe.core.errors import Interrupted, TargetError, TargetExited
 from anyprobe.core.refusal import Reason
-from anyprobe.data.snapshot import MARKERS, PendingSpec, Snapshot
+from anyprobe.data.pending import PendingSpec
+from anyprobe.data.snapshot import MARKERS, Snapshot
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from anyprobe.core.quoting import shown_module
 from anyprobe.data import histogram
+from anyprobe.data.pending import PendingSpec
 
 if TYPE_CHECKING:
     from anyprobe.data.interval import Interval
@@ -270,26 +271,6 @@ class RefusedSite:
     def as_json(self) -> Json:
         """Return the JSON object."""
         return {"spec": self.spec, "address": self.address, "reason": self.reason, "detail": self.detail}
-
-
-@dataclass(frozen=True, slots=True)
-class PendingSpec:
-    """A spec that has meant nothing yet, and may in what is loaded later."""
-
-    spec: str
-    module: str = ""
-    """What it waits for; nothing where it names no module."""
-    nearest: tuple[str, ...] = field(default=(), compare=False)
-    """Modules that are loaded and have similar names."""
-
-    def __str__(self) -> str:
-        """Return one sentence."""
-        similar = f"; {self.nearest[0]} is" if self.nearest else ""
-        return f"{self.spec} is pending: no {self.module or 'function of that name'} has been loaded{similar}"
-
-    def as_json(self) -> Json:
-        """Return the JSON object."""
-        return {"spec": self.spec, "module": self.module or None}
 
 
 @dataclass(frozen=True, slots=True)

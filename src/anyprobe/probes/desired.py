@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from anyprobe.binary.images.modules import VDSO
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.data.snapshot import PendingSpec
+from anyprobe.data.pending import PendingSpec
 from anyprobe.probes.probe import Place, Probe, Timed
 from anyprobe.probes.specs.spec import awaits_module, parse
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from anyprobe.binary.images.modules import LoadedObject
     from anyprobe.core.refusal import Refusal
-    from anyprobe.data.snapshot import PendingSpec
+    from anyprobe.data.pending import PendingSpec
     from anyprobe.probes.handlers.trampolining import Trampolines
     from anyprobe.probes.probe import Place, Probe
     from anyprobe.probes.providers.base import Provider

@@ -24,7 +24,7 @@ from anyprobe.probes.specs.spec import means_markers, parse
 from anyprobe.probes.target_errors import typed
 
 if TYPE_CHECKING:
-    from anyprobe.data.snapshot import PendingSpec
+    from anyprobe.data.pending import PendingSpec
     from anyprobe.probes.handlers.handler_watch import HandlerWatch
     from anyprobe.probes.handlers.load_gate import LoadGate
     from anyprobe.probes.live_proof import LiveProof
