@@ -160,8 +160,8 @@ class Counts(_Conditional):
     def _plainly(self, session: "Measured", specs: Sequence[str]) -> None:
         from anyprobe.cli.targets import KERNEL, in_the_kernel
 
-        if session.pid == KERNEL:
-            in_the_kernel(session).count(*specs, follow=bool(self.pending))
+        if session.pid == KERNEL and self.pending:
+            in_the_kernel(session).count(*specs, follow=True)
         else:
             session.count(*specs)
 
