@@ -19,6 +19,7 @@ class FakeSession:
     """Remembers what it was asked for; its snapshot is the one of the test."""
 
     hooks = SimpleNamespace(waits=False, begin=lambda: None, look=lambda: None, end=lambda: None)
+    pending = ()
 
     def __init__(self, fakes, pid, settings):
         self.fakes, self.pid, self.settings, self.calls = fakes, pid, settings, []
