@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from anyprobe.core.errors import StopTimeout
+from anyprobe.target.process import helper_thread
+from anyprobe.target.process.helper_thread import ROOM
 from anyprobe.target.process.process import Process
 from anyprobe.target.process.thread_pointers import thread_pointers
-from anyprobe.target.remote import helper_thread
-from anyprobe.target.remote.helper_thread import ROOM
 from support.driver import wait_until
 from support.image import Image
 

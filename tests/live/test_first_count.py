@@ -36,7 +36,7 @@ NEEDLESS = {
         "splice.translate.patches",
         "splice.translate.table",
     ),
-    "arming without a stop": ("splice.apply.live.changes", "splice.apply.live.writes", "target.remote.helper_thread"),
+    "arming without a stop": ("splice.apply.live.changes", "splice.apply.live.writes", "target.process.helper_thread"),
     "starting programs": ("target.process.launch",),
     "the kernel": ("kprobes",),
     "reports of other commands": ("data.leftover", "data.results", "data.explanation", "reports.histogram"),

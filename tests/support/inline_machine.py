@@ -15,7 +15,8 @@ from anyprobe.core.code import Comparison, Number, Update
 from anyprobe.data.layout import BLOCK_NUMBER
 from anyprobe.isa.registers import NUMBERS
 from anyprobe.splice.codegen.handlers.inline import INLINE_ESTIMATE, Inline
-from anyprobe.splice.codegen.patch import SCRATCH_ORDER, Action, ActionKind, BankCode, Clobbers, PatchWriter
+from anyprobe.splice.codegen.patch import Action, ActionKind, BankCode, PatchWriter
+from anyprobe.splice.plan.splices import SCRATCH_ORDER, Clobbers
 
 ROUTINE, BLOCK, TABLE, STORAGE, SEEN = routine_machine.TRAMPOLINES, REGION + 0x1000, 0xC0000, 0xBF000, 0xBE000
 ROWS, STRIDE, COUNT, TOTAL, HITS = 9, 128, 0x1040, 0x1048, 0x80

@@ -22,7 +22,7 @@ ORDERS = {
     "handlers": ("types", "ir", "passes", "llvm", "x86", "frontend", "bpf"),
     "probes": ("scripts", "specs", "providers", "handlers", "outside", "selfattach"),
     "splice": (
-        "journal", "memory", "plan", "translate", "codegen", "function_changes", "regions", "edits", "userspace",
+        "journal", "memory", "plan", "emitted", "translate", "codegen", "regions", "edits", "userspace",
         "apply", "planning", "engine",
     ),
     "target": ("system", "kernel", "remote", "process"),
@@ -34,12 +34,6 @@ UPWARD = {
     "handlers.types.annotations": {"ir"},
     "handlers.types.storages": {"ir"},
     "handlers.types.typed_values": {"ir", "frontend"},
-    "splice.apply.live.changes": {"planning"},
-    "splice.plan.entry_plans": {"codegen"},
-    "splice.plan.planner": {"codegen"},
-    "splice.translate.patches": {"codegen"},
-    "target.remote.calls": {"process"},
-    "target.remote.helper_thread": {"process"},
 }
 """Modules that import what comes after them, and which parts of it; each is to go, none to be added."""
 MOST_IN_A_CIRCLE = 3
@@ -50,7 +44,7 @@ PROTOCOLS_AND_VALUES = {
 """What ``splice`` may know of ``target``: protocols, layouts, readers of ``/proc``, but no class of targets."""
 PROCESSES_TO_OPEN = {
     "splice.apply.live.children": {"target.process.process"},
-    "splice.apply.live.helper_threads": {"target.process.urgency", "target.remote.helper_thread"},
+    "splice.apply.live.helper_threads": {"target.process.urgency", "target.process.helper_thread"},
     "splice.apply.recovery.recovery": {"target.process.process"},
 }
 """Modules that open other processes themselves, and those that a helper thread's maker needs."""

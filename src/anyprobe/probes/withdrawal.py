@@ -6,7 +6,7 @@ from contextlib import suppress
 from anyprobe.core.errors import TargetError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.probes.probe import Place, Probe
-from anyprobe.splice.function_changes import EmittedSplice
+from anyprobe.splice.emitted import EmittedSplice
 
 _WHY = "the program writes to its text here: the probe was taken out, and has counted until then"
 

@@ -8,12 +8,11 @@ from anyprobe.binary.flow.cfg import CodeMap
 from anyprobe.binary.flow.function import FunctionCode
 from anyprobe.core.address import AddressRange
 from anyprobe.core.refusal import Refusal
-from anyprobe.splice.codegen.patch import Clobbers
-from anyprobe.splice.function_changes import EmittedSplice, FunctionChange
+from anyprobe.splice.emitted import EmittedSplice, FunctionChange
 from anyprobe.splice.journal.installed import Part
 from anyprobe.splice.plan.claims import Claims
 from anyprobe.splice.plan.entry_plans import EntryPlans
-from anyprobe.splice.plan.splices import FunctionPlan, PlannedSplice, Want
+from anyprobe.splice.plan.splices import Clobbers, FunctionPlan, PlannedSplice, Want
 from anyprobe.splice.plan.together import first_of
 from anyprobe.splice.regions.banks import Hook
 from anyprobe.target.system.procfs import Mapping

@@ -22,10 +22,9 @@ from anyprobe.splice.apply.staleness import Losses, additions, gone, modules_of
 from anyprobe.splice.apply.text_watch import TRAPPED, TextWatch
 from anyprobe.splice.apply.transaction import Transaction
 from anyprobe.splice.apply.uprobes import see_to
-from anyprobe.splice.codegen.patch import EmittedPatch
 from anyprobe.splice.codegen.stub_directory import StubDirectory
 from anyprobe.splice.edits import Edit, Module
-from anyprobe.splice.function_changes import EmittedSplice
+from anyprobe.splice.emitted import EmittedPatch, EmittedSplice
 from anyprobe.splice.journal.records import Owner, Record, RecordKind
 from anyprobe.splice.journal.registrations import Roster
 from anyprobe.splice.memory.arena import Arena

@@ -301,6 +301,10 @@ class ProcessFacts(Protocol):
         """Open the page map for a scope; raise ``OSError``."""
         ...
 
+    def gone(self) -> TargetError:
+        """Return the error for a process that has vanished."""
+        ...
+
     def translated(self, doing: str) -> AbstractContextManager[None]:
         """Turn an ``OSError`` of a scope into a ``TargetError``."""
         ...

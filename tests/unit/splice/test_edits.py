@@ -8,7 +8,7 @@ from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import decode_range
 from anyprobe.splice.apply.outcomes import give_up, settle
 from anyprobe.splice.edits import Claiming, Edit, FunctionState, Module, Planned
-from anyprobe.splice.function_changes import EmittedSplice, FunctionChange
+from anyprobe.splice.emitted import EmittedSplice, FunctionChange
 from anyprobe.splice.plan.claims import Claims
 from anyprobe.splice.plan.splices import FunctionPlan, PlannedSplice, Pun, Strategy, Want, WantKind
 

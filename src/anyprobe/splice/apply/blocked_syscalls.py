@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from anyprobe.core.memory import Memory, MemoryFault
-from anyprobe.splice.codegen.patch import EmittedPatch
+from anyprobe.splice.emitted import EmittedPatch
 
 if TYPE_CHECKING:
     from anyprobe.target.base import StoppedThread

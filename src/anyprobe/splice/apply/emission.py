@@ -17,9 +17,9 @@ from anyprobe.splice.codegen.emit import (
     estimate,
     head_bytes,
 )
-from anyprobe.splice.codegen.patch import REPLACING, Action, ActionKind, BankCode, EmittedPatch
+from anyprobe.splice.codegen.patch import REPLACING, Action, ActionKind, BankCode
 from anyprobe.splice.edits import Edit, Module, hook_of
-from anyprobe.splice.function_changes import EmittedSplice, FunctionChange
+from anyprobe.splice.emitted import EmittedPatch, EmittedSplice, FunctionChange
 from anyprobe.splice.plan.splices import PlannedSplice, Strategy, Want, WantKind
 from anyprobe.splice.plan.springboards import Springboards
 from anyprobe.splice.plan.together import member_at

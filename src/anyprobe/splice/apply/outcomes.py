@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.apply.staleness import additions, gone, lose
 from anyprobe.splice.edits import Edit, hook_of
-from anyprobe.splice.function_changes import FunctionChange
+from anyprobe.splice.emitted import FunctionChange
 from anyprobe.splice.plan.splices import Want
 from anyprobe.target.system.procfs import Mapping
 

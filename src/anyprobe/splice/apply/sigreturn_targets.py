@@ -19,7 +19,7 @@ from anyprobe.splice.apply.saved_pcs import Stacks
 from anyprobe.splice.journal.memfds import is_ours
 
 if TYPE_CHECKING:
-    from anyprobe.splice.function_changes import EmittedSplice, FunctionChange
+    from anyprobe.splice.emitted import EmittedSplice, FunctionChange
     from anyprobe.target.base import Quiescence, StoppedThread
 
 _FRAME = 1024

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 from anyprobe.binary.flow.cfg import CodeMap
 from anyprobe.binary.flow.function import FunctionCode
-from anyprobe.splice.codegen.patch import Clobbers
 from anyprobe.splice.edits import Edit, beside_handlers
-from anyprobe.splice.plan.splices import Strategy, Want, WantKind
+from anyprobe.splice.plan.splices import Clobbers, Strategy, Want, WantKind
 
 if TYPE_CHECKING:
     from anyprobe.binary.liveness.skipped_kills import SkippedKills

@@ -6,11 +6,11 @@ from enum import Enum
 from anyprobe.core.memory import Memory, MemoryFault
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.edits import Edit, FunctionState, Module, hook_of, planned_of
-from anyprobe.splice.function_changes import EmittedSplice
+from anyprobe.splice.emitted import EmittedSplice
 from anyprobe.splice.journal.conflicts import removed
 from anyprobe.splice.journal.installed import Part
 from anyprobe.splice.journal.memfds import is_ours
-from anyprobe.splice.regions.splice_records import SpliceRecords
+from anyprobe.splice.regions.holdings import SpliceRecords
 from anyprobe.target.system.procfs import Mapping
 
 MODULE_GONE = "the module was unmapped, or another file is mapped there now"

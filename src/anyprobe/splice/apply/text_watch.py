@@ -10,7 +10,7 @@ from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.apply.recovery.saved_copies import Saved
 from anyprobe.splice.apply.uprobes import without_splice
 from anyprobe.splice.edits import Module, hook_of
-from anyprobe.splice.function_changes import EmittedSplice
+from anyprobe.splice.emitted import EmittedSplice
 from anyprobe.splice.plan.splices import Strategy
 from anyprobe.splice.regions.banks import Hook
 from anyprobe.target.system.procfs import Mapping

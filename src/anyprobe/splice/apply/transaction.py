@@ -21,9 +21,9 @@ from anyprobe.splice.apply.dead_jumps import destination_of
 from anyprobe.splice.apply.sigreturn_targets import Lingering, Way, WaysBack
 from anyprobe.splice.apply.text import make_private, write_all_at_rest
 from anyprobe.splice.apply.unsafe_pcs import FAULTS, NOWHERE, Hazards, destination
-from anyprobe.splice.function_changes import EmittedSplice, FunctionChange
+from anyprobe.splice.emitted import EmittedSplice, FunctionChange
 from anyprobe.splice.journal.records import Journal, Record, RecordKind, marked
-from anyprobe.splice.regions.splice_records import SpliceRecords
+from anyprobe.splice.regions.holdings import SpliceRecords
 from anyprobe.target.base import Quiescence
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from anyprobe.splice.apply.blocked_syscalls import SYSCALL, Sleepers, behind_copy
 
 if TYPE_CHECKING:
-    from anyprobe.splice.function_changes import EmittedSplice, FunctionChange
+    from anyprobe.splice.emitted import EmittedSplice, FunctionChange
 
 NOWHERE = -1
 FAULTS = (signal.SIGILL, signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from anyprobe.core.memory import MemoryFault
 from anyprobe.splice.apply.text import write_around_breakpoint
 from anyprobe.splice.edits import Module
-from anyprobe.splice.function_changes import EmittedSplice
+from anyprobe.splice.emitted import EmittedSplice
 from anyprobe.target.base import ProcessFacts, TextMemory
 from anyprobe.target.system.procfs import Mapping
 

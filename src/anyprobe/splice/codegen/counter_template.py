@@ -9,9 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from anyprobe.isa.decode import Flow
-from anyprobe.splice.codegen.patch import Action, ActionKind, BankCode, Clobbers, EmittedPatch, PatchWriter
+from anyprobe.splice.codegen.patch import Action, ActionKind, BankCode, PatchWriter
+from anyprobe.splice.emitted import EmittedPatch
 from anyprobe.splice.memory.places import CopiedPlaces
-from anyprobe.splice.plan.splices import PlannedSplice, Strategy, WantKind
+from anyprobe.splice.plan.splices import Clobbers, PlannedSplice, Strategy, WantKind
 
 
 @dataclass(frozen=True, slots=True)

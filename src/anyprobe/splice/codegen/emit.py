@@ -13,13 +13,11 @@ from anyprobe.splice.codegen.patch import (
     REPLACING,
     Action,
     ActionKind,
-    Clobbers,
-    EmittedPatch,
-    Landing,
     PatchWriter,
     UndisplaceableError,
 )
-from anyprobe.splice.plan.splices import TRAP, PlannedSplice, Strategy, Want, WantKind
+from anyprobe.splice.emitted import EmittedPatch, Landing
+from anyprobe.splice.plan.splices import TRAP, Clobbers, PlannedSplice, Strategy, Want, WantKind
 
 PATCH_ALIGNMENT = 16
 PLAIN_ESTIMATE, COUNTER_ESTIMATE = 24, 81

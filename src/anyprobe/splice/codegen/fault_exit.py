@@ -17,7 +17,8 @@ from iced_x86 import Mnemonic
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import Flow, Insn
 from anyprobe.isa.relocate import displace
-from anyprobe.splice.codegen.patch import Action, EmittedPatch, Landing, PatchWriter, UndisplaceableError
+from anyprobe.splice.codegen.patch import Action, PatchWriter, UndisplaceableError
+from anyprobe.splice.emitted import EmittedPatch, Landing
 from anyprobe.splice.translate.routine import LAST_TRAP
 from anyprobe.splice.translate.steps import STEP_BYTES, Op, Positions, Recipe, Step
 

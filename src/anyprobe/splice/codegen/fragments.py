@@ -38,8 +38,9 @@ from anyprobe.splice.codegen.fragment_parts import (
     signed_distance,
     stretches_of,
 )
-from anyprobe.splice.codegen.patch import Action, ActionKind, Clobbers, EmittedPatch, PatchWriter
-from anyprobe.splice.plan.splices import PlannedSplice, Strategy, Want, WantKind
+from anyprobe.splice.codegen.patch import Action, ActionKind, PatchWriter
+from anyprobe.splice.emitted import EmittedPatch
+from anyprobe.splice.plan.splices import Clobbers, PlannedSplice, Strategy, Want, WantKind
 
 _HOLDERS = ("r11", "r10", "r9", "r8", "rcx", "rdx", "rsi", "rdi", "rax")
 """Registers that may hold the block, the seldom used first."""

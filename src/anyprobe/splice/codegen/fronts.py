@@ -9,7 +9,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from anyprobe.isa.decode import Flow
-from anyprobe.splice.codegen.patch import EmittedPatch
+from anyprobe.splice.emitted import EmittedPatch
 from anyprobe.splice.plan.splices import PlannedSplice, Strategy
 from anyprobe.splice.translate.idempotence import likeness
 from anyprobe.splice.translate.patches import Bearings, Dead, Walk, Where, overwritten, recipes

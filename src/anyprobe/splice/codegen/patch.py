@@ -5,7 +5,7 @@ conditional exits) follow the hot path.
 """
 
 import struct
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,6 +15,7 @@ from anyprobe.core.refusal import Refusal
 from anyprobe.isa.encode import head, machine_code
 from anyprobe.splice.codegen.routines import Routines
 from anyprobe.splice.codegen.trampoline import COUNTED, HANDLED, Trampolines
+from anyprobe.splice.plan.splices import SCRATCH_ORDER, Clobbers
 
 if TYPE_CHECKING:
     from anyprobe.splice.codegen.handlers.facts import HandlerFacts
@@ -25,7 +26,6 @@ _COUNTING = struct.Struct("<6sici8s")
 _BELOW = "lea rsp, [rsp-128]"
 """Below the red zone."""
 _BACK = "lea rsp, [rsp+128]"
-SCRATCH_ORDER = ("r11", "r10", "rax", "rcx", "rdx", "r8", "r9", "rsi", "rdi")
 
 
 class ActionKind(Enum):
@@ -93,18 +93,6 @@ class Action(NamedTuple):
     """What the patch does in the handler's stead."""
     handler: "HandlerFacts | None" = None
     """The handler, where it may be called with others."""
-
-
-@dataclass(frozen=True, slots=True)
-class Clobbers:
-    """What the code at a site may overwrite without saving it."""
-
-    registers: tuple[str, ...] = ()
-    flags: bool = False
-
-    def scratch(self) -> str | None:
-        """Return the best dead register for addressing, if there is one."""
-        return next((name for name in SCRATCH_ORDER if name in self.registers), None)
 
 
 @dataclass
@@ -312,40 +300,6 @@ class PatchWriter:
         assert action.bank.routines is not None
         self._call(action.bank.routines.count, action.offset)
         self.relative("jmp resume", resume)
-
-
-@dataclass(frozen=True, slots=True)
-class Landing:
-    """Where a thread goes whose displaced instruction has faulted; all by address."""
-
-    copy: int
-    """The displaced copy that a probe waits for to fault."""
-    entries: int
-    """Sixteen bytes for each number of a trap."""
-    again: int
-    """The copy that runs if nobody has handled the fault: what it raises is the program's."""
-
-
-@dataclass(slots=True)
-class EmittedPatch:
-    """A finished patch and where each displaced instruction went. Immutable by convention."""
-
-    address: int
-    code: bytes
-    starts: Sequence[tuple[int, int]]
-    """(original address, address in the patch before its actions) of each displaced instruction."""
-    copies: Sequence[tuple[int, int]]
-    """(original address, address of its displaced copy); the last pair is the jump back."""
-    behind: int
-    """Where a branch back to a loop head enters: behind the entry actions of the first instruction."""
-    front: Hashable = field(default=None, compare=False)
-    """Patches of one neighbourhood with equal fronts, if any, do the same in front of their first displaced copy."""
-    landings: tuple[Landing, ...] = ()
-
-    @property
-    def end(self) -> int:
-        """End of the patch."""
-        return self.address + len(self.code)
 
 
 class UndisplaceableError(Exception):

@@ -8,37 +8,26 @@ import struct
 from collections.abc import Callable
 from functools import partial
 
-from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.isa.decode import Flow, Insn
+from anyprobe.core.refusal import Refusal
+from anyprobe.isa.decode import Insn
 from anyprobe.isa.encode import CONDITIONS, head
 from anyprobe.isa.relocate import displace, push_address
 from anyprobe.splice.codegen.exit_test import push_target
 from anyprobe.splice.codegen.patch import PatchWriter, UndisplaceableError
+from anyprobe.splice.plan.post_actions import popped
 
 _RED_ZONE = 128
-_LONGEST_POP = 96
-"""Bytes that a ``ret`` may pop besides, so that the return address is in the red zone meanwhile."""
 Act = Callable[[int, Callable[[int], bytes] | None], None]
 """Appends actions: given where control goes, or 0 and code that pushes that."""
 
 
-def no_behind(insn: Insn) -> Refusal | None:
-    """Return why nothing can be done behind an instruction."""
-    if insn.flow is Flow.XBEGIN:
-        detail = f"{insn.text}: what comes behind may be undone with the transaction"
-        return Refusal(Reason.NO_DISPLACED_FORM, insn.address, detail)
-    if insn.flow is Flow.RET and _popped(insn) > 8 + _LONGEST_POP:
-        return Refusal(Reason.NO_DISPLACED_FORM, insn.address, f"{insn.text}: pops more than the red zone")
-    return None
-
-
 def act_behind_return(writer: PatchWriter, insn: Insn, act: Act) -> None:
     """Append actions in front of a ``ret`` that find the stack as it will be; the address stays in the red zone."""
-    popped = _popped(insn)
-    writer.value("lea rsp, [rsp+popped]", popped)
+    size = popped(insn)
+    writer.value("lea rsp, [rsp+popped]", size)
     # push qword [rsp+128-popped]
-    act(0, lambda _: head("push qword [rsp+return_address]") + struct.pack("<i", _RED_ZONE - popped))
-    writer.value("lea rsp, [rsp+popped]", -popped)
+    act(0, lambda _: head("push qword [rsp+return_address]") + struct.pack("<i", _RED_ZONE - size))
+    writer.value("lea rsp, [rsp+popped]", -size)
 
 
 def act_behind_jump(insn: Insn, act: Act) -> None:
@@ -81,7 +70,3 @@ def branch_with_actions(writer: PatchWriter, insn: Insn, act: Act, taken: Callab
         jump = copy[:-4]  # loop taken; jmp short past; taken: jmp rel32; past:
     writer.cold(jump, on_taken_edge)
     act(insn.end, None)
-
-
-def _popped(insn: Insn) -> int:
-    return 8 + (insn.iced.immediate16 if insn.iced.op_count else 0)

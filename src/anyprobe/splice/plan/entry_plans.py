@@ -19,8 +19,7 @@ from anyprobe.core.refusal import Refusal
 from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.isa.decode import decode_range
 from anyprobe.isa.registers import mask_of, names_of
-from anyprobe.splice.codegen.patch import SCRATCH_ORDER, Clobbers
-from anyprobe.splice.plan.splices import PlannedSplice, Strategy, Want
+from anyprobe.splice.plan.splices import SCRATCH_ORDER, Clobbers, PlannedSplice, Strategy, Want
 from anyprobe.splice.plan.together import first_of
 
 if TYPE_CHECKING:

@@ -287,7 +287,7 @@ class Attempt:
         asked = [want for want in wants if want.after]
         if not asked:
             return refused
-        from anyprobe.splice.codegen.post_actions import no_behind
+        from anyprobe.splice.plan.post_actions import no_behind
 
         for want in asked:
             part = self._context.part_of(self._function, want.address)

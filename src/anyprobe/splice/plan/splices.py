@@ -30,6 +30,8 @@ OTHER_PREFIX = 0x65
 JUMP_OPCODE, SHORT_OPCODE = 0xE9, 0xEB
 _FAR = 1 << 10
 """How far apart two springboards are that leave room for one another."""
+SCRATCH_ORDER = ("r11", "r10", "rax", "rcx", "rdx", "r8", "r9", "rsi", "rdi")
+"""The best registers for addressing first."""
 
 
 class Strategy(StrEnum):
@@ -161,6 +163,18 @@ class Pun:
         """Return the bytes to write for a target in range."""
         low = (target - self.base).to_bytes(4, "little")[: self.free]
         return bytes([self.prefix]) * self.prefixes + b"\xe9" + low + self.tail
+
+
+@dataclass(frozen=True, slots=True)
+class Clobbers:
+    """What the code at a site may overwrite without saving it."""
+
+    registers: tuple[str, ...] = ()
+    flags: bool = False
+
+    def scratch(self) -> str | None:
+        """Return the best dead register for addressing, if there is one."""
+        return next((name for name in SCRATCH_ORDER if name in self.registers), None)
 
 
 @dataclass(slots=True)

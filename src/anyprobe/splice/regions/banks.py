@@ -10,7 +10,7 @@ from anyprobe.splice.regions.code_region import NearBank, SlotBank
 
 if TYPE_CHECKING:
     from anyprobe.splice.codegen.handlers.facts import HandlerFacts
-    from anyprobe.splice.function_changes import EmittedSplice
+    from anyprobe.splice.emitted import EmittedSplice
 
 TIMING = frozenset({ActionKind.ENTER, ActionKind.LEAVE, ActionKind.LEAVE_TAIL, ActionKind.ENTER_RETURN})
 SLOT_ONLY = TIMING | REPLACING | {ActionKind.HANDLER, ActionKind.FAULT}

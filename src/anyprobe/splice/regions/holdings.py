@@ -1,14 +1,37 @@
-"""What one session has mapped in its target, and under whose name."""
+"""What one session has mapped in its target, under whose name, and which of its records list which splices."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from anyprobe.splice.journal.records import Journal, Owner
+from anyprobe.splice.emitted import EmittedSplice
+from anyprobe.splice.journal.records import Journal, Owner, Record
 from anyprobe.splice.memory.arena import Arena
-from anyprobe.splice.regions.splice_records import SpliceRecords
 
 if TYPE_CHECKING:
     from anyprobe.splice.regions.code_region import Neighbourhood, SlotBank
+
+
+class SpliceRecords:
+    """Which journal lists which splice by which record: what is known of a splice only once it is applied."""
+
+    def __init__(self) -> None:
+        """Nothing is listed yet."""
+        self._numbers: dict[Journal, dict[EmittedSplice, int]] = {}
+
+    def add(self, journal: Journal, splices: Sequence[EmittedSplice], records: Sequence[Record]) -> None:
+        """Have a journal list splices, with one record each."""
+        numbers = self._numbers.setdefault(journal, {})
+        numbers.update(zip(splices, journal.add(records), strict=True))
+
+    def clear(self, splices: Iterable[EmittedSplice]) -> None:
+        """Have the journals list splices no more, those of them that are listed."""
+        splices = list(splices)
+        for journal, numbers in self._numbers.items():
+            listed = [splice for splice in splices if splice in numbers]
+            if listed:
+                journal.clear([numbers[splice] for splice in listed])
+                for splice in listed:
+                    del numbers[splice]
 
 
 class Holdings:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from iced_x86 import Code, Decoder, Instruction, Mnemonic, OpKind, Register
 
 from anyprobe.isa.decode import FLOWS, Flow, Insn
-from anyprobe.splice.codegen.patch import EmittedPatch
+from anyprobe.splice.emitted import EmittedPatch
 from anyprobe.splice.plan.splices import PlannedSplice, Strategy
 from anyprobe.splice.translate.abstract_state import BLOCK, State, initial, meet, number_of, step
 from anyprobe.splice.translate.idempotence import Replay, is_repeated, replay_behind

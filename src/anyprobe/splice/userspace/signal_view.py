@@ -19,7 +19,7 @@ from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.splice.codegen.patch import ActionKind
 from anyprobe.splice.edits import Edit, FunctionState, Module, hook_of
-from anyprobe.splice.function_changes import EmittedSplice
+from anyprobe.splice.emitted import EmittedSplice
 from anyprobe.splice.plan.splices import Strategy, Want, WantKind
 from anyprobe.splice.plan.springboards import Springboards
 from anyprobe.splice.regions.banks import Hook

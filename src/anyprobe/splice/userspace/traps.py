@@ -31,7 +31,7 @@ from anyprobe.splice.userspace.signal_actions import (
 )
 
 if TYPE_CHECKING:
-    from anyprobe.splice.function_changes import EmittedSplice, FunctionChange
+    from anyprobe.splice.emitted import EmittedSplice, FunctionChange
     from anyprobe.splice.userspace.trap_handler import SignalAction, TrapHandler
     from anyprobe.target.base import ProcessQuiescence, SystemCalls
 

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 
 from anyprobe.core.errors import PermissionDenied, StopTimeout
 from anyprobe.target.process import permission
-from anyprobe.target.process.thread import Thread
 from anyprobe.target.process.tracee import Tracee
 from anyprobe.target.remote.calls import RemoteCalls, fitness
+from anyprobe.target.remote.thread import Thread
 from anyprobe.target.system import procfs, ptrace
 
 _BORROW_CANDIDATES = 8

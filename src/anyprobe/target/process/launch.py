@@ -15,7 +15,7 @@ from typing import Protocol
 from anyprobe.core.errors import InternalError, StopTimeout, UsageError
 from anyprobe.target.process import permission
 from anyprobe.target.process.process import Process, check_kind
-from anyprobe.target.process.thread import Thread
+from anyprobe.target.remote.thread import Thread
 from anyprobe.target.system import gateway, ptrace
 from anyprobe.target.system.wait_status import Kind
 

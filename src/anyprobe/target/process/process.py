@@ -19,9 +19,9 @@ from anyprobe.core.errors import (
 from anyprobe.target.process import permission
 from anyprobe.target.process.interrupts import DeferredInterrupts
 from anyprobe.target.process.stopping import Stop, stopped
-from anyprobe.target.process.thread import Thread
 from anyprobe.target.process.tracee import Tracee, all_ended
 from anyprobe.target.remote.calls import RemoteCalls
+from anyprobe.target.remote.thread import Thread
 from anyprobe.target.system import gateway, procfs
 
 _T = TypeVar("_T")
@@ -77,14 +77,14 @@ class Process(Tracee):
 
     def deputy(self, top: int, timeout: float = 2.0) -> AbstractContextManager[RemoteCalls]:
         """Make system calls in a thread made for them, with a stack below ``top`` and descriptors of its own."""
-        from anyprobe.target.remote.helper_thread import with_deputy  # hardly ever needed
+        from anyprobe.target.process.helper_thread import with_deputy  # hardly ever needed
 
         return self._exclusive(with_deputy(self, top, timeout))
 
     @contextmanager
     def waiting_deputy(self, timeout: float = 2.0) -> Iterator[RemoteCalls]:
         """Make system calls in a thread made for them, on the stack of a borrowed one, which waits meanwhile."""
-        from anyprobe.target.remote.helper_thread import with_waiting_deputy  # once in a session
+        from anyprobe.target.process.helper_thread import with_waiting_deputy  # once in a session
 
         begin = self.borrowed_us = 0
         try:

@@ -10,7 +10,7 @@ from anyprobe.target.system import ptrace
 from anyprobe.target.system.wait_status import Kind
 
 if TYPE_CHECKING:
-    from anyprobe.target.process.thread import Thread
+    from anyprobe.target.remote.thread import Thread
     from anyprobe.target.system.ptrace import Registers
 
 _TIMEOUT = 30.0

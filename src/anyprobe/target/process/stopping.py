@@ -10,11 +10,11 @@ from functools import cached_property
 
 from anyprobe.core.errors import StopTimeout
 from anyprobe.target.process import permission
-from anyprobe.target.process.thread import VFORK_CALLS, Thread
 from anyprobe.target.process.tracee import Tracee
 from anyprobe.target.process.urgency import urgent
 from anyprobe.target.remote.batch import WAIT_US
 from anyprobe.target.remote.calls import RemoteCalls, fitness
+from anyprobe.target.remote.thread import VFORK_CALLS, Thread
 from anyprobe.target.system import procfs, ptrace
 
 _PATIENCE = 0.002

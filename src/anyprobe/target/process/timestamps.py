@@ -13,7 +13,7 @@ from anyprobe.target.remote.calls import PRCTL, RemoteCalls, fitness
 
 if TYPE_CHECKING:
     from anyprobe.target.process.process import Process
-    from anyprobe.target.process.thread import Thread
+    from anyprobe.target.remote.thread import Thread
     from anyprobe.target.system.procfs import Mapping
 
 _PR_GET_TSC, _PR_TSC_SIGSEGV = 25, 2

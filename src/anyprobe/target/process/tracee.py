@@ -14,8 +14,8 @@ from anyprobe.target.process import emulators, permission
 from anyprobe.target.process.called_name import called_name
 from anyprobe.target.process.exclusion import exclusive
 from anyprobe.target.process.relatives import Relatives
-from anyprobe.target.process.thread import Thread
 from anyprobe.target.remote import gadgets as gadget_search
+from anyprobe.target.remote.thread import Thread
 from anyprobe.target.system import gateway, pagemap, procfs
 from anyprobe.target.system.memory import TargetMemory
 from anyprobe.target.system.procfs import Mapping

@@ -23,14 +23,13 @@ from typing import Self
 
 from anyprobe.core.errors import PermissionDenied, RemoteCallFailed, StopTimeout, UnsupportedTarget
 from anyprobe.core.memory import MemoryFault
-from anyprobe.target.process.thread import Thread, looks
-from anyprobe.target.process.tracee import Tracee
+from anyprobe.target.base import DataMemory, ProcessFacts
 from anyprobe.target.remote import frame, restarting
 from anyprobe.target.remote.batch import WAIT_US, BatchedCall, Outcome, batch_size, blank_outcome, read_outcome
 from anyprobe.target.remote.gadgets import Gadgets
 from anyprobe.target.remote.saved_frames import frames_in
+from anyprobe.target.remote.thread import Thread, looks
 from anyprobe.target.system import gateway, procfs, ptrace
-from anyprobe.target.system.memory import TargetMemory
 from anyprobe.target.system.procfs import Mapping
 from anyprobe.target.system.wait_status import Kind
 
@@ -55,7 +54,7 @@ class RemoteCalls:
     """Makes system calls in one stopped thread; afterwards its registers, mask and interrupted call are as before."""
 
     def __init__(
-        self, process: Tracee, thread: Thread, top: int = 0, *, spare: int = 0, wait_us: int = WAIT_US
+        self, process: ProcessFacts, thread: Thread, top: int = 0, *, spare: int = 0, wait_us: int = WAIT_US
     ) -> None:
         """Choose the thread, which ``fitness`` has found fit; ``top``: of memory for the frame, 0 for its own stack.
 
@@ -359,7 +358,7 @@ class RemoteCalls:
         self._suspends_seccomp = True
 
 
-def fitness(thread: Thread, process: Tracee, mappings: list[Mapping], *, own_stack: bool = True) -> str:
+def fitness(thread: Thread, process: ProcessFacts, mappings: list[Mapping], *, own_stack: bool = True) -> str:
     """Return why no call can be injected into a stopped thread, or an empty string.
 
     ``own_stack``: the frame is to go on the thread's own stack.
@@ -379,7 +378,7 @@ def fitness(thread: Thread, process: Tracee, mappings: list[Mapping], *, own_sta
     return ""
 
 
-def _has_stack(registers: ptrace.Registers, mappings: list[Mapping], memory: TargetMemory) -> bool:
+def _has_stack(registers: ptrace.Registers, mappings: list[Mapping], memory: DataMemory) -> bool:
     """Whether the memory below the red zone is free for a frame, as on a main stack or a thread's stack.
 
     Goroutine and coroutine stacks are small and lie beside other data; so may an alternate stack, which can be an array
@@ -398,7 +397,7 @@ def _has_stack(registers: ptrace.Registers, mappings: list[Mapping], memory: Tar
     return False
 
 
-def _is_alternate(memory: TargetMemory, low: int, end: int) -> bool:
+def _is_alternate(memory: DataMemory, low: int, end: int) -> bool:
     """Whether some signal frame from ``low`` on was not put right below what its signal interrupted."""
     try:
         found = list(frames_in(memory.read(low, end - low)))
@@ -407,7 +406,7 @@ def _is_alternate(memory: TargetMemory, low: int, end: int) -> bool:
     return any(not 0 < saved - low - place <= frame.ROOM for place, saved, _ in found)
 
 
-def _dispatches(thread: Thread, process: Tracee) -> bool:
+def _dispatches(thread: Thread, process: ProcessFacts) -> bool:
     """Whether a system call would bring SIGSYS upon the thread now, which kills where signals are blocked."""
     try:
         mode, selector, start, length = ptrace.get_dispatch(thread.tid)
@@ -423,7 +422,7 @@ def _dispatches(thread: Thread, process: Tracee) -> bool:
         return True
 
 
-def _in_restartable_sequence(thread: Thread, process: Tracee) -> bool:
+def _in_restartable_sequence(thread: Thread, process: ProcessFacts) -> bool:
     """Whether moving the pc away would make the kernel forget to abort a sequence that was preempted."""
     try:
         area = ptrace.get_rseq_area(thread.tid)

@@ -5,9 +5,9 @@ from contextlib import suppress
 from anyprobe.core.address import PAGE
 from anyprobe.core.errors import AnyprobeError
 from anyprobe.core.memory import MemoryFault
+from anyprobe.target.base import DataMemory
 from anyprobe.target.remote import frame
 from anyprobe.target.system import pagemap
-from anyprobe.target.system.memory import TargetMemory
 from anyprobe.target.system.pagemap import ENTRY_BYTES, IN_MEMORY
 from anyprobe.target.system.procfs import Mapping
 
@@ -18,7 +18,7 @@ _MOST_READ = 256
 """How many pages are read in search of the mark, from the lowest on, which is where it is."""
 
 
-def spare_stack(pid: int, mappings: list[Mapping], memory: TargetMemory) -> int:
+def spare_stack(pid: int, mappings: list[Mapping], memory: DataMemory) -> int:
     """Return the top of ``frame.ROOM`` bytes, and some, of the main stack that hold nothing; 0 where none are.
 
     The kernel maps 128 KiB of main stack at once, most of which programs never reach. Pages that are neither present
@@ -42,7 +42,7 @@ def spare_stack(pid: int, mappings: list[Mapping], memory: TargetMemory) -> int:
     return 0
 
 
-def give_back(pid: int, memory: TargetMemory, top: int) -> None:
+def give_back(pid: int, memory: DataMemory, top: int) -> None:
     """Mark what was used below a top that ``spare_stack`` has returned, so that it can be used again.
 
     Nothing but our calls may have run since, and no thread may still need what is there. What fails leaves memory
@@ -54,7 +54,7 @@ def give_back(pid: int, memory: TargetMemory, top: int) -> None:
                 memory.write(page, _MARK)
 
 
-def _is_marked(memory: TargetMemory, page: int) -> bool:
+def _is_marked(memory: DataMemory, page: int) -> bool:
     with suppress(MemoryFault):
         return memory.read(page, PAGE) == _MARK
     return False

@@ -6,7 +6,7 @@ import pytest
 
 from anyprobe.core.memory import MemoryFault
 from anyprobe.splice.apply.sigreturn_targets import Lingering, WaysBack
-from anyprobe.splice.function_changes import FunctionChange
+from anyprobe.splice.emitted import FunctionChange
 from anyprobe.splice.journal.memfds import MEMFD_PATH
 
 BIAS, SITE, PATCH, ROUTINE, STACK = 0x400000, 0x1027, 0x700000, 0x700800, 0x10000

@@ -8,7 +8,7 @@ from anyprobe.core.address import PAGE
 from anyprobe.splice.apply.text_watch import OVERWRITTEN, STALE, TextWatch
 from anyprobe.splice.codegen.patch import ActionKind
 from anyprobe.splice.edits import FunctionState, Module
-from anyprobe.splice.function_changes import EmittedSplice
+from anyprobe.splice.emitted import EmittedSplice
 from anyprobe.splice.plan.splices import Strategy, Want, WantKind
 from anyprobe.splice.regions.banks import Hook
 

@@ -6,7 +6,7 @@ import pytest
 
 from anyprobe.core.address import PAGE
 from anyprobe.splice.apply.uprobes import take_out
-from anyprobe.splice.function_changes import EmittedSplice
+from anyprobe.splice.emitted import EmittedSplice
 from anyprobe.splice.plan.splices import Strategy
 
 TEXT, SITE = 0x400000, 0x400100

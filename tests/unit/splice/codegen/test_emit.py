@@ -17,9 +17,9 @@ from anyprobe.splice.codegen.emit import (
     estimate,
     head_bytes,
 )
-from anyprobe.splice.codegen.patch import Action, ActionKind, BankCode, Clobbers, PatchWriter
+from anyprobe.splice.codegen.patch import Action, ActionKind, BankCode, PatchWriter
 from anyprobe.splice.codegen.routines import Routines
-from anyprobe.splice.plan.splices import PlannedSplice, Pun, Strategy, Want, WantKind
+from anyprobe.splice.plan.splices import Clobbers, PlannedSplice, Pun, Strategy, Want, WantKind
 from anyprobe.splice.regions.banks import Hook
 
 LINK, BIAS, PATCH = 0x1000, 0x500000, 0x600000

@@ -6,9 +6,9 @@ from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa import disassemble
 from anyprobe.isa.decode import decode_range
 from anyprobe.splice.codegen.emit import ActionSource, emit_patch, estimate
-from anyprobe.splice.codegen.patch import Action, ActionKind, BankCode, Clobbers
+from anyprobe.splice.codegen.patch import Action, ActionKind, BankCode
 from anyprobe.splice.codegen.routines import Routines
-from anyprobe.splice.plan.splices import PlannedSplice, Strategy, Want, WantKind
+from anyprobe.splice.plan.splices import Clobbers, PlannedSplice, Strategy, Want, WantKind
 
 LINK, BIAS, PATCH = 0x1000, 0x500000, 0x600000
 BANK = BankCode(slot=0x208, gate=0x610000, near=0, routines=Routines(0x620000, 0x620100, 0x620200, 0x620300))

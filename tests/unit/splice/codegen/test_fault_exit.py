@@ -15,7 +15,8 @@ from anyprobe.splice.codegen.fault_exit import (
     write_landing,
 )
 from anyprobe.splice.codegen.handlers import stack_move
-from anyprobe.splice.codegen.patch import Action, ActionKind, BankCode, EmittedPatch, PatchWriter, UndisplaceableError
+from anyprobe.splice.codegen.patch import Action, ActionKind, BankCode, PatchWriter, UndisplaceableError
+from anyprobe.splice.emitted import EmittedPatch
 from anyprobe.splice.translate.routine import LAST_TRAP
 from anyprobe.splice.translate.steps import Op
 from anyprobe.splice.userspace.fault_handler import FAULT_HANDLER_BYTES, assemble_fault_handler

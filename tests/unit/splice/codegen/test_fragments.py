@@ -5,10 +5,10 @@ import pytest
 from anyprobe.isa.decode import decode_range
 from anyprobe.splice.apply.emission import of_one_bank
 from anyprobe.splice.codegen.fragments import Moving, can_move, is_described
-from anyprobe.splice.codegen.patch import Action, ActionKind, BankCode, Clobbers
+from anyprobe.splice.codegen.patch import Action, ActionKind, BankCode
 from anyprobe.splice.codegen.routines import Routines
 from anyprobe.splice.plan.claims import Claims
-from anyprobe.splice.plan.splices import FunctionPlan, Strategy, Want, WantKind
+from anyprobe.splice.plan.splices import Clobbers, FunctionPlan, Strategy, Want, WantKind
 from support.planning import planner_for
 
 BASE, BIAS, PATCH = 0x401000, 0x500000, 0xA00000

@@ -9,8 +9,8 @@ from anyprobe.isa.decode import decode_range
 from anyprobe.splice.codegen.counter_template import CounterTemplates
 from anyprobe.splice.codegen.emit import ActionSource, emit_patch
 from anyprobe.splice.codegen.fronts import Fronts, form_of
-from anyprobe.splice.codegen.patch import Action, ActionKind, Clobbers
-from anyprobe.splice.plan.splices import PlannedSplice, Strategy, Want, WantKind
+from anyprobe.splice.codegen.patch import Action, ActionKind
+from anyprobe.splice.plan.splices import Clobbers, PlannedSplice, Strategy, Want, WantKind
 from anyprobe.splice.userspace.signal_view import _Described
 from unit.splice.translate.test_routine import Pages
 from unit.splice.translate.test_steps import BEARINGS, BIAS, LINK, PATCH, SLOTS, patch_positions

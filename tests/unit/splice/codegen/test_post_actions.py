@@ -8,11 +8,11 @@ from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa import disassemble
 from anyprobe.isa.decode import decode_range
 from anyprobe.splice.codegen.emit import ActionSource, emit_patch
-from anyprobe.splice.codegen.patch import Action, ActionKind, BankCode, Clobbers
-from anyprobe.splice.codegen.post_actions import no_behind
+from anyprobe.splice.codegen.patch import Action, ActionKind, BankCode
 from anyprobe.splice.codegen.trampoline import Trampolines
 from anyprobe.splice.plan.claims import Claims
-from anyprobe.splice.plan.splices import PlannedSplice, Strategy, Want, WantKind
+from anyprobe.splice.plan.post_actions import no_behind
+from anyprobe.splice.plan.splices import Clobbers, PlannedSplice, Strategy, Want, WantKind
 from anyprobe.splice.translate.patches import Bearings
 from anyprobe.splice.translate.steps import Op, Step
 from support.planning import planner_for

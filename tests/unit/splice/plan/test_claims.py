@@ -13,7 +13,7 @@ from anyprobe.core.refusal import Reason
 from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.isa.decode import decode_range
 from anyprobe.splice.edits import Edit, FunctionState, Module, Planned
-from anyprobe.splice.function_changes import EmittedSplice
+from anyprobe.splice.emitted import EmittedSplice
 from anyprobe.splice.plan.claims import Claims
 from anyprobe.splice.plan.splices import FunctionPlan, PlannedSplice, Pun, Strategy
 

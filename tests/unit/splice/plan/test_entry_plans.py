@@ -9,10 +9,9 @@ import pytest
 from anyprobe.binary.flow.cfg import CodeMap, FunctionCode
 from anyprobe.binary.images.image import Image
 from anyprobe.binary.objects import cache
-from anyprobe.splice.codegen.patch import Clobbers
 from anyprobe.splice.plan.claims import Claims
 from anyprobe.splice.plan.entry_plans import EntryPlans
-from anyprobe.splice.plan.splices import Want, WantKind
+from anyprobe.splice.plan.splices import Clobbers, Want, WantKind
 from support.planning import planner_for
 
 

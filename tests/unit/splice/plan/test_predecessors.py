@@ -8,11 +8,11 @@ from anyprobe.core.refusal import Refusal
 from anyprobe.isa import disassemble
 from anyprobe.isa.decode import decode_range
 from anyprobe.splice.codegen.emit import ActionSource, emit_patch, estimate
-from anyprobe.splice.codegen.patch import Action, ActionKind, BankCode, Clobbers
+from anyprobe.splice.codegen.patch import Action, ActionKind, BankCode
 from anyprobe.splice.plan import predecessor_edits
 from anyprobe.splice.plan.claims import Claims
 from anyprobe.splice.plan.predecessors import Arrivals, cannot_fault
-from anyprobe.splice.plan.splices import AUTO, FunctionPlan, PlannedSplice, Pun, Strategy, Want, WantKind
+from anyprobe.splice.plan.splices import AUTO, Clobbers, FunctionPlan, PlannedSplice, Pun, Strategy, Want, WantKind
 from support.planning import claimed_plan, planner_for
 
 BASE, BIAS, PATCH = 0x401000, 0x500000, 0xA00000

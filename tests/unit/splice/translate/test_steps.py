@@ -7,9 +7,9 @@ from anyprobe.data.layout import BankLayout
 from anyprobe.isa import disassemble
 from anyprobe.isa.decode import decode_range
 from anyprobe.splice.codegen.emit import ActionSource, emit_patch
-from anyprobe.splice.codegen.patch import SCRATCH_ORDER, Action, ActionKind, BankCode, Clobbers
+from anyprobe.splice.codegen.patch import Action, ActionKind, BankCode
 from anyprobe.splice.codegen.routines import RoutineFacts, Routines, assemble_routines
-from anyprobe.splice.plan.splices import PlannedSplice, Strategy, Want, WantKind
+from anyprobe.splice.plan.splices import SCRATCH_ORDER, Clobbers, PlannedSplice, Strategy, Want, WantKind
 from anyprobe.splice.translate.patches import Bearings, Walk, overwritten, recipes
 from anyprobe.splice.translate.routines import routine_positions
 from anyprobe.splice.translate.steps import BACK, FORWARD, EffectKind, Op, Step, frame_index

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from anyprobe.binary.flow.cfg import CodeMap
 from anyprobe.binary.flow.function import FunctionCode
-from anyprobe.splice.codegen.patch import Clobbers
-from anyprobe.splice.plan.splices import Want, WantKind
+from anyprobe.splice.plan.splices import Clobbers, Want, WantKind
 
 if TYPE_CHECKING:
     from anyprobe.binary.liveness.entry import Scratch

@@ -24,9 +24,8 @@ from anyprobe.splice.apply.saved_pcs import FramesOnStacks
 from anyprobe.splice.apply.staleness import additions, gone
 from anyprobe.splice.apply.text import put_back, write_running
 from anyprobe.splice.apply.transaction import Transaction
-from anyprobe.splice.codegen.patch import EmittedPatch
 from anyprobe.splice.edits import Edit, Module, Planned, planned_of
-from anyprobe.splice.function_changes import EmittedSplice, FunctionChange
+from anyprobe.splice.emitted import EmittedPatch, EmittedSplice, FunctionChange
 from anyprobe.splice.journal.records import Journal, Record, RecordKind
 from anyprobe.splice.plan.claims import Claims
 from anyprobe.splice.plan.planner import plan_live
@@ -38,7 +37,8 @@ from anyprobe.target.base import ProcessQuiescence
 from anyprobe.target.system import membarrier
 
 if TYPE_CHECKING:
-    from anyprobe.splice.planning import Planning
+    from anyprobe.splice.plan.context import PlanContext
+    from anyprobe.splice.plan.springboards import Springboards
     from anyprobe.splice.userspace.traps import Traps
 
 _PORTION = 256
@@ -74,13 +74,29 @@ class Proof(Protocol):
         ...
 
 
+class FunctionPlanning(Protocol):
+    """How functions are planned, with or without a stop."""
+
+    allowed: frozenset[Strategy]
+    """The strategies that may be used."""
+    springboards: "Springboards"
+
+    def refuse_timing(self, edit: Edit, wants: Sequence[Want]) -> Sequence[Want]:
+        """Refuse timing where there is no per-thread memory for it; return the other wants."""
+        ...
+
+    def context(self, module: Module, claims: Claims) -> "PlanContext":
+        """Return what plans of a module respect."""
+        ...
+
+
 class LiveArming:
     """Makes what can be made of an engine's changes while the program runs."""
 
     def __init__(
         self,
         access: Access,
-        planning: "Planning",
+        planning: FunctionPlanning,
         traps: "Traps",
         proof: Proof,
         *,

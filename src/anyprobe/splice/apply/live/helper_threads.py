@@ -12,8 +12,8 @@ from anyprobe.splice.memory.space import AddressSpace
 from anyprobe.splice.plan.springboards import Springboards
 from anyprobe.splice.regions.access import Access
 from anyprobe.target.base import SystemCalls
+from anyprobe.target.process.helper_thread import ROOM
 from anyprobe.target.process.urgency import urgent
-from anyprobe.target.remote.helper_thread import ROOM
 
 _RECORDS = 4
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.apply.blocked_syscalls import SYSCALL
 from anyprobe.splice.apply.text import Write
-from anyprobe.splice.function_changes import EmittedSplice, FunctionChange
+from anyprobe.splice.emitted import EmittedSplice, FunctionChange
 from anyprobe.splice.plan.splices import TRAP, Strategy, WantKind
 
 _HEADS = frozenset({Strategy.JUMP, Strategy.PUNNED})

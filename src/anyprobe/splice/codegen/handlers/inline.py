@@ -17,7 +17,8 @@ from anyprobe.isa.assemble import Assembler, i32
 from anyprobe.isa.registers import NUMBERS, part_of
 
 if TYPE_CHECKING:
-    from anyprobe.splice.codegen.patch import Action, Clobbers, PatchWriter
+    from anyprobe.splice.codegen.patch import Action, PatchWriter
+    from anyprobe.splice.plan.splices import Clobbers
 
 INLINE_ESTIMATE = 352
 """Bytes that one takes in a patch at most, its call for rare cases included."""

@@ -12,9 +12,9 @@ from anyprobe.core.code import Comparison, Input, InputKind, NativeCode, Number,
 from anyprobe.isa import disassemble
 from anyprobe.splice.codegen.handlers.facts import HandlerFacts
 from anyprobe.splice.codegen.handlers.inline import Inline, registers_read, sources_of
-from anyprobe.splice.codegen.patch import Action, ActionKind, BankCode, Clobbers, PatchWriter
+from anyprobe.splice.codegen.patch import Action, ActionKind, BankCode, PatchWriter
 from anyprobe.splice.edits import beside_handlers
-from anyprobe.splice.plan.splices import Want, WantKind
+from anyprobe.splice.plan.splices import Clobbers, Want, WantKind
 from anyprobe.splice.regions.banks import Hook
 
 MACHINE = Path(__file__).parents[4] / "support" / "inline_machine.py"

@@ -1,14 +1,48 @@
-"""What is emitted: a function's splices with their patches, to be put in or taken out together. Nothing here changes.
+"""What is emitted: patches, the splices that lead to them, and what changes in a function, as values.
 
 What becomes of them is kept by those who see to it: the transaction has the refusals of the changes that it makes,
-``regions.splice_records`` the journal's records, the function's state the splices that are in place.
+``SpliceRecords`` the journals' records, the function's state the splices that are in place.
 """
 
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
 
 from anyprobe.isa.decode import Flow
-from anyprobe.splice.codegen.patch import EmittedPatch
 from anyprobe.splice.plan.splices import PlannedSplice, Strategy
+
+
+@dataclass(frozen=True, slots=True)
+class Landing:
+    """Where a thread goes whose displaced instruction has faulted; all by address."""
+
+    copy: int
+    """The displaced copy that a probe waits for to fault."""
+    entries: int
+    """Sixteen bytes for each number of a trap."""
+    again: int
+    """The copy that runs if nobody has handled the fault: what it raises is the program's."""
+
+
+@dataclass(frozen=True, slots=True)
+class EmittedPatch:
+    """A finished patch and where each displaced instruction went."""
+
+    address: int
+    code: bytes
+    starts: Sequence[tuple[int, int]]
+    """(original address, address in the patch before its actions) of each displaced instruction."""
+    copies: Sequence[tuple[int, int]]
+    """(original address, address of its displaced copy); the last pair is the jump back."""
+    behind: int
+    """Where a branch back to a loop head enters: behind the entry actions of the first instruction."""
+    front: Hashable = field(default=None, compare=False)
+    """Patches of one neighbourhood with equal fronts, if any, do the same in front of their first displaced copy."""
+    landings: tuple[Landing, ...] = ()
+
+    @property
+    def end(self) -> int:
+        """End of the patch."""
+        return self.address + len(self.code)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

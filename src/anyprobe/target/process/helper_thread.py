@@ -17,10 +17,10 @@ from contextlib import contextmanager, suppress
 from anyprobe.core.errors import AnyprobeError, StopTimeout
 from anyprobe.core.memory import MemoryFault
 from anyprobe.target.process.borrowing import borrowed
-from anyprobe.target.process.thread import Thread
 from anyprobe.target.process.tracee import Tracee
 from anyprobe.target.remote import frame
 from anyprobe.target.remote.calls import RemoteCalls
+from anyprobe.target.remote.thread import Thread
 from anyprobe.target.system import procfs, ptrace
 
 _CLONE, _EXIT = 56, 60
