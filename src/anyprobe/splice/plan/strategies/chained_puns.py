@@ -11,7 +11,6 @@ chosen as it has::
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from anyprobe.binary.flow.function import FunctionCode
 from anyprobe.core.address import page_floor
@@ -29,7 +28,6 @@ _SOME = (0x00, 0x10, 0x30, 0x50, 0x70, 0x05, 0xF0, 0xD0, 0xB0, 0x90)
 """Values of chosen bytes that are tried where there are several; all are where there is one."""
 
 
-@dataclass(frozen=True)
 class KnownBytes:
     """A punned jump, in all of a line, whose displacement ends in bytes that stay, or that other splices write."""
 
@@ -55,7 +53,6 @@ class KnownBytes:
         return _leaning(context, insns, pun, leans_on)
 
 
-@dataclass(frozen=True)
 class ChainedPun:
     """A punned jump whose displacement ends in those of another one right behind it, made for that."""
 

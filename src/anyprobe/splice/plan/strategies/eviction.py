@@ -4,8 +4,6 @@ Five bytes that are displaced hold a springboard for a short jump from nearby. W
 straight line of ten bytes is *evicted*: displaced for its bytes alone.
 """
 
-from dataclasses import dataclass
-
 from anyprobe.core.address import PAGE, page_floor
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.assemble import JUMP_BYTES
@@ -15,7 +13,6 @@ from anyprobe.splice.plan.strategies.rooms import BACK, FORTH, lines_near, room_
 from anyprobe.splice.plan.strategies.short import short_jump, short_line
 
 
-@dataclass(frozen=True)
 class Nesting:
     """Two bytes that jump to bytes which another splice of the plan has displaced."""
 
@@ -39,7 +36,6 @@ class Nesting:
         return short_jump(site, insns, place, (host,))
 
 
-@dataclass(frozen=True)
 class Eviction:
     """Two bytes that jump to bytes of a straight line nearby which is displaced for that."""
 

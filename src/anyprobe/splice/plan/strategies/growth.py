@@ -1,14 +1,11 @@
 """The splice in front of a site, whose patch carries on up to the wanted instruction."""
 
-from dataclasses import dataclass
-
 from anyprobe.core.refusal import Refusal
 from anyprobe.splice.plan.site import Site
 from anyprobe.splice.plan.splices import PlannedSplice, Strategy
 from anyprobe.splice.plan.strategies.jump import jump
 
 
-@dataclass(frozen=True)
 class Growth:
     """Lets the patch of the splice in front carry on: nothing can enter between."""
 
@@ -26,7 +23,6 @@ class Growth:
         return last
 
 
-@dataclass(frozen=True)
 class Absorption:
     """Replaces the retargeted branch in front by a jump in its place whose patch carries on."""
 

@@ -1,7 +1,5 @@
 """A jump of five bytes in place of the instructions that it displaces."""
 
-from dataclasses import dataclass
-
 from anyprobe.binary.flow.function import FunctionCode
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.assemble import JUMP_BYTES
@@ -11,7 +9,6 @@ from anyprobe.splice.plan.site import Site
 from anyprobe.splice.plan.splices import PlannedSplice, Strategy
 
 
-@dataclass(frozen=True)
 class Jump:
     """Jumps at the head of a site and displaces at least up to the wanted instruction."""
 
@@ -22,7 +19,6 @@ class Jump:
         return jump(site.context, site.function, site.run, site.start, site.index)
 
 
-@dataclass(frozen=True)
 class InPlace:
     """Jumps over one instruction that is long enough for it."""
 

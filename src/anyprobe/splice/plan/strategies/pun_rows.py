@@ -10,7 +10,6 @@ byte in question can be chosen; and if it is short, too, its own highest byte ma
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
 
 from anyprobe.binary.flow.function import FunctionCode
@@ -36,7 +35,6 @@ _DEPTH = 5
 """How many splices lean on one another."""
 
 
-@dataclass(frozen=True)
 class PunRow:
     """A punned jump whose displacement ends in a byte of another jump, which is chosen for that."""
 

@@ -58,7 +58,6 @@ class Punned:
         return refusal
 
 
-@dataclass(frozen=True)
 class OneByte:
     """Turns an instruction into a jump by its first byte; the four bytes behind it say where to.
 

@@ -1,7 +1,5 @@
 """A branch whose displacement is changed: it leads to the patch itself."""
 
-from dataclasses import dataclass
-
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.isa.decode import Flow, Insn
@@ -10,7 +8,6 @@ from anyprobe.splice.plan.site import Site
 from anyprobe.splice.plan.splices import PlannedSplice, Strategy, Want, WantKind
 
 
-@dataclass(frozen=True)
 class Retarget:
     """Changes the destination of the wanted branch."""
 

@@ -1,7 +1,5 @@
 """Short jumps to dead bytes nearby, which hold a jump on to the patch."""
 
-from dataclasses import dataclass
-
 from anyprobe.core.address import page_floor
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.assemble import JUMP_BYTES
@@ -13,7 +11,6 @@ from anyprobe.splice.plan.splices import SHORT_BYTES, PlannedSplice, Strategy
 _REACH = 127
 
 
-@dataclass(frozen=True)
 class Short:
     """Two bytes that jump to dead bytes."""
 

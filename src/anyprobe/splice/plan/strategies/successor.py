@@ -8,7 +8,6 @@ by way of a springboard, at such a place that its displacement makes a jump of t
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from anyprobe.binary.flow.function import FunctionCode
 from anyprobe.core.address import page_floor
@@ -25,7 +24,6 @@ _STEPS = (0x10, 0xF0, 0x20, 0xE0, 0x30, 0xD0, 0x40, 0x50, 0x60, 0x70, 0xC0, 0xB0
 _LOWER = (0x0000, 0x0100, 0x0305, 0x5107, 0xA30B)
 
 
-@dataclass(frozen=True)
 class Successor:
     """A punned jump whose displacement ends in the bytes of another jump, chosen for that, right behind it."""
 

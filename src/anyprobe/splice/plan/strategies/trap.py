@@ -1,14 +1,11 @@
 """A trap: one byte changes, whatever stands or comes where."""
 
-from dataclasses import dataclass
-
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import Flow
 from anyprobe.splice.plan.site import Site
 from anyprobe.splice.plan.splices import TRAP, PlannedSplice, Strategy
 
 
-@dataclass(frozen=True)
 class Trap:
     """One byte that traps.
 

@@ -4,8 +4,6 @@ A lone ``ret`` has no room even for a short jump. Together with the byte behind 
 which may be dead or can be evicted.
 """
 
-from dataclasses import dataclass
-
 from anyprobe.core.address import page_floor
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.assemble import JUMP_BYTES
@@ -17,7 +15,6 @@ _FAR = 1 << 10
 """How far in front of dead bytes the function that they belong to may begin."""
 
 
-@dataclass(frozen=True)
 class Wedge:
     """One byte that makes a short jump of itself and the byte behind it, which stays."""
 
