@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from anyprobe.binary.dwarf.debug_info import DebugInfo
     from anyprobe.binary.objects.bounds import Bounds
     from anyprobe.binary.objects.relocations import Relocations
+    from anyprobe.binary.objects.stubs import SlotJump
     from anyprobe.binary.objects.variables import Variable
     from anyprobe.binary.unwind.eh_frame import UnwindTable
     from anyprobe.binary.unwind.rules import UnwindRules
@@ -221,7 +222,13 @@ class Image:
 
         if self.dynamic_table is None:
             return []
-        return named_stubs(self.elf, self.dynamic_table, self.relocations, self.code_ranges)
+        return named_stubs(self.dynamic_table, self.relocations, self._slot_jumps)
+
+    @cached_property
+    def _slot_jumps(self) -> "list[SlotJump]":
+        from anyprobe.binary.objects.stubs import slot_jumps
+
+        return [jump for area in self.code_ranges for jump in slot_jumps(self.elf, area)]
 
     @cached_property
     def stored_pointers(self) -> "NDArray[np.int64]":
@@ -371,7 +378,7 @@ class Image:
         dynamic = self.dynamic_table
         exported = dynamic.symbols["value"].astype(np.int64) if dynamic is not None else np.empty(0, np.int64)
         framed = unique(framed[among(framed, functions.starts) & ~among(framed, exported)])
-        stubs = own_stubs(self.elf, dynamic, self.relocations, self.code_ranges) if dynamic is not None else {}
+        stubs = own_stubs(dynamic, self.relocations, self._slot_jumps) if dynamic is not None else {}
         undescribed = functions.starts[~self.unwind.covers(functions.starts) & ~np.bool_(self.is_go)]
         parts = functions.cold_parts
         return CodeFacts(
@@ -383,7 +390,7 @@ class Image:
         from anyprobe.binary.images.noreturn import noreturn_addresses
 
         functions = FunctionTable(self.name, self.symbol_tables, self._listed)
-        return noreturn_addresses(self.elf, functions, self.dynamic_table, self.relocations, self.code_ranges)
+        return noreturn_addresses(functions, self.dynamic_table, self.relocations, self._slot_jumps)
 
     def _checked(self, read: "Callable[[], T]", what: str) -> T:
         """Read a part of the file; a table that leads out of it is a damaged file, not a crash."""

@@ -4,14 +4,11 @@ import re
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-from anyprobe.binary.objects.elf import ElfFile
 from anyprobe.binary.objects.functions import FunctionTable
 from anyprobe.binary.objects.relocations import R_64, R_GLOB_DAT, R_JUMP_SLOT, Relocations
-from anyprobe.binary.objects.stubs import stubs_of
+from anyprobe.binary.objects.stubs import SlotJump
 from anyprobe.binary.objects.symbols import SymbolTable
-from anyprobe.core.address import AddressRange
 from anyprobe.core.arrays import among
 
 _NAMES = """
@@ -42,42 +39,31 @@ def never_returns(name: str) -> bool:
 
 
 def noreturn_addresses(
-    elf: ElfFile,
-    functions: FunctionTable,
-    dynamic: SymbolTable | None,
-    fixes: Relocations,
-    ranges: Sequence[AddressRange],
+    functions: FunctionTable, dynamic: SymbolTable | None, fixes: Relocations, jumps: Sequence[SlotJump]
 ) -> frozenset[int]:
     """Return the starts of functions and of PLT stubs that never return."""
     found: set[int] = set()
     for number, table in enumerate(functions.tables):
-        offsets = [at for name in NEVER_RETURN for at in _cheap_offsets(table, name)]
-        offsets += [hit.start() for hit in _THROWER_BYTES.finditer(table.strings)]
         mine = functions.symbols.table == number
-        names = table.symbols["name"][functions.symbols.index[mine]]
-        found.update(functions.symbols.value[mine][among(names, np.array(offsets, np.uint32))].tolist())
+        names, values = table.symbols["name"][functions.symbols.index[mine]], functions.symbols.value[mine]
+        found.update(int(values[row]) for row, name in table.spelled(names, NEVER_RETURN).items() if "@" not in name)
+        if any(head in table.strings for head in _THROWER_HEADS):
+            offsets = [hit.start() for hit in _THROWER_BYTES.finditer(table.strings)]
+            found.update(values[among(names, np.array(offsets, np.uint32))].tolist())
     if dynamic is not None:
         slots = _noreturn_slots(dynamic, fixes)
-        for each in ranges if len(slots) else ():
-            found.update(start for start, _, _ in stubs_of(elf, each, slots))
+        found.update(jump.start for jump in jumps if jump.slot in slots)
     return frozenset(found)
 
 
 _THROWER_BYTES = re.compile(rb"(?<=\0)(?:" + _THROWERS.pattern.encode() + rb")(?=\0)")
+_THROWER_HEADS = (b"\0_ZSt", b"\0_ZN4core9panicking", b"\0_RNv", b"\0_RINv", b"\0runtime.")
+"""How the names begin that the expression finds, in strings of most of which none does: it takes a while."""
 
 
-def _cheap_offsets(table: SymbolTable, name: str) -> list[int]:
-    """Return where a name stands in the strings as a whole or as the shared end of a longer one."""
-    wanted, found, at = name.encode() + b"\0", [], 0
-    while (at := table.strings.find(wanted, at)) >= 0:
-        found.append(at)
-        at += 1
-    return found
-
-
-def _noreturn_slots(dynamic: SymbolTable, fixes: Relocations) -> NDArray[np.int64]:
+def _noreturn_slots(dynamic: SymbolTable, fixes: Relocations) -> frozenset[int]:
     """Return the GOT slots that lead to functions that never return."""
     rows = fixes.of_kind(R_JUMP_SLOT, R_GLOB_DAT, R_64)
     rows = rows[fixes.symbols[rows] < len(dynamic.symbols)]
-    keep = [never_returns(dynamic.name(index)) for index in fixes.symbols[rows].tolist()]
-    return fixes.offsets[rows][np.array(keep, np.bool_)] if keep else np.empty(0, np.int64)
+    columns = (fixes.offsets[rows].tolist(), fixes.symbols[rows].tolist())
+    return frozenset(slot for slot, index in zip(*columns, strict=True) if never_returns(dynamic.name(index)))

@@ -181,19 +181,16 @@ class FunctionTable:
         """Which functions are parts of which others, as their symbols say: ``f.cold``, ``f.cold.0``, ``f.__part.1``."""
         if not any(mark in table.strings for table in self.tables for mark in _PART_MARKS):
             return {}
-        values = self.symbols.value.tolist()
-        names = self._names.plain
-        found_parts = ((row, _PART.fullmatch(name)) for row, name in enumerate(names) if "." in name)
-        parts = [(row, match[1]) for row, match in found_parts if match is not None]
+        dotted = ((row, _PART.fullmatch(name)) for row, name in self._names.having(b"."))
+        parts = [(row, match[1]) for row, match in dotted if match is not None]
         owners: dict[str, list[int]] = {base: [] for _, base in parts}
-        for row, name in enumerate(names):
-            if name in owners:
-                owners[name].append(row)
+        for row, name in self._names.spelled(owners):
+            owners[name].append(row)
         found: dict[int, int] = {}
         for row, base in parts:
             starts = set(self._preferred(owners[base], None))
             if len(starts) == 1:
-                found[values[row]] = starts.pop()
+                found[int(self.symbols.value[row])] = starts.pop()
         return found
 
     def _starting_at(self, addresses: Sequence[int]) -> list[Function]:

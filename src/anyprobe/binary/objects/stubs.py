@@ -1,7 +1,7 @@
 """The linker's stubs: ``[endbr64] [bnd] jmp *slot(%rip)``, by which code of one object calls functions of others."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,9 +10,16 @@ from anyprobe.binary.objects.elf import ElfFile
 from anyprobe.binary.objects.relocations import R_64, R_GLOB_DAT, R_JUMP_SLOT, Relocations
 from anyprobe.binary.objects.symbols import SHN_UNDEF, STB_GLOBAL, STT_FUNC, SymbolTable
 from anyprobe.core.address import AddressRange
-from anyprobe.core.arrays import among
 
 _JUMP = 6
+
+
+class SlotJump(NamedTuple):
+    """A jump through a word of the data, with the prefixes in front of it."""
+
+    start: int
+    end: int
+    slot: int
 
 
 def imported_slots(dynamic: SymbolTable, fixes: Relocations) -> dict[int, str]:
@@ -23,7 +30,7 @@ def imported_slots(dynamic: SymbolTable, fixes: Relocations) -> dict[int, str]:
     return {slot: name for slot, index in zip(*columns, strict=True) if (name := dynamic.name(index))}
 
 
-def own_stubs(elf: ElfFile, dynamic: SymbolTable, fixes: Relocations, ranges: Sequence[AddressRange]) -> dict[int, int]:
+def own_stubs(dynamic: SymbolTable, fixes: Relocations, jumps: Sequence[SlotJump]) -> dict[int, int]:
     """Return the function behind each stub for one that the object itself has, if no other object has it, too.
 
     Weak ones are left out: they are there to be replaced.
@@ -33,13 +40,11 @@ def own_stubs(elf: ElfFile, dynamic: SymbolTable, fixes: Relocations, ranges: Se
     symbols = dynamic.symbols[fixes.symbols[rows]]
     mine = (symbols["shndx"] != SHN_UNDEF) & (symbols["info"] == STB_GLOBAL << 4 | STT_FUNC)
     function = dict(zip(fixes.offsets[rows][mine].tolist(), symbols["value"][mine].tolist(), strict=True))
-    slots = np.array(sorted(function), np.int64)
-    found = (stub for each in ranges if len(slots) for stub in stubs_of(elf, each, slots))
-    return {start: function[slot] for start, _, slot in found}
+    return {start: function[slot] for start, _, slot in jumps if slot in function}
 
 
-def stubs_of(elf: ElfFile, area: AddressRange, slots: NDArray[np.int64]) -> list[tuple[int, int, int]]:
-    """Return (start, end, slot) of each stub for some slots."""
+def slot_jumps(elf: ElfFile, area: AddressRange) -> list[SlotJump]:
+    """Return what looks like a stub in a range of code, whatever its slot is for."""
     raw: NDArray[Any] = elf.array("u1", area.start, len(area))
     if len(raw) < _JUMP:
         return []
@@ -47,23 +52,18 @@ def stubs_of(elf: ElfFile, area: AddressRange, slots: NDArray[np.int64]) -> list
     at = np.flatnonzero(pairs[: len(raw) - 5] == 0x25FF)  # ff 25 disp32
     displacements: NDArray[Any] = np.ndarray((len(raw) - 3,), "<i4", raw.data, strides=(1,))
     targets = area.start + at + _JUMP + displacements[at + 2]
-    hits = among(targets, slots)
-    found: list[tuple[int, int, int]] = []
-    for offset, slot in zip(at[hits].tolist(), targets[hits].tolist(), strict=True):
+    found: list[SlotJump] = []
+    for offset, slot in zip(at.tolist(), targets.tolist(), strict=True):
         start = offset
         if start and raw[start - 1] == 0xF2:  # bnd
             start -= 1
         if start >= 4 and raw[start - 4 : start].tobytes() == b"\xf3\x0f\x1e\xfa":
             start -= 4
-        found.append((area.start + start, area.start + offset + _JUMP, slot))
+        found.append(SlotJump(area.start + start, area.start + offset + _JUMP, slot))
     return found
 
 
-def named_stubs(
-    elf: ElfFile, dynamic: SymbolTable, fixes: Relocations, ranges: Sequence[AddressRange]
-) -> list[tuple[int, int, str]]:
+def named_stubs(dynamic: SymbolTable, fixes: Relocations, jumps: Sequence[SlotJump]) -> list[tuple[int, int, str]]:
     """Return (start, end, name of the function) of what looks like a stub, ascending."""
     names = imported_slots(dynamic, fixes)
-    slots = np.array(sorted(names), np.int64)
-    found = [stub for each in ranges if len(slots) for stub in stubs_of(elf, each, slots)]
-    return sorted((start, end, names[slot]) for start, end, slot in found)
+    return sorted((start, end, names[slot]) for start, end, slot in jumps if slot in names)

@@ -1,6 +1,6 @@
 """The names and versions of an object's function symbols: those of a few, or of all at once."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -31,10 +31,8 @@ class SymbolNames:
     def raw(self) -> list[str]:
         """The name of each symbol as its table has it; ``.symtab`` keeps ``@VERSION`` in it."""
         found = [""] * len(self._symbols.value)
-        for number, table in enumerate(self._tables):
-            rows = np.flatnonzero(self._symbols.table == number)
-            texts = table.texts(table.symbols["name"][self._symbols.index[rows]].tolist())
-            for row, text in zip(rows.tolist(), texts, strict=True):
+        for table, rows, starts in self._places():
+            for row, text in zip(rows.tolist(), table.texts(starts.tolist()), strict=True):
                 found[row] = text
         return found
 
@@ -42,6 +40,29 @@ class SymbolNames:
     def plain(self) -> list[str]:
         """The name of each symbol, without its version."""
         return [name.partition("@")[0] if "@" in name else name for name in self.raw]
+
+    def having(self, letter: bytes) -> list[tuple[int, str]]:
+        """Return the rows of the names that have an ASCII letter in them, ascending, with the names."""
+        found: list[tuple[int, str]] = []
+        for table, rows, starts in self._places():
+            mine = table.having(starts, letter)
+            texts = table.texts(starts[mine].tolist())
+            found += [(row, text.partition("@")[0]) for row, text in zip(rows[mine].tolist(), texts, strict=True)]
+        return sorted(found)
+
+    def spelled(self, names: Collection[str]) -> list[tuple[int, str]]:
+        """Return the rows that have some names, ascending, with the names: of many names and few rows."""
+        found: list[tuple[int, str]] = []
+        for table, rows, starts in self._places():
+            texts = table.spelled(starts, names)
+            found += [(int(rows[at]), text.partition("@")[0]) for at, text in texts.items()]
+        return sorted(found)
+
+    def _places(self) -> Iterator[tuple[SymbolTable, NDArray[np.int64], NDArray[np.uint32]]]:
+        """Yield each table, the rows that come from it, and where their names are in its strings."""
+        for number, table in enumerate(self._tables):
+            rows = np.flatnonzero(self._symbols.table == number)
+            yield table, rows, table.symbols["name"][self._symbols.index[rows]]
 
     @cached_property
     def versions(self) -> list[str]:
@@ -101,9 +122,7 @@ class SymbolNames:
     def _by_offset(self) -> list[tuple[NDArray[np.uint32], NDArray[np.int64]]]:
         """The places of names in each table's strings, ascending, and the rows that have them."""
         found = []
-        for number, table in enumerate(self._tables):
-            mine = np.flatnonzero(self._symbols.table == number)
-            places: NDArray[np.uint32] = table.symbols["name"][self._symbols.index[mine]]
+        for _, mine, places in self._places():
             order = np.argsort(places, kind="stable")
             found.append((places[order], mine[order]))
         return found

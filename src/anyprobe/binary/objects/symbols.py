@@ -1,13 +1,16 @@
 """Symbol tables: ``.symtab``, the dynamic one (found without sections too), and their version names."""
 
 import struct
+from collections.abc import Collection
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anyprobe.binary.objects.elf import SHT_SYMTAB, ElfFile
+from anyprobe.core.arrays import among
 from anyprobe.core.errors import UnsupportedTarget
 from anyprobe.core.memory import MemoryFault
 
@@ -49,12 +52,45 @@ class SymbolTable:
 
     def texts(self, starts: list[int]) -> list[str]:
         """Return the strings at many offsets."""
-        strings, find = self.strings, self.strings.find
-        size = len(strings)
+        strings, size = self.strings, len(self.strings)
+        if strings.isascii():  # once for all of them
+            text = strings.decode("ascii")
+            until = text.find
+            return [text[start : end if (end := until("\0", start)) >= 0 else size] for start in starts]
+        find = strings.find
         return [
             strings[start : end if (end := find(b"\0", start)) >= 0 else size].decode("utf-8", "replace")
             for start in starts
         ]
+
+    def spelled(self, starts: NDArray[np.uint32], names: Collection[str]) -> dict[int, str]:
+        """Return which of the strings at many offsets are, but for a version, some names, with what they are."""
+        if not names or not self.strings:
+            return {}
+        content, ends = np.frombuffer(self.strings, np.uint8), self._ends
+        after = np.searchsorted(ends, starts)
+        rows = np.flatnonzero(after < len(ends))
+        begins = starts[rows].astype(np.int64)
+        # few strings are read: those as long as a name, with the same letters at some places
+        wanted = np.frombuffer(b"".join(encoded := [name.encode() for name in names]), np.uint8)
+        sizes = np.array([len(name) for name in encoded], np.int64)
+        keys = _keys(content, begins, ends[after[rows]] - begins)
+        rows = rows[among(keys, _keys(wanted, np.cumsum(sizes) - sizes, sizes))]
+        texts = zip(rows.tolist(), self.texts(starts[rows].tolist()), strict=True)
+        return {row: text for row, text in texts if text.partition("@")[0] in names}
+
+    def having(self, starts: NDArray[np.uint32], letter: bytes) -> NDArray[np.int64]:
+        """Return which of the strings at many offsets have an ASCII letter in them, before their version."""
+        content, ends = np.frombuffer(self.strings, np.uint8), self._ends
+        places = np.flatnonzero(content == ord(letter))
+        following = np.append(places, len(content))[np.searchsorted(places, starts)]
+        return np.flatnonzero(following < np.append(ends, len(content))[np.searchsorted(ends, starts)])
+
+    @cached_property
+    def _ends(self) -> NDArray[np.int64]:
+        """Where names end: at a zero, or at what begins a version."""
+        content = np.frombuffer(self.strings, np.uint8)
+        return np.flatnonzero((content == 0) | (content == ord("@")))
 
     def version(self, index: int) -> str:
         """Return ``@@VERSION`` (the default one), ``@VERSION`` (hidden) or nothing."""
@@ -82,6 +118,14 @@ class SymbolTable:
                 found.append(at)
             at += 1
         return found
+
+
+def _keys(content: NDArray[np.uint8], begins: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return a number for each string, equal for equal strings: of its size and four of its letters."""
+    keys = sizes.copy()
+    for place in (0, sizes // 3, sizes // 2, np.maximum(sizes - 1, 0)):
+        keys = keys << 8 | content[begins + place]
+    return keys
 
 
 def static_symbols(elf: ElfFile) -> SymbolTable | None:
