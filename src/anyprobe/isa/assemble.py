@@ -1,7 +1,7 @@
 """A small assembler for generated code: listings, labels, and the distances between them."""
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
 from typing import NamedTuple
 
@@ -22,19 +22,10 @@ def u64(value: int) -> bytes:
     return struct.pack("<Q", value)
 
 
-class Line(NamedTuple):
-    """One piece of code and what it says in assembly."""
-
-    offset: int
-    content: bytes
-    text: str
-
-
 class _Piece(NamedTuple):
     """A listing assembled for offset 0, with the places that depend on what is not in its text."""
 
     content: bytes
-    lines: tuple[Line, ...]
     labels: tuple[tuple[str, int], ...]
     holes: tuple[Hole, ...]
     fixups: tuple[Fixup, ...]
@@ -43,7 +34,6 @@ class _Piece(NamedTuple):
 @lru_cache(maxsize=1024)
 def _piece(listing: str) -> _Piece:
     content = bytearray()
-    lines: list[Line] = []
     labels: list[tuple[str, int]] = []
     holes: list[Hole] = []
     fixups: list[Fixup] = []
@@ -53,13 +43,12 @@ def _piece(listing: str) -> _Piece:
             labels.append((text[:-1], start))
             continue
         one = encode(text)
-        lines.append(Line(start, one.content, text))
         for at, size, name, add in one.holes:
             holes.append(Hole(start + at, size, name, add))
         for at, size, end, target in one.fixups:
             fixups.append(Fixup(start + at, size, start + end, target))
         content += one.content
-    return _Piece(bytes(content), tuple(lines), tuple(labels), tuple(holes), tuple(fixups))
+    return _Piece(bytes(content), tuple(labels), tuple(holes), tuple(fixups))
 
 
 class Assembler:
@@ -68,7 +57,8 @@ class Assembler:
     def __init__(self) -> None:
         """Start empty."""
         self._content = bytearray()
-        self._lines: list[Line] = []
+        self._texts: list[tuple[int, str, int | None]] = []
+        """Where listings begin; and where code that comes from elsewhere does, what it is, and its size."""
         self._labels: dict[str, int] = {}
         self._fixups: list[Fixup] = []
 
@@ -84,7 +74,7 @@ class Assembler:
         """
         piece, start = _piece(listing), len(self._content)
         self._content += piece.content
-        self._lines += (Line(start + at, content, text) for at, content, text in piece.lines)
+        self._texts.append((start, listing, None))
         for name, offset in piece.labels:
             self._define(name, start + offset)
         for at, size, name, add in piece.holes:
@@ -103,7 +93,7 @@ class Assembler:
 
     def raw(self, content: bytes, text: str) -> None:
         """Append code that comes from elsewhere, and what it is."""
-        self._lines.append(Line(len(self._content), content, text))
+        self._texts.append((len(self._content), text, len(content)))
         self._content += content
 
     def label(self, name: str) -> None:
@@ -151,12 +141,25 @@ class Assembler:
         for name, offset in self._labels.items():
             names.setdefault(offset, []).append(name)
         lines: list[str] = []
-        for line in self._lines:
-            lines += [f"{name}:" for name in names.pop(line.offset, ())]
-            shown = content[line.offset : line.offset + len(line.content)].hex(" ")
-            lines.append(f"{line.offset:4x}  {shown:<32}  {line.text}".rstrip())
+        for offset, size, text in self._lines():
+            lines += [f"{name}:" for name in names.pop(offset, ())]
+            shown = content[offset : offset + size].hex(" ")
+            lines.append(f"{offset:4x}  {shown:<32}  {text}".rstrip())
         lines += [f"{name}:" for rest in names.values() for name in rest]
         return "\n".join(lines)
+
+    def _lines(self) -> Iterator[tuple[int, int, str]]:
+        """Yield the offset, the size and the assembly of each instruction."""
+        for start, listing, size in self._texts:
+            offset = start
+            if size is not None:
+                yield offset, size, listing
+                continue
+            for text in statements(listing):
+                if not text.endswith(":"):
+                    length = len(encode(text).content)
+                    yield offset, length, text
+                    offset += length
 
     def _has_absolute(self) -> bool:
         return any(isinstance(fixup.target, int) for fixup in self._fixups)
