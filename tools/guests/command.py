@@ -21,6 +21,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("-t", "--seconds", type=float, default=600, help="time for all of it (default %(default)g)")
     parser.add_argument("-a", "--arguments", default="", help="more of the kernel's command line")
     parser.add_argument("--icount", action="store_true", help="one processor that counts: 1 ns is one instruction")
+    parser.add_argument("--parallel", action="store_true", help="a thread for each processor; the kernel may die of it")
     parser.add_argument("--make", action="store_true", help="only make the guest, where it is not there yet")
     parser.add_argument("--fresh", action="store_true", help="make the guest anew, with the newest kernel")
     parser.add_argument("command", nargs="?", help="for bash, in the same directory")
@@ -38,7 +39,7 @@ def main() -> int:
         if given.command is None:
             print(made.folder)
             return 0
-        machine = Machine(given.processors, given.memory, given.icount, given.arguments, given.seconds)
+        machine = Machine(given.processors, given.memory, given.icount, given.parallel, given.arguments, given.seconds)
         return run(machine, made, given.kernel, given.command)
     except GuestUnavailable as reason:
         print(f"no guest: {reason}", file=sys.stderr)

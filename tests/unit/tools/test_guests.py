@@ -61,8 +61,17 @@ def test_what_is_missing_is_said_with_a_status_of_its_own(tmp_path):
     assert done.stderr.splitlines()[-1].startswith("no guest: ")
 
 
-@pytest.mark.parametrize(("began", "boots"), [(True, 1), (False, 3)])
-def test_guest_that_dies_at_its_start_is_booted_again(guests, monkeypatch, began, boots):
+@pytest.mark.parametrize(("parallel", "threads"), [(False, "tcg,thread=single"), (True, "tcg,thread=multi")])
+def test_one_thread_emulates_all_processors_unless_asked_otherwise(guests, monkeypatch, parallel, threads):
+    monkeypatch.setattr(guests.machine, "tool", lambda name: f"/bin/{name}")
+    made = guests.image.Image(Path("/cache/6.1"))
+    command = guests.machine.Machine(parallel=parallel).command(made, Path("/shared"), 3, 4)
+    assert command[command.index("-accel") + 1] == threads
+    assert command[command.index("-smp") + 1] == "2"
+
+
+@pytest.mark.parametrize(("parallel", "began", "boots"), [(True, True, 1), (True, False, 3), (False, False, 1)])
+def test_guest_that_dies_at_its_start_is_booted_again(guests, monkeypatch, parallel, began, boots):
     booted = []
 
     def died(_machine, _image, shared):
@@ -73,5 +82,6 @@ def test_guest_that_dies_at_its_start_is_booted_again(guests, monkeypatch, began
 
     monkeypatch.setattr(guests.machine, "_booted", died)
     made = guests.image.Image(Path("/cache/6.1"))
-    assert guests.machine.run(guests.machine.Machine(), made, "6.1", "true") == guests.errors.DIED
+    machine = guests.machine.Machine(parallel=parallel)
+    assert guests.machine.run(machine, made, "6.1", "true") == guests.errors.DIED
     assert len(booted) == boots
