@@ -1,8 +1,8 @@
 """Dynamic probes for live Linux x86-64 programs, at about a nanosecond per hit.
 
 General layout: the names here are the daily ones. Heavy modules are imported when first used. Layers, each importing
-only lower ones: ``cli``; ``kprobes``; ``probes``, ``reports``; ``handlers``, ``splice``; ``binary``, ``target``,
-``data``; ``isa``; ``core``.
+only lower ones: ``cli``; ``kprobes``; ``probes``, ``reports``, ``usdt``; ``handlers``, ``splice``; ``binary``,
+``target``, ``data``; ``isa``; ``core``.
 """
 
 from typing import TYPE_CHECKING, Any

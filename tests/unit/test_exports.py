@@ -7,7 +7,7 @@ import pkgutil
 import anyprobe
 
 # Daily use, for tool builders, for tests; whatever else there is, is internal.
-PUBLIC = ("anyprobe", "anyprobe.lowlevel", "anyprobe.testing")
+PUBLIC = ("anyprobe", "anyprobe.lowlevel", "anyprobe.testing", "anyprobe.usdt")
 NAMESPACES = [importlib.import_module(name) for name in PUBLIC if importlib.util.find_spec(name) is not None]
 
 

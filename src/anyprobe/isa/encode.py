@@ -291,6 +291,8 @@ def _form(mnemonic: str, kinds: tuple[str, ...]) -> tuple[int, str] | None:
         forms = [("R64",)]
     elif mnemonic == "push" and " " not in kinds[0]:
         name = "PUSHQ"
+    elif mnemonic == "nop" and not kinds:
+        name = "NOPD"
     elif kinds[-1:] == ("abs 64",):
         forms = [("RAX", "MOFFS64")]
     for form in forms:

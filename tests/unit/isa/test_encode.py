@@ -73,6 +73,8 @@ call r10 | 41 ff d2
 call qword [rsp] | ff 14 24 | call qword ptr [rsp]
 jmp qword [rsp-8] | ff 64 24 f8 | jmp qword ptr [rsp-0x8]
 ret | c3
+nop | 90
+nop dword [rax+rax] | 0f 1f 04 00 | nop [rax+rax]
 ret 0x88 | c2 88 00
 iretq | 48 cf
 syscall | 0f 05
