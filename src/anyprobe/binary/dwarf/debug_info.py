@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from anyprobe.binary.dwarf import units as dw
 from anyprobe.binary.dwarf.ranges import AddressTable, ranges_of
@@ -13,6 +14,9 @@ from anyprobe.binary.dwarf.split_dwarf import split_off
 from anyprobe.binary.objects.debug_files import separate_debug
 from anyprobe.binary.objects.elf import ElfFile
 from anyprobe.core.errors import UnsupportedTarget
+
+if TYPE_CHECKING:
+    from anyprobe.binary.dwarf.lines import Lines
 
 _C_LANGUAGES = frozenset([0x01, 0x02, 0x04, 0x0C, 0x1A, 0x1D, 0x21, 0x2B, 0x2C])
 _CPP_LANGUAGES = frozenset([0x04, 0x1A, 0x21, 0x2B])
@@ -39,6 +43,7 @@ class DebugInfo:
         self._functions: dict[int, dict[int, int]] = {}
         self._split: dict[int, dw.Unit] = {}
         self._types: dict[int, dict[str, int]] = {}
+        self._lines: dict[str, dict[str, Lines]] = {}
 
     @classmethod
     def open(cls, elf: ElfFile, roots: Sequence[str], prefix: str) -> "DebugInfo":
@@ -104,6 +109,17 @@ class DebugInfo:
             if offset is not None:
                 return self.dwarf.entry(offset)
         return next((entry for part in self._parts if (entry := part.named(name)) is not None), None)
+
+    def lines(self, file: str) -> "dict[str, Lines]":
+        """Return the lines with code of the source files that a name means, by their paths; see ``lines_of``."""
+        if file not in self._lines:
+            from anyprobe.binary.dwarf.lines import lines_of
+
+            try:
+                self._lines[file] = lines_of(self.dwarf, file)
+            except (IndexError, ValueError, OverflowError):
+                raise self.dwarf.damaged() from None
+        return self._lines[file]
 
     def units_naming(self, name: str) -> Iterator[dw.Unit]:
         """Yield the units in which a name occurs: where its text is, and from where that is referred to."""

@@ -1,5 +1,6 @@
 """Source lines: at which addresses statements begin, by the line number programs (DWARF 2 to 5, section 6.2)."""
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -26,21 +27,43 @@ class _Program:
     files: dict[int, str]
 
 
-def lines_of(dwarf: Dwarf, file: str) -> dict[int, list[int]]:
-    """Return the lines of a file that have code, each with the addresses where its statements begin, ascending.
+Lines = dict[int, list[int]]
+"""The lines of one file that have code, each with the addresses where control comes to it, ascending."""
 
-    ``file`` is a path or the end of one; several files may have the same.
+
+def lines_of(dwarf: Dwarf, file: str) -> dict[str, Lines]:
+    """Return the lines with code of the files that a name means, by their paths.
+
+    ``file`` is a path or the end of one; several files may have the same. An address is among those of a line where a
+    statement of it begins and the statement before is of another line: what a line consists of is passed once.
     """
-    content = dwarf.section(".debug_line")
-    found: dict[int, set[int]] = {}
+    content, file = dwarf.section(".debug_line"), os.path.normpath(file)
+    found: dict[str, dict[int, set[int]]] = {}
     for program in _programs(dwarf, content, file):
-        wanted = {number for number, path in program.files.items() if path == file or path.endswith("/" + file)}
+        wanted = {number: path for number, path in program.files.items() if _is_called(path, file)}
         if not wanted:
             continue
-        for address, number, line in _statements(content, program):
-            if number in wanted:
-                found.setdefault(line, set()).add(address)
-    return {line: sorted(addresses) for line, addresses in found.items()}
+        for address, number, line in _beginnings(_statements(content, program), wanted):
+            found.setdefault(wanted[number], {}).setdefault(line, set()).add(address)
+    return {path: {line: sorted(each) for line, each in lines.items()} for path, lines in found.items()}
+
+
+def _is_called(path: str, file: str) -> bool:
+    """Return whether a path is, or ends with, a name; of some files the path from where they were compiled is known."""
+    return path == file or path.endswith("/" + file) or (path[:1] != "/" == file[:1] and file.endswith("/" + path))
+
+
+def _beginnings(rows: Iterator[tuple[int, int, int] | None], files: dict[int, str]) -> Iterator[tuple[int, int, int]]:
+    """Yield of statements that follow one another in one line the first; a file may have several numbers."""
+    here: dict[tuple[str | None, int], int] = {}
+    before: dict[tuple[str | None, int], int] = {}
+    at = -1
+    for row in rows:
+        if row is None or row[0] != at:
+            yield from ((at, number, key[1]) for key, number in here.items() if key[0] and key not in before)
+            before, here, at = (here, {}, row[0]) if row is not None else ({}, {}, -1)
+        if row is not None:
+            here.setdefault((files.get(row[1]), row[2]), row[1])
 
 
 def _programs(dwarf: Dwarf, content: bytes, file: str) -> Iterator[_Program]:
@@ -127,11 +150,11 @@ def _text(dwarf: Dwarf, form: int, value: forms.Value) -> str:
 
 def _joined(directories: list[str], directory: int, name: str) -> str:
     before = directories[directory] if directory < len(directories) else ""
-    return f"{before}/{name}" if before and not name.startswith("/") else name
+    return os.path.normpath(os.path.join(directories[0], before, name)) if directories else name
 
 
-def _statements(content: bytes, program: _Program) -> Iterator[tuple[int, int, int]]:
-    """Yield the address, file and line of each row at which a statement begins."""
+def _statements(content: bytes, program: _Program) -> Iterator[tuple[int, int, int] | None]:
+    """Yield the address, file and line of each row at which a statement begins, and None behind connected code."""
     at, end, special = program.start, program.end, len(program.lengths)
     address, file, line, is_statement = 0, 1, 1, program.is_statement
     while at < end:
@@ -145,6 +168,7 @@ def _statements(content: bytes, program: _Program) -> Iterator[tuple[int, int, i
         elif operation == 0:
             size, at = read_uleb(content, at)
             if content[at] == _END:
+                yield None
                 address, file, line, is_statement = 0, 1, 1, program.is_statement
             elif content[at] == _SET_ADDRESS:
                 address = int.from_bytes(content[at + 1 : at + size], "little")

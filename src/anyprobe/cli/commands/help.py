@@ -23,6 +23,7 @@ Short forms
   libc:malloc%return   where it ends: each ret, and jumps to other functions
   libc:malloc+0x1c     the instruction there
   libc:malloc%insn     each instruction; %block, %call
+  src/parse.c:120      a source line, by debug information; libx:parse.c:120
 
 Where a program's author has put markers (USDT)
 
@@ -51,8 +52,9 @@ Examples
 
 A name that is displayed can be given as it is: paste it in single quotes. In
 double quotes stands a name and nothing else: '"my prog":main'. What
-matches nothing is an error that names the nearest matches; anyprobe list SPEC
-shows what matches, anyprobe explain SPEC what would be done there."""
+matches nothing is an error that names the nearest matches, unless it names a
+module that is not loaded: then it waits for it. anyprobe list SPEC shows what
+matches, anyprobe explain SPEC what would be done there."""
 
 
 @click.command("help")

@@ -12,13 +12,12 @@ EACH = frozenset({"insn", "block", "call"})
 """Names that mean many instructions of a function: each, each first one of a basic block, each call."""
 _NAMES = ("entry", "return", "insn", "block", "call")
 _HEX = re.compile(r"(?:0[xX])?[0-9a-fA-F]+")
-_LINE = re.compile(r"^(?P<file>[\w./+-]+\.(?:c|cc|cpp|cxx|C|h|hh|hpp|rs|go|S|s|f90|m)):(?P<line>\S*)$")
+_SOURCE = re.compile(r"[\w./+-]+\.(?:c|cc|cpp|cxx|c\+\+|C|h|hh|hpp|hxx|inc|rs|go|S|s|f90|m)")
 
 
 def dtrace(text: str, parts: list[Part]) -> Spec:
     """Read DTrace's four parts or one of the short forms."""
-    line = _LINE.match(text.strip())
-    if line and len(parts) == 2 and not parts[1].text.startswith("0x"):
+    if _is_line(parts):
         return _source_line(text, parts)
     head = "" if parts[0].quoted else parts[0].text
     if len(parts) == 4:
@@ -209,18 +208,28 @@ def _check_glob(text: str, part: Part) -> None:
         raise SpecError(text, part.position + at, "this '[' is never closed")
 
 
+def _is_line(parts: list[Part]) -> bool:
+    """Return whether the last parts are a source file and a line; a number behind a function's name is hexadecimal."""
+    if not 2 <= len(parts) <= 4 or parts[-2].quoted or not _SOURCE.fullmatch(parts[-2].text):
+        return False
+    if len(parts) == 2:
+        return not parts[1].text.startswith("0x")
+    return parts[-1].text.isdecimal()
+
+
 def _source_line(text: str, parts: list[Part]) -> Spec:
-    """Read ``file.c:120``."""
-    name = parts[1]
+    """Read ``file.c:120``, alone, behind a module, or behind provider and module."""
+    *before, file, name = parts
+    if len(before) == 1 and not before[0].quoted and (before[0].text in PROVIDERS or PID.match(before[0].text)):
+        before = [before[0], Part("", file.position)]
+    if len(before) == 2:
+        whole = _four(text, [*before, file, Part("", name.position)])
+        module, pid = whole.module, whole.pid
+    else:
+        module, pid = before[0] if before else Part("", file.position), None
     if not name.text.isdigit() or int(name.text) == 0:
         raise SpecError(text, name.position, "a line number is expected behind a source file", length=len(name))
     return Spec(
-        text,
-        "pid",
-        parts[0],
-        Part("", name.position),
-        "line",
-        name_position=name.position,
-        name_length=len(name),
+        text, "pid", module, file, "line", name_position=name.position, name_length=len(name), pid=pid,
         line=int(name.text),
-    )
+    )  # fmt: skip

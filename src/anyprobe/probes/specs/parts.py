@@ -41,14 +41,15 @@ class Spec:
     module: Part
     function: Part
     name: str
-    """``entry``, ``return``, ``insn``, ``block``, ``call``, ``offset``, or ``usdt`` (``function``: a marker's)."""
+    """``entry``, ``return``, ``insn``, ``block``, ``call``, ``offset``, ``line`` (``function``: the file), or ``usdt``
+    (``function``: a marker's name)."""
     offset: int | None = None
     name_position: int = 0
     name_length: int = 1
     pid: int | None = None
     """The process that ``pid1234`` selects."""
     line: int | None = None
-    """The line of ``file.c:120``; the file is in ``module``."""
+    """The line of ``file.c:120``; the file is in ``function``."""
     group: Part | None = None
     """The provider of a USDT marker; without a module it may also be the module's name."""
     within: Part | None = None
@@ -62,7 +63,7 @@ class Spec:
     @property
     def awaited(self) -> str:
         """The module that has to be loaded before it can mean anything, as far as it says so."""
-        return "" if self.line is not None else self.module.text
+        return self.module.text
 
     def canonical(self, module: str, function: str, offset: int | None = None) -> str:
         """Return the four-part form for one module and function that the spec matched."""

@@ -73,7 +73,7 @@ def see_functions(specs: Iterable[str]) -> None:
     for spec in map(parse, specs):
         if spec.provider == "usdt":
             raise spec.name_error("a marker is one place, and functions are timed; name the function that it is in")
-        if spec.line is None and not spec.is_absolute and spec.name in {"offset", *EACH}:
+        if not spec.is_absolute and spec.name in {"offset", "line", *EACH}:
             raise spec.name_error("functions are timed, from their entry to their return; leave this away")
 
 

@@ -37,19 +37,25 @@ def program(request, tmp_path):
 
 
 def told_by_objdump(program):
-    """Return the statements by line, and the lines of the program's own file."""
+    """Return where control comes to lines of the program's own file: where the statement before is of another line."""
     told = subprocess.run(["objdump", "--dwarf=decodedline", program], check=True, capture_output=True, text=True)
-    found = {}
+    at = {}
     for line, address in re.findall(r"^lines\.c +(\d+) +(0x[0-9a-f]+)(?: +\d+)? +x$", told.stdout, re.MULTILINE):
-        found.setdefault(int(line), set()).add(int(address, 16))
-    return {line: sorted(addresses) for line, addresses in found.items()}
+        at.setdefault(int(address, 16), set()).add(int(line))
+    found, before = {}, set()
+    for address in sorted(at):
+        for line in at[address] - before:
+            found.setdefault(line, []).append(address)
+        before = at[address]
+    return found
 
 
 def test_lines_are_those_that_objdump_tells(program):
     dwarf = DebugInfo.open(ElfFile.open(str(program)), (), "").dwarf
     wanted = told_by_objdump(program)
     assert {5, 6, 8, 13} <= set(wanted)
-    assert lines_of(dwarf, "lines.c") == wanted
-    assert lines_of(dwarf, "folder/lines.c") == wanted
+    for name in ("lines.c", "folder/lines.c", "./folder/../folder/lines.c", str(program.parent / "folder" / "lines.c")):
+        (lines,) = lines_of(dwarf, name).values()
+        assert lines == wanted
     assert lines_of(dwarf, "ines.c") == {}
     assert lines_of(dwarf, "other/lines.c") == {}

@@ -112,7 +112,12 @@ def test_instructions_are_not_timed(spec):
 
 def test_source_lines_are_recognised():
     spec = parse("src/file.c:120")
-    assert (spec.module.text, spec.line) == ("src/file.c", 120)
+    assert (spec.module.text, spec.function.text, spec.line) == ("", "src/file.c", 120)
+    for text in ("libx:src/file.c:120", "pid:libx:src/file.c:120", "pid42:libx:src/file.c:120"):
+        spec = parse(text)
+        assert (spec.module.text, spec.function.text, spec.line, spec.name) == ("libx", "src/file.c", 120, "line")
+    assert (spec.pid, parse("pid7:file.c:9").pid, parse("pid::file.c:9").line) == (42, 7, 9)
+    assert parse("pid:libx:file.c:0x12").offset == 0x12
 
 
 # text, what the caret line is, part of the message

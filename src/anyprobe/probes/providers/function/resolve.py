@@ -2,7 +2,7 @@
 
 import fnmatch
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -86,9 +86,12 @@ def resolve_all(
         at = spec.text.index("pid")
         length = len(f"pid{spec.pid}")
         raise SpecError(spec.text, at, f"this names process {spec.pid}, and not {pid}, which is probed", length=length)
-    if spec.line is not None:
-        raise spec.name_error("source lines are not supported yet; name the function")
     chosen = readable_modules(spec, meant_modules(spec, objects))
+    if spec.line is not None:
+        from anyprobe.probes.providers.function.source_lines import places_of_line
+
+        places = places_of_line(spec, chosen)
+        return Resolution(tuple(site for each, address in places for site in _inside(spec, each, address)))
     if spec.is_absolute:
         return _absolute(spec, chosen)
     found = _named(spec, chosen)
@@ -259,22 +262,25 @@ def _absolute(spec: Spec, objects: Sequence[LoadedObject]) -> Resolution:
     """Resolve an offset in the module, which is a link-time address."""
     if spec.offset is None:
         raise spec.error(spec.function, "an offset is missing")
-    sites: list[ResolvedSite] = []
-    for each in objects:
-        address = each.runtime(spec.offset)
-        if address not in each:
-            continue
-        function = each.image.functions.containing(spec.offset)
-        function = function or next((stub for stub in each.image.stubs if stub.start <= spec.offset < stub.end), None)
-        if function is None:
-            function = Function(spec.offset, spec.offset, (f"{each.name}+{spec.offset:#x}",))
-        canonical = f"pid:{each.name}:-:{spec.offset:#x}"
-        inside = spec.offset - function.start
-        sites.append(ResolvedSite(spec.text, canonical, each, function, inside, address, "offset"))
+    sites = [site for each in objects for site in _inside(spec, each, spec.offset)]
     if not sites:
         ranges = ", ".join(str(area) for each in objects for area in each.image.code_ranges[:4])
         raise spec.name_error(f"{spec.offset:#x} is not in the code of {objects[0].name} (its code: {ranges})")
     return Resolution(tuple(sites))
+
+
+def _inside(spec: Spec, loaded: LoadedObject, place: int) -> Iterator[ResolvedSite]:
+    """Yield the site at a link-time address, if there is code of the object."""
+    address = loaded.runtime(place)
+    if address not in loaded:
+        return
+    function = loaded.image.functions.containing(place)
+    function = function or next((stub for stub in loaded.image.stubs if stub.start <= place < stub.end), None)
+    if function is None:
+        function = Function(place, place, (f"{loaded.name}+{place:#x}",))
+    canonical = f"pid:{loaded.name}:-:{place:#x}"
+    note = f"{spec.function.text}:{spec.line}" if spec.line is not None else ""
+    yield ResolvedSite(spec.text, canonical, loaded, function, place - function.start, address, "offset", note)
 
 
 def _sites(

@@ -38,15 +38,10 @@ class DebugFile:
         return None if at < 0 else (self._functions[at][1], address - self._functions[at][0])
 
     def places_of_line(self, file: str, line: int) -> tuple[list[tuple[str, int]], list[int]]:
-        """Return where a line begins in each function that has code of it, and all lines of the file with code."""
-        from anyprobe.binary.dwarf.lines import lines_of
-
-        lines = lines_of(self._image.debug_info.dwarf, file)
-        first: dict[str, int] = {}
-        for place in map(self._function_at, lines.get(line, ())):
-            if place is not None:
-                first.setdefault(*place)
-        return list(first.items()), sorted(lines)
+        """Return where control comes to a line, in all functions, and all lines of the file that have code."""
+        paths = self._image.debug_info.lines(file).values()
+        places = {self._function_at(address) for lines in paths for address in lines.get(line, ())}
+        return sorted(filter(None, places)), sorted({each for lines in paths for each in lines})
 
     def containing_inlined(self, name: str) -> list[str]:
         """Return the functions into which the compiler has put a function."""

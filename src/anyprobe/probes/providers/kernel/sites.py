@@ -129,7 +129,7 @@ class KernelNames:
         return self._line(spec) if spec.line else self._functions(spec)
 
     def _line(self, spec: KernelSpec) -> list[KernelSite]:
-        """Return where a source line begins, in each function that has code of it."""
+        """Return where control comes to a source line, in each function that has code of it."""
         from anyprobe.probes.providers.kernel import debug_file
 
         file = spec.function.text

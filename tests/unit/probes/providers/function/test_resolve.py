@@ -157,7 +157,8 @@ def test_every_canonical_form_resolves_to_the_same_site(fruit):
         ("libfruit:zz*", "         ^^^", "no function 'zz*'", None),
         ("libfruit:banana+0x1000", "                ^^^^^^", "beyond banana", None),
         ("pid:libfruit:-:0x10", "               ^^^^", "not in the code", None),
-        ("market.c:12", "         ^^", "source lines are not supported", None),
+        ("market.c:12", "^^^^^^^^", "no source file 'market.c' with code is known to debug information of any", None),
+        ("market:market.c:12", "       ^^^^^^^^", "debug information of market (market has no debug information", None),
     ],
 )
 def test_specs_that_mean_nothing_point_at_the_part(fruit, text, caret, message, nearest):
