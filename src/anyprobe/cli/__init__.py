@@ -32,6 +32,7 @@ COMMANDS = {
     "optimize": "Have the probes in a process reached by jumps, or by traps.",
     "detach": "Remove everything that any session has installed in a process.",
     "doctor": "Say what this machine and a target permit, and what to do about what they do not.",
+    "usdt": "Make USDT probes for C and C++ from a DTrace provider file.",
     "schema": "Print the JSON schema of a command's documents.",
     "help": "Say what a SPEC is (anyprobe help specs), or what a command does.",
 }
@@ -147,13 +148,13 @@ def misused(error: click.ClickException) -> str:
 
 def failed(error: Exception) -> int:
     """Print what went wrong and return the status for it."""
-    from anyprobe.core.errors import AnyprobeError, HandlerError, InternalError
+    from anyprobe.core.errors import AnyprobeError, InternalError, SourceError
 
     if os.environ.get("ANYPROBE_TRACEBACK"):
         import traceback
 
         traceback.print_exception(error)
-    if isinstance(error, HandlerError) and error.file:
+    if isinstance(error, SourceError) and error.file:
         streams.tell(str(error))  # as compilers do, so that editors find the place
         return error.exit_status
     if isinstance(error, AnyprobeError) and not isinstance(error, InternalError):

@@ -34,8 +34,8 @@ class SpecError(UsageError):
         super().__init__("\n".join(lines))
 
 
-class HandlerError(UsageError):
-    """A handler that cannot be compiled: where, what is not allowed, and what to write instead."""
+class SourceError(UsageError):
+    """A text of the user's that cannot be compiled or read: where, what is wrong, and what to write instead."""
 
     def __init__(
         self, message: str, *, file: str = "", line: int = 0, column: int = 0, source: str = "", instead: str = "",
@@ -55,6 +55,10 @@ class HandlerError(UsageError):
             lines.append("instead: " + instead)
         lines += ["  " + each for each in said.splitlines()]
         super().__init__("\n".join(lines))
+
+
+class HandlerError(SourceError):
+    """A handler that cannot be compiled."""
 
 
 class Interrupted(AnyprobeError):  # noqa: N818 - an event, not a mistake

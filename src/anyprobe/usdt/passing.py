@@ -13,8 +13,8 @@ from anyprobe.core.errors import UsageError
 from anyprobe.handlers.intrinsics import cstr
 from anyprobe.handlers.types.annotations import BoolType, FloatType, IntegerType, PointerType, boolean, f64, i64, ptr
 from anyprobe.handlers.types.calling_convention import places
+from anyprobe.usdt.limits import MOST_ARGUMENTS
 
-MOST_ARGUMENTS = 12
 _IN_PYTHON = {bool: boolean, int: i64, float: f64, str: cstr, bytes: cstr}
 """Python's types that may stand for those of handlers."""
 _INTEGERS = {

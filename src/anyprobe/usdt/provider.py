@@ -8,13 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, Self
 
 from anyprobe.core.errors import UsageError
+from anyprobe.usdt.limits import LONGEST_NAME, LONGEST_PROVIDER
 from anyprobe.usdt.markerfile import MarkerFile, written
 from anyprobe.usdt.passing import Passed, passed
 from anyprobe.usdt.sharedobject import NotedMarker, shared_object
 
 _PROVIDER, _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII), re.compile(r"[A-Za-z_][\w-]*", re.ASCII)
-LONGEST_PROVIDER, LONGEST_NAME = 59, 63
-"""What perf and DTrace take: perf puts ``sdt_`` before the provider's name, and both have 63 characters for a name."""
 _log = logging.getLogger("anyprobe.usdt")
 _taken: "dict[str, Provider]" = {}
 _lock = threading.Lock()
