@@ -38,7 +38,7 @@ def attach(pid: int, options: SessionOptions | None = None, **changes: Unpack[Op
     process = Process.open(pid)
     try:
         with typed(process, "attaching to"):
-            _refuse_emulated(process)
+            refuse_emulated(process)
             warnings = removal.clean_up(process)
             if has_uprobes(process.mappings()):
                 warnings.append(f"{IN_USE}: {ADVICE}")
@@ -50,7 +50,8 @@ def attach(pid: int, options: SessionOptions | None = None, **changes: Unpack[Op
     return session
 
 
-def _refuse_emulated(process: Process) -> None:
+def refuse_emulated(process: Process) -> None:
+    """Raise if a process's program is run by another one, not by the processor."""
     emulator = process.emulator()
     if emulator is not None:
         raise UnsupportedTarget(
@@ -102,7 +103,7 @@ def run(
     process = launch(list(argv), **streams, env=env, cwd=cwd, process_group=process_group)
     try:
         with typed(process, "starting"):
-            _refuse_emulated(process)
+            refuse_emulated(process)
         return Session(process, settings, held=True)
     except BaseException:
         process.discard()  # it would run without probes

@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from anyprobe.binary.images.modules import VDSO, LoadedObject
 from anyprobe.core.errors import SpecError
@@ -25,6 +25,8 @@ from anyprobe.probes.target_errors import typed
 
 if TYPE_CHECKING:
     from anyprobe.data.pending import PendingSpec
+    from anyprobe.probes.following.exec_gate import ExecGate
+    from anyprobe.probes.handlers.callbacks import Hit
     from anyprobe.probes.handlers.handler_watch import HandlerWatch
     from anyprobe.probes.handlers.load_gate import LoadGate
     from anyprobe.probes.live_proof import LiveProof
@@ -33,6 +35,14 @@ if TYPE_CHECKING:
     from anyprobe.probes.providers.usdt.sites import MarkerTable
 
 _UNSEEN = "what runs there before is not counted"
+
+
+class Follower(Protocol):
+    """Whoever follows programs that are executed."""
+
+    def executes(self, session: Any, function: str, hit: "Hit") -> None:  # noqa: ANN401 - a session
+        """Follow a thread that waits before it executes by a function of the C library."""
+        ...
 
 
 class Reconciled(Pumped):
@@ -46,6 +56,11 @@ class Reconciled(Pumped):
     """Whether the target is a dynamic program that has not mapped its libraries yet."""
     _clock_refusal: Refusal | None
     _loads: "LoadGate | None" = None
+    _execs: "ExecGate | None" = None
+    follower: "Follower | None" = None
+    """Who follows what the program executes."""
+    is_one_of_many: bool = False
+    """Whether it is no mistake that specs mean nothing in this program: they are for others, too."""
     _taken: "Taken | None" = None
 
     @contextmanager
@@ -112,6 +127,7 @@ class Reconciled(Pumped):
         self._handlers.place_gate()
         self._desired.settle()
         self._watch_loads()
+        self._watch_execs()
 
     def _watch_loads(self) -> None:
         """Have threads wait that load libraries, from when probes are wanted in these; say so if they cannot."""
@@ -125,6 +141,28 @@ class Reconciled(Pumped):
         if why:
             self.warn(f"libraries that come later are looked for five times a second, since {why}: {_UNSEEN}")
 
+    def _watch_execs(self) -> None:
+        """Have threads wait that execute another program, where programs are followed; say so if they cannot."""
+        follower = self.follower
+        if follower is None or self._execs is not None or self._awaits_libraries:
+            return
+        from anyprobe.probes.following.exec_gate import ExecGate
+
+        self._execs = ExecGate(self, lambda function, hit: follower.executes(self, function, hit))
+        with typed(self._process, "arming probes in"):
+            why = self._execs.place(self._objects, self._handlers.function_at)
+        if why:
+            self.warn(f"programs that {self.exe} executes are not seen, since {why}")
+
+    def waits_at(self, address: int) -> bool:
+        """Return whether threads that are about to execute sleep at an address."""
+        return self._execs is not None and address in self._execs
+
+    def follow_no_more(self) -> None:
+        """Let threads go that are about to execute; the caller does not hold the lock."""
+        if self._execs is not None:
+            self._execs.end()
+
     @locked
     def _look_at_loads(self) -> None:
         if not self._is_over:
@@ -132,6 +170,7 @@ class Reconciled(Pumped):
 
     def _end_gate(self) -> None:
         """Have no thread wait any more; the caller does not hold the lock."""
+        self.follow_no_more()
         if self._loads is not None:
             self._loads.end()
             if missed := self._loads.missed():
@@ -227,7 +266,8 @@ class Reconciled(Pumped):
         try:
             sites, part.refused = ((known,), []) if known is not None else self.resolve(spec)
         except SpecError as error:
-            if not self._awaits_libraries and not desired.may_mean_nothing and not desired.wait_for(error):
+            open_ended = self._awaits_libraries or desired.may_mean_nothing or self.is_one_of_many
+            if not open_ended and not desired.wait_for(error):
                 raise
             sites = ()
         if self._awaits_libraries:

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Self
 
@@ -276,8 +276,9 @@ class Session(Reconciled, SessionApi[Probe]):
         if self._held:
             self.place_waiting()
             self._held = False
-            if self._desired.wanted:
+            if self._desired.wanted or (self._awaits_libraries and self.follower is not None):
                 self._arm_pending()
+            self._watch_execs()
             self._began = time.monotonic()
             self._process.resume()
 
@@ -293,6 +294,10 @@ class Session(Reconciled, SessionApi[Probe]):
             with suppress(TargetExited):
                 self.resume()
         return super().wait(timeout)
+
+    def undisturbed(self) -> AbstractContextManager[None]:
+        """Have nobody stop the target for this session within a ``with`` block."""
+        return self._process.undisturbed()
 
     def hold_handlers(self) -> None:
         """Have a program that is not running yet wait where it sets handlers for faults, till ``follow_handlers``."""
@@ -476,6 +481,7 @@ class Session(Reconciled, SessionApi[Probe]):
             raise
         self._fall_back(probes)
         self._watch_loads()
+        self._watch_execs()
         registering.enter(self, probes)
         if self._began is None:
             self._began = time.monotonic()

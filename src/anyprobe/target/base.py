@@ -405,6 +405,10 @@ class RunningProcess(ProcessTarget, Protocol):
         """Return the program that it runs since an exec, None while it runs the one that was opened."""
         ...
 
+    def undisturbed(self) -> AbstractContextManager[None]:
+        """Have no thread of this process stop anything in it for a scope."""
+        ...
+
     def wait(self, timeout: float | None = ...) -> int | None:
         """Wait for the end; return the wait status where it is a child and has ended."""
         ...

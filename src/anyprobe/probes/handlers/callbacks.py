@@ -4,7 +4,7 @@ import ctypes
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -85,13 +85,14 @@ def _index(name: str) -> int:
 class Hit:
     """What a callback gets: a thread of the program that waits for it to return."""
 
-    __slots__ = ("_place", "_read", "_stacks", "_words", "ip", "pid", "regs", "tid")
+    __slots__ = ("_let_go", "_place", "_read", "_stacks", "_words", "ip", "pid", "regs", "tid")
 
     def __init__(
         self, words: list[int], tid: int, pid: int, read: Callable[[int, int], bytes], *, unsafe: bool,
-        stacks: "HitStacks",
+        stacks: "HitStacks", let_go: Callable[[], None],
     ) -> None:  # fmt: skip
-        """Describe one hit."""
+        """Describe one hit; ``let_go`` answers it."""
+        self._let_go = let_go
         self.regs = Registers(words, unsafe=unsafe)
         self.ip = words[_WORDS.index("ip")]
         self.tid, self.pid, self._read, self._words = tid, pid, read, words
@@ -104,6 +105,10 @@ class Hit:
         A debugger sees generated code of ours there, and nothing above it.
         """
         return self._stacks.stack(*self._place)
+
+    def let_go(self) -> None:
+        """Let the thread go on before the callback returns; what the callback changes from here on is lost."""
+        self._let_go()
 
     @property
     def retval(self) -> int:
@@ -130,12 +135,15 @@ class Hit:
 class Callbacks:
     """The callbacks of one session, and the thread that runs them."""
 
-    def __init__(self, session: "ProbeHost", handling: "Callable[[], Handling] | None" = None) -> None:
+    def __init__(
+        self, session: "ProbeHost", handling: "Callable[[], Handling] | None" = None,
+        room: rendezvous.Room = rendezvous.NUMBERED,
+    ) -> None:  # fmt: skip
         """Serve a session; nothing is done before the first callback is placed.
 
-        ``handling`` compiles conditions.
+        ``handling`` compiles conditions; ``room`` is where threads wait.
         """
-        self._session, self._handling = session, handling
+        self._session, self._handling, self._room = session, handling, room
         self._functions: list[Callback] = []
         self._store: Store | None = None
         self._filters: FilterWatch | None = None
@@ -170,7 +178,9 @@ class Callbacks:
         self.recheck()
         number = len(self._functions)
         self._functions.append(function)
-        code = rendezvous.waiting_code(number, round(timeout * 1e9), context=_CONTEXT, writes=self._session.unsafe)
+        code = rendezvous.waiting_code(
+            number, round(timeout * 1e9), context=_CONTEXT, writes=self._session.unsafe, room=self._room
+        )
         if condition is None:
             facts = HandlerFacts(code, (self._store.address,), pid=self._session.pid)
         else:
@@ -178,24 +188,32 @@ class Callbacks:
         return self._session.place_made(specs, partial(dress_with, facts=facts))
 
     def place_inside(
-        self, place: "Place", function: Callback, condition: NativeCode, *, timeout: float
+        self, place: "Place", function: Callback, condition: NativeCode | None, *, timeout: float
     ) -> "Refusal | None":
-        """Have threads that enter a function wait where a condition holds; it is no probe of the user's.
+        """Have threads that enter a function wait, where a condition holds; it is no probe of the user's.
 
         Returns why its entry cannot be spliced, ``None`` if it was.
         """
         self._begin()
         assert self._store is not None
         self.recheck()
-        waiting = rendezvous.waiting_code(len(self._functions), round(timeout * 1e9), context=_CONTEXT)
+        code = rendezvous.waiting_code(
+            len(self._functions), round(timeout * 1e9), context=_CONTEXT, room=self._room
+        )
+        if condition is not None:
+            code = rendezvous.conditional(condition, code)
         self._functions.append(function)
-        facts = HandlerFacts(rendezvous.conditional(condition, waiting), (self._store.address,), pid=self._session.pid)
+        facts = HandlerFacts(code, (self._store.address,), pid=self._session.pid)
         module, code = place
         edit = Edit(module, module.state_of(code))
         hook = Hook(ActionKind.HANDLER, handler=facts)
         edit.added.append(Want(code.entry, WantKind.ENTRY, tag=hook, internal=True))
         self._session.engine.change([edit])
         return hook.refusal
+
+    def __contains__(self, address: int) -> bool:
+        """Return whether threads wait at an address of the program's memory."""
+        return self._store is not None and 0 <= address - self._store.address < self._room.size
 
     def recheck(self) -> None:
         """See that a program is noticed that begins to filter its system calls, once its libraries are there."""
@@ -233,7 +251,7 @@ class Callbacks:
 
     def _begin(self) -> None:
         if self._store is None:
-            (self._store,) = self._session.engine.map_stores([rendezvous.SIZE])
+            (self._store,) = self._session.engine.map_stores([self._room.size])
         if self._thread is None:
             ready = threading.Event()
             self._thread = threading.Thread(target=self._serve, args=(ready,), name="anyprobe callbacks", daemon=True)
@@ -244,15 +262,15 @@ class Callbacks:
         assert self._store is not None
         region = self._store.view()
         base = _address_of(region)
-        places = [
-            base + rendezvous.PLACES + number * rendezvous.PLACE_BYTES for number in range(rendezvous.THREADS + 1)
-        ]
-        tickets = np.frombuffer(region, np.uint64, rendezvous.THREADS + 1, rendezvous.TICKETS)
+        count = self._room.places
+        places = [base + rendezvous.PLACES + number * rendezvous.PLACE_BYTES for number in range(count)]
+        tickets = np.frombuffer(region, np.uint64, count, rendezvous.TICKETS)
         bell = np.frombuffer(region, np.uint32, 1, rendezvous.BELL)
         locks = np.frombuffer(region, np.uint32)[rendezvous.PLACES // 4 :: rendezvous.PLACE_BYTES // 4][: len(places)]
         served = tickets.copy()
+        answer = _Answering(region, places, locks)
         with futexes.RobustList([place + rendezvous.NODE for place in places], rendezvous.LOCK - rendezvous.NODE):
-            locks[:] = own = threading.get_native_id()
+            locks[:] = threading.get_native_id()
             ready.set()
             try:
                 while not self._ending:
@@ -260,9 +278,7 @@ class Callbacks:
                     waiting = np.flatnonzero(tickets != served).tolist()
                     for number in waiting:
                         ticket = served[number] = tickets[number]
-                        self._answer(region, number, int(ticket))
-                        locks[number] = own
-                        futexes.wake(places[number])
+                        self._answer(answer, number, int(ticket))
                     if not waiting:
                         futexes.wait(base + rendezvous.BELL, rung, _LOOK)
             finally:
@@ -271,18 +287,23 @@ class Callbacks:
                 for number in asleep:
                     futexes.wake(places[number])
 
-    def _answer(self, region: memoryview, number: int, ticket: int) -> None:
-        """Run a callback and write its answer, the ticket last."""
-        start = rendezvous.PLACES + number * rendezvous.PLACE_BYTES
-        place = region[start : start + rendezvous.PLACE_BYTES]
-        words = place.cast("Q")
-        asked = words[rendezvous.ASKED // 8 : rendezvous.ASKED // 8 + len(_WORDS)].tolist()
+    def _answer(self, answering: "_Answering", number: int, ticket: int) -> None:
+        """Run a callback and write its answer."""
+        place = answering.place(number)
+        asked = place.cast("Q")[rendezvous.ASKED // 8 : rendezvous.ASKED // 8 + len(_WORDS)].tolist()
         halves = place.cast("I")
         callback, tid = halves[rendezvous.CALLBACK // 4], halves[rendezvous.TID // 4]
         session = self._session
         read = session.engine.process.mem.read
         self._stacks = self._stacks or HitStacks(session.symbols, read)
-        hit = Hit(asked, tid, session.pid, read, unsafe=session.unsafe, stacks=self._stacks)
+        given: list[int] = []
+
+        def answer(reply: Sequence[int] = ()) -> None:
+            if not given:
+                given.append(ticket)
+                answering.write(number, ticket, reply)
+
+        hit = Hit(asked, tid, session.pid, read, unsafe=session.unsafe, stacks=self._stacks, let_go=answer)
         changed = False
         try:
             self._functions[callback](hit)
@@ -294,12 +315,30 @@ class Callbacks:
                 session.warn(f"{name} has raised {type(error).__name__}: {error}; the program goes on")
             if len(self.errors) < _ERRORS:
                 self.errors.append(error)
-        if changed:
-            for index, word in enumerate(asked, rendezvous.REPLY // 8):
-                words[index] = word
-        words[rendezvous.CHANGED // 8] = changed
-        words[rendezvous.ANSWERED // 8] = ticket
+        answer(asked if changed else ())
         self.served += 1
+
+
+class _Answering:
+    """Writes answers where threads wait for them; belongs to the thread that serves."""
+
+    def __init__(self, region: memoryview, places: Sequence[int], locks: "np.ndarray[Any, np.dtype[np.uint32]]") -> None:
+        self._region, self._places, self._locks = region, places, locks
+
+    def place(self, number: int) -> memoryview:
+        """Return the bytes of a place."""
+        start = rendezvous.PLACES + number * rendezvous.PLACE_BYTES
+        return self._region[start : start + rendezvous.PLACE_BYTES]
+
+    def write(self, number: int, ticket: int, reply: Sequence[int]) -> None:
+        """Write an answer, the ticket last, and wake who waits for it."""
+        words = self.place(number).cast("Q")
+        for index, word in enumerate(reply, rendezvous.REPLY // 8):
+            words[index] = word
+        words[rendezvous.CHANGED // 8] = bool(reply)
+        words[rendezvous.ANSWERED // 8] = ticket
+        self._locks[number] = threading.get_native_id()
+        futexes.wake(self._places[number])
 
 
 def _address_of(region: memoryview) -> int:

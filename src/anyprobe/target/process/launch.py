@@ -14,7 +14,8 @@ from typing import Protocol
 
 from anyprobe.core.errors import InternalError, StopTimeout, UsageError
 from anyprobe.target.process import permission
-from anyprobe.target.process.process import Process, check_kind
+from anyprobe.target.process.execution import held_at_start
+from anyprobe.target.process.process import Process
 from anyprobe.target.remote.thread import Thread
 from anyprobe.target.system import gateway, ptrace
 from anyprobe.target.system.wait_status import Kind
@@ -82,18 +83,9 @@ def _hold(pid: int, name: str, go_write: int, failure_read: int) -> Process:
     try:
         os.write(go_write, b"x")
         _run_until_exec(thread, name, failure_read)
-        # At the exec event the kernel is still inside execve and would overwrite rax; one step on, it is not.
-        ptrace.interrupt(pid)
-        thread.resume_with(ptrace.resume)
-        _wait(thread, name)
-        ptrace.set_options(pid, ptrace.OPTION_SYSGOOD)
-        thread.load_registers()
-        check_kind(pid)
-        process = Process(pid, gateway.pidfd_open(pid), launched=True)
+        return held_at_start(thread, time.monotonic() + _EXEC_TIMEOUT, launched=True)
     except OSError as error:
         raise InternalError(f"cannot start {name!r}: {error.strerror}") from error
-    process.held = thread
-    return process
 
 
 def _run_until_exec(thread: Thread, name: str, failure_read: int) -> None:

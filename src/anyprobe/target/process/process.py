@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import TypeVar
 
 from anyprobe.core.errors import (
@@ -68,6 +68,10 @@ class Process(Tracee):
         from anyprobe.target.process.borrowing import borrowed
 
         return self._exclusive(borrowed(self, timeout))
+
+    def undisturbed(self) -> AbstractContextManager[None]:
+        """Have no thread stop anything in it for a scope."""
+        return self._exclusive(nullcontext())
 
     def visit(self, tid: int) -> AbstractContextManager[Thread | None]:
         """Stop one thread for a scope, to look at it; the others run on."""

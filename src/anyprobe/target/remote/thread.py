@@ -37,7 +37,10 @@ def looks(deadline: float) -> Iterator[None]:
 class Thread:
     """A thread that is traced by this controller. Only the OS thread that seized it may use it."""
 
-    __slots__ = ("_child", "_stored", "ended", "kind", "pending_signal", "pid", "registers", "status", "stopped", "tid")
+    __slots__ = (
+        "_child", "_stored", "ended", "in_group_stop", "kind", "pending_signal", "pid", "registers", "status", "stopped",
+        "tid",
+    )  # fmt: skip
 
     def __init__(self, pid: int, tid: int, *, child: bool = False) -> None:
         """Name a thread; nothing is done to it. The end of a ``child`` is left for the code that started it."""
@@ -50,6 +53,8 @@ class Thread:
         self.stopped = False
         self.kind = Kind.TRAPPED
         """What its last stop was."""
+        self.in_group_stop = False
+        """Whether that was job control's."""
         self.ended = False
         self.status: int | None = None
         """The wait status of its end, where the kernel told us."""
@@ -148,6 +153,7 @@ class Thread:
             return True
         self.stopped = True
         self.pending_signal = detail if self.kind is Kind.SIGNAL else 0
+        self.in_group_stop = self.kind is Kind.TRAPPED and detail != signal.SIGTRAP
         return True
 
     def _poll_child(self) -> int | None:

@@ -1,7 +1,8 @@
 """Where threads of the program wait for Python in the controller: shared memory, and the code that waits.
 
-Each thread has a place of its own, by its number. It leaves its registers there, takes the next ticket, rings, and
-sleeps on the place's *lock* until the answer to its ticket is there, or its time is up.
+Each thread has a place of its own, by its number, or takes one that is free (``Room.taken``: where fork children wait,
+too, whose threads have no numbers). It leaves its registers there, takes the next ticket, rings, and sleeps on the
+place's *lock* until the answer to its ticket is there, or its time is up.
 
 The locks are robust futexes that a thread of the controller holds for as long as it serves: each is on that thread's
 robust list. When it ends, by whatever cause, the kernel takes its number out of all of them and wakes whoever sleeps.
@@ -12,7 +13,7 @@ meets no other hit. Nothing here is trusted by the controller but numbers.
 
 import errno
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 
 from anyprobe.core.code import Input, InputKind, NativeCode
@@ -25,16 +26,36 @@ TIMEOUTS, ABSENT = 64, 72
 """Head: hits that were not answered in time, and those that found nobody to answer."""
 CLOSED = 80
 """Head: whether the program filters its system calls by now, so that none may be made."""
+TURN = 88
+"""Head: how often a place was looked for, where places are taken."""
 THREADS = 1024
 TICKETS = 4096
 """Tickets of all threads, side by side, so that those with a new one are found at a glance."""
 PLACES = TICKETS + (8 * (THREADS + 1) + 4095 & ~4095)
 PLACE_BYTES = 512
-SIZE = PLACES + (THREADS + 1) * PLACE_BYTES + 4095 & ~4095
 
-LOCK, ANSWERED, NODE, CHANGED, CALLBACK, TID, ASKED, REPLY = 0, 8, 16, 24, 56, 60, 64, 288
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How many places the memory has, and whose they are."""
+
+    places: int = THREADS + 1
+    taken: bool = False
+    """Whether a thread takes any that is free, a power of two of them; else each has the one with its number."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the memory."""
+        return PLACES + self.places * PLACE_BYTES + 4095 & ~4095
+
+
+NUMBERED = Room()
+SIZE = NUMBERED.size
+
+LOCK, ANSWERED, NODE, CHANGED, HOLDER, CALLBACK, TID, ASKED, REPLY = 0, 8, 16, 24, 32, 56, 60, 64, 288
 """Place: the lock; the ticket that was answered; an element of the robust list; whether the reply is to be taken over;
-which callback is wanted, by which task; its words; the reply, as many words."""
+who has taken it, a number of nothing else, 0: it is free; which callback is wanted, by which task; its words; the reply,
+as many words."""
 WORDS_LIMIT = (PLACE_BYTES - REPLY) // 8
 TID_MASK = 0x3FFFFFFF
 WAITERS = 1 << 31
@@ -58,11 +79,13 @@ def words(*, context: tuple[str, ...], writes: bool) -> tuple[Input, ...]:
 
 
 @cache
-def waiting_code(callback: int, nanoseconds: int, *, context: tuple[str, ...] = (), writes: bool = False) -> NativeCode:
+def waiting_code(
+    callback: int, nanoseconds: int, *, context: tuple[str, ...] = (), writes: bool = False, room: Room = NUMBERED
+) -> NativeCode:
     """Return the code that has a hit wait for a callback, at most for so long."""
     inputs = words(context=context, writes=writes)
     asm = Assembler()
-    _Waiting(asm, callback, nanoseconds, len(inputs) - _FIRST, takes_over=writes).emit()
+    _Waiting(asm, callback, nanoseconds, len(inputs) - _FIRST, takes_over=writes, room=room).emit()
     return NativeCode(asm.finish(0), inputs, _CLOBBERS, stack=_STACK, steps=len(asm))
 
 
@@ -95,12 +118,17 @@ def conditional(condition: NativeCode, waiting: NativeCode) -> NativeCode:
 class _Waiting:
     """Writes the code. r12 = the place, r13 = the memory, r14 = the words, r15 = the ticket."""
 
-    def __init__(self, asm: Assembler, callback: int, nanoseconds: int, count: int, *, takes_over: bool) -> None:
+    def __init__(
+        self, asm: Assembler, callback: int, nanoseconds: int, count: int, *, takes_over: bool, room: Room
+    ) -> None:
         self._asm, self._callback, self._nanoseconds = asm, callback, nanoseconds
-        self._count, self._takes_over = count, takes_over
+        self._count, self._takes_over, self._room = count, takes_over, room
 
     def emit(self) -> None:
-        self._find_place()
+        if self._room.taken:
+            self._take_place()
+        else:
+            self._find_place()
         self._ask()
         self._wait()
         self._leave()
@@ -115,6 +143,33 @@ class _Waiting:
             lea r12, [r12+r13+{PLACES}]
             test dword [r12], {TID_MASK}; jz absent
         """)
+
+    def _take_place(self) -> None:
+        asm = self._asm
+        asm.code(
+            f"""
+                mov r14, rdi; mov r13, [r14]
+                cmp dword [r13+{CLOSED}], 0; jne absent
+                mov ecx, places
+            next:
+                mov esi, 1; lock xadd [r13+{TURN}], rsi
+                and esi, last
+                mov r12, rsi; shl r12, 9
+                lea r12, [r12+r13+{PLACES}]
+                test dword [r12], {TID_MASK}; jz absent
+                xor eax, eax; mov edx, 1
+                lock cmpxchg [r12+{HOLDER}], rdx; je short taken
+                dec ecx; jnz short next
+                jmp absent
+            taken:
+            """,
+            places=self._room.places,
+            last=self._room.places - 1,
+        )
+
+    def _give_place_back(self) -> None:
+        if self._room.taken:
+            self._asm.code(f"mov qword [r12+{HOLDER}], 0")
 
     def _ask(self) -> None:
         asm = self._asm
@@ -192,10 +247,12 @@ class _Waiting:
                 """,
                 words=self._count,
             )
+        asm.label("leave")
+        self._give_place_back()
+        asm.code("add rsp, 24; ret")
+        asm.label("released")
+        self._give_place_back()
         asm.code(f"""
-        leave:
-            add rsp, 24; ret
-        released:
             add rsp, 24
         absent:
             lock inc qword [r13+{ABSENT}]; ret

@@ -1,0 +1,354 @@
+"""Programs that are followed: the sessions on them, on their fork children's programs, and on what these execute.
+
+A program that executes another one is a new *generation*: a session of its own, with the same probes, armed before the
+new program's first instruction. The old one's counts stay.
+"""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self, Unpack
+
+from anyprobe.core.errors import AnyprobeError, TargetError
+from anyprobe.core.memory import MemoryFault
+from anyprobe.data.snapshot import Snapshot
+from anyprobe.probes.duties import Duties
+from anyprobe.probes.group import SessionGroup
+from anyprobe.probes.opening import refuse_emulated
+from anyprobe.probes.options import OptionNames, SessionOptions, chosen
+from anyprobe.probes.session import Session
+from anyprobe.probes.target_errors import typed
+from anyprobe.splice.journal.installed import processes_with_splices
+from anyprobe.target.process.execution import Unfollowed, follow_execution
+from anyprobe.target.process.next_program import NextProgram, group_of, next_program, program_of
+from anyprobe.target.process.process import Process
+from anyprobe.target.system import gateway, procfs
+from anyprobe.target.system.memory import TargetMemory
+
+if TYPE_CHECKING:
+    from anyprobe.probes.handlers.callbacks import Hit
+    from anyprobe.probes.probe import Probe
+
+_TIMEOUT = 5.0
+"""Seconds from a thread's release to its call."""
+_SWEEPS = 0.2
+"""Seconds between two looks for programs that have ended."""
+_AT_EMPTY_PATH = 0x1000
+_LOOKS = 20
+_FUTEX = 202
+Prepare = Callable[[Session], object]
+
+
+@dataclass(eq=False)
+class Member:
+    """One program that one process runs or has run."""
+
+    session: Session | None
+    """None once it has ended and what it counted is kept."""
+    pid: int
+    generation: int
+    result: Snapshot | None = None
+
+
+class Followed(SessionGroup):
+    """Sessions on programs and on whatever they execute; it grows by itself.
+
+    ``with Followed.run(["make"]) as tree: tree.count("libc:malloc"); tree.go(); tree.wait(); print(tree.snapshot())``
+    """
+
+    def __init__(
+        self, sessions: Sequence[Session], options: SessionOptions, prepare: Prepare | None = None
+    ) -> None:  # fmt: skip
+        """Follow what sessions are on; ``prepare`` places the probes in each new program, which is held meanwhile."""
+        super().__init__(sessions)
+        self._options = options
+        self._prepare = prepare or self._ask_again
+        self._asked: list[Prepare] = []
+        self._guard = threading.RLock()
+        self._ending = False
+        self._members = [Member(each, each.pid, 1) for each in sessions]
+        self.unprobed: Counter[tuple[str, str]] = Counter()
+        """How often a program was executed that was left alone, by its path and the reason."""
+        self.unseen = 0
+        """How often a program may have been executed and could not be held at its start."""
+        for each in sessions:
+            each.follower = self
+
+    @classmethod
+    def attach(
+        cls, pids: Sequence[int], options: SessionOptions | None = None, **changes: Unpack[OptionNames]
+    ) -> Self:
+        """Open a session on each process, and follow what they execute from the first probe on.
+
+        Args:
+            pids: the processes; one that is named twice counts once.
+            options: how to probe, see ``SessionOptions``.
+            changes: the same options one by one.
+        """
+        settings = chosen(options, changes)
+        return cls(SessionGroup.attach(pids, settings).sessions, settings)
+
+    @classmethod
+    def run(
+        cls, argv: Sequence[str], options: SessionOptions | None = None, **settings: Any  # noqa: ANN401 - as ``run``
+    ) -> Self:  # fmt: skip
+        """Start a program, held before its first instruction, and follow what it executes; ``resume`` lets it go.
+
+        Args:
+            argv: the program and its arguments.
+            options: how to probe, see ``SessionOptions``.
+            settings: as for ``anyprobe.run``.
+        """
+        from anyprobe.probes.opening import run
+
+        changes = {name: settings.pop(name) for name in list(settings) if name in OptionNames.__annotations__}
+        chosen_options = chosen(options, changes)  # type: ignore[arg-type] # just those
+        return cls([run(argv, chosen_options, **settings)], chosen_options)
+
+    # -- probes
+
+    def count(self, *specs: str, follow: bool = False) -> "list[Probe]":
+        """Count hits in all programs, and in those that are executed later.
+
+        Args:
+            specs: as for ``Session.count``; in later programs they may mean nothing.
+            follow: as for ``Session.count``.
+        """
+        return self._ask(lambda session: session.count(*specs, follow=follow))
+
+    def time(self, *specs: str, follow: bool = False) -> "list[Probe]":
+        """Measure how long functions take, in all programs and in those that are executed later.
+
+        Args:
+            specs: as for ``Session.time``; in later programs they may mean nothing.
+            follow: as for ``Session.time``.
+        """
+        return self._ask(lambda session: session.time(*specs, follow=follow))
+
+    def _ask(self, arm: "Callable[[Session], list[Probe]]") -> "list[Probe]":
+        with self._guard:
+            probes = self._together(arm)
+            self._asked.append(arm)
+        return probes
+
+    def _in_all(self, name: str, specs: tuple[str, ...], settings: dict[str, Any]) -> Callable[[Any], Any]:
+        place = super()._in_all(name, specs, settings)
+
+        def decorate(function: Any) -> Any:  # noqa: ANN401 - a handler
+            with self._guard:
+                place(function)
+                self._asked.append(lambda session: getattr(session, name)(*specs, **settings)(function))
+            return function
+
+        return decorate
+
+    def _ask_again(self, session: Session) -> None:
+        for ask in list(self._asked):
+            ask(session)
+
+    # -- results
+
+    def snapshots(self) -> list[Snapshot]:
+        """Return what each program has counted, those that have ended too, in the order in which they began."""
+        with self._guard:
+            members = list(self._members)
+        return [self._snapshot_of(each) for each in members]
+
+    def _snapshot_of(self, member: Member) -> Snapshot:
+        with self._guard:
+            if member.session is None:
+                assert member.result is not None
+                return member.result
+            session = member.session
+        return session.snapshot()
+
+    def notes(self) -> list[str]:
+        """Return what could not be followed, in words."""
+        with self._guard:
+            said = [
+                f"{path} was executed {count} {'time' if count == 1 else 'times'} without probes: {why}"
+                for (path, why), count in sorted(self.unprobed.items())
+            ]
+            unseen = self.unseen
+        if unseen:
+            said.append(f"{unseen} times a program may have been executed and could not be held at its start")
+        return said
+
+    # -- life
+
+    def resume(self) -> None:
+        """Let a program go that was started by ``run``."""
+        for each in self.sessions:
+            each.resume()
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        """Wait for the end of the first process; return its wait status if it is a child of this process.
+
+        Args:
+            timeout: seconds after which this returns ``None``; without it, however long it takes.
+        """
+        root = self._members[0].session
+        return None if root is None else root.wait(timeout)
+
+    def duties(self) -> Duties:
+        """Return a table of what is due in all programs, for callers that wait themselves."""
+        duties = super().duties()
+        duties.every(_SWEEPS, self.sweep, first=_SWEEPS)
+        return duties
+
+    def sweep(self) -> None:
+        """Close the sessions of programs that have ended and left no process with their memory; keep their results."""
+        with self._guard:
+            over = [each for each in self._members if each.session is not None and self._is_over(each.session)]
+            over = [each for each in over if each is not self._members[0]]
+        inodes = frozenset(inode for each in over for inode in each.session.engine.inodes())  # type: ignore[union-attr]
+        holders = processes_with_splices(inodes) if inodes else []
+        for each in over:
+            assert each.session is not None
+            if holders and processes_with_splices(each.session.engine.inodes()):
+                continue
+            self._close(each)
+
+    def _close(self, member: Member) -> None:
+        session = member.session
+        assert session is not None
+        with suppress(TargetError):
+            session.close()
+        with self._guard:
+            member.result, member.session = session.snapshot(), None
+            self.sessions = tuple(each for each in self.sessions if each is not session)
+
+    @staticmethod
+    def _is_over(session: Session) -> bool:
+        return session.exited or session.became() is not None
+
+    def detach(self) -> None:
+        """Remove all probes from all programs, and follow nothing any more. What was counted stays readable."""
+        self._end()
+        self._each("detach")
+
+    def close(self) -> None:
+        """Detach from all programs and give all memory back."""
+        self._end()
+        self._each("close")
+
+    def _end(self) -> None:
+        with self._guard:
+            self._ending = True
+        for each in self.sessions:
+            each.follow_no_more()
+
+    # -- executions
+
+    def executes(self, session: Session, function: str, hit: "Hit") -> None:
+        """Follow a thread that waits before it executes; called in the thread that serves the session's gate."""
+        if self._ending:
+            return
+        program: NextProgram | None = None
+        try:
+            tid = _task_of(session, hit.tid)
+            if tid is None:
+                self.unseen += 1
+                return
+            program = _program(function, tid, hit)
+            if not program.path:
+                return
+            if program.refusal:
+                self._leave(program.path, program.refusal)
+                return
+            self._follow(session, tid, hit)
+        except (AnyprobeError, MemoryFault, OSError) as error:
+            self._leave("a program" if program is None else program.path, str(error))
+
+    def _leave(self, path: str, why: str) -> None:
+        with self._guard:
+            self.unprobed[path, why] += 1
+
+    def _follow(self, session: Session, tid: int, hit: "Hit") -> None:
+        pid = group_of(tid)
+        with ExitStack() as stack:
+            if pid == session.pid:
+                stack.enter_context(session.undisturbed())
+            found = follow_execution(pid, tid, hit.let_go, _TIMEOUT)
+        if isinstance(found, Unfollowed):
+            self.unseen += found in {Unfollowed.NOT_CALLED, Unfollowed.STOPPED}
+            return
+        self._adopt(found)
+
+    def _adopt(self, process: Process) -> None:
+        """Open a session on a new program that is held, place the probes, let it go."""
+        try:
+            with typed(process, "following"):
+                refuse_emulated(process)
+            session = Session(process, self._options, held=True)
+        except BaseException:
+            process.close()
+            raise
+        session.follower = self
+        session.is_one_of_many = True
+        member = Member(session, process.pid, 0)
+        try:
+            self._prepare(session)
+            with self._guard:
+                if not self._ending:
+                    member.generation = 1 + sum(each.pid == process.pid for each in self._members)
+                    self._members.append(member)
+                    self.sessions = (*self.sessions, session)
+            if not member.generation:
+                session.close()
+            else:
+                session.resume()
+        except BaseException:
+            with self._guard:
+                if member in self._members:
+                    self._members.remove(member)
+                self.sessions = tuple(each for each in self.sessions if each is not session)
+            with suppress(AnyprobeError):
+                session.close()
+            raise
+
+
+def _program(function: str, tid: int, hit: "Hit") -> NextProgram:
+    """Return what a waiting thread is about to execute."""
+    regs = hit.regs
+    if function == "fexecve":
+        return next_program(tid, b"", _signed(regs.rdi), _AT_EMPTY_PATH)
+    memory = TargetMemory(tid, lambda: None)
+    try:
+        if function == "execve":
+            return program_of(tid, memory, regs.rdi)
+        return program_of(tid, memory, regs.rsi, _signed(regs.rdi), regs.r8)
+    finally:
+        memory.close()
+
+
+def _signed(word: int) -> int:
+    return (word & 0xFFFFFFFF) - ((word & 0x80000000) << 1)
+
+
+def _task_of(session: Session, tid: int) -> int | None:
+    """Return the task that waits in a session's gate and calls itself ``tid``: in a namespace, that is another one.
+
+    It is known by where it sleeps; it may not have come there yet.
+    """
+    for _ in range(_LOOKS):
+        for candidate in (tid, *_others_called(tid)):
+            with suppress(OSError, KeyError, ValueError):
+                call = procfs.read_blocked_call(group_of(candidate), candidate)
+                if call is not None and call.number == _FUTEX and session.waits_at(call.arguments[0]):
+                    return candidate
+        time.sleep(0.0005)
+    return None
+
+
+def _others_called(tid: int) -> Iterator[int]:
+    """Yield processes that have an id in a namespace of their own, as they call themselves."""
+    for name in gateway.listdir("/proc"):
+        with suppress(OSError):
+            if name.isdigit():
+                numbers = procfs.read_status(int(name)).get("NSpid", "").split()
+                if len(numbers) > 1 and int(numbers[-1]) == tid:
+                    yield int(name)

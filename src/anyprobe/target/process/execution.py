@@ -1,0 +1,155 @@
+"""A thread that is about to execute another program: traced until it has, and then held before the first instruction.
+
+Only the thread that executes is traced, and only from just before the call to the new program's start or the call's
+failure. If the controller dies meanwhile, the kernel lets it go: it runs as if nobody had looked.
+"""
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from anyprobe.core.errors import StopTimeout, TargetError
+from anyprobe.target.process import permission
+from anyprobe.target.process.process import Process, check_kind
+from anyprobe.target.remote.thread import Thread, looks
+from anyprobe.target.system import gateway, procfs, ptrace
+from anyprobe.target.system.wait_status import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+EXECUTING = frozenset({59, 322})
+"""The numbers of ``execve`` and ``execveat``."""
+_STOPPING = 1.0
+_RELEASING = 1.0
+
+
+class Unfollowed(Enum):
+    """Why there is no new program to be had."""
+
+    FAILED = "the call has failed"
+    """The program goes on as it was: nothing is lost."""
+    ENDED = "it has ended"
+    NOT_CALLED = "it did not come to the call in time"
+    """If it comes there later, that is not seen."""
+    STOPPED = "job control has stopped it"
+
+
+def follow_execution(pid: int, tid: int, let_go: Callable[[], object], timeout: float) -> Process | Unfollowed:
+    """Trace a thread that waits for ``let_go`` before it executes; return the new program, held, or why there is none.
+
+    Raises ``PermissionDenied`` where it may not be traced, ``TargetError`` where the new program cannot be probed: then
+    it has been let go already, or never been traced.
+    """
+    return _Execution(pid, tid).run(let_go, time.monotonic() + timeout)
+
+
+def held_at_start(thread: Thread, deadline: float, *, launched: bool = False) -> Process:
+    """Return the process of a thread that has met the event of its exec, held before the program's first instruction.
+
+    Raises ``TargetError`` for what no user can probe, and ``OSError``; the thread stays stopped, and traced, then.
+    """
+    # At the event the kernel is still inside execve and would overwrite rax; one step on, it is not.
+    ptrace.interrupt(thread.tid)
+    thread.resume_with(ptrace.resume)
+    while True:
+        if not thread.wait(deadline):
+            raise StopTimeout(f"process {thread.pid} did not start in time")
+        if thread.ended or thread.kind is not Kind.SYSCALL:
+            break
+        thread.resume_with(ptrace.resume)  # the end of execve, where its calls are traced
+    ptrace.set_options(thread.tid, ptrace.OPTION_SYSGOOD)
+    thread.load_registers()
+    check_kind(thread.pid)
+    process = Process(thread.pid, gateway.pidfd_open(thread.pid), launched=launched)
+    process.held = thread
+    return process
+
+
+class _Execution:
+    """One thread on its way."""
+
+    def __init__(self, pid: int, tid: int) -> None:
+        self._child = procfs.read_stat(pid).parent == _own_pid()
+        self._thread = Thread(pid, tid, child=self._child and pid == tid)
+        self._leader = self._thread if pid == tid else Thread(pid, pid, child=self._child)
+        """Whoever executes has the number of the first thread afterwards."""
+
+    def run(self, let_go: Callable[[], object], deadline: float) -> Process | Unfollowed:
+        thread = self._thread
+        try:
+            ptrace.seize(thread.tid, ptrace.OPTION_SYSGOOD | ptrace.OPTION_EXEC)
+        except ProcessLookupError:
+            return Unfollowed.ENDED
+        except PermissionError as error:
+            raise permission.explain(thread.tid) from error
+        try:
+            ptrace.interrupt(thread.tid)
+            if not thread.wait(time.monotonic() + _STOPPING):
+                raise StopTimeout(f"thread {thread.tid} of process {thread.pid} did not stop in time")
+            if not thread.ended:
+                thread.settle()
+            let_go()
+            found = self._to_exec(deadline)
+        except ProcessLookupError:
+            found = Unfollowed.ENDED
+        except BaseException:
+            self._release()
+            raise
+        if found is not None:
+            self._release()
+            return found
+        return self._held(deadline)
+
+    def _to_exec(self, deadline: float) -> Unfollowed | None:
+        """Let it run from system call to system call; return ``None`` when it has become another program."""
+        thread = self._thread
+        while True:
+            if thread.ended:
+                return Unfollowed.ENDED
+            if thread.in_group_stop:
+                return Unfollowed.STOPPED
+            if thread.kind is Kind.SYSCALL and not ptrace.at_syscall_entry(thread.tid):
+                thread.load_registers()
+                if thread.registers.orig_rax in EXECUTING:
+                    return Unfollowed.FAILED
+            thread.store_registers()
+            thread.resume_with(ptrace.resume_to_syscall)
+            if not self._wait(deadline):
+                return Unfollowed.NOT_CALLED
+            if self._leader.stopped and self._leader.kind is Kind.EVENT:
+                return None
+
+    def _wait(self, deadline: float) -> bool:
+        """Wait for the next stop, or the end, of the thread under either number."""
+        if self._leader is self._thread:
+            return self._thread.wait(deadline)
+        return any(self._leader.poll() or (self._thread.poll() and not self._became_leader()) for _ in looks(deadline))
+
+    def _became_leader(self) -> bool:
+        """Return whether the thread is gone since it has its new number by now."""
+        if not self._thread.ended:
+            return False
+        return any(self._leader.poll() for _ in looks(time.monotonic() + 0.05))
+
+    def _held(self, deadline: float) -> Process:
+        try:
+            return held_at_start(self._leader, deadline)
+        except BaseException:
+            self._release()
+            raise
+
+    def _release(self) -> None:
+        """Let it go, under whichever number it has."""
+        for thread in dict.fromkeys((self._leader, self._thread)):
+            if thread is self._thread or thread.stopped:
+                with suppress(OSError, TargetError):
+                    thread.release(time.monotonic() + _RELEASING)
+
+
+def _own_pid() -> int:
+    import os
+
+    return os.getpid()

@@ -1,0 +1,121 @@
+"""What a process is about to execute: which file that is, and whether it may be probed there.
+
+Whoever is traced executes a set-uid program without its rights, so this is looked at before.
+"""
+
+import os
+import stat
+from contextlib import suppress
+from dataclasses import dataclass
+
+from anyprobe.core.memory import Memory, MemoryFault
+from anyprobe.target.system import gateway, procfs
+
+AT_FDCWD = -100
+_AT_EMPTY_PATH = 0x1000
+_PATH_MAX = 4096
+_INTERPRETERS = 5
+"""How many interpreters of interpreters the kernel goes through."""
+_SHEBANG = 256
+_EXECUTABLE = 0o111
+
+
+@dataclass(frozen=True, slots=True)
+class NextProgram:
+    """The file that a call names."""
+
+    path: str
+    """As messages show it; empty where the call names nothing that can be executed."""
+    refusal: str = ""
+    """Why it is left alone."""
+
+
+NOTHING = NextProgram("")
+"""The call fails: there is no such file, or it is not executable."""
+
+
+def text_at(memory: Memory, address: int) -> bytes:
+    """Return the text at an address up to its NUL; raise ``MemoryFault``."""
+    found = b""
+    while b"\0" not in found and len(found) < _PATH_MAX:
+        here = address + len(found)
+        found += memory.read(here, min(-here % 4096 or 4096, _PATH_MAX))
+    return found.partition(b"\0")[0]
+
+
+def next_program(tid: int, path: bytes, directory: int = AT_FDCWD, flags: int = 0) -> NextProgram:
+    """Return what a task executes by ``execveat(directory, path, …, flags)``."""
+    if not path:
+        if not flags & _AT_EMPTY_PATH:
+            return NOTHING
+        return _looked_at(tid, f"/proc/{tid}/fd/{directory}", _INTERPRETERS)
+    return _looked_at(tid, _outside(tid, os.fsdecode(path), directory), _INTERPRETERS)
+
+
+def program_of(tid: int, memory: Memory, address: int, directory: int = AT_FDCWD, flags: int = 0) -> NextProgram:
+    """Return what a task executes whose path is at an address."""
+    try:
+        return next_program(tid, text_at(memory, address), directory, flags)
+    except MemoryFault:
+        return NOTHING
+
+
+def _outside(tid: int, path: str, directory: int) -> str:
+    """Return where a path of the task's is for this process."""
+    if path.startswith("/"):
+        return path if _same_root(tid) else f"/proc/{tid}/root{path}"
+    return f"/proc/{tid}/cwd/{path}" if directory == AT_FDCWD else f"/proc/{tid}/fd/{directory}/{path}"
+
+
+def _same_root(tid: int) -> bool:
+    try:
+        mine, other = gateway.stat("/proc/self/root"), gateway.stat(f"/proc/{tid}/root")
+        return (mine.st_dev, mine.st_ino) == (other.st_dev, other.st_ino)
+    except OSError:
+        return False
+
+
+def _looked_at(tid: int, path: str, left: int) -> NextProgram:
+    try:
+        status = gateway.stat(path)
+    except PermissionError:
+        return NextProgram(path, "it may not be read")
+    except (OSError, ValueError):
+        # in another root a link may lead elsewhere than it seems from here: then the call itself tells
+        return NOTHING if _same_root(tid) else NextProgram(path)
+    if not stat.S_ISREG(status.st_mode) or not status.st_mode & _EXECUTABLE:
+        return NOTHING
+    shown = path
+    with suppress(OSError):
+        shown = gateway.readlink(path) if path.startswith("/proc/") and "/fd/" in path else path
+    try:
+        fd = gateway.open_file(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return NextProgram(shown, "it may not be read")
+    try:
+        head = gateway.read(fd, _SHEBANG)
+        capable = not head.startswith(b"#!") and _has_capabilities(fd)
+    finally:
+        gateway.close(fd)
+    if head.startswith(b"#!"):
+        interpreter = head[2:].partition(b"\n")[0].split()
+        if not interpreter or not left:
+            return NOTHING
+        by = _looked_at(tid, _outside(tid, os.fsdecode(interpreter[0]), AT_FDCWD), left - 1)
+        return NextProgram(shown, by.refusal and f"{by.path}, which runs it: {by.refusal}") if by.path else NOTHING
+    if status.st_mode & stat.S_ISUID or (status.st_mode & stat.S_ISGID and status.st_mode & stat.S_IXGRP):
+        return NextProgram(shown, "it is set-uid or set-gid, and whoever is traced does not get its rights")
+    if capable:
+        return NextProgram(shown, "it has capabilities, and whoever is traced does not get them")
+    return NextProgram(shown)
+
+
+def _has_capabilities(fd: int) -> bool:
+    with suppress(OSError):
+        return bool(os.getxattr(fd, "security.capability"))
+    return False
+
+
+def group_of(tid: int) -> int:
+    """Return the process of a task; raise ``OSError`` where it is gone."""
+    return int(procfs.read_status(tid)["Tgid"])
