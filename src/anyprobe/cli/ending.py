@@ -86,8 +86,15 @@ def ended_status(session: "Started") -> int | None:
 class Replacements:
     """Notices programs that execute another one: the probes go with the former, and the session with them."""
 
-    def __init__(self, sessions: "Sequence[Session]", tell: Callable[[str], None], *, started: bool) -> None:
-        """Watch the processes of sessions; a command that was ``started`` is waited for whatever it runs."""
+    def __init__(
+        self, sessions: "Sequence[Session]", tell: Callable[[str], None], *, started: bool,
+        followed: "Callable[[Session], bool] | None" = None,
+    ) -> None:  # fmt: skip
+        """Watch the processes of sessions; a command that was ``started`` is waited for whatever it runs.
+
+        ``followed`` says of a session whether there is one on what its process has become.
+        """
+        self._followed = followed
         self._watched = list(sessions)
         self._started, self._tell = started, tell
         context = click.get_current_context(silent=True)
@@ -97,7 +104,7 @@ class Replacements:
         """Say which have become another program since the last look, and wait for the end of these no longer."""
         for session in [each for each in self._watched if self._is_another(each)]:
             self._watched.remove(session)
-            if not self._started:
+            if not self._started and (self._followed is None or not self._followed(session)):
                 for descriptor in [each for each, pid in ends.items() if pid == session.pid]:
                     del ends[descriptor]
 
@@ -105,6 +112,8 @@ class Replacements:
         became = session.became()
         if became is None:
             return False
+        if self._followed is not None and self._followed(session):
+            return True
         if not session.exited:
             follow = shlex.join(["anyprobe", *elsewhere(self._arguments, session.pid)])
             said = f"process {session.pid} became {became}, without probes: follow with: {follow}"

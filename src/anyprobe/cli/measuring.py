@@ -3,25 +3,26 @@
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
 from anyprobe.cli import ExitStatus, ending, output, targets
 from anyprobe.cli.interrupts import Interrupts
 from anyprobe.core.collection import collection_paused
-from anyprobe.core.errors import Interrupted, TargetError, TargetExited
+from anyprobe.core.errors import Interrupted, SpecError, TargetError, TargetExited
 from anyprobe.core.refusal import Reason
 from anyprobe.data.pending import PendingSpec
-from anyprobe.data.snapshot import MARKERS, Snapshot
+from anyprobe.data.snapshot import MARKERS, Snapshot, results_at_end
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from anyprobe.cli.records import Records
     from anyprobe.cli.targets import Measured
+    from anyprobe.probes.following.followed import Followed
     from anyprobe.probes.providers.kernel.session import KernelSession
     from anyprobe.probes.session import Session
 
@@ -58,6 +59,8 @@ class Plan:
     live: bool = False
     pending: bool | None = None
     """Whether specs follow what is loaded later; None: those that name a module which is not loaded."""
+    follow: bool | None = False
+    """Whether programs that are executed are counted in, too; None: where a command is started."""
     unsafe: bool = False
     nonzero: bool | None = None
     """Whether documents leave out what was not hit; None: those of ``--every`` do."""
@@ -108,8 +111,9 @@ def measure(target: targets.Target, plan: Plan) -> int:
             started = start(stack, target, processes)
             if started is not None:
                 interrupts.serve(started.pid)
+            tree = follow(stack, processes, settings, target, plan)
             running = {each.pid for each in (*processes, *([] if started is None else [started]))}
-            sessions = Sessions(processes, kernel, endless=not running)
+            sessions = Sessions(processes, kernel, endless=not running, tree=tree)
         ends = targets.end_descriptors(stack, running)
         stack.enter_context(ending.mistakes_end(started, plan.at_end))
         with ExitStack() as preparing:
@@ -128,11 +132,15 @@ def measure(target: targets.Target, plan: Plan) -> int:
             if started is not None:
                 release(started, processes, plan)
         placed = any(map(has_placed, sessions.all))
-        replacements = ending.Replacements(sessions.processes, plan.warn, started=started is not None)
+        replacements = ending.Replacements(
+            sessions.processes,
+            plan.warn,
+            started=started is not None,
+            followed=None if tree is None else tree.has_followed,
+        )
         own_end = False
-        if (
-            placed or target.program or not plan.specs or plan.pending or waiting(sessions.processes)
-        ):  # a script may place probes later
+        waits = placed or target.program or not plan.specs or plan.pending or waiting(sessions.processes)
+        if waits or tree is not None:  # a script may place probes later
             wait(sessions, ends, interrupts, plan, stream, replacements)
             own_end = bool(ends) and not interrupts.requested
             placed = placed or any(map(has_placed, sessions.all))
@@ -140,7 +148,7 @@ def measure(target: targets.Target, plan: Plan) -> int:
         if plan.records is not None:
             plan.records.look(sessions.all, stream)
         with output.progress("removing", quiet=plan.quiet):
-            snapshots = [with_maps(session, remove(session), plan) for session in sessions.all]
+            snapshots = sessions.results(lambda session: with_maps(session, results_at_end(session), plan))
         if plan.records is not None:
             plan.records.look(sessions.all, stream, final=True)
         status = None
@@ -149,6 +157,10 @@ def measure(target: targets.Target, plan: Plan) -> int:
             status = ending.settle(started, how, quiet=plan.quiet)
             if target.probed:
                 snapshots[0] = replace(snapshots[0], target=started.snapshot().target)
+        if tree is not None:
+            placed = placed or any(each.armed for snapshot in snapshots for each in snapshot.all_sites)
+            notes = (*snapshots[0].warnings, *tree.notes(), *meant_nothing(snapshots, plan))
+            snapshots[0] = replace(snapshots[0], warnings=notes)
         show(snapshots, plan, stream)
         return exit_status(snapshots, status, plan, placed=placed, interrupted=interrupts.requested)
 
@@ -157,10 +169,22 @@ def measure(target: targets.Target, plan: Plan) -> int:
 class Sessions:
     """What is measured: programs, and the kernel."""
 
-    processes: "Sequence[Session]"
+    opened: "Sequence[Session]"
     kernel: "Sequence[KernelSession]" = ()
     endless: bool = False
     """Whether there is no process with which it ends."""
+    tree: "Followed | None" = None
+    """What follows the programs that these execute."""
+
+    @property
+    def processes(self) -> "Sequence[Session]":
+        """The sessions on programs, on those that were executed too, which may have come just now."""
+        return self.opened if self.tree is None else self.tree.sessions
+
+    def results(self, of: "Callable[[Measured], Snapshot]") -> list[Snapshot]:
+        """Return the results of all, those of programs that have ended too."""
+        found = [of(each) for each in self.opened] if self.tree is None else self.tree.results(of)
+        return [*found, *map(of, self.kernel)]
 
     @property
     def all(self) -> "list[Measured]":
@@ -195,6 +219,46 @@ def waiting(sessions: "Sequence[Session]") -> "list[PendingSpec]":
 def has_placed(session: "Measured") -> bool:
     """Return whether anything is armed; if all that was asked for was refused, there is nothing to wait for."""
     return any(probe.armed for probe in session.probes)
+
+
+def follow(
+    stack: ExitStack, processes: "Sequence[Session]", settings: dict[str, Any], target: targets.Target, plan: Plan
+) -> "Followed | None":
+    """Have programs followed that are executed, where that is wanted; leaving the stack ends it."""
+    wanted = bool(target.program) if plan.follow is None else plan.follow
+    if not wanted or not processes:
+        return None
+    from anyprobe.probes.following.followed import Followed
+    from anyprobe.probes.options import SessionOptions
+
+    def prepare(session: "Session") -> None:
+        session.hooks.waits = True
+        arm_followed(session, target, plan)
+        session.hold_handlers()
+
+    options = SessionOptions(**{name: value for name, value in settings.items() if value is not None})
+    tree = Followed(processes, options, prepare)
+    stack.callback(tree.close)
+    for session in processes:
+        session.is_one_of_many = bool(plan.follow)
+    return tree
+
+
+def arm_followed(session: "Session", target: targets.Target, plan: Plan) -> None:
+    """Arm the probes in a program that was executed; it is no mistake that some mean nothing there."""
+    try:
+        arm(session, target, plan)
+    except SpecError:
+        for spec in plan.specs:
+            with suppress(SpecError):
+                arm(session, target, replace(plan, specs=(spec,)))
+
+
+def meant_nothing(snapshots: Sequence[Snapshot], plan: Plan) -> list[str]:
+    """Return in words that specs have meant nothing in any program, where that was no mistake in the first one."""
+    if not plan.follow or any(each.all_sites or each.refused or each.aggregations for each in snapshots):
+        return []
+    return [f"{' '.join(plan.specs)}: nothing of that name in any of {len(snapshots)} programs"]
 
 
 def arm(session: "Measured", target: targets.Target, plan: Plan) -> None:
@@ -243,14 +307,14 @@ def wait(
     from anyprobe.probes.duties import PROGRAM_LOOKS, duties_of
 
     deadline = None if plan.seconds is None else time.monotonic() + plan.seconds
-    duties = duties_of(sessions.processes)
+    duties = duties_of(sessions.processes) if sessions.tree is None else sessions.tree.duties()
     for each in sessions.kernel:
         duties.follow(each.hooks)
         if plan.pending:
             duties.every(PROGRAM_LOOKS, each.reconcile)
     duties.every(PROGRAM_LOOKS, lambda: replacements.look(ends), first=PROGRAM_LOOKS)
     if plan.every is not None:
-        duties.every(plan.every, lambda: show_meanwhile(sessions.all, plan, stream), first=plan.every, steady=True)
+        duties.every(plan.every, lambda: show_meanwhile(sessions, plan, stream), first=plan.every, steady=True)
     if plan.max_overhead is not None:
         duties.every(OVERHEAD_LOOKS, lambda: limit_overhead(sessions.processes, plan))
     if plan.records is not None:
@@ -270,9 +334,9 @@ def wait(
                 del ends[descriptor]
 
 
-def show_meanwhile(sessions: "Sequence[Measured]", plan: Plan, stream: TextIO) -> None:
+def show_meanwhile(sessions: Sessions, plan: Plan, stream: TextIO) -> None:
     """Write what was counted since the last time."""
-    show([with_maps(session, session.snapshot(), plan) for session in sessions], plan, stream, between=True)
+    show(sessions.results(lambda each: with_maps(each, each.snapshot(), plan)), plan, stream, between=True)
 
 
 def limit_overhead(sessions: "Sequence[Session]", plan: Plan) -> None:
@@ -292,16 +356,6 @@ def warn_once(warnings: Sequence[str], plan: Plan) -> None:
     """Tell the user what has not been told yet."""
     for warning in warnings:
         plan.warn(warning)
-
-
-def remove(session: "Measured") -> Snapshot:
-    """Remove everything and return the results: the counts of the very end, and what was armed until then."""
-    before = session.snapshot()
-    session.detach()
-    after = session.snapshot()
-    sites = tuple(replace(last, armed=was.armed) for last, was in zip(after.sites, before.sites, strict=True))
-    timed = zip(after.functions, before.functions, strict=True)
-    return replace(after, sites=sites, functions=tuple(replace(last, places=was.places) for last, was in timed))
 
 
 def with_maps(session: "Measured", snapshot: Snapshot, plan: Plan) -> Snapshot:

@@ -140,6 +140,13 @@ pending = click.option(
     "Default: those that name a module which is not loaded.",
 )
 
+follow = click.option(
+    "--follow/--no-follow",
+    "follow",
+    default=None,
+    help="Count in programs that are executed, too, from their first instruction on. Default: with a command after --.",
+)
+
 mechanism = click.option(
     "--mechanism",
     type=click.Choice(MECHANISMS),

@@ -25,7 +25,10 @@ class CodeMap:
     say so; what they do not say is inferred from who jumps where.
     """
 
-    __slots__ = ("_functions", "_unproven_starts", "analyses", "entries", "kept_lines", "layout", "named_parts", "text")
+    __slots__ = (
+        "__weakref__", "_functions", "_unproven_starts", "analyses", "entries", "kept_lines", "layout", "named_parts",
+        "text",
+    )  # fmt: skip
 
     def __init__(self, text: ModuleText, parts: Mapping[int, int] | None = None) -> None:
         """Remember the module; nothing is read yet."""

@@ -151,17 +151,21 @@ class ProcessFiles:
 _shared: dict[tuple[object, ...], Image] | None = None
 """The images that processes share, by the files' identities; ``None``: each has its own."""
 
+_sharers = 0
+
 
 @contextmanager
 def images_shared() -> Iterator[None]:
     """Have all processes that map one file share what is known of it, within a ``with`` block."""
-    global _shared  # noqa: PLW0603 - files are the same for all
-    before = _shared
-    _shared = {} if before is None else before
+    global _shared, _sharers  # noqa: PLW0603 - files are the same for all
+    _shared = {} if _shared is None else _shared
+    _sharers += 1
     try:
         yield
     finally:
-        _shared = before
+        _sharers -= 1
+        if not _sharers:
+            _shared = None
 
 
 def _is_our_root(root: str) -> bool:

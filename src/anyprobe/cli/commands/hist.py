@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 @click.option("--capacity", type=options.Whole(1), metavar="N", help="Keys that there is room for.")
 @options.when
 @options.pending
+@options.follow
 @options.target
 @options.measuring
 @click.pass_obj

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 @options.specs
 @options.when
 @options.pending
+@options.follow
 @options.target
 @options.measuring
 @options.clock

@@ -42,17 +42,16 @@ class ExecGate:
             return "it has no C library whose exec functions are known"
         if self._session.engine.process.is_filtered():
             return "it filters its system calls"
+        places: dict[str, Place] = {}
         for name in FUNCTIONS:
-            function = next(iter(libc.image.functions.lookup(name)), None)
-            if function is None:
-                continue
-            place = function_at(function.start + libc.bias)
-            if isinstance(place, Refusal):
-                return f"{name}: {place}"
-            refusal = self._callbacks.place_inside(place, self._server_of(name), None, timeout=PATIENCE)
-            if refusal is not None:
-                return f"{name}: {refusal}"
-        return ""
+            for function in libc.image.functions.lookup(name)[:1]:
+                found = function_at(function.start + libc.bias)
+                if isinstance(found, Refusal):
+                    return f"{name}: {found}"
+                places[name] = found
+        served = [(place, self._server_of(name)) for name, place in places.items()]
+        refusals = self._callbacks.place_inside(served, None, timeout=PATIENCE)
+        return next((f"{name}: {each}" for name, each in zip(places, refusals, strict=True) if each is not None), "")
 
     def __contains__(self, address: int) -> bool:
         """Return whether threads sleep at an address of the program's memory."""

@@ -8,14 +8,16 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
+from anyprobe.binary.images.modules import images_shared
 from anyprobe.core.errors import AnyprobeError, TargetError
 from anyprobe.core.memory import MemoryFault
-from anyprobe.data.snapshot import Snapshot
-from anyprobe.probes.duties import Duties
+from anyprobe.data.snapshot import Snapshot, results_at_end
+from anyprobe.probes.duties import Duties, duties_of
 from anyprobe.probes.group import SessionGroup
 from anyprobe.probes.opening import refuse_emulated
 from anyprobe.probes.options import OptionNames, SessionOptions, chosen
@@ -53,6 +55,19 @@ class Member:
     result: Snapshot | None = None
 
 
+class _Living(Sequence[Session]):
+    """The sessions on programs that run, whichever these are when it is asked."""
+
+    def __init__(self, group: SessionGroup) -> None:
+        self._group = group
+
+    def __len__(self) -> int:
+        return len(self._group.sessions)
+
+    def __getitem__(self, index: Any) -> Any:  # noqa: ANN401 - a session or several
+        return self._group.sessions[index]
+
+
 class Followed(SessionGroup):
     """Sessions on programs and on whatever they execute; it grows by itself.
 
@@ -64,11 +79,17 @@ class Followed(SessionGroup):
     ) -> None:  # fmt: skip
         """Follow what sessions are on; ``prepare`` places the probes in each new program, which is held meanwhile."""
         super().__init__(sessions)
+        self.finish: Callable[[Session], Snapshot] = results_at_end
+        """Ends a session on a program that has ended, and returns its results."""
+        self._sharing = ExitStack()
+        self._sharing.enter_context(images_shared())
         self._options = options
         self._prepare = prepare or self._ask_again
         self._asked: list[Prepare] = []
         self._guard = threading.RLock()
         self._ending = False
+        self._coming: list[int] = []
+        """The processes of which a new program is being made a member."""
         self._members = [Member(each, each.pid, 1) for each in sessions]
         self.unprobed: Counter[tuple[str, str]] = Counter()
         """How often a program was executed that was left alone, by its path and the reason."""
@@ -78,9 +99,7 @@ class Followed(SessionGroup):
             each.follower = self
 
     @classmethod
-    def attach(
-        cls, pids: Sequence[int], options: SessionOptions | None = None, **changes: Unpack[OptionNames]
-    ) -> Self:
+    def attach(cls, pids: Sequence[int], options: SessionOptions | None = None, **changes: Unpack[OptionNames]) -> Self:
         """Open a session on each process, and follow what they execute from the first probe on.
 
         Args:
@@ -89,7 +108,8 @@ class Followed(SessionGroup):
             changes: the same options one by one.
         """
         settings = chosen(options, changes)
-        return cls(SessionGroup.attach(pids, settings).sessions, settings)
+        with images_shared():
+            return cls(SessionGroup.attach(pids, settings).sessions, settings)
 
     @classmethod
     def run(
@@ -106,7 +126,8 @@ class Followed(SessionGroup):
 
         changes = {name: settings.pop(name) for name in list(settings) if name in OptionNames.__annotations__}
         chosen_options = chosen(options, changes)  # type: ignore[arg-type] # just those
-        return cls([run(argv, chosen_options, **settings)], chosen_options)
+        with images_shared():
+            return cls([run(argv, chosen_options, **settings)], chosen_options)
 
     # -- probes
 
@@ -195,7 +216,7 @@ class Followed(SessionGroup):
 
     def duties(self) -> Duties:
         """Return a table of what is due in all programs, for callers that wait themselves."""
-        duties = super().duties()
+        duties = duties_of(_Living(self))
         duties.every(_SWEEPS, self.sweep, first=_SWEEPS)
         return duties
 
@@ -215,15 +236,30 @@ class Followed(SessionGroup):
     def _close(self, member: Member) -> None:
         session = member.session
         assert session is not None
+        result = None
+        with suppress(TargetError):
+            result = self.finish(session)
         with suppress(TargetError):
             session.close()
         with self._guard:
-            member.result, member.session = session.snapshot(), None
+            member.result, member.session = result or session.snapshot(), None
             self.sessions = tuple(each for each in self.sessions if each is not session)
 
-    @staticmethod
-    def _is_over(session: Session) -> bool:
-        return session.exited or session.became() is not None
+    def _is_over(self, session: Session) -> bool:
+        return session.pid not in self._coming and (session.exited or session.became() is not None)
+
+    def has_followed(self, session: Session) -> bool:
+        """Return whether there is a session on what a session's process has become, or one is about to be opened."""
+        with self._guard:
+            at = next((number for number, each in enumerate(self._members) if each.session is session), None)
+            later = () if at is None else self._members[at + 1 :]
+            return session.pid in self._coming or any(each.pid == session.pid for each in later)
+
+    def results(self, of: Callable[[Session], Snapshot]) -> list[Snapshot]:
+        """Return what ``of`` makes of each session, and what those were that have ended, in the order of snapshots."""
+        with self._guard:
+            members = list(self._members)
+        return [each.result if each.session is None else of(each.session) for each in members]  # type: ignore[misc]
 
     def detach(self) -> None:
         """Remove all probes from all programs, and follow nothing any more. What was counted stays readable."""
@@ -233,7 +269,8 @@ class Followed(SessionGroup):
     def close(self) -> None:
         """Detach from all programs and give all memory back."""
         self._end()
-        self._each("close")
+        with self._sharing:
+            self._each("close")
 
     def _end(self) -> None:
         with self._guard:
@@ -270,13 +307,14 @@ class Followed(SessionGroup):
     def _follow(self, session: Session, tid: int, hit: "Hit") -> None:
         pid = group_of(tid)
         with ExitStack() as stack:
-            if pid == session.pid:
-                stack.enter_context(session.undisturbed())
-            found = follow_execution(pid, tid, hit.let_go, _TIMEOUT)
-        if isinstance(found, Unfollowed):
-            self.unseen += found in {Unfollowed.NOT_CALLED, Unfollowed.STOPPED}
-            return
-        self._adopt(found)
+            self._coming.append(pid)
+            stack.callback(self._coming.remove, pid)
+            with session.undisturbed() if pid == session.pid else nullcontext():
+                found = follow_execution(pid, tid, hit.let_go, _TIMEOUT)
+            if isinstance(found, Unfollowed):
+                self.unseen += found in {Unfollowed.NOT_CALLED, Unfollowed.STOPPED}
+                return
+            self._adopt(found)
 
     def _adopt(self, process: Process) -> None:
         """Open a session on a new program that is held, place the probes, let it go."""
@@ -334,13 +372,13 @@ def _task_of(session: Session, tid: int) -> int | None:
 
     It is known by where it sleeps; it may not have come there yet.
     """
-    for _ in range(_LOOKS):
-        for candidate in (tid, *_others_called(tid)):
+    for number in range(_LOOKS):
+        for candidate in chain((tid,), _others_called(tid) if number else ()):
             with suppress(OSError, KeyError, ValueError):
                 call = procfs.read_blocked_call(group_of(candidate), candidate)
                 if call is not None and call.number == _FUTEX and session.waits_at(call.arguments[0]):
                     return candidate
-        time.sleep(0.0005)
+        time.sleep(0.0001 * number)
     return None
 
 

@@ -188,28 +188,31 @@ class Callbacks:
         return self._session.place_made(specs, partial(dress_with, facts=facts))
 
     def place_inside(
-        self, place: "Place", function: Callback, condition: NativeCode | None, *, timeout: float
-    ) -> "Refusal | None":
-        """Have threads that enter a function wait, where a condition holds; it is no probe of the user's.
+        self, places: "Sequence[tuple[Place, Callback]]", condition: NativeCode | None, *, timeout: float
+    ) -> "list[Refusal | None]":
+        """Have threads that enter functions wait, where a condition holds; these are no probes of the user's.
 
-        Returns why its entry cannot be spliced, ``None`` if it was.
+        Returns for each why its entry cannot be spliced, ``None`` if it was.
         """
         self._begin()
         assert self._store is not None
         self.recheck()
-        code = rendezvous.waiting_code(
-            len(self._functions), round(timeout * 1e9), context=_CONTEXT, room=self._room
-        )
-        if condition is not None:
-            code = rendezvous.conditional(condition, code)
-        self._functions.append(function)
-        facts = HandlerFacts(code, (self._store.address,), pid=self._session.pid)
-        module, code = place
-        edit = Edit(module, module.state_of(code))
-        hook = Hook(ActionKind.HANDLER, handler=facts)
-        edit.added.append(Want(code.entry, WantKind.ENTRY, tag=hook, internal=True))
-        self._session.engine.change([edit])
-        return hook.refusal
+        edits, hooks = [], []
+        for (module, entered), function in places:
+            code = rendezvous.waiting_code(
+                len(self._functions), round(timeout * 1e9), context=_CONTEXT, room=self._room
+            )
+            if condition is not None:
+                code = rendezvous.conditional(condition, code)
+            self._functions.append(function)
+            facts = HandlerFacts(code, (self._store.address,), pid=self._session.pid)
+            hook = Hook(ActionKind.HANDLER, handler=facts)
+            edit = Edit(module, module.state_of(entered))
+            edit.added.append(Want(entered.entry, WantKind.ENTRY, tag=hook, internal=True))
+            edits.append(edit)
+            hooks.append(hook)
+        self._session.engine.change(edits)
+        return [hook.refusal for hook in hooks]
 
     def __contains__(self, address: int) -> bool:
         """Return whether threads wait at an address of the program's memory."""
@@ -322,7 +325,9 @@ class Callbacks:
 class _Answering:
     """Writes answers where threads wait for them; belongs to the thread that serves."""
 
-    def __init__(self, region: memoryview, places: Sequence[int], locks: "np.ndarray[Any, np.dtype[np.uint32]]") -> None:
+    def __init__(
+        self, region: memoryview, places: Sequence[int], locks: "np.ndarray[Any, np.dtype[np.uint32]]"
+    ) -> None:
         self._region, self._places, self._locks = region, places, locks
 
     def place(self, number: int) -> memoryview:

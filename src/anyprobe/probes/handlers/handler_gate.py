@@ -56,7 +56,7 @@ class HandlerGate:
         Not where threads have no slots, which waiting needs: handlers are spliced at the next look there.
         """
         if setter is not None and self._engine.has_slots(setter[0]) and not self._engine.process.is_filtered():
-            self._callbacks.place_inside(setter, self._ask, sets_fault_action(), timeout=PATIENCE)
+            self._callbacks.place_inside([(setter, self._ask)], sets_fault_action(), timeout=PATIENCE)
 
     def _ask(self, hit: Hit) -> None:
         """In the thread that serves: hand a handler over to the one that changes the program."""

@@ -4,21 +4,18 @@ Only the thread that executes is traced, and only from just before the call to t
 failure. If the controller dies meanwhile, the kernel lets it go: it runs as if nobody had looked.
 """
 
+import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum
-from typing import TYPE_CHECKING
 
-from anyprobe.core.errors import StopTimeout, TargetError
+from anyprobe.core.errors import StopTimeout
 from anyprobe.target.process import permission
 from anyprobe.target.process.process import Process, check_kind
 from anyprobe.target.remote.thread import Thread, looks
 from anyprobe.target.system import gateway, procfs, ptrace
 from anyprobe.target.system.wait_status import Kind
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 EXECUTING = frozenset({59, 322})
 """The numbers of ``execve`` and ``execveat``."""
@@ -72,7 +69,7 @@ class _Execution:
     """One thread on its way."""
 
     def __init__(self, pid: int, tid: int) -> None:
-        self._child = procfs.read_stat(pid).parent == _own_pid()
+        self._child = procfs.read_stat(pid).parent == os.getpid()
         self._thread = Thread(pid, tid, child=self._child and pid == tid)
         self._leader = self._thread if pid == tid else Thread(pid, pid, child=self._child)
         """Whoever executes has the number of the first thread afterwards."""
@@ -86,11 +83,7 @@ class _Execution:
         except PermissionError as error:
             raise permission.explain(thread.tid) from error
         try:
-            ptrace.interrupt(thread.tid)
-            if not thread.wait(time.monotonic() + _STOPPING):
-                raise StopTimeout(f"thread {thread.tid} of process {thread.pid} did not stop in time")
-            if not thread.ended:
-                thread.settle()
+            self._stop()
             let_go()
             found = self._to_exec(deadline)
         except ProcessLookupError:
@@ -102,6 +95,14 @@ class _Execution:
             self._release()
             return found
         return self._held(deadline)
+
+    def _stop(self) -> None:
+        thread = self._thread
+        ptrace.interrupt(thread.tid)
+        if not thread.wait(time.monotonic() + _STOPPING):
+            raise StopTimeout(f"thread {thread.tid} of process {thread.pid} did not stop in time")
+        if not thread.ended:
+            thread.settle()
 
     def _to_exec(self, deadline: float) -> Unfollowed | None:
         """Let it run from system call to system call; return ``None`` when it has become another program."""
@@ -142,14 +143,13 @@ class _Execution:
             raise
 
     def _release(self) -> None:
-        """Let it go, under whichever number it has."""
-        for thread in dict.fromkeys((self._leader, self._thread)):
-            if thread is self._thread or thread.stopped:
-                with suppress(OSError, TargetError):
-                    thread.release(time.monotonic() + _RELEASING)
-
-
-def _own_pid() -> int:
-    import os
-
-    return os.getpid()
+        """Let it go, under whichever number it has, however long it takes: one that stays traced stops for ever."""
+        while True:
+            for thread in dict.fromkeys((self._leader, self._thread)):
+                if thread is self._leader and thread is not self._thread and not thread.poll() and not thread.stopped:
+                    continue
+                with suppress(OSError):
+                    if thread.release(time.monotonic() + _RELEASING):
+                        return
+            if not os.path.exists(f"/proc/{self._thread.tid}") and not os.path.exists(f"/proc/{self._leader.pid}"):
+                return

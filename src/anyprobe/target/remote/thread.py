@@ -38,8 +38,8 @@ class Thread:
     """A thread that is traced by this controller. Only the OS thread that seized it may use it."""
 
     __slots__ = (
-        "_child", "_stored", "ended", "in_group_stop", "kind", "pending_signal", "pid", "registers", "status", "stopped",
-        "tid",
+        "_child", "_stored", "ended", "in_group_stop", "kind", "pending_signal", "pid", "registers", "status",
+        "stopped", "tid",
     )  # fmt: skip
 
     def __init__(self, pid: int, tid: int, *, child: bool = False) -> None:

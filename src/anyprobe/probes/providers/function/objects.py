@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
-from anyprobe.binary.flow.cfg import CodeMap
 from anyprobe.binary.images.ifunc import IfuncSlots
 from anyprobe.binary.images.modules import VDSO, LoadedObject, ObjectFiles, ProcessFiles, loaded_objects
 from anyprobe.core.errors import TargetError
@@ -20,9 +21,15 @@ from anyprobe.target.base import RunningProcess
 from anyprobe.target.system import procfs
 from anyprobe.target.system.procfs import Mapping
 
+if TYPE_CHECKING:
+    from anyprobe.binary.flow.cfg import CodeMap
+
 _CLONES = frozenset({"clone", "__clone", "__clone2"})
 _CLONE_CALLERS = ("__clone_internal", "clone_internal", "__spawni", "clone", "__clone")
 """What calls ``clone`` in the C library, by how their names begin; ``__clone3`` is among them."""
+
+_plans: "WeakKeyDictionary[CodeMap, EntryPlans]" = WeakKeyDictionary()
+"""What all processes that share an image share with it."""
 
 
 class ObjectTable:
@@ -132,10 +139,12 @@ class ObjectTable:
         module = self._modules.get(key)
         if module is None:
             first, last = loaded.mappings[0], loaded.mappings[-1]
-            code = CodeMap(loaded.image.text(), loaded.image.cold_parts)
+            code = loaded.image.code_map
             module = self._modules[key] = Module(loaded.name, code, loaded.bias, first.start, last.end)
             module.parts = parts_of(m for m in loaded.mappings if isinstance(m, Mapping))
-            module.plans = EntryPlans(code.text, loaded.image.build_id)
+            module.plans = _plans.get(code)
+            if module.plans is None:
+                module.plans = _plans[code] = EntryPlans(code.text, loaded.image.build_id)
             for area, reason in code.text.forbidden:
                 if reason == Reason.TEXT_RELOCATION.value:  # no pun may depend on these bytes either
                     module.claims.written.add_range(area.start, area.end)

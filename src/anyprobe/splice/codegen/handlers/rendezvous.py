@@ -54,8 +54,7 @@ SIZE = NUMBERED.size
 
 LOCK, ANSWERED, NODE, CHANGED, HOLDER, CALLBACK, TID, ASKED, REPLY = 0, 8, 16, 24, 32, 56, 60, 64, 288
 """Place: the lock; the ticket that was answered; an element of the robust list; whether the reply is to be taken over;
-who has taken it, a number of nothing else, 0: it is free; which callback is wanted, by which task; its words; the reply,
-as many words."""
+whether it is taken; which callback is wanted, by which task; its words; the reply, as many words."""
 WORDS_LIMIT = (PLACE_BYTES - REPLY) // 8
 TID_MASK = 0x3FFFFFFF
 WAITERS = 1 << 31
