@@ -124,7 +124,17 @@ def test_what_the_end_is_about_is_a_command(run):
 
 def test_a_command_that_becomes_another_program(run):
     status, said = run(
-        "count", "libc:malloc", "--for", "2.5", "--exit-status", "--top=7", "--", "sh", "-c", "exec sleep 1000"
+        "count",
+        "libc:malloc",
+        "--no-follow",
+        "--for",
+        "2.5",
+        "--exit-status",
+        "--top=7",
+        "--",
+        "sh",
+        "-c",
+        "exec sleep 1000",
     )
     pid = pid_in(said)
     follow = f"follow with: anyprobe count libc:malloc --for 2.5 --top=7 -p {pid}\n"
@@ -133,7 +143,7 @@ def test_a_command_that_becomes_another_program(run):
 
 
 def test_a_command_that_has_become_another_program_before_it_ended(run):
-    _, said = run("count", "libc:malloc", "--", "sh", "-c", "exec true")
+    _, said = run("count", "libc:malloc", "--no-follow", "--", "sh", "-c", "exec true")
     assert "the command became true before it ended, without probes: start true itself" in said
 
 

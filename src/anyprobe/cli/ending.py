@@ -24,7 +24,7 @@ GRACE = 5.0
 """Seconds that a command has from SIGTERM to SIGKILL."""
 REAP_WAIT = 1.0
 """Seconds to wait for the status of a command that has ended: its descriptor tells a moment before it can be reaped."""
-_FLAGS = frozenset({"--kill", "--leave", "--exit-status"})
+_FLAGS = frozenset({"--kill", "--leave", "--exit-status", "--follow", "--no-follow"})
 """Options about a started command alone."""
 _TARGETS = frozenset({"-p", "--pid", "-n", "--name"})
 ARGUMENTS = "anyprobe.arguments"

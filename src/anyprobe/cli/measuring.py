@@ -15,7 +15,7 @@ from anyprobe.core.collection import collection_paused
 from anyprobe.core.errors import Interrupted, SpecError, TargetError, TargetExited
 from anyprobe.core.refusal import Reason
 from anyprobe.data.pending import PendingSpec
-from anyprobe.data.snapshot import MARKERS, Snapshot, results_at_end
+from anyprobe.data.snapshot import MARKERS, Snapshot, TargetInfo, results_at_end
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -156,7 +156,7 @@ def measure(target: targets.Target, plan: Plan) -> int:
             how = plan.at_end or (ending.KILL if own_end else ending.LEAVE)
             status = ending.settle(started, how, quiet=plan.quiet)
             if target.probed:
-                snapshots[0] = replace(snapshots[0], target=started.snapshot().target)
+                snapshots = [with_end_of(started.snapshot().target, each) for each in snapshots]
         if tree is not None:
             placed = placed or any(each.armed for snapshot in snapshots for each in snapshot.all_sites)
             notes = (*snapshots[0].warnings, *tree.notes(), *meant_nothing(snapshots, plan))
@@ -332,6 +332,13 @@ def wait(
             pause = max(min(moments) - time.monotonic(), 0.0) if moments else None
             for descriptor in interrupts.wait(ends, pause):
                 del ends[descriptor]
+
+
+def with_end_of(target: TargetInfo, snapshot: Snapshot) -> Snapshot:
+    """Return results that know how a process has ended, where they are of one of its programs."""
+    if snapshot.target.pid != target.pid:
+        return snapshot
+    return replace(snapshot, target=replace(snapshot.target, exited=target.exited, alive=target.alive))
 
 
 def show_meanwhile(sessions: Sessions, plan: Plan, stream: TextIO) -> None:

@@ -5,7 +5,6 @@ new program's first instruction. The old one's counts stay.
 """
 
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, nullcontext, suppress
@@ -24,6 +23,7 @@ from anyprobe.probes.options import OptionNames, SessionOptions, chosen
 from anyprobe.probes.session import Session
 from anyprobe.probes.target_errors import typed
 from anyprobe.splice.journal.installed import processes_with_splices
+from anyprobe.splice.journal.memfds import is_ours
 from anyprobe.target.process.execution import Unfollowed, follow_execution
 from anyprobe.target.process.next_program import NextProgram, group_of, next_program, program_of
 from anyprobe.target.process.process import Process
@@ -39,7 +39,6 @@ _TIMEOUT = 5.0
 _SWEEPS = 0.2
 """Seconds between two looks for programs that have ended."""
 _AT_EMPTY_PATH = 0x1000
-_LOOKS = 20
 _FUTEX = 202
 Prepare = Callable[[Session], object]
 
@@ -190,12 +189,12 @@ class Followed(SessionGroup):
         """Return what could not be followed, in words."""
         with self._guard:
             said = [
-                f"{path} was executed {count} {'time' if count == 1 else 'times'} without probes: {why}"
+                f"{path} was executed {_times(count)} without probes: {why}"
                 for (path, why), count in sorted(self.unprobed.items())
             ]
             unseen = self.unseen
         if unseen:
-            said.append(f"{unseen} times a program may have been executed and could not be held at its start")
+            said.append(f"{_times(unseen)} a program may have been executed that could not be held at its start")
         return said
 
     # -- life
@@ -363,22 +362,25 @@ def _program(function: str, tid: int, hit: "Hit") -> NextProgram:
         memory.close()
 
 
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
 def _signed(word: int) -> int:
     return (word & 0xFFFFFFFF) - ((word & 0x80000000) << 1)
 
 
 def _task_of(session: Session, tid: int) -> int | None:
-    """Return the task that waits in a session's gate and calls itself ``tid``: in a namespace, that is another one.
-
-    It is known by where it sleeps; it may not have come there yet.
-    """
-    for number in range(_LOOKS):
-        for candidate in chain((tid,), _others_called(tid) if number else ()):
-            with suppress(OSError, KeyError, ValueError):
-                call = procfs.read_blocked_call(group_of(candidate), candidate)
-                if call is not None and call.number == _FUTEX and session.waits_at(call.arguments[0]):
-                    return candidate
-        time.sleep(0.0001 * number)
+    """Return the task that waits in a session's gate and calls itself ``tid``: in a namespace, that is another one."""
+    for candidate in chain((tid,), _others_called(tid)):
+        with suppress(OSError, KeyError, ValueError):
+            # it may not have come to where it sleeps yet; then its memory tells
+            call = procfs.read_blocked_call(group_of(candidate), candidate)
+            if call is not None and call.number == _FUTEX and session.waits_at(call.arguments[0]):
+                return candidate
+            inodes = session.engine.inodes()
+            if any(is_ours(each) and each.inode in inodes for each in procfs.read_mappings(candidate)):
+                return candidate
     return None
 
 
