@@ -1,7 +1,8 @@
 """A controller that dies or meets failures on demand; started once, it forks for every session that is asked of it.
 
 stdin, one request per line:  ``session PID PLAN [STRATEGY [SPEC...]]``  where PLAN is ``none`` or what
-``FaultPlan.parse`` reads;  ``cli ARGUMENT...``;  ``hold PID SPEC...``  (armed until ``drop`` kills the holder).
+``FaultPlan.parse`` reads;  ``follow PID PLAN EXECUTIONS``  (counts, and follows so many executions, in which the call
+goes wrong);  ``cli ARGUMENT...``;  ``hold PID SPEC...``  (armed until ``drop`` kills the holder).
 stdout, one JSON object per answer: whether the forked child was ``killed``, the ``calls`` it made through the gateway,
 ``reached`` (whether the planned call came), ``phase`` and ``error``; without a plan also the ``classes`` of the calls:
 those of one class do the same in the same phase.
@@ -56,6 +57,32 @@ def session(pid: int, plan: str, strategy: str = "auto", *specs: str) -> dict[st
     return answer
 
 
+def following(pid: int, plan: str, executions: str) -> dict[str, object]:
+    """Attach, count, and follow what is executed, with one call going wrong from then on; return how it went."""
+    from anyprobe.probes.following.followed import Followed
+
+    answer: dict[str, object] = {}
+    fault = None if plan == "none" else gateway.FaultPlan.parse(plan)
+    try:
+        with Followed.attach([pid]) as tree:
+            tree.count("a.out:work")
+            gateway.faults.install(fault, log=True)
+            deadline = time.monotonic() + 20
+            while len(tree.snapshots()) <= int(executions) and time.monotonic() < deadline:
+                time.sleep(0.01)
+                tree.sweep()
+            answer["calls"], answer["reached"] = gateway.faults.calls, gateway.faults.reached
+            log = gateway.faults.log or []
+            gateway.faults.clear()
+            answer["hits"] = [each.hits for each in tree.snapshots()]
+            answer["notes"] = tree.notes()
+    except anyprobe.AnyprobeError as error:
+        answer["error"] = f"{type(error).__name__}: {error}"
+    if fault is None:
+        answer["classes"] = classes(log)
+    return answer
+
+
 def classes(log: list[str]) -> list[int]:
     """Return a number for each call: which call, which request or file of a process, after which other call."""
     words = []
@@ -91,7 +118,10 @@ def forked(words: list[str], deadline: float) -> dict[str, object]:
     if not child:
         os.close(reading)
         try:
-            answer = session(int(words[1]), *words[2:]) if words[0] == "session" else command(words[1:])
+            if words[0] == "cli":
+                answer = command(words[1:])
+            else:
+                answer = {"session": session, "follow": following}[words[0]](int(words[1]), *words[2:])
         except BaseException as error:
             answer = {"untyped": f"{type(error).__name__}: {error}"}
         os.write(writing, json.dumps(answer).encode()[:60000])

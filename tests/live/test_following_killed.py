@@ -1,0 +1,71 @@
+"""Acceptance: the controller killed, or a call failing, at every call that it makes while it follows an execution."""
+
+import datetime as dt
+import random
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from anyprobe.splice.journal.memfds import MEMFD_PATH
+from support.asked_controller import Controller
+
+pytestmark = pytest.mark.live
+SLICE = 10
+KINDS = ("kill-before", "kill-after", "fail:EIO", "fail:ESRCH")
+EXECUTIONS = 4
+"""One by fork, of which a first one fails, one by vfork, one by posix_spawn, and one more."""
+
+
+@pytest.fixture(scope="module")
+def controller() -> Iterator[Controller]:
+    running = Controller()
+    yield running
+    running.close()
+
+
+def is_clean(controller: Controller, pid: int) -> bool:
+    """Return whether ``anyprobe detach`` leaves nothing in a process, the second time what was not quiet yet."""
+    for _ in range(3):
+        answer = controller.ask("cli", "detach", "-p", pid)
+        if answer.get("exit") == 0 and MEMFD_PATH not in Path(f"/proc/{pid}/maps").read_text():
+            return True
+        print(answer)
+    return False
+
+
+def numbers(classes: list[int], kind: str, request: pytest.FixtureRequest) -> list[int]:
+    """Return which calls go wrong: in the torture one of each class, else some of these, others every day."""
+    chance = random.Random(f"{dt.datetime.now(dt.UTC).date()} {kind}")
+    everything = range(1, len(classes) + 1)
+    members: dict[int, int] = {}
+    for number in chance.sample(everything, len(everything)):
+        members.setdefault(classes[number - 1], number)
+    chosen = list(members.values())
+    return sorted(chosen if request.config.getoption("--torture") else chosen[:SLICE])
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_call_of_following(controller, compiled, request, kind):
+    """The program and all that it executes run on unharmed; what is left in the program is listed and removed."""
+    with subprocess.Popen([compiled("executes_often.c")], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
+        assert program.stdout.readline() == b"ready\n"
+        controller.ask("follow", program.pid, "none", EXECUTIONS)
+        answer = controller.ask("follow", program.pid, "none", EXECUTIONS)
+        assert "untyped" not in answer, answer
+        assert "error" not in answer, answer
+        assert answer["notes"] == []
+        chosen = numbers(answer["classes"], kind, request)
+        for number in chosen:
+            name, _, code = kind.partition(":")
+            plan = f"{name}:{number}" + (f":{code}" if code else "")
+            answer = controller.ask("follow", program.pid, plan, EXECUTIONS)
+            assert "untyped" not in answer, (plan, answer)
+            assert program.poll() is None, (plan, program.stdout.read())
+            assert is_clean(controller, program.pid), plan
+        print(f"{kind}: {len(chosen)} of {answer.get('calls')} calls")
+        said, _ = program.communicate(timeout=30)
+        assert said == b"well 1\n"
+        assert program.returncode == 0
