@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from anyprobe.handlers.types.annotations import f32, f64, func, i8, i16, i32, i64, ptr, u8, u16, u32, u64
     from anyprobe.handlers.types.layouts import Array, Struct, Union
     from anyprobe.probes.api import SessionApi
+    from anyprobe.probes.following.followed import Followed
     from anyprobe.probes.group import SessionGroup
     from anyprobe.probes.opening import attach, run
     from anyprobe.probes.options import SessionOptions
@@ -52,6 +53,7 @@ __all__ = [
     "CObject",
     "CSource",
     "Count",
+    "Followed",
     "HandlerError",
     "Hist",
     "InternalError",
@@ -126,6 +128,7 @@ _LAZY = {
     "Quantize": "anyprobe.data.aggregations",
     "Session": "anyprobe.probes.session",
     "SessionApi": "anyprobe.probes.api",
+    "Followed": "anyprobe.probes.following.followed",
     "SessionGroup": "anyprobe.probes.group",
     "SessionOptions": "anyprobe.probes.options",
     "Snapshot": "anyprobe.data.snapshot",

@@ -20,7 +20,7 @@ ROWS = (
 ROW = {package: row for row, packages in enumerate(ROWS) for package in packages}
 ORDERS = {
     "handlers": ("types", "ir", "passes", "llvm", "x86", "frontend", "bpf"),
-    "probes": ("scripts", "specs", "providers", "handlers", "outside", "selfattach"),
+    "probes": ("scripts", "specs", "providers", "handlers", "outside", "following", "selfattach"),
     "splice": (
         "journal", "memory", "plan", "emitted", "translate", "codegen", "regions", "edits", "userspace",
         "apply", "planning", "engine",

@@ -14,8 +14,9 @@ from anyprobe.cli.interrupts import Interrupts
 from anyprobe.core.collection import collection_paused
 from anyprobe.core.errors import Interrupted, SpecError, TargetError, TargetExited
 from anyprobe.core.refusal import Reason
+from anyprobe.data.last_results import results_at_end
 from anyprobe.data.pending import PendingSpec
-from anyprobe.data.snapshot import MARKERS, Snapshot, TargetInfo, results_at_end
+from anyprobe.data.snapshot import MARKERS, Snapshot, TargetInfo
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -4,7 +4,7 @@ import dataclasses
 import os
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from anyprobe.core.quoting import shown_module
 from anyprobe.data import histogram
@@ -456,31 +456,6 @@ class Snapshot:
         further = {(each.pid, each.exe): each for each in (*self.others, other.target, *other.others)}
         further.pop((self.target.pid, self.target.exe), None)
         return tuple(further.values())
-
-
-class Finishing(Protocol):
-    """A session that can be ended."""
-
-    def snapshot(self) -> Snapshot:
-        """Return what has been counted so far."""
-        ...
-
-    def detach(self) -> None:
-        """Remove everything."""
-        ...
-
-
-def results_at_end(session: Finishing) -> Snapshot:
-    """Remove everything and return the results: the counts of the very end, and what was armed until then."""
-    before = session.snapshot()
-    session.detach()
-    after = session.snapshot()
-    sites = tuple(
-        dataclasses.replace(last, armed=was.armed) for last, was in zip(after.sites, before.sites, strict=True)
-    )
-    timed = zip(after.functions, before.functions, strict=True)
-    functions = tuple(dataclasses.replace(last, places=was.places) for last, was in timed)
-    return dataclasses.replace(after, sites=sites, functions=functions)
 
 
 def _by_name(results: "Iterable[AggregationResult]") -> Json:

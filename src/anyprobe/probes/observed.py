@@ -1,5 +1,7 @@
 """The part of a session that looks at its process."""
 
+from contextlib import AbstractContextManager
+
 from anyprobe.probes.handlers.decorators import Decorators
 from anyprobe.target.base import RunningProcess
 
@@ -34,6 +36,10 @@ class Observed(Decorators):
     def became(self) -> str | None:
         """Return the program that the target runs since an exec, which has no probes; None if there was none."""
         return None if self._held else self._process.became()
+
+    def undisturbed(self) -> AbstractContextManager[None]:
+        """Have nobody stop the target for this session within a ``with`` block."""
+        return self._process.undisturbed()
 
     @property
     def exited(self) -> bool:

@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Unpack
 
-from anyprobe.core.errors import UnsupportedTarget
 from anyprobe.probes import removal
 from anyprobe.probes.options import OptionNames, SessionOptions, chosen
 from anyprobe.probes.session import Session
-from anyprobe.probes.target_errors import typed
+from anyprobe.probes.target_errors import refuse_emulated, typed
 from anyprobe.splice.apply.uprobes import ADVICE, IN_USE, has_uprobes
 from anyprobe.target.process.process import Process
 
@@ -48,16 +47,6 @@ def attach(pid: int, options: SessionOptions | None = None, **changes: Unpack[Op
         raise
     session.warnings = [*warnings, *session.warnings]
     return session
-
-
-def refuse_emulated(process: Process) -> None:
-    """Raise if a process's program is run by another one, not by the processor."""
-    emulator = process.emulator()
-    if emulator is not None:
-        raise UnsupportedTarget(
-            f"process {process.pid} is run by {emulator}, not by the processor: probes in its text would not be met, "
-            f"or translated with it; probe the program without {emulator}"
-        )
 
 
 def run(

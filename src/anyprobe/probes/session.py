@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Self
 
@@ -294,10 +294,6 @@ class Session(Reconciled, SessionApi[Probe]):
             with suppress(TargetExited):
                 self.resume()
         return super().wait(timeout)
-
-    def undisturbed(self) -> AbstractContextManager[None]:
-        """Have nobody stop the target for this session within a ``with`` block."""
-        return self._process.undisturbed()
 
     def hold_handlers(self) -> None:
         """Have a program that is not running yet wait where it sets handlers for faults, till ``follow_handlers``."""

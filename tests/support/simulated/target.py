@@ -3,7 +3,7 @@
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import numpy as np
 
@@ -305,6 +305,10 @@ class SimulatedTarget:
     def became(self) -> str | None:
         """Return that it has not executed another program."""
         return None
+
+    def undisturbed(self) -> AbstractContextManager[None]:
+        """Return a scope in which nothing is stopped, as nothing else stops anything."""
+        return nullcontext()
 
     def is_filtered(self) -> bool:
         """Return that no system call is filtered."""

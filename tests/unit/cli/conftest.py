@@ -46,6 +46,12 @@ class FakeSession:
     def detach(self):
         self.calls.append("detach")
 
+    def follow_no_more(self):
+        self.calls.append("follow no more")
+
+    def close(self):
+        self.calls.append("close")
+
     def hold_handlers(self):
         assert "resume" not in self.calls
 

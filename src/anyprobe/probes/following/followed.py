@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from anyprobe.binary.images.modules import images_shared
 from anyprobe.core.errors import AnyprobeError, TargetError
 from anyprobe.core.memory import MemoryFault
-from anyprobe.data.snapshot import Snapshot, results_at_end
+from anyprobe.data.last_results import results_at_end
+from anyprobe.data.snapshot import Snapshot
 from anyprobe.probes.duties import Duties, duties_of
 from anyprobe.probes.group import SessionGroup
-from anyprobe.probes.opening import refuse_emulated
 from anyprobe.probes.options import OptionNames, SessionOptions, chosen
 from anyprobe.probes.session import Session
-from anyprobe.probes.target_errors import typed
+from anyprobe.probes.target_errors import refuse_emulated, typed
 from anyprobe.splice.journal.installed import processes_with_splices
 from anyprobe.splice.journal.memfds import is_ours
 from anyprobe.target.process.execution import Unfollowed, follow_execution
