@@ -13,6 +13,10 @@ class Observed(Decorators):
     _held: bool
     """Whether it was started and has not been let go yet."""
 
+    def warn(self, *texts: str) -> None:
+        """Have the user told of something, by ``warnings``."""
+        self.warnings = [*self.warnings, *texts]
+
     @property
     def pid(self) -> int:
         """The target's process id."""

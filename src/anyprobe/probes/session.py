@@ -363,10 +363,6 @@ class Session(Reconciled, SessionApi[Probe]):
         if self._ended is not None:
             raise UsageError("this session has been detached")
 
-    def warn(self, *texts: str) -> None:
-        """Have the user told of something, by ``warnings``."""
-        self.warnings = [*self.warnings, *texts]
-
     def close(self) -> None:
         """Detach and give all memory back; what ``snapshot`` returns afterwards is of this moment."""
         try:
