@@ -25,10 +25,7 @@ class CodeMap:
     say so; what they do not say is inferred from who jumps where.
     """
 
-    __slots__ = (
-        "__weakref__", "_functions", "_unproven_starts", "analyses", "entries", "kept_lines", "layout", "named_parts",
-        "text",
-    )  # fmt: skip
+    __slots__ = ("_functions", "_unproven_starts", "analyses", "entries", "kept_lines", "layout", "named_parts", "text")
 
     def __init__(self, text: ModuleText, parts: Mapping[int, int] | None = None) -> None:
         """Remember the module; nothing is read yet."""

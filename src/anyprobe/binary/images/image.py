@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from anyprobe.binary.dwarf.debug_info import DebugInfo
-    from anyprobe.binary.flow.cfg import CodeMap
     from anyprobe.binary.objects.bounds import Bounds
     from anyprobe.binary.objects.relocations import Relocations
     from anyprobe.binary.objects.stubs import SlotJump
@@ -300,13 +299,6 @@ class Image:
     def text(self) -> ModuleText:
         """Return everything that the code analysis needs to know."""
         return self._text
-
-    @cached_property
-    def code_map(self) -> "CodeMap":
-        """Its control flow: one for all processes that this image is shared by."""
-        from anyprobe.binary.flow.cfg import CodeMap
-
-        return CodeMap(self.text(), self.cold_parts)
 
     @cached_property
     def moves_thread_pointer(self) -> bool:

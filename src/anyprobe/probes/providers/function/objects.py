@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
+from anyprobe.binary.flow.cfg import CodeMap
 from anyprobe.binary.images.ifunc import IfuncSlots
 from anyprobe.binary.images.modules import VDSO, LoadedObject, ObjectFiles, ProcessFiles, loaded_objects
 from anyprobe.core.errors import TargetError
@@ -22,13 +23,13 @@ from anyprobe.target.system import procfs
 from anyprobe.target.system.procfs import Mapping
 
 if TYPE_CHECKING:
-    from anyprobe.binary.flow.cfg import CodeMap
+    from anyprobe.binary.images.image import Image
 
 _CLONES = frozenset({"clone", "__clone", "__clone2"})
 _CLONE_CALLERS = ("__clone_internal", "clone_internal", "__spawni", "clone", "__clone")
 """What calls ``clone`` in the C library, by how their names begin; ``__clone3`` is among them."""
 
-_plans: "WeakKeyDictionary[CodeMap, EntryPlans]" = WeakKeyDictionary()
+_known: "WeakKeyDictionary[Image, tuple[CodeMap, EntryPlans]]" = WeakKeyDictionary()
 """What all processes that share an image share with it."""
 
 
@@ -139,12 +140,10 @@ class ObjectTable:
         module = self._modules.get(key)
         if module is None:
             first, last = loaded.mappings[0], loaded.mappings[-1]
-            code = loaded.image.code_map
+            code, plans = _analysed(loaded.image)
             module = self._modules[key] = Module(loaded.name, code, loaded.bias, first.start, last.end)
             module.parts = parts_of(m for m in loaded.mappings if isinstance(m, Mapping))
-            module.plans = _plans.get(code)
-            if module.plans is None:
-                module.plans = _plans[code] = EntryPlans(code.text, loaded.image.build_id)
+            module.plans = plans
             for area, reason in code.text.forbidden:
                 if reason == Reason.TEXT_RELOCATION.value:  # no pun may depend on these bytes either
                     module.claims.written.add_range(area.start, area.end)
@@ -156,6 +155,14 @@ class ObjectTable:
         if loaded not in self._refusals:
             self._refusals[loaded] = _shared_text(loaded)
         return self._refusals[loaded]
+
+
+def _analysed(image: "Image") -> "tuple[CodeMap, EntryPlans]":
+    found = _known.get(image)
+    if found is None:
+        code = CodeMap(image.text(), image.cold_parts)
+        found = _known[image] = code, EntryPlans(code.text, image.build_id)
+    return found
 
 
 def _shared_text(loaded: LoadedObject) -> Refusal | None:
