@@ -75,11 +75,11 @@ class SessionApi(Protocol[P]):
 
     # -- probes
 
-    def count(self, *specs: str, follow: bool = False) -> list[P]:
+    def count(self, *specs: str, follow: bool | None = None) -> list[P]:
         """Count hits, with ``follow`` in libraries that are loaded later, too."""
         ...
 
-    def time(self, *specs: str, follow: bool = False) -> list[P]:
+    def time(self, *specs: str, follow: bool | None = None) -> list[P]:
         """Measure how long functions take, from entry to return; ``follow`` as for ``count``."""
         ...
 

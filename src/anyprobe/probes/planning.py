@@ -72,7 +72,7 @@ def _wants(site: "ResolvedSite", code: FunctionCode, *, timed: bool = False) -> 
     if site.kind == "entry":
         return [Want(code.entry, WantKind.ENTRY)]
     if site.kind in EACH:
-        return [Want(address, WantKind.OFFSET) for address in instructions_of(code, site.kind)]
+        return [Want(address, WantKind.OFFSET) for address in instructions_of(code, site.kind, site.pattern)]
     return [Want(site.function.start + site.offset, WantKind.OFFSET)]
 
 

@@ -1,5 +1,6 @@
 """A probe as the user holds it: a spec, the places it means, and their state."""
 
+import fnmatch
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -168,9 +169,13 @@ def exit_want(leaving: "Exit", hook: Hook | None = None) -> Want:
     return Want(leaving.address, WantKind.EXIT, leaving.conditional, tag=hook, inside=leaving.inside)
 
 
-def instructions_of(code: FunctionCode, kind: str) -> Sequence[int]:
-    """Return the link-time addresses of the instructions that a spec's name means."""
+def instructions_of(code: FunctionCode, kind: str, pattern: str = "") -> Sequence[int]:
+    """Return the link-time addresses of the instructions that a spec's name means; ``pattern``: of their offsets."""
     from anyprobe.binary.flow.blocks import calls_of
+
+    if pattern:
+        found = code.sites_among(code.addresses)
+        return [each for each in found if fnmatch.fnmatchcase(f"{each - code.start:x}", pattern)]
 
     if kind == "block":
         return code.blocks

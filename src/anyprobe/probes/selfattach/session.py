@@ -157,11 +157,11 @@ class SelfSession(SessionApi[SelfProbe]):
 
     # -- probes
 
-    def count(self, *specs: str, follow: bool = False) -> list[SelfProbe]:
+    def count(self, *specs: str, follow: bool | None = None) -> list[SelfProbe]:
         """Count hits: entries, returns or single instructions, as the specs say; see ``Session.count``."""
         return self._probes(self.ask("count", specs, follow))
 
-    def time(self, *specs: str, follow: bool = False) -> list[SelfProbe]:
+    def time(self, *specs: str, follow: bool | None = None) -> list[SelfProbe]:
         """Measure how long functions take, from entry to return."""
         return self._probes(self.ask("time", specs, follow))
 

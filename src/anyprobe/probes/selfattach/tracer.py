@@ -99,11 +99,11 @@ class Attendant:
 
     # -- probes
 
-    def count(self, specs: Sequence[str], follow: bool) -> list[ProbeState]:
+    def count(self, specs: Sequence[str], follow: bool | None) -> list[ProbeState]:
         """Count hits."""
         return self._states(self.session.count(*specs, follow=follow))
 
-    def time(self, specs: Sequence[str], follow: bool) -> list[ProbeState]:
+    def time(self, specs: Sequence[str], follow: bool | None) -> list[ProbeState]:
         """Time functions."""
         return self._states(self.session.time(*specs, follow=follow))
 

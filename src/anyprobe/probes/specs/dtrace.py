@@ -1,5 +1,6 @@
 """DTrace's four-part form and its short forms."""
 
+import fnmatch
 import re
 from dataclasses import replace
 
@@ -66,11 +67,19 @@ def _four(text: str, parts: list[Part]) -> Spec:
     head, module, function, name = parts
     _refuse_kernel(text, head)
     pid = PID.match(head.text)
-    if head.text and pid is None:
+    if head.text and pid is None and not _is_pattern_of_pid(head):
         known = tuple(each for each in PROVIDERS if each[:1] == head.text[:1]) or ("pid",)
         raise SpecError(text, head.position, f"no provider {head.text!r}", known, length=len(head))
-    number = int(pid[1]) if pid and pid[1] else None
+    number = int(pid[1]) if pid and pid[1].isdecimal() else None
+    if number == 0:
+        raise SpecError(text, head.position, "process 0 is the kernel's own and has no functions", length=len(head))
     return named(text, number, module, function, name)
+
+
+def _is_pattern_of_pid(head: Part) -> bool:
+    """Return whether the provider is a glob that means processes, as DTrace's ``p*d$target``."""
+    pattern = head.text.removesuffix("$target")
+    return not head.quoted and any(sign in pattern for sign in "*?[") and fnmatch.fnmatchcase("pid", pattern)
 
 
 def _refuse_kernel(text: str, head: Part) -> None:
@@ -86,7 +95,12 @@ def named(text: str, pid: int | None, module: Part, function: Part, name: Part) 
         text, "pid", module, function, "entry", name_position=name.position, name_length=max(len(name), 1), pid=pid
     )
     is_dash = function.text == "-" and not function.quoted
-    if name.text in ("", "entry", "*") and is_dash:
+    is_pattern = any(sign in name.text for sign in "*?[")
+    if is_dash and is_pattern:
+        raise SpecError(text, name.position, "'-' has one instruction at a time; write its offset", length=len(name))
+    if is_pattern and _may_match(name.text):
+        return replace(spec, name="any", pattern=name.text)
+    if name.text in ("", "entry") and is_dash:
         raise SpecError(
             text, function.position, "'-' stands for offsets in the module; the name must be a hexadecimal offset"
         )
@@ -99,6 +113,13 @@ def named(text: str, pid: int | None, module: Part, function: Part, name: Part) 
     if _HEX.fullmatch(name.text):
         return replace(spec, name="offset", offset=_offset(text, name.position, name.text, 16))
     raise _bad_name(text, name)
+
+
+def _may_match(pattern: str) -> bool:
+    """Return whether a glob may match one of the names that instructions have: entry, return, or an offset."""
+    if any(fnmatch.fnmatchcase(each, pattern) for each in ("entry", "return")):
+        return True
+    return re.fullmatch(r"(?:0x)?[0-9a-f*?\[\]!-]+", pattern) is not None
 
 
 def _bad_name(text: str, name: Part) -> SpecError:

@@ -8,7 +8,8 @@ from anyprobe.core.quoting import QUOTE, quoted_at, shown_module, unquoted
 
 PROVIDERS = ("pid", "usdt", "kernel", "kprobe", "fentry", "tracepoint", "syscall")
 _HEADS = frozenset((*PROVIDERS, "uprobe", "uretprobe", "u", "ur"))
-PID = re.compile(r"^pid(\d*)$")
+PID = re.compile(r"^pid(\d*|\$target)$")
+"""The process provider; ``$target`` is the process that is probed, as DTrace calls it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +42,8 @@ class Spec:
     module: Part
     function: Part
     name: str
-    """``entry``, ``return``, ``insn``, ``block``, ``call``, ``offset``, ``line`` (``function``: the file), or ``usdt``
-    (``function``: a marker's name)."""
+    """``entry``, ``return``, ``insn``, ``block``, ``call``, ``offset``, ``any`` (see ``pattern``), ``line``
+    (``function``: the file), or ``usdt`` (``function``: a marker's name)."""
     offset: int | None = None
     name_position: int = 0
     name_length: int = 1
@@ -50,6 +51,8 @@ class Spec:
     """The process that ``pid1234`` selects."""
     line: int | None = None
     """The line of ``file.c:120``; the file is in ``function``."""
+    pattern: str = ""
+    """A glob over ``entry``, ``return`` and offsets, where the name is one; ``name`` is ``any`` then."""
     group: Part | None = None
     """The provider of a USDT marker; without a module it may also be the module's name."""
     within: Part | None = None
@@ -150,7 +153,7 @@ def _is_scope(text: str, begin: int, at: int, end: int, before: int) -> bool:
         return False
     if not (right.isalpha() or right in "_~<{(*?$'."):
         return False
-    if before == 0 and (left in _HEADS or PID.match(left)):
+    if before == 0 and (left in _HEADS or PID.match(left) or left.endswith("$target")):
         return False  # pid::malloc:entry: an empty module
     if before == 1 and not (text[:begin].strip(" :") in _HEADS or PID.match(text[:begin].strip(" :"))):
         return True  # a.out:Fn<int>::call

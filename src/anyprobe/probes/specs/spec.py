@@ -73,7 +73,7 @@ def see_functions(specs: Iterable[str]) -> None:
     for spec in map(parse, specs):
         if spec.provider == "usdt":
             raise spec.name_error("a marker is one place, and functions are timed; name the function that it is in")
-        if not spec.is_absolute and spec.name in {"offset", "line", *EACH}:
+        if not spec.is_absolute and spec.name in {"offset", "line", "any", *EACH}:
             raise spec.name_error("functions are timed, from their entry to their return; leave this away")
 
 

@@ -153,6 +153,12 @@ MALFORMED = [
     ("pid:libc:-:entry", "         ^", "'-' stands for offsets"),
     ("pid:libc:-:return", "           ^^^^^^", "'-' has no return"),
     ("pid:libc:-:", "         ^", "'-' stands for offsets"),
+    ("pid:libc:-:*", "           ^", "'-' has one instruction at a time"),
+    ("pid:libc:-:1?", "           ^^", "'-' has one instruction at a time"),
+    ("pid$target:libc:malloc:x*", "                       ^^", "no such name"),
+    ("pidgin:libc:malloc:entry", "^^^^^^", "no provider 'pidgin'"),
+    ("pid0:libc:malloc:entry", "^^^^", "process 0"),
+    ("q*d$target:libc:malloc:entry", "^^^^^^^^^^", "no provider"),
     ("pid:libc:malloc:ffffffffffffffff", "                ^^^^^^^^^^^^^^^^", "larger than any address space"),
     ("libc:mal[oc", "        ^", "never closed"),
     ("a.out:f(int", "       ^", "never closed"),
@@ -210,3 +216,19 @@ def test_any_text_is_a_spec_or_a_spec_error_inside_it(text):
     except SpecError as caught:
         error = caught
     assert error is None or (0 <= error.position <= len(text) and error.message)
+
+
+@pytest.mark.parametrize("head", ["pid$target", "p*d$target", "p?d$target", "*", "pid*", "p[hi]d$target"])
+def test_dtraces_names_of_the_process_provider(head):
+    for module in ("libc*", "") if head.endswith("$target") else ("libc*",):  # *::f is a name in C++
+        text = f"{head}:{module}:mall?c:entry"
+        spec = parse(text)
+        assert (spec.function.text, spec.name, spec.pid, spec.provider) == ("mall?c", "entry", None, "pid")
+
+
+@pytest.mark.parametrize("name", ["*", "e*", "entr?", "re*", "[er]*", "1?", "0x1*", "[0-4]"])
+def test_a_glob_of_names_is_over_entries_returns_and_offsets(name):
+    spec = parse(f"pid$target:libc:malloc:{name}")
+    assert (spec.name, spec.pattern) == ("any", name)
+    with pytest.raises(SpecError, match="functions are timed"):
+        see_functions([spec.text])

@@ -21,7 +21,7 @@ def add_counted(probe: Probe, site: ResolvedSite, code: FunctionCode, module: Mo
     if site.kind == "return":
         _add_exits(probe, site, code, module)
     elif site.kind in EACH:
-        _add(probe, site, code, module, instructions_of(code, site.kind), WantKind.OFFSET)
+        _add(probe, site, code, module, instructions_of(code, site.kind, site.pattern), WantKind.OFFSET)
         for doubt in code.reachability.in_doubt():
             probe.refuse(site, doubt, module)
     elif site.kind == "entry":
@@ -53,7 +53,7 @@ def see_places(probe: Probe, beside: Probe | None, sites: Sequence[ResolvedSite]
             return
     kinds = {site.kind for site in sites} & EACH
     if kinds:
-        of = sites[0].function.name if len(sites) == 1 else f"any of {len(sites)} functions"
+        of = sites[0].name if len(sites) == 1 else f"any of {len(sites)} functions"
         raise parse(probe.spec).name_error(f"there is no {_SAID[kinds.pop()]} in {of}")
 
 

@@ -45,6 +45,8 @@ class ResolvedSite(NamedTuple):
     """What tables call it instead, where a name was asked for that leads to another function, or a marker."""
     marker: "Marker | None" = None
     """The USDT marker that was asked for."""
+    pattern: str = ""
+    """Of many instructions, a glob over the offsets of those that are meant."""
 
     @property
     def name(self) -> str:
@@ -94,6 +96,8 @@ def resolve_all(
         return Resolution(tuple(site for each, address in places for site in _inside(spec, each, address)))
     if spec.is_absolute:
         return _absolute(spec, chosen)
+    if spec.pattern:
+        return _any_name(spec, lambda each: resolve_all(each, objects, ifunc_targets=ifunc_targets))
     found = _named(spec, chosen)
     if not found and spec.offset is not None:  # "bare+0x1139" is what a function without a name is called
         called = replace(spec.function, text=f"{spec.function.text}+{spec.offset:#x}")
@@ -104,6 +108,21 @@ def resolve_all(
         raise _no_function(spec, chosen)
     _refuse_ambiguity(spec, found)
     return _sites(spec, found, objects, ifunc_targets)
+
+
+def _any_name(spec: Spec, resolve_one: "Callable[[Spec], Resolution]") -> Resolution:
+    """Resolve a glob of names: entries, returns and instructions, by their offsets in hexadecimal."""
+    kinds = [each for each in ("entry", "return") if fnmatch.fnmatchcase(each, spec.pattern)]
+    parts = [resolve_one(replace(spec, name=kind, pattern="")) for kind in kinds]
+    offsets = spec.pattern.removeprefix("0x")
+    may_match = re.fullmatch(r"[0-9a-f*?\[\]!-]+", offsets)
+    every = resolve_one(replace(spec, name="insn", pattern="")) if may_match else Resolution(())
+    several = (
+        each._replace(canonical=f"{each.canonical.removesuffix(':insn')}:{offsets}", pattern=offsets)
+        for each in every.sites
+    )
+    found = {(each.canonical, each.refusal): each for part in (*parts, every) for each in part.refused}
+    return Resolution((*(site for part in parts for site in part.sites), *several), tuple(found.values()))
 
 
 def _named(spec: Spec, objects: Sequence[LoadedObject]) -> list[tuple[LoadedObject, Function]]:
@@ -193,8 +212,9 @@ def _no_function(spec: Spec, objects: Sequence[LoadedObject]) -> SpecError:
         names += each.image.functions.names()
         if len(names) > 100_000:
             break
-    mangled = [name for name in names if is_mangled(name)]
-    names += [spellings(name).plain for name in mangled[:_MOST_DEMANGLED]]
+    if not is_mangled(wanted):  # what is shown is written as a programmer writes it
+        mangled = [name for name in names if is_mangled(name)][:_MOST_DEMANGLED]
+        names = [name for name in names if not is_mangled(name)] + [spellings(name).plain for name in mangled]
     where = objects[0].name if len(objects) == 1 else "any of the loaded modules"
     why = _imported_from(wanted, objects) or _inlined(wanted, objects) or _without_names(objects)
     hint = f" ({why})" if why else ""
@@ -259,9 +279,14 @@ def _refuse_ambiguity(spec: Spec, found: Sequence[tuple[LoadedObject, Function]]
 
 
 def _absolute(spec: Spec, objects: Sequence[LoadedObject]) -> Resolution:
-    """Resolve an offset in the module, which is a link-time address."""
+    """Resolve an offset in the module, which is a link-time address; without a module it is the address itself."""
     if spec.offset is None:
         raise spec.error(spec.function, "an offset is missing")
+    if not spec.module:
+        here = next((each for each in objects if spec.offset in each), None)
+        if here is None:
+            raise spec.name_error(f"no file's code is at {spec.offset:#x}; behind a module it is an offset")
+        return Resolution(tuple(_inside(spec, here, here.link_time(spec.offset))))
     sites = [site for each in objects for site in _inside(spec, each, spec.offset)]
     if not sites:
         ranges = ", ".join(str(area) for each in objects for area in each.image.code_ranges[:4])
@@ -313,7 +338,7 @@ def _sites(
     if beyond and not sites and not refused:
         longest = max(beyond, key=lambda each: each.size)
         raise spec.name_error(
-            f"offset {spec.offset:#x} lies beyond {'every match' if is_glob else longest.name}, "
+            f"offset {spec.offset:#x} lies beyond {'every match' if is_glob else longest.demangled}, "
             f"which has {longest.size:#x} bytes"
         )
     named = tuple(sites.values())

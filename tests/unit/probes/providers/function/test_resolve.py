@@ -337,3 +337,31 @@ def test_all_of_libc_resolves_within_its_budget(process):
                 resolve(f"libc:{site.function.name}", objects)
     shown = [site.canonical for site in resolve("libc:mem*", objects)]
     assert all(each.startswith(f"pid:{name}:mem") for each in shown), "by the name that was asked for"
+
+
+def test_an_absolute_address_without_a_module(fruit):
+    (site,) = resolve("libfruit:banana+0x3", fruit)
+    (same,) = resolve(f"pid$target::-:{site.address:x}", fruit)
+    assert (same.address, same.function.name) == (site.address, "banana")
+    with pytest.raises(SpecError, match="no file's code is at 0x10"):
+        resolve("pid::-:10", fruit)
+
+
+def test_a_glob_of_names_means_entries_returns_and_instructions(fruit):
+    kinds = {
+        pattern: {site.kind for site in resolve(f"pid:libfruit:banana:{pattern}", fruit)}
+        for pattern in ("*", "e*", "ret*", "[0-9]")
+    }
+    assert kinds == {
+        "*": {"entry", "return", "insn"}, "e*": {"entry", "insn"}, "ret*": {"return"}, "[0-9]": {"insn"},
+    }  # fmt: skip
+    several = next(site for site in resolve("pid:libfruit:banana:0x1?", fruit) if site.kind == "insn")
+    assert (several.pattern, several.canonical) == ("1?", "pid:libfruit.so.3.1:banana:1?")
+
+
+def test_mistyped_names_of_cpp_are_told_as_a_programmer_writes_them(process):
+    source = "namespace shop { int weigh(int n) { return n + 1; } } int main() { return shop::weigh(1); }"
+    process.load(source, "scale", "-O0", bias=0x555555554000, language="c++")
+    with pytest.raises(SpecError) as caught:
+        resolve("shop::weihg", process.objects())
+    assert caught.value.nearest[0] == "shop::weigh"
