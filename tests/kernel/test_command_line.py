@@ -213,6 +213,42 @@ def test_system_calls_have_their_parameters_by_name(document, capsys):
     assert (cell["key"], cell["count"]) == ([1], WRITES)
 
 
+def test_fields_of_tracepoints_have_their_names(document, capsys):
+    point = "tracepoint:sched:sched_process_exit"
+    quick = ["--", "sh", "-c", "/bin/true; /bin/true; /bin/false"]
+    found = document("hist", point, "--as", "count", "--by", "comm", "--when", "pid>0", *quick)
+    cells = {each["key"][0]: each["count"] for each in found["aggregations"]["hits"]}
+    assert (cells["true"], cells["false"]) == (2, 1)  # comm and pid are fields of the record
+    assert main(["trace", point, "rawtracepoint:sched_process_exit", "--json", *quick]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines() if line.startswith("{")]
+    by_name = [each["args"] for each in lines if each["spec"] == point and each["args"]["comm"] == "true"]
+    assert len(by_name) == 2
+    assert all(each["prio"] == 120 and each["pid"] > 1 for each in by_name)
+    passed = [each["args"] for each in lines if each["spec"] != point]
+    assert passed
+    assert all(each["p"] >= 1 << 63 for each in passed)
+    assert main(["trace", point, "--print", "p.comm,code=p.exit_code", "--when", "p.exit_code == 256", *quick]) == 0
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "code=256" in line]
+    assert "false" in line
+
+
+def test_what_several_specs_mean_is_looked_at_once(document, capsys):
+    specs = ["kernel::vfs_write", "kernel::vfs_writ*", "fentry:vfs_write", "kprobe:vfs_write"]
+    (cell,) = document("hist", *specs, "--of", "count", "--when", f"count=={SIZE}", *WRITER)["aggregations"]["count"]
+    assert (cell["count"], cell["sum"]) == (WRITES, SIZE * WRITES)
+    (cell,) = document("hist", *specs, "--of", "retval", "--when", f"count=={SIZE}", *WRITER)["aggregations"]["retval"]
+    assert (cell["count"], cell["sum"]) == (WRITES, SIZE * WRITES)
+    switch = ["tracepoint:sched:sched_process_ex[ei]*", "rawtracepoint:sched_process_exit"]
+    found = document("hist", *switch, "--as", "count", "--by", "ctx.comm", "--", "sh", "-c", "/bin/true; /bin/true")
+    assert {each["key"][0]: each["count"] for each in found["aggregations"]["hits"]}["true"] == 4
+    assert main(["trace", *specs[:3], "--when", f"count == {SIZE}", "--quiet", *WRITER]) == 0
+    assert sum("vfs_write" in line for line in capsys.readouterr().err.splitlines()) == WRITES
+    counted = document("count", *specs, "--when", f"count=={SIZE}", *WRITER)["sites"]
+    assert [(each["strategy"], each["hits"]) for each in counted if each["function"] == "vfs_write"] == [
+        (counted[0]["strategy"], WRITES), ("fentry", WRITES), ("kprobe", WRITES)
+    ]  # fmt: skip
+
+
 def test_script_has_a_session_on_the_kernel(tmp_path, document):
     file = tmp_path / "sizes.py"
     file.write_text(f"""

@@ -43,7 +43,7 @@ class Counting:
         from anyprobe.data.aggregations import Count
 
         expressions = self._expressions
-        knowledge = [knowledge_of(session, spec) for spec in specs]
+        knowledge = [knowledge_of(session, spec, expressions) for spec in specs]
         for each in knowledge:
             check_names(expressions, each.names, each.reason)
         places = [

@@ -58,11 +58,11 @@ class _Conditional(ABC):
         self._things = self._things or self._made()
         wanted = (self.when, *(parse_one("--when", name) for name in self.also))
         specs = one_by_one(session, specs)
-        known = [knowledge_of(session, spec) for spec in specs]
+        known = [knowledge_of(session, spec, wanted) for spec in specs]
         for each in known:
             check_names(wanted, each.names, each.reason)
         places = [place_in(session, spec, wanted, each.names) for spec, each in zip(specs, known, strict=True)]
-        with once_each(session):
+        with once_each(session, each_mechanism=True):
             for place, each in zip(places, known, strict=True):
                 self._put(session, place, each, wanted, self._number_of(session, place))
 

@@ -1,7 +1,7 @@
 """Where handlers made of expressions run: at an entry, at a return, at both ends of a call, or at an instruction."""
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -78,9 +78,14 @@ def place_in(session: "Measured", text: str, expressions: Sequence[Expression], 
     return place_for(text, expressions, of_entry)
 
 
-def once_each(session: "Measured") -> AbstractContextManager[None]:
-    """Have an instruction of a program that several specs mean looked at once, within a ``with`` block."""
-    return nullcontext() if session.pid == KERNEL else on_process(session).placing_once()
+def once_each(session: "Measured", *, each_mechanism: bool = False) -> AbstractContextManager[None]:
+    """Have a place that several specs mean looked at once, within a ``with`` block.
+
+    ``each_mechanism``: in the kernel specs of different mechanisms are looked at apart from each other.
+    """
+    if session.pid == KERNEL:
+        return in_the_kernel(session).placing_once(each_mechanism=each_mechanism)
+    return on_process(session).placing_once()
 
 
 def one_by_one(session: "Measured", specs: Sequence[str]) -> list[str]:

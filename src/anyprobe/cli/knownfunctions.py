@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from anyprobe.cli.targets import Measured
     from anyprobe.handlers.types.calling_convention import Prototype
     from anyprobe.probes.providers.kernel.session import KernelSession
+    from anyprobe.probes.providers.kernel.sites import KernelSite
+    from anyprobe.probes.providers.kernel.specs import KernelSpec
 
 FUNCTIONS_LIMIT = 8
 """Functions whose prototypes are compared for one spec; where it means more, nothing is known of them."""
@@ -76,10 +78,13 @@ class Knowledge:
                 raise each.error(line, column, f"{self.prototype.function} returns {result}", "latency_ns")
 
 
-def knowledge_of(session: "Measured", spec: str) -> Knowledge:
-    """Return what debug information, or the kernel, says of the functions of a spec."""
+def knowledge_of(session: "Measured", spec: str, expressions: Sequence[Expression] = ()) -> Knowledge:
+    """Return what debug information, or the kernel, says of the functions of a spec.
+
+    At a tracepoint ``expressions`` decide what is wanted: fields of its record, or what it passes.
+    """
     if session.pid == KERNEL:
-        return _known_in_kernel(in_the_kernel(session), spec)
+        return _known_in_kernel(in_the_kernel(session), spec, expressions)
     from anyprobe.handlers.types.calling_convention import PassedOtherwise
 
     process = on_process(session)
@@ -107,7 +112,7 @@ def _usable(known: Knowledge) -> Knowledge:
     return known
 
 
-def _known_in_kernel(session: "KernelSession", text: str) -> Knowledge:
+def _known_in_kernel(session: "KernelSession", text: str, expressions: Sequence[Expression]) -> Knowledge:
     from anyprobe.probes.providers.kernel.specs import Provider, parse
 
     spec = parse(text)
@@ -115,22 +120,53 @@ def _known_in_kernel(session: "KernelSession", text: str) -> Knowledge:
     if spec.is_event:
         return Knowledge(None, "timers and events pass nothing", most=0)
     if not spec.has_return:
-        counts = {session.passed_by(site) for site in sites}
-        most = min((each for each in counts if each is not None), default=None)
-        return Knowledge(None, "what a tracepoint passes is known by position alone: arg0, arg1, ...", most=most)
+        return _known_of_tracepoints(session, spec, sites, expressions)
     if len({site.address for site in sites}) > FUNCTIONS_LIMIT:
         return Knowledge(None, f"{text} means many functions")
     try:
-        if spec.provider is Provider.SYSCALL:
-            found = {(each.parameters, each.result): each for each in map(session.system_call, sites)}
-        else:
-            found = {(each.parameters, each.result): each for each in map(session.prototype, sites)}
+        found = _types(session.system_call if spec.provider is Provider.SYSCALL else session.prototype, sites)
     except UnsupportedTarget as error:
         return Knowledge(None, str(error), otherwise=spec.provider is Provider.SYSCALL)
     if len(found) > 1:
         return Knowledge(None, f"{text} means functions of several types", otherwise=spec.provider is Provider.SYSCALL)
     (prototype,) = found.values()
     return _usable(Knowledge(prototype))
+
+
+def _types(ask: "Callable[[KernelSite], Prototype]", sites: "Sequence[KernelSite]") -> "dict[object, Prototype]":
+    """Return the different types of some sites, without the names of what has them."""
+    return {(each.parameters, each.result): each for each in map(ask, sites)}
+
+
+def _known_of_tracepoints(
+    session: "KernelSession", spec: "KernelSpec", sites: "Sequence[KernelSite]", expressions: Sequence[Expression]
+) -> Knowledge:
+    """Return the names that expressions use: of the record's fields, or else of what is passed; without, positions."""
+    counts = {session.passed_by(site) for site in sites}
+    most = min((each for each in counts if each is not None), default=None)
+    if not sites[0].has_tracepoint:
+        return Knowledge(None, "there are no names here, positions alone: arg0, arg1, ...", most=most)
+    if _used(expressions, PARAMETERS):
+        return Knowledge(None, "beside arg0, arg1, ... what a tracepoint passes has no names", most=most)
+    if len(sites) > FUNCTIONS_LIMIT:
+        return Knowledge(None, f"{spec.text.strip()} means many tracepoints", most=most)
+    reasons, known = [], []
+    for ask in (session.recorded, session.passed) if sites[0].tracepoint is not None else (session.passed,):
+        try:
+            found = _types(ask, sites)
+        except UnsupportedTarget as error:
+            reasons.append(str(error))
+            continue
+        if len(found) == 1:
+            known += [_usable(Knowledge(each, most=most)) for each in found.values()]
+        else:
+            reasons.append(f"{spec.text.strip()} means tracepoints of several types")
+    of_names = [each for each in known if each.prototype is not None]
+    wanted = {name for _, name, _, _ in _uses(expressions)}
+    for each in of_names[1:]:
+        if wanted & (set(each.names) - set(of_names[0].names)):
+            return each
+    return next(iter((*of_names, *known)), Knowledge(None, "; ".join(reasons), most=most))
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,10 +289,11 @@ def _no_such(expressions: Sequence[Expression], name: str, prototype: "Prototype
 
 
 def _is_word(kind: Any) -> bool:  # noqa: ANN401 - a type of handlers, or None
-    """Return whether values of a type can be fields of a record."""
-    from anyprobe.handlers.types.annotations import FloatType
+    """Return whether values of a type can be fields of a record: words, and texts."""
+    from anyprobe.handlers.types.annotations import FloatType, i8
+    from anyprobe.handlers.types.layouts import ArrayType
 
-    return _is_whole(kind) or isinstance(kind, FloatType)
+    return _is_whole(kind) or isinstance(kind, FloatType) or (isinstance(kind, ArrayType) and kind.element == i8)
 
 
 def _is_whole(kind: Any) -> bool:  # noqa: ANN401 - a type of handlers, or None where it is not known

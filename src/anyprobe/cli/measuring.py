@@ -107,13 +107,13 @@ def measure(target: targets.Target, plan: Plan) -> int:
                 "unsafe": plan.unsafe or None,
                 "pending": {None: "modules", True: "always", False: "never"}[plan.pending],
             }
-            kernel = [targets.open_kernel(stack, plan.mechanism)] if target.kernel else []
+            kernel = [targets.open_kernel(stack, target, plan.mechanism)] if target.kernel else []
             processes = targets.open_sessions(stack, target, **settings) if target.probed else []
             started = start(stack, target, processes)
             if started is not None:
                 interrupts.serve(started.pid)
             tree = follow(stack, processes, settings, target, plan)
-            running = {each.pid for each in (*processes, *([] if started is None else [started]))}
+            running = {*target.pids, *(each.pid for each in (*processes, *([] if started is None else [started])))}
             sessions = Sessions(processes, kernel, endless=not running, tree=tree)
         ends = targets.end_descriptors(stack, running)
         stack.enter_context(ending.mistakes_end(started, plan.at_end))

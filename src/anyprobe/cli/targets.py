@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from anyprobe.core.errors import NoSuchProcess, TargetExited, UsageError
+from anyprobe.core.errors import NoSuchProcess, TargetExited
 from anyprobe.target.system import procfs
 
 if TYPE_CHECKING:
@@ -26,7 +26,10 @@ KERNEL = 0
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Running processes, or a command to start; never both. With either or alone, the kernel."""
+    """Running processes, or a command to start; never both. With either or alone, the kernel.
+
+    Of the kernel, hits in running processes are meant if there are any, else all.
+    """
 
     pids: tuple[int, ...] = ()
     program: tuple[str, ...] = ()
@@ -47,25 +50,29 @@ class Target:
 
 def choose(pids: Sequence[int], names: Sequence[str], program: Sequence[str] = (), specs: Sequence[str] = ()) -> Target:
     """Return the target of a command line; complain when it names none or two kinds."""
-    named = frozenset(pid for name in names for pid in pids_by_name(name)) - set(pids)
-    running = [*pids, *sorted(named)]
+    running, named = _running(pids, names)
     if not running and not program:
         running = [int(found[1]) for spec in specs if (found := PID_IN_SPEC.match(spec))]
     in_kernel = frozenset(spec for spec in specs if is_in_kernel(spec, chosen=bool(running or program)))
     probed = not specs or len(in_kernel) < len(set(specs))
-    if running and program:
-        raise click.UsageError("choose either running processes (-p, -n) or a command after --, not both")
-    if running and not probed:
-        raise UsageError(
-            f"{specs[0]!r} is in the kernel, where probes see all processes: leave -p and -n away, or say which hits "
-            f"are wanted: --when 'pid == {running[0]}'"
-        )
+    _see_one_kind(running, program)
     if not running and not program and probed:
         raise click.UsageError("choose a target: -p PID, -n NAME, or a command after --")
     for spec in specs:
         if spec not in in_kernel and meant_elsewhere(spec, running):
             raise click.UsageError(f"{spec!r} names a process that is not among the targets")
     return Target(tuple(dict.fromkeys(running)), tuple(program), named, bool(in_kernel), in_kernel, probed)
+
+
+def _running(pids: Sequence[int], names: Sequence[str]) -> tuple[list[int], frozenset[int]]:
+    """Return the processes that are named by number and by name, and which of them only by name."""
+    named = frozenset(pid for name in names for pid in pids_by_name(name)) - set(pids)
+    return [*pids, *sorted(named)], named
+
+
+def _see_one_kind(running: Sequence[int], program: Sequence[str]) -> None:
+    if running and program:
+        raise click.UsageError("choose either running processes (-p, -n) or a command after --, not both")
 
 
 def is_in_kernel(spec: str, *, chosen: bool) -> bool:
@@ -102,9 +109,9 @@ def choose_session(pids: Sequence[int], names: Sequence[str], program: Sequence[
     """Return the target of a script, which has one kind of session."""
     if not in_kernel:
         return choose(pids, names, program)
-    if pids or names:
-        raise click.UsageError("--kernel is about all processes: leave -p and -n away")
-    return Target((), tuple(program), kernel=True, probed=False)
+    running, named = _running(pids, names)
+    _see_one_kind(running, program)
+    return Target(tuple(dict.fromkeys(running)), tuple(program), named, kernel=True, probed=False)
 
 
 def choose_listed(pids: Sequence[int], names: Sequence[str], specs: Sequence[str]) -> Target:
@@ -158,11 +165,17 @@ def see_pending(target: Target, pending: bool | None) -> None:
         raise click.UsageError("--pending is for counts in the kernel: its handlers are placed in what is loaded")
 
 
-def open_kernel(stack: ExitStack, mechanism: str | None = None) -> "KernelSession":
-    """Open a session on the kernel; leaving the stack removes its probes."""
+def open_kernel(stack: ExitStack, target: Target, mechanism: str | None = None) -> "KernelSession":
+    """Open a session on the kernel, for hits in the target's running processes if there are any.
+
+    Leaving the stack removes its probes.
+    """
     from anyprobe.probes.providers.kernel.session import kernel
 
-    return stack.enter_context(kernel(mechanism))
+    pids = [pid for pid in target.pids if pid not in target.named or names_of(pid)]
+    if target.pids and not pids:
+        raise NoSuchProcess("the processes of this name have ended meanwhile")
+    return stack.enter_context(kernel(mechanism, pids=pids))
 
 
 def on_process(session: "Measured", what: str = "this") -> "Session":

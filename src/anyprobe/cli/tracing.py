@@ -89,11 +89,12 @@ class Trace:
             self._threads.know(session.pid)
             on_process(session).handling.ring_bytes = RING_BYTES
         specs = one_by_one(session, specs)
-        wanted = [(fetched(spec), knowledge_of(session, spec)) for spec in specs]
+        written = (*self.printed, *self._conditions)
+        wanted = [(fetched(spec), knowledge_of(session, spec, written)) for spec in specs]
         for _, known in wanted:
-            check_names((*self.printed, *self._conditions), known.names, known.reason)
+            check_names(written, known.names, known.reason)
         places = [
-            place_in(session, spec, (*arguments, *self.printed, *self._conditions), known.names)
+            place_in(session, spec, (*arguments, *written), known.names)
             for spec, (arguments, known) in zip(specs, wanted, strict=True)
         ]
         with once_each(session):

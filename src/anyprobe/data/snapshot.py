@@ -40,6 +40,8 @@ class TargetInfo:
     """The name by which it was started; not in JSON."""
     kernel: str = ""
     """The release of the running kernel, where that is what was probed; it has no pid then."""
+    pids: tuple[int, ...] = ()
+    """Of the kernel: the only processes whose hits were counted; all if there are none."""
 
     @property
     def shell_status(self) -> int | None:
@@ -58,9 +60,9 @@ class TargetInfo:
         return shown_module(name) if name else "process"
 
     def as_json(self) -> Json:
-        """Return the JSON object; of the kernel its release alone."""
+        """Return the JSON object; of the kernel its release, and whose hits were counted if not those of all."""
         if self.kernel:
-            return {"kernel": self.kernel}
+            return {"kernel": self.kernel, **({"pids": list(self.pids)} if self.pids else {})}
         alive = self.alive and self.exited is None
         return {"pid": self.pid, "exe": self.exe, "exited": self.shell_status, "alive": alive}
 

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import signal
+import subprocess
 import threading
 import time
 
@@ -43,10 +44,10 @@ class FakeKernel(Scripted):
             TargetInfo(0, "", kernel="6.12.1"), 2.0, setup_s={"resolve": 0.1}, sites=(HIT, SWITCH), refused=(REFUSED,)
         )
 
-    def __call__(self, mechanism=None):
+    def __call__(self, mechanism=None, *, pids=()):
         if self.failure:
             raise self.failure
-        self.mechanism = mechanism
+        self.mechanism, self.pids = mechanism, pids
         return self
 
     def __enter__(self):
@@ -145,12 +146,21 @@ def test_process_and_kernel_are_measured_together(kernel, fakes, sleeper, capsys
     arguments = ["libc:read", "kernel::vfs_read", "k:main"]
     assert main(["count", *arguments, "-p", str(sleeper.pid), "--for", "0", "--json"]) == 0
     assert kernel.calls[0] == ("kernel::vfs_read",)
+    assert kernel.pids == [sleeper.pid]
     assert fakes.sessions[0].calls[0] == ("count", ("libc:read", "k:main"))  # k is a module of the process
     document = json.loads(capsys.readouterr().out)
     jsonschema.Draft202012Validator(json.loads(text_of("count"))).validate(document)
     assert document["target"]["pid"] == 4242
     assert [each["target"].get("kernel") for each in document["targets"]] == [None, "6.12.1"]
     assert {each["function"] for each in document["sites"]} >= {"malloc", "vfs_read"}
+
+
+def test_hits_in_some_processes_alone_are_counted_until_these_end(kernel, fakes, capsys):
+    with subprocess.Popen(["sleep", "100"]) as process:
+        kernel.count = lambda *specs: (kernel.probes.append(Probe()), process.kill())
+        assert main(["count", "kernel::vfs_read", "-p", str(process.pid), "--for", "100"]) == 0
+    assert kernel.pids == [process.pid]
+    assert not fakes.sessions
 
 
 def test_short_names_of_bpftrace_are_read(kernel, capsys):
@@ -202,7 +212,7 @@ def test_without_privilege_nothing_is_started(kernel, fakes, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["kernel::vfs_read", "-p", "1"], "leave -p and -n away, or say which hits are wanted: --when 'pid == 1'"),
+        (["kernel::vfs_read", "-p", "1", "--", "true"], "either running processes (-p, -n) or a command"),
         (["kernel::vfs_read", "--strategy", "trap"], "--strategy is about probes in programs"),
         (["kernel::vfs_read", "--maxactive", "3"], "--maxactive is about probes in programs"),
         (["kernel::vfs_read", "--mechanism", "hope"], "hope"),

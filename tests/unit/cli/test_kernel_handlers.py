@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import os
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,8 +16,9 @@ from anyprobe.cli.handlertext import HandlerText
 from anyprobe.cli.knownfunctions import FUNCTIONS_LIMIT, knowledge_of, received
 from anyprobe.core.errors import HandlerError, UnsupportedTarget
 from anyprobe.data.records import Field, RecordType
-from anyprobe.handlers.types.annotations import i32, i64, ptr, u64
+from anyprobe.handlers.types.annotations import boolean, i8, i32, i64, ptr, u64
 from anyprobe.handlers.types.calling_convention import Prototype
+from anyprobe.handlers.types.layouts import ArrayType
 from anyprobe.probes.providers.kernel import session as kernel_session
 from anyprobe.probes.providers.kernel.sites import KernelSite
 from anyprobe.probes.providers.kernel.specs import parse as parse_spec
@@ -24,6 +26,10 @@ from anyprobe.probes.scripts.hooks import Scripted
 from support.sample_snapshots import snapshot
 
 READ = Prototype("vfs_read", (("file", ptr), ("count", u64)), i64)
+SWITCH = Prototype(
+    "sched_switch", (("prev_comm", ArrayType(i8, 16)), ("next_pid", i32), ("args", ArrayType(u64, 6))), None
+)
+PASSED = Prototype("sched_switch", (("preempt", boolean), ("prev", ptr)), None)
 CALL = Prototype("write", (("fd", i32), ("buf", ptr), ("count", u64)), i64)
 
 
@@ -33,12 +39,22 @@ class Kernel:
     pid = 0
 
     def __init__(self, *names, prototype=READ):
-        self.names, self.types, self.passed = names or ("vfs_read",), prototype, None
+        self.names, self.types, self.number_passed = names or ("vfs_read",), prototype, None
+        self.record, self.raw = None, None
 
     def resolve(self, spec):
         shown = [spec.canonical("sched", name) for name in self.names]
         return [
-            KernelSite(each, "sched", name, spec.name, spec.offset, SimpleNamespace(address=4096 * number))
+            KernelSite(
+                each,
+                "sched",
+                name,
+                spec.name,
+                spec.offset,
+                SimpleNamespace(address=4096 * number),
+                tracepoint=("sched", name) if spec.provider == "tracepoint" else None,
+                raw=name if spec.provider in {"tracepoint", "rawtracepoint"} else None,
+            )
             for number, (each, name) in enumerate(zip(shown, self.names, strict=True), 1)
         ]
 
@@ -50,7 +66,19 @@ class Kernel:
     system_call = prototype
 
     def passed_by(self, site):
-        return self.passed
+        return self.number_passed
+
+    def recorded(self, site):
+        return self.given(self.record, "no record can be read")
+
+    def passed(self, site):
+        return self.given(self.raw, "BTF has no type of it")
+
+    @staticmethod
+    def given(found, otherwise):
+        if found is None:
+            raise UnsupportedTarget(otherwise)
+        return found
 
 
 @pytest.mark.parametrize(
@@ -133,11 +161,39 @@ def test_without_the_names_of_a_system_calls_parameters_no_position_is_guessed()
 
 def test_a_tracepoint_passes_so_many():
     kernel = Kernel("sched_switch")
-    kernel.passed = 4
+    kernel.number_passed = 4
     known = knowledge_of(kernel, "rawtracepoint:sched_switch")
     assert received(known, (), None).shown == ("arg0", "arg1", "arg2", "arg3")
     with pytest.raises(HandlerError, match="4 parameters are passed"):
         received(known, parse("--of", "arg4"), 0)
+
+
+def test_fields_of_a_tracepoint_are_known_by_name():
+    kernel = Kernel("sched_switch")
+    kernel.number_passed, kernel.record, kernel.raw = 4, SWITCH, PASSED
+    known = knowledge_of(kernel, "tracepoint:sched:sched_switch")
+    assert received(known, (), None).labels == ("prev_comm", "next_pid", "args")
+    assert received(known, (), None).fields == (0, 1, None)  # a text and a number, and what has no one value
+    by_name = parse("--of", "next_pid")
+    assert received(knowledge_of(kernel, "tracepoint:sched:sched_switch", by_name), by_name, 0).declared == (
+        "next_pid",
+    )
+    passed = parse("--of", "prev")
+    assert knowledge_of(kernel, "tracepoint:sched:sched_switch", passed).names == ("preempt", "prev")
+    assert knowledge_of(kernel, "rawtracepoint:sched_switch", passed).names == ("preempt", "prev")
+    position = parse("--of", "arg1")
+    known = knowledge_of(kernel, "tracepoint:sched:sched_switch", position)
+    assert received(known, position, 0).declared == ("arg0: u64", "arg1: u64")
+
+
+def test_without_types_a_tracepoint_is_known_by_position():
+    kernel = Kernel("sched_switch")
+    kernel.number_passed = 4
+    known = knowledge_of(kernel, "tracepoint:sched:sched_switch")
+    assert received(known, (), None).shown == ("arg0", "arg1", "arg2", "arg3")
+    assert known.reason == "no record can be read; BTF has no type of it"
+    many = Kernel(*(f"t{number}" for number in range(FUNCTIONS_LIMIT + 1)))
+    assert "means many tracepoints" in knowledge_of(many, "tracepoint:sched:*").reason
 
 
 def test_no_call_leaves_by_a_jump():
@@ -207,7 +263,7 @@ def ended():
 
 def test_a_script_has_the_session_on_the_kernel(monkeypatch, tmp_path, capsys):
     session = Scriptable()
-    monkeypatch.setattr(kernel_session, "kernel", lambda mechanism: session)
+    monkeypatch.setattr(kernel_session, "kernel", lambda mechanism, pids: session)
     file = tmp_path / "script.py"
     file.write_text(SCRIPT)
     assert main(["script", str(file), "--kernel", "--for", "0", "--json"]) == 0
@@ -218,7 +274,12 @@ def test_a_script_has_the_session_on_the_kernel(monkeypatch, tmp_path, capsys):
     assert session.over
 
 
-def test_a_script_is_on_processes_or_on_the_kernel(tmp_path, capsys):
+def test_a_script_on_the_kernel_may_be_about_some_processes(monkeypatch, tmp_path, capsys):
+    asked = []
+    monkeypatch.setattr(kernel_session, "kernel", lambda mechanism, pids: asked.append(pids) or Scriptable())
     (tmp_path / "script.py").write_text("")
-    assert main(["script", str(tmp_path / "script.py"), "--kernel", "-p", "1"]) == 2
-    assert "leave -p and -n away" in capsys.readouterr().err
+    script = ["script", str(tmp_path / "script.py"), "--kernel", "-p", str(os.getpid())]
+    assert main([*script, "--for", "0"]) == 0
+    assert asked == [[os.getpid()]]
+    assert main([*script, "--", "true"]) == 2
+    assert "either running processes (-p, -n) or a command" in capsys.readouterr().err

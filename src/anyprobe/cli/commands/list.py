@@ -66,7 +66,7 @@ def command(
     with ExitStack() as stack, output.progress("planning", quiet=False):
         sites: Sequence[ListedSite]
         if target.kernel:
-            sites = targets.open_kernel(stack, mechanism).list(*specs)
+            sites = targets.open_kernel(stack, target, mechanism).list(*specs)
         else:
             session = targets.open_sessions(stack, target, strategy=strategy)[0]
             sites = _with_instances(session, specs) if inlined else session.list(*(specs or ("a.out:*",)))

@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 @click.argument("arguments", metavar="[ARGUMENT...]", nargs=-1)
 @options.pending
 @options.target
-@click.option("--kernel", "in_kernel", is_flag=True, help="The session is on the running kernel: all processes.")
+@click.option(
+    "--kernel",
+    "in_kernel",
+    is_flag=True,
+    help="The session is on the running kernel: on all processes, or those of -p and -n.",
+)
 @options.measuring
 @options.unsafe
 @click.pass_obj

@@ -168,6 +168,14 @@ class Process(Tracee):
         self.unreleased = [thread for thread in self.unreleased if not thread.release(0)]
 
 
+def check_exists(pid: int) -> None:
+    """Raise ``NoSuchProcess`` if a process does not exist, or is a thread of one."""
+    try:
+        gateway.close(gateway.pidfd_open(pid))
+    except OSError as error:
+        raise _no_such_process(pid, error) from error
+
+
 def _no_such_process(pid: int, error: OSError) -> TargetError:
     with suppress(OSError, ValueError):
         group = int(procfs.read_status(pid)["Tgid"])

@@ -112,7 +112,7 @@ class Attacher:
         """Return a program that counts, and then runs the handler if there is one."""
         if self.handler is None:
             return self.counters.program(slot, result=result)
-        return self.counters.before(slot) + compiled(self.handler)
+        return self.counters.before(slot, result=result) + compiled(self.handler)
 
     def kprobe(self, made: Attachment) -> None:
         """Set a kprobe, or a kretprobe."""
@@ -189,9 +189,11 @@ class Attacher:
             perf.enable(opened[-1])
 
         def throttled() -> int | None:
-            """Return how many hits there were more, by the events' own counts; timers' say nothing of that."""
-            happened = None if event.is_timer else sum(perf.count(each) // event.every for each in opened)
-            return None if happened is None else max(0, happened - (self.counters.read()[slot] - before))
+            """Return how many hits there were more, by the events' own counts: these are of all processes."""
+            if event.is_timer or self.counters.pids:  # timers' counts are times
+                return None
+            happened = sum(perf.count(each) // event.every for each in opened)
+            return max(0, happened - (self.counters.read()[slot] - before))
 
         made.told.append(throttled)
 

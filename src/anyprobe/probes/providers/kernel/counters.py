@@ -5,6 +5,7 @@ to its own row alone, but atomically: an interrupt or another thread may come be
 """
 
 import struct
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -13,10 +14,10 @@ from anyprobe.target.kernel import bpf
 from anyprobe.target.system import gateway
 
 _WORD, _LINE = 8, 64
-_COOKIE, _PROCESSOR = 174, 8
-"""Helpers: what was said when the probe was attached, and which processor this is."""
+_COOKIE, _PROCESSOR, _PROCESS = 174, 8, 14
+"""Helpers: what was said when the probe was attached; which processor this is; which process, and thread, it is in."""
 _CALL, _EXIT, _MOV, _COPY, _IF_ABOVE = 0x85, 0x95, 0xB7, 0xBF, 0x25
-_MUL, _SHIFT, _ADD, _ATOMIC_ADD = 0x27, 0x67, 0x0F, 0xDB
+_MUL, _SHIFT, _SHIFT_DOWN, _ADD, _ATOMIC_ADD, _IF_EQUAL = 0x27, 0x67, 0x77, 0x0F, 0xDB, 0x15
 _LOAD_ADDRESS, _MAP_VALUE = 0x18, 2
 GO_ON: Final = 1
 """A program's result where other users of a tracepoint are to see the hit too."""
@@ -27,11 +28,14 @@ def _instruction(code: int, target: int = 0, source: int = 0, jump: int = 0, num
 
 
 class Counters:
-    """A number of counters, all zero at first, until they are closed; a program keeps them as long as it lives."""
+    """A number of counters, all zero at first, until they are closed; a program keeps them as long as it lives.
 
-    def __init__(self, count: int) -> None:
+    With ``pids`` programs end at once in all other processes.
+    """
+
+    def __init__(self, count: int, pids: Sequence[int] = ()) -> None:
         """Make them, room for one at least."""
-        self.count = max(count, 1)
+        self.count, self.pids = max(count, 1), tuple(pids)
         self._rows = bpf.possible_processors()
         self._row_bytes = -(-self.count * _WORD // _LINE) * _LINE
         self._descriptor = bpf.create_array(self._rows * self._row_bytes)
@@ -52,15 +56,27 @@ class Counters:
         """Return a program that counts in one counter."""
         return self._program(b"", self._row(slot), result)
 
-    def before(self, slot: int) -> bytes:
+    def before(self, slot: int, *, result: int = 0) -> bytes:
         """Return instructions that count, before a program that is passed its context in the same register."""
-        return _instruction(_COPY, 6, 1) + self._counting(self._row(slot)) + _instruction(_COPY, 1, 6)
+        counting = self._wanted(result) + self._counting(self._row(slot))
+        return _instruction(_COPY, 6, 1) + counting + _instruction(_COPY, 1, 6)
 
     def program_for_many(self) -> bytes:
         """Return a program that counts in the counter of which the probe's cookie has the number."""
         head = _instruction(_CALL, number=_COOKIE) + _instruction(_COPY, 6, 0)
         adding = _instruction(_SHIFT, 6, number=3) + _instruction(_ADD, 1, 6)
         return self._program(head, self._row(0) + adding, 0, limit=self.count - 1)
+
+    def _wanted(self, result: int) -> bytes:
+        """Return instructions that end the program in a process that is not one of those to be counted."""
+        if not self.pids:
+            return b""
+        end = _instruction(_MOV, 0, number=result) + _instruction(_EXIT)
+        left = range(len(self.pids) - 1, -1, -1)
+        tests = (
+            _instruction(_IF_EQUAL, 0, jump=more + 2, number=pid) for more, pid in zip(left, self.pids, strict=True)
+        )
+        return _instruction(_CALL, number=_PROCESS) + _instruction(_SHIFT_DOWN, 0, number=32) + b"".join(tests) + end
 
     def _row(self, slot: int) -> bytes:
         """Return instructions that make the address of a counter in r1 of the processor's number in r0."""
@@ -76,6 +92,7 @@ class Counters:
         return _instruction(_CALL, number=_PROCESSOR) + above + body
 
     def _program(self, head: bytes, address: bytes, result: int, limit: int | None = None) -> bytes:
+        head += self._wanted(result)
         counting = self._counting(address)
         if limit is not None:  # no probe has another cookie, which the verifier does not know either
             head += _instruction(_IF_ABOVE, 6, jump=len(counting) // 8, number=limit)

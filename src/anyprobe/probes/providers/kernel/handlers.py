@@ -122,15 +122,21 @@ class KernelHandler:
         except HandlerError:
             if site.raw is None:
                 raise
-            try:
-                self._intermediate(site, partial(self._collection.events.of_raw, site))
-            except HandlerError:
-                pass
-            else:
+            if self._takes_what_is_passed(site):
                 return False
             raise
         parameters = [each for each in handler.inputs if each.kind is InputKind.PARAMETER]
-        return bool(parameters) and all(RecordPlace.of(each.place) is not None for each in parameters)
+        if not parameters:  # declared ones may be of no use, and have names nevertheless
+            return site.raw is not None and not self._takes_what_is_passed(site)
+        return all(RecordPlace.of(each.place) is not None for each in parameters)
+
+    def _takes_what_is_passed(self, site: KernelSite) -> bool:
+        """Return whether it can be compiled for what the tracepoint itself passes."""
+        try:
+            self._intermediate(site, partial(self._collection.events.of_raw, site))
+        except HandlerError:
+            return False
+        return True
 
     def rejected(self, refusal: VerifierRefusal, before: int) -> HandlerError:
         """Return the error for what the kernel's verifier says of the last program, which has code before it."""

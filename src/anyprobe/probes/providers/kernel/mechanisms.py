@@ -63,6 +63,8 @@ CHEAPEST = (FENTRY, MULTI, KPROBE, RAW, TYPED, TRACEPOINT, EVENT, UPROBE)
 FOR_MANY = (MULTI, FENTRY, KPROBE, RAW, TYPED, TRACEPOINT, EVENT, UPROBE)
 AT_FUNCTIONS = frozenset({FENTRY.name, MULTI.name, KPROBE.name})
 """Those for functions of the kernel."""
+WITHOUT_A_RECORD = frozenset({RAW.name, TYPED.name})
+"""Those at tracepoints that see what the tracepoint passes, not the fields of its record."""
 NAMES = tuple(name for each in CHEAPEST for name in (each.name, each.at_return) if name)
 
 

@@ -50,10 +50,15 @@ class KernelProbe:
 
     @classmethod
     def of(
-        cls, spec: str, sites: Sequence[KernelSite], mechanism: str | None, handler: "KernelHandler | None"
+        cls,
+        spec: str,
+        sites: Sequence[KernelSite],
+        mechanism: str | None,
+        handler: "KernelHandler | None",
+        pids: Sequence[int] = (),
     ) -> "KernelProbe":
-        """Return a probe with counters for some sites, not attached yet."""
-        return KernelProbe(spec, sites, Counters(len(sites)), mechanism, handler)
+        """Return a probe with counters for some sites, not attached yet; ``pids``: of no other processes."""
+        return KernelProbe(spec, sites, Counters(len(sites), pids), mechanism, handler)
 
     def attach(self, names: KernelNames, check: Callable[[], None] = go_on) -> None:
         """Attach to all sites, as far as the kernel permits it; ``check`` may raise an error between two of them."""

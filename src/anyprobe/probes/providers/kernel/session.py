@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from anyprobe.core.errors import KernelRefused, PermissionDenied, TargetError, UsageError
+from anyprobe.core.errors import KernelRefused, PermissionDenied, TargetError, UnsupportedTarget, UsageError
 from anyprobe.core.refusal import Refusal
 from anyprobe.data.snapshot import RefusedSite, Snapshot, TargetInfo
 from anyprobe.probes.duties import locked
@@ -22,6 +22,7 @@ from anyprobe.probes.providers.kernel.sites import FunctionType, KernelNames, Ke
 from anyprobe.probes.providers.kernel.specs import KernelSpec, parse
 from anyprobe.probes.scripts import current
 from anyprobe.target.kernel import programs
+from anyprobe.target.process.process import check_exists
 
 if TYPE_CHECKING:
     from anyprobe.data.explanation import Explanation, ListedSite
@@ -35,18 +36,22 @@ class KernelSession(FollowingModules, Handled):
     """Probes in the running kernel. A context manager: leaving it removes everything.
 
     ``count`` attaches probes; ``snapshot`` reads what they counted, also after ``detach``. All processes are seen,
-    this one too.
+    this one too, or those that were named.
     """
 
     pid = 0
     """As processes have one; the kernel's own threads are of this one."""
 
-    def __init__(self, mechanism: str | None = None, *, strict: bool = False) -> None:
+    def __init__(self, mechanism: str | None = None, *, strict: bool = False, pids: Sequence[int] = ()) -> None:
         """Use ``kernel``."""
         _see_name(mechanism)
+        for each in pids:
+            check_exists(each)
         _see_permission()
         super().__init__()
         self._mechanism = mechanism
+        self.pids = tuple(dict.fromkeys(pids))
+        """The only processes whose hits count; all if there are none."""
         self._names = KernelNames()
         self.lock = threading.RLock()
         self.probes: list[KernelProbe] = []
@@ -54,6 +59,8 @@ class KernelSession(FollowingModules, Handled):
         self._check: Callable[[], None] = go_on
         self._setup = {"resolve": 0.0, "arm": 0.0}
         self._began: float | None = None
+        self._taken: set[tuple[object, ...]] | None = None
+        self._by_spec = False
         self._last: Snapshot | None = None
         self.strict = strict
         self.endings: list[Callable[[], None]] = []
@@ -107,6 +114,16 @@ class KernelSession(FollowingModules, Handled):
         """Return how many parameters a tracepoint passes, None where the kernel does not tell."""
         return None if site.raw is None else self._names.types.kernel.passed_by_tracepoint(site.raw)
 
+    def recorded(self, site: KernelSite) -> "Prototype":
+        """Return the fields of a tracepoint's record; raise ``UnsupportedTarget`` where there is none."""
+        if self._mechanism in mechanisms.WITHOUT_A_RECORD:
+            raise UnsupportedTarget(f"{self._mechanism} has no record")
+        return self.collection.events.of_record(site)
+
+    def passed(self, site: KernelSite) -> "Prototype":
+        """Return what a tracepoint passes, by the kernel's types; raise ``UnsupportedTarget`` where that is unknown."""
+        return self.collection.events.of_raw(site)
+
     def check_handler(self, spec: KernelSpec, handler: "KernelHandler") -> None:
         """Raise ``HandlerError`` if a handler cannot be compiled for a spec."""
         site = self.resolve(spec)[0]
@@ -121,7 +138,7 @@ class KernelSession(FollowingModules, Handled):
         self, text: str, sites: Sequence[KernelSite], mechanism: str | None, handler: "KernelHandler | None"
     ) -> KernelProbe:
         """Attach a handler to some sites."""
-        made = KernelProbe.of(text, sites, mechanism, handler)
+        made = KernelProbe.of(text, sites, mechanism, handler, self.pids)
         try:
             made.attach(self._names, self._check)
         except BaseException:
@@ -146,10 +163,11 @@ class KernelSession(FollowingModules, Handled):
         mechanism = mechanism or self._mechanism
         started = time.monotonic()
         resolve = partial(present, self._names) if follow else self._names.resolve
-        resolved = [(spec, resolve(spec), mechanism or spec.mechanism) for spec in specs]
+        resolved = [(spec, self._free(resolve(spec)), mechanism or spec.mechanism) for spec in specs]
         for spec, sites, demanded in resolved:
-            if sites:
-                mechanisms.see_demanded(spec, sites, demanded)
+            if not sites:
+                continue
+            mechanisms.see_demanded(spec, sites, demanded)
             if handler is not None:
                 handler.check(sites[0], self._names.type_of(sites[0]))
         self._check()
@@ -157,7 +175,7 @@ class KernelSession(FollowingModules, Handled):
         made: list[KernelProbe] = []
         try:
             for spec, sites, demanded in resolved:
-                probe = KernelProbe.of(spec.text.strip(), sites, demanded, handler)
+                probe = KernelProbe.of(spec.text.strip(), sites, demanded, handler, self.pids)
                 made.append(FollowedProbe.instead(probe, spec, self._names) if follow else probe)
                 made[-1].attach(self._names, self._check)
         except BaseException:
@@ -171,6 +189,27 @@ class KernelSession(FollowingModules, Handled):
         self._setup["arm"] += armed - known
         self._began = self._began or armed
         return made
+
+    @contextmanager
+    def placing_once(self, *, each_mechanism: bool = False) -> Iterator[None]:
+        """Place a site that several specs mean, within a ``with`` block, for the first of them only.
+
+        ``each_mechanism``: specs that demand a mechanism (``kprobe:``, ``fentry:``) mean sites of their own.
+        """
+        self._taken, self._by_spec = set(), each_mechanism
+        try:
+            yield
+        finally:
+            self._taken = None
+
+    def _free(self, sites: "Sequence[KernelSite]") -> "Sequence[KernelSite]":
+        """Return those of some sites that are placed now."""
+        if self._taken is None:
+            return sites
+        named = {site: (site.spec, site.address) if self._by_spec else site.place for site in sites}
+        free = [site for site, name in named.items() if name not in self._taken]
+        self._taken.update(named.values())
+        return free
 
     def list(self, *specs: str) -> "Sequence[ListedSite]":
         """Return what could be probed, with the mechanisms for it and the types of parameters; places nothing.
@@ -239,7 +278,7 @@ class KernelSession(FollowingModules, Handled):
         sites = tuple(result for probe in self.probes if probe not in timed for result in probe.results())
         duration = 0.0 if self._began is None else time.monotonic() - self._began
         return Snapshot(
-            target=TargetInfo(self.pid, "", kernel=os.uname().release),
+            target=TargetInfo(self.pid, "", kernel=os.uname().release, pids=self.pids),
             duration_s=duration,
             setup_s=dict(self._setup),
             sites=sites,
@@ -297,15 +336,17 @@ class KernelSession(FollowingModules, Handled):
             raise UsageError("the session on the kernel is over")
 
 
-def kernel(mechanism: str | None = None, *, strict: bool = False) -> KernelSession:
+def kernel(mechanism: str | None = None, *, strict: bool = False, pids: Sequence[int] = ()) -> KernelSession:
     """Open a session on the running kernel. Nothing is changed until a probe is attached.
 
     ``mechanism`` is the only one to use, see ``KernelSession.count``. ``strict``: ``anyprobe.kprobes`` raises
-    ``KprobeError`` in place of returning error numbers.
+    ``KprobeError`` in place of returning error numbers. ``pids``: processes; then only hits in these are counted and
+    have handlers run. A hit is in the process that the processor was running, also one of an interrupt meanwhile.
 
-    Raises ``PermissionDenied`` where this user may not load programs into the kernel.
+    Raises ``PermissionDenied`` where this user may not load programs into the kernel, ``NoSuchProcess`` where a process
+    is gone.
     """
-    return KernelSession(mechanism, strict=strict)
+    return KernelSession(mechanism, strict=strict, pids=pids)
 
 
 def _see_name(mechanism: str | None) -> None:

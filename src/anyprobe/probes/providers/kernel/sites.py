@@ -50,6 +50,18 @@ class KernelSite:
     file: InFile | None = None
 
     @property
+    def place(self) -> tuple[object, ...]:
+        """What it has in common with all sites that have the same hits, by whichever mechanism these are seen."""
+        if self.function is not None:
+            return (self.address, self.kind)
+        return (self.address, self.kind, self.raw or self.tracepoint, self.event, self.file and self.file.path)
+
+    @property
+    def has_tracepoint(self) -> bool:
+        """Whether it is at a tracepoint, of which the kernel tells what is passed."""
+        return self.raw is not None or self.tracepoint is not None
+
+    @property
     def is_call(self) -> bool:
         """Whether it is a system call's."""
         return self.function is not None and self.tracepoint is not None

@@ -1,0 +1,127 @@
+"""Hits in some processes alone: exact counts of theirs, nothing of others that do the same at the same time."""
+
+import json
+import os
+import subprocess
+from contextlib import ExitStack, contextmanager
+
+import pytest
+
+import anyprobe
+from anyprobe import Count, NoSuchProcess
+from anyprobe.cli import main
+
+GETPPID, COUNT = 110, 3_000
+FUNCTION = "__x64_sys_getppid"
+MANY = "kernel::__x64_sys_get*"
+
+
+@contextmanager
+def waiting(system_calls, threads=2):
+    """Yield a process that makes system calls when its standard input is closed."""
+    command = f"echo ready; read line; exec {system_calls} {GETPPID} {COUNT} {threads}"
+    with subprocess.Popen(["sh", "-c", command], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        process.stdout.readline()  # the shell has asked for its parent already
+        yield process
+
+
+@pytest.fixture
+def both(system_calls):
+    """Return two processes; ``run`` lets both do their system calls."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(waiting(system_calls)) for _ in range(2)]
+
+
+def run(processes):
+    for each in processes:
+        each.stdin.close()
+    for each in processes:
+        assert each.wait(60) == 0
+
+
+@pytest.mark.parametrize(
+    "spec", [f"kprobe:{FUNCTION}", f"kretprobe:{FUNCTION}", f"fentry:{FUNCTION}", f"fexit:{FUNCTION}",
+             "syscall::getppid", "tracepoint:syscalls:sys_enter_getppid"],
+)  # fmt: skip
+def test_counts_are_of_the_processes_alone(both, spec):
+    with anyprobe.kernel(pids=[both[0].pid]) as session:
+        session.count(spec)
+        run(both)
+        snapshot = session.snapshot()
+    (site,) = snapshot.sites
+    assert site.hits + site.nmissed == 2 * COUNT
+    assert snapshot.target.pids == (both[0].pid,)
+
+
+def test_several_processes_and_many_functions(both, system_calls):
+    with waiting(system_calls) as other, anyprobe.kernel(pids=[each.pid for each in both]) as session:
+        (probe,) = session.count(MANY)
+        assert len(probe.sites) >= 8  # enough for one program for all of them, where the kernel has that
+        run([*both, other])
+        (counted,) = [each for each in session.snapshot().sites if each.function == FUNCTION]
+    assert counted.hits + counted.nmissed == 4 * COUNT
+
+
+def test_handlers_run_in_the_processes_alone(both):
+    calls, switches = Count("calls", by=("pid",)), Count("switches", by=("pid",))
+    with anyprobe.kernel(pids=[both[1].pid]) as session:
+
+        @session.entry(f"kernel::{FUNCTION}")
+        def called(ctx):
+            calls.add(key=(ctx.pid,))
+
+        @session.entry("tracepoint:sched:sched_switch")
+        def switched(ctx, next_pid):
+            switches.add(key=(ctx.pid,))
+
+        run(both)
+        found = session.snapshot()
+    assert found.aggregation("calls").entries[both[1].pid,].count == 2 * COUNT
+    assert set(found.aggregation("switches").entries) == {(both[1].pid,)}
+
+
+def test_a_process_that_there_is_not():
+    with pytest.raises(NoSuchProcess, match="there is no process 4194303"):
+        anyprobe.kernel(pids=[4194303])
+
+
+@pytest.fixture
+def busy():
+    """Yield two processes that go on making the system call."""
+    code = "import os\nwhile True: os.getppid()"
+    with ExitStack() as stack:
+        made = [stack.enter_context(subprocess.Popen(["/usr/bin/python3", "-S", "-c", code])) for _ in range(2)]
+        yield made
+        for each in made:
+            each.kill()
+
+
+def test_commands_are_about_the_processes_of_the_command_line(busy, tmp_path, capsys):
+    pid = busy[0].pid
+    target = ["-p", str(pid), "--for", "100", "--json"]
+    assert main(["trace", "syscall::getppid", "-c", "20", *target]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [each["pid"] for each in lines] == [pid] * 20
+    target[3] = "0.5"
+    assert main(["hist", "syscall::getppid", "--as", "count", "--by", "pid", *target]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["target"] == {"kernel": os.uname().release, "pids": [pid]}
+    assert [each["key"] for each in document["aggregations"]["hits"]] == [[pid]]
+    file = tmp_path / "script.py"
+    file.write_text("""
+from anyprobe import Count, session
+
+calls = Count("calls", by=("pid",))
+
+
+@session.entry("syscall::getppid")
+def called(ctx):
+    calls.add(key=(ctx.pid,))
+""")
+    assert main(["script", str(file), "--kernel", *target]) == 0
+    assert [each["key"] for each in json.loads(capsys.readouterr().out)["aggregations"]["calls"]] == [[pid]]
+
+
+def test_the_table_says_whose_hits_were_counted(busy, capsys):
+    assert main(["count", "kernel::vfs_read", "-p", str(busy[0].pid), "--for", "0"]) == 0
+    assert capsys.readouterr().out.startswith(f"Linux {os.uname().release} in pid {busy[0].pid}: ")
