@@ -213,9 +213,16 @@ def test_system_calls_have_their_parameters_by_name(document, capsys):
     assert (cell["key"], cell["count"]) == ([1], WRITES)
 
 
-def test_fields_of_tracepoints_have_their_names(document, capsys):
+@pytest.fixture
+def quick(tmp_path):
+    """Return a command that runs ``true`` twice and ``false`` once."""
+    script = tmp_path / "quick"
+    script.write_text("/bin/true\n/bin/false\n/bin/true\n:\n")
+    return ["--", "sh", str(script)]
+
+
+def test_fields_of_tracepoints_have_their_names(document, capsys, quick):
     point = "tracepoint:sched:sched_process_exit"
-    quick = ["--", "sh", "-c", "/bin/true; /bin/true; /bin/false"]
     found = document("hist", point, "--as", "count", "--by", "comm", "--when", "pid>0", *quick)
     cells = {each["key"][0]: each["count"] for each in found["aggregations"]["hits"]}
     assert (cells["true"], cells["false"]) == (2, 1)  # comm and pid are fields of the record
@@ -232,14 +239,14 @@ def test_fields_of_tracepoints_have_their_names(document, capsys):
     assert "false" in line
 
 
-def test_what_several_specs_mean_is_looked_at_once(document, capsys):
+def test_what_several_specs_mean_is_looked_at_once(document, capsys, quick):
     specs = ["kernel::vfs_write", "kernel::vfs_writ*", "fentry:vfs_write", "kprobe:vfs_write"]
-    (cell,) = document("hist", *specs, "--of", "count", "--when", f"count=={SIZE}", *WRITER)["aggregations"]["count"]
+    cell = document("hist", *specs, "--of", "count", "--when", f"count=={SIZE}", *WRITER)["aggregations"]["count"]
     assert (cell["count"], cell["sum"]) == (WRITES, SIZE * WRITES)
-    (cell,) = document("hist", *specs, "--of", "retval", "--when", f"count=={SIZE}", *WRITER)["aggregations"]["retval"]
+    cell = document("hist", *specs, "--of", "retval", "--when", f"count=={SIZE}", *WRITER)["aggregations"]["retval"]
     assert (cell["count"], cell["sum"]) == (WRITES, SIZE * WRITES)
     switch = ["tracepoint:sched:sched_process_ex[ei]*", "rawtracepoint:sched_process_exit"]
-    found = document("hist", *switch, "--as", "count", "--by", "ctx.comm", "--", "sh", "-c", "/bin/true; /bin/true")
+    found = document("hist", *switch, "--as", "count", "--by", "ctx.comm", *quick)
     assert {each["key"][0]: each["count"] for each in found["aggregations"]["hits"]}["true"] == 4
     assert main(["trace", *specs[:3], "--when", f"count == {SIZE}", "--quiet", *WRITER]) == 0
     assert sum("vfs_write" in line for line in capsys.readouterr().err.splitlines()) == WRITES

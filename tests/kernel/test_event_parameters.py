@@ -77,6 +77,29 @@ def test_fields_of_a_tracepoint_and_what_it_passes(session):
     assert snapshot.aggregation("others").entries[comm, mine].count >= TIMES
 
 
+def test_what_a_tracepoint_passes_by_its_type(session):
+    """Its pointers are known to the verifier, which permits less with them."""
+    exits, codes = Count("exits", by=("comm", "pid")), Count("codes", by=("code",))
+
+    @session.entry("tracepoint:sched:sched_process_exit", mechanism="tp_btf")
+    def exited(ctx, p):
+        exits.add(key=(p.comm, p.pid))
+
+    @session.entry("rawtracepoint:sched_process_exit", when=lambda ctx, p: p.tgid == ctx.pid, mechanism="tp_btf")
+    def ended(ctx, p):
+        if p.group_leader.pid == p.pid:
+            codes.add(key=(p.exit_code,))
+
+    assert [site.strategy for site in session.snapshot().sites] == ["tp_btf", "tp_btf"]
+    children = [subprocess.Popen(["/bin/sh", "-c", "exit 7"]) for _ in range(3)]
+    for each in children:
+        each.wait()
+    snapshot = session.snapshot()
+    assert {("sh", each.pid) for each in children} <= set(snapshot.aggregation("exits").entries)
+    assert snapshot.aggregation("codes").entries[7 << 8,].count == 3
+    assert not snapshot.missing
+
+
 def test_texts_of_a_record_whose_place_it_says(session):
     started = Count("started", by=("file",))
 

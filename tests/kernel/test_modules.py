@@ -7,6 +7,7 @@ import threading
 import pytest
 
 import anyprobe
+from anyprobe import Count, Sum
 
 MODULE, CONTROL, GET_FREE = "loop", "/dev/loop-control", 0x4C82
 
@@ -82,6 +83,35 @@ def test_functions_of_the_kernel_and_of_a_module_in_the_background(module, sessi
     module.use(3)
     site = by_name(probe)["loop_control_ioctl"]
     assert (site.hits, site.armed) == (6, True)
+
+
+def test_handlers_run_in_a_module_that_is_loaded_later(module, session):
+    commands, results, numbers = Count("commands", by=("command",)), Sum("results"), Count("numbers")
+
+    @session.entry(f"kernel:{MODULE}:loop_control_ioctl", follow=True)
+    def entered(ctx, cmd):
+        commands.add(key=(cmd,))
+
+    @session.ret(f"kernel:{MODULE}:loop_control_ioctl", follow=True)
+    def left(ctx):
+        results.add(1)
+
+    @session.entry(f"kernel:{MODULE}:loop_control_ioctl", follow=True)
+    def mistaken(ctx, no_such_parameter):
+        numbers.add()
+
+    for times in (3, 4):
+        module.load()
+        session.reconcile()
+        module.use(times)
+        module.unload()
+        session.reconcile()
+    found = session.snapshot()
+    assert {key: cell.count for key, cell in found.aggregation("commands").entries.items()} == {(GET_FREE,): 7}
+    assert found.aggregation("results").entries[()].count == 7
+    ((spec, why),) = session.refused
+    assert spec == f"kernel:{MODULE}:loop_control_ioctl:entry"
+    assert "has no parameter no_such_parameter" in why.detail
 
 
 def test_without_follow_a_module_that_is_not_loaded_is_an_error(module, session):

@@ -1,6 +1,7 @@
 """Uprobes in all processes: functions and markers of programs that nobody traces."""
 
 import errno
+import json
 import os
 import shutil
 import subprocess
@@ -9,7 +10,8 @@ import tempfile
 import pytest
 
 import anyprobe
-from anyprobe import Hist
+from anyprobe import Count, Hist, Sum
+from anyprobe.cli import main
 
 COUNT = 2000
 
@@ -106,6 +108,43 @@ def test_handler_with_parameters_by_position(session, program):
     seen, returned = (snapshot.aggregation(name).entries[()] for name in ("numbers", "results"))
     assert (seen.count, seen.sum) == (COUNT, sum(range(COUNT)))
     assert (returned.count, returned.sum) == (COUNT, total)
+
+
+def test_arguments_of_a_marker(session, program):
+    numbers, squares, others = Sum("numbers"), Sum("squares"), Count("others", by=("constant", "more"))
+
+    @session.entry(f"usdt:{program}:everywhere:told")
+    def passed(ctx, arg0, arg1, arg2, arg3):
+        numbers.add(arg0)
+        squares.add(arg1)
+        others.add(key=(arg2, arg3 > COUNT))
+
+    assert not session.refused
+    run(program)
+    snapshot = session.snapshot()
+    (site,) = snapshot.sites
+    found = {name: snapshot.aggregation(name).entries for name in ("numbers", "squares", "others")}
+    assert site.hits == COUNT
+    assert found["numbers"][()].sum == -sum(range(COUNT))
+    assert found["squares"][()].sum == sum(each * each for each in range(COUNT))
+    assert {key: cell.count for key, cell in found["others"].items()} == {(-5, 0): COUNT}
+    assert not snapshot.missing
+    with pytest.raises(anyprobe.HandlerError, match="another one in each process"):
+
+        @session.entry(f"usdt:{program}:everywhere:told")
+        def addressed(ctx, arg4):
+            pass
+
+
+def test_arguments_of_a_marker_on_the_command_line(program, capsys):
+    with subprocess.Popen(["sh", "-c", f"while :; do {program} 3; done"], stdout=subprocess.DEVNULL) as process:
+        status = main(["trace", f"usdt:{program}:everywhere:told", "-c", "6", "--json", "--for", "100"])
+        process.kill()
+    assert status == 0
+    given = [json.loads(line)["args"] for line in capsys.readouterr().out.splitlines()]
+    assert len(given) == 6
+    assert all(each.keys() == {"arg0", "arg1", "arg2", "arg3"} for each in given)
+    assert {(each["arg0"], each["arg1"], each["arg2"]) for each in given} == {(0, 0, -5), (-1, 1, -5), (-2, 4, -5)}
 
 
 def test_library_by_name(session):

@@ -119,6 +119,8 @@ def _known_in_kernel(session: "KernelSession", text: str, expressions: Sequence[
     sites = session.resolve(spec)
     if spec.is_event:
         return Knowledge(None, "timers and events pass nothing", most=0)
+    if spec.provider is Provider.USDT:
+        return Knowledge(session.marked(sites))
     if not spec.has_return:
         return _known_of_tracepoints(session, spec, sites, expressions)
     if len({site.address for site in sites}) > FUNCTIONS_LIMIT:

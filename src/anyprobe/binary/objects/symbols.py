@@ -1,7 +1,7 @@
 """Symbol tables: ``.symtab``, the dynamic one (found without sections too), and their version names."""
 
 import struct
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -14,7 +14,7 @@ from anyprobe.core.arrays import among
 from anyprobe.core.errors import UnsupportedTarget
 from anyprobe.core.memory import MemoryFault
 
-STT_NOTYPE, STT_FUNC, STT_GNU_IFUNC = 0, 2, 10
+STT_NOTYPE, STT_FUNC, STT_TLS, STT_GNU_IFUNC = 0, 2, 6, 10
 STB_LOCAL, STB_GLOBAL = 0, 1
 SHN_UNDEF, SHN_ABS = 0, 0xFFF1
 
@@ -223,3 +223,21 @@ def _needed_versions(elf: ElfFile, strings: bytes) -> dict[int, str]:
             break
         address += following
     return names
+
+
+def address_of(name: str, tables: Sequence[SymbolTable], where: str) -> int:
+    """Return the link-time address of the only thing in an object's tables that has a name; ``where``: the object's."""
+    found: set[int] = set()
+    for table in tables:
+        symbols = table.symbols
+        named = among(symbols["name"], np.array(table.offsets_of(name), symbols["name"].dtype))
+        defined = (symbols["shndx"] != SHN_UNDEF) & (symbols["shndx"] != SHN_ABS)
+        for value, info in symbols[named & defined][["value", "info"]].tolist():
+            if info & 15 == STT_TLS:
+                raise UnsupportedTarget(f"{name} is another one in each thread")
+            found.add(int(value))
+    if not found:
+        raise UnsupportedTarget(f"{where} has no symbol {name}, or has lost it")
+    if len(found) > 1:
+        raise UnsupportedTarget(f"{len(found)} things in {where} are named {name}")
+    return found.pop()

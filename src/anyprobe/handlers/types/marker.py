@@ -1,9 +1,11 @@
 """What handlers at one place of a USDT marker know: its arguments, where they are, and their types."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from anyprobe.binary.objects.marker_arguments import MarkerArgument
 from anyprobe.handlers.types.annotations import FloatType, IntegerType, Type, f64, i64, ptr, u64
+from anyprobe.handlers.types.calling_convention import Prototype
 
 _WHOLE_SIZES = (1, 2, 4, 8)
 
@@ -31,6 +33,18 @@ def type_of(argument: MarkerArgument) -> Type | None:
         return FloatType(8 * argument.size)
     size = next(each for each in _WHOLE_SIZES if each >= min(argument.size, 8))
     return IntegerType(8 * size, argument.signed)
+
+
+def prototype_of(places: Sequence[MarkerAt]) -> Prototype:
+    """Return the arguments that markers have at all of some places, named ``arg0`` and so on."""
+    columns = zip(*(each.kinds for each in places), strict=False)  # as many as the place with the fewest has
+    parameters = tuple(
+        (f"arg{index}", kind)
+        for index, column in enumerate(columns)
+        if None not in column and (kind := common_type(set(column))) is not None
+    )
+    names = {each.name for each in places}
+    return Prototype(names.pop() if len(names) == 1 else "the marker", parameters, None, is_marker=True)
 
 
 def common_type(kinds: "set[Type | None]") -> Type | None:

@@ -90,13 +90,12 @@ class Attacher:
     def typed_tracepoint(self, made: Attachment) -> None:
         """Attach to a tracepoint by its type (``tp_btf``)."""
         (site,), (slot,) = made.sites, made.slots
-        if self.handler is not None:
-            raise Unable("handlers at raw tracepoints are the same by raw_tp")
         found = self.names.tracepoint_type(site)
         if found is None:
             self.names.see_types()
             raise Unable("BTF has no type of it")
-        self._typed(made, self.counters.program(slot), programs.TRACED, *found)
+        code = self._code(slot, lambda handler: handler.for_typed_tracepoint(site))
+        self._typed(made, code, programs.TRACED, *found)
 
     def _typed(self, made: Attachment, code: bytes, attached: int, types: Btf, number: int) -> None:
         """Attach a program to what has a type."""

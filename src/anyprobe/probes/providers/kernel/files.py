@@ -4,8 +4,10 @@ import fnmatch
 import glob
 import os
 import shutil
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import UnsupportedTarget
@@ -15,6 +17,9 @@ from anyprobe.probes.specs.nearest import nearest_names
 
 if TYPE_CHECKING:
     from anyprobe.binary.images.image import Image
+    from anyprobe.binary.objects.marker_arguments import MarkerArgument
+    from anyprobe.binary.objects.markers import Marker
+    from anyprobe.handlers.types.marker import MarkerAt
 
 _LIBRARIES = ("/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib64", "/usr/lib64", "/usr/lib", "/lib")
 
@@ -32,6 +37,8 @@ class InFile:
     """As the file's own tables have it."""
     semaphore: int = 0
     """Where in the file the number is that says how many listen to a marker, 0 where there is none."""
+    marker: "MarkerAt | None" = None
+    """Of a marker: its arguments there."""
 
 
 def places(spec: KernelSpec) -> list[InFile]:
@@ -110,7 +117,41 @@ def _markers(spec: KernelSpec, image: "Image") -> list[InFile]:
     return [
         InFile(
             image.path, f"{each.provider}:{each.name}", offset_of(each.location), each.location,
-            offset_of(each.semaphore) if each.semaphore else 0,
+            offset_of(each.semaphore) if each.semaphore else 0, at,
         )
-        for each in found
+        for each, at in zip(found, _known(found, image), strict=True)
     ]  # fmt: skip
+
+
+def _known(found: "list[Marker]", image: "Image") -> "Iterator[MarkerAt]":
+    """Yield what handlers know at each place of a marker: arguments of types that hold their values at all places."""
+    from anyprobe.handlers.types.marker import MarkerAt, common_type, type_of
+
+    located = [[_located(argument, each, image) for argument in each.arguments] for each in found]
+    columns = zip_longest(*(map(type_of, arguments) for arguments in located))
+    kinds = [common_type(set(column)) for column in columns]
+    for each, arguments in zip(found, located, strict=True):
+        here = (kind if known.operand is not None else None for known, kind in zip(arguments, kinds, strict=False))
+        yield MarkerAt(f"{each.provider}:{each.name}", tuple(arguments), tuple(here))
+
+
+def _located(argument: "MarkerArgument", marker: "Marker", image: "Image") -> "MarkerArgument":
+    """Return an argument as it can be found in any process: what is in the file by its distance from the marker."""
+    from anyprobe.binary.objects.marker_arguments import Constant, InMemory, InRegister
+    from anyprobe.binary.objects.symbols import address_of
+
+    operand = argument.operand
+    if isinstance(operand, InRegister) and operand.is_vector:
+        return replace(argument, operand=None, problem="programs in the kernel do not see vector registers")
+    if not isinstance(operand, Constant | InMemory) or not operand.symbol:
+        return argument
+    try:
+        distance = address_of(operand.symbol, image.symbol_tables, image.path) - marker.location
+    except UnsupportedTarget as error:
+        return replace(argument, operand=None, problem=str(error))
+    if isinstance(operand, Constant):
+        return replace(argument, operand=None, problem="the address is another one in each process")
+    if operand.base not in {"", "rip"}:
+        return replace(argument, operand=None, problem="the place is another one in each process")
+    moved = replace(operand, base="rip", displacement=operand.displacement + distance, symbol="")
+    return replace(argument, operand=moved)

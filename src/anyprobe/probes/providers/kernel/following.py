@@ -7,7 +7,8 @@ from functools import cached_property
 from itertools import chain, groupby
 from typing import TYPE_CHECKING
 
-from anyprobe.core.errors import SpecError
+from anyprobe.core.errors import HandlerError, SpecError
+from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.probes.duties import PROGRAM_LOOKS, Duties, Tended, locked
 from anyprobe.probes.providers.kernel.probe import KernelProbe, go_on
 from anyprobe.probes.providers.kernel.sites import KernelNames, KernelSite
@@ -99,7 +100,10 @@ class FollowedProbe(KernelProbe):
             way = self.mechanism or (_LEAVING if sites[0].function is not None else None)
             part = self.in_modules[module] = KernelProbe.of(self.spec, sites, way, self.handler, self.counters.pids)
         part.sites = sites
-        part.attach(names)
+        try:
+            part.attach(names)
+        except HandlerError as error:  # nobody waits for it here
+            part.refused = [(each.spec, Refusal(Reason.KERNEL_REFUSES, each.address, str(error))) for each in sites]
         known = {spec for spec, _ in self.refused}
         self.refused += [each for each in part.refused if each[0] not in known]
 

@@ -23,6 +23,7 @@ from anyprobe.probes.providers.kernel.passing import (
     BY_TRACEPOINT,
     attributes,
     by_registers,
+    by_tracepoint_type,
     by_type,
     prototype,
 )
@@ -77,7 +78,8 @@ class KernelHandler:
 
     def for_registers(self, site: KernelSite, found: FunctionType | None) -> bytes:
         """Return the program for a kprobe or kretprobe."""
-        key = ("registers", site.kind, site.name if found is None else (site.module, found.types.name, found.number))
+        known = (site.name, site.marker) if found is None else (site.module, found.types.name, found.number)
+        key = ("registers", site.kind, known)
         return self._program(key, self._intermediate(site, self._at_function(site, found)), by_registers(site))
 
     def for_tracepoint(self, site: KernelSite) -> bytes:
@@ -87,6 +89,14 @@ class KernelHandler:
             raise Unable("the parameters are fields of the tracepoint's record")
         handler = self._intermediate(site, partial(self._collection.events.of_raw, site))
         return self._program(("raw", site.raw), handler, BY_TRACEPOINT)
+
+    def for_typed_tracepoint(self, site: KernelSite) -> bytes:
+        """Return the program for a tracepoint by its type: its parameters are what the tracepoint passes."""
+        self._see_no_call()
+        if self._takes_record(site):
+            raise Unable("the parameters are fields of the tracepoint's record")
+        known = partial(self._collection.events.of_raw, site)
+        return self._program(("typed", site.raw), self._intermediate(site, known), by_tracepoint_type(known()))
 
     def for_record(self, site: KernelSite) -> bytes:
         """Return the program for a tracepoint's event: its parameters are fields of the record."""
@@ -179,6 +189,7 @@ class KernelHandler:
             entry=not returns,
             prototype=known_prototype,
             kernel=known,
+            marker=site.marker,
             marked=marked,
         )
         handler = intermediate(self._function, setting, self._when)

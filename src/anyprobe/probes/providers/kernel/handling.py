@@ -47,7 +47,12 @@ class Handled(Emitted, Scripted):
 
     @abstractmethod
     def arm(
-        self, specs: Sequence[KernelSpec], mechanism: str | None, handler: "KernelHandler | None" = None
+        self,
+        specs: Sequence[KernelSpec],
+        mechanism: str | None,
+        handler: "KernelHandler | None" = None,
+        *,
+        follow: bool = False,
     ) -> "list[KernelProbe]":
         """Attach to what some specs mean."""
 
@@ -68,7 +73,7 @@ class Handled(Emitted, Scripted):
     # -- handlers
 
     def entry(
-        self, *specs: str, when: Handler | None = None, mechanism: str | None = None
+        self, *specs: str, when: Handler | None = None, mechanism: str | None = None, follow: bool = False
     ) -> Callable[[Handler], Handler]:
         """Place a handler at the entries of functions, or at tracepoints; ``when`` is a condition for it to run.
 
@@ -79,11 +84,13 @@ class Handled(Emitted, Scripted):
             specs: of functions, system calls and tracepoints.
             when: a condition, of parameters that the handler has, too.
             mechanism: the only one to use, see ``count``.
+            follow: whether it also runs in modules that are loaded later, see ``count``. Where it cannot be compiled for
+                what is there, that is in ``refused``.
 
         Returns:
             A decorator that gives the function back.
         """
-        return self._decorator([parse(text) for text in specs], when, None, mechanism)
+        return self._decorator([parse(text) for text in specs], when, None, mechanism, follow=follow)
 
     def ret(
         self,
@@ -91,6 +98,7 @@ class Handled(Emitted, Scripted):
         when: Handler | None = None,
         retval: "AnyType | None" = None,
         mechanism: str | None = None,
+        follow: bool = False,
     ) -> Callable[[Handler], Handler]:
         """Place a handler where functions return; ``retval`` is the result's type if it is not the kernel's.
 
@@ -99,12 +107,13 @@ class Handled(Emitted, Scripted):
             when: a condition.
             retval: the result's type.
             mechanism: the only one to use, see ``count``.
+            follow: whether it also runs in modules that are loaded later, see ``entry``.
 
         Returns:
             A decorator that gives the function back.
         """
         returns = [replace(parse(text), name="return") for text in specs]
-        return self._decorator(returns, when, retval, mechanism)
+        return self._decorator(returns, when, retval, mechanism, follow=follow)
 
     def at(self, *specs: str, when: Handler | None = None) -> Callable[[Handler], Handler]:
         """Place a handler before instructions, as ``kernel::vfs_read+0x1c``; it has ``ctx`` alone.
@@ -189,11 +198,14 @@ class Handled(Emitted, Scripted):
         when: Handler | None,
         retval: "AnyType | None",
         mechanism: str | None,
+        *,
+        follow: bool = False,
     ) -> Callable[[Handler], Handler]:
         def place(function: Handler) -> Handler:
             from anyprobe.probes.providers.kernel.handlers import KernelHandler
 
-            self.arm(specs, mechanism, KernelHandler(self.collection, function, when, retval))
+            handler = KernelHandler(self.collection, function, when, retval)
+            self.arm(specs, mechanism, handler, follow=follow)
             return function
 
         return place

@@ -64,6 +64,16 @@ def by_type(site: KernelSite, found: FunctionType) -> Passed:
     )
 
 
+def by_tracepoint_type(known: Prototype) -> Passed:
+    """Return what a program of a tracepoint by its type is passed, some of it as pointers that the verifier knows."""
+    pointers = frozenset(
+        word
+        for word, (_, kind) in enumerate(known.parameters)
+        if isinstance(kind, PointerType) and isinstance(kind.element, StructType)
+    )
+    return Passed(AT_TRACEPOINT.word, kernel_memory=True, pointers=pointers)
+
+
 def by_registers(site: KernelSite) -> Passed:
     """Return what a program of a kprobe or kretprobe is passed: the registers."""
     if site.kind == "offset" or site.file is not None:  # where the kernel does not tell the address

@@ -4,6 +4,7 @@ import fnmatch
 import os
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import UnsupportedTarget
 from anyprobe.probes.providers.kernel.events import Event, event_of
@@ -14,6 +15,9 @@ from anyprobe.probes.specs.parts import Part
 from anyprobe.target.kernel import btf, symbols, tracefs
 from anyprobe.target.kernel.symbols import KERNEL, KernelFunction, Symbols
 from anyprobe.target.kernel.types import Prototype, Tag
+
+if TYPE_CHECKING:
+    from anyprobe.handlers.types.marker import MarkerAt
 
 _SYSCALL_FUNCTIONS = ("__x64_sys_{}", "__do_sys_{}")
 _RENAMED = {
@@ -55,6 +59,11 @@ class KernelSite:
         if self.function is not None:
             return (self.address, self.kind)
         return (self.address, self.kind, self.raw or self.tracepoint, self.event, self.file and self.file.path)
+
+    @property
+    def marker(self) -> "MarkerAt | None":
+        """What handlers know at a marker, None elsewhere."""
+        return None if self.file is None else self.file.marker
 
     @property
     def has_tracepoint(self) -> bool:

@@ -5,22 +5,18 @@ from dataclasses import replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from anyprobe.binary.objects.marker_arguments import Constant, InMemory, MarkerArgument
 from anyprobe.binary.objects.markers import Marker
-from anyprobe.core.arrays import among
+from anyprobe.binary.objects.symbols import address_of
 from anyprobe.core.errors import UnsupportedTarget
 from anyprobe.data.explanation import ListedArgument, ListedMarker
 from anyprobe.handlers.types.annotations import Type
 from anyprobe.handlers.types.calling_convention import Prototype
-from anyprobe.handlers.types.marker import MarkerAt, common_type, type_of
+from anyprobe.handlers.types.marker import MarkerAt, common_type, prototype_of, type_of
 
 if TYPE_CHECKING:
     from anyprobe.binary.images.modules import LoadedObject
     from anyprobe.probes.providers.function.resolve import ResolvedSite
-
-_UNDEFINED, _ABSOLUTE, _THREAD_LOCAL = 0, 0xFFF1, 6
 
 
 def marker_at(site: "ResolvedSite", kinds: tuple[Type | None, ...]) -> MarkerAt:
@@ -42,15 +38,7 @@ def kinds_at(sites: "Iterable[ResolvedSite]") -> tuple[Type | None, ...]:
 
 def prototype_at(sites: "Sequence[ResolvedSite]") -> Prototype:
     """Return the arguments that markers have at all of some places, named ``arg0`` and so on."""
-    places = [marker_at(site, kinds_at([site])) for site in sites]
-    shared = min((len(each.arguments) for each in places), default=0)
-    parameters = tuple(
-        (f"arg{index}", kind)
-        for index, kind in enumerate(kinds_at(sites)[:shared])
-        if kind is not None and all(each.kinds[index] is not None for each in places)
-    )
-    names = {site.label for site in sites}
-    return Prototype(names.pop() if len(names) == 1 else "the marker", parameters, None, is_marker=True)
+    return prototype_of([marker_at(site, kinds_at([site])) for site in sites])
 
 
 def listed_marker(site: "ResolvedSite", marker: Marker) -> ListedMarker:
@@ -70,27 +58,9 @@ def _located(argument: MarkerArgument, loaded: "LoadedObject") -> MarkerArgument
     if not isinstance(operand, Constant | InMemory) or not operand.symbol:
         return argument
     try:
-        address = loaded.runtime(_address_of(operand.symbol, loaded))
+        address = loaded.runtime(address_of(operand.symbol, loaded.image.symbol_tables, loaded.name))
     except UnsupportedTarget as error:
         return replace(argument, operand=None, problem=str(error))
     if isinstance(operand, Constant):
         return replace(argument, operand=Constant(operand.value + address))
     return replace(argument, operand=replace(operand, displacement=operand.displacement + address, symbol=""))
-
-
-def _address_of(name: str, loaded: "LoadedObject") -> int:
-    """Return the link-time address of the only thing in an object that has a name."""
-    found: set[int] = set()
-    for table in loaded.image.symbol_tables:
-        symbols = table.symbols
-        named = among(symbols["name"], np.array(table.offsets_of(name), symbols["name"].dtype))
-        defined = (symbols["shndx"] != _UNDEFINED) & (symbols["shndx"] != _ABSOLUTE)
-        for value, info in symbols[named & defined][["value", "info"]].tolist():
-            if info & 15 == _THREAD_LOCAL:
-                raise UnsupportedTarget(f"{name} is another one in each thread")
-            found.add(int(value))
-    if not found:
-        raise UnsupportedTarget(f"{loaded.name} has no symbol {name}, or has lost it")
-    if len(found) > 1:
-        raise UnsupportedTarget(f"{len(found)} things in {loaded.name} are named {name}")
-    return found.pop()
