@@ -84,8 +84,8 @@ class Handled(Emitted, Scripted):
             specs: of functions, system calls and tracepoints.
             when: a condition, of parameters that the handler has, too.
             mechanism: the only one to use, see ``count``.
-            follow: whether it also runs in modules that are loaded later, see ``count``. Where it cannot be compiled for
-                what is there, that is in ``refused``.
+            follow: whether it also runs in modules that are loaded later, see ``count``; where it cannot be compiled
+                for what is there, that is in ``refused``.
 
         Returns:
             A decorator that gives the function back.
