@@ -56,6 +56,20 @@ def _newest(kernel: str) -> str | None:
     return None
 
 
+def _depended_on(package: str) -> list[str]:
+    lines = map(str.strip, _apt("apt-cache", "depends", package).stdout.splitlines())
+    return [line.partition(": ")[2] for line in lines if line.startswith("Depends: ")]
+
+
+def download_headers(release: str, into: Path) -> list[Path]:
+    """Download what modules for a kernel are built with; return the files, none where they cannot be had."""
+    package = f"linux-headers-{release}"
+    needed = [name for name in _depended_on(package) if name.startswith(("linux-headers-", "linux-kbuild-"))]
+    if not needed or _apt("apt-get", "download", "-qq", package, *needed, into=into).returncode:
+        return []
+    return sorted(into.glob("linux-*.deb"))
+
+
 def download(kernel: str, into: Path) -> Path:
     """Download the newest kernel of a kind and return the package's file; nothing is installed."""
     if shutil.which("apt-get") is None:

@@ -36,6 +36,8 @@ _SYS_GET_ROBUST_LIST = 274
 _SYS_PERF_EVENT_OPEN = 298
 _SYS_KCMP = 312
 _SYS_BPF = 321
+_SYS_DELETE_MODULE = 176
+_SYS_FINIT_MODULE = 313
 _SYS_PIDFD_SEND_SIGNAL = 424
 _SYS_PIDFD_OPEN = 434
 _PERF_FLAG_FD_CLOEXEC = 8
@@ -108,9 +110,24 @@ def perf_event_open(attribute: int, processor: int) -> int:
     return int(result)
 
 
-def mmap_shared(fd: int, size: int) -> _mmap.mmap:
-    """Map a memfd of the target into the controller, readable and writable."""
-    return _mmap.mmap(fd, size, _mmap.MAP_SHARED, _mmap.PROT_READ | _mmap.PROT_WRITE)
+def finit_module(fd: int) -> None:
+    """Load a module of the kernel from its file."""
+    parameters = ctypes.create_string_buffer(b"")
+    if _blocking(_SYS_FINIT_MODULE, fd, ctypes.addressof(parameters), 0, 0, 0) == -1:
+        raise _failed()
+
+
+def delete_module(name: str) -> None:
+    """Remove a module of the kernel; fail where it is in use."""
+    text = ctypes.create_string_buffer(name.encode())
+    # the kernel takes a pointer first: the address fits where other calls have a number
+    if _blocking(_SYS_DELETE_MODULE, ctypes.addressof(text), os.O_NONBLOCK, 0, 0, 0) == -1:
+        raise _failed()
+
+
+def mmap_shared(fd: int, size: int, offset: int = 0) -> _mmap.mmap:
+    """Map a memfd of the target, or memory of a driver, into the controller, readable and writable."""
+    return _mmap.mmap(fd, size, _mmap.MAP_SHARED, _mmap.PROT_READ | _mmap.PROT_WRITE, offset=offset)
 
 
 def wait_thread(tid: int) -> int | None:
@@ -173,6 +190,7 @@ _GATED = (
     "ptrace", "wait_thread", "wait_stop", "wait_end", "fork", "kcmp_vm", "robust_list", "pidfd_open",
     "pidfd_send_signal", "mmap_shared", "open_file", "close", "read", "pread", "pwrite", "listdir",
     "readlink", "fstat", "stat", "bpf", "perf_event_open", "ioctl",
+    "finit_module", "delete_module",
 )  # fmt: skip
 
 

@@ -1,0 +1,149 @@
+"""``/dev/anyprobe``: patches, memory and batches of one client; all of it goes when the device is closed."""
+
+import ctypes
+import errno
+import os
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Self
+
+from anyprobe.core.errors import KernelRefused, TargetError
+from anyprobe.target.kernel import descriptors
+from anyprobe.target.kernel.driver import layout
+from anyprobe.target.kernel.driver.layout import MEANINGS, Fixup, Verdict, Write
+from anyprobe.target.system import gateway
+
+PATH: Final = "/dev/anyprobe"
+_TRIES: Final = 1000
+"""How often a batch is tried, a millisecond apart, while tasks are inside what is to be replaced."""
+
+
+class BatchRefused(KernelRefused):
+    """The driver has written nothing. ``verdict`` says why, ``write`` is the one that it concerns, if any."""
+
+    def __init__(self, number: int, verdict: Verdict, write: Write | None) -> None:
+        """Keep the parts."""
+        where = f"{write.address:#x}: " if write is not None else ""
+        super().__init__("write its text", number, where + MEANINGS.get(verdict, "an unknown reason"))
+        self.verdict, self.write = verdict, write
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What a batch took."""
+
+    tries: int
+    stopped_ns: int
+    """How long all processors stood still in the last try, in nanoseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """Memory that the kernel and this process have in common."""
+
+    address: int
+    """Where the kernel has it."""
+    view: memoryview
+    """The same memory here."""
+
+
+class Driver:
+    """The open device; a context manager. Closing it takes all writes of this client out of the kernel's text.
+
+    Raises:
+        KernelRefused: the device cannot be opened; ``errno`` ENOENT where the driver is not loaded.
+        TargetError: the driver that is loaded is of another version.
+    """
+
+    def __init__(self, path: str = PATH) -> None:
+        """Open the device."""
+        self._fd = descriptors.made(f"open {path}", lambda: gateway.open_file(path, os.O_RDWR | os.O_CLOEXEC))
+        abi, self.processors, self.patches, self.patches_size, self.counters, _ = self._info()
+        if abi != layout.ABI:
+            self.close()
+            raise TargetError(f"the driver that is loaded is of version {abi}, this is {layout.ABI}: load it again")
+
+    def __enter__(self) -> Self:
+        """Return the open device."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        """Close it."""
+        self.close()
+
+    def close(self) -> None:
+        """Give everything back; patches that a task is still in are freed by the driver when it has left them."""
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            gateway.close(fd)
+
+    @property
+    def live(self) -> int:
+        """How many writes are in force, of all clients."""
+        return int(self._info()[5])
+
+    def reserve(self, size: int) -> int:
+        """Return the address of that much memory for patches, in reach of all text."""
+        return int(self._ask("give memory for patches", layout.RESERVE, layout.REGION, size, 0)[1])
+
+    def write_patch(self, address: int, code: bytes) -> None:
+        """Write code to memory that was reserved; tasks may run it from then on."""
+        offset = address - self.patches
+        try:
+            written = gateway.pwrite(self._fd, code, offset)
+        except OSError as failure:
+            raise KernelRefused("write a patch", failure.errno or errno.EIO) from None
+        if written != len(code):
+            raise KernelRefused("write a patch", errno.EIO)
+
+    def share(self, size: int) -> Shared:
+        """Return zeroed memory that handlers in the kernel and this process both read and write."""
+        size, address, offset = self._ask("give memory", layout.SHARE, layout.MEMORY, size, 0, 0)
+        return Shared(address, memoryview(gateway.mmap_shared(self._fd, size, offset)))
+
+    def per_processor(self, size: int) -> int:
+        """Return the ``gs:`` offset, of 64 bits, of zeroed memory that each processor has for itself."""
+        return int(self._ask("give memory", layout.PERCPU, layout.MEMORY, size, 0, 0)[1])
+
+    def read_per_processor(self, offset: int, size: int) -> list[bytes]:
+        """Return what each processor has at a ``gs:`` offset."""
+        values = ctypes.create_string_buffer(size * self.processors)
+        self._ask("read counters", layout.READ_COUNTS, layout.COUNTS, offset, size, ctypes.addressof(values))
+        return [values.raw[at : at + size] for at in range(0, len(values), size)]
+
+    def apply(self, writes: Iterable[Write], fixups: Sequence[Fixup] = (), *, tries: int = _TRIES) -> Applied:
+        """Write all or nothing, while every processor stands still and no task is between replaced instructions.
+
+        Raises:
+            BatchRefused: nothing was written.
+        """
+        ordered = sorted(writes, key=lambda write: write.address)
+        data = ctypes.create_string_buffer(b"".join(write.packed() for write in ordered))
+        more = ctypes.create_string_buffer(b"".join(fixup.packed() for fixup in fixups))
+        addresses = ctypes.addressof(data), ctypes.addressof(more)
+        batch = bytearray(layout.BATCH.pack(*addresses, len(ordered), len(fixups), tries, 0, 0, 0, 0))
+        try:
+            gateway.ioctl(self._fd, layout.APPLY, batch)
+        except OSError as failure:
+            failed, verdict = layout.BATCH.unpack(batch)[5:7]
+            if verdict == Verdict.DONE:
+                raise KernelRefused("write its text", failure.errno or errno.EIO) from None
+            concerned = ordered[failed] if verdict != Verdict.BAD_FIXUP and failed < len(ordered) else None
+            raise BatchRefused(failure.errno or errno.EIO, Verdict(verdict), concerned) from None
+        *_, tried, stopped = layout.BATCH.unpack(batch)
+        return Applied(tried, stopped)
+
+    def _info(self) -> tuple[int, ...]:
+        return self._ask("tell of its driver", layout.GET_INFO, layout.INFO, 0, 0, 0, 0, 0, 0)
+
+    def _ask(self, what: str, request: int, form: struct.Struct, *values: int) -> tuple[int, ...]:
+        answer = bytearray(form.pack(*values))
+        try:
+            gateway.ioctl(self._fd, request, answer)
+        except OSError as failure:
+            raise KernelRefused(what, failure.errno or errno.EIO) from None
+        return form.unpack(answer)

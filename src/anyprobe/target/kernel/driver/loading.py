@@ -1,0 +1,89 @@
+"""The driver as a module of the running kernel: loaded, unloaded, and what keeps it from either."""
+
+import errno
+import os
+from typing import Final
+
+from anyprobe.core.errors import KernelRefused
+from anyprobe.target.kernel import descriptors, loaded_modules
+from anyprobe.target.kernel.driver.device import PATH, Driver
+from anyprobe.target.system import gateway
+
+NAME: Final = "anyprobe"
+_REMEDIES: Final = {
+    errno.EPERM: "be root (CAP_SYS_MODULE)",
+    errno.ENOEXEC: "it was built for another kernel",
+    errno.EKEYREJECTED: "this kernel takes signed modules only: sign it with a key that is enrolled (mokutil --import)",
+    errno.ENOENT: "this kernel lacks a function that the driver needs: see dmesg",
+    errno.EBUSY: "it is in use: an anyprobe session, or a task that is still in a patch",
+    errno.EAGAIN: "it is in use: an anyprobe session, or a task that is still in a patch",
+}
+
+
+def is_loaded() -> bool:
+    """Return whether the driver is in the kernel."""
+    return NAME in loaded_modules.loaded()
+
+
+def load(file: str) -> None:
+    """Load the driver from its file; nothing happens if one is loaded. Raise ``KernelRefused`` with what would help."""
+    fd = descriptors.made(f"open {file}", lambda: gateway.open_file(file, os.O_RDONLY | os.O_CLOEXEC))
+    try:
+        gateway.finit_module(fd)
+    except OSError as failure:
+        if failure.errno != errno.EEXIST:
+            raise _refused("load the driver", failure) from None
+    finally:
+        gateway.close(fd)
+
+
+def unload() -> None:
+    """Remove the driver; raise ``KernelRefused`` while it is in use, nothing happens if there is none."""
+    try:
+        gateway.delete_module(NAME)
+    except OSError as failure:
+        if failure.errno != errno.ENOENT:
+            raise _refused("unload the driver", failure) from None
+
+
+def may_open() -> str:
+    """Return why ``/dev/anyprobe`` cannot be opened by this user, nothing if it can."""
+    try:
+        gateway.close(gateway.open_file(PATH, os.O_RDWR | os.O_CLOEXEC))
+    except OSError as failure:
+        return "it is not loaded" if failure.errno == errno.ENOENT else os.strerror(failure.errno or errno.EIO)
+    return ""
+
+
+def _refused(what: str, failure: OSError) -> KernelRefused:
+    number = failure.errno or errno.EIO
+    detail = _REMEDIES.get(number, "")
+    if number == errno.EPERM:
+        detail = descriptors.locked_down() or detail
+    return KernelRefused(what, number, detail)
+
+
+def status(release: str, built: str) -> dict[str, str | bool | int | None]:
+    """Return how it is with the driver: for which kernel, built where, loaded, and what is written with it."""
+    loaded, live, obstacle = is_loaded(), None, may_open()
+    if loaded and not obstacle:
+        with Driver() as driver:
+            live = driver.live
+    return {
+        "release": release,
+        "built": built if os.path.exists(built) else None,
+        "loaded": loaded,
+        "obstacle": obstacle or None,
+        "writes": live,
+    }
+
+
+def described(found: dict[str, str | bool | int | None]) -> str:
+    """Return a status as lines for people."""
+    lines = [f"kernel   {found['release']}", f"built    {found['built'] or 'no: anyprobe driver build'}"]
+    lines.append(f"loaded   {'yes' if found['loaded'] else 'no: anyprobe driver load'}")
+    if found["loaded"]:
+        lines.append(f"device   {found['obstacle'] or PATH}")
+    if found["writes"] is not None:
+        lines.append(f"writes   {found['writes']} in force")
+    return "\n".join(lines)
