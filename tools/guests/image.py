@@ -16,7 +16,7 @@ from pathlib import Path
 from guests.errors import GuestUnavailable
 from guests.packages import download, download_headers, install_tools, search_path, tool
 
-FORM = "2"
+FORM = "1"
 """Counted up when what is made changes, so that guests made earlier are made again."""
 _MODULES = ("virtio_pci", "9pnet_virtio", "9p", "overlay", "virtio_console")
 _SETUP_SECTORS, _PAYLOAD = 0x1F1, 0x248
@@ -78,6 +78,15 @@ def image(kernel: str, *, again: bool = False) -> Image:
     return made
 
 
+def fetch_headers(made: Image) -> None:
+    """Put the kernel's headers beside its modules, where they can be had and are not there yet."""
+    with _only_one(made.folder):
+        (release,) = os.listdir(made.modules)
+        headers = made.folder / f"root/usr/src/linux-headers-{release}"
+        if not (headers / "Makefile").exists():
+            _unpack_headers(made, headers, release)
+
+
 def _make(kernel: str, made: Image) -> None:
     install_tools()
     shutil.rmtree(made.folder)
@@ -93,21 +102,19 @@ def _make(kernel: str, made: Image) -> None:
     shutil.rmtree(root / "boot")
     (release,) = os.listdir(made.modules)
     _run(tool("depmod"), "-b", root, release)
-    _unpack_headers(made, root, release)
     _write_initrd(made, release)
     made.stamp.write_text(FORM)
 
 
-def _unpack_headers(made: Image, root: Path, release: str) -> None:
-    """Put the kernel's headers beside its modules: they name one another as if they were installed."""
+def _unpack_headers(made: Image, headers: Path, release: str) -> None:
+    root = made.folder / "root"
     for package in download_headers(release, made.folder):
         _run("dpkg", "-x", package, root)
         package.unlink()
-    headers = root / f"usr/src/linux-headers-{release}"
     if not headers.exists():
         print(f"no headers of Linux {release}: tests of the driver are skipped", file=sys.stderr)
         return
-    makefile = headers / "Makefile"
+    makefile = headers / "Makefile"  # it names another folder as if it were installed
     makefile.write_text(makefile.read_text().replace("include /usr/", f"include {root}/usr/"))
     build = made.modules / release / "build"
     build.unlink(missing_ok=True)

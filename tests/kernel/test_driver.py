@@ -1,0 +1,328 @@
+"""The driver: whole batches or nothing, exact counts, refusals by name, and text as it was when its client is gone."""
+
+import ctypes
+import errno
+import os
+import signal
+import subprocess
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import anyprobe
+from anyprobe.binary.objects import cache
+from anyprobe.core.errors import KernelRefused
+from anyprobe.target.kernel import symbols
+from anyprobe.target.kernel.driver import building, loading
+from anyprobe.target.kernel.driver.device import BatchRefused, Driver
+from anyprobe.target.kernel.driver.layout import Fixup, Verdict, Write
+from support.kernel_patches import Patches, fixups, function, text
+
+GETPPID = "__do_sys_getppid"
+CALLS = 5000
+
+
+def warnings():
+    """Return what the kernel's log has of warnings and worse."""
+    log = subprocess.run(["dmesg"], capture_output=True, text=True, check=True).stdout
+    return [line for line in log.splitlines() if "WARNING:" in line or "BUG:" in line or "Oops" in line]
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    """Load the driver for these tests."""
+    release = building.running_release()
+    folder = f"{cache.directory()}/driver"
+    if not Path(building.module_file(release, folder)).exists() and not Path(f"/lib/modules/{release}/build").exists():
+        pytest.skip(f"no headers of Linux {release}")
+    loading.load(building.build(release, folder))
+    yield
+    loading.unload()
+    assert not loading.is_loaded()
+
+
+@pytest.fixture
+def driver(loaded):
+    """Open the device; no write is in force before or after."""
+    before = warnings()
+    with Driver() as opened:
+        assert opened.live == 0
+        yield opened
+    with Driver() as again:
+        assert again.live == 0
+    assert warnings() == before
+
+
+@pytest.fixture
+def patches(driver):
+    return Patches(driver)
+
+
+def refused(driver, *writes, fixups=(), tries=3):
+    """Return what a batch is refused with: the errno's name and the verdict."""
+    with pytest.raises(BatchRefused) as caught:
+        driver.apply(writes, fixups, tries=tries)
+    assert "\n" not in str(caught.value)
+    return errno.errorcode[caught.value.errno], caught.value.verdict
+
+
+def verdict_on(driver, write):
+    """Return what the driver says of a write; it is taken out again."""
+    try:
+        driver.apply([write])
+    except BatchRefused as refusal:
+        return refusal.verdict
+    driver.apply([write.undone()])
+    return Verdict.DONE
+
+
+def call_getppid(times, threads=1):
+    def work():
+        for _ in range(times):
+            os.getppid()
+
+    several = [threading.Thread(target=work) for _ in range(threads)]
+    for each in several:
+        each.start()
+    for each in several:
+        each.join()
+
+
+def spliced(patches, name=GETPPID):
+    """Return the first write that is possible in a function, behind its entry."""
+    body = function(name)
+    return next(made for index in range(3, len(body)) if (made := patches.counting(body, index)) is not None).write
+
+
+def test_each_instruction_alone_is_counted_exactly(driver, patches):
+    body = function(GETPPID)
+    counted = 0
+    for index, insn in enumerate(body):
+        if not body[index - 1].falls_through:
+            break  # what fills up behind the function
+        made = patches.counting(body, index)
+        if made is None:
+            continue
+        write, slot, _ = made
+        verdict = verdict_on(driver, write)
+        if verdict is not Verdict.DONE:
+            assert verdict in {Verdict.FTRACE, Verdict.NOT_BOUNDARY}, hex(insn.address)
+            continue
+        driver.apply([write])
+        assert text(write.address, len(write.new)) == write.new
+        call_getppid(CALLS, threads=2)
+        driver.apply([write.undone()])
+        assert patches.count(slot) == 2 * CALLS, insn.text
+        assert text(write.address, len(write.old)) == write.old
+        counted += 1
+    assert counted >= 6
+    assert driver.live == 0
+
+
+def test_several_at_once_and_one_wrong_one(driver, patches):
+    body = function("vfs_read")
+    writes, end = [], 0
+    for index in range(3, len(body)):
+        if body[index].address < end or len(writes) == 20:
+            continue
+        made = patches.counting(body, index)
+        if made is not None and verdict_on(driver, made[0]) is Verdict.DONE:
+            writes.append(made[0])
+            end = made[0].address + len(made[0].old)
+    assert len(writes) >= 5
+    wrong = replace(writes[2], old=bytes(len(writes[2].old)))
+    assert refused(driver, *writes[:2], wrong, *writes[3:]) == ("ESTALE", Verdict.OLD_BYTES)
+    assert driver.live == 0
+    assert all(text(write.address, len(write.old)) == write.old for write in writes)
+    driver.apply(writes)
+    assert driver.live == len(writes)
+    assert Path("/proc/self/stat").read_text()
+    driver.apply([write.undone() for write in writes])
+    assert driver.live == 0
+
+
+def test_what_is_no_instruction(driver, patches):
+    write = spliced(patches)
+    moved = replace(write, address=write.address + 1, old=write.old[1:], new=write.new[:-1])
+    assert refused(driver, moved) == ("EINVAL", Verdict.NOT_BOUNDARY)
+    longer = replace(write, old=text(write.address, len(write.old) + 1), new=write.new + b"\x90")
+    assert refused(driver, longer)[1] in {Verdict.NOT_BOUNDARY, Verdict.CALL_INSIDE}
+    other = tuple({1, 2, 3} - set(write.boundaries))[:1]
+    assert refused(driver, replace(write, boundaries=other)) == ("EINVAL", Verdict.NOT_BOUNDARY)
+
+
+@pytest.mark.parametrize(
+    ("address", "error", "verdict"),
+    [
+        (0, "EFAULT", Verdict.NOT_TEXT),
+        (0x1000, "EFAULT", Verdict.NOT_TEXT),
+        (0xFFFF888000000000, "EFAULT", Verdict.NOT_TEXT),
+        (0xFFFFFFFFFFFFFFF0, "EFAULT", Verdict.NOT_TEXT),
+        ("patches", "EPERM", Verdict.FORBIDDEN),
+        ("entry_SYSCALL_64", "EPERM", Verdict.FORBIDDEN),
+        ("exc_nmi", "EPERM", Verdict.FORBIDDEN),
+        ("exc_page_fault", "EPERM", Verdict.FORBIDDEN),
+        ("stop_machine_cpuslocked", "EPERM", Verdict.FORBIDDEN),
+        ("vfs_read", "EPERM", Verdict.FTRACE),
+    ],
+)
+def test_where_nothing_may_be_written(driver, address, error, verdict):
+    if address == "patches":
+        address = driver.patches
+    elif isinstance(address, str):
+        address = symbols.running().named(address)[0].address
+        first = text(address, 4)
+        address += 4 if first == b"\xf3\x0f\x1e\xfa" else 0
+    assert refused(driver, Write(address, bytes(5), bytes(5))) == (error, verdict)
+
+
+def test_odd_batches(driver, patches):
+    write = spliced(patches)
+    assert refused(driver, write, write) == ("EINVAL", Verdict.BAD_WRITE)
+    assert refused(driver, replace(write, old=b"", new=b"")) == ("EINVAL", Verdict.BAD_WRITE)
+    assert refused(driver, replace(write, boundaries=(0,))) == ("EINVAL", Verdict.BAD_WRITE)
+    assert refused(driver, replace(write, boundaries=(31,))) == ("EINVAL", Verdict.BAD_WRITE)
+    assert refused(driver, write, fixups=[Fixup(0, write.address)]) == ("EINVAL", Verdict.BAD_FIXUP)
+    assert refused(driver, write, fixups=[Fixup(patches.start, write.address)]) == ("EINVAL", Verdict.BAD_FIXUP)
+    for size in (0, 1 << 40):
+        with pytest.raises(KernelRefused):
+            driver.reserve(size)
+        with pytest.raises(KernelRefused):
+            driver.share(size)
+        with pytest.raises(KernelRefused):
+            driver.per_processor(size)
+    for address in (driver.patches + driver.patches_size - 1, driver.patches - 1, patches.start + patches.size):
+        with pytest.raises(KernelRefused):
+            driver.write_patch(address, b"\xcc")
+    with pytest.raises(KernelRefused):
+        driver.read_per_processor(0, 8)
+
+
+def test_random_requests_change_nothing(driver):
+    import random
+
+    chance = random.Random(20)
+    before = text(symbols.running().named(GETPPID)[0].address, 64)
+    text_start = symbols.running().named("_stext")[0].address
+    for _ in range(300):
+        writes = [
+            Write(
+                chance.choice([chance.getrandbits(64), text_start + chance.randrange(12 << 20)]),
+                chance.randbytes(length), chance.randbytes(length),
+                tuple(sorted({chance.randrange(32) for _ in range(chance.randrange(3))})),
+            )
+            for length in [chance.randrange(1, 33) for _ in range(chance.randrange(1, 4))]
+        ]  # fmt: skip
+        with pytest.raises(BatchRefused):
+            driver.apply(writes, tries=1)
+    assert text(symbols.running().named(GETPPID)[0].address, 64) == before
+    call_getppid(10)
+
+
+def test_a_static_key_that_flips_beside_a_write(driver, patches):
+    body = function("__schedule")
+    verdicts = set()
+    for index in range(len(body)):
+        if body[index].raw == bytes.fromhex("0f1f440000"):
+            made = patches.counting(body, index)
+            assert made is not None
+            verdicts.add(verdict_on(driver, made[0]))
+    assert Verdict.STATIC_KEY in verdicts
+
+
+@pytest.mark.thorough
+def test_a_kprobe_is_left_alone_and_may_come_later(driver, patches):
+    write, slot, _ = next(filter(None, (patches.counting(function(GETPPID), index) for index in range(3, 9))))
+    place = f"kernel::{GETPPID}:{write.address - function(GETPPID)[0].address:#x}"
+    with anyprobe.kernel(mechanism="kprobe") as session:
+        session.count(place)
+        assert refused(driver, write) == ("EPERM", Verdict.KPROBE)
+    driver.apply([write])
+    with anyprobe.kernel(mechanism="kprobe") as session:
+        (probe,) = session.count(place)
+        before = patches.count(slot)
+        call_getppid(CALLS)
+        assert patches.count(slot) - before == CALLS
+        assert sum(site.hits for site in probe.results()) == CALLS
+        assert refused(driver, write.undone())[1] is Verdict.OLD_BYTES
+    driver.apply([write.undone()])
+
+
+def test_faults_of_copies_are_answered_as_at_the_original(driver, patches):
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def bad_open():
+        result = libc.open(ctypes.c_void_p(0x1000), 0)
+        return result, errno.errorcode[ctypes.get_errno()]
+
+    expected = bad_open()
+    assert expected == (-1, "EFAULT")
+    tried = 0
+    body, faulting = function("strncpy_from_user"), fixups()
+    for index in range(3, len(body)):
+        made = patches.counting(body, index, faulting)
+        if made is None or not made.fixups:
+            continue
+        assert refused(driver, made.write) == ("EPERM", Verdict.FAULTS)
+        driver.apply([made.write], made.fixups)
+        assert bad_open() == expected
+        os.path.exists("/a/path/that/is/read/word/by/word")
+        assert patches.count(made.slot) >= 1
+        driver.apply([made.write.undone()])
+        tried += 1
+    assert tried >= 1
+    assert bad_open() == expected
+
+
+def test_what_a_killed_client_has_written_is_taken_out(loaded):
+    before = text(symbols.running().named(GETPPID)[0].address, 64)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            driver = Driver()
+            driver.apply([spliced(Patches(driver))])
+            os.write(writing, b"x")
+            signal.pause()
+        finally:
+            os._exit(1)
+    assert os.read(reading, 1) == b"x"
+    assert text(symbols.running().named(GETPPID)[0].address, 64) != before
+    with pytest.raises(KernelRefused) as caught:
+        loading.unload()
+    assert "in use" in str(caught.value)
+    with Driver() as other:
+        assert other.live == 1
+        mine = spliced(Patches(other))
+        assert refused(other, mine)[1] in {Verdict.OVERLAP, Verdict.OLD_BYTES}
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert text(symbols.running().named(GETPPID)[0].address, 64) == before
+    call_getppid(10)
+
+
+def test_text_of_a_module_that_goes(driver, patches):
+    subprocess.run(["modprobe", "loop"], check=True)
+    write = spliced(patches, "loop_control_ioctl")
+    driver.apply([write])
+    assert driver.live == 1
+    subprocess.run(["modprobe", "-r", "loop"], check=True)
+    assert driver.live == 0
+    assert refused(driver, write) == ("EFAULT", Verdict.NOT_TEXT)
+
+
+def test_memory_of_processors(driver):
+    offset = driver.per_processor(64)
+    assert driver.read_per_processor(offset, 64) == [bytes(64)] * driver.processors
+    shared = driver.share(5000)
+    assert len(shared.view) == 8192
+    shared.view[:4] = b"abcd"
+    assert bytes(shared.view[:4]) == b"abcd"
+
+
+def test_ordinary_users_may_not(loaded):
+    done = subprocess.run(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "cat", "/dev/anyprobe"],
+                          capture_output=True, text=True)  # fmt: skip
+    assert "Permission denied" in done.stderr

@@ -1,0 +1,121 @@
+"""Patches in the kernel, made by hand: each counts in a counter of the processor, and goes on as the text would."""
+
+import struct
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from anyprobe.core.refusal import Refusal
+from anyprobe.isa import relocate
+from anyprobe.isa.decode import Flow, Insn, decode_range
+from anyprobe.target.kernel import symbols
+from anyprobe.target.kernel.driver.device import Driver
+from anyprobe.target.kernel.driver.layout import NEAR_COUNTERS, Fixup, Write
+from anyprobe.target.kernel.kcore import LiveMemory
+
+JUMP = 5
+_NOPS = {
+    0: "", 1: "90", 2: "6690", 3: "0f1f00", 4: "0f1f4000", 5: "0f1f440000", 6: "660f1f440000", 7: "0f1f8000000000",
+    8: "0f1f840000000000", 9: "660f1f840000000000", 10: "66660f1f840000000000", 11: "6666660f1f840000000000",
+    12: "666666660f1f840000000000", 13: "66666666660f1f840000000000", 14: "6666666666660f1f840000000000",
+}  # fmt: skip
+
+
+def jump(at: int, to: int) -> bytes:
+    """Return ``jmp`` with 32 bits."""
+    return b"\xe9" + struct.pack("<i", to - (at + JUMP))
+
+
+def function(name: str) -> list[Insn]:
+    """Return the instructions of a function of the running kernel."""
+    found = symbols.running().named(name)[0]
+    end = symbols.running().next_after(found)
+    assert end is not None
+    with LiveMemory() as memory:
+        return decode_range(memory.read(found.address, end - found.address), found.address)
+
+
+def fixups() -> dict[int, int]:
+    """Return where control goes on after a fault, by the instruction that may fault, of the kernel itself."""
+    start, end = (symbols.running().data(f"__{which}___ex_table") for which in ("start", "stop"))
+    assert start is not None
+    assert end is not None
+    found = {}
+    for index, (place, after, _) in enumerate(struct.iter_unpack("<iii", text(start, end - start))):
+        at = start + 12 * index
+        found[at + place] = at + 4 + after
+    return found
+
+
+def text(address: int, size: int) -> bytes:
+    """Return what the running kernel has there."""
+    with LiveMemory() as memory:
+        return memory.read(address, size)
+
+
+class Counting(NamedTuple):
+    """A write that leads through a counter."""
+
+    write: Write
+    slot: int
+    fixups: tuple[Fixup, ...]
+
+
+@dataclass
+class Patches:
+    """Where patches of one client are laid, one after the other, and their counters."""
+
+    driver: Driver
+    size: int = 1 << 16
+    used: int = 0
+    slots: int = 0
+    start: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Reserve the memory."""
+        self.start = self.driver.reserve(self.size)
+
+    def counting(self, body: list[Insn], index: int, faulting: dict[int, int] | None = None) -> Counting | None:
+        """Return the write that leads through a new counter at an instruction, with what faults in its copies do.
+
+        ``None`` where no jump fits before the function's end, where a branch goes between the instructions that it
+        would replace, or where an instruction has no copy.
+        """
+        displaced = [body[index]]
+        while displaced[-1].end - body[index].address < JUMP:
+            if displaced[-1].flow is not Flow.NEXT or index + len(displaced) == len(body):
+                return None
+            displaced.append(body[index + len(displaced)])
+        if {insn.address for insn in displaced[1:]} & {*(insn.target for insn in body), *(faulting or {}).values()}:
+            return None
+        fixed: list[Fixup] = []
+        slot, self.slots = self.slots, self.slots + 1
+        assert slot < NEAR_COUNTERS
+        at = self.start + self.used
+        count = b"\x65\x48\xff\x04\x25" + struct.pack("<I", self.driver.counters + 8 * slot)
+        code = b"\x9c" + count + b"\x9d"  # pushfq; inc qword gs:[slot]; popfq
+        for insn in displaced:
+            where = at + len(code)
+            if insn.flow is Flow.CALL:  # its return address is that of the call: stack traces stay as they are
+                assert insn.target is not None
+                copy: bytes | Refusal = relocate.push_address(insn.end)
+                copy = copy + jump(where + len(copy), insn.target)
+            else:
+                copy = relocate.displace(insn, where)
+            if isinstance(copy, Refusal):
+                return None
+            if insn.address in (faulting or {}):
+                fixed.append(Fixup(where, insn.address))
+            code += copy
+        code += jump(at + len(code), displaced[-1].end)
+        self.used += len(code) + 15 & ~15
+        assert self.used <= self.size
+        self.driver.write_patch(at, code)
+        old = b"".join(insn.raw for insn in displaced)
+        new = jump(displaced[0].address, at) + bytes.fromhex(_NOPS[len(old) - JUMP])
+        boundaries = tuple(insn.address - displaced[0].address for insn in displaced[1:])
+        return Counting(Write(displaced[0].address, old, new, boundaries), slot, tuple(fixed))
+
+    def count(self, slot: int) -> int:
+        """Return what a counter has, over all processors."""
+        parts = self.driver.read_per_processor(self.driver.counters + 8 * slot, 8)
+        return sum(int.from_bytes(part, "little") for part in parts)
