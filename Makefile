@@ -58,6 +58,7 @@ guest:
 # All tests in guests, on each kernel; where no guest can be had, that is said.
 test-kernel: packages setup
 	@for kernel in $(KERNELS); do \
+	    PYTHONPATH=tests $(BIN)/python -m support.guest_driver $$kernel || exit 1; \
 	    tools/guest -k $$kernel -t 3000 '$(BIN)/python -m pytest -p no:cacheprovider tests/kernel' || test $$? -eq 125 || exit 1; \
 	done
 	@tools/guest -a lockdown=confidentiality '$(BIN)/python -m pytest -p no:cacheprovider tests/kernel/test_lockdown.py' || test $$? -eq 125

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from support import driver
+from support import driver, guest_driver
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
@@ -132,6 +132,7 @@ def _run_in_guest(config):
 
 def _boot(place):
     build_programs()  # faster than in there
+    guest_driver.build("6.12")
     command = [
         sys.executable,
         "-m",

@@ -4,7 +4,7 @@ import argparse
 import sys
 
 from guests.errors import UNAVAILABLE, GuestUnavailable
-from guests.image import image
+from guests.image import fetch_headers, image
 from guests.machine import Machine, run
 from guests.packages import KERNELS
 
@@ -22,7 +22,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("-a", "--arguments", default="", help="more of the kernel's command line")
     parser.add_argument("--icount", action="store_true", help="one processor that counts: 1 ns is one instruction")
     parser.add_argument("--parallel", action="store_true", help="a thread for each processor; the kernel may die of it")
-    parser.add_argument("--make", action="store_true", help="only make the guest, where it is not there yet")
+    parser.add_argument("--make", action="store_true", help="only make the guest where it is not there yet, with its kernel's headers; print its folder")
     parser.add_argument("--fresh", action="store_true", help="make the guest anew, with the newest kernel")
     parser.add_argument("command", nargs="?", help="for bash, in the same directory")
     return parser
@@ -37,6 +37,7 @@ def main() -> int:
     try:
         made = image(given.kernel, again=given.fresh)
         if given.command is None:
+            fetch_headers(made)
             print(made.folder)
             return 0
         machine = Machine(given.processors, given.memory, given.icount, given.parallel, given.arguments, given.seconds)
