@@ -22,7 +22,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("-a", "--arguments", default="", help="more of the kernel's command line")
     parser.add_argument("--icount", action="store_true", help="one processor that counts: 1 ns is one instruction")
     parser.add_argument("--parallel", action="store_true", help="a thread for each processor; the kernel may die of it")
-    parser.add_argument("--make", action="store_true", help="only make the guest where it is not there yet, with its kernel's headers; print its folder")
+    parser.add_argument(
+        "--make", action="store_true", help="only make the guest where it is not there yet, and its headers"
+    )
     parser.add_argument("--fresh", action="store_true", help="make the guest anew, with the newest kernel")
     parser.add_argument("command", nargs="?", help="for bash, in the same directory")
     return parser
