@@ -32,7 +32,7 @@ COMMANDS = {
     "optimize": "Have the probes in a process reached by jumps, or by traps.",
     "detach": "Remove everything that any session has installed in a process.",
     "doctor": "Say what this machine and a target permit, and what to do about what they do not.",
-    "usdt": "Make USDT probes for C and C++ from a DTrace provider file.",
+    "usdt": "Make USDT probes for C and C++, and check descriptions of virtual ones.",
     "driver": "Build, load and unload the module with which the kernel's own text is spliced.",
     "schema": "Print the JSON schema of a command's documents.",
     "help": "Say what a SPEC is (anyprobe help specs), or what a command does.",

@@ -50,7 +50,18 @@ class InMemory:
     """What the address counts from, where that has a name: ``counter+8(%rip)``."""
 
 
-Operand = Constant | InRegister | InMemory
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """What addresses in memory lead to, from a register on: only descriptions of markers have it, notes do not."""
+
+    base: str
+    offsets: tuple[int, ...]
+    """The first is added to the register; each further one to the address that is read there."""
+    is_read: bool
+    """Whether the value is what is in memory there, and not the address itself."""
+
+
+Operand = Constant | InRegister | InMemory | Followed
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +75,10 @@ class MarkerArgument:
     is_float: bool
     operand: Operand | None
     problem: str = ""
+    name: str = ""
+    """What a description calls it; notes have no names."""
+    is_text: bool = False
+    """Whether it is known to be the address of a text."""
 
     @property
     def is_by_address(self) -> bool:

@@ -1,4 +1,4 @@
-"""``anyprobe usdt``: USDT probes for programs in C and C++."""
+"""``anyprobe usdt``: USDT probes for programs in C and C++, and descriptions of virtual markers."""
 
 import sys
 
@@ -9,7 +9,7 @@ from anyprobe.cli import helping
 
 @click.group("usdt")
 def command() -> None:
-    """Make USDT probes for C and C++ from a DTrace provider file."""
+    """Make USDT probes for C and C++, and check descriptions of virtual ones."""
 
 
 @command.command("header", cls=helping.Command)
@@ -43,3 +43,38 @@ def header(path: str, output: str) -> None:
             file.write(content)
     except OSError as error:
         raise UsageError(f"{output} cannot be written: {error.strerror}") from error
+
+
+@command.command("check", cls=helping.Command)
+@click.argument("path", metavar="DESCRIPTION.toml", type=click.Path(exists=True, dir_okay=False))
+@click.argument("binaries", metavar="[BINARY]...", nargs=-1, type=click.Path(exists=True, dir_okay=False))
+def check(path: str, binaries: tuple[str, ...]) -> int:
+    """Prove a description of virtual USDT markers against the files that it describes.
+
+    The file of the build is looked for among BINARY, or where commands and libraries are. The exit status is 1 if it is
+    not there, or if one of the places is not.
+
+    \b
+    anyprobe usdt check mine.toml /opt/app/bin/server
+    """  # noqa: D301 - click's mark for lines that stay as they are
+    from anyprobe.cli import ExitStatus
+    from anyprobe.probes.providers.usdt.checking import checked
+    from anyprobe.probes.providers.usdt.descriptions import read_description
+
+    holds = True
+    for described in read_description(path):
+        found = checked(described, binaries)
+        holds &= found.holds
+        if not found.path:
+            click.echo(f"{described.name or 'a file'}: no file has build-id {described.build_id}")
+            for other in found.others:
+                click.echo(f"  {other}")
+            continue
+        good = sum(not each.problem for each in found.markers)
+        click.echo(f"{found.path}: {good} of {len(found.markers)} places hold")
+        for each in found.markers:
+            arguments = ", ".join(f"{one.name} = {one.text}" for one in each.marker.arguments)
+            name = f"{each.marker.provider}:{each.marker.name}".replace("__", "-")
+            where = f"{each.marker.place.text} at {each.address:#x}" if each.address else each.marker.place.text
+            click.echo(f"  {name}  {where}: {each.problem or each.instruction}  ({arguments})")
+    return ExitStatus.DONE if holds else ExitStatus.NOT_PERMITTED

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from anyprobe.binary.objects.marker_arguments import Constant, InMemory, InRegister, MarkerArgument
+from anyprobe.binary.objects.marker_arguments import Constant, Followed, InMemory, InRegister, MarkerArgument
 from anyprobe.core.code import InputKind
 from anyprobe.handlers import intrinsics
 from anyprobe.handlers.frontend import members, operators, texts
@@ -50,12 +50,12 @@ class MarkerParameter:
 
 
 def marker_parameters(source: Source, nodes: Sequence[ast.arg], marker: MarkerAt) -> list[MarkerParameter]:
-    """Return what the parameters of a handler are: those named ``arg0``, ``arg1`` by number, else all by position."""
-    numbers = [_NUMBERED.fullmatch(node.arg) for node in nodes]
-    by_number = all(numbers)
+    """Return what the parameters of a handler are.
+
+    Those named ``arg0``, ``arg1`` go by number, names of a description by name, others by position.
+    """
     found = []
-    for position, (node, number) in enumerate(zip(nodes, numbers, strict=True)):
-        index = int(number[1]) if by_number and number is not None else position
+    for node, index in zip(nodes, _indices([node.arg for node in nodes], marker), strict=True):
         if index >= len(marker.arguments):
             there = ", ".join(f"arg{at}" for at in range(len(marker.arguments))) or "a handler without parameters"
             raise source.error(node, f"{marker.name} has {_arguments(len(marker.arguments))}", there)
@@ -64,8 +64,19 @@ def marker_parameters(source: Source, nodes: Sequence[ast.arg], marker: MarkerAt
             why = f"arg{index} of {marker.name} cannot be read: {argument.text}: {argument.problem}"
             raise source.error(node, why, _others(marker))
         is_text, wanted = _annotation(source, node)
-        found.append(MarkerParameter(node, argument, wanted or kind, is_text))
+        found.append(MarkerParameter(node, argument, wanted or kind, is_text or (argument.is_text and wanted is None)))
     return found
+
+
+def _indices(names: Sequence[str], marker: MarkerAt) -> list[int]:
+    """Return which argument each parameter is."""
+    numbers = [_NUMBERED.fullmatch(name) for name in names]
+    if all(numbers):
+        return [int(number[1]) for number in numbers if number is not None]
+    named = {argument.name: index for index, argument in enumerate(marker.arguments) if argument.name}
+    if all(name in named for name in names):
+        return [named[name] for name in names]
+    return list(range(len(names)))
 
 
 def _arguments(count: int) -> str:
@@ -127,6 +138,8 @@ def _read(emit: "Emitter", argument: MarkerArgument, own: Type) -> tuple[ir.Expr
         if isinstance(own, IntegerType) and argument.size in _PIECES:
             return ir.TRUE, _narrowed(word, argument, own)
         return ir.TRUE, members.received(word, own)
+    if isinstance(operand, Followed):
+        return _followed(emit, operand, own)
     assert isinstance(operand, InMemory)
     address = _address(emit, operand)
     if argument.is_by_address:
@@ -134,6 +147,21 @@ def _read(emit: "Emitter", argument: MarkerArgument, own: Type) -> tuple[ir.Expr
     if argument.size in _PIECES and isinstance(own, IntegerType):
         return _pieces(emit, address, argument, own)
     return _at(emit, address, own)
+
+
+def _followed(emit: "Emitter", operand: Followed, own: Type) -> tuple[ir.Expr, ir.Expr]:
+    """Read addresses one after the other; the value is there if each of them could be read."""
+    first, *further = operand.offsets
+    address = _address(emit, InMemory(operand.base, displacement=first))
+    there: ir.Expr = ir.TRUE
+    for offset in further:
+        present, target = _at(emit, address, u64)
+        there = present if there == ir.TRUE else ir.Binary("&", there, present)
+        address = emit.keep(ir.Binary("+", target, ir.Const(u64.wrap(offset), u64)))
+    if not operand.is_read:
+        return emit.keep(there), operators.convert(address, own)
+    present, value = _at(emit, address, own)
+    return emit.keep(present if there == ir.TRUE else ir.Binary("&", there, present)), value
 
 
 def _at(emit: "Emitter", address: ir.Expr, kind: Type) -> tuple[ir.Expr, ir.Local]:

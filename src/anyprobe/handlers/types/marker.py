@@ -36,15 +36,21 @@ def type_of(argument: MarkerArgument) -> Type | None:
 
 
 def prototype_of(places: Sequence[MarkerAt]) -> Prototype:
-    """Return the arguments that markers have at all of some places, named ``arg0`` and so on."""
+    """Return the arguments that markers have at all of some places, named as described, or ``arg0`` and so on."""
     columns = zip(*(each.kinds for each in places), strict=False)  # as many as the place with the fewest has
     parameters = tuple(
-        (f"arg{index}", kind)
+        (_name_of(index, places), kind)
         for index, column in enumerate(columns)
         if None not in column and (kind := common_type(set(column))) is not None
     )
     names = {each.name for each in places}
     return Prototype(names.pop() if len(names) == 1 else "the marker", parameters, None, is_marker=True)
+
+
+def _name_of(index: int, places: Sequence[MarkerAt]) -> str:
+    """Return what an argument is called at all of some places: as a description has it, or by its number."""
+    names = {each.arguments[index].name for each in places}
+    return (names.pop() if len(names) == 1 else "") or f"arg{index}"
 
 
 def common_type(kinds: "set[Type | None]") -> Type | None:

@@ -46,10 +46,14 @@ def listed_marker(site: "ResolvedSite", marker: Marker) -> ListedMarker:
     at = marker_at(site, kinds_at([site]))
     semaphore = site.object.runtime(marker.semaphore) if marker.semaphore else 0
     arguments = tuple(
-        ListedArgument(f"arg{index}", None if kind is None else str(kind), argument.text, argument.problem)
+        ListedArgument(argument.name or f"arg{index}", _shown_type(argument, kind), argument.text, argument.problem)
         for index, (argument, kind) in enumerate(zip(at.arguments, at.kinds, strict=True))
     )
     return ListedMarker(marker.provider, marker.name, semaphore, arguments)
+
+
+def _shown_type(argument: MarkerArgument, kind: Type | None) -> str | None:
+    return "cstr" if argument.is_text and kind is not None else None if kind is None else str(kind)
 
 
 def _located(argument: MarkerArgument, loaded: "LoadedObject") -> MarkerArgument:

@@ -18,6 +18,7 @@ from anyprobe.probes.providers.function.resolve import (
     meant_modules,
     readable_modules,
 )
+from anyprobe.probes.providers.usdt.described import described_markers, without_replaced
 from anyprobe.probes.specs.naming import as_spec
 from anyprobe.probes.specs.nearest import nearest_names
 from anyprobe.probes.specs.parts import Part, Spec
@@ -43,6 +44,11 @@ class MarkerTable:
         known = self._markers.get(image)
         if known is None:
             known = self._markers[image] = read_markers(image.elf)
+            virtual = described_markers(image)
+            known = Markers(
+                without_replaced(known.found, virtual.found) + virtual.found, known.damaged + virtual.damaged
+            )
+            self._markers[image] = known
             for text in known.damaged:
                 self.warn(f"{loaded.name}: {text}")
         return known.found
