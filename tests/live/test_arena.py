@@ -178,7 +178,7 @@ def test_room_stays_for_a_heap_that_comes_later(run_target):
         for function in ("loop", "table", "last_byte"):
             session.count(f"a.out:{function}:insn", f"libc.so.6:str{function[0]}*")
         assert not [why for _, why in session.refused if why.reason is Reason.PUN_OUT_OF_REACH]
-        heap = session.engine.process.heap_start
+        heap = session.process.heap_start
         assert heap
         taken = [tuple(int(each, 16) for each in line.split()[0].split("-")) for line in maps.read_text().splitlines()]
         assert not [start for start, end in taken if start < heap + (1 << 30) and end > heap]

@@ -89,5 +89,5 @@ def test_conditions_that_cannot_be_compiled_are_refused_before_anything_is_place
         with pytest.raises(HandlerError, match="parameters are gone"):
             session.callback("a.out:asked:return", when=first)(print)
         assert session.snapshot().sites == ()
-        assert session.engine.arenas == []  # nothing of ours is in the program
+        assert session.splicing.holdings.arenas == []  # nothing of ours is in the program
     target.finish()

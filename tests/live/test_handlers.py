@@ -239,7 +239,7 @@ def test_what_does_not_compile_touches_nothing(target):
             def on_entry(ctx):
                 emit(value=ctx.retval)
 
-        assert not session.engine.arenas
+        assert not session.splicing.holdings.arenas
     target.go(1)
     target.finish()
 

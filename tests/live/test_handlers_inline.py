@@ -160,7 +160,7 @@ def test_threads_that_come_by_different_banks_do_not_share_a_row(full):
         session.entry("a.out:left")(on_left)
         session.time("a.out:between")  # records need a bank of their own
         if full:
-            first = session.engine.banks[0].layout
+            first = session.splicing.holdings.banks[0].layout
             for _ in range(first.counters_left()):
                 first.new_counter()
         session.entry("a.out:right")(on_right)
@@ -176,7 +176,7 @@ def test_threads_that_come_by_different_banks_do_not_share_a_row(full):
 
         own = target.go(3).calls
         target.finish()
-    assert len(session.engine.banks) == 2
+    assert len(session.splicing.holdings.banks) == 2
     assert banks_of(session, on_left, on_right) == ({0, 1} if full else {0})
     assert calls.result().total.count == own["left"] + own["right"]
     rows = [int(row[8]) for row in calls.views[0]._rows()]

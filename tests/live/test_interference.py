@@ -359,14 +359,14 @@ def test_it_is_refused_where_it_was_not_asked_for(target):
         for source in (skipping, redirecting, failing):
             with pytest.raises(HandlerError, match="unsafe=True"):
                 session.entry("a.out:original")(source)
-        assert not session.engine.arenas
+        assert not session.splicing.holdings.arenas
     with anyprobe.attach(target.pid, unsafe=True) as session:
         for place in (session.at("a.out:step+4"), session.ret("a.out:step")):
             with pytest.raises(HandlerError, match="only where it is entered"):
                 place(skipping)
         with pytest.raises(HandlerError, match=r"ctx\.skip\(value\)"):
             session.entry("a.out:original")(returning)
-        assert not session.engine.arenas
+        assert not session.splicing.holdings.arenas
 
 
 def looking(ctx):

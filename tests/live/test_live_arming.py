@@ -416,9 +416,9 @@ def test_a_springboards_place_taken_meanwhile(run_target, monkeypatch):
 
     @contextmanager
     def late(self: Deputies, *, pointers: bool) -> Iterator[object]:
-        handlers = session.engine.view.hooks.values()  # of the C library; their splices come first
+        handlers = session.splicing.view.hooks.values()  # of the C library; their splices come first
         if not taken and all(hook.armed for hook in handlers):
-            taken.append(session.engine._planning.springboards.pages()[-1])
+            taken.append(session.splicing.planning.springboards.pages()[-1])
             with self.calls("arm") as remote:
                 assert remote.syscall(9, taken[0], 4096, 3, 0x100022, -1, 0) == taken[0]
         with mapping(self, pointers=pointers) as given:
@@ -432,7 +432,7 @@ def test_a_springboards_place_taken_meanwhile(run_target, monkeypatch):
         ((_, refusal),) = session.refused
         assert refusal.reason == "pun-target-not-mappable"
         assert sum(site.armed for site in session.snapshot().sites) == 3
-        with session.engine.process.borrow() as remote:
+        with session.process.borrow() as remote:
             remote.syscall(11, taken[0], 4096)
     target.halt()
     target.finish()

@@ -261,9 +261,9 @@ def test_handlers_that_come_later(run_target):
     target = run_target("late_handlers.c")
     with anyprobe.attach(target.pid) as session:
         session.count("a.out:busy")
-        pauses = dict(session.engine.pause_us)
+        pauses = dict(session.splicing.access.pause_us)
         session.snapshot()
-        assert session.engine.pause_us == pauses, "nothing is stopped for a program without handlers"
+        assert session.splicing.access.pause_us == pauses, "nothing is stopped for a program without handlers"
         for _ in range(2):
             target.go(1)
             session.snapshot()
@@ -279,7 +279,7 @@ def test_who_looks_often_borrows_threads_now_and_then(run_target, monkeypatch):
     monkeypatch.setattr("anyprobe.probes.handlers.handler_watch._REST", 1000)
     with anyprobe.attach(target.pid) as session:
         session.count("a.out:busy")
-        hooks = session.engine.view.hooks
+        hooks = session.splicing.view.hooks
         target.go(1)
         session.follow_handlers(often=True)
         (first,) = hooks
@@ -297,7 +297,7 @@ def test_a_handler_that_comes_later_is_spliced_before_anything_is_planned_anew(r
     target, armed = run_target("late_handlers.c"), []
     with anyprobe.attach(target.pid) as session:
         session.count("a.out:busy")
-        view = session.engine.view
+        view = session.splicing.view
         planned_anew = view.hiding_faults
 
         def look():
@@ -316,7 +316,7 @@ def test_a_probe_is_rather_lost_than_left_where_it_hides_faults(run_target, monk
     target = run_target("counts.c")
     with anyprobe.attach(target.pid) as session:
         session.count("a.out:work%insn")
-        view, plan = session.engine.view, Planner.plan
+        view, plan = session.splicing.view, Planner.plan
         first = min(place.want.address for probe in session.probes for place in probe.places)
 
         def refuse_the_first(planner, function, wants, *kept):
@@ -342,7 +342,7 @@ def test_a_handler_that_cannot_be_spliced_is_told(run_target, monkeypatch):
     target = run_target("signal_pc.c")
     with anyprobe.attach(target.pid) as session:
         why = Refusal(Reason.NOT_CODE, 0x1234, "made up")
-        monkeypatch.setattr(session.engine.view, "locate", lambda address: why)
+        monkeypatch.setattr(session.splicing.view, "locate", lambda address: why)
         session.count("a.out:profiled")
         assert any("signal handler" in text and "made up" in text for text in session.warnings)
     target.finish()
@@ -358,6 +358,6 @@ def test_handlers_are_never_spliced_by_a_trap(run_target):
         assert {name: hits(snapshot, name) for name in ("counted", "pops")} == {
             name: counts.calls[name] for name in ("counted", "pops")
         }
-        handler = next(iter(session.engine.view.hooks.values()))
+        handler = next(iter(session.splicing.view.hooks.values()))
         assert handler.strategy == "jump"
     target.finish()

@@ -120,7 +120,7 @@ def test_a_damaged_note_is_warned_of_and_the_others_work():
 def test_list_shows_arguments_semaphores_and_places(target):
     with anyprobe.attach(target.pid) as session:
         found = {(site.spec, site.offset): site for site in session.list("usdt:*")}
-        assert not session.engine.touched
+        assert not session.splicing.access.touched
     several = [site for (spec, _), site in found.items() if spec == "usdt:marked/places:many-times"]
     assert [site.marker.arguments[0].text for site in several][::2] == ["-8@%rdi", "-4@$-3"]
     (unknown,) = [site for site in found.values() if site.marker and site.marker.name == "unknown"]

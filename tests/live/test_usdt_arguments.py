@@ -238,7 +238,7 @@ def test_an_argument_that_is_not_understood_is_named_and_the_others_work(target)
                 values.add(key=(arg0, arg1))
 
         assert "arg0, arg2" in str(caught.value)
-        assert not session.engine.is_installed
+        assert not session.splicing.upkeep.is_installed
 
         @session.entry("usdt:forms:unknown")
         def on_others(arg0, arg2):

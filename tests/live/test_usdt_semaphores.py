@@ -153,7 +153,7 @@ def test_one_that_cannot_be_written_is_refused_and_nothing_is_changed(marked):
         ((spec, why),) = session.refused
         assert spec == "usdt:marked/guards:closed"
         assert why.reason.value == "semaphore-not-writable"
-        assert not session.engine.is_installed
+        assert not session.splicing.upkeep.is_installed
     assert marked.values == (0, 0)
 
 

@@ -75,7 +75,7 @@ def test_fifty_thousand_sites_are_attached_and_detached():
             assert sum(kp.hits for kp in probes) == 2 * number
             with timed("detached"):
                 unregister_kprobes(probes)
-            print(f"everything stood still for {session.engine.pause_us} µs")
+            print(f"everything stood still for {session.splicing.access.pause_us} µs")
             target.go(1)
         now = Image.of(target.pid)
         assert (now.text, now.maps) == (image.text, image.maps)

@@ -23,7 +23,7 @@ ORDERS = {
     "probes": ("scripts", "specs", "providers", "handlers", "outside", "following", "selfattach"),
     "splice": (
         "journal", "memory", "plan", "emitted", "translate", "codegen", "regions", "edits", "userspace",
-        "apply", "planning", "engine",
+        "apply", "planning", "engine", "processes",
     ),
     "target": ("system", "kernel", "remote", "process"),
 }  # fmt: skip

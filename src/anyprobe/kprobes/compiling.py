@@ -116,7 +116,7 @@ class Compiler:
         """Return the site of a handler that runs where the instruction has faulted."""
         if isinstance(function, CHandler):
             raise KprobeError(errno.EOPNOTSUPP, "fault handlers are in Python: one in C is not told of the fault")
-        if self._session.engine.live is not None:
+        if self._session.splicing.live is not None:
             raise KprobeError(errno.EOPNOTSUPP, "fault handlers are not armed without a stop")
         if wrapping.handles(function) and not self._session.unsafe:
             detail = "a fault handler that returns something else than 0 changes what the program does: unsafe=True"
@@ -168,7 +168,7 @@ class Compiler:
 
     def _check_replacing(self, rp: Kretprobe) -> None:
         """See that a probe can be had at replaced return addresses, as far as that is not the function's affair."""
-        if self._session.engine.live is not None:
+        if self._session.splicing.live is not None:
             raise KprobeError(errno.EOPNOTSUPP, "return addresses are not replaced without a stop")
         if isinstance(rp.handler, CHandler):
             raise KprobeError(errno.EOPNOTSUPP, "handlers in C run at exits only, not at replaced return addresses")
@@ -178,8 +178,8 @@ class Compiler:
 
     def _knowing_stubs(self, facts: "HandlerFacts") -> "HandlerFacts":
         """Return a handler that is told the true return address where a stub's is in its place."""
-        engine = self._session.engine
-        return knowing_stubs(facts, engine.stubs.address()) if asks_caller(facts) else facts
+        stubs = self._session.splicing.stubs
+        return knowing_stubs(facts, stubs.address()) if asks_caller(facts) else facts
 
     def _kretprobe_sites(self, rp: Kretprobe, location: Location) -> tuple[list[Site], Count | None]:
         wrapping.check_parameters(rp.handler, "ri", "regs")

@@ -121,7 +121,7 @@ def _by_symbol(session: "Session", kp: Kprobe) -> "ResolvedSite":
 
 def _first_loaded(session: "Session", objects: "Sequence[LoadedObject]") -> "LoadedObject":
     """Return which of some objects was loaded first: what the others have of the same name is mostly not reached."""
-    order = in_load_order(session.objects.objects, session.engine.process.mem)
+    order = in_load_order(session.objects.objects, session.process.mem)
     return next(each for each in order if any(each is one for one in objects))
 
 

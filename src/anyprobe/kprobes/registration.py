@@ -127,7 +127,7 @@ class Registry:
     @property
     def optimization(self) -> bool:
         """Whether probes are reached by jumps, and not by traps."""
-        return self._session.engine.allowed != TRAPS
+        return self._session.splicing.planning.allowed != TRAPS
 
     # -- registering
 
@@ -146,8 +146,8 @@ class Registry:
             raise
         self.registrations += made
         for each in made:
-            self._session.engine.roster.enter(each, each.entries)
-        self._session.engine.roster.write()
+            self._session.splicing.roster.enter(each, each.entries)
+        self._session.splicing.roster.write()
 
     def _made(self, probe: Registered, before: Sequence[Registration]) -> Registration:
         """Look up and compile one probe; nothing is touched."""
@@ -185,7 +185,7 @@ class Registry:
 
     def _check(self, probe: Djprobe, location: Location, others: Sequence[Registration]) -> None:
         """Check what a djprobe asks of the code."""
-        if self._session.engine.allowed == TRAPS:
+        if self._session.splicing.planning.allowed == TRAPS:
             raise KprobeError(errno.EINVAL, "optimization is off, and a djprobe is a jump")
         check_size(location.code, location.link, probe.size)
         if probe.strict:
@@ -238,15 +238,15 @@ class Registry:
         with suppress(TargetExited, NoSuchProcess):
             placed = [each for made in known for each in made.placed]
             self._session.remove(*placed)
-            self._session.trampolines.silence(self._session.engine, placed)
+            self._session.trampolines.silence(self._session.splicing.holdings.neighbourhoods, placed)
         self.registrations = [made for made in self.registrations if made not in known]
         values = BankValues()
         counted = [made.counted(values) for made in known]
         for made, numbers in zip(known, counted, strict=True):
             _forget(made)
             kprobe_of(made.probe).counted = numbers
-        self._session.engine.roster.leave(known)
-        self._session.engine.roster.write()
+        self._session.splicing.roster.leave(known)
+        self._session.splicing.roster.write()
 
     def _keep_counts(self) -> None:
         """Have what was counted readable when the session is over."""
@@ -271,8 +271,8 @@ class Registry:
         """Change the state of probes, and have others see it."""
         for each in made:
             each.disabled = disabled
-        self._session.engine.roster.note(made)
-        self._session.engine.roster.write()
+        self._session.splicing.roster.note(made)
+        self._session.splicing.roster.write()
 
     def _arm(self, made: Sequence[Registration]) -> None:
         """Arm probes that are registered, so that all run in order of registration."""

@@ -19,13 +19,16 @@ if TYPE_CHECKING:
     from anyprobe.probes.symbols import Symbols
     from anyprobe.splice.edits import Module
     from anyprobe.splice.engine import Engine
+    from anyprobe.splice.processes import ProcessSplicing
+    from anyprobe.target.base import ProcessQuiescence, RunningProcess
     from anyprobe.target.system.procfs import Mapping
 
 
 class ProbeHost(ABC):
     """One process with probes: its code, its engine, and the places where probes are armed."""
 
-    engine: "Engine"
+    splicing: "ProcessSplicing"
+    """What splices the target, in its parts."""
     unsafe: bool
     """Whether handlers may change what the program computes."""
     probes: "list[Probe]"
@@ -41,6 +44,16 @@ class ProbeHost(ABC):
     lock: AbstractContextManager[object]
     """Held by each thread that changes or reads the session."""
     _objects: "ObjectTable"
+
+    @property
+    @abstractmethod
+    def process(self) -> "RunningProcess":
+        """The target."""
+
+    @property
+    def engine(self) -> "Engine[ProcessQuiescence]":
+        """What makes changes of the target's text."""
+        return self.splicing.engine
 
     @property
     @abstractmethod

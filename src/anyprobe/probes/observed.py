@@ -18,6 +18,11 @@ class Observed(Decorators):
         self.warnings = [*self.warnings, *texts]
 
     @property
+    def process(self) -> RunningProcess:
+        """The target."""
+        return self._process
+
+    @property
     def pid(self) -> int:
         """The target's process id."""
         return self._process.pid

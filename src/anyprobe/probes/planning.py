@@ -37,10 +37,10 @@ _MADE_UP_PATCH, _MADE_UP_ROUTINE, _MADE_UP_GATE, _MADE_UP_SLOT = 0x10000, 0x8000
 
 def _planned(session: "ProbeHost", module: Module, code: FunctionCode, wants: list[Want]) -> FunctionPlan:
     """Plan and take nothing."""
-    engine, state = session.engine, module.known_state(code)
+    splicing, state = session.splicing, module.known_state(code)
     with module.claims.trial(planned_of(state.splices if state else ())) as claims:
-        found = None if engine.live is None else engine.live.plan_for(module, claims, code, wants)
-        plan = found if isinstance(found, FunctionPlan) else engine.planner(module, claims).plan(code, wants)
+        found = None if splicing.live is None else splicing.live.plan_for(module, claims, code, wants)
+        plan = found if isinstance(found, FunctionPlan) else splicing.planning.planner(module, claims).plan(code, wants)
     if found is not None:
         plan.notes.append(explained(found))
     return plan
@@ -86,7 +86,7 @@ def explain(session: "ProbeHost", spec: str, *, timed: bool = False) -> Explanat
     code = _code_of(session, site, module)
     if isinstance(code, Refusal):
         raise SiteRefused(code)
-    session.engine.see_space(session.mappings())
+    session.splicing.planning.see_space(session.mappings())
     wants, plan = _planned_at(session, module, code, site, timed=timed)
     ends, replaced = timed or site.kind == "return", False
     first = wants[0].address if wants else code.entry
@@ -215,7 +215,7 @@ def _patch(
     """Return the generated code as it would be below the module, with a counter at each wanted instruction."""
     base = module.low - _MADE_UP_PATCH
     routine = module.low - _MADE_UP_ROUTINE
-    slotless = not session.engine.has_slots(module)
+    slotless = not session.splicing.planning.has_slots(module)
     near = module.low - _MADE_UP_GATE
     bank = BankCode(None if slotless else _MADE_UP_SLOT, near, near, Routines(routine, routine, routine, routine))
     source = ActionSource(
@@ -240,7 +240,7 @@ def listed(session: "ProbeHost", specs: Sequence[str]) -> list[ListedSite]:
     """Return the sites that specs mean, each with the strategy that would be used or the reason against it."""
     from anyprobe.probes.providers.function.prototypes import Prototypes
 
-    session.engine.see_space(session.mappings())
+    session.splicing.planning.see_space(session.mappings())
     prototypes = Prototypes(lambda spec: session.resolve(spec)[0])
     found = []
     for spec in specs:

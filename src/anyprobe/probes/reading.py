@@ -108,7 +108,7 @@ def snapshot(
     return Snapshot(
         target=TargetInfo(session.pid, session.exe, session.exit_status, alive=not exited, called=session.called),
         duration_s=duration,
-        pause_us=dict(session.engine.pause_us),
+        pause_us=dict(session.splicing.access.pause_us),
         setup_s=dict(session.engine.seconds),
         sites=found,
         functions=functions,

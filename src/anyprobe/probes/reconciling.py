@@ -119,7 +119,7 @@ class Reconciled(Pumped):
             self.warn(AUDITED)
         self._awaits_libraries = False
         self._objects.refresh()
-        self.engine.use_slots(on=self._objects.has_thread_slots())
+        self.splicing.planning.use_slots(on=self._objects.has_thread_slots())
         self.recheck_handlers(self._objects.reads_thread_word)
         self.reconcile(self._objects.objects)
         if self._desired.awaits_choice:
@@ -281,8 +281,8 @@ class Reconciled(Pumped):
             self.engine.checkpoint()
             loaded = site.object
             refusal = self.refusal_of(site) or (self._clock_refusal if timed else None)
-            if self.engine.clock and loaded.name == VDSO:
-                refusal = own_clock(self.engine.clock)
+            if self.splicing.memory.clock and loaded.name == VDSO:
+                refusal = own_clock(self.splicing.memory.clock)
             module = module_of(loaded)
             code = refusal or module.code.function_at(site.function.start)
             if isinstance(code, Refusal):

@@ -8,31 +8,31 @@ from anyprobe.core.memory import MemoryFault
 from anyprobe.probes.probe import Place, Probe, edits_for
 from anyprobe.splice.apply.blocked_syscalls import Sleepers
 from anyprobe.splice.apply.recovery.recovery import remove, remove_everywhere
-from anyprobe.splice.engine import Engine
 from anyprobe.splice.journal.installed import find_owners, owner_alive
 from anyprobe.splice.journal.memfds import is_ours
+from anyprobe.splice.processes import ProcessSplicing
 from anyprobe.target.base import RunningProcess
 
 
-def disarm(engine: Engine, places: Sequence[Place]) -> list[str]:
+def disarm(splicing: ProcessSplicing, places: Sequence[Place]) -> list[str]:
     """Take places of probes out; return what had to stay in, and why."""
-    engine.look_for_returned()
+    splicing.upkeep.look_for_returned()
     places = [place for place in places if place.hook.armed]
     edits = edits_for(places, remove=True)
-    engine.change(edits)
+    splicing.engine.change(edits)
     staying = [place for place in places if place.hook.armed]
     why = {id(edit.state): edit.refusal for edit in edits} if staying else {}
     return [f"{place.site.canonical} stays armed: {why[id(place.state.root)]}" for place in staying]
 
 
-def rearm(engine: Engine, probes: Sequence[Probe]) -> None:
+def rearm(splicing: ProcessSplicing, probes: Sequence[Probe]) -> None:
     """Put probes in again; those that cannot be have a refusal then, those that could not be tried keep theirs."""
     places = [place for probe in probes for place in probe.all_places if not place.hook.armed]
     before = [(place.hook, place.hook.refusal) for place in places]
     for hook, _ in before:
         hook.refusal = None
     try:
-        engine.change(edits_for(places))
+        splicing.engine.change(edits_for(places))
     except BaseException:
         for hook, refusal in before:
             if not hook.armed:
@@ -40,35 +40,35 @@ def rearm(engine: Engine, probes: Sequence[Probe]) -> None:
         raise
 
 
-def detach(process: RunningProcess, engine: Engine) -> list[str]:
+def detach(process: RunningProcess, splicing: ProcessSplicing) -> list[str]:
     """Remove a session from its target, and from all other processes that have its splices; return what remains.
 
     The others are cleaned whatever stands in the way in the target; that is raised afterwards.
     """
-    sessions, remaining = frozenset([engine.owner.session]), []
+    sessions, remaining = frozenset([splicing.holdings.owner.session]), []
     failure: TargetError | None = None
     since = 0
 
     def patches() -> Sleepers:
-        return Sleepers(engine.patches())
+        return Sleepers(splicing.engine.patches())
 
     try:
-        _forget_lost(process, engine)
+        _forget_lost(process, splicing)
         try:
-            engine.end_live()
+            splicing.end_live()
         finally:  # whatever went wrong there: the splices do not stay
-            removal = remove(process, sessions, patches, engine.saved_copies)
-        engine.pause_us["disarm"] += removal.pause_us
+            removal = remove(process, sessions, patches, splicing.upkeep.saved_copies)
+        splicing.access.pause_us["disarm"] += removal.pause_us
         # A process that is older than this controller can only have our splices if it shares the target's memory. From
         # there they have just been removed, unless the target runs another program by now.
-        since = engine.owner.start_time if removal.splices else 0
+        since = splicing.holdings.owner.start_time if removal.splices else 0
         remaining += [f"the bytes at {at:#x} were changed by somebody else and left alone" for at in removal.foreign]
         remaining += [f"{kept} is not quiet yet; run: anyprobe detach -p {process.pid}" for kept in removal.kept]
     except TargetExited:
         pass
     except TargetError as error:
         failure = error
-    inodes = engine.inodes()
+    inodes = splicing.holdings.inodes()
     _, failed = remove_everywhere(inodes, sessions, patches, but=process.pid, since=since)
     remaining += [f"{each}; run: anyprobe detach -p {process.pid}" for each in failed]
     if failure is not None:
@@ -76,11 +76,11 @@ def detach(process: RunningProcess, engine: Engine) -> list[str]:
     return remaining
 
 
-def _forget_lost(process: RunningProcess, engine: Engine) -> None:
+def _forget_lost(process: RunningProcess, splicing: ProcessSplicing) -> None:
     """Have the journals list no more what was in modules that are gone: other files may be mapped there by now."""
-    if engine.inodes():
+    if splicing.holdings.inodes():
         with suppress(TargetError, MemoryFault), process.exclusive():  # where nothing is left, nothing is restored
-            engine.forget_lost(process.mappings())
+            splicing.upkeep.forget_lost(process.mappings())
 
 
 def clean_up(process: RunningProcess) -> list[str]:

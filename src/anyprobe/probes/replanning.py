@@ -30,7 +30,7 @@ def keep_order(session: "ProbeHost", probes: Sequence["Probe"]) -> None:
             following = iter(ordered)
             state.reorder([next(following) if id(want) in ranks else want for want in state.wants])
             wrong.append(Edit(module, state, anew=True))
-    with typed(session.engine.process, "arming probes in"):
+    with typed(session.process, "arming probes in"):
         session.engine.change(wrong)
 
 
@@ -52,10 +52,10 @@ def switch_optimization(session: "ProbeHost", probes: Sequence["Probe"], *, on: 
 
     Traps are left out where they could kill. What is registered later follows suit.
     """
-    engine = session.engine
+    planning = session.splicing.planning
     if not on and trapping.WARNING not in session.warnings:
         session.warnings = [*session.warnings, trapping.WARNING]
-    engine.allow(AUTO | TRAPS if on else TRAPS)  # what cannot be a jump stays a trap
+    planning.allow(AUTO | TRAPS if on else TRAPS)  # what cannot be a jump stays a trap
     states: dict[FunctionState, Module] = {}
     staying = []
     for place in (place for probe in probes for place in probe.places if place.hook.armed):
@@ -67,7 +67,7 @@ def switch_optimization(session: "ProbeHost", probes: Sequence["Probe"], *, on: 
     try:
         staying += [f"{refusal}" for refusal in _replanned(session, states)]
     finally:
-        engine.allow(AUTO if on else TRAPS)
+        planning.allow(AUTO if on else TRAPS)
     return staying
 
 
@@ -76,7 +76,7 @@ def _replanned(session: "ProbeHost", states: "dict[FunctionState, Module]") -> l
     deadline = time.monotonic() + PATIENCE
     while True:
         edits = [Edit(module, state, anew=True) for state, module in states.items()]
-        with typed(session.engine.process, "arming probes in"):
+        with typed(session.process, "arming probes in"):
             session.engine.change(edits)
         failed = {edit.state: edit for edit in edits if edit.refusal is not None}
         if not failed or time.monotonic() > deadline:

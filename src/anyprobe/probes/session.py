@@ -36,8 +36,8 @@ from anyprobe.probes.specs.spec import see_functions
 from anyprobe.probes.target_errors import typed
 from anyprobe.probes.withdrawal import withdrawn
 from anyprobe.splice.edits import Module
-from anyprobe.splice.engine import Engine
 from anyprobe.splice.plan.splices import AUTO, Strategy
+from anyprobe.splice.processes import ProcessSplicing
 from anyprobe.target.base import RunningProcess
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Session(Reconciled, SessionApi[Probe]):
         self._watch: OverheadWatch | None = None
         self._ns_per_tick = self.clock_step_ns = 0.0
         self._proof = LiveProof(self._objects)
-        self.engine = Engine(
+        self.splicing = ProcessSplicing(
             process,
             clobbers,
             allowed=AUTO if options.strategy == "auto" else frozenset([Strategy(options.strategy)]),
@@ -97,9 +97,9 @@ class Session(Reconciled, SessionApi[Probe]):
             maxactive=options.maxactive,
             proof=self._proof if options.live else None,
         )
-        self.functions = FunctionProvider(self.engine, self.copies, self._wanted_once)
+        self.functions = FunctionProvider(self.splicing, self.copies, self._wanted_once)
         self._providers = Providers()
-        self._handlers = HandlerWatch(self.engine, self._objects, self.module)
+        self._handlers = HandlerWatch(self.splicing, self._objects, self.module)
 
     @property
     def refused(self) -> Refusals:
@@ -109,7 +109,7 @@ class Session(Reconciled, SessionApi[Probe]):
     @property
     def stops_explained(self) -> Sequence[str]:
         """Why something was done in a stop, one sentence for each reason, where that was not wanted."""
-        return () if self.engine.live is None else self.engine.live.notes()
+        return () if self.splicing.live is None else self.splicing.live.notes()
 
     def count(self, *specs: str, follow: bool | None = None) -> Probes:
         """Count hits: entries, returns or single instructions, as the specs say.
@@ -193,7 +193,7 @@ class Session(Reconciled, SessionApi[Probe]):
         from anyprobe.probes.overhead import TSC_TIMING_NS, VDSO_TIMING_NS, OverheadWatch, disarmed
 
         first = self._watch is None  # which has nothing to compare with
-        self._watch = self._watch or OverheadWatch(VDSO_TIMING_NS if self.engine.clock else TSC_TIMING_NS)
+        self._watch = self._watch or OverheadWatch(VDSO_TIMING_NS if self.splicing.memory.clock else TSC_TIMING_NS)
         excess = self._watch.look(self.probes, percent)
         probes, text = disarmed([] if first else excess, self._watch.total, percent, self._disarm)
         if text:
@@ -211,7 +211,7 @@ class Session(Reconciled, SessionApi[Probe]):
 
         self._check_attached()
         with typed(self._process, "arming probes in"):
-            removal.rearm(self.engine, probes)
+            removal.rearm(self.splicing, probes)
             self.warn(*provided.attach([each for each in probes if not each.armed]))
         keep_order_of_handlers(self, probes)
         registering.note(self, probes)
@@ -324,9 +324,9 @@ class Session(Reconciled, SessionApi[Probe]):
         if self._clock is not None:
             self._ns_per_tick, self.clock_step_ns = self._clock.ns_per_tick(), self._clock.step_ns()
             self._clock = None
-        if self.engine.touched:
+        if self.splicing.access.touched:
             with typed(self._process, "removing probes from"):
-                self.warn(*removal.detach(self._process, self.engine))
+                self.warn(*removal.detach(self._process, self.splicing))
         self._detached = True
         for place in (each for probe in self.probes for each in probe.all_places):
             place.hook.detached = place.hook.armed
@@ -337,7 +337,7 @@ class Session(Reconciled, SessionApi[Probe]):
 
         Costs a glance at ``/proc`` where there are none; ``often``: how it is called, so that not each has to be seen.
         """
-        there = self._ended is None and not self._held and self.engine.is_installed
+        there = self._ended is None and not self._held and self.splicing.upkeep.is_installed
         if there and not self._process.exited() and self.became() is None:
             # what fails is tried again at the next look
             with suppress(TargetError), typed(self._process, "splicing signal handlers of"):
@@ -348,15 +348,15 @@ class Session(Reconciled, SessionApi[Probe]):
 
     def _note_losses(self) -> None:
         """See what is no longer there: libraries unmapped, everything removed by another anyprobe."""
-        if self._ended is not None or not self.engine.is_installed or self.became():
+        if self._ended is not None or not self.splicing.upkeep.is_installed or self.became():
             return
         with suppress(TargetError):  # whoever is gone has lost nothing
             mappings = self._process.mappings()
-            self.engine.note_losses(mappings)
-            self.engine.roster.write()
-            told = withdrawn(*self.engine.look_at_text(mappings), self.probes, self._disarm)
+            self.splicing.upkeep.note_losses(mappings)
+            self.splicing.roster.write()
+            told = withdrawn(*self.splicing.upkeep.look_at_text(mappings), self.probes, self._disarm)
             self.warnings = [*self.warnings, *told, *self.copies.uncounted(self.probes, mappings)]
-            if self.engine.evicted:
+            if self.splicing.upkeep.evicted:
                 self.warn("another anyprobe has removed these probes; they have counted until then")
 
     def _check_attached(self) -> None:
@@ -374,7 +374,7 @@ class Session(Reconciled, SessionApi[Probe]):
             for end in self.endings:
                 end()
         finally:
-            self.engine.close()
+            self.splicing.close()
             self._process.close()
             collect_what_was_made()  # in earlier sessions: what is bound together is freed by nobody else
 
@@ -400,7 +400,7 @@ class Session(Reconciled, SessionApi[Probe]):
     def refusal_of(self, site: ResolvedSite) -> Refusal | None:
         """Return why a site cannot be had, whatever its code is."""
         refusal = self._objects.refusal(site.object)
-        if refusal is None and Strategy.TRAP in self.engine.allowed:
+        if refusal is None and Strategy.TRAP in self.splicing.planning.allowed:
             from anyprobe.probes import trapping
 
             return trapping.trap_refusal(self._objects, site)
@@ -417,7 +417,7 @@ class Session(Reconciled, SessionApi[Probe]):
     def module(self, loaded: LoadedObject) -> Module:
         """Return the engine's module of an object."""
         module = self._objects.module(loaded)
-        if self.engine.live is not None:
+        if self.splicing.live is not None:
             module.plans = None  # they are for changes in a stop
         self.engine.add_module(module)
         early = self._held and (self._objects.is_loader(loaded) or not self._awaits_libraries)
@@ -452,9 +452,9 @@ class Session(Reconciled, SessionApi[Probe]):
                 self._clock_refusal = self._choice.choose(self._objects.objects, probed=self._probes_vdso())
                 if self._clock is None and self._clock_refusal is None:
                     self._clock_refusal = self._choice.check_permission(
-                        self._process, self.engine.pause_us, live=self.engine.live is not None
+                        self._process, self.splicing.access.pause_us, live=self.splicing.live is not None
                     )
-                self.engine.use_clock(self._choice.address)
+                self.splicing.memory.use_clock(self._choice.address)
             probes = [
                 self._want(spec, timed=timed, policy=policy, known=site) for spec, site in zip_longest(specs, known)
             ]

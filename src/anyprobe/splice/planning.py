@@ -1,6 +1,6 @@
 """From edits to plans: what is allowed in a target, and what is known of it, with one planner for each module."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
@@ -20,7 +20,7 @@ from anyprobe.splice.regions.banks import SLOT_ONLY, TIMING
 if TYPE_CHECKING:
     from anyprobe.splice.plan.context import PlanContext
     from anyprobe.splice.plan.planner import Planner
-    from anyprobe.target.base import ProcessTarget
+    from anyprobe.target.base import Target
     from anyprobe.target.system.procfs import Mapping
 
 _GADGET_BYTES = 9
@@ -56,15 +56,30 @@ class LivePlanning(Protocol):
 class Planning:
     """Plans the edits of one session. Nothing here touches the target; what is planned is claimed."""
 
-    def __init__(self, process: "ProcessTarget", *, allowed: frozenset[Strategy], slots: bool) -> None:
-        """Begin with what is allowed, and whether the target's runtime has thread slots."""
-        self._process, self.allowed, self.slots = process, allowed, slots
+    def __init__(
+        self, target: "Target", *, allowed: frozenset[Strategy], slots: bool,
+        kept: Callable[[], Iterable[int]] = tuple,
+    ) -> None:  # fmt: skip
+        """Begin with what is allowed, and whether the target's runtime has thread slots.
+
+        ``kept`` tells where instructions are that anyprobe's own calls in the target borrow, so that no splice may
+        take them.
+        """
+        self._target, self.allowed, self.slots, self._kept = target, allowed, slots, kept
         self.springboards = Springboards(AddressSpace([]))
         self._handlers: HandlersKnown | None = None
 
     def regard(self, handlers: HandlersKnown) -> None:
         """Have plans made with regard to the program's signal handlers, of which nothing is known before."""
         self._handlers = handlers
+
+    def allow(self, strategies: frozenset[Strategy]) -> None:
+        """Use these strategies from now on."""
+        self.allowed = strategies
+
+    def use_slots(self, *, on: bool) -> None:
+        """Use thread slots, or none, from now on."""
+        self.slots = on
 
     @property
     def faults_handled(self) -> bool:
@@ -78,7 +93,7 @@ class Planning:
 
     def see_space(self, mappings: "Sequence[Mapping]") -> None:
         """Have springboards placed in the address space as the memory map has it now."""
-        look_at_space(self.springboards, self._process, mappings)
+        look_at_space(self.springboards, self._target, mappings)
 
     def plan_all(self, edits: Sequence[Edit], live: LivePlanning | None, checkpoint: Callable[[], None]) -> None:
         """Plan edits; ``checkpoint`` is called now and then."""
@@ -93,8 +108,8 @@ class Planning:
                     planned = Planned()
                 if planned is not None:
                     claiming.add(edit, planned)
-                elif self._process.exited():  # what takes a while is not done for nobody
-                    raise self._process.gone()
+                elif self._target.exited():  # what takes a while is not done for nobody
+                    raise self._target.gone()
                 else:
                     self._plan(edit, live, claiming)
 
@@ -116,9 +131,9 @@ class Planning:
 
     def _keep_gadgets(self, edits: Sequence[Edit]) -> None:
         """See that no splice takes the instructions that our own calls in the target borrow."""
-        found = self._process.gadgets()
+        kept = tuple(self._kept())
         for module in modules_of(edits):
-            for address in (found.syscall_ret, found.restorer, found.pop_rax):
+            for address in kept:
                 if module.low <= address < module.high:
                     start = address - module.bias
                     module.claims.borrowed.keep_range(start, start + _GADGET_BYTES)

@@ -194,7 +194,7 @@ def test_two_thousand_sites_are_attached_and_detached():
             target.go(2)
             assert {kp.hits for kp in probes} == {2}
             unregister_kprobes(probes)
-            assert session.engine.process.pid == target.pid
+            assert session.process.pid == target.pid
             target.go(1)
         image.assert_restored(target.pid)
         target.finish()

@@ -38,7 +38,7 @@ def optimized(pid):
 def test_kprobe_insn_boundary(target, session, events, function):
     """What is accepted at 256 places, one byte apart, is enabled together, runs, and goes without a trace."""
     (site,), _ = session.resolve(f"a.out:{function}")
-    before = session.engine.process.mem.read(site.address, PLACES)
+    before = session.process.mem.read(site.address, PLACES)
     accepted = [at for at in range(PLACES) if events.write(f"p:at_{at} {function}+{at}") == 0]
     inside = {at + site.address for at in accepted if at < site.function.size}
     assert inside == {address for address in instructions(session, function) if address in inside}
@@ -51,7 +51,7 @@ def test_kprobe_insn_boundary(target, session, events, function):
     assert profile["at_0"] > 0
     events.enable("kprobes/", on=False)
     assert events.clear() == 0
-    assert session.engine.process.mem.read(site.address, PLACES) == before
+    assert session.process.mem.read(site.address, PLACES) == before
     target.go(1)
     target.finish()
 

@@ -141,7 +141,7 @@ def test_a_dead_controllers_probes_are_listed_and_removed(target, tmp_path):
 
 def test_a_journal_without_a_roster_shows_sites(target, session, monkeypatch):
     """As earlier versions have left it."""
-    monkeypatch.setattr(session.engine.roster, "write", lambda: None)
+    monkeypatch.setattr(session.splicing.roster, "write", lambda: None)
     session.count("a.out:stepped", "a.out:asked%return")
     assert [line.split()[0] for line in lines(target.pid)] == ["k"] * len(listing.inspect(target.pid).sites)
     assert any("stepped+0x0" in line for line in lines(target.pid))
@@ -180,10 +180,10 @@ def test_words_are_taken_again_and_nothing_is_written_after_the_end(target):
             assert len(lines(target.pid)) == 11
             for kp in kps:
                 unregister_kprobe(kp)
-        journals = sum(arena.journal.capacity - arena.journal.room() for arena in session.engine.arenas)
+        journals = sum(arena.journal.capacity - arena.journal.room() for arena in session.splicing.holdings.arenas)
         assert journals < 30
-    session.engine.roster.note_all()
-    session.engine.roster.write()
+    session.splicing.roster.note_all()
+    session.splicing.roster.write()
     assert lines(target.pid) == []
     target.go(1)
     target.finish()

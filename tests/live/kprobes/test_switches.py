@@ -142,9 +142,9 @@ def test_many_probes_come_and_go_at_once(target, session):
     assert len(probes) >= 256
     assert all(kp.flags & KPROBE_FLAG_OPTIMIZED for kp in probes)
     target.go(1)
-    stops = session.engine.pause_us["disarm"]
+    stops = session.splicing.access.pause_us["disarm"]
     unregister_kprobes(probes)
-    assert session.engine.pause_us["disarm"] - stops < 1_000_000
+    assert session.splicing.access.pause_us["disarm"] - stops < 1_000_000
     assert debugfs.listing() == []
     target.go(1)
     target.finish()

@@ -10,8 +10,8 @@ from anyprobe.probes.reading import BankValues
 from anyprobe.splice.apply.recovery.recovery import Removal, remove
 from anyprobe.splice.codegen.patch import ActionKind
 from anyprobe.splice.edits import Edit, Module
-from anyprobe.splice.engine import Engine
 from anyprobe.splice.plan.splices import AUTO, Strategy, Want, WantKind
+from anyprobe.splice.processes import ProcessSplicing
 from anyprobe.splice.regions.banks import Hook
 from support.simulated.program import Program
 from support.simulated.target import as_process
@@ -41,9 +41,10 @@ class Splicing:
     ) -> None:
         """Change nothing yet; ``live``: without a stop where that can be."""
         self.program, self.target = program, program.target
-        self.engine = Engine(
+        self.splicing = ProcessSplicing(
             as_process(self.target), clobbers, allowed=allowed, slots=slots, proof=AllowsAll() if live else None
         )
+        self.engine = self.splicing.engine
         self.module = program.new_module()
         self.engine.add_module(self.module)
 
@@ -96,7 +97,7 @@ class Splicing:
 
     def remove(self) -> Removal:
         """Remove everything from the target, by the journals alone."""
-        return remove(as_process(self.target), frozenset([self.engine.owner.session]))
+        return remove(as_process(self.target), frozenset([self.splicing.holdings.owner.session]))
 
 
 @contextmanager
@@ -115,4 +116,4 @@ def splicing(
         assert target.mappings() == before
         assert not target.files
     finally:
-        made.engine.close()
+        made.splicing.close()

@@ -185,7 +185,7 @@ def test_all_or_none(program, session):
     good, bad = Kprobe(symbol_name="twice"), Kprobe(symbol_name="thrice")
     assert register_kprobes([good, bad]) == -errno.ENOENT
     assert (good.addr, bad.addr) == (None, None)
-    assert not session.engine.is_installed
+    assert not session.splicing.upkeep.is_installed
     assert register_kprobe(good) == 0
     assert register_kprobe(good) == -errno.EINVAL
     assert register_kprobe(Kprobe(symbol_name="sum", offset=1 << 12)) < 0

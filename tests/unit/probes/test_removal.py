@@ -31,15 +31,15 @@ def ended(monkeypatch):
         monkeypatch.setattr(removal, "remove", remove)
         monkeypatch.setattr(removal, "remove_everywhere", everywhere)
         monkeypatch.setattr(removal, "_forget_lost", lambda *_: None)
-        engine = SimpleNamespace(
-            owner=SimpleNamespace(session=b"s", start_time=STARTED),
-            saved_copies=(),
-            pause_us={"disarm": 0},
-            inodes=lambda: frozenset([7]),
+        owner = SimpleNamespace(session=b"s", start_time=STARTED)
+        splicing = SimpleNamespace(
+            holdings=SimpleNamespace(owner=owner, inodes=lambda: frozenset([7])),
+            upkeep=SimpleNamespace(saved_copies=()),
+            access=SimpleNamespace(pause_us={"disarm": 0}),
             end_live=lambda: None,
         )
         with suppress(TargetError):
-            removal.detach(SimpleNamespace(pid=1), engine)
+            removal.detach(SimpleNamespace(pid=1), splicing)
         ((inodes, but, since),) = looked
         assert (inodes, but) == ({7}, 1)
         return since

@@ -163,7 +163,7 @@ def test_a_program_without_control_blocks_is_counted_all_the_same(program):
     target.mem.write(target.main.actual.fs_base + 0x10, bytes(8))
     with splicing(program) as session:
         (hook,) = session.count("twice")
-        assert not session.engine.slots
+        assert not session.splicing.planning.slots
         assert program.call("twice", 4) == 8
         assert session.hits([hook]) == [1]
 
@@ -253,11 +253,11 @@ def test_a_trial_plan_claims_nothing(simulated):
     with splicing(program) as session:
         session.count("fib")
         claims, mappings = session.module.claims, simulated.mappings()
-        session.engine.see_space(mappings)
+        session.splicing.planning.see_space(mappings)
         wants, plans = session.wants("collatz", program.instructions("collatz")), []
         for _ in range(2):
             with claims.trial() as trial:
-                plan = session.engine.planner(session.module, trial).plan(session.code("collatz"), wants)
+                plan = session.splicing.planning.planner(session.module, trial).plan(session.code("collatz"), wants)
             assert not plan.refused
             plans.append([(splice.head, splice.strategy, splice.springboard) for splice in plan.splices])
         assert plans[0] == plans[1]
@@ -290,7 +290,7 @@ def test_what_a_dead_controller_has_left_is_removed_by_its_journal_alone(program
     session = Splicing(program)
     count_all(session, ["fib", "sum_to"])
     program.call("fib", 5)
-    session.engine.close()
+    session.splicing.close()
     removal = remove(as_process(target))
     assert (removal.foreign, removal.kept) == ((), ())
     assert removal.splices == len(list(session.module.splices()))
@@ -315,5 +315,5 @@ def test_another_session_is_told_that_the_target_is_taken(program):
         other = Splicing(program)
         with pytest.raises(SessionConflict, match="is being probed"):
             other.count("sum_to")
-        other.engine.close()
+        other.splicing.close()
         assert program.call("twice", 2) == 4

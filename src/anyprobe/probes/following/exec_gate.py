@@ -40,7 +40,7 @@ class ExecGate:
         libc = objects.libc()
         if libc is None:
             return "it has no C library whose exec functions are known"
-        if self._session.engine.process.is_filtered():
+        if self._session.process.is_filtered():
             return "it filters its system calls"
         places: dict[str, Place] = {}
         for name in FUNCTIONS:

@@ -224,11 +224,11 @@ class Followed(SessionGroup):
         with self._guard:
             over = [each for each in self._members if each.session is not None and self._is_over(each.session)]
             over = [each for each in over if each is not self._members[0]]
-        inodes = frozenset(inode for each in over for inode in each.session.engine.inodes())  # type: ignore[union-attr]
+        inodes = frozenset(inode for each in over for inode in each.session.splicing.holdings.inodes())  # type: ignore[union-attr]
         holders = processes_with_splices(inodes) if inodes else []
         for each in over:
             assert each.session is not None
-            if holders and processes_with_splices(each.session.engine.inodes()):
+            if holders and processes_with_splices(each.session.splicing.holdings.inodes()):
                 continue
             self._close(each)
 
@@ -378,7 +378,7 @@ def _task_of(session: Session, tid: int) -> int | None:
             call = procfs.read_blocked_call(group_of(candidate), candidate)
             if call is not None and call.number == _FUTEX and session.waits_at(call.arguments[0]):
                 return candidate
-            inodes = session.engine.inodes()
+            inodes = session.splicing.holdings.inodes()
             if any(is_ours(each) and each.inode in inodes for each in procfs.read_mappings(candidate)):
                 return candidate
     return None

@@ -165,7 +165,7 @@ class Callbacks:
             raise UsageError("this session has been detached")
         if not 0 < timeout <= _LONGEST:
             raise UsageError(f"a hit cannot wait for {timeout} seconds")
-        if self._session.engine.process.is_filtered():
+        if self._session.process.is_filtered():
             raise UnsupportedTarget("a program that filters its system calls cannot wait for callbacks")
         condition = None
         if when is not None:
@@ -224,7 +224,7 @@ class Callbacks:
             return
         if self._filters is None:
             word = self._store.address + rendezvous.CLOSED
-            self._filters = FilterWatch(self._session.engine, self._session.symbols.objects, word)
+            self._filters = FilterWatch(self._session.splicing, self._session.symbols.objects, word)
         self._filters.place()
 
     def lost(self) -> dict[str, int]:
@@ -254,7 +254,7 @@ class Callbacks:
 
     def _begin(self) -> None:
         if self._store is None:
-            (self._store,) = self._session.engine.map_stores([self._room.size])
+            (self._store,) = self._session.splicing.map_stores([self._room.size])
         if self._thread is None:
             ready = threading.Event()
             self._thread = threading.Thread(target=self._serve, args=(ready,), name="anyprobe callbacks", daemon=True)
@@ -297,7 +297,7 @@ class Callbacks:
         halves = place.cast("I")
         callback, tid = halves[rendezvous.CALLBACK // 4], halves[rendezvous.TID // 4]
         session = self._session
-        read = session.engine.process.mem.read
+        read = session.process.mem.read
         self._stacks = self._stacks or HitStacks(session.symbols, read)
         given: list[int] = []
 

@@ -68,7 +68,7 @@ def errno_in(session: "ProbeHost") -> int | None:
     if session.symbols.objects.libc() is None:
         return None
     places = _errno_places(session)
-    found = find_errno(places, session.engine.process.mem)
+    found = find_errno(places, session.process.mem)
     if found is None and find_word(places) is None:
         raise UnsupportedTarget("ctx.errno: the C library's errno is not where it can be found")
     return found

@@ -12,7 +12,7 @@ from anyprobe.splice.userspace.seccomp_hook import filter_check
 
 if TYPE_CHECKING:
     from anyprobe.probes.providers.function.objects import ObjectTable
-    from anyprobe.splice.engine import Engine
+    from anyprobe.splice.processes import ProcessSplicing
 
 _SETTERS = {"prctl": False, "__prctl": False, "syscall": True}
 """What sets filters in the C library, and whether the first parameter is a system call's number."""
@@ -21,27 +21,29 @@ _SETTERS = {"prctl": False, "__prctl": False, "syscall": True}
 class FilterWatch:
     """Sees that a program is about to filter its system calls; from then on handlers make none."""
 
-    def __init__(self, engine: "Engine", objects: "ObjectTable", word: int) -> None:
+    def __init__(self, splicing: "ProcessSplicing", objects: "ObjectTable", word: int) -> None:
         """Watch a program; ``word`` is where in it this is said."""
-        self._engine, self._objects = engine, objects
+        self._splicing, self._objects = splicing, objects
         self.word = word
         self._hooks: dict[int, Hook] = {}
 
     @property
     def permits(self) -> bool:
         """Whether system calls may be made as far as is known: nothing is filtered, and what would be is seen."""
-        return not self._engine.process.is_filtered() and all(hook.armed for hook in self._hooks.values())
+        return not self._splicing.process.is_filtered() and all(hook.armed for hook in self._hooks.values())
 
     def place(self) -> None:
         """Place the checks where the C library sets filters; in a program that has not loaded it yet there is none."""
         libc = self._objects.libc()
-        if libc is None or not self._engine.slots:  # without slots no handler runs that could make system calls
+        if (
+            libc is None or not self._splicing.planning.slots
+        ):  # without slots no handler runs that could make system calls
             return
         edits: dict[int, Edit] = {}
         for name, numbered in _SETTERS.items():
             for function in libc.image.functions.lookup(name):
                 address = function.start + libc.bias
-                found = self._engine.view.locate(address) if self._engine.view.locate is not None else None
+                found = self._splicing.view.locate(address) if self._splicing.view.locate is not None else None
                 if found is None or isinstance(found, Refusal) or address in self._hooks:
                     continue
                 module, code = found
@@ -50,4 +52,4 @@ class FilterWatch:
                 state = module.state_of(code)
                 edit = edits.setdefault(id(state), Edit(module, state))
                 edit.added.append(Want(code.entry, WantKind.ENTRY, tag=hook, internal=True))
-        self._engine.change(list(edits.values()))
+        self._splicing.engine.change(list(edits.values()))

@@ -44,7 +44,7 @@ class HandlerGate:
 
     def __init__(self, session: "ProbeHost") -> None:
         """Nothing is placed yet."""
-        self._callbacks, self._engine = Callbacks(session), session.engine
+        self._callbacks, self._splicing = Callbacks(session), session.splicing
         self._coming: SimpleQueue[_Coming] = SimpleQueue()
         self._ending = False
         self._began = 0.0
@@ -55,7 +55,11 @@ class HandlerGate:
 
         Not where threads have no slots, which waiting needs: handlers are spliced at the next look there.
         """
-        if setter is not None and self._engine.has_slots(setter[0]) and not self._engine.process.is_filtered():
+        if (
+            setter is not None
+            and self._splicing.planning.has_slots(setter[0])
+            and not self._splicing.process.is_filtered()
+        ):
             self._callbacks.place_inside([(setter, self._ask)], sets_fault_action(), timeout=PATIENCE)
 
     def _ask(self, hit: Hit) -> None:
@@ -67,7 +71,7 @@ class HandlerGate:
             return
         coming = _Coming(hit.regs.rdi & 0xFFFFFFFF, handler, bool(flags & SA_SIGINFO))
         # some set the same one again and again, around what may fault
-        if handler > _SPECIAL and not self._engine.view.expects(coming.signal, handler, coming.told):
+        if handler > _SPECIAL and not self._splicing.view.expects(coming.signal, handler, coming.told):
             self._coming.put(coming)
             if not self._ending:  # else nobody may look any more
                 began = self._began or time.monotonic()
@@ -82,8 +86,8 @@ class HandlerGate:
                 return
             self._began = time.monotonic()
             try:
-                self._engine.change(self._engine.view.coming(coming.signal, coming.handler, coming.told))
-                self._engine.change(self._engine.view.hiding_faults())
+                self._splicing.engine.change(self._splicing.view.coming(coming.signal, coming.handler, coming.told))
+                self._splicing.engine.change(self._splicing.view.hiding_faults())
             finally:
                 self._began = 0.0
                 coming.done.set()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from anyprobe.probes.handlers.handler_gate import HandlerGate
     from anyprobe.probes.host import ProbeHost
     from anyprobe.probes.providers.function.objects import ObjectTable
-    from anyprobe.splice.engine import Engine
+    from anyprobe.splice.processes import ProcessSplicing
 
 _SETTERS = ("__libc_sigaction", "__sigaction", "sigaction")
 """What sets actions in glibc, the innermost first: it may be called by others of the library directly."""
@@ -26,12 +26,14 @@ _REST = 0.5
 class HandlerWatch:
     """Finds functions for the engine's signal view, and sees when the program has set handlers since."""
 
-    def __init__(self, engine: "Engine", objects: "ObjectTable", module: "Callable[[LoadedObject], Module]") -> None:
+    def __init__(
+        self, splicing: "ProcessSplicing", objects: "ObjectTable", module: "Callable[[LoadedObject], Module]"
+    ) -> None:
         """Serve an engine; ``module`` returns its module of an object."""
-        self._engine, self._objects, self._module = engine, objects, module
-        self._known = (engine.view.look(), 0)
+        self._splicing, self._objects, self._module = splicing, objects, module
+        self._known = (splicing.view.look(), 0)
         """The signals that were handled, and how often actions had been set, at the last look."""
-        engine.view.find_by(self.function_at, self.setter)
+        splicing.view.find_by(self.function_at, self.setter)
         self._rests_until = 0.0
         self._gate: HandlerGate | None = None
 
@@ -84,13 +86,13 @@ class HandlerWatch:
         Who looks ``often`` asks programs that set handlers all the time, as shells do, for those of faults at once, and
         for others now and then: a thread is borrowed for that.
         """
-        view = self._engine.view
+        view = self._splicing.view
         if self._gate is not None:
             self._gate.look()
         now = view.look(), BankValues().hits(view.settings) if view.settings is not None else 0
         of_faults = now[0] & ~self._known[0] & FAULT_BITS
         if now != self._known and (not often or of_faults or time.monotonic() >= self._rests_until):
-            self._engine.change(view.since_set())
-            self._engine.change(view.hiding_faults())  # which may take long where there are many sites
+            self._splicing.engine.change(view.since_set())
+            self._splicing.engine.change(view.hiding_faults())  # which may take long where there are many sites
             self._known, self._rests_until = now, time.monotonic() + _REST
         return view.complaints()

@@ -253,9 +253,9 @@ class Handling:
             return
         if (refusal := tsc_refusal()) is not None:
             raise UnsupportedTarget(f"ctx.now and emit need the time: {refusal.detail}")
-        engine = self._session.engine
-        thread, pause = engine.process.thread_without_timestamps(live=engine.live is not None)
-        engine.pause_us["prepare"] += pause
+        session = self._session
+        thread, pause = session.process.thread_without_timestamps(live=session.splicing.live is not None)
+        session.splicing.access.pause_us["prepare"] += pause
         if thread is not None:
             raise UnsupportedTarget(
                 f"ctx.now and emit need the time: thread {thread} may not read the time stamp counter (PR_SET_TSC)"
@@ -282,7 +282,7 @@ class Handling:
             sizes[MISSES] = 8 * len(MISSES) + 16
         if call is not None and call.store is None and any(each.kind is InputKind.INSTANCE for each in code.inputs):
             sizes[call] = call.pool * INSTANCE_BYTES if call.pool else instances_bytes()
-        for key, store in zip(sizes, self._session.engine.map_stores(list(sizes.values())), strict=True):
+        for key, store in zip(sizes, self._session.splicing.map_stores(list(sizes.values())), strict=True):
             if key is MISSES:
                 self._misses = store
             elif isinstance(key, Call):
@@ -308,7 +308,7 @@ class Handling:
             unwinding=self._stack_tables.address if _has(code, InputKind.UNWINDING) else 0,
         )
         if facts.redirects:
-            changing.check_redirection(self._session.engine.process)
+            changing.check_redirection(self._session.process)
         return facts
 
     def _reading(self) -> ReadingFacts:
@@ -318,7 +318,9 @@ class Handling:
     @cached_property
     def _filters(self) -> FilterWatch:
         assert self._misses is not None
-        return FilterWatch(self._session.engine, self._session.symbols.objects, self._misses.address + 8 * len(MISSES))
+        return FilterWatch(
+            self._session.splicing, self._session.symbols.objects, self._misses.address + 8 * len(MISSES)
+        )
 
     @cached_property
     def _memory(self) -> ReadingFacts:
@@ -326,7 +328,7 @@ class Handling:
 
     @cached_property
     def _stack_tables(self) -> StackTables:
-        return StackTables(self._session.engine, self._session.symbols.objects)
+        return StackTables(self._session.splicing, self._session.symbols.objects)
 
     @cached_property
     def _errno(self) -> int | None:
@@ -382,13 +384,12 @@ class Handling:
         self._tids_wanted = True
         if self._tids_checked:
             return
-        engine = self._session.engine
-        with engine.stop("prepare") as stop:
+        with self._session.splicing.access.stop("prepare") as stop:
             for thread in stop.threads:
                 if thread.registers.fs_base == 0:
                     return  # it has not begun: see recheck
                 place = thread.registers.fs_base + TID_OFFSET
-                found = int.from_bytes(engine.process.mem.read(place, 4), "little")
+                found = int.from_bytes(self._session.process.mem.read(place, 4), "little")
                 if found != thread.tid:
                     raise UnsupportedTarget(f"ctx.tid: thread {thread.tid} does not have its id where glibc keeps it")
         self._tids_checked = True

@@ -39,7 +39,7 @@ class LoadGate:
     def place(self, objects: "ObjectTable", function_at: "Callable[[int], Place | Refusal]") -> str:
         """Have threads wait that load libraries; return why they cannot be made to, nothing if they can."""
         loader = next((each for each in objects.objects if objects.is_loader(each)), None)
-        debug = loader_list(objects.objects, self._session.engine.process.mem)
+        debug = loader_list(objects.objects, self._session.process.mem)
         if loader is None or not debug:
             return "it has no dynamic loader"
         notifier = next(
@@ -49,9 +49,9 @@ class LoadGate:
             return f"{loader.name} has no {NOTIFIER}"
         if isinstance(notifier, Refusal):
             return str(notifier)
-        if not self._session.engine.has_slots(notifier[0]):
+        if not self._session.splicing.planning.has_slots(notifier[0]):
             return "its threads cannot be told from one another"
-        if self._session.engine.process.is_filtered():
+        if self._session.process.is_filtered():
             return "it filters its system calls"
         (refusal,) = self._callbacks.place_inside([(notifier, self._serve)], is_whole(debug), timeout=PATIENCE)
         return "" if refusal is None else str(refusal)

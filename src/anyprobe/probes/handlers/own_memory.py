@@ -18,15 +18,15 @@ _MAIN_STACK_BYTES = 8 << 20
 
 def reading_facts(session: "ProbeHost") -> ReadingFacts:
     """Return what the routines that read memory rely on."""
-    inside = session.engine.process.inner_pid()
+    inside = session.process.inner_pid()
     return ReadingFacts(pid=inside, stack_block=_stack_block(session) or 0, main_stack=_main_stack(session))
 
 
 def _main_stack(session: "ProbeHost") -> range:
-    end = next((each.end for each in session.engine.process.mappings() if each.path == "[stack]"), 0)
+    end = next((each.end for each in session.process.mappings() if each.path == "[stack]"), 0)
     if not end:
         return range(0)
-    limit = session.engine.process.stack_limit()
+    limit = session.process.stack_limit()
     return range(end - min(limit, _MAIN_STACK_BYTES), end)
 
 

@@ -10,7 +10,7 @@ from anyprobe.splice.regions.stores import Store
 
 if TYPE_CHECKING:
     from anyprobe.probes.providers.function.objects import ObjectTable
-    from anyprobe.splice.engine import Engine
+    from anyprobe.splice.processes import ProcessSplicing
 
 _PAUSE = 0.25
 """Seconds between two looks at what is loaded."""
@@ -19,9 +19,9 @@ _PAUSE = 0.25
 class StackTables:
     """The unwinding tables of one process."""
 
-    def __init__(self, engine: "Engine", objects: "ObjectTable") -> None:
+    def __init__(self, splicing: "ProcessSplicing", objects: "ObjectTable") -> None:
         """Map nothing yet."""
-        self._engine, self._objects = engine, objects
+        self._splicing, self._objects = splicing, objects
         self._store: Store | None = None
         self._region: UnwindRegion | None = None
         self._known: list[tuple[int, int, str]] = []
@@ -34,7 +34,7 @@ class StackTables:
         """Where the tables are in the target, mapped at the first use."""
         if self._store is None:
             ranges = self._ranges()
-            (self._store,) = self._engine.map_stores([room_for(ranges)])
+            (self._store,) = self._splicing.map_stores([room_for(ranges)])
             self._region = UnwindRegion(self._store.view())
             self._region.publish(ranges)
         return self._store.address
@@ -42,7 +42,7 @@ class StackTables:
     def follow(self, *, at_once: bool = False) -> None:
         """Have the tables cover what has been loaded since the last look, if that was not a moment ago."""
         now = time.monotonic()
-        if self._region is None or (now < self._next and not at_once) or self._engine.process.exited():
+        if self._region is None or (now < self._next and not at_once) or self._splicing.process.exited():
             return
         self._next = now + _PAUSE
         known = self._known
@@ -55,7 +55,7 @@ class StackTables:
 
     def _ranges(self) -> list[Range]:
         """Return all code of the process; where nothing is known of it, frame pointers are followed."""
-        mappings = [each for each in self._engine.process.mappings() if each.executable and not is_ours(each)]
+        mappings = [each for each in self._splicing.process.mappings() if each.executable and not is_ours(each)]
         known = [(each.start, each.end, each.path) for each in mappings]
         if known != self._known:
             self._objects.refresh()

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def enter(session: "ProbeHost", probes: Iterable["Probe"]) -> None:
     """List probes that have been made; those that are part of something else are listed with that."""
-    roster = session.engine.roster
+    roster = session.splicing.roster
     for probe in probes:
         if probe.part_of is None:
             roster.enter(probe, partial(entries_of, probe))
@@ -23,7 +23,7 @@ def enter(session: "ProbeHost", probes: Iterable["Probe"]) -> None:
 
 def note(session: "ProbeHost", probes: Iterable["Probe"] | None = None) -> None:
     """Write down what has become of probes, by default of all."""
-    roster = session.engine.roster
+    roster = session.splicing.roster
     if probes is None:
         roster.note_all()
     else:

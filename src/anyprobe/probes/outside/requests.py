@@ -42,7 +42,7 @@ def ask_for_optimization(pid: int, *, on: bool) -> "OptimizationReport":
 
 def look(session: "ProbeHost") -> None:
     """Do what was asked of a session since the last look."""
-    memory, journals = session.engine.process.mem, session.engine.journals()
+    memory, journals = session.process.mem, [arena.journal.address for arena in session.splicing.holdings.arenas]
     found = {address: requests(memory, address) for address in journals}
     new = [asked for asked, done in found.values() if asked != done]
     if not new:

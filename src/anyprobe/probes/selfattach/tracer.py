@@ -76,7 +76,7 @@ class Attendant:
     def open(self, options: SessionOptions, thread_pointer: int) -> tuple[str, list[str]]:
         """Attach; return the program's executable and warnings."""
         self._session = attach(self._pid, options)
-        self._session.engine.leave_out(_READERS)
+        self._session.splicing.memory.leave_out(_READERS)
         self._readers.append(thread_pointer)
         return self._session.exe, list(self._session.warnings)
 
@@ -223,7 +223,7 @@ class Attendant:
         The slot of each gets one of the blocks of each bank that are handed out to no thread and read by nobody. Its
         guard says that a handler is running.
         """
-        for bank in self._session.engine.banks if self._session is not None else ():
+        for bank in self._session.splicing.holdings.banks if self._session is not None else ():
             for number, pointer in enumerate(self._readers):
                 if pointer:
                     self._leave_out_of(bank, number, pointer)
@@ -238,7 +238,7 @@ class Attendant:
             with suppress(MemoryFault, AnyprobeError):
                 address = bank.piece.address + block
                 head[BLOCK_OWNER // 8] = pointer  # by which whoever removes the probes finds the slot
-                self.session.engine.process.mem.write(pointer + bank.slot, address.to_bytes(8, "little"))
+                self.session.process.mem.write(pointer + bank.slot, address.to_bytes(8, "little"))
 
     def await_reader(self) -> None:
         """Wait until the thread that talks to us waits for our answer: only then its slot may be changed."""

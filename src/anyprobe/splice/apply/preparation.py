@@ -36,7 +36,7 @@ from anyprobe.target.system import procfs
 
 if TYPE_CHECKING:
     from anyprobe.splice.edits import Edit, Module
-    from anyprobe.target.base import ProcessTarget, SystemCalls
+    from anyprobe.target.base import SystemCalls, Target
     from anyprobe.target.system.procfs import Mapping
 
 _LEAST_COUNTERS, _LEAST_RECORDS, _LEAST_CODE, _LEAST_JOURNAL = 1024, 16, 1 << 16, 256
@@ -108,9 +108,9 @@ def _view_room(bytes_wanted: int) -> int:
     return min(bytes_wanted, _VIEW_MOST) + max(bytes_wanted - _VIEW_MOST, 0) // _VIEW_PART
 
 
-def look_at_space(springboards: Springboards, process: "ProcessTarget", mappings: "Sequence[Mapping]") -> None:
+def look_at_space(springboards: Springboards, target: "Target", mappings: "Sequence[Mapping]") -> None:
     """Have springboards placed in the address space as the memory map has it now."""
-    springboards.look(AddressSpace(mappings, process.heap_start), len(mappings), procfs.most_mappings())
+    springboards.look(AddressSpace(mappings, target.heap_start), len(mappings), procfs.most_mappings())
 
 
 def keep_room(space: AddressSpace, edits: Sequence["Edit"]) -> None:

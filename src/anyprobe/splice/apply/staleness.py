@@ -7,7 +7,6 @@ from anyprobe.core.memory import Memory, MemoryFault
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.edits import Edit, FunctionState, Module, hook_of, planned_of
 from anyprobe.splice.emitted import EmittedSplice
-from anyprobe.splice.journal.conflicts import removed
 from anyprobe.splice.journal.installed import Part
 from anyprobe.splice.journal.memfds import is_ours
 from anyprobe.splice.regions.holdings import SpliceRecords
@@ -162,11 +161,6 @@ class Losses:
             f"the program has replaced the text of {name} by a copy of it, in which the probes work on"
             for name in fresh
         ]
-
-    def check_session(self, pid: int) -> None:
-        """Raise if another anyprobe has removed the session."""
-        if self.evicted:
-            raise removed(pid)
 
     def clear_records(self, records: SpliceRecords) -> None:
         """Have the journals list no more what is gone. Precondition: they are there, and nobody removes them now."""

@@ -21,8 +21,9 @@ class Program:
     def __init__(self, handler=HANDLER):
         self.changes, self.known = [], False
         view = SimpleNamespace(coming=lambda *what: what, hiding_faults=lambda: "anew", expects=lambda *_: self.known)
-        self.engine = SimpleNamespace(change=self.changes.append, view=view)
-        self.gate = HandlerGate(SimpleNamespace(engine=self.engine))
+        self.engine = SimpleNamespace(change=self.changes.append)
+        splicing = SimpleNamespace(engine=self.engine, view=view)
+        self.gate = HandlerGate(SimpleNamespace(splicing=splicing))
         content = {ACTION: handler.to_bytes(8, "little"), ACTION + 136: SA_SIGINFO.to_bytes(4, "little")}
 
         def read(address, size):

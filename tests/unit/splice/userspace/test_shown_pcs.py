@@ -35,7 +35,7 @@ def program(simulated):
 def showing(session):
     """Have the session find the program's handlers."""
     module, names = session.module, {session.program[name]: name for name in session.program.starts}
-    session.engine.view.find_by(lambda address: (module, session.code(names[address])), lambda: None)
+    session.splicing.view.find_by(lambda address: (module, session.code(names[address])), lambda: None)
 
 
 def seen(target):
@@ -85,7 +85,7 @@ def test_wherever_a_signal_comes_the_handler_sees_the_program_and_the_counts_sta
                 f"a signal after {passed} instructions"
             )
         assert shown > 4
-        assert not session.engine.view.complaints()
+        assert not session.splicing.view.complaints()
 
 
 def test_who_was_stopped_in_a_repeated_instruction_goes_on_with_it(program):

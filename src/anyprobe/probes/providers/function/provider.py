@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from anyprobe.data.snapshot import SiteResult
     from anyprobe.probes.providers.base import Resolution
     from anyprobe.probes.providers.function.copies import Copies
-    from anyprobe.splice.engine import Engine
+    from anyprobe.splice.processes import ProcessSplicing
 
 
 class FunctionProvider:
@@ -19,9 +19,9 @@ class FunctionProvider:
 
     name = "function"
 
-    def __init__(self, engine: "Engine", copies: "Copies", make: Callable[[str], Probe]) -> None:
-        """Splice by an engine; ``make`` returns what a spec means, not armed yet."""
-        self._engine, self._copies, self._make = engine, copies, make
+    def __init__(self, splicing: "ProcessSplicing", copies: "Copies", make: Callable[[str], Probe]) -> None:
+        """Splice by the engine of ``splicing``; ``make`` returns what a spec means, not armed yet."""
+        self._splicing, self._copies, self._make = splicing, copies, make
 
     def claims(self, spec: str) -> bool:  # noqa: ARG002 - the interface
         """Return that every spec is about functions: this provider is asked last."""
@@ -36,12 +36,12 @@ class FunctionProvider:
 
     def attach(self, attachments: Sequence[Place]) -> Sequence[str]:
         """Splice all places in one change of the program."""
-        self._engine.change(edits_for(list(attachments)))
-        return [*self._engine.view.complaints(), *self._engine.semaphores.complaints()]
+        self._splicing.engine.change(edits_for(list(attachments)))
+        return [*self._splicing.view.complaints(), *self._splicing.semaphores.complaints()]
 
     def detach(self, attachments: Sequence[Place]) -> Sequence[str]:
         """Put the program's own bytes back."""
-        return [*removal.disarm(self._engine, attachments), *self._engine.semaphores.complaints()]
+        return [*removal.disarm(self._splicing, attachments), *self._splicing.semaphores.complaints()]
 
     def read(self, attachments: Sequence[Place]) -> "Sequence[SiteResult]":
         """Return the hits of all places, ends of functions read first."""

@@ -47,7 +47,7 @@ def test_no_thread_stands_still_and_after_every_write_the_program_is_correct(pro
         for name in NAMES:
             session.take_out(name)
         assert program.is_pristine()
-        session.engine.end_live()
+        session.splicing.end_live()
         assert not any("anyprobe" in mapping.path for mapping in program.target.mappings())
         assert program.target.stops == 0
 
@@ -79,7 +79,7 @@ def test_what_needs_a_stop_is_made_in_one_and_says_so(program):
         hooks = session.count("sum_to", program.instructions("sum_to"))
         assert program.target.stops == 1
         assert all(hook.armed and hook.arming.startswith("stop: ") for hook in hooks)
-        assert session.engine.live.notes()
+        assert session.splicing.live.notes()
         assert program.call("sum_to", NUMBER) == 10
         assert session.hits(hooks) == [1, 1, 1, 4, 4, 4, 1]
 
@@ -129,10 +129,10 @@ def test_memory_that_a_thread_is_in_stays_until_it_has_left(program):
         target.begin(program["twice"], NUMBER, thread=thread)
         while program.low <= thread.actual.rip < program.high:
             target.step(thread)
-        session.engine.end_live()
+        session.splicing.end_live()
         assert program.is_pristine()
         assert any("anyprobe" in mapping.path for mapping in target.mappings())
         assert target.finish(thread) == expected
         assert session.hits([hook]) == [1]
-        session.engine.end_live()
+        session.splicing.end_live()
         assert not any("anyprobe" in mapping.path for mapping in target.mappings())
