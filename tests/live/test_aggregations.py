@@ -149,7 +149,7 @@ def test_reading_takes_no_memory_and_rings_have_theirs_before_they_are_written()
 
         ring = next(store for key, store in session.handling._stores.items() if key == "work")
         (view,) = fine.views
-        assert os.fstat(ring.arena._fd).st_blocks * 512 >= 1 << 19
+        assert os.fstat(ring.arena.descriptor).st_blocks * 512 >= 1 << 19
         assert not view._touched()
         target.go(1)
         for _ in range(3):

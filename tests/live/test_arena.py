@@ -14,7 +14,8 @@ from anyprobe.core.memory import MemoryFault
 from anyprobe.core.refusal import Reason
 from anyprobe.splice.apply.recovery.recovery import remove
 from anyprobe.splice.journal.records import MappingUse, Owner
-from anyprobe.splice.memory.arena import Arena, Piece
+from anyprobe.splice.memory.arena import Piece
+from anyprobe.splice.memory.memfd import map_arena
 from anyprobe.splice.memory.space import AddressSpace
 from anyprobe.target.process.process import Process
 from anyprobe.target.system.gateway import FaultPlan, faults
@@ -78,7 +79,7 @@ def create(process):
     """Map everything, in one stop."""
     place = AddressSpace(process.mappings()).far_gap(64 * PAGE, SOMEWHERE)
     with process.stop() as stop, stop.remote() as remote:
-        Arena.create(process, remote, OWNER, pieces_at(place), journal_at=place + 32 * PAGE, records=8).close()
+        map_arena(process, remote, OWNER, pieces_at(place), journal_at=place + 32 * PAGE, records=8).close()
 
 
 def left(process):
@@ -100,9 +101,7 @@ def test_every_call_fails(process, made, again):
             with stop.remote() as remote:
                 faulty = Faulty(remote, number, made=made, again=again)
                 try:
-                    arena = Arena.create(
-                        process, faulty, OWNER, pieces_at(place), journal_at=place + 32 * PAGE, records=8
-                    )
+                    arena = map_arena(process, faulty, OWNER, pieces_at(place), journal_at=place + 32 * PAGE, records=8)
                 except TargetError:
                     failures = number
                 else:
@@ -124,7 +123,7 @@ def test_what_the_program_has_mapped_meanwhile_stays(process, number):
     with process.stop() as stop:
         before = left(process)
         with stop.remote() as remote, pytest.raises(RemoteCallFailed, match="mmap"):
-            Arena.create(process, remote, OWNER, pieces_at(place), journal_at=place + 32 * PAGE, records=8)
+            map_arena(process, remote, OWNER, pieces_at(place), journal_at=place + 32 * PAGE, records=8)
         assert left(process) == before
     assert process.mem.read(taken[number], 13) == b"the program's"
 
@@ -189,7 +188,7 @@ def test_room_stays_for_a_heap_that_comes_later(run_target):
 def test_nothing_is_written_behind_a_piece(process):
     place = SOMEWHERE
     with process.stop() as stop, stop.remote() as remote:
-        arena = Arena.create(process, remote, OWNER, pieces_at(place), journal_at=place + 32 * PAGE, records=8)
+        arena = map_arena(process, remote, OWNER, pieces_at(place), journal_at=place + 32 * PAGE, records=8)
     try:
         piece = next(each for each in arena.pieces if each.address == place + 9 * PAGE)
         arena.write(piece, piece.end - 4, b"\x90" * 4)

@@ -387,10 +387,10 @@ def test_reading_does_not_use_up_memory(run_target):
         session.time("a.out:*", "libc:mem*")
         target.go(1)
         session.snapshot()
-        used = [os.fstat(arena._fd).st_blocks for arena in session.splicing.holdings.arenas]
+        used = [os.fstat(arena.descriptor).st_blocks for arena in session.splicing.holdings.arenas]
         for _ in range(3):
             json.dumps(session.snapshot().as_json())
-        assert [os.fstat(arena._fd).st_blocks for arena in session.splicing.holdings.arenas] == used
+        assert [os.fstat(arena.descriptor).st_blocks for arena in session.splicing.holdings.arenas] == used
         assert sum(used) < 2000  # of 512 bytes
     target.finish()
 

@@ -20,7 +20,7 @@ from anyprobe.splice.apply.upkeep import MadeChanges, Upkeep
 from anyprobe.splice.edits import Edit, Module
 from anyprobe.splice.emitted import EmittedSplice, FunctionChange
 from anyprobe.splice.engine import Engine
-from anyprobe.splice.journal.conflicts import removed
+from anyprobe.splice.journal.installed import removed
 from anyprobe.splice.journal.records import Journal, Owner
 from anyprobe.splice.journal.registrations import Roster
 from anyprobe.splice.plan.splices import AUTO, Strategy

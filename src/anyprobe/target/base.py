@@ -39,6 +39,40 @@ class SplicedMemory(DataMemory, TextMemory, Protocol):
     """All memory of a target: data and text."""
 
 
+class SharedMemory(Protocol):
+    """Memory that the controller sees as a whole, and a target in the pieces that are mapped there."""
+
+    @property
+    def inode(self) -> int:
+        """The number by which its mappings in any process are recognised; 0 where there are none to be seen."""
+        ...
+
+    @property
+    def descriptor(self) -> int:
+        """The file that it is, which another process may be given; -1 where there is none."""
+        ...
+
+    def view(self, offset: int, size: int) -> memoryview:
+        """Return bytes of it."""
+        ...
+
+    def store(self, offset: int, content: bytes) -> None:
+        """Write bytes of it, where the target may be running them."""
+        ...
+
+    def extents(self, offset: int, size: int) -> Iterator[tuple[int, int]]:
+        """Yield which of some pages may have been written, as ranges relative to ``offset``."""
+        ...
+
+    def allocate(self, offset: int, size: int) -> None:
+        """Give bytes of it their memory now, if there is enough."""
+        ...
+
+    def close(self) -> None:
+        """Drop the controller's side."""
+        ...
+
+
 # -- what stands still
 
 

@@ -11,7 +11,7 @@ from anyprobe.data.keys import UNKEYED, KeyShape
 from anyprobe.data.maps import Map, MapLayout, MapView
 from anyprobe.data.tables import TableLayout, TableView
 from anyprobe.probes.selfattach.postmortem import BankPlace
-from anyprobe.splice.memory.arena import written_extents
+from anyprobe.splice.memory.memfd import written_extents
 from anyprobe.target.system import gateway
 
 

@@ -19,6 +19,7 @@ from anyprobe.splice.codegen.trampoline import AT_RETURN_BYTES, RETURNS, TRAMPOL
 from anyprobe.splice.journal.records import MappingUse, Record, RecordKind, journal_size
 from anyprobe.splice.journal.registrations import records_for
 from anyprobe.splice.memory.arena import Arena, Piece
+from anyprobe.splice.memory.memfd import map_arena
 from anyprobe.splice.memory.space import AddressSpace
 from anyprobe.splice.plan.springboards import Springboards
 from anyprobe.splice.regions.access import Access
@@ -367,7 +368,7 @@ class Preparation:
             raise TargetError("no room for the journal in the target's address space")
         with self._borrowed() as (remote, pointers):
             slot = self._choose_slot(pointers)
-            arena = Arena.create(process, remote, holdings.owner, pieces, journal_at=journal_at, records=records)
+            arena = map_arena(process, remote, holdings.owner, pieces, journal_at=journal_at, records=records)
             holdings.add(arena)  # whatever fails from here on: it is there
         self._springboards.mapped(arena)
         self._adopt(arena, slot)

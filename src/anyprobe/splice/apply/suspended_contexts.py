@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from anyprobe.binary.objects.elf import ElfFile
 from anyprobe.core.errors import AnyprobeError
 from anyprobe.core.memory import MemoryFault
-from anyprobe.splice.apply.recovery.return_addresses import TooMuch, may_hold_stacks, present
 from anyprobe.target.remote.frame import RED_ZONE
 from anyprobe.target.remote.saved_frames import frames_in, is_of_breakpoint
 
@@ -41,6 +40,8 @@ def may_park(process: "ProcessFacts", mappings: "Iterable[Mapping]") -> bool:
         process.parks = bool(process.handled_signals() & ~_LIBC_SIGNALS) and _switches(process, mappings)
     except OSError:  # it has just ended
         process.parks = False
+    if process.parks:  # what looks for them is not imported in a stop
+        import anyprobe.splice.apply.recovery.return_addresses  # noqa: F401
     return process.parks
 
 
@@ -52,6 +53,8 @@ def parked_pcs(process: "ProcessFacts", mappings: "Sequence[Mapping]", threads: 
     """
     if not process.parks:
         return []
+    from anyprobe.splice.apply.recovery.return_addresses import TooMuch, may_hold_stacks, present
+
     found = []
     ends = _ends_of_own_stacks(mappings, threads)
     for mapping in filter(may_hold_stacks, mappings):

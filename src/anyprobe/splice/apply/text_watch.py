@@ -2,18 +2,21 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from anyprobe.core.address import PAGE, page_floor
 from anyprobe.core.memory import Memory, MemoryFault
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.splice.apply.recovery.saved_copies import Saved
 from anyprobe.splice.apply.uprobes import without_splice
 from anyprobe.splice.edits import Module, hook_of
 from anyprobe.splice.emitted import EmittedSplice
 from anyprobe.splice.plan.splices import Strategy
 from anyprobe.splice.regions.banks import Hook
 from anyprobe.target.system.procfs import Mapping
+
+if TYPE_CHECKING:
+    from anyprobe.splice.apply.recovery.saved_copies import Saved
 
 RESTORED = "the program has written the original bytes over the probe: it has not counted since"
 OVERWRITTEN = "other bytes have been written over the probe: it has not counted since"
@@ -120,6 +123,8 @@ class TextWatch:
         trapped = without_splice(now, splice.old, splice.new) is not None
         why = RESTORED if now == splice.old else TRAPPED if trapped else OVERWRITTEN
         if why is OVERWRITTEN:
+            from anyprobe.splice.apply.recovery.saved_copies import Saved
+
             patch = splice.patch.address if splice.patch is not None else 0
             targets = tuple(each for each in (patch, splice.springboard) if each)
             self.saved[splice.address] = Saved(splice.address, splice.new, targets)

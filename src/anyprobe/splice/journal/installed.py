@@ -1,16 +1,19 @@
 """What is installed in an address space, and in which processes: read from maps and journals, whoever wrote them."""
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from anyprobe.core.errors import TargetError
+from anyprobe.core.errors import SessionConflict, TargetError
 from anyprobe.core.memory import Memory, MemoryFault
 from anyprobe.splice.journal.memfds import MEMFD_NAME, is_ours
 from anyprobe.splice.journal.records import FoundJournal, Owner, read_journal, read_owner
 from anyprobe.target.system import procfs
 from anyprobe.target.system.procfs import Mapping
+
+if TYPE_CHECKING:
+    from anyprobe.target.base import ProcessFacts
 
 
 class Part(NamedTuple):
@@ -85,3 +88,27 @@ def processes_with_splices(inodes: frozenset[int] | None = None, since: int = 0)
             if any(is_ours(m) and (inodes is None or m.inode in inodes) for m in procfs.parse_maps(content)):
                 found.append(int(name))
     return found
+
+
+def check_sessions(process: "ProcessFacts", mappings: "Sequence[Mapping]", own: Owner, journals: int) -> None:
+    """Raise if another session is installed, or fewer ``journals`` of our own than there should be."""
+    found = find_owners(process.mem, mappings).values()
+    if sum(owner.session == own.session for owner in found) < journals:
+        raise removed(process.pid)
+    for owner in found:
+        if owner.session == own.session or owner.ended:
+            continue
+        if owner_alive(owner):
+            raise SessionConflict(
+                f"process {process.pid} is being probed by another anyprobe session (process {owner.pid}); "
+                f"end that one first, or run: anyprobe detach -p {process.pid}"
+            )
+        raise SessionConflict(
+            f"process {process.pid} still has splices of an anyprobe session that died (process {owner.pid}); "
+            f"run: anyprobe detach -p {process.pid}"
+        )
+
+
+def removed(pid: int) -> SessionConflict:
+    """Return what to raise where the session is installed no more."""
+    return SessionConflict(f"another anyprobe has removed this session from process {pid}; start a new one")

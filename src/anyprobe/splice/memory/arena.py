@@ -1,41 +1,11 @@
-"""One memfd of ours mapped piecewise into the target and, whole and writable, into the controller.
+"""Memory that a target sees in pieces and the controller as a whole, with a journal that lists the pieces."""
 
-W^X holds in the target: code pieces are read+execute there, data pieces read+write. The journal comes first and lists
-every other piece before it is mapped, so that a controller killed in the middle leaves nothing unlisted. The memfd is
-a file descriptor of the target only while everything is stopped.
-"""
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-import errno
-import os
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
-
-from anyprobe.core.address import PAGE, page_ceil
-from anyprobe.core.errors import AnyprobeError, InternalError, RemoteCallFailed
-from anyprobe.core.memory import MemoryFault
-from anyprobe.splice.journal.memfds import MEMFD_NAME, MEMFD_PATH, is_ours
-from anyprobe.splice.journal.records import Journal, MappingUse, Owner, Record, RecordKind, journal_size
-from anyprobe.target.base import ProcessFacts, SystemCalls
-from anyprobe.target.remote.batch import BatchedCall, batch_code, capacity
-from anyprobe.target.system import gateway
-from anyprobe.target.system.procfs import Mapping
-
-_EXECUTABLE = frozenset({MappingUse.CODE, MappingUse.SPRINGBOARD})
-_SYS_MMAP, _SYS_MUNMAP, _SYS_CLOSE, _SYS_MADVISE, _SYS_MEMFD_CREATE = 9, 11, 3, 28, 319
-_READ, _WRITE, _EXEC = 1, 2, 4
-_SHARED, _PRIVATE, _FIXED, _ANONYMOUS, _NORESERVE, _FIXED_NOREPLACE = 1, 2, 0x10, 0x20, 0x4000, 0x100000
-_MFD_CLOEXEC, _MFD_EXEC = 1, 0x10
-_MADV_DONTDUMP, _MADV_WIPEONFORK = 16, 18
-_EINVAL = 22
-
-_FORM = {
-    MappingUse.JOURNAL: (_READ, _PRIVATE),
-    MappingUse.CODE: (_READ | _EXEC, _SHARED),
-    MappingUse.SPRINGBOARD: (_READ | _EXEC, _SHARED),
-    MappingUse.DATA: (_READ | _WRITE, _SHARED | _NORESERVE),
-    MappingUse.COUNTERS: (_READ | _WRITE, _SHARED | _NORESERVE),
-}
+from anyprobe.core.errors import InternalError
+from anyprobe.splice.journal.records import Journal, MappingUse, Record, RecordKind
+from anyprobe.target.base import SharedMemory
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,227 +28,37 @@ class Piece:
 
 
 class Arena:
-    """A memfd, its pieces in the target, and its journal."""
+    """Shared memory, its pieces in the target, and its journal."""
 
-    def __init__(self, fd: int, size: int, pieces: tuple[Piece, ...], journal: Journal) -> None:
-        """Adopt what ``create`` made."""
-        self._fd, self.size, self.pieces, self.journal = fd, size, pieces, journal
-        self.inode = int(os.fstat(fd).st_ino)
-        """Inode number of the memfd, by which its mappings in any process are recognised."""
-        self._memory = gateway.mmap_shared(fd, size)
+    def __init__(self, memory: SharedMemory, pieces: tuple[Piece, ...], journal: Journal) -> None:
+        """Adopt what is mapped, or about to be."""
+        self._memory, self.pieces, self.journal = memory, pieces, journal
+        self.inode = memory.inode
+        """By which its mappings in any process are recognised; 0 where there are none to be seen."""
 
     def view(self, offset: int, size: int) -> memoryview:
-        """Return bytes of the memfd, shared with the target."""
-        return memoryview(self._memory)[offset : offset + size]
+        """Return bytes of it, shared with the target."""
+        return self._memory.view(offset, size)
 
     def data_extents(self, offset: int, size: int) -> Iterator[tuple[int, int]]:
         """Yield which pages were ever written, as ranges relative to ``offset``; swapped-out ones too."""
-        yield from written_extents(self._fd, offset, size) if self._fd >= 0 else ((0, size),)
+        return self._memory.extents(offset, size)
 
     @property
     def descriptor(self) -> int:
-        """The memfd, which another process may be given to read what is in it."""
-        return self._fd
+        """The file, which another process may be given to read what is in it; -1 where there is none."""
+        return self._memory.descriptor
 
     def allocate(self, offset: int, size: int) -> None:
-        """Give bytes of the memfd their memory now, if there is enough, so that their first user need not wait."""
-        with suppress(OSError):
-            os.posix_fallocate(self._fd, offset, size)
+        """Give bytes of it their memory now, if there is enough, so that their first user need not wait."""
+        self._memory.allocate(offset, size)
 
     def write(self, piece: Piece, address: int, content: bytes) -> None:
         """Write into a piece by its address in the target; raise ``InternalError`` if that is not inside of it."""
         if not piece.address <= address <= address + len(content) <= piece.end:
             raise InternalError(f"{len(content)} bytes at {address:#x} are not in {piece}")
-        start = piece.offset + address - piece.address
-        self._memory[start : start + len(content)] = content
+        self._memory.store(piece.offset + address - piece.address, content)
 
     def close(self) -> None:
         """Drop the controller's side."""
-        with suppress(BufferError):  # counter views that a caller still holds keep the memory alive
-            self._memory.close()
-        fd, self._fd = self._fd, -1
-        with suppress(OSError):
-            gateway.close(fd)
-
-    @classmethod
-    def create(
-        cls,
-        process: ProcessFacts,
-        remote: SystemCalls,
-        owner: Owner,
-        pieces: Sequence[Piece],
-        *,
-        journal_at: int,
-        records: int,
-    ) -> "Arena":
-        """Map all pieces; on any failure unmap what was mapped and raise.
-
-        Piece offsets are relative to the end of the journal; a gate is followed by the piece that lies behind it.
-        Preconditions: everything that shares the address space is stopped; the addresses are free.
-        """
-        journal_bytes = journal_size(records + len(pieces) + 8)
-        placed = [Piece(MappingUse.JOURNAL, journal_at, journal_bytes)]
-        placed += [replace(p, offset=p.offset + journal_bytes) for p in pieces]
-        size = page_ceil(max(p.offset + p.size for p in placed))
-        fd = -1
-        try:
-            remote_fd = _memfd(remote)
-            fd = remote.open_descriptor(remote_fd)
-            os.ftruncate(fd, size)
-            journal = Journal(process.mem, journal_at, journal_bytes)
-            arena = cls(fd, size, tuple(placed), journal)
-            arena._map(remote, remote_fd, owner)
-        except BaseException:
-            _undo(process, remote, fd, placed)
-            if fd >= 0:
-                gateway.close(fd)
-            raise
-        return arena
-
-    def _map(self, remote: SystemCalls, remote_fd: int, owner: Owner) -> None:
-        """Map the journal, write down what is to follow, and map that.
-
-        The first executable piece is mapped by a call of its own, and holds the code that makes the others.
-        """
-        calls = _mapping_calls(self.pieces, remote_fd)
-        _make(remote, calls[self.pieces[0]])
-        self.journal.begin(owner)
-        self.journal.add([piece.record() for piece in self.pieces])
-        home = max((p for p in self.pieces if p.use in _EXECUTABLE), key=lambda piece: piece.size, default=None)
-        if home is not None:
-            _make(remote, calls[home][:1])
-            calls[home] = calls[home][1:]
-        rest = [call for piece in self.pieces[1:] for call in calls[piece]]
-        rest.append(BatchedCall(_SYS_CLOSE, (remote_fd,)))
-        if home is None:
-            _make(remote, rest)
-        else:
-            self._make_at_once(remote, rest, home)
-
-    def _make_at_once(self, remote: SystemCalls, calls: Sequence[BatchedCall], home: Piece) -> None:
-        each = capacity(home.size)
-        for first in range(0, len(calls), each):
-            batch = calls[first : first + each]
-            code = batch_code(batch)
-            self.write(home, home.address, code)
-            remote.run(batch, home.address)
-            self.write(home, home.address, bytes(len(code)))
-
-
-def written_extents(fd: int, offset: int, size: int) -> Iterator[tuple[int, int]]:
-    """Yield which pages of a part of a memfd were ever written, relative to ``offset``; swapped-out ones too."""
-    end = at = offset
-    while end < offset + size:
-        try:
-            at = os.lseek(fd, end, os.SEEK_DATA)
-        except OSError as error:
-            if error.errno != errno.ENXIO:  # which says that there is no more
-                raise
-            return
-        if at >= offset + size:
-            return
-        end = min(os.lseek(fd, at, os.SEEK_HOLE), offset + size)
-        yield at - offset, end - offset
-
-
-def held_ranges(mappings: Iterable[Mapping], inode: int, gates: Iterable[int]) -> list[tuple[int, int]]:
-    """Return what is mapped of one memfd, the journal last; ``gates`` are where its gate pages may be.
-
-    A gate is anonymous: nothing in ``maps`` says whose it is. But it replaced the first page of the mapping behind it,
-    and the two are unmapped by one call. So while that mapping is there, the page before it is ours, and only then.
-    """
-    gates = frozenset(gates)
-    found = sorted((m for m in mappings if m.inode == inode and is_ours(m)), key=lambda m: m.offset == 0)
-    return [(m.start - PAGE if m.start - PAGE in gates else m.start, m.end) for m in found]
-
-
-def leaked_descriptors(process: ProcessFacts, pid: int, mappings: Iterable[Mapping]) -> list[int]:
-    """Return the descriptors that a session opened in a process and did not close; raise ``OSError``.
-
-    ``pid``: the process itself, or another one in its memory.
-
-    The target may be a controller itself, which needs the descriptors of the memfds that it maps.
-    """
-    own = {m.inode for m in mappings if m.path == MEMFD_PATH and not is_ours(m)}
-    descriptors = process.descriptors(pid)
-    return [fd for fd, path, inode in descriptors if path.removesuffix(" (deleted)") == MEMFD_PATH and inode not in own]
-
-
-def unmap(remote: SystemCalls, low: int, high: int) -> None:
-    """Unmap a range of ours from the target."""
-    remote.syscall(_SYS_MUNMAP, low, high - low)
-
-
-def close_descriptor(remote: SystemCalls, fd: int) -> None:
-    """Close a descriptor of the target."""
-    remote.syscall(_SYS_CLOSE, fd)
-
-
-def drop_pages(remote: SystemCalls, address: int, size: int) -> None:
-    """Give private pages that equal the file's back to the file (``MADV_DONTNEED``)."""
-    remote.syscall(_SYS_MADVISE, address, size, 4)
-
-
-def _undo(process: ProcessFacts, remote: SystemCalls, fd: int, placed: Sequence[Piece]) -> None:
-    """Unmap and close what is there, which no failed call says; what fails twice stays listed in the journal."""
-    gates = [piece.address for piece in placed if piece.use is MappingUse.GATE]
-    for _ in range(2):
-        with suppress(AnyprobeError, MemoryFault, OSError):
-            remote.settle()
-            mappings = process.mappings()
-            if fd >= 0:  # nothing is mapped before the controller has opened the memfd
-                for low, high in held_ranges(mappings, os.fstat(fd).st_ino, gates):
-                    unmap(remote, low, high)
-            for leaked in leaked_descriptors(process, remote.thread.pid, mappings):
-                close_descriptor(remote, leaked)
-            return
-
-
-def _memfd(remote: SystemCalls) -> int:
-    name = remote.place(MEMFD_NAME + b"\0")
-    try:
-        return remote.syscall(_SYS_MEMFD_CREATE, name, _MFD_CLOEXEC | _MFD_EXEC)
-    except RemoteCallFailed as failure:
-        if failure.errno != _EINVAL:
-            raise
-        return remote.syscall(_SYS_MEMFD_CREATE, name, _MFD_CLOEXEC)  # before Linux 6.3
-
-
-def _mapping_calls(placed: Sequence[Piece], remote_fd: int) -> dict[Piece, list[BatchedCall]]:
-    """Return the calls that make each mapping."""
-    calls: dict[Piece, list[BatchedCall]] = {}
-    gate: Piece | None = None
-    for piece in placed:
-        if piece.use is MappingUse.GATE:
-            gate, calls[piece] = piece, []
-            continue
-        made = [_mmap(piece, remote_fd)] if gate is None else _behind_gate(gate, piece, remote_fd)
-        gate = None
-        if piece.use in (MappingUse.DATA, MappingUse.COUNTERS):
-            made.append(BatchedCall(_SYS_MADVISE, (piece.address, piece.size, _MADV_DONTDUMP)))
-        calls[piece] = made
-    return calls
-
-
-def _behind_gate(gate: Piece, piece: Piece, remote_fd: int) -> list[BatchedCall]:
-    """Map a piece with a page of the memfd before it, and the gate over that page: see ``held_ranges``."""
-    both = replace(piece, address=gate.address, size=gate.size + piece.size, offset=gate.offset)
-    form = (_READ | _WRITE, _PRIVATE | _ANONYMOUS | _FIXED, (1 << 64) - 1, 0)
-    return [
-        _mmap(both, remote_fd),
-        BatchedCall(_SYS_MMAP, (gate.address, gate.size, *form), gate.address),
-        BatchedCall(_SYS_MADVISE, (gate.address, gate.size, _MADV_WIPEONFORK)),
-    ]
-
-
-def _mmap(piece: Piece, remote_fd: int) -> BatchedCall:
-    protection, flags = _FORM[piece.use]
-    form = (protection, flags | _FIXED_NOREPLACE, remote_fd, piece.offset)
-    return BatchedCall(_SYS_MMAP, (piece.address, piece.size, *form), piece.address)
-
-
-def _make(remote: SystemCalls, calls: Sequence[BatchedCall]) -> None:
-    """Make calls one by one. What FIXED_NOREPLACE, a hint before Linux 4.17, let through to another place is undone."""
-    for call in calls:
-        if remote.syscall(call.number, *call.arguments) != call.expected:
-            raise RemoteCallFailed("mmap", errno.EEXIST, f"{call.expected:#x} was taken meanwhile")
+        self._memory.close()

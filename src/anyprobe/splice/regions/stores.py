@@ -7,6 +7,7 @@ from anyprobe.core.address import PAGE, page_ceil
 from anyprobe.core.errors import TargetError
 from anyprobe.splice.journal.records import MappingUse, journal_size
 from anyprobe.splice.memory.arena import Arena, Piece
+from anyprobe.splice.memory.memfd import map_arena
 from anyprobe.splice.memory.space import AddressSpace
 from anyprobe.splice.regions.access import Access
 
@@ -59,9 +60,7 @@ def map_stores(access: Access, sizes: Sequence[int]) -> list[Store]:
         if journal_at is None:
             raise TargetError("no room for the journal in the target's address space")
         with access.stop("prepare") as stop, stop.remote() as remote:
-            arena = Arena.create(
-                process, remote, holdings.owner, pieces, journal_at=journal_at, records=_JOURNAL_RECORDS
-            )
+            arena = map_arena(process, remote, holdings.owner, pieces, journal_at=journal_at, records=_JOURNAL_RECORDS)
             holdings.add_aside(arena)
     mapped = {piece.address: piece for piece in arena.pieces}
     return [Store(arena, mapped[piece.address]) for piece in pieces]

@@ -18,6 +18,7 @@ from anyprobe.core.errors import StopTimeout, TargetError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.journal.records import MappingUse, journal_size
 from anyprobe.splice.memory.arena import Arena, Piece
+from anyprobe.splice.memory.memfd import map_arena
 from anyprobe.splice.memory.space import AddressSpace
 from anyprobe.splice.plan.splices import TRAP, Strategy
 from anyprobe.splice.regions.access import Access
@@ -274,7 +275,7 @@ class Traps:
         if place is None:
             raise TargetError("no room for the trap handler in the target's address space")
         with calls(process.pid) as remote:
-            arena = Arena.create(
+            arena = map_arena(
                 process, remote, holdings.owner, [Piece(MappingUse.CODE, place, size)],
                 journal_at=place + size + PAGE, records=_RECORDS,
             )  # fmt: skip

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from anyprobe.core.address import PAGE, page_ceil
 from anyprobe.core.errors import StopTimeout
 from anyprobe.splice.journal.records import MappingUse, journal_size
-from anyprobe.splice.memory.arena import Arena, Piece
+from anyprobe.splice.memory.arena import Piece
+from anyprobe.splice.memory.memfd import map_arena
 from anyprobe.splice.memory.space import AddressSpace
 from anyprobe.splice.plan.springboards import Springboards
 from anyprobe.splice.regions.access import Access
@@ -64,7 +65,7 @@ class Deputies:
         pieces = [Piece(MappingUse.DATA, place + journal_bytes + PAGE, size)]
         try:
             with urgent(), process.waiting_deputy() as calls:
-                arena = Arena.create(process, calls, holdings.owner, pieces, journal_at=place, records=_RECORDS)
+                arena = map_arena(process, calls, holdings.owner, pieces, journal_at=place, records=_RECORDS)
         finally:
             self._access.pause_us[what] += process.borrowed_us
         holdings.add_aside(arena)

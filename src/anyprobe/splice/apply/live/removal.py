@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 from anyprobe.core.address import page_floor
 from anyprobe.core.errors import StopTimeout, TargetError, TargetExited
 from anyprobe.core.memory import MemoryFault
-from anyprobe.splice.apply.recovery.recovery import busy_code, code_of, on_our_stacks, ranges_of
+from anyprobe.splice.apply.recovery.occupants import busy_code, code_of, on_our_stacks, ranges_of
 from anyprobe.splice.apply.saved_pcs import Stacks
 from anyprobe.splice.apply.suspended_contexts import may_park
 from anyprobe.splice.edits import Edit, FunctionState, Module
 from anyprobe.splice.journal.installed import find_journals
 from anyprobe.splice.journal.records import FoundJournal, Record, RecordKind
-from anyprobe.splice.memory.arena import drop_pages
 from anyprobe.splice.memory.file_pages import copied_pages, droppable
+from anyprobe.splice.memory.memfd import drop_pages
 from anyprobe.splice.regions.access import Access
 from anyprobe.splice.userspace.signal_actions import put_back_live, trapped
 from anyprobe.splice.userspace.thread_slot import clear_slots

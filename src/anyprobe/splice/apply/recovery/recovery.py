@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
+from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import (
     AnyprobeError,
@@ -19,24 +20,32 @@ from anyprobe.core.errors import (
     TargetExited,
     UnsupportedTarget,
 )
-from anyprobe.core.memory import Memory, MemoryFault
+from anyprobe.core.memory import MemoryFault
 from anyprobe.splice.apply.blocked_syscalls import Sleepers
 from anyprobe.splice.apply.dead_jumps import leave, listed
+from anyprobe.splice.apply.recovery.occupants import (
+    about_to_call,
+    busy_code,
+    code_of,
+    on_our_stacks,
+    ranges_of,
+    unlisted,
+)
 from anyprobe.splice.apply.recovery.restoring import TextRestoration
-from anyprobe.splice.apply.recovery.return_addresses import restore_returns
-from anyprobe.splice.apply.recovery.saved_copies import Saved, held_copies
-from anyprobe.splice.apply.saved_pcs import Stacks
 from anyprobe.splice.apply.suspended_contexts import may_park, parked_pcs
-from anyprobe.splice.journal.installed import find_journals, find_owners, journal_places, processes_with_splices
+from anyprobe.splice.journal.installed import find_journals, find_owners, processes_with_splices
 from anyprobe.splice.journal.memfds import is_ours
-from anyprobe.splice.journal.records import FoundJournal, MappingUse, RecordKind, journal_unchanged, mark_ended
-from anyprobe.splice.memory.arena import close_descriptor, drop_pages, held_ranges, leaked_descriptors, unmap
+from anyprobe.splice.journal.records import FoundJournal, RecordKind, journal_unchanged, mark_ended
 from anyprobe.splice.memory.file_pages import copied_pages, droppable, never_written
+from anyprobe.splice.memory.memfd import close_descriptor, drop_pages, leaked_descriptors, unmap
 from anyprobe.splice.userspace.signal_actions import has_traps, put_back, trapped, unreached
 from anyprobe.splice.userspace.thread_slot import clear_slots
-from anyprobe.target.base import ImmovableThread, ProcessQuiescence, ProcessTarget, StoppedThread, SystemCalls
+from anyprobe.target.base import ProcessQuiescence, ProcessTarget, StoppedThread, SystemCalls
 from anyprobe.target.process.process import Process
 from anyprobe.target.system.procfs import Mapping
+
+if TYPE_CHECKING:
+    from anyprobe.splice.apply.recovery.saved_copies import Saved
 
 _TRIES = 3
 _PATIENCE = 2.0
@@ -69,11 +78,15 @@ class Removal:
     pause_us: int
 
 
+def _replaces_returns(journals: Iterable[FoundJournal]) -> bool:
+    return any(journal.of(RecordKind.RETURNS) for journal in journals)
+
+
 def remove(
     process: ProcessTarget,
     sessions: frozenset[bytes] | None = None,
     patches: Callable[[], Sleepers] | None = None,
-    saved: Sequence[Saved] = (),
+    saved: "Sequence[Saved]" = (),
 ) -> Removal:
     """Restore all text, then unmap everything that is quiet; ``sessions`` limits it to some sessions' journals.
 
@@ -105,7 +118,7 @@ def _remove(
     process: ProcessTarget,
     sessions: frozenset[bytes] | None,
     patches: Callable[[], Sleepers] | None,
-    saved: Sequence[Saved],
+    saved: "Sequence[Saved]",
 ) -> Removal:
     restored = _Restoration(process, sessions, saved)
     # where everything is to go, a thread may still have a dead controller's first call to make: only a stop shows that
@@ -138,7 +151,7 @@ def _remove(
 
 
 class _Restoration:
-    def __init__(self, process: ProcessTarget, sessions: frozenset[bytes] | None, saved: Sequence[Saved]) -> None:
+    def __init__(self, process: ProcessTarget, sessions: frozenset[bytes] | None, saved: "Sequence[Saved]") -> None:
         self._process, self._sessions, self._saved = process, sessions, saved
         self._found: list[FoundJournal] = []
         self._pages: list[int] = []
@@ -176,6 +189,26 @@ class _Restoration:
             for which in (False, True)
         )
         self._dead_jumps = listed(meant)
+        if _replaces_returns(meant):  # not while everything is stopped
+            import anyprobe.splice.apply.recovery.return_addresses  # noqa: F401
+
+    def _restore_returns(
+        self, threads: Iterable[StoppedThread], journals: Sequence[FoundJournal], mappings: Sequence[Mapping]
+    ) -> tuple[str, ...]:
+        """Give the program its return addresses back; return what stands in the way."""
+        if not _replaces_returns(journals):
+            return ()
+        from anyprobe.splice.apply.recovery.return_addresses import restore_returns
+
+        return restore_returns(self._process, threads, journals, mappings)
+
+    def _held_copies(self, mappings: Sequence[Mapping]) -> Sequence[int]:
+        """Return the splices of which the program holds copies, as far as is known."""
+        if not self._saved:
+            return ()
+        from anyprobe.splice.apply.recovery.saved_copies import held_copies
+
+        return held_copies(self._process, self._saved, mappings)
 
     @property
     def splices(self) -> int:
@@ -243,8 +276,8 @@ class _Restoration:
         if self.sleepers is not None:
             self.sleepers.wake_in_original(process.mem, stop.threads)
         ranges = ranges_of(journals, mappings)
-        ranges += _unlisted(found, mappings, thorough=self._sessions is None)
-        about_to = _about_to_call(process, stop.threads) or on_our_stacks(ranges, stop.threads)
+        ranges += unlisted(found, mappings, thorough=self._sessions is None)
+        about_to = about_to_call(process, stop.threads) or on_our_stacks(ranges, stop.threads)
         if not about_to and not ranges:
             self._finish_text(mappings)
         if about_to or (not ranges and not self._leaks):
@@ -270,12 +303,12 @@ class _Restoration:
         busy += unreached(stop, journals, mappings)
         if not busy:
             self._finish_text(mappings)
-        busy = busy or restore_returns(process, stop.threads, journals, mappings)
+        busy = busy or self._restore_returns(stop.threads, journals, mappings)
         if busy:
             return busy
         # The program may have saved a jump as its original bytes, and write it back when it takes its hook out: only
         # another removal, which finds other bytes, may unmap what the jump leads to.
-        awaited = {*self.foreign, *held_copies(process, self._saved, mappings)}
+        awaited = {*self.foreign, *self._held_copies(mappings)}
         if awaited:
             self.awaits_program = True
             return tuple(f"the patch for {at:#x}, whose bytes the program may have saved," for at in sorted(awaited))
@@ -344,89 +377,6 @@ class _Restoration:
             self._prepare()
             return self._found
         return [journal for journal in same if journal is not None]
-
-
-def ranges_of(journals: Sequence[FoundJournal], mappings: Sequence[Mapping]) -> list[tuple[int, int]]:
-    """Return what is mapped of the journals' memfds; a journal's word alone is not enough to unmap anything."""
-    ranges = []
-    for journal in journals:
-        inode = next(m.inode for m in mappings if m.start == journal.address)
-        gates = [r.address for r in journal.of(RecordKind.MAPPING) if r.extra == MappingUse.GATE]
-        ranges += held_ranges(mappings, inode, gates)
-    return ranges
-
-
-def _unlisted(found: Sequence[FoundJournal], mappings: Sequence[Mapping], *, thorough: bool) -> list[tuple[int, int]]:
-    """Return mappings of ours that belong to no journal.
-
-    A controller that dies between the first mapping and its header leaves that one alone: nothing leads there yet.
-    Others cannot come about, but the program could damage what it finds; a ``thorough`` removal takes those too.
-    """
-    ours = [m for m in mappings if is_ours(m)]
-    journals = {journal.address for journal in found}
-    known = {m.inode for m in ours if m.start in journals}
-    alone = [m.inode for m in ours]
-    return [
-        (m.start, m.end)
-        for m in ours
-        if m.inode not in known and (thorough or (m in journal_places([m]) and alone.count(m.inode) == 1))
-    ]
-
-
-def code_of(ranges: Sequence[tuple[int, int]], mappings: Sequence[Mapping]) -> list[tuple[int, int]]:
-    """Return the ranges that can be run."""
-    executable = {m.end for m in mappings if m.executable and is_ours(m)}
-    return sorted((low, high) for low, high in ranges if high in executable)
-
-
-def _about_to_call(process: ProcessTarget, threads: Iterable[StoppedThread]) -> tuple[str, ...]:
-    """Return the threads in which a controller died before its call was made: they will make it when they run."""
-    with suppress(UnsupportedTarget):
-        gadgets = process.gadgets()
-        back = (gadgets.restorer or gadgets.pop_rax).to_bytes(8, "little")
-        return tuple(
-            f"a call in thread {thread.tid}"
-            for thread in threads
-            if thread.registers.rip == gadgets.syscall_ret and process.mem.read(thread.registers.rsp, 8) == back
-        )
-    return ()
-
-
-def on_our_stacks(ranges: Sequence[tuple[int, int]], threads: Iterable[StoppedThread]) -> tuple[str, ...]:
-    """Return the deputies that a dead controller has left: they end when they run, and not without their stack."""
-    return tuple(
-        f"thread {thread.tid}, which is about to end"
-        for thread in threads
-        if any(low <= thread.registers.rsp < high for low, high in ranges)
-    )
-
-
-def busy_code(
-    memory: Memory,
-    threads: Iterable[StoppedThread],
-    waiting: Iterable[ImmovableThread],
-    code: Sequence[tuple[int, int]],
-    mappings: Sequence[Mapping],
-    parked: Sequence[int] = (),
-) -> tuple[str, ...]:
-    """Return the ranges of code, of those given, that some thread is in or will come back to from a signal handler.
-
-    ``parked``: the pcs of contexts that no thread is in at present.
-    """
-    import numpy as np
-
-    if not code:
-        return ()
-    lows = np.array([low for low, _ in code], dtype=np.uint64)
-    highs = np.array([high for _, high in code], dtype=np.uint64)
-    busy: set[int] = set()
-    stacks = Stacks(memory, mappings)
-    for found in [parked, *map(stacks.words_behind, waiting), *map(stacks.code_words, threads)]:
-        words = np.array(found, dtype=np.uint64)
-        words = words[(words >= lows[0]) & (words < highs.max())]
-        index = np.searchsorted(lows, words, side="right") - 1
-        busy.update(int(i) for i in index[words < highs[index]])
-    return tuple(f"{code[i][0]:x}-{code[i][1]:x}" for i in sorted(busy))
 
 
 def remove_everywhere(

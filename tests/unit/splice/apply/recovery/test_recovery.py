@@ -10,7 +10,7 @@ from anyprobe.splice.apply.recovery.recovery import Removal, remove_everywhere
 from anyprobe.splice.apply.staleness import stands
 from anyprobe.splice.journal.installed import parts_of
 from anyprobe.splice.journal.memfds import is_ours
-from anyprobe.splice.memory.arena import held_ranges
+from anyprobe.splice.memory.memfd import held_ranges
 from anyprobe.target.system.procfs import parse_maps
 
 MAPS = parse_maps(
