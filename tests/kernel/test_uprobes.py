@@ -12,6 +12,8 @@ import pytest
 import anyprobe
 from anyprobe import Count, Hist, Sum
 from anyprobe.cli import main
+from anyprobe.probes.providers.usdt.checking import checked
+from anyprobe.probes.providers.usdt.descriptions import known_descriptions
 
 COUNT = 2000
 
@@ -134,6 +136,23 @@ def test_arguments_of_a_marker(session, program):
         @session.entry(f"usdt:{program}:everywhere:told")
         def addressed(ctx, arg4):
             pass
+
+
+def test_virtual_markers_of_debians_python(session):
+    (described,) = [each for each in known_descriptions()[0] if each.name == "python3.11"]
+    path = checked(described).path
+    if not path:
+        pytest.skip("python3.11 is here in another build than the described one")
+    functions = Count("functions", by=("funcname", "lineno"))
+
+    @session.entry(f"usdt:{path}:python:function-entry")
+    def entered(funcname, lineno):
+        functions.add(key=(funcname, lineno))
+
+    text = "def fib(n):\n    return n if n < 2 else fib(n - 1) + fib(n - 2)\nfib(10)"
+    subprocess.run([path, "-S", "-c", text], check=True)
+    found = session.snapshot().aggregation("functions").entries
+    assert {key: cell.count for key, cell in found.items() if key[0] == "fib"} == {("fib", 1): 177}
 
 
 def test_arguments_of_a_marker_on_the_command_line(program, capsys):

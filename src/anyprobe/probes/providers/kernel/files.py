@@ -99,9 +99,10 @@ def _functions(spec: KernelSpec, image: "Image") -> list[InFile]:
 
 
 def _markers(spec: KernelSpec, image: "Image") -> list[InFile]:
-    from anyprobe.binary.objects.markers import dashed, read_markers
+    from anyprobe.binary.objects.markers import dashed
+    from anyprobe.probes.providers.usdt.described import markers_of
 
-    markers = read_markers(image.elf).found
+    markers = markers_of(image).found
     provider, _, name = spec.function.text.rpartition(":")
     found = [
         each

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from anyprobe.binary.objects.markers import Marker, Markers
+from anyprobe.binary.objects.markers import Marker, Markers, read_markers
 from anyprobe.core.errors import UnsupportedTarget
 from anyprobe.probes.providers.usdt.descriptions import (
     DescribedMarker,
@@ -15,6 +15,12 @@ from anyprobe.probes.providers.usdt.descriptions import (
 
 if TYPE_CHECKING:
     from anyprobe.binary.images.image import Image
+
+
+def markers_of(image: "Image") -> Markers:
+    """Return the markers of a file: those of its notes, and those that descriptions give it."""
+    own, virtual = read_markers(image.elf), described_markers(image)
+    return Markers(without_replaced(own.found, virtual.found) + virtual.found, own.damaged + virtual.damaged)
 
 
 def described_markers(image: "Image") -> Markers:

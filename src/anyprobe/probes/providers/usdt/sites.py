@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from anyprobe.binary.objects.functions import Function
-from anyprobe.binary.objects.markers import Marker, Markers, dashed, read_markers
+from anyprobe.binary.objects.markers import Marker, Markers, dashed
 from anyprobe.core.errors import SpecError
 from anyprobe.core.quoting import quoted, shown_module
 from anyprobe.core.refusal import Reason, Refusal
@@ -18,7 +18,7 @@ from anyprobe.probes.providers.function.resolve import (
     meant_modules,
     readable_modules,
 )
-from anyprobe.probes.providers.usdt.described import described_markers, without_replaced
+from anyprobe.probes.providers.usdt.described import markers_of
 from anyprobe.probes.specs.naming import as_spec
 from anyprobe.probes.specs.nearest import nearest_names
 from anyprobe.probes.specs.parts import Part, Spec
@@ -43,12 +43,7 @@ class MarkerTable:
         image = loaded.image
         known = self._markers.get(image)
         if known is None:
-            known = self._markers[image] = read_markers(image.elf)
-            virtual = described_markers(image)
-            known = Markers(
-                without_replaced(known.found, virtual.found) + virtual.found, known.damaged + virtual.damaged
-            )
-            self._markers[image] = known
+            known = self._markers[image] = markers_of(image)
             for text in known.damaged:
                 self.warn(f"{loaded.name}: {text}")
         return known.found
