@@ -198,6 +198,41 @@ def test_mutexes_and_memory_of_debians_libc_have_the_names_of_plockstat():
         target.finish()
 
 
+def test_arguments_that_follow_addresses(tmp_path, monkeypatch):
+    program = build("marked.c", "-Wl,--build-id=sha1")
+    folder = tmp_path / "anyprobe" / "usdt"
+    folder.mkdir(parents=True)
+    (folder / "marked.toml").write_text(
+        f'[[file]]\nbuild-id = "{Image.open(str(program)).build_id}"\n'
+        '[file.probes."mine:named"]\nat = "named"\n'
+        'arguments = ["text: cstr = %rdi", "first: u8 = [%rdi]", "later: cstr = %rdi+2", "value: i32 = %esi",'
+        ' "nowhere: u32 = [[%rsi]+8]", "nothing: cstr = [[%rsi]+8]+1"]\n'
+    )
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    known_descriptions.cache_clear()
+    texts, wholes, missing = Count("texts"), Count("wholes"), Count("missing")
+    try:
+        with started(program) as target, anyprobe.attach(target.pid) as session:
+
+            @session.entry("usdt:mine:named")
+            def on_named(later, text, first):
+                wholes.add(key=(text,))
+                texts.add(key=(later, first))
+
+            @session.entry("usdt:mine:named")
+            def on_missing(nowhere, nothing):
+                if nowhere is None and nothing is None:
+                    missing.add()
+
+            target.go(30)
+            assert counts(texts) == {("text", ord("a")): 30}
+            assert counts(wholes) == {("a text",): 30}
+            assert missing.result().total.count == 30
+            target.finish()
+    finally:
+        known_descriptions.cache_clear()
+
+
 def test_ones_own_description_is_used_by_the_command_line(tmp_path):
     program = build("marked.c", "-Wl,--build-id=sha1")
     folder = tmp_path / "anyprobe" / "usdt"

@@ -2,6 +2,7 @@
 
 import ctypes
 import logging
+import os
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +17,9 @@ from anyprobe.usdt.sharedobject import NotedMarker, shared_object
 _PROVIDER, _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII), re.compile(r"[A-Za-z_][\w-]*", re.ASCII)
 _log = logging.getLogger("anyprobe.usdt")
 _taken: "dict[str, Provider]" = {}
-_lock = threading.Lock()
+_lock = threading.RLock()
+# A fork child has one thread; a lock that another one held at the fork would stay held in it.
+os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
 class FireProbe(Protocol):
