@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 import click
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from anyprobe.cli.records import Records
     from anyprobe.cli.targets import Measured
+    from anyprobe.probes.following.appearing import Appearing
     from anyprobe.probes.following.followed import Followed
     from anyprobe.probes.providers.kernel.session import KernelSession
     from anyprobe.probes.session import Session
@@ -112,9 +113,9 @@ def measure(target: targets.Target, plan: Plan) -> int:
             started = start(stack, target, processes)
             if started is not None:
                 interrupts.serve(started.pid)
-            tree = follow(stack, processes, settings, target, plan)
+            tree = follow(stack, processes, settings, target, plan, stream)
             running = {*target.pids, *(each.pid for each in (*processes, *([] if started is None else [started])))}
-            sessions = Sessions(processes, kernel, endless=not running, tree=tree)
+            sessions = Sessions(processes, kernel, endless=not running or target.new, tree=tree)
         ends = targets.end_descriptors(stack, running)
         stack.enter_context(ending.mistakes_end(started, plan.at_end))
         with ExitStack() as preparing:
@@ -132,6 +133,8 @@ def measure(target: targets.Target, plan: Plan) -> int:
                 plan.warn(str(spec))
             if started is not None:
                 release(started, processes, plan)
+        if target.new:
+            appearing(tree).begin()
         placed = any(map(has_placed, sessions.all))
         replacements = ending.Replacements(
             sessions.processes,
@@ -150,6 +153,7 @@ def measure(target: targets.Target, plan: Plan) -> int:
             plan.records.look(sessions.all, stream)
         with output.progress("removing", quiet=plan.quiet):
             snapshots = sessions.results(lambda session: with_maps(session, results_at_end(session), plan))
+            snapshots = snapshots or [nothing_yet(target)]
         if plan.records is not None:
             plan.records.look(sessions.all, stream, final=True)
         status = None
@@ -160,7 +164,8 @@ def measure(target: targets.Target, plan: Plan) -> int:
                 snapshots = [with_end_of(started.snapshot().target, each) for each in snapshots]
         if tree is not None:
             placed = placed or any(each.armed for snapshot in snapshots for each in snapshot.all_sites)
-            notes = (*snapshots[0].warnings, *tree.notes(), *meant_nothing(snapshots, plan))
+            placed = placed or (target.new and not any(each.refused for each in snapshots))
+            notes = (*snapshots[0].warnings, *tree.notes(), *meant_nothing(snapshots, plan, later=target.new))
             snapshots[0] = replace(snapshots[0], warnings=notes)
         show(snapshots, plan, stream)
         return exit_status(snapshots, status, plan, placed=placed, interrupted=interrupts.requested)
@@ -223,11 +228,12 @@ def has_placed(session: "Measured") -> bool:
 
 
 def follow(
-    stack: ExitStack, processes: "Sequence[Session]", settings: dict[str, Any], target: targets.Target, plan: Plan
-) -> "Followed | None":
-    """Have programs followed that are executed, where that is wanted; leaving the stack ends it."""
+    stack: ExitStack, processes: "Sequence[Session]", settings: dict[str, Any], target: targets.Target, plan: Plan,
+    stream: TextIO,
+) -> "Followed | None":  # fmt: skip
+    """Have programs followed that are executed or appear, where that is wanted; leaving the stack ends it."""
     wanted = bool(target.program) if plan.follow is None else plan.follow
-    if not wanted or not processes:
+    if (not wanted or not processes) and not target.new:
         return None
     from anyprobe.probes.following.followed import Followed
     from anyprobe.probes.options import SessionOptions
@@ -237,12 +243,38 @@ def follow(
         arm_followed(session, target, plan)
         session.hold_handlers()
 
+    def prepare_running(session: "Session") -> None:
+        session.hooks.waits = True
+        arm_followed(session, target, replace(plan, quiet=True))  # what ends at once is counted, and told of at the end
+        session.hooks.begin()
+
+    def finish(session: "Session") -> Snapshot:
+        if plan.records is not None:
+            plan.records.look([session], stream, final=True)
+        return with_maps(session, results_at_end(session), plan)
+
     options = SessionOptions(**{name: value for name, value in settings.items() if value is not None})
-    tree = Followed(processes, options, prepare)
+    if target.selection is None:
+        tree = Followed(processes, options, prepare)
+    else:
+        from anyprobe.probes.following.appearing import Appearing
+
+        tree = Appearing(processes, options, target.selection, prepare_running, executes=bool(plan.follow))
+    tree.finish = finish
     stack.callback(tree.close)
     for session in processes:
         session.is_one_of_many = bool(plan.follow)
     return tree
+
+
+def appearing(tree: "Followed | None") -> "Appearing":
+    """Return what notices processes that appear."""
+    return cast("Appearing", tree)
+
+
+def nothing_yet(target: targets.Target) -> Snapshot:
+    """Return the results where no process of the selection was there or has come."""
+    return Snapshot(TargetInfo(0, "", alive=False, called=str(target.selection or "")), 0.0)
 
 
 def arm_followed(session: "Session", target: targets.Target, plan: Plan) -> None:
@@ -255,9 +287,10 @@ def arm_followed(session: "Session", target: targets.Target, plan: Plan) -> None
                 arm(session, target, replace(plan, specs=(spec,)))
 
 
-def meant_nothing(snapshots: Sequence[Snapshot], plan: Plan) -> list[str]:
+def meant_nothing(snapshots: Sequence[Snapshot], plan: Plan, *, later: bool) -> list[str]:
     """Return in words that specs have meant nothing in any program, where that was no mistake in the first one."""
-    if not plan.follow or any(each.all_sites or each.refused or each.aggregations for each in snapshots):
+    meant = any(each.all_sites or each.refused or each.aggregations or each.pending for each in snapshots)
+    if meant or not (plan.follow or (later and snapshots[0].target.pid)):
         return []
     return [f"{' '.join(plan.specs)}: nothing of that name in any of {len(snapshots)} programs"]
 
@@ -314,6 +347,7 @@ def wait(
         if plan.pending:
             duties.every(PROGRAM_LOOKS, each.reconcile)
     duties.every(PROGRAM_LOOKS, lambda: replacements.look(ends), first=PROGRAM_LOOKS)
+    duties.every(PROGRAM_LOOKS, lambda: look_for_libraries(sessions.processes), first=PROGRAM_LOOKS)
     if plan.every is not None:
         duties.every(plan.every, lambda: show_meanwhile(sessions, plan, stream), first=plan.every, steady=True)
     if plan.max_overhead is not None:
@@ -340,6 +374,13 @@ def with_end_of(target: TargetInfo, snapshot: Snapshot) -> Snapshot:
     if snapshot.target.pid != target.pid:
         return snapshot
     return replace(snapshot, target=replace(snapshot.target, exited=target.exited, alive=target.alive))
+
+
+def look_for_libraries(sessions: "Sequence[Session]") -> None:
+    """Place probes in what programs have loaded where no thread waits for them; one that just dies is met elsewhere."""
+    for session in sessions:
+        with suppress(TargetError):
+            session.look_for_libraries()
 
 
 def show_meanwhile(sessions: Sessions, plan: Plan, stream: TextIO) -> None:

@@ -140,6 +140,12 @@ pending = click.option(
     "Default: those that name a module which is not loaded.",
 )
 
+appearing = together(
+    click.option("--new", is_flag=True, help="Also processes of that name, cgroup or container that appear later."),
+    click.option("--cgroup", metavar="PATH", help="Processes in this control group: /system.slice/nginx.service."),
+    click.option("--container", metavar="ID", help="Processes in this container, by the beginning of its id."),
+)
+
 follow = click.option(
     "--follow/--no-follow",
     "follow",

@@ -5,15 +5,14 @@ import re
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import click
 
 from anyprobe.core.errors import NoSuchProcess, TargetExited
-from anyprobe.target.system import procfs
 
 if TYPE_CHECKING:
+    from anyprobe.probes.following.selection import Selection
     from anyprobe.probes.providers.kernel.session import KernelSession
     from anyprobe.probes.session import Session
 
@@ -39,8 +38,15 @@ class Target:
     """Whether there are probes in the kernel."""
     in_kernel: frozenset[str] = frozenset()
     """The specs of these."""
+    selection: "Selection | None" = None
+    """What processes that appear later have to be; None where these are not wanted."""
     probed: bool = True
     """Whether there are others: if not, a command that is started only does what the kernel's probes see."""
+
+    @property
+    def new(self) -> bool:
+        """Whether processes that appear later are wanted."""
+        return self.selection is not None
 
     @property
     def owns_standard_output(self) -> bool:
@@ -48,20 +54,54 @@ class Target:
         return bool(self.program)
 
 
-def choose(pids: Sequence[int], names: Sequence[str], program: Sequence[str] = (), specs: Sequence[str] = ()) -> Target:
+def selected(settings: dict[str, Any]) -> dict[str, Any]:
+    """Take what selects processes besides their names out of a command's options, and return it."""
+    return {name: settings.pop(name) for name in ("new", "cgroup", "container")}
+
+
+def choose(
+    pids: Sequence[int], names: Sequence[str], program: Sequence[str] = (), specs: Sequence[str] = (), *,
+    new: bool = False, cgroup: str | None = None, container: str | None = None,
+) -> Target:  # fmt: skip
     """Return the target of a command line; complain when it names none or two kinds."""
-    running, named = _running(pids, names)
-    if not running and not program:
+    selection = None
+    if new or cgroup or container:
+        selection = _selection(names, cgroup, container, new=new, program=program)
+        named = frozenset(selection.running()) - set(pids)
+        if not named and not new:
+            raise NoSuchProcess(f"no process is {selection}")
+        running = [*pids, *sorted(named)]
+    else:
+        running, named = _running(pids, names)
+    if not running and not program and not new:
         running = [int(found[1]) for spec in specs if (found := PID_IN_SPEC.match(spec))]
-    in_kernel = frozenset(spec for spec in specs if is_in_kernel(spec, chosen=bool(running or program)))
+    in_kernel = frozenset(spec for spec in specs if is_in_kernel(spec, chosen=bool(running or program or new)))
     probed = not specs or len(in_kernel) < len(set(specs))
     _see_one_kind(running, program)
-    if not running and not program and probed:
+    if new and not probed:
+        raise click.UsageError("--new is about probes in processes, and all of these are in the kernel")
+    if not running and not program and probed and not new:
         raise click.UsageError("choose a target: -p PID, -n NAME, or a command after --")
     for spec in specs:
         if spec not in in_kernel and meant_elsewhere(spec, running):
             raise click.UsageError(f"{spec!r} names a process that is not among the targets")
-    return Target(tuple(dict.fromkeys(running)), tuple(program), named, bool(in_kernel), in_kernel, probed)
+    later = selection if new else None
+    return Target(tuple(dict.fromkeys(running)), tuple(program), named, bool(in_kernel), in_kernel, later, probed)
+
+
+def _selection(
+    names: Sequence[str], cgroup: str | None, container: str | None, *, new: bool, program: Sequence[str]
+) -> "Selection":
+    from anyprobe.probes.following.selection import Selection
+
+    found = Selection(tuple(names), cgroup or "", container or "")
+    if not found:
+        raise click.UsageError("--new is about processes that -n, --cgroup or --container name")
+    if program:
+        raise click.UsageError(
+            f"{'--new' if new else '--cgroup and --container'}: about running processes, not a command"
+        )
+    return found
 
 
 def _running(pids: Sequence[int], names: Sequence[str]) -> tuple[list[int], frozenset[int]]:
@@ -135,28 +175,12 @@ def choose_one(pids: Sequence[int], names: Sequence[str], specs: Sequence[str] =
 
 def pids_by_name(name: str) -> list[int]:
     """Return the processes of this name: of the task, of the executable, or of the command as it was called."""
-    found = [
-        pid
-        for pid in sorted(int(entry) for entry in os.listdir("/proc") if entry.isdigit())
-        if pid != os.getpid() and name in names_of(pid)
-    ]
+    from anyprobe.probes.following.selection import Selection
+
+    found = Selection((name,)).running()
     if not found:
-        raise NoSuchProcess(f"no process is named {name!r}; ps -e lists the names")
+        raise NoSuchProcess(f"no process is named {name!r}; ps -e lists the names, and --new waits for one")
     return found
-
-
-def names_of(pid: int) -> set[str]:
-    """Return the names that a process goes by; none if it is gone."""
-    process = Path("/proc", str(procfs.voice(pid)))
-    names = set()
-    try:
-        names.add((process / "comm").read_text(errors="replace").strip())
-        arguments = (process / "cmdline").read_bytes().split(b"\0")
-        names.add(os.path.basename(os.fsdecode(arguments[0])))
-        names.add(os.path.basename(os.readlink(process / "exe")))
-    except OSError:
-        pass  # gone meanwhile, or a stranger's executable that we may not look at
-    return names - {""}
 
 
 def see_pending(target: Target, pending: bool | None) -> None:
@@ -170,6 +194,7 @@ def open_kernel(stack: ExitStack, target: Target, mechanism: str | None = None) 
 
     Leaving the stack removes its probes.
     """
+    from anyprobe.probes.following.selection import names_of
     from anyprobe.probes.providers.kernel.session import kernel
 
     pids = [pid for pid in target.pids if pid not in target.named or names_of(pid)]

@@ -1,5 +1,6 @@
 """What sessions have to do again and again while their programs run, and when each of it is due."""
 
+import itertools
 import threading
 import time
 from abc import abstractmethod
@@ -103,11 +104,14 @@ def duties_of(sessions: Sequence[Attended]) -> Duties:
     for session in sessions:
         duties.follow(session.hooks)
 
-    def look_at_handlers() -> None:
-        for session in sessions:
-            session.follow_handlers(often=True)
+    turns = itertools.count()
 
-    duties.every(HANDLER_LOOKS * max(len(sessions), 1), look_at_handlers)
+    def look_at_handlers() -> None:
+        """Look at one after the other: there may be many, and more than at the beginning."""
+        if there := len(sessions):
+            sessions[next(turns) % there].follow_handlers(often=True)
+
+    duties.every(HANDLER_LOOKS, look_at_handlers)
     return duties
 
 

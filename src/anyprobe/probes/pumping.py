@@ -69,5 +69,9 @@ class Pumped(Observed, Tended):
             self._other_program = self.became()
             if self._other_program is not None:
                 self.warn(f"process {self.pid} became {self._other_program}, without probes")
+        self.look_for_libraries()
+
+    def look_for_libraries(self) -> None:
+        """Place probes in what has been loaded since the last look, where some follow that."""
         if self._other_program is None and self._desired.follows and not self.exited:
             self.reconcile()

@@ -27,6 +27,9 @@ class FakeSession:
         self.probes = fakes.probes
         self.engine = types.SimpleNamespace(interruptible=lambda _: contextlib.nullcontext())
 
+    def look_for_libraries(self):
+        """Nothing is loaded here."""
+
     def __enter__(self):
         return self
 

@@ -6,12 +6,13 @@ import pytest
 
 from anyprobe.cli import main, split_program, targets
 from anyprobe.core.errors import NoSuchProcess
+from anyprobe.probes.following import selection
 
 
 def wait_for_exec(pid):
     """Popen returns once the child has called exec, so the name is there; wait for it all the same."""
     deadline = time.monotonic() + 10
-    while "sleep" not in targets.names_of(pid) and time.monotonic() < deadline:
+    while "sleep" not in selection.names_of(pid) and time.monotonic() < deadline:
         time.sleep(0.01)
 
 

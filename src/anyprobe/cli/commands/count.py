@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 @options.pending
 @options.follow
 @options.target
+@options.appearing
 @options.measuring
 @click.pass_obj
 def command(
@@ -41,7 +42,7 @@ def command(
     """  # noqa: D301 - click's mark for lines that stay as they are
     from anyprobe.cli import conditional, measuring, targets
 
-    target = targets.choose(pids, names, program, specs)
+    target = targets.choose(pids, names, program, specs, **targets.selected(settings))
     if when is not None:
         targets.see_pending(target, pending)
     only = conditional.Counts.of(when, pending=pending)

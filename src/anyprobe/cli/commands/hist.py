@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 @options.pending
 @options.follow
 @options.target
+@options.appearing
 @options.measuring
 @click.pass_obj
 def command(
@@ -65,7 +66,7 @@ def command(
         capacity,
         None if when is None else expressions.parse_one("--when", when),
     )
-    target = targets.choose(pids, names, program, specs)
+    target = targets.choose(pids, names, program, specs, **targets.selected(settings))
     targets.see_pending(target, settings["pending"])
     plan = measuring.Plan(
         specs=specs, arm=counting.arm, seen=counting.seen, render=_render, always={"aggregations": {}}, **settings

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 @options.when
 @options.pending
 @options.target
+@options.appearing
 @options.following
 @click.pass_obj
 def command(
@@ -55,9 +56,9 @@ def command(
     from anyprobe.cli import expressions, measuring, targets, tracing
 
     wanted = () if printed is None else expressions.parse("--print", printed)
-    target = targets.choose(pids, names, program, specs)
+    target = targets.choose(pids, names, program, specs, **targets.selected(settings))
     targets.see_pending(target, settings["pending"])
-    trace = tracing.Trace(wanted, parameters, settings["as_json"], len(target.pids) > 1, most)
+    trace = tracing.Trace(wanted, parameters, settings["as_json"], len(target.pids) > 1 or target.new, most)
     trace.quiet = settings["quiet"]
     trace.when = None if when is None else expressions.parse_one("--when", when)
     plan = measuring.Plan(

@@ -326,26 +326,29 @@ class Followed(SessionGroup):
             raise
         session.follower = self
         session.is_one_of_many = True
-        member = Member(session, process.pid, 0)
         try:
             self._prepare(session)
-            with self._guard:
-                if not self._ending:
-                    member.generation = 1 + sum(each.pid == process.pid for each in self._members)
-                    self._members.append(member)
-                    self.sessions = (*self.sessions, session)
-            if not member.generation:
-                session.close()
-            else:
+            if self._join(session):
                 session.resume()
+            else:
+                session.close()
         except BaseException:
             with self._guard:
-                if member in self._members:
-                    self._members.remove(member)
+                self._members = [each for each in self._members if each.session is not session]
                 self.sessions = tuple(each for each in self.sessions if each is not session)
             with suppress(AnyprobeError):
                 session.close()
             raise
+
+    def _join(self, session: Session) -> bool:
+        """Make a session a member; return whether it is one, which is not so where all ends."""
+        with self._guard:
+            if self._ending:
+                return False
+            generation = 1 + sum(each.pid == session.pid for each in self._members)
+            self._members.append(Member(session, session.pid, generation))
+            self.sessions = (*self.sessions, session)
+        return True
 
 
 def _program(function: str, tid: int, hit: "Hit") -> NextProgram:
