@@ -27,7 +27,7 @@ def test_a_process_is_found_by_its_name(sleeper):
 
 
 def test_nobody_is_found_by_our_own_name():
-    own = (targets.names_of(os.getpid())).pop()
+    own = (selection.names_of(os.getpid())).pop()
     with contextlib.suppress(NoSuchProcess):
         assert os.getpid() not in targets.pids_by_name(own)
 
