@@ -5,7 +5,7 @@ says which: ``module.analyses.get(NoReturnFunctions)``. No analysis is known her
 """
 
 from collections.abc import Callable
-from typing import Generic, TypeVar, TypeVarTuple, cast
+from typing import Any, Generic, TypeVar, TypeVarTuple
 
 Subjects = TypeVarTuple("Subjects")
 Result = TypeVar("Result")
@@ -19,12 +19,12 @@ class Analyses(Generic[*Subjects]):
     def __init__(self, *subjects: *Subjects) -> None:
         """Name what is analysed; nothing is yet."""
         self._subjects = subjects
-        self._results: dict[object, object] = {}
+        self._results: dict[object, Any] = {}
 
     def get(self, analysis: Callable[[*Subjects], Result]) -> Result:
         """Return what an analysis has found."""
         try:
-            return cast("Result", self._results[analysis])
+            found: Result = self._results[analysis]
         except KeyError:
             found = self._results[analysis] = analysis(*self._subjects)
-            return found
+        return found

@@ -189,16 +189,18 @@ class DecodedCode:
         if made is None:
             address = self.addresses[number]
             raw = self.whole[address - self.start : self.end_of(number) - self.start]
-            made = self._made[number] = Insn(self.one(number), raw, address, self.codes[number])
+            kept = self.__dict__.get("iced")  # as nearly always where many are asked for: no call
+            one = self.one(number) if kept is None else kept[number]
+            made = self._made[number] = Insn(one, raw, address, self.codes[number])
         return made
 
     def one(self, number: int) -> "Instruction":
         """Return an instruction as iced decoded it, by its number: alone, where few are asked for and none is kept."""
-        kept = self._body.iced or self.__dict__.get("_line")
-        if kept is None and self._alone * _DEARER < len(self.addresses):
+        kept = "iced" in self.__dict__ or "_line" in self.__dict__ or self._body.iced is not None
+        if not kept and self._alone * _DEARER < len(self.addresses):
             self._alone += 1
             return Decoder(64, self.raw_at(number), ip=self.addresses[number]).decode()
-        return self.iced[number] if kept is None else kept[number]
+        return self.iced[number]
 
     def raw_at(self, index: int) -> bytes:
         """Return the bytes of the instruction with this number."""
