@@ -1,0 +1,137 @@
+"""Whole trees of processes: a build by make, shells, scripts, daemons; each program that is executed is counted in."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from anyprobe.probes.following.followed import Followed
+from support.driver import wait_until
+from support.results import hits
+
+pytestmark = pytest.mark.live
+START = "libc:__libc_start_main"
+"""What each dynamic program calls once, and which then calls its ``main``."""
+MAKEFILE = """
+CFLAGS = -O1 -frandom-seed=1
+OBJECTS = one.o two.o three.o
+program: $(OBJECTS)
+\t$(CC) -o $@ $(OBJECTS) && ./program | tee said
+%.o: %.c
+\t$(CC) $(CFLAGS) -c $< -o $@
+"""
+SOURCES = {
+    "one.c": '#include <stdio.h>\nint two(int), three(int);\nint main(void) { printf("%d\\n", two(three(4))); }\n',
+    "two.c": "int two(int n) { return 2 * n; }\n",
+    "three.c": "int three(int n) { return n + 3; }\n",
+}
+
+
+def project(folder: Path) -> Path:
+    folder.mkdir()
+    for name, text in {"Makefile": MAKEFILE, **SOURCES}.items():
+        (folder / name).write_text(text)
+    return folder
+
+
+def executed(log: str) -> list[str]:
+    """Return the paths of the executions that strace has seen succeed."""
+    return re.findall(r'execve(?:at)?\("([^"]*)".* = 0$', log, re.MULTILINE)
+
+
+def test_a_build_followed_whole(tmp_path):
+    """As many programs begin as strace sees executed in the same build, cc1, as and ld among them; the same comes out."""
+    for tool in ("make", "gcc", "strace"):
+        if shutil.which(tool) is None:
+            pytest.skip(f"needs {tool}")
+    plain, followed = project(tmp_path / "plain"), project(tmp_path / "followed")
+    log = tmp_path / "log"
+    make = ["make", "-j2", "CC=gcc"]
+    subprocess.run(["strace", "-f", "-o", log, "-e", "trace=execve,execveat", *make], cwd=plain, check=True, timeout=120)
+    seen = executed(log.read_text())
+    with Followed.run(make, cwd=str(followed)) as tree:
+        tree.count(START)
+        tree.resume()
+        assert os.waitstatus_to_exitcode(tree.wait(300)) == 0
+        snapshots = tree.snapshots()
+        assert tree.notes() == []
+    began = [os.path.basename(each.target.exe).rpartition("-")[2].removesuffix(".bfd") for each in snapshots]
+    assert sum(hits(each, "__libc_start_main") for each in snapshots) == len(snapshots) == len(seen)
+    assert [began.count(name) for name in ("cc1", "as", "ld")] == [3, 3, 1]
+    for name in (*(each.replace(".c", ".o") for each in SOURCES), "said"):
+        assert (followed / name).read_bytes() == (plain / name).read_bytes()
+    assert (followed / "said").read_text() == "14\n"
+
+
+def test_the_command_line_has_each_program(tmp_path):
+    """Shells, a script by its interpreter's name, and what replaces the command itself; statuses come through."""
+    script = tmp_path / "script"
+    script.write_text("#!/bin/sh\n/bin/true; exec /bin/false\n")
+    script.chmod(0o755)
+    command = f"{script}; test $? = 1 && exec sh -c 'exit 5'"
+    arguments = ["count", START, "--json", "--exit-status", "-o", tmp_path / "results", "--", "sh", "-c", command]
+    outcome = subprocess.run([sys.executable, "-m", "anyprobe", *arguments], timeout=120, check=False)
+    assert outcome.returncode == 5
+    document = json.loads((tmp_path / "results").read_text())
+    names = [os.path.basename(os.path.realpath(each["target"]["exe"])) for each in document["targets"]]
+    shell = os.path.basename(os.path.realpath("/bin/sh"))
+    assert names == [shell, shell, "true", "false", shell]
+    assert [each["sites"][0]["hits"] for each in document["targets"]] == [1] * 5
+    assert document["sites"][0]["hits"] == 5
+    pids = [each["target"]["pid"] for each in document["targets"]]
+    assert pids[0] == pids[4]
+    assert pids[1] == pids[3]
+
+
+def test_a_running_shell_is_followed():
+    """``-p --follow``: what it executes later is counted; the session goes on in what replaces it."""
+    with subprocess.Popen(
+        ["sh", "-c", "echo ready; read l; /bin/true; read l; exec /bin/cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as shell:
+        assert shell.stdout.readline() == b"ready\n"
+        with Followed.attach([shell.pid]) as tree:
+            tree.count("libc:execve", START)
+            shell.stdin.write(b"1\n2\nsaid\n")
+            shell.stdin.flush()
+            assert shell.stdout.readline() == b"said\n"
+            assert [os.path.basename(each.target.exe) for each in tree.snapshots()][1:] == ["true", "cat"]
+            assert hits(tree.snapshot(), "execve") == 2
+            assert hits(tree.snapshot(), "__libc_start_main") == 2
+            assert tree.notes() == []
+        shell.stdin.close()
+        assert shell.stdout.read() == b""
+    assert shell.returncode == 0
+
+
+def test_a_daemon_is_followed(tmp_path):
+    """Forked twice, with a session of its own, and after the end of whoever has started it."""
+    done = tmp_path / "done"
+    inner = f"(setsid sh -c '/bin/true; echo well > {done}' </dev/null >/dev/null 2>&1 &)"
+    with Followed.run(["sh", "-c", inner]) as tree:
+        tree.count(START)
+        tree.resume()
+        assert os.waitstatus_to_exitcode(tree.wait(60)) == 0
+        wait_until(done.exists, "the daemon does nothing")
+        wait_until(lambda: done.read_text() == "well\n", "the daemon does not end")
+        names = [os.path.basename(os.path.realpath(each.target.exe)) for each in tree.snapshots()]
+        assert names.count("true") == names.count("setsid") == 1
+        assert hits(tree.snapshot(), "__libc_start_main") == len(names)
+
+
+def test_what_must_not_be_traced_is_left_alone(tmp_path):
+    """A set-uid program runs as it would; it is told by name, and how often."""
+    program = tmp_path / "of-another"
+    shutil.copy(os.path.realpath("/bin/true"), program)
+    program.chmod(0o4755)
+    with Followed.run(["sh", "-c", f"{program}; {program}; /bin/true"]) as tree:
+        tree.count(START)
+        tree.resume()
+        assert os.waitstatus_to_exitcode(tree.wait(60)) == 0
+        assert hits(tree.snapshot(), "__libc_start_main") == 2
+        (note,) = tree.notes()
+    assert note.startswith(f"{program} was executed 2 times without probes: it is set-uid")
