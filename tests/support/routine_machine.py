@@ -10,10 +10,11 @@ import mmap
 import random
 import struct
 import sys
+import threading
 
 from anyprobe.data.layout import BankLayout
 from anyprobe.splice.codegen.patch import Action, ActionKind, BankCode, PatchWriter
-from anyprobe.splice.codegen.routines import RoutineFacts, assemble_routines
+from anyprobe.splice.codegen.routines import CHILDREN, RoutineFacts, assemble_routines
 from anyprobe.splice.codegen.trampoline import HANDLED, assemble_trampolines
 
 SLOT = 0x268
@@ -194,6 +195,8 @@ def run(machine, steps, rng):
             broken += machine.come_back(step[1], rng)
             if machine.memory[FLAGS + 16] != step[2]:
                 broken.append(f"came back to {machine.memory[FLAGS + 16]}, not {step[2]}")
+        elif kind == "own":
+            machine.word(GATE + CHILDREN, step[1])
         elif kind == "gate":
             machine.word(GATE, MASK if step[1] else 0)
         elif kind == "slot":
@@ -217,6 +220,7 @@ def main():
         "replaced": machine.replaced,
         "slot": machine.peek() and machine.peek() - machine.base - REGION,
         "thread": machine.thread_pointer(),
+        "tid": threading.get_native_id(),
         "top_of_stack": machine.base + STACK + 0x8000,
     }
     machine.poke(0)

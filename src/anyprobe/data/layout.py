@@ -25,6 +25,8 @@ HINT_BITS = 9
 
 BLOCK_OWNER = 0
 """Block: thread pointer (fs base) of the thread that owns it, 0 while unused."""
+CHILD_BIT = 63
+"""Of a block's owner: it is a fork child, by the number of the thread that came first."""
 BLOCK_TOP = 8
 """Block: number of entries on the thread's instance stack."""
 BLOCK_PURGING = 16

@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 
 from anyprobe.core.address import PAGE
 from anyprobe.data.layout import (
+    BLOCK_OWNER,
     BLOCK_TOP,
+    CHILD_BIT,
     INSTANCE_BYTES,
     INSTANCE_RECORD,
     INSTANCE_SP,
@@ -29,6 +31,7 @@ from anyprobe.data.layout import (
     BankLayout,
 )
 
+_TID_MASK = 0xFFFFFFFF
 _ALL_ONES = (1 << 64) - 1
 Extents = Iterable[tuple[int, int]]
 """Where memory holds data: ranges of whole pages."""
@@ -81,6 +84,17 @@ class BankReader:
         rows = self._columns(self._layout.counters_offset, 8 * self._layout.counters)
         total: NDArray[np.uint64] = rows.sum(axis=0, dtype=np.uint64)
         return total
+
+    def counters_of_children(self) -> dict[int, tuple[int, NDArray[np.uint64]]]:
+        """Return for each block that is a fork child's the number of the thread that came first, and its counters."""
+        rows = self._columns(self._layout.counters_offset, 8 * self._layout.counters)
+        owned = self._present[:, BLOCK_OWNER // PAGE]
+        found = {}
+        for number in np.flatnonzero(owned).tolist():
+            owner = int(self._blocks[number][BLOCK_OWNER // 8])
+            if number and owner >> CHILD_BIT:
+                found[number] = owner & _TID_MASK, rows[number]
+        return found
 
     def counter_index(self, offset: int) -> int:
         """Return the index of a counter from its block offset."""

@@ -23,6 +23,10 @@ _HASH = -0x61C88647
 """Odd, and near to the golden section of 2**32."""
 _SP, _START, _RECORD = (at.BLOCK_HEAD_BYTES + field for field in (at.INSTANCE_SP, at.INSTANCE_T0, at.INSTANCE_RECORD))
 """Where an instance's fields are, counted from the block and the instance's offset in the stack."""
+CHILDREN = 2048
+"""How far behind its gate a bank has the word of fork children: wiped, too, so that a child's child has a block anew."""
+_TID = 0x2D0
+"""Where glibc has a thread's number, from the thread pointer; in a fork child's first thread the child's own."""
 _TOMBSTONE = 1
 """Stack pointer of an instance freed from the middle of the stack."""
 
@@ -42,6 +46,11 @@ class RoutineFacts:
     """Address of the vdso's ``clock_gettime``, which is called for the time in nanoseconds; 0: ``rdtsc``."""
     numbered: int = 0
     """Numbers that threads may have by earlier banks: nobody gets one of these by this bank."""
+
+    @property
+    def own(self) -> int:
+        """Address of the word, on the same page, that leads a fork child to the block that is its own."""
+        return self.gate + CHILDREN
 
     @property
     def shared(self) -> int:
@@ -66,6 +75,7 @@ def assemble_routines(facts: RoutineFacts, address: int) -> tuple[bytes, Routine
     """Return the code of all routines placed at ``address``, where each begins, and the listing."""
     asm = Assembler()
     emit_acquire(asm, facts)
+    _process_block(asm, facts)
     _count(asm, facts)
     emit_enter(asm, facts)
     for name in ("leave", "leave_tail", "finish_leave", "finish_leave_tail"):
@@ -165,12 +175,54 @@ def _count(asm: Assembler, facts: RoutineFacts) -> None:
         count_done:
             pop rdx; pop rcx; pop rax; popfq; ret
         count_shared:
-            mov rcx, shared
+            call process
             lock inc qword [rcx+rdx]
         count_shared_done:
             jmp count_done
+        """
+    )
+
+
+def _process_block(asm: Assembler, facts: RoutineFacts) -> None:
+    """Emit ``process``: rcx = the block of a fork child, or the shared one. Clobbers rax, flags.
+
+    All threads of a child share its block, and change it by atomic operations only. It is made with the child's first
+    hit; of two threads, or a thread and its signal handler, that make one each, both blocks are the child's: who owns a
+    block is written there. Children have no more than half of all blocks, the others belong to threads.
+    """
+    layout = facts.layout
+    asm.code(
+        f"""
+        process:
+            mov rax, [abs own]; mov rcx, rax
+            test rax, rax; jnz process_known
+            mov rcx, shared
+            mov rax, [abs gate]
+            test rax, rax; jnz process_known
+            push rdx
+            mov rdx, region
+            cmp qword [rdx+{at.NEXT_BLOCK}], half; jae process_none
+            mov eax, 1
+            lock xadd [rdx+{at.NEXT_BLOCK}], rax
+            cmp rax, half; jae process_none
+            inc eax
+            imul rcx, rax, stride
+            lea rcx, [rdx+rcx+shared_offset]
+            mov eax, fs:[{_TID:#x}]; bts rax, {at.CHILD_BIT}
+            mov [rcx+{at.BLOCK_OWNER}], rax
+            mov rdx, own; mov [rdx], rcx
+        process_none:
+            pop rdx
+        process_known:
+            ret
         """,
+        own=facts.own,
+        gate=facts.gate,
         shared=facts.shared,
+        region=facts.data,
+        half=layout.blocks // 2,
+        stride=layout.stride,
+        shared_offset=layout.shared_offset,
     )
 
 

@@ -35,9 +35,9 @@ class Stretch:
         return self.name in _ROUTINES
 
 
-_ROUTINES = frozenset({"acquire", "count", "enter", "leave", "leave_tail", "now", "view", "find", "block"})
+_ROUTINES = frozenset({"acquire", "process", "count", "enter", "leave", "leave_tail", "now", "view", "find", "block"})
 _PROGRESS = {
-    "acquire": Progress.BACK, "now": Progress.BACK,
+    "acquire": Progress.BACK, "process": Progress.BACK, "now": Progress.BACK,
     "count": Progress.BACK, "count_done": Progress.FORWARD, "count_shared": Progress.BACK,
     "count_shared_done": Progress.FORWARD,
     "enter": Progress.BACK, "enter_reserved": Progress.RESERVED, "enter_done": Progress.FORWARD,

@@ -14,6 +14,7 @@ from anyprobe.data.layout import (
     BLOCK_OWNER,
     BLOCK_PURGING,
     BLOCK_TOP,
+    CHILD_BIT,
     INSTANCE_BYTES,
     INSTANCE_RECORD,
     INSTANCE_SP,
@@ -178,6 +179,7 @@ class Outcome:
     def __init__(self, result):
         self.words = {int(offset): value for offset, value in result["words"].items()}
         self.slot, self.thread, self.top = result["slot"], result["thread"], result["top_of_stack"]
+        self.tid = result["tid"]
 
     def at(self, offset):
         return self.words.get(offset, 0)
@@ -290,6 +292,20 @@ def test_a_fork_child_counts_in_the_shared_block_and_times_nothing():
     assert outcome.record(SHARED) == {"missed": 1}
     assert outcome.record() == {}
     assert outcome.stack() == []
+
+
+@native
+def test_a_fork_child_has_a_block_while_no_more_than_half_are_handed_out():
+    """All its hits are there, under the number of its thread; the next child's, and those of threads, are not."""
+    outcome = after(("gate", 0), count(), count(), count(COUNTER + 8), enter())
+    assert outcome.at(NEXT_BLOCK) == 1
+    assert outcome.at(FIRST + BLOCK_OWNER) >> CHILD_BIT == 1
+    assert outcome.at(FIRST + BLOCK_OWNER) & 0xFFFFFFFF == outcome.tid
+    assert (outcome.at(FIRST + COUNTER), outcome.at(FIRST + COUNTER + 8)) == (2, 1)
+    assert (outcome.at(SHARED + COUNTER), outcome.slot) == (0, 0)
+    assert outcome.record(SHARED) == {"missed": 1}
+    outcome = after(("gate", 0), count(), ("own", 0), count())
+    assert (outcome.at(FIRST + COUNTER), outcome.at(SHARED + COUNTER), outcome.at(NEXT_BLOCK)) == (1, 1, 1)
 
 
 @native
