@@ -45,14 +45,16 @@ def executed(log: str) -> list[str]:
 
 
 def test_a_build_followed_whole(tmp_path):
-    """As many programs begin as strace sees executed in the same build, cc1, as and ld among them; the same comes out."""
+    """As many programs begin as strace sees executed in the same build, cc1, as, ld among them; the same comes out."""
     for tool in ("make", "gcc", "strace"):
         if shutil.which(tool) is None:
             pytest.skip(f"needs {tool}")
     plain, followed = project(tmp_path / "plain"), project(tmp_path / "followed")
     log = tmp_path / "log"
     make = ["make", "-j2", "CC=gcc"]
-    subprocess.run(["strace", "-f", "-o", log, "-e", "trace=execve,execveat", *make], cwd=plain, check=True, timeout=120)
+    subprocess.run(
+        ["strace", "-f", "-o", log, "-e", "trace=execve,execveat", *make], cwd=plain, check=True, timeout=120
+    )
     seen = executed(log.read_text())
     with Followed.run(make, cwd=str(followed)) as tree:
         tree.count(START)
@@ -91,7 +93,9 @@ def test_the_command_line_has_each_program(tmp_path):
 def test_a_running_shell_is_followed():
     """``-p --follow``: what it executes later is counted; the session goes on in what replaces it."""
     with subprocess.Popen(
-        ["sh", "-c", "echo ready; read l; /bin/true; read l; exec /bin/cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ["sh", "-c", "echo ready; read l; /bin/true; read l; exec /bin/cat"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     ) as shell:
         assert shell.stdout.readline() == b"ready\n"
         with Followed.attach([shell.pid]) as tree:

@@ -1,6 +1,7 @@
 """Snapshots made up for the tests of reports and JSON."""
 
-from anyprobe.data.snapshot import FunctionTiming, RefusedSite, SiteResult, Snapshot, TargetInfo
+from anyprobe.data.processes import TargetInfo
+from anyprobe.data.snapshot import FunctionTiming, RefusedSite, SiteResult, Snapshot
 
 
 def site(function="malloc", hits=12345, **changes) -> SiteResult:

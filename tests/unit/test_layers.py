@@ -50,7 +50,9 @@ PROCESSES_TO_OPEN = {
 """Modules that open other processes themselves, and those that a helper thread's maker needs."""
 ATTIC_NAMES = {"utils", "util", "common", "helpers", "helper", "misc"}
 # Reports see snapshots and nothing else; a report that needs more is a report that touches a process.
-REPORTS_MAY_IMPORT = {"anyprobe.data.snapshot", "anyprobe.data.histogram", "anyprobe.data.results"}
+REPORTS_MAY_IMPORT = {
+    "anyprobe.data.snapshot", "anyprobe.data.processes", "anyprobe.data.histogram", "anyprobe.data.results",
+}  # fmt: skip
 
 
 def sources() -> Iterator[Path]:

@@ -14,9 +14,15 @@ def of_all(
     *,
     always: Mapping[str, object],
     nonzero: bool,
+    by_pid: bool = False,
 ) -> dict[str, Any]:
-    """Return the document of all processes; ``last``: what was counted since the last document."""
+    """Return the document of all processes; ``last``: what was counted since the last document.
+
+    ``by_pid``: whether each site has the hits of each process.
+    """
     document = _of(together, always, nonzero=nonzero)
+    if by_pid:
+        _add_pids(document, together)
     if last is not None:
         _add_interval(document, last)
     if len(snapshots) > 1:
@@ -29,6 +35,20 @@ def _of(snapshot: Snapshot, always: Mapping[str, object], *, nonzero: bool) -> d
         return {**always, **snapshot.as_json()}
     kept, left_out = snapshot.nonzero()
     return {**always, **kept.as_json(), "left_out": left_out}
+
+
+def _add_pids(document: dict[str, Any], together: Snapshot) -> None:
+    """Add to each site the hits by process, of all its programs; of sites that are folded those of all of them."""
+    document["processes"] = [each.process.as_json() for each in together.processes]
+    for site in document["sites"]:
+        wanted = site["spec"], site["module"], site["function"], site["offset"], site["kind"]
+        alike = [0, 1, 2, 4] if site.get("folded_sites") else range(5)
+        found: dict[str, int] = {}
+        for each in together.processes:
+            for key, hits in each.hits.items():
+                if all(key[at] == wanted[at] for at in alike):
+                    found[str(each.process.pid)] = found.get(str(each.process.pid), 0) + hits
+        site["by_pid"] = found
 
 
 def _add_interval(document: dict[str, Any], last: Snapshot) -> None:

@@ -16,7 +16,8 @@ from anyprobe.core.errors import Interrupted, SpecError, TargetError, TargetExit
 from anyprobe.core.refusal import Reason
 from anyprobe.data.last_results import results_at_end
 from anyprobe.data.pending import PendingSpec
-from anyprobe.data.snapshot import MARKERS, Snapshot, TargetInfo
+from anyprobe.data.processes import TargetInfo
+from anyprobe.data.snapshot import MARKERS, Snapshot
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -63,6 +64,8 @@ class Plan:
     """Whether specs follow what is loaded later; None: those that name a module which is not loaded."""
     follow: bool | None = False
     """Whether programs that are executed are counted in, too; None: where a command is started."""
+    by: str | None = None
+    """``pid``: documents have the hits of each process."""
     unsafe: bool = False
     nonzero: bool | None = None
     """Whether documents leave out what was not hit; None: those of ``--every`` do."""
@@ -348,6 +351,8 @@ def wait(
             duties.every(PROGRAM_LOOKS, each.reconcile)
     duties.every(PROGRAM_LOOKS, lambda: replacements.look(ends), first=PROGRAM_LOOKS)
     duties.every(PROGRAM_LOOKS, lambda: look_for_libraries(sessions.processes), first=PROGRAM_LOOKS)
+    if plan.by is not None:
+        duties.every(PROGRAM_LOOKS, lambda: [each.look_at_children() for each in sessions.processes])
     if plan.every is not None:
         duties.every(plan.every, lambda: show_meanwhile(sessions, plan, stream), first=plan.every, steady=True)
     if plan.max_overhead is not None:
@@ -442,7 +447,9 @@ def show(snapshots: Sequence[Snapshot], plan: Plan, stream: TextIO, *, between: 
         nonzero = plan.every is not None if plan.nonzero is None else plan.nonzero
         from anyprobe.cli import documents
 
-        document = documents.of_all(snapshots, together, last, always=plan.always, nonzero=nonzero)
+        document = documents.of_all(
+            snapshots, together, last, always=plan.always, nonzero=nonzero, by_pid=plan.by == "pid"
+        )
         if plan.records is not None:
             document |= plan.records.document()
         output.write_json(document, stream, one_line=plan.every is not None)

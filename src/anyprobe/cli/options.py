@@ -153,6 +153,12 @@ follow = click.option(
     help="Count in programs that are executed, too, from their first instruction on. Default: with a command after --.",
 )
 
+by = click.option(
+    "--by",
+    type=click.Choice(["pid"]),
+    help="Tell processes apart: each one named, fork children, and programs that are executed.",
+)
+
 mechanism = click.option(
     "--mechanism",
     type=click.Choice(MECHANISMS),

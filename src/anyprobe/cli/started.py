@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
-from anyprobe.data.snapshot import Snapshot, TargetInfo
+from anyprobe.data.processes import TargetInfo
+from anyprobe.data.snapshot import Snapshot
 from anyprobe.target.process.launch import launch
 
 

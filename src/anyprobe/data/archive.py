@@ -5,8 +5,9 @@ import json
 from typing import Any
 
 from anyprobe.core.errors import UsageError
+from anyprobe.data.processes import ProcessCounts, ProcessInfo, TargetInfo
 from anyprobe.data.results import AggregationResult, MapResult
-from anyprobe.data.snapshot import FunctionTiming, RefusedSite, SiteResult, Snapshot, TargetInfo
+from anyprobe.data.snapshot import FunctionTiming, RefusedSite, SiteResult, Snapshot
 
 FORMAT = "anyprobe-snapshot-1"
 _PARTS = {"sites": SiteResult, "functions": FunctionTiming, "refused": RefusedSite, "others": TargetInfo}
@@ -22,6 +23,11 @@ def dump(snapshot: Snapshot) -> bytes:
         elif field.name == "maps":
             value = [
                 [each.name, list(each.by), [[list(key), held] for key, held in each.entries.items()]] for each in value
+            ]
+        elif field.name == "processes":
+            value = [
+                [dataclasses.asdict(each.process), [[list(key), hits] for key, hits in each.hits.items()]]
+                for each in value
             ]
         elif field.name in _PARTS:
             value = [dataclasses.asdict(part) for part in value]
@@ -40,6 +46,10 @@ def load(data: bytes) -> Snapshot:
         document["target"] = TargetInfo(**document["target"])
         for name, part in _PARTS.items():
             document[name] = tuple(part(**_with_tuples(values)) for values in document.get(name, ()))
+        document["processes"] = tuple(
+            ProcessCounts(ProcessInfo(**process), {tuple(key): hits for key, hits in counts})
+            for process, counts in document.get("processes", ())
+        )
         document["maps"] = tuple(
             MapResult(name, tuple(by), {tuple(key): value for key, value in entries})
             for name, by, entries in document.get("maps", ())

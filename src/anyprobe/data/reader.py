@@ -85,16 +85,14 @@ class BankReader:
         total: NDArray[np.uint64] = rows.sum(axis=0, dtype=np.uint64)
         return total
 
-    def counters_of_children(self) -> dict[int, tuple[int, NDArray[np.uint64]]]:
-        """Return for each block that is a fork child's the number of the thread that came first, and its counters."""
-        rows = self._columns(self._layout.counters_offset, 8 * self._layout.counters)
-        owned = self._present[:, BLOCK_OWNER // PAGE]
-        found = {}
-        for number in np.flatnonzero(owned).tolist():
-            owner = int(self._blocks[number][BLOCK_OWNER // 8])
-            if number and owner >> CHILD_BIT:
-                found[number] = owner & _TID_MASK, rows[number]
-        return found
+    def children(self) -> dict[int, int]:
+        """Return for each block that is a fork child's, by its number, the number of the thread that came first."""
+        owners = self._columns(BLOCK_OWNER, 8)[:, 0].tolist()
+        return {number: owner & _TID_MASK for number, owner in enumerate(owners) if number and owner >> CHILD_BIT}
+
+    def counters_by_block(self) -> NDArray[np.uint64]:
+        """Return the counters of each block, one block per row; index the columns with ``counter_index``."""
+        return self._columns(self._layout.counters_offset, 8 * self._layout.counters)
 
     def counter_index(self, offset: int) -> int:
         """Return the index of a counter from its block offset."""

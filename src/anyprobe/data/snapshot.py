@@ -1,7 +1,6 @@
 """What a session knows at one moment, as immutable values: the only thing that reports ever see."""
 
 import dataclasses
-import os
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from anyprobe.core.quoting import shown_module
 from anyprobe.data import histogram
 from anyprobe.data.pending import PendingSpec
+from anyprobe.data.processes import Key, ProcessCounts, ProcessInfo, TargetInfo, by_spec
 
 if TYPE_CHECKING:
     from anyprobe.data.interval import Interval
@@ -23,48 +23,6 @@ MARKERS: frozenset[Kind] = frozenset({"usdt"})
 """Kinds of which all places together are what was asked for."""
 _MANY: frozenset[Kind] = MARKERS | {"insn", "block", "call"}
 """Kinds of which one spec may mean many places that can be told of as one."""
-
-
-@dataclass(frozen=True, slots=True)
-class TargetInfo:
-    """What was probed, a process or the kernel. ``exited`` is the wait status of a child that is gone, else None.
-
-    In JSON it is what a shell would see: the exit status, or 128 and the number of the signal.
-    """
-
-    pid: int
-    exe: str
-    exited: int | None = None
-    alive: bool = True
-    called: str = ""
-    """The name by which it was started; not in JSON."""
-    kernel: str = ""
-    """The release of the running kernel, where that is what was probed; it has no pid then."""
-    pids: tuple[int, ...] = ()
-    """Of the kernel: the only processes whose hits were counted; all if there are none."""
-
-    @property
-    def shell_status(self) -> int | None:
-        """What a shell would see as the exit status."""
-        if self.exited is None:
-            return None
-        code = os.waitstatus_to_exitcode(self.exited)
-        return 128 - code if code < 0 else code
-
-    @property
-    def shown_name(self) -> str:
-        """The program's name as a spec may have it."""
-        if self.kernel:
-            return f"Linux {self.kernel}"
-        name = self.called or os.path.basename(self.exe)
-        return shown_module(name) if name else "process"
-
-    def as_json(self) -> Json:
-        """Return the JSON object; of the kernel its release, and whose hits were counted if not those of all."""
-        if self.kernel:
-            return {"kernel": self.kernel, **({"pids": list(self.pids)} if self.pids else {})}
-        alive = self.alive and self.exited is None
-        return {"pid": self.pid, "exe": self.exe, "exited": self.shell_status, "alive": alive}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +48,11 @@ class SiteResult:
     label: str = ""
     """What tables call the function, if not by its name: ``memcpy → avx_unaligned`` of one chosen at load time, or a
     marker with its provider."""
+
+    @property
+    def key(self) -> Key:
+        """What it has in common with the same site of another process."""
+        return self.spec, self.module, self.function, self.offset, self.kind
 
     @property
     def shown_module(self) -> str:
@@ -308,6 +271,8 @@ class Snapshot:
     """By how much the clock of times goes on at once, 0 where nothing is timed."""
     tail_exits: int | None = None
     """Calls that aggregations have no time or result of, since they left by a jump; None where none is wanted."""
+    processes: tuple[ProcessCounts, ...] = ()
+    """What each process has counted: the target, its fork children that have, and so on for those of merged ones."""
     interval: "Interval | None" = None
     """The time in which this was counted, where that is a part of the session."""
 
@@ -320,6 +285,11 @@ class Snapshot:
     def hits(self) -> int:
         """The hits of all sites."""
         return sum(site.hits for site in self.sites)
+
+    @property
+    def by_process(self) -> dict[ProcessInfo, dict[str, int]]:
+        """The hits of each process, by spec: the target's, its fork children's, those of programs that it executes."""
+        return by_spec(self.processes, [(site.spec, site.key) for site in self.sites])
 
     @property
     def nmissed(self) -> int:
@@ -353,6 +323,8 @@ class Snapshot:
             document["clock_step_ns"] = _rounded(self.clock_step_ns)
         if self.tail_exits is not None:
             document["tail_exits"] = self.tail_exits
+        if len(self.processes) > 1:
+            document["processes"] = [each.process.as_json() for each in self.processes]
         if self.warnings:
             document["warnings"] = list(self.warnings)
         return document
@@ -426,7 +398,7 @@ class Snapshot:
             setup_s=_longest(self.setup_s, other.setup_s),
             sites=_added(
                 (*self.sites, *other.sites),
-                lambda site: (site.spec, site.module, site.function, site.offset, site.kind),
+                lambda site: site.key,
                 SiteResult.merged,
             ),
             functions=_added(
@@ -449,6 +421,7 @@ class Snapshot:
             },
             missing=_sums(self.missing, other.missing),
             others=self._others(other),
+            processes=(*self.processes, *other.processes),
             clock_step_ns=max(self.clock_step_ns, other.clock_step_ns),
             tail_exits=_both(self.tail_exits, other.tail_exits),
         )

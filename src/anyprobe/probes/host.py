@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from anyprobe.binary.images.modules import LoadedObject
     from anyprobe.core.refusal import Refusal
     from anyprobe.data.pending import PendingSpec
+    from anyprobe.probes.children import Children
     from anyprobe.probes.handlers.trampolining import Trampolines
     from anyprobe.probes.probe import Place, Probe
     from anyprobe.probes.providers.base import Provider
@@ -39,6 +40,8 @@ class ProbeHost(ABC):
     functions: "Provider[Place]"
     """What places in functions are armed by."""
     trampolines: "Trampolines"
+    children: "Children"
+    """What its processes have counted."""
     clock_step_ns: float
     """By how much the clock of times goes on at once, 0 where nothing is timed."""
     lock: AbstractContextManager[object]

@@ -1,7 +1,9 @@
 """The part of a session that looks at its process."""
 
 from contextlib import AbstractContextManager
+from functools import cached_property
 
+from anyprobe.probes.children import Children
 from anyprobe.probes.handlers.decorators import Decorators
 from anyprobe.target.base import RunningProcess
 
@@ -16,6 +18,11 @@ class Observed(Decorators):
     def warn(self, *texts: str) -> None:
         """Have the user told of something, by ``warnings``."""
         self.warnings = [*self.warnings, *texts]
+
+    @cached_property
+    def children(self) -> Children:  # type: ignore[override] # it is made when it is first wanted
+        """What the process and its fork children have counted."""
+        return Children(self.pid, self.exe)
 
     @property
     def process(self) -> RunningProcess:

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from anyprobe.probes.desired import DesiredState
-from anyprobe.probes.duties import PROGRAM_LOOKS, Duties, Tended, duties_of
+from anyprobe.probes.duties import PROGRAM_LOOKS, Duties, Tended, duties_of, locked
 from anyprobe.probes.observed import Observed
 
 if TYPE_CHECKING:
@@ -60,6 +60,15 @@ class Pumped(Observed, Tended):
     def follow_handlers(self, *, often: bool = False) -> None:
         """Have signal handlers that the program has set since the last look see its own pcs while probes are hit."""
 
+    @locked
+    def look_at_children(self) -> None:
+        """Learn which processes the fork children are that have begun to count, as long as they are there."""
+        from anyprobe.probes.reading import BankValues
+
+        values = BankValues()
+        for bank in self.engine.banks:
+            self.children.note(bank, values.reader(bank).children())
+
     @property
     def _is_over(self) -> bool:
         return self.detached or self.exited or self._other_program is not None
@@ -69,6 +78,7 @@ class Pumped(Observed, Tended):
             self._other_program = self.became()
             if self._other_program is not None:
                 self.warn(f"process {self.pid} became {self._other_program}, without probes")
+        self.look_at_children()
         self.look_for_libraries()
 
     def look_for_libraries(self) -> None:

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from anyprobe.core.refusal import Refusal
 from anyprobe.data import histogram
+from anyprobe.data.processes import TargetInfo
 from anyprobe.data.reader import BankReader, NearReader
-from anyprobe.data.snapshot import ExitKind, FunctionTiming, RefusedSite, SiteResult, Snapshot, TargetInfo
+from anyprobe.data.snapshot import ExitKind, FunctionTiming, RefusedSite, SiteResult, Snapshot
 from anyprobe.probes.probe import Place, Probe, Timed, at_run_time
 from anyprobe.probes.providers import provided
 from anyprobe.splice.codegen.patch import ActionKind
@@ -105,8 +106,15 @@ def snapshot(
     functions = tuple(_timings(session.probes, BankValues(), ns_per_tick))
     places = [place for probe in session.probes for place in probe.places]
     found = (*session.functions.read(places), *provided.read(session.probes))
+    target = TargetInfo(session.pid, session.exe, session.exit_status, alive=not exited, called=session.called)
+    counted = zip(found, armed_once(places), strict=False)
     return Snapshot(
-        target=TargetInfo(session.pid, session.exe, session.exit_status, alive=not exited, called=session.called),
+        target=target,
+        processes=session.children.counts(
+            target,
+            [(site.key, [*place.earlier, place.hook], site.hits) for site, place in counted],
+            BankValues().reader,
+        ),
         duration_s=duration,
         pause_us=dict(session.splicing.access.pause_us),
         setup_s=dict(session.engine.seconds),
@@ -156,11 +164,16 @@ def _hits(places: Sequence[Place]) -> dict[int, tuple[int, int]]:
     return found
 
 
+def armed_once(places: Iterable[Place]) -> list[Place]:
+    """Return the places that are, or have been, armed: those of which there are results."""
+    return [place for place in places if place.hook.bank is not None or place.earlier]
+
+
 def sites(places: Iterable[Place], note_of: "Callable[[LoadedObject], str]") -> Iterator[SiteResult]:
     """Yield what was counted at places, but for those that were never armed."""
-    armed_once = [place for place in places if place.hook.bank is not None or place.earlier]
-    counted = _hits(armed_once)
-    for place in armed_once:
+    armed = armed_once(places)
+    counted = _hits(armed)
+    for place in armed:
         yield _site(place, *counted[id(place)], note_of(place.site.object))
 
 

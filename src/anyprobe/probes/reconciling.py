@@ -143,6 +143,7 @@ class Reconciled(Pumped):
 
     def _watch_execs(self) -> None:
         """Have threads wait that execute another program, where programs are followed; say so if they cannot."""
+        self.children.begin()
         follower = self.follower
         if follower is None or self._execs is not None or self._awaits_libraries:
             return

@@ -5,7 +5,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from anyprobe.data.snapshot import Snapshot, TargetInfo
+from anyprobe.data.processes import TargetInfo
+from anyprobe.data.snapshot import Snapshot
 from anyprobe.reports.plain import escape
 from anyprobe.reports.quantities import counted, duration, edge, milliseconds
 

@@ -15,7 +15,8 @@ from anyprobe.cli.commands.schema import text_of
 from anyprobe.core.errors import PermissionDenied, SpecError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.data.explanation import ListedSite
-from anyprobe.data.snapshot import RefusedSite, Snapshot, TargetInfo
+from anyprobe.data.processes import TargetInfo
+from anyprobe.data.snapshot import RefusedSite, Snapshot
 from anyprobe.probes.providers.kernel import mechanisms
 from anyprobe.probes.providers.kernel import session as kernel_session
 from anyprobe.probes.scripts.hooks import Scripted

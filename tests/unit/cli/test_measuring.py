@@ -10,7 +10,7 @@ import pytest
 
 from anyprobe.cli import main
 from anyprobe.core.errors import NoSuchProcess, PermissionDenied, SpecError, TargetExited
-from anyprobe.data.snapshot import TargetInfo
+from anyprobe.data.processes import TargetInfo
 from support.sample_snapshots import refused, site, snapshot
 
 

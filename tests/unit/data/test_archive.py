@@ -4,8 +4,8 @@ import pytest
 
 from anyprobe.core.errors import UsageError
 from anyprobe.data.archive import dump, load
+from anyprobe.data.processes import TargetInfo
 from anyprobe.data.results import AggregationResult, CellValue
-from anyprobe.data.snapshot import TargetInfo
 from support.sample_snapshots import refused, site, snapshot, timing
 
 

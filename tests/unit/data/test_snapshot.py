@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from anyprobe.data import archive
+from anyprobe.data.processes import TargetInfo
 from anyprobe.data.results import AggregationResult, CellValue
-from anyprobe.data.snapshot import TargetInfo
 from support.sample_snapshots import refused, site, snapshot, timing
 
 

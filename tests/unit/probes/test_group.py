@@ -5,7 +5,8 @@ import dataclasses
 import pytest
 
 from anyprobe.core.errors import SpecError, UsageError
-from anyprobe.data.snapshot import SiteResult, Snapshot, TargetInfo
+from anyprobe.data.processes import TargetInfo
+from anyprobe.data.snapshot import SiteResult, Snapshot
 from anyprobe.probes.group import SessionGroup, merged
 
 

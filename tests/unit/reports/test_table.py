@@ -4,7 +4,8 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from anyprobe.data.snapshot import Snapshot, TargetInfo
+from anyprobe.data.processes import TargetInfo
+from anyprobe.data.snapshot import Snapshot
 from anyprobe.reports import table
 from anyprobe.reports.plain import PlainConsole
 from support.sample_snapshots import refused, site, snapshot

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 @options.when
 @options.pending
 @options.follow
+@options.by
 @options.target
 @options.appearing
 @options.measuring
@@ -38,6 +39,7 @@ def command(
     anyprobe count libc:malloc libc:free -- ls -l
     anyprobe count 'a.out:*%return' -n redis-server --json
     anyprobe count libc:read --when 'retval < 0' -p 4242 --for 5
+    anyprobe count libc:malloc --by pid --follow -n postgres --for 10
     anyprobe count kernel::vfs_read:return 'tracepoint:sched:*' syscall::openat --for 5
     """  # noqa: D301 - click's mark for lines that stay as they are
     from anyprobe.cli import conditional, measuring, targets
@@ -46,8 +48,16 @@ def command(
     if when is not None:
         targets.see_pending(target, pending)
     only = conditional.Counts.of(when, pending=pending)
-    plan = measuring.Plan(specs=specs, arm=only.arm, render=_render, seen=only.seen, pending=pending, **settings)
+    render = _by_pid if settings["by"] else _render
+    plan = measuring.Plan(specs=specs, arm=only.arm, render=render, seen=only.seen, pending=pending, **settings)
     return measuring.measure(target, plan)
+
+
+def _by_pid(snapshot: "Snapshot", console: "Console", top: int) -> None:
+    """Print the table of ``--by pid``."""
+    from anyprobe.reports import processes
+
+    processes.print_by_process(snapshot, console, top)
 
 
 def _render(snapshot: "Snapshot", console: "Console", top: int) -> None:

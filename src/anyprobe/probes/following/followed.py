@@ -346,6 +346,7 @@ class Followed(SessionGroup):
             if self._ending:
                 return False
             generation = 1 + sum(each.pid == session.pid for each in self._members)
+            session.children.generation = generation
             self._members.append(Member(session, session.pid, generation))
             self.sessions = (*self.sessions, session)
         return True

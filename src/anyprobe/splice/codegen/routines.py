@@ -24,7 +24,7 @@ _HASH = -0x61C88647
 _SP, _START, _RECORD = (at.BLOCK_HEAD_BYTES + field for field in (at.INSTANCE_SP, at.INSTANCE_T0, at.INSTANCE_RECORD))
 """Where an instance's fields are, counted from the block and the instance's offset in the stack."""
 CHILDREN = 2048
-"""How far behind its gate a bank has the word of fork children: wiped, too, so that a child's child has a block anew."""
+"""How far behind its gate a bank has the word of fork children: wiped, too, so that a child's child has a new block."""
 _TID = 0x2D0
 """Where glibc has a thread's number, from the thread pointer; in a fork child's first thread the child's own."""
 _TOMBSTONE = 1
@@ -76,7 +76,7 @@ def assemble_routines(facts: RoutineFacts, address: int) -> tuple[bytes, Routine
     asm = Assembler()
     emit_acquire(asm, facts)
     _process_block(asm, facts)
-    _count(asm, facts)
+    _count(asm)
     emit_enter(asm, facts)
     for name in ("leave", "leave_tail", "finish_leave", "finish_leave_tail"):
         _leave(asm, facts, name)
@@ -162,7 +162,7 @@ def _emit_hint(asm: Assembler) -> None:
     """)
 
 
-def _count(asm: Assembler, facts: RoutineFacts) -> None:
+def _count(asm: Assembler) -> None:
     """Emit ``count``: a hit of a counter by a thread without a block. Argument: offset of the counter."""
     asm.code(
         """

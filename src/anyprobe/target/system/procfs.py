@@ -11,6 +11,8 @@ from typing import NamedTuple
 from anyprobe.core.errors import StopTimeout
 from anyprobe.target.system import gateway
 
+TICKS = os.sysconf("SC_CLK_TCK")
+"""How many of the units of times in ``stat`` a second has."""
 _KERNEL_THREAD = 0x200000
 _IO_WORKER = 0x10
 _LISTING_PATIENCE = 0.2

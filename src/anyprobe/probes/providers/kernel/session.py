@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 from anyprobe.core.errors import KernelRefused, PermissionDenied, TargetError, UnsupportedTarget, UsageError
 from anyprobe.core.refusal import Refusal
-from anyprobe.data.snapshot import RefusedSite, Snapshot, TargetInfo
+from anyprobe.data.processes import TargetInfo
+from anyprobe.data.snapshot import RefusedSite, Snapshot
 from anyprobe.probes.duties import locked
 from anyprobe.probes.providers.kernel import mechanisms
 from anyprobe.probes.providers.kernel.counters import Counters

@@ -1,0 +1,99 @@
+"""What each process of a session has counted: the target, its fork children, and programs that were executed."""
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from anyprobe.core.quoting import shown_module
+
+Key = tuple[str, str, str, int, str]
+"""A site as all processes have it: its spec, module, function, offset and kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetInfo:
+    """What was probed, a process or the kernel. ``exited`` is the wait status of a child that is gone, else None.
+
+    In JSON it is what a shell would see: the exit status, or 128 and the number of the signal.
+    """
+
+    pid: int
+    exe: str
+    exited: int | None = None
+    alive: bool = True
+    called: str = ""
+    """The name by which it was started; not in JSON."""
+    kernel: str = ""
+    """The release of the running kernel, where that is what was probed; it has no pid then."""
+    pids: tuple[int, ...] = ()
+    """Of the kernel: the only processes whose hits were counted; all if there are none."""
+
+    @property
+    def shell_status(self) -> int | None:
+        """What a shell would see as the exit status."""
+        if self.exited is None:
+            return None
+        code = os.waitstatus_to_exitcode(self.exited)
+        return 128 - code if code < 0 else code
+
+    @property
+    def shown_name(self) -> str:
+        """The program's name as a spec may have it."""
+        if self.kernel:
+            return f"Linux {self.kernel}"
+        name = self.called or os.path.basename(self.exe)
+        return shown_module(name) if name else "process"
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the JSON object; of the kernel its release, and whose hits were counted if not those of all."""
+        if self.kernel:
+            return {"kernel": self.kernel, **({"pids": list(self.pids)} if self.pids else {})}
+        alive = self.alive and self.exited is None
+        return {"pid": self.pid, "exe": self.exe, "exited": self.shell_status, "alive": alive}
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessInfo:
+    """One program that a process runs or has run; a number that is given to another process later is another one."""
+
+    pid: int
+    exe: str
+    generation: int = 1
+    """1, and one more with each program that the process has executed."""
+    started: float | None = None
+    """When the process began, as Unix time; None where it had ended before it was looked at."""
+    exited: int | None = None
+    """The exit status as a shell would see it, where that can be known."""
+    alive: bool = True
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the JSON object."""
+        started = None if self.started is None else round(self.started, 2)
+        return {
+            "pid": self.pid,
+            "exe": self.exe,
+            "generation": self.generation,
+            "started": started,
+            "exited": self.exited,
+            "alive": self.alive,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessCounts:
+    """The hits of one process."""
+
+    process: ProcessInfo
+    hits: Mapping[Key, int] = field(default_factory=dict, hash=False)
+    """By what tells a site from others: see ``SiteResult.key``."""
+
+
+def by_spec(counts: Iterable[ProcessCounts], sites: Sequence[tuple[str, Key]]) -> dict[ProcessInfo, dict[str, int]]:
+    """Return the hits of each process by spec; ``sites``: the spec and the key of each."""
+    found: dict[ProcessInfo, dict[str, int]] = {}
+    for each in counts:
+        hits = found.setdefault(each.process, {})
+        for spec, key in sites:
+            hits[spec] = hits.get(spec, 0) + each.hits.get(key, 0)
+    return found

@@ -1,0 +1,96 @@
+"""The fork children of a session that count in blocks of their own, and what each process of it has counted."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from anyprobe.data.processes import Key, ProcessCounts, ProcessInfo
+from anyprobe.splice.regions.code_region import SlotBank
+from anyprobe.target.system import procfs
+
+if TYPE_CHECKING:
+    from anyprobe.data.processes import TargetInfo
+    from anyprobe.data.reader import BankReader
+    from anyprobe.splice.regions.banks import Hook
+
+Sites = Sequence[tuple[Key, "Sequence[Hook]", int]]
+"""Of each site its key, where it counts and has counted, and all its hits."""
+
+
+class Children:
+    """Knows which process each block belongs to, by when that began: numbers of processes are given out again."""
+
+    def __init__(self, pid: int, exe: str) -> None:
+        """Know the target itself."""
+        self._pid, self._exe = pid, exe
+        self.generation = 1
+        """Which program of its process it runs."""
+        self._started: float | None = None
+        self._blocks: dict[tuple[int, int], ProcessInfo] = {}
+
+    def begin(self) -> None:
+        """Note when the target began, as long as it is there."""
+        if self._started is None:
+            self._started = _start_of(self._pid)
+
+    def counts(
+        self, target: "TargetInfo", sites: Sites, reader_of: "Callable[[SlotBank], BankReader]"
+    ) -> tuple[ProcessCounts, ...]:
+        """Return what each process has counted: the target, with all that is not of a known child, comes first."""
+        by_child: dict[ProcessInfo, Counter[Key]] = {}
+        own: Counter[Key] = Counter()
+        for key, _, hits in sites:
+            own[key] += hits
+        banks = {id(hook.bank): hook.bank for _, hooks, _ in sites for hook in hooks if isinstance(hook.bank, SlotBank)}
+        for bank in banks.values():
+            reader = reader_of(bank)
+            there = reader.children()
+            self.note(bank, there)
+            if not there:
+                continue
+            blocks = reader.counters_by_block()
+            for number in there:
+                counters = blocks[number]
+                counted = by_child.setdefault(self._blocks[id(bank), number], Counter())
+                for key, hooks, _ in sites:
+                    hits = sum(int(counters[reader.counter_index(hook.offset)]) for hook in hooks if hook.bank is bank)
+                    counted[key] += hits
+                    own[key] -= hits
+        itself = ProcessInfo(
+            self._pid, self._exe, self.generation, self._started, exited=target.shell_status, alive=target.alive
+        )
+        return (ProcessCounts(itself, +own), *self._listed(by_child))
+
+    def _listed(self, by_child: "dict[ProcessInfo, Counter[Key]]") -> Iterable[ProcessCounts]:
+        for child, counted in by_child.items():
+            is_alive = child.started is not None and _start_of(child.pid) == child.started
+            yield ProcessCounts(replace(child, alive=is_alive), counted)
+
+    def note(self, bank: SlotBank, blocks: Mapping[int, int]) -> None:
+        """Learn whose blocks are, which threads by these numbers have made; the process's, where it is gone by now."""
+        for number, tid in blocks.items():
+            if (id(bank), number) not in self._blocks:
+                pid = tid
+                with suppress(OSError, KeyError, ValueError):
+                    pid = int(procfs.read_status(tid)["Tgid"])
+                self._blocks[id(bank), number] = ProcessInfo(pid, self._exe, started=_start_of(pid), alive=False)
+
+
+def _start_of(pid: int) -> float | None:
+    """Return when a process began, as Unix time that is the same each time it is asked for; None if it is gone."""
+    with suppress(OSError):
+        stat = procfs.read_stat(pid)
+        return None if stat.ended else round(_booted() + stat.start_time / procfs.TICKS, 2)
+    return None
+
+
+_boot: list[float] = []
+
+
+def _booted() -> float:
+    if not _boot:
+        _boot.append(time.time() - time.clock_gettime(time.CLOCK_BOOTTIME))
+    return _boot[0]

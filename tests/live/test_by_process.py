@@ -1,0 +1,75 @@
+"""Fork children are counted, and told apart: by pid in snapshots, documents and tables."""
+
+import json
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+import anyprobe
+from anyprobe.data import archive
+
+pytestmark = pytest.mark.live
+
+
+def told(text):
+    """Return what each process says of its own calls."""
+    return {int(pid): int(calls) for pid, calls in map(str.split, text.splitlines())}
+
+
+def run_counted(compiled, tmp_path, *arguments):
+    """Run the program under the command; return what it says and what was found."""
+    results = tmp_path / "results"
+    command = [sys.executable, "-m", "anyprobe", "count", "a.out:work", *arguments, "-o", results]
+    outcome = subprocess.run(
+        [*command, "--", compiled("forks_many.c", "-pthread"), "6"], stdout=subprocess.PIPE, text=True, timeout=60
+    )
+    assert outcome.returncode == 0
+    return told(outcome.stdout), results.read_text()
+
+
+def test_each_process_has_what_it_says(compiled, tmp_path):
+    """Children, children's children, and threads of children; their sum is what there was without telling apart."""
+    program = compiled("forks_many.c", "-pthread")
+    with open(tmp_path / "said", "w") as said, anyprobe.run([str(program), "6"], stdout=said) as session:
+        session.count("a.out:work")
+        session.resume()
+        session.wait(30)
+        snapshot = session.snapshot()
+    calls = told((tmp_path / "said").read_text())
+    assert len(calls) == 10
+    found = Counter()
+    for process, hits in snapshot.by_process.items():
+        found[process.pid] += sum(hits.values())
+    assert found == Counter(calls)
+    assert snapshot.hits == sum(calls.values())
+    assert archive.load(archive.dump(snapshot)).by_process == snapshot.by_process
+
+
+def test_documents_name_processes(compiled, tmp_path):
+    calls, text = run_counted(compiled, tmp_path, "--by", "pid", "--json")
+    document = json.loads(text)
+    (site,) = document["sites"]
+    assert {int(pid): hits for pid, hits in site["by_pid"].items()} == calls
+    assert {each["pid"] for each in document["processes"]} == set(calls)
+    assert {each["generation"] for each in document["processes"]} == {1}
+
+
+def test_the_table_has_a_row_for_each(compiled, tmp_path):
+    calls, text = run_counted(compiled, tmp_path, "--by", "pid")
+    rows = [line.split() for line in text.splitlines() if line.split()[3:4] == ["work"]]
+    assert {int(row[1]): int(row[0]) for row in rows} == calls
+
+
+def test_programs_that_are_executed_are_processes_of_their_own(compiled, tmp_path):
+    """The generations of one process are told apart in the document."""
+    results = tmp_path / "results"
+    program = compiled("executes.c")
+    command = [sys.executable, "-m", "anyprobe", "count", "a.out:work", "--by", "pid", "--json", "-o", results]
+    outcome = subprocess.run([*command, "--", program, "here", "execv", "2"], timeout=60, check=False)
+    assert outcome.returncode == 0
+    document = json.loads(results.read_text())
+    assert [each["generation"] for each in document["processes"]] == [1, 2, 3]
+    assert len({each["pid"] for each in document["processes"]}) == 1
+    assert list(document["sites"][0]["by_pid"].values()) == [30]
