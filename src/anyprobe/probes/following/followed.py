@@ -7,7 +7,7 @@ new program's first instruction. The old one's counts stay.
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Self, Unpack
@@ -213,6 +213,11 @@ class Followed(SessionGroup):
         root = self._members[0].session
         return None if root is None else root.wait(timeout)
 
+    @property
+    def exit_status(self) -> int | None:
+        """The wait status of the first process, where it is a child of this one and has ended."""
+        return self._members[0].session.exit_status if self._members[0].session is not None else None
+
     def duties(self) -> Duties:
         """Return a table of what is due in all programs, for callers that wait themselves."""
         duties = duties_of(_Living(self))
@@ -308,7 +313,7 @@ class Followed(SessionGroup):
         with ExitStack() as stack:
             self._coming.append(pid)
             stack.callback(self._coming.remove, pid)
-            with session.undisturbed() if pid == session.pid else nullcontext():
+            with session.undisturbed():  # which may be about to stop a child that borrows its memory
                 found = follow_execution(pid, tid, hit.let_go, _TIMEOUT)
             if isinstance(found, Unfollowed):
                 self.unseen += found in {Unfollowed.NOT_CALLED, Unfollowed.STOPPED}

@@ -75,13 +75,8 @@ class _Execution:
         """Whoever executes has the number of the first thread afterwards."""
 
     def run(self, let_go: Callable[[], object], deadline: float) -> Process | Unfollowed:
-        thread = self._thread
-        try:
-            ptrace.seize(thread.tid, ptrace.OPTION_SYSGOOD | ptrace.OPTION_EXEC)
-        except ProcessLookupError:
+        if not self._seize():
             return Unfollowed.ENDED
-        except PermissionError as error:
-            raise permission.explain(thread.tid) from error
         try:
             self._stop()
             let_go()
@@ -95,6 +90,21 @@ class _Execution:
             self._release()
             return found
         return self._held(deadline)
+
+    def _seize(self) -> bool:
+        """Begin to trace the thread, after whoever has it for a moment; return whether it is there."""
+        deadline = time.monotonic() + _STOPPING
+        while True:
+            try:
+                ptrace.seize(self._thread.tid, ptrace.OPTION_SYSGOOD | ptrace.OPTION_EXEC)
+            except ProcessLookupError:
+                return False
+            except PermissionError as error:
+                if not permission.tracer_of(self._thread.tid) or time.monotonic() > deadline:
+                    raise permission.explain(self._thread.tid) from error
+                time.sleep(0.0005)
+            else:
+                return True
 
     def _stop(self) -> None:
         thread = self._thread
