@@ -21,6 +21,7 @@ def groups() -> dict[str, object]:
     import blocks
     import coverage_rows
     import data_rows
+    import following_rows
     import handler_rows
     import kernel_rows
     import kprobe_rows
@@ -44,6 +45,7 @@ def groups() -> dict[str, object]:
         "handlers": handler_rows.handler_rows,
         "kprobes": kprobe_rows.kprobe_rows,
         "usdt": usdt_rows.usdt_rows,
+        "following": following_rows.following_rows,
         "kernel": kernel_rows.kernel_rows,
     }
 

@@ -43,7 +43,7 @@ def load(data: bytes) -> Snapshot:
         document = json.loads(data)
         if document.pop("format") != FORMAT:
             raise UsageError(f"a snapshot of another format than {FORMAT}")
-        document["target"] = TargetInfo(**document["target"])
+        document["target"] = TargetInfo(**_with_tuples(document["target"]))
         for name, part in _PARTS.items():
             document[name] = tuple(part(**_with_tuples(values)) for values in document.get(name, ()))
         document["processes"] = tuple(

@@ -64,9 +64,11 @@ class Pumped(Observed, Tended):
     def look_at_children(self) -> None:
         """Learn which processes the fork children are that have begun to count, as long as they are there."""
         from anyprobe.probes.reading import BankValues
+        from anyprobe.splice.regions.code_region import SlotBank
 
         values = BankValues()
-        for bank in self.engine.banks:
+        places = (place for probe in self.probes for place in probe.all_places)
+        for bank in {bank for place in places if isinstance(bank := place.hook.bank, SlotBank)}:
             self.children.note(bank, values.reader(bank).children())
 
     @property
