@@ -39,9 +39,9 @@ def project(folder: Path) -> Path:
     return folder
 
 
-def executed(log: str) -> list[str]:
-    """Return the paths of the executions that strace has seen succeed."""
-    return re.findall(r'execve(?:at)?\("([^"]*)".* = 0$', log, re.MULTILINE)
+def executed(log: str) -> int:
+    """Return how many executions strace has seen succeed, those too whose end it shows on a line of its own."""
+    return len(re.findall(r"execve(?:at)?(?:\(| resumed>).* = 0$", log, re.MULTILINE))
 
 
 def test_a_build_followed_whole(tmp_path):
@@ -63,7 +63,7 @@ def test_a_build_followed_whole(tmp_path):
         snapshots = tree.snapshots()
         assert tree.notes() == []
     began = [os.path.basename(each.target.exe).rpartition("-")[2].removesuffix(".bfd") for each in snapshots]
-    assert sum(hits(each, "__libc_start_main") for each in snapshots) == len(snapshots) == len(seen)
+    assert sum(hits(each, "__libc_start_main") for each in snapshots) == len(snapshots) == seen
     assert [began.count(name) for name in ("cc1", "as", "ld")] == [3, 3, 1]
     for name in (*(each.replace(".c", ".o") for each in SOURCES), "said"):
         assert (followed / name).read_bytes() == (plain / name).read_bytes()
