@@ -228,6 +228,14 @@ def test_splice_knows_targets_by_their_protocols():
     assert not wrong, "\n".join(wrong)
 
 
+def test_an_engine_has_few_verbs():
+    """What else is asked of a session's engine is asked of the part that knows it."""
+    from anyprobe.splice.engine import Engine
+
+    public = {name for name in vars(Engine) if not name.startswith("_")}
+    assert public <= {"change", "interruptible", "checkpoint", "add_module", "modules", "patches"}
+
+
 def test_nothing_is_assigned_to_an_engine_from_outside():
     wrong = [
         f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}"

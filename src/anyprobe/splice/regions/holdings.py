@@ -64,8 +64,8 @@ class Holdings:
         return next((each for each in self.journals() if each.room() >= records), None)
 
     def inodes(self) -> frozenset[int]:
-        """Return the inodes of the memfds, by which they are known in whatever process maps them."""
-        return frozenset(arena.inode for arena in self.arenas)
+        """Return the inodes by which the memory is known in whatever process maps it."""
+        return frozenset(arena.inode for arena in self.arenas if arena.inode)
 
     def covers(self, address: int) -> bool:
         """Return whether an address lies in what is mapped."""
