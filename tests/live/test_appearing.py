@@ -144,6 +144,26 @@ def test_processes_that_end_at_once_are_told_of(program):
         last.communicate()
 
 
+def test_where_nobody_tells_it_is_said_how_many_may_have_been_missed(program):
+    """Processes that begin and end between two looks have only left their numbers."""
+    watch = watches.Looking("a test")
+    with Appearing(
+        (), SessionOptions(), Selection((NAME,)), lambda each: each.count("a.out:work"), watch=watch
+    ) as group:
+        group.begin()
+
+        def is_missed():
+            subprocess.run([program], stdin=subprocess.DEVNULL, check=True)
+            return watch.lost() > 0
+
+        wait_until(is_missed, "a process that nobody saw")
+        told = " ".join(group.notes())
+    assert "looks, 50 a second, since the kernel does not tell (a test)" in told
+    assert re.search(
+        rf"\d+ processes or threads began and ended between two looks: those named {NAME} were missed", told
+    )
+
+
 def command(*arguments):
     return subprocess.Popen(
         [sys.executable, "-m", "anyprobe", *arguments, "--json"],

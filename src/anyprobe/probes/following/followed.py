@@ -130,7 +130,7 @@ class Followed(SessionGroup):
 
     # -- probes
 
-    def count(self, *specs: str, follow: bool = False) -> "list[Probe]":
+    def count(self, *specs: str, follow: bool | None = None) -> "list[Probe]":
         """Count hits in all programs, and in those that are executed later.
 
         Args:
@@ -139,7 +139,7 @@ class Followed(SessionGroup):
         """
         return self._ask(lambda session: session.count(*specs, follow=follow))
 
-    def time(self, *specs: str, follow: bool = False) -> "list[Probe]":
+    def time(self, *specs: str, follow: bool | None = None) -> "list[Probe]":
         """Measure how long functions take, in all programs and in those that are executed later.
 
         Args:
