@@ -128,8 +128,9 @@ class AddressSet(_Pages, MutableSet[int]):
         if size <= 0:
             return
         if low + size <= _SIZE:
-            if self._known(start >> _BITS) is not None:
-                self._page(start >> _BITS)[low : low + size] = bytes(size)
+            number = start >> _BITS
+            if number in self._own or self._known(number) is not None:
+                self._page(number)[low : low + size] = bytes(size)
             return
         for number, low, high in self._parts(start, end):
             if self._known(number) is not None:

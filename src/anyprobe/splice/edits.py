@@ -250,14 +250,16 @@ class Edit:
     @property
     def leaving(self) -> list[EmittedSplice]:
         """The splices that are taken out, or replaced."""
-        if not self.staying:
+        staying = self.planned.staying
+        if not staying:
             return list(self.state.splices)
-        return [splice for splice in self.state.splices if splice not in self.staying]
+        return [splice for splice in self.state.splices if splice not in staying]
 
     @property
     def idle(self) -> bool:
         """Whether nothing remains to be changed."""
-        return not self.plan.splices and len(self.staying) == len(self.state.splices)
+        planned = self.planned
+        return not planned.plan.splices and len(planned.staying) == len(self.state.splices)
 
 
 class Claiming:
