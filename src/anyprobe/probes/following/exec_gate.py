@@ -34,6 +34,8 @@ class ExecGate:
         self._session, self._serve = session, serve
         self._callbacks = Callbacks(session, room=Room(_PLACES, taken=True))
         self._ending = False
+        self._names: dict[int, str] = {}
+        """The functions, by where they begin."""
 
     def place(self, objects: "ObjectTable", function_at: "Callable[[int], Place | Refusal]") -> str:
         """Have threads wait that execute; return why they cannot be made to, nothing if they can."""
@@ -49,16 +51,17 @@ class ExecGate:
                 if isinstance(found, Refusal):
                     return f"{name}: {found}"
                 places[name] = found
-        served = [(place, self._server_of(name)) for name, place in places.items()]
-        refusals = self._callbacks.place_inside(served, None, timeout=PATIENCE)
+        self._names = {code.entry + module.bias: name for name, (module, code) in places.items()}
+        refusals = self._callbacks.place_inside(list(places.values()), self._serve_hit, None, timeout=PATIENCE)
         return next((f"{name}: {each}" for name, each in zip(places, refusals, strict=True) if each is not None), "")
 
     def __contains__(self, address: int) -> bool:
         """Return whether threads sleep at an address of the program's memory."""
         return address in self._callbacks
 
-    def _server_of(self, name: str) -> Callable[[Hit], object]:
-        return lambda hit: None if self._ending else self._serve(name, hit)
+    def _serve_hit(self, hit: Hit) -> None:
+        if not self._ending:
+            self._serve(self._names[hit.ip], hit)
 
     def missed(self) -> int:
         """Return how many threads were not waited for, or not to the end."""

@@ -188,7 +188,7 @@ class Callbacks:
         return self._session.place_made(specs, partial(dress_with, facts=facts))
 
     def place_inside(
-        self, places: "Sequence[tuple[Place, Callback]]", condition: NativeCode | None, *, timeout: float
+        self, places: "Sequence[Place]", function: Callback, condition: NativeCode | None, *, timeout: float
     ) -> "list[Refusal | None]":
         """Have threads that enter functions wait, where a condition holds; these are no probes of the user's.
 
@@ -196,22 +196,20 @@ class Callbacks:
         """
         self._begin()
         assert self._store is not None
-        self.recheck()
-        edits, hooks = [], []
-        for (module, entered), function in places:
-            code = rendezvous.waiting_code(
-                len(self._functions), round(timeout * 1e9), context=_CONTEXT, room=self._room
-            )
-            if condition is not None:
-                code = rendezvous.conditional(condition, code)
-            self._functions.append(function)
-            facts = HandlerFacts(code, (self._store.address,), pid=self._session.pid)
-            hook = Hook(ActionKind.HANDLER, handler=facts)
+        code = rendezvous.waiting_code(len(self._functions), round(timeout * 1e9), context=_CONTEXT, room=self._room)
+        if condition is not None:
+            code = rendezvous.conditional(condition, code)
+        self._functions.append(function)
+        facts = HandlerFacts(code, (self._store.address,), pid=self._session.pid)
+        edits, hooks = self._filter_watch().edits(), []  # in one change: nobody waits without them
+        for module, entered in places:
+            at = entered.entry + module.bias
+            hook = Hook(ActionKind.HANDLER, handler=facts, ip=at, function=at)
             edit = Edit(module, module.state_of(entered))
             edit.added.append(Want(entered.entry, WantKind.ENTRY, tag=hook, internal=True))
             edits.append(edit)
             hooks.append(hook)
-        self._session.engine.change(edits)
+        self._session.splicing.engine.change(edits)
         return [hook.refusal for hook in hooks]
 
     def __contains__(self, address: int) -> bool:
@@ -220,12 +218,15 @@ class Callbacks:
 
     def recheck(self) -> None:
         """See that a program is noticed that begins to filter its system calls, once its libraries are there."""
-        if self._store is None:
-            return
+        if self._store is not None:
+            self._filter_watch().place()
+
+    def _filter_watch(self) -> FilterWatch:
         if self._filters is None:
+            assert self._store is not None
             word = self._store.address + rendezvous.CLOSED
             self._filters = FilterWatch(self._session.splicing, self._session.symbols.objects, word)
-        self._filters.place()
+        return self._filters
 
     def lost(self) -> dict[str, int]:
         """Return how many hits were not answered in time, how many found nobody, and how many callbacks failed."""

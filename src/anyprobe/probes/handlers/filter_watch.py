@@ -34,12 +34,15 @@ class FilterWatch:
 
     def place(self) -> None:
         """Place the checks where the C library sets filters; in a program that has not loaded it yet there is none."""
+        self._splicing.engine.change(self.edits())
+
+    def edits(self) -> list[Edit]:
+        """Return the edits that place what checks are not placed yet, to be applied with others."""
         libc = self._objects.libc()
-        if (
-            libc is None or not self._splicing.planning.slots
-        ):  # without slots no handler runs that could make system calls
-            return
+        if libc is None or not self._splicing.planning.slots:  # else no handler runs that could make system calls
+            return []
         edits: dict[int, Edit] = {}
+        checks: dict[bool, HandlerFacts] = {}
         for name, numbered in _SETTERS.items():
             for function in libc.image.functions.lookup(name):
                 address = function.start + libc.bias
@@ -47,9 +50,11 @@ class FilterWatch:
                 if found is None or isinstance(found, Refusal) or address in self._hooks:
                     continue
                 module, code = found
-                facts = HandlerFacts(filter_check(numbered=numbered), (self.word,))
+                if numbered not in checks:
+                    checks[numbered] = HandlerFacts(filter_check(numbered=numbered), (self.word,))
+                facts = checks[numbered]
                 hook = self._hooks[address] = Hook(ActionKind.HANDLER, handler=facts)
                 state = module.state_of(code)
                 edit = edits.setdefault(id(state), Edit(module, state))
                 edit.added.append(Want(code.entry, WantKind.ENTRY, tag=hook, internal=True))
-        self._splicing.engine.change(list(edits.values()))
+        return list(edits.values())

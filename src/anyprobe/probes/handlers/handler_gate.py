@@ -60,7 +60,7 @@ class HandlerGate:
             and self._splicing.planning.has_slots(setter[0])
             and not self._splicing.process.is_filtered()
         ):
-            self._callbacks.place_inside([(setter, self._ask)], sets_fault_action(), timeout=PATIENCE)
+            self._callbacks.place_inside([setter], self._ask, sets_fault_action(), timeout=PATIENCE)
 
     def _ask(self, hit: Hit) -> None:
         """In the thread that serves: hand a handler over to the one that changes the program."""

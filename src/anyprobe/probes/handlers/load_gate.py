@@ -53,7 +53,7 @@ class LoadGate:
             return "its threads cannot be told from one another"
         if self._session.process.is_filtered():
             return "it filters its system calls"
-        (refusal,) = self._callbacks.place_inside([(notifier, self._serve)], is_whole(debug), timeout=PATIENCE)
+        (refusal,) = self._callbacks.place_inside([notifier], self._serve, is_whole(debug), timeout=PATIENCE)
         return "" if refusal is None else str(refusal)
 
     def _serve(self, _: Hit) -> None:

@@ -152,7 +152,7 @@ class Stopper:
         late = []
         threads = sorted(self._threads.values(), key=lambda thread: thread.tid == thread.pid)
         now = time.monotonic()
-        with urgent():
+        with urgent() if any(thread is not held for thread in threads) else contextlib.nullcontext():
             for thread in threads:
                 if thread is held:
                     thread.store_registers()
@@ -232,7 +232,7 @@ class Stopper:
                 self._threads[thread.tid] = thread
                 seized.append(thread)
         self._interrupted = self._interrupted or time.monotonic_ns()
-        with urgent():
+        with urgent() if seized else contextlib.nullcontext():
             for thread in seized:
                 with contextlib.suppress(ProcessLookupError):
                     ptrace.interrupt(thread.tid)

@@ -10,7 +10,7 @@ pointer. That is forgotten once the stack is above it (a signal handler that a h
 a block (fork children) run handlers unguarded, with number 0: what handlers change is safe under interruption.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from anyprobe.core.code import SKIP, Input, InputKind, NativeCode
@@ -50,11 +50,13 @@ MISSED = 8
 _PROBES = 8
 
 
-def assemble_handler_call(facts: RoutineFacts, handler: HandlerFacts, address: int) -> tuple[bytes, int, str]:
+def assemble_handler_call(
+    facts: RoutineFacts, handler: HandlerFacts, address: int
+) -> tuple[bytes, int, Callable[[], str]]:
     """Return the code of the routine and the handler at ``address``, where the routine begins, and the listing."""
     writer = CallWriter(facts, (handler,))
     code = writer.run(address)
-    return code, address + writer.asm.offset_of("handler_call"), writer.asm.listing(address)
+    return code, address + writer.asm.offset_of("handler_call"), writer.asm.listing_at(address)
 
 
 class CallWriter:

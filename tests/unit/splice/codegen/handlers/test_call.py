@@ -58,7 +58,8 @@ def normalised(text):
 def test_the_listing_is_what_the_code_says(enters, clobbers):
     code = NativeCode(RET, EVERY, clobbers, 8, 1)
     facts = HandlerFacts(code, (0x5000,), 0x4000, instances=0x3000, enters=enters, nanoseconds=1 << 31, pid=77)
-    content, entry, listing = assemble_handler_call(FACTS, facts, 0x10000)
+    content, entry, listed = assemble_handler_call(FACTS, facts, 0x10000)
+    listing = listed()
     assert listing
     assert entry > 0x10000
     assert (
