@@ -34,7 +34,7 @@ def test_all_that_is_called_is_counted(compiled, tmp_path, seconds):
                 duties.work()
             together = tree.snapshot()
             notes, programs, status = tree.notes(), len(tree.snapshots()), tree.exit_status
-            inodes = frozenset(inode for each in tree.sessions for inode in each.engine.inodes())
+            inodes = frozenset(inode for each in tree.sessions for inode in each.splicing.holdings.inodes())
         assert processes_with_splices(inodes) == []
     *lines, last = (tmp_path / "said").read_text().splitlines()
     assert last == "well"
