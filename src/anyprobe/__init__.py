@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from anyprobe.handlers.intrinsics import buf, cstr, emit, printf
     from anyprobe.handlers.types.annotations import f32, f64, func, i8, i16, i32, i64, ptr, u8, u16, u32, u64
     from anyprobe.handlers.types.layouts import Array, Struct, Union
-    from anyprobe.probes.api import SessionApi
+    from anyprobe.probes.api import AnySessionApi, SessionApi
     from anyprobe.probes.following.followed import Followed
     from anyprobe.probes.group import SessionGroup
     from anyprobe.probes.opening import attach, run
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from anyprobe.probes.session import Session
 
 __all__ = [
+    "AnySessionApi",
     "AnyprobeError",
     "Array",
     "Avg",
@@ -127,6 +128,7 @@ _LAZY = {
     "Probe": "anyprobe.probes.probe",
     "Quantize": "anyprobe.data.aggregations",
     "Session": "anyprobe.probes.session",
+    "AnySessionApi": "anyprobe.probes.api",
     "SessionApi": "anyprobe.probes.api",
     "Followed": "anyprobe.probes.following.followed",
     "SessionGroup": "anyprobe.probes.group",

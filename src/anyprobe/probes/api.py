@@ -47,15 +47,15 @@ class CallApi(Protocol):
 P = TypeVar("P", bound=ProbeApi)
 
 
-class SessionApi(Protocol[P]):
-    """A session: probes in one program, on another process (``Session``) or on this one (``SelfSession``).
+class AnySessionApi(Protocol[P]):
+    """A session: probes in one program (``SessionApi``), or in the running kernel (``KernelSession``).
 
     Each method is described where sessions have it; leaving the ``with`` block removes everything.
     """
 
     @property
     def pid(self) -> int:
-        """The program's process id."""
+        """The program's process id, 0 of the kernel."""
         ...
 
     @property
@@ -75,12 +75,12 @@ class SessionApi(Protocol[P]):
 
     # -- probes
 
-    def count(self, *specs: str, follow: bool | None = None) -> list[P]:
-        """Count hits, with ``follow`` in libraries that are loaded later, too."""
+    def count(self, *specs: str, follow: bool = ...) -> list[P]:
+        """Count hits, with ``follow`` in libraries or modules that are loaded later, too."""
         ...
 
-    def time(self, *specs: str, follow: bool | None = None) -> list[P]:
-        """Measure how long functions take, from entry to return; ``follow`` as for ``count``."""
+    def time(self, *specs: str) -> list[P]:
+        """Measure how long functions take, from entry to return."""
         ...
 
     def remove(self, *probes: P) -> None:
@@ -91,15 +91,11 @@ class SessionApi(Protocol[P]):
         """Arm probes again that were removed."""
         ...
 
-    def limit_overhead(self, percent: float) -> list[P]:
-        """Disarm what costs most until all probes cost no more than some percent of one CPU; return whose it was."""
-        ...
-
     def probes_of(self, *handlers: "Handler") -> list[P]:
         """Return the probes that call some handlers."""
         ...
 
-    def explain(self, spec: str, *, timed: bool = False) -> "Explanation":
+    def explain(self, spec: str) -> "Explanation":
         """Return the plan or the refusals for one site; touches nothing."""
         ...
 
@@ -131,24 +127,14 @@ class SessionApi(Protocol[P]):
         """Place a handler before instructions."""
         ...
 
-    def after(
-        self, *specs: str, when: "Handler | None" = None, handler: "Handler | None" = None
-    ) -> "Callable[[Handler], Handler]":
-        """Place a handler after instructions."""
-        ...
-
     def call(
         self, *specs: str, when: "Handler | None" = None, retval: "AnyType | None" = None
     ) -> "Callable[[Handler], CallApi]":
         """Place a handler at the entries of functions, and by ``.ret`` of the result another at their returns."""
         ...
 
-    def replace(self, spec: str, by: str) -> Sequence[P]:
-        """Have functions' calls go to another function of the program."""
-        ...
-
-    def type(self, name: str, module: str = "a.out") -> "AnyType":
-        """Return a type of the program by its name, from debug information."""
+    def type(self, name: str, module: str = ...) -> "AnyType":
+        """Return a type of the program or of the kernel by its name."""
         ...
 
     # -- results
@@ -201,6 +187,40 @@ class SessionApi(Protocol[P]):
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         """Detach, whatever happened."""
+        ...
+
+
+class SessionApi(AnySessionApi[P], Protocol[P]):
+    """A session on a program: on another process (``Session``) or on this one (``SelfSession``)."""
+
+    def count(self, *specs: str, follow: bool | None = None) -> list[P]:
+        """Count hits, with ``follow`` in libraries that are loaded later, too."""
+        ...
+
+    def time(self, *specs: str, follow: bool | None = None) -> list[P]:
+        """Measure how long functions take, from entry to return; ``follow`` as for ``count``."""
+        ...
+
+    def limit_overhead(self, percent: float) -> list[P]:
+        """Disarm what costs most until all probes cost no more than some percent of one CPU; return whose it was."""
+        ...
+
+    def explain(self, spec: str, *, timed: bool = False) -> "Explanation":
+        """Return the plan or the refusals for one site; touches nothing."""
+        ...
+
+    def after(
+        self, *specs: str, when: "Handler | None" = None, handler: "Handler | None" = None
+    ) -> "Callable[[Handler], Handler]":
+        """Place a handler after instructions."""
+        ...
+
+    def replace(self, spec: str, by: str) -> Sequence[P]:
+        """Have functions' calls go to another function of the program."""
+        ...
+
+    def type(self, name: str, module: str = "a.out") -> "AnyType":
+        """Return a type of the program by its name, from debug information."""
         ...
 
 

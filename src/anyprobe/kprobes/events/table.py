@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from anyprobe.core.errors import KprobeError
 from anyprobe.handlers.frontend.collecting import MISSING
-from anyprobe.kprobes.events.addresses import addresses_of
 from anyprobe.kprobes.events.definition import Definition, Point, parse
 from anyprobe.kprobes.events.errors import DefinitionError, Problem
+from anyprobe.kprobes.events.places import addresses_of, places_of
 from anyprobe.kprobes.events.program import Program, program, shown
-from anyprobe.kprobes.registration import registration_of, registry
+from anyprobe.kprobes.registries import registry_of
 from anyprobe.kprobes.structures import KPROBE_FLAG_DISABLED, Kprobe, Kretprobe, kprobe_of
 from anyprobe.probes.scripts.current import current
 
 if TYPE_CHECKING:
+    from anyprobe.probes.providers.kernel.session import KernelSession
     from anyprobe.probes.session import Session
 
 _PROBLEMS = {
@@ -53,9 +54,10 @@ class Event:
 class Events:
     """The file ``kprobe_events`` of a session, and the events in it."""
 
-    def __init__(self, session: "Session | None" = None) -> None:
-        """Begin without events; ``session``: the current one by default."""
-        self._session = session or current()
+    def __init__(self, session: "Session | KernelSession | None" = None) -> None:
+        """Begin without events; ``session``: the current one by default, on a process or on the running kernel."""
+        self._session: Session | KernelSession = session or current()
+        self._places = places_of(self._session)
         self._events: dict[str, Event] = {}
         self._numbers = count(1)
         self.error_log: list[str] = []
@@ -107,13 +109,13 @@ class Events:
         if known is not None:
             self._compare(definition, known)
         record = known.record if known is not None else self._record(definition.name)
-        made = program(definition, record, addresses_of(self._session, definition))
+        made = program(definition, record, addresses_of(self._places, definition))
         probe = self._probe(definition, made)
         self._register(definition, probe)
         event = self._events.setdefault(definition.name, Event(definition.name, record))
         event.probes.append(EventProbe(definition, made, probe))
         if event.enabled:
-            registry(self._session).enable(probe)
+            registry_of(self._session).enable(probe)
 
     def _record(self, name: str) -> str:
         """Return a name for records: an event that was deleted may come again with other fields."""
@@ -147,17 +149,15 @@ class Events:
             return Kprobe(addr=point.address)
         if not point.path:
             return Kprobe(symbol_name=point.symbol, offset=point.offset, module=point.module)
-        for loaded in self._session.objects.objects:
-            if loaded.path == point.path:
-                for mapping in loaded.mappings:
-                    if 0 <= point.offset - mapping.offset < mapping.end - mapping.start:
-                        return Kprobe(addr=mapping.start + point.offset - mapping.offset)
-        raise DefinitionError(definition.line, point.position, Problem.BAD_PROBE_ADDR, errno.ENOENT)
+        address = self._places.in_file(point)
+        if address is None:
+            raise DefinitionError(definition.line, point.position, Problem.BAD_PROBE_ADDR, errno.ENOENT)
+        return Kprobe(addr=address)
 
     def _register(self, definition: Definition, probe: Kprobe | Kretprobe) -> None:
         assert definition.point is not None
         try:
-            registry(self._session).register([probe])
+            registry_of(self._session).register([probe])
         except KprobeError as error:
             problem = _PROBLEMS.get(error.errno, Problem.BAD_PROBE_ADDR)
             if definition.kind == "r" and "not the first instruction" in error.detail:
@@ -175,7 +175,7 @@ class Events:
         found = [each for each in event.probes if each.definition.line.split()[1 : 1 + len(words)] == words]
         if not found:
             raise DefinitionError(definition.line, 2, Problem.NO_EVENT, errno.ENOENT)
-        registry(self._session).unregister([each.probe for each in found])
+        registry_of(self._session).unregister([each.probe for each in found])
         event.probes = [each for each in event.probes if each not in found]
         if not event.probes:
             del self._events[event.name]
@@ -198,7 +198,7 @@ class Events:
         ]
         if not found:
             raise KprobeError(errno.ENOENT, f"there is no event {event!r}")
-        known, probes = registry(self._session), [one.probe for each in found for one in each.probes]
+        known, probes = registry_of(self._session), [one.probe for each in found for one in each.probes]
         known.enable(*probes) if on else known.disable(*probes)
         for each in found:
             each.enabled = on
@@ -214,12 +214,12 @@ class Events:
         made = event.probes[0]
         bits = int(row[MISSING])
         missing = {name for at, name in enumerate(made.program.fields) if bits >> at & 1}
-        name = self._session.symbols.name
+        name = self._places.name
         parts = [shown(each, at, row, missing, name) for at, each in enumerate(made.definition.arguments)]
-        place = name(int(row["ip"]))
         if event.form.kind == "r":
-            location = registration_of(made.probe)
-            place = f"{place} <- {location.location.function if location else '?'}"
+            place = f"{name(int(row['ip']))} <- {self._places.function_of(made.probe)}"
+        else:
+            place = name(self._places.hit(int(row["ip"]), [each.probe for each in event.probes]))
         seconds = int(row["ts"]) / 1e9
         head = f"{int(row['tid']):>7} [{int(row['cpu']):03}] {seconds:.6f}: {event.form.event}: ({place})"
         return " ".join([head, *parts])

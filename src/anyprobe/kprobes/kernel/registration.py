@@ -140,7 +140,9 @@ class KernelRegistry:
             for probe in probes:
                 made.append(self._described(probe))  # noqa: PERF401 - those before a bad one are undone
             for each in made:
-                if not each.disabled:
+                if each.disabled:
+                    self._try(each)
+                else:
                     self._place(each)
         except BaseException:
             for each in made:
@@ -167,6 +169,17 @@ class KernelRegistry:
         kp.given = kp.addr
         kp.addr, kp.registration = site.address, made
         return made
+
+    def _try(self, made: KernelRegistration) -> None:
+        """See that the kernel takes a kprobe at a place; nothing stays there."""
+        kp = kprobe_of(made.probe)
+        try:
+            probe = self._session.arm_sites(made.site.spec, [made.site], _KPROBE, None)
+        except KernelRefused as failure:
+            raise _failed(kp, KprobeError(failure.errno, str(failure))) from failure
+        self._session.forget(probe)
+        if probe.refused:
+            raise _failed(kp, refused(probe.refused[0][1]))
 
     def _place(self, made: KernelRegistration) -> None:
         """Attach one; raise ``KprobeError`` where the kernel does not take all of it."""

@@ -53,7 +53,7 @@ class KernelHandler:
         call: "KernelCallData | None" = None,
     ) -> None:
         """Compile nothing yet; ``call``: the data that both ends of a call share."""
-        self._collection, self._function, self._when, self._retval = collection, function, when, retval
+        self._collection, self.function, self._when, self._retval = collection, function, when, retval
         self._call = call
         self._made: dict[object, bytes] = {}
         self._last: tuple[KernelSite, KnownPrototype, Passed | None] | None = None
@@ -157,7 +157,7 @@ class KernelHandler:
             places = places_in(self._intermediate(site, known, marked=True), passed)
             mark = next((each for at, each in reversed(places) if at <= refusal.at - before), None)
         if mark is None:
-            source = source_of(self._function)
+            source = source_of(self.function)
             at = source.error(source.tree, "")
             return HandlerError(message, file=at.file, line=at.line, column=at.column, source=at.source, said=said)
         return HandlerError(message, file=mark.file, line=mark.line, column=mark.column, source=mark.source, said=said)
@@ -192,7 +192,7 @@ class KernelHandler:
             marker=site.marker,
             marked=marked,
         )
-        handler = intermediate(self._function, setting, self._when)
+        handler = intermediate(self.function, setting, self._when)
         if site.kind != "entry" and any(each.kind is InputKind.PARAMETER for each in handler.inputs):
             raise HandlerError("the parameters are gone here", instead="a handler at the entry")
         if self._call is not None and self._call.layout.fields:

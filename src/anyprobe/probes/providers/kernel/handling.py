@@ -73,7 +73,12 @@ class Handled(Emitted, Scripted):
     # -- handlers
 
     def entry(
-        self, *specs: str, when: Handler | None = None, mechanism: str | None = None, follow: bool = False
+        self,
+        *specs: str,
+        when: Handler | None = None,
+        handler: Handler | None = None,
+        mechanism: str | None = None,
+        follow: bool = False,
     ) -> Callable[[Handler], Handler]:
         """Place a handler at the entries of functions, or at tracepoints; ``when`` is a condition for it to run.
 
@@ -83,6 +88,7 @@ class Handled(Emitted, Scripted):
         Args:
             specs: of functions, system calls and tracepoints.
             when: a condition, of parameters that the handler has, too.
+            handler: the handler, where this is called instead of used as a decorator.
             mechanism: the only one to use, see ``count``.
             follow: whether it also runs in modules that are loaded later, see ``count``; where it cannot be compiled
                 for what is there, that is in ``refused``.
@@ -90,13 +96,14 @@ class Handled(Emitted, Scripted):
         Returns:
             A decorator that gives the function back.
         """
-        return self._decorator([parse(text) for text in specs], when, None, mechanism, follow=follow)
+        return self._decorator([parse(text) for text in specs], when, None, mechanism, handler, follow=follow)
 
     def ret(
         self,
         *specs: str,
         when: Handler | None = None,
         retval: "AnyType | None" = None,
+        handler: Handler | None = None,
         mechanism: str | None = None,
         follow: bool = False,
     ) -> Callable[[Handler], Handler]:
@@ -106,6 +113,7 @@ class Handled(Emitted, Scripted):
             specs: of functions and system calls.
             when: a condition.
             retval: the result's type.
+            handler: the handler, where this is called instead of used as a decorator.
             mechanism: the only one to use, see ``count``.
             follow: whether it also runs in modules that are loaded later, see ``entry``.
 
@@ -113,19 +121,22 @@ class Handled(Emitted, Scripted):
             A decorator that gives the function back.
         """
         returns = [replace(parse(text), name="return") for text in specs]
-        return self._decorator(returns, when, retval, mechanism, follow=follow)
+        return self._decorator(returns, when, retval, mechanism, handler, follow=follow)
 
-    def at(self, *specs: str, when: Handler | None = None) -> Callable[[Handler], Handler]:
+    def at(
+        self, *specs: str, when: Handler | None = None, handler: Handler | None = None
+    ) -> Callable[[Handler], Handler]:
         """Place a handler before instructions, as ``kernel::vfs_read+0x1c``; it has ``ctx`` alone.
 
         Args:
             specs: of single instructions.
             when: a condition.
+            handler: the handler, where this is called instead of used as a decorator.
 
         Returns:
             A decorator that gives the function back.
         """
-        return self._decorator([parse(text) for text in specs], when, None, None)
+        return self._decorator([parse(text) for text in specs], when, None, None, handler)
 
     def call(
         self,
@@ -198,17 +209,34 @@ class Handled(Emitted, Scripted):
         when: Handler | None,
         retval: "AnyType | None",
         mechanism: str | None,
+        handler: Handler | None,
         *,
         follow: bool = False,
     ) -> Callable[[Handler], Handler]:
         def place(function: Handler) -> Handler:
             from anyprobe.probes.providers.kernel.handlers import KernelHandler
 
-            handler = KernelHandler(self.collection, function, when, retval)
-            self.arm(specs, mechanism, handler, follow=follow)
+            made = KernelHandler(self.collection, function, when, retval)
+            self.arm(specs, mechanism, made, follow=follow)
             return function
 
+        if handler is not None:
+            place(handler)
         return place
+
+    def probes_of(self, *handlers: Handler) -> "list[KernelProbe]":
+        """Return the probes that run some handlers: what ``remove`` and ``enable`` take.
+
+        Args:
+            handlers: functions that were given to ``entry``, ``ret``, ``at`` or ``call``.
+        """
+        self.place_waiting()
+        return [
+            probe
+            for function in handlers
+            for probe in self.probes
+            if probe.handler is not None and probe.handler.function is function
+        ]
 
     def settle(self, call: "KernelCall") -> None:
         """Wait for no return's handler of a call any more."""

@@ -13,6 +13,7 @@ from anyprobe.core.errors import KernelRefused, PermissionDenied, TargetError, U
 from anyprobe.core.refusal import Refusal
 from anyprobe.data.processes import TargetInfo
 from anyprobe.data.snapshot import RefusedSite, Snapshot
+from anyprobe.probes.api import AnySessionApi
 from anyprobe.probes.duties import locked
 from anyprobe.probes.providers.kernel import mechanisms
 from anyprobe.probes.providers.kernel.counters import Counters
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 Handler = Callable[..., Any]
 
 
-class KernelSession(FollowingModules, Handled):
+class KernelSession(FollowingModules, Handled, AnySessionApi[KernelProbe]):
     """Probes in the running kernel. A context manager: leaving it removes everything.
 
     ``count`` attaches probes; ``snapshot`` reads what they counted, also after ``detach``. All processes are seen,
