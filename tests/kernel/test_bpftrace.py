@@ -13,7 +13,10 @@ import pytest
 
 from anyprobe.cli import main
 
-pytestmark = pytest.mark.skipif(shutil.which("bpftrace") is None, reason="bpftrace is not installed")
+pytestmark = [
+    pytest.mark.skipif(shutil.which("bpftrace") is None, reason="bpftrace is not installed"),
+    pytest.mark.usefixtures("no_headers"),
+]
 CALLS, ROUNDS = 700, 4
 READS = ROUNDS * sum(range(1, 8))
 
@@ -30,6 +33,15 @@ class Peer:
             self.printed.append(said["data"].rstrip("\n"))
         elif said["type"] in {"map", "hist"}:
             self.maps |= said["data"]
+
+
+@pytest.fixture
+def no_headers(tmp_path, monkeypatch):
+    """Have bpftrace take the kernel's types from BTF alone, and not from headers that are only partly there."""
+    folder = tmp_path / "headers/include/linux"
+    folder.mkdir(parents=True)
+    (folder / "kconfig.h").write_text("")
+    monkeypatch.setenv("BPFTRACE_KERNEL_SOURCE", str(tmp_path / "headers"))
 
 
 @contextmanager
