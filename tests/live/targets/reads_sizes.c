@@ -7,7 +7,8 @@ static char buffer[65536];
 
 int main(int argc, char **argv)
 {
-    int file = open("/dev/zero", O_RDONLY);
+    char path[] = "/dev/zero"; /* on the stack, which is there when the kernel reads it */
+    int file = open(path, O_RDONLY);
     long count = argc > 1 ? atol(argv[1]) : 1;
 
     for (long round = 0; round < count; round++)

@@ -12,7 +12,7 @@ from anyprobe.probes.providers.kernel.files import InFile, places
 from anyprobe.probes.providers.kernel.specs import KernelSpec, Name, Provider, is_pattern
 from anyprobe.probes.specs.nearest import nearest_names
 from anyprobe.probes.specs.parts import Part
-from anyprobe.target.kernel import btf, symbols, tracefs
+from anyprobe.target.kernel import btf, loaded_modules, symbols, tracefs
 from anyprobe.target.kernel.symbols import KERNEL, KernelFunction, Symbols
 from anyprobe.target.kernel.types import Prototype, Tag
 
@@ -108,6 +108,7 @@ class KernelNames:
     def __init__(self) -> None:
         """Read nothing yet."""
         self.types = btf.running()
+        self._loaded = loaded_modules.loaded()
 
     @cached_property
     def symbols(self) -> Symbols:
@@ -128,6 +129,10 @@ class KernelNames:
 
     def resolve(self, spec: KernelSpec) -> list[KernelSite]:
         """Return the sites that a spec means; raise ``SpecError`` with the nearest names if there is none."""
+        loaded = loaded_modules.loaded()
+        if loaded != self._loaded:
+            self.look_again()
+            self._loaded = loaded
         if spec.provider is Provider.TRACEPOINT:
             return self._tracepoints(spec)
         if spec.provider is Provider.RAW:
