@@ -82,7 +82,8 @@ def run(tmp_path, text, workload):
 
 
 def cells(document, name):
-    return {tuple(each["key"]): each for each in document["aggregations"][name]}
+    found = document["aggregations"][name]
+    return {(): found} if isinstance(found, dict) else {tuple(each["key"]): each for each in found}
 
 
 def rows(buckets):

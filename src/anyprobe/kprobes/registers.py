@@ -28,9 +28,7 @@ REGISTERS_AT_RETURN = _registers(CALLER, ax=Alias(("retval",)))
 jump to another one, there is no ``ax`` yet."""
 KERNEL_REGISTERS = _registers(Alias(("regs", "rip")), kernel=True)
 """``regs`` of a handler in the kernel; none of them may be changed."""
-KERNEL_CALLER = Alias(("regs", "rip"))
-"""The return address in a kretprobe of the kernel, which has it there since Linux 5.15; before, its own code's."""
-KERNEL_REGISTERS_AT_RETURN = _registers(KERNEL_CALLER, kernel=True, ax=Alias(("retval",)))
+KERNEL_REGISTERS_AT_RETURN = _registers(CALLER, kernel=True, ax=Alias(("retval",)))
 PROCESSOR = type("processor", (), {"number": Alias(("cpu",))})
 TASK = type("task_struct", (), {"pid": Alias(("tid",)), "tgid": Alias(("pid",)), "comm": Alias(("comm",))})
 """``ri.task``: ``pid`` is the thread's number, as in the kernel."""

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 class Places(Protocol):
     """The places of a session."""
 
+    @property
+    def knows_caller(self) -> bool:
+        """Whether it is known where a function returns to."""
+        ...
+
     def address(self, name: str) -> int | None:
         """Return where a variable or function is, None if there is none."""
         ...
@@ -66,6 +71,8 @@ def addresses_of(places: Places, definition: Definition) -> dict[Symbol, int]:
 
 class ProcessPlaces:
     """The places of a process."""
+
+    knows_caller = True
 
     def __init__(self, session: "Session") -> None:
         """Look up nothing yet."""

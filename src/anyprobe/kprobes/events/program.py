@@ -132,14 +132,17 @@ class _Writer:
         base = self.address(fetch.inner)
         return f"{base} {'-' if fetch.offset < 0 else '+'} {abs(fetch.offset)}" if fetch.offset else base
 
-    def function(self, name: str, parameters: str, record: str) -> str:
+    def function(self, name: str, parameters: str, record: str, *, placed: bool) -> str:
         """Return the source of the handler."""
         given = ", ".join(f"{label}={text}" for label, text in self.given.items())
-        emitted = f"emit_partial({record!r}, tid=i32(hit.tid), cpu=i32(hit.cpu), ip=u64({self.regs}.ip), {given})"
+        where = f"u64({self.regs}.ip)" if placed else "u64(0)"
+        emitted = f"emit_partial({record!r}, tid=i32(hit.tid), cpu=i32(hit.cpu), ip={where}, {given})"
         return "\n    ".join([f"def {name}({parameters}):", *self.lines, emitted, "return 0"]) + "\n"
 
 
-def program(definition: Definition, record: str, addresses: Mapping[Symbol, int]) -> Program:
+def program(
+    definition: Definition, record: str, addresses: Mapping[Symbol, int], *, knows_caller: bool = True
+) -> Program:
     """Return the handlers of a definition, whose records have a name."""
     returns = definition.kind == "r"
     writer = _Writer("regs", addresses, stored=returns)
@@ -149,7 +152,10 @@ def program(definition: Definition, record: str, addresses: Mapping[Symbol, int]
         writer.argument(index, argument, size)
     fields = ("tid", "cpu", "ip", *writer.given)
     numbers = sorted({number for each in definition.arguments for number in _arguments_of(each.fetch)})
-    handler = _compiled("event", writer.function("event", "ri, regs" if returns else "p, regs", record))
+    handler = _compiled(
+        "event",
+        writer.function("event", "ri, regs" if returns else "p, regs", record, placed=knows_caller or not returns),
+    )
     entry = _compiled("entry", _entry(numbers)) if returns and numbers else None
     return Program(handler, entry, fields)
 

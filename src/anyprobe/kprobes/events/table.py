@@ -109,7 +109,9 @@ class Events:
         if known is not None:
             self._compare(definition, known)
         record = known.record if known is not None else self._record(definition.name)
-        made = program(definition, record, addresses_of(self._places, definition))
+        made = program(
+            definition, record, addresses_of(self._places, definition), knows_caller=self._places.knows_caller
+        )
         probe = self._probe(definition, made)
         self._register(definition, probe)
         event = self._events.setdefault(definition.name, Event(definition.name, record))
@@ -217,7 +219,8 @@ class Events:
         name = self._places.name
         parts = [shown(each, at, row, missing, name) for at, each in enumerate(made.definition.arguments)]
         if event.form.kind == "r":
-            place = f"{name(int(row['ip']))} <- {self._places.function_of(made.probe)}"
+            function = self._places.function_of(made.probe)
+            place = f"{name(int(row['ip']))} <- {function}" if self._places.knows_caller else f"{function}%return"
         else:
             place = name(self._places.hit(int(row["ip"]), [each.probe for each in event.probes]))
         seconds = int(row["ts"]) / 1e9

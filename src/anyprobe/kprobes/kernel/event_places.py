@@ -18,6 +18,9 @@ _LONGEST = 15
 class KernelPlaces:
     """The places of the kernel."""
 
+    knows_caller = False
+    """Programs of BPF see the return address in no way that all kernels have."""
+
     def __init__(self, session: "KernelSession") -> None:
         """Look up nothing yet."""
         self._session = session

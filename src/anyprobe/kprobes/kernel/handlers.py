@@ -13,7 +13,7 @@ from anyprobe.handlers.types.storages import CallData
 from anyprobe.kprobes import wrapping
 from anyprobe.kprobes.compiling import DATA_BYTES, MAXACTIVE_LIMIT, fields
 from anyprobe.kprobes.constants import constants
-from anyprobe.kprobes.registers import KERNEL_CALLER, KERNEL_REGISTERS, KERNEL_REGISTERS_AT_RETURN, TASK
+from anyprobe.kprobes.registers import CALLER, KERNEL_REGISTERS, KERNEL_REGISTERS_AT_RETURN, TASK
 from anyprobe.kprobes.structures import Djprobe, Handler, Jprobe, Kprobe, Kretprobe, Registered, kprobe_of
 from anyprobe.probes.providers.kernel.calls import KernelCall
 from anyprobe.probes.providers.kernel.handlers import KernelCallData, KernelHandler
@@ -105,7 +105,7 @@ def of_kretprobe(
     session: "KernelSession", probe: Kretprobe, site: KernelSite, missed: Count
 ) -> tuple[KernelCall, Handler]:
     """Return the call that is followed, and what runs at its end; ``missed`` counts those that are not followed."""
-    ri: dict[str, Any] = {"rp": _p(probe, site), "ret_addr": KERNEL_CALLER, "task": TASK, "data": Alias(("data",))}
+    ri: dict[str, Any] = {"rp": _p(probe, site), "ret_addr": CALLER, "task": TASK, "data": Alias(("data",))}
     instance = constants("kretprobe_instance", ri)
     if probe.entry_handler is None:
         entry = wrapping.followed(missed)
