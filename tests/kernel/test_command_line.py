@@ -221,6 +221,7 @@ def quick(tmp_path):
     return ["--", "sh", str(script)]
 
 
+@pytest.mark.thorough
 def test_fields_of_tracepoints_have_their_names(document, capsys, quick):
     point = "tracepoint:sched:sched_process_exit"
     found = document("hist", point, "--as", "count", "--by", "comm", "--when", "pid>0", *quick)

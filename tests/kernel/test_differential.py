@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from support import generating
 from support.differential import KERNEL_COLLECTING, collect_in_the_kernel, compute_in_the_kernel, direct
 
-EXAMPLES = int(os.environ.get("ANYPROBE_EXAMPLES", "20"))
+EXAMPLES = int(os.environ.get("ANYPROBE_EXAMPLES", "10"))
 
 
 def several(examples):

@@ -116,6 +116,7 @@ def test_kprobe_args(events, write):
     assert not re.search(r"\w=", next(events.lines()))
 
 
+@pytest.mark.thorough
 def test_kretprobe_args_entry_arg_and_return_suffix(events, write):
     assert events.write("r:letter vfs_write ret=$retval:s64 count=$arg3\np:suffix vfs_write%return $retval:u64") == 0
     events.enable("kprobes/")
@@ -138,6 +139,7 @@ def test_kprobe_eventname(events):
     assert events.clear() == 0
 
 
+@pytest.mark.thorough
 def test_kprobe_insn_boundary(events, write):
     """What is accepted is what the kernel itself accepts; all of it runs together, and goes without a trace."""
     accepted = [at for at in range(PLACES) if events.write(f"p:at_{at} vfs_write+{at}") == 0]
@@ -158,6 +160,7 @@ def test_kprobe_insn_boundary(events, write):
     assert not kprobelist.kprobes()
 
 
+@pytest.mark.thorough
 def test_kprobe_opt_types(events):
     """At least one place becomes a jump, and none is left when the events are disabled."""
     function = unique("__(do|x64)_sys_getppid")
@@ -193,6 +196,7 @@ def test_kprobe_non_uniq_symbol(events):
     assert "unique" in events.error_log[-1]
 
 
+@pytest.mark.thorough
 def test_kprobe_module(events):
     """An event in a module that is loaded; events cannot wait for one, as ``follow=True`` has handlers do."""
     subprocess.run(["modprobe", "-r", "loop"], check=True)
@@ -222,6 +226,7 @@ def function_tracer():
     watch("")
 
 
+@pytest.mark.thorough
 def test_kprobe_ftrace(session, events, function_tracer):
     """Events, programs by type and the function tracer at one function, each before and after the others."""
     function = "__x64_sys_getppid"
@@ -245,6 +250,7 @@ def test_kprobe_ftrace(session, events, function_tracer):
         function_tracer("")
 
 
+@pytest.mark.thorough
 def test_probepoint(events):
     function = symbols.running().named("vfs_write")[0]
     for place in ("vfs_write", f"{function.address:#x}", f"{function.address}", "vfs_write+0", "vfs_write+0x4"):
@@ -257,6 +263,7 @@ def test_probepoint(events):
     assert str(events) == ""
 
 
+@pytest.mark.thorough
 def test_kretprobe_maxactive_and_profile(events, write):
     assert events.write("p1:mine vfs_write") == events.write("r1a1:mine vfs_write") == -errno.EINVAL
     assert events.write("r100000:mine vfs_write") == -errno.E2BIG
@@ -269,6 +276,7 @@ def test_kretprobe_maxactive_and_profile(events, write):
     assert rows == {"mine": ["7", "0"], "idle": ["0", "0"], "called": ["7", "0"]}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("line", "caret"),
     [
@@ -289,6 +297,7 @@ def test_kprobe_syntax_errors(events, line, caret):
     assert shown[-1].index("^") - command.index(line) == caret
 
 
+@pytest.mark.thorough
 def test_symbols_that_there_are_not(events):
     """The kernel itself has the two numbers the other way round."""
     assert events.write("p no_such_function") == -errno.ENOENT

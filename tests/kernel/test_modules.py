@@ -85,6 +85,7 @@ def test_functions_of_the_kernel_and_of_a_module_in_the_background(module, sessi
     assert (site.hits, site.armed) == (6, True)
 
 
+@pytest.mark.thorough
 def test_handlers_run_in_a_module_that_is_loaded_later(module, session):
     commands, results, numbers = Count("commands", by=("command",)), Sum("results"), Count("numbers")
 

@@ -40,9 +40,16 @@ def run(processes):
 
 
 @pytest.mark.parametrize(
-    "spec", [f"kprobe:{FUNCTION}", f"kretprobe:{FUNCTION}", f"fentry:{FUNCTION}", f"fexit:{FUNCTION}",
-             "syscall::getppid", "tracepoint:syscalls:sys_enter_getppid"],
-)  # fmt: skip
+    "spec",
+    [
+        f"kprobe:{FUNCTION}",
+        "tracepoint:syscalls:sys_enter_getppid",
+        *(
+            pytest.param(each, marks=pytest.mark.thorough)
+            for each in (f"kretprobe:{FUNCTION}", f"fentry:{FUNCTION}", f"fexit:{FUNCTION}", "syscall::getppid")
+        ),
+    ],
+)
 def test_counts_are_of_the_processes_alone(both, spec):
     with anyprobe.kernel(pids=[both[0].pid]) as session:
         session.count(spec)
@@ -53,6 +60,7 @@ def test_counts_are_of_the_processes_alone(both, spec):
     assert snapshot.target.pids == (both[0].pid,)
 
 
+@pytest.mark.thorough
 def test_several_processes_and_many_functions(both, system_calls):
     with waiting(system_calls) as other, anyprobe.kernel(pids=[each.pid for each in both]) as session:
         (probe,) = session.count(MANY)
@@ -96,6 +104,7 @@ def busy():
             each.kill()
 
 
+@pytest.mark.thorough
 def test_commands_are_about_the_processes_of_the_command_line(busy, tmp_path, capsys):
     pid = busy[0].pid
     target = ["-p", str(pid), "--for", "100", "--json"]

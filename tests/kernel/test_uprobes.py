@@ -155,6 +155,7 @@ def test_virtual_markers_of_debians_python(session):
     assert {key: cell.count for key, cell in found.items() if key[0] == "fib"} == {("fib", 1): 177}
 
 
+@pytest.mark.thorough
 def test_arguments_of_a_marker_on_the_command_line(program, capsys):
     with subprocess.Popen(["sh", "-c", f"while :; do {program} 3; done"], stdout=subprocess.DEVNULL) as process:
         status = main(["trace", f"usdt:{program}:everywhere:told", "-c", "6", "--json", "--for", "100"])
