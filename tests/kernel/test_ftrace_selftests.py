@@ -118,7 +118,9 @@ def test_kprobe_args(events, write):
 
 @pytest.mark.thorough
 def test_kretprobe_args_entry_arg_and_return_suffix(events, write):
-    assert events.write("r:letter vfs_write ret=$retval:s64 count=$arg3\np:suffix vfs_write%return $retval:u64") == 0
+    assert (
+        events.write("r:letter vfs_write ret=$retval:s64 count=$arg3:u64\np:suffix vfs_write%return $retval:u64") == 0
+    )
     events.enable("kprobes/")
     write(3)
     lines = list(events.lines())
