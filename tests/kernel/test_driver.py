@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import anyprobe
-from anyprobe.binary.objects import cache
+from anyprobe.core import kept
 from anyprobe.core.errors import KernelRefused
 from anyprobe.target.kernel import symbols
 from anyprobe.target.kernel.driver import building, loading
@@ -34,7 +34,7 @@ def warnings():
 def loaded():
     """Load the driver for these tests."""
     release = building.running_release()
-    folder = f"{cache.directory()}/driver"
+    folder = f"{kept.directory()}/driver"
     if not Path(building.module_file(release, folder)).exists() and not Path(f"/lib/modules/{release}/build").exists():
         pytest.skip(f"no headers of Linux {release}")
     loading.load(building.build(release, folder))

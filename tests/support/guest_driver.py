@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from anyprobe.binary.objects import cache
+from anyprobe.core import kept
 from anyprobe.core.errors import TargetError
 from anyprobe.target.kernel.driver import building
 
@@ -21,7 +21,7 @@ def build(kernel: str) -> None:
         return
     (modules,) = Path(made.stdout.strip(), "root/lib/modules").iterdir()
     if (modules / "build/Makefile").exists():
-        building.build(modules.name, f"{cache.directory()}/driver", made_with=str(modules / "build"))
+        building.build(modules.name, f"{kept.directory()}/driver", made_with=str(modules / "build"))
 
 
 if __name__ == "__main__":

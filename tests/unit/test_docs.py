@@ -118,14 +118,3 @@ def test_every_word_of_the_glossary_is_in_a_name():
     # what runs all of it, and a state that no name tells of
     known |= {"controller", "quiescent"}
     assert not {word for word in used if word not in known and word.removesuffix("s") not in known}
-
-
-def test_the_tests_that_stand_for_dtraces_are_there():
-    text = (ROOT / "docs" / "dtrace-tests.md").read_text()
-    file, checked = "", 0
-    for found in re.finditer(r"`(?:([a-z_/]+\.py))?(?:::(test_\w+))?`", text):
-        file = found[1] or file
-        if found[1] or found[2]:
-            assert f"def {found[2] or 'test_'}" in (ROOT / "tests" / file).read_text(), found[0]
-            checked += 1
-    assert checked > 20

@@ -1,8 +1,7 @@
 """What was read or computed from an object, kept on disk by build-id; losing it costs only time.
 
 Each entry is one file: a line of JSON (format, build-id, kind, the caller's values, the arrays' types) and the raw
-arrays after it. Nothing in it is executed or unpickled. It is written aside and renamed, so a reader sees all of it or
-nothing; whatever does not fit its own description is treated as absent.
+arrays after it. Nothing in it is executed or unpickled; whatever does not fit its own description is treated as absent.
 """
 
 import contextlib
@@ -16,6 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from anyprobe.core import kept
+
 FORMAT = 2
 """Entries of earlier formats are removed: handlers of format 1 were kept by less than they depend on."""
 SIZE_LIMIT = 256 << 20
@@ -26,15 +27,9 @@ _KINDS = frozenset("biuf")
 _EARLIER = re.compile(r".+\.v(\d+)")
 _sizes: dict[str, int] = {}
 """What folders hold at most, after what this process has written there: to look at thousands of entries takes long."""
-_NAME = re.compile(r"[0-9a-f]{8,128}")
+_BUILD_ID = re.compile(r"[0-9a-f]{8,128}")
 
 Arrays = Mapping[str, NDArray[Any]]
-
-
-def directory() -> str:
-    """Return the folder of the cache: ``$XDG_CACHE_HOME/anyprobe``, ``~/.cache/anyprobe``."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return os.path.join(base, "anyprobe")
 
 
 def load(build_id: str | None, kind: str, *, version: int = 0) -> tuple[dict[str, Any], dict[str, NDArray[Any]]] | None:
@@ -42,20 +37,13 @@ def load(build_id: str | None, kind: str, *, version: int = 0) -> tuple[dict[str
 
     ``version`` is the caller's: entries of another version of ``kind`` are absent.
     """
-    path = _path(build_id, kind)
-    if path is None:
+    name = _name(build_id, kind)
+    content = None if name is None else kept.read(name)
+    if content is None:
         return None
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:
-        return None
-    try:
-        with open(descriptor, "rb") as file:
-            if os.fstat(file.fileno()).st_uid != os.geteuid():
-                return None  # another user wrote it
-            content = file.read()
         return _unpack(content, str(build_id), kind, version)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
@@ -68,36 +56,24 @@ def store(
     version: int = 0,
 ) -> None:
     """Keep JSON values and arrays for an object; does nothing where the cache cannot be written."""
-    path = _path(build_id, kind)
-    if path is None:
+    name = _name(build_id, kind)
+    if name is None:
         return
     content = _pack(str(build_id), kind, version, values or {}, arrays or {})
-    if len(content) > SIZE_LIMIT // 4:
+    if len(content) > SIZE_LIMIT // 4 or not kept.write(name, content):
         return
-    folder = os.path.dirname(path)
-    temporary = ""
-    try:
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-        aside = os.path.join(folder, f".new-{os.getpid()}-{os.urandom(8).hex()}")
-        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        temporary = aside
-        with open(descriptor, "wb") as file:
-            file.write(content)
-        os.rename(temporary, path)
-        _sizes[folder] = _sizes.get(folder, SIZE_LIMIT) + len(content)
-        if _sizes[folder] > SIZE_LIMIT:
+    folder = kept.directory()
+    _sizes[folder] = _sizes.get(folder, SIZE_LIMIT) + len(content)
+    if _sizes[folder] > SIZE_LIMIT:
+        with contextlib.suppress(OSError):
             _sizes[folder] = _shrink(folder)
-    except OSError:
-        if temporary:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
 
 
-def _path(build_id: str | None, kind: str) -> str | None:
+def _name(build_id: str | None, kind: str) -> str | None:
     """Return the file of an entry; objects without a build-id are not cached, their content has no name."""
-    if not build_id or not _NAME.fullmatch(build_id):
+    if not build_id or not _BUILD_ID.fullmatch(build_id):
         return None
-    return os.path.join(directory(), f"{build_id}-{kind}.v{FORMAT}")
+    return f"{build_id}-{kind}.v{FORMAT}"
 
 
 def _pack(build_id: str, kind: str, version: int, values: Mapping[str, Any], arrays: Arrays) -> bytes:

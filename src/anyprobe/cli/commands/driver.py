@@ -18,15 +18,15 @@ def command(action: str, release: str | None, headers: str | None, as_json: bool
     """
     import sys
 
-    from anyprobe.binary.objects import cache
     from anyprobe.cli import output
+    from anyprobe.core import kept
     from anyprobe.core.errors import UsageError
     from anyprobe.target.kernel.driver import building, loading
 
     running = building.running_release()
     if action in {"load", "unload"} and release not in {None, running}:
         raise UsageError(f"only the running kernel, {running}, can load and unload it")
-    folder = f"{cache.directory()}/driver"
+    folder = f"{kept.directory()}/driver"
     said = ""
     if action == "unload":
         loading.unload()

@@ -11,8 +11,6 @@ KERNEL = ("kernel", "kprobe", "kretprobe", "fentry", "fexit", "tracepoint", "sys
 HEX_OR_DECIMAL = re.compile(r"0[xX][0-9a-fA-F]+|[0-9]+")
 EACH = frozenset({"insn", "block", "call"})
 """Names that mean many instructions of a function: each, each first one of a basic block, each call."""
-OFFSETS = re.compile(r"(?:[0-9a-f*?]|\[[^\]]*\])+")
-"""Globs that may match an offset in hexadecimal."""
 _NAMES = ("entry", "return", "insn", "block", "call")
 _HEX = re.compile(r"(?:0[xX])?[0-9a-fA-F]+")
 _SOURCE = re.compile(r"[\w./+-]+\.(?:c|cc|cpp|cxx|c\+\+|C|h|hh|hpp|hxx|inc|rs|go|S|s|f90|m)")
@@ -121,7 +119,7 @@ def _may_match(pattern: str) -> bool:
     """Return whether a glob may match one of the names that instructions have: entry, return, or an offset."""
     if any(fnmatch.fnmatchcase(each, pattern) for each in ("entry", "return")):
         return True
-    return OFFSETS.fullmatch(pattern.removeprefix("0x")) is not None
+    return re.fullmatch(r"(?:0x)?[0-9a-f*?\[\]!-]+", pattern) is not None
 
 
 def _bad_name(text: str, name: Part) -> SpecError:

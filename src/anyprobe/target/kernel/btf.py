@@ -1,23 +1,20 @@
 """BTF: functions, their parameters and all types of the kernel and its modules.
 
-The kernel's own is five megabytes with some hundred thousand records of many sizes. The beginnings of all are found in
-one pass; a record is decoded when it is asked for. (Documentation/bpf/btf.rst)
+The kernel's own is five megabytes with some hundred thousand records; one is decoded when it is asked for.
+(Documentation/bpf/btf.rst)
 """
 
 import errno
 import os
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache, cached_property, lru_cache
 from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-
-from anyprobe.core.arrays import among
 from anyprobe.core.errors import KernelRefused, TargetError
 from anyprobe.target.kernel import bpf
+from anyprobe.target.kernel.btf_records import HEAD_WORDS, Records
 from anyprobe.target.kernel.types import (
     QUALIFIERS,
     Array,
@@ -39,13 +36,8 @@ from anyprobe.target.kernel.types import (
 
 _MAGIC = 0xEB9F
 _HEADER = struct.Struct("<HBBIIIII")
-_HEAD_WORDS = 3
 _NEXT_ID, _OPEN = 23, 19
-_FOLDER = "/sys/kernel/btf"
-_FIXED = {Tag.INT: 1, Tag.ARRAY: 3, Tag.VAR: 1, Tag.DECL_TAG: 1}
-"""Words after a record's head, by kind."""
-_EACH = {Tag.STRUCT: 3, Tag.UNION: 3, Tag.ENUM: 2, Tag.FUNC_PROTO: 2, Tag.DATASEC: 3, Tag.ENUM64: 3}
-"""Words of each of a record's elements, by kind."""
+_FOLDER, _NOTES = "/sys/kernel/btf", "/sys/kernel/notes"
 _POINTER_BYTES: Final = 8
 _MANY = 20
 """From how many functions that are looked up on an index of all is made."""
@@ -58,48 +50,34 @@ class TypesUnavailable(TargetError):  # noqa: N818
 class Btf:
     """The types of the kernel, or those that a module adds; numbers count from 1 through both."""
 
-    def __init__(self, data: bytes, base: "Btf | None" = None, name: str = "vmlinux") -> None:
-        """Take the contents of a file of ``/sys/kernel/btf``; ``base``: the kernel's own, for a module's."""
-        self.name, self.base, self._data = name, base, data
+    def __init__(self, data: bytes, base: "Btf | None" = None, name: str = "vmlinux", build: bytes = b"") -> None:
+        """Take the contents of a file of ``/sys/kernel/btf``; ``base``: the kernel's own, for a module's.
+
+        ``build`` is what no other kernel has: what is found out of the types is kept by it.
+        """
+        self.name, self.base, self._build = name, base, build
         if len(data) < _HEADER.size or struct.unpack_from("<H", data)[0] != _MAGIC:
             raise TypesUnavailable(f"the types of {name} are no BTF")
         _, version, _, head, at, length, text_at, text_length = _HEADER.unpack_from(data)
         if version != 1 or head + at + length > len(data) or head + text_at + text_length > len(data) or length % 4:
             raise TypesUnavailable(f"the types of {name} have a form that is not known (version {version}), or are cut")
-        self._words = np.frombuffer(data, dtype="<u4", count=length // 4, offset=head + at)
+        self._types = data[head + at : head + at + length]
         self._texts = data[head + text_at : head + text_at + text_length]
         self._asked = 0
         self.first: int = 1 if base is None else base.end
         self._first_text: int = 0 if base is None else base.end_of_texts
 
     @cached_property
-    def _starts(self) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
-        """The word at which each record begins."""
-        if not len(self._words):
-            return np.zeros(0, dtype=np.int64)
-        sizes = np.full(len(self._words), _HEAD_WORDS, dtype=np.int64)
-        information = np.append(self._words[1:], 0)  # of a record that began at each word
-        kinds, counts = information >> 24 & 31, (information & 0xFFFF).astype(np.int64)
-        fixed, each = np.zeros(32, dtype=np.int64), np.zeros(32, dtype=np.int64)
-        fixed[list(_FIXED)], each[list(_EACH)] = list(_FIXED.values()), list(_EACH.values())
-        sizes += fixed[kinds] + each[kinds] * counts
-        following: list[int] = (np.arange(len(self._words)) + sizes).tolist()
-        starts, at, end = [], 0, len(following)
-        while at < end:
-            starts.append(at)
-            at = following[at]
-        if at != end:
+    def _records(self) -> Records:
+        found = Records(self._types, self._build)
+        if not found.are_whole:
             raise TypesUnavailable(f"the last type of {self.name} is cut")
-        return np.array(starts, dtype=np.int64)
-
-    @cached_property
-    def _kinds(self) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
-        return (self._words[self._starts + 1] >> 24 & 31).astype(np.int64)
+        return found
 
     @property
     def end(self) -> int:
         """One more than the last type's number."""
-        return self.first + len(self._starts)
+        return self.first + len(self._records)
 
     @property
     def end_of_texts(self) -> int:
@@ -122,27 +100,23 @@ class Btf:
             at = self._texts.find(wanted, at + 1)
         return found + (self.base._offsets_of(name) if self.base is not None else [])  # noqa: SLF001 - as in _text
 
-    def _are(self, tags: Sequence[Tag]) -> NDArray[np.bool_]:
-        """Return which types are of some kinds."""
-        return among(self._kinds, np.array(tags, self._kinds.dtype))
-
     def find(self, name: str, *tags: Tag) -> list[int]:
         """Return the numbers of the types of some kinds with a name, those of a module without the kernel's."""
-        texts = self._words[self._starts]
-        match = among(texts, np.array(self._offsets_of(name), texts.dtype)) & self._are(tags)
-        return [int(at) + self.first for at in np.flatnonzero(match)]
+        records = self._records
+        found = {number for text in self._offsets_of(name) for number in records.with_text(text, tags)}
+        return [number + self.first for number in sorted(found)]
 
     def names(self, *tags: Tag) -> Iterator[str]:
         """Yield the names of all types of some kinds."""
-        for at in self._starts[self._are(tags)].tolist():
-            yield self._text(int(self._words[at]))
+        for _, start in self._records.of(tags):
+            yield self._text(self._records.words[start])
 
     @cached_property
     def _functions(self) -> dict[str, list[int]]:
         """The numbers of all functions by name."""
         found: dict[str, list[int]] = {}
-        for at in np.flatnonzero(self._are([Tag.FUNC])).tolist():
-            found.setdefault(self._text(int(self._words[self._starts[at]])), []).append(at + self.first)
+        for number, start in self._records.of([Tag.FUNC]):
+            found.setdefault(self._text(self._records.words[start]), []).append(number + self.first)
         return found
 
     def function(self, name: str) -> tuple[int, Prototype] | None:
@@ -184,11 +158,11 @@ class Btf:
             return Void()
         if not self.first <= number < self.end:
             raise TypesUnavailable(f"there is no type {number} in {self.name}")
-        at = int(self._starts[number - self.first])
-        text, information, last = (int(word) for word in self._words[at : at + _HEAD_WORDS])
-        tag, count, flag = Tag(information >> 24 & 31), information & 0xFFFF, bool(information >> 31)
-        size = _FIXED.get(tag, 0) + _EACH.get(tag, 0) * count
-        rest: list[int] = self._words[at + _HEAD_WORDS : at + _HEAD_WORDS + size].tolist()
+        records = self._records
+        start = records.start(number - self.first)
+        text, information, last = records.words[start : start + HEAD_WORDS]
+        tag, flag = Tag(information >> 24 & 31), bool(information >> 31)
+        rest = records.rest(start)
         name = self._text(text)
         if tag in QUALIFIERS:
             return Qualified(name, tag, last)
@@ -323,7 +297,7 @@ class KernelTypes:
     @cached_property
     def kernel(self) -> Btf:
         """The kernel's own; raises ``TypesUnavailable`` where there are none."""
-        return Btf(self._content("vmlinux"))
+        return Btf(self._content("vmlinux"), build=_build() if self._folder == _FOLDER else b"")
 
     def _content(self, name: str) -> bytes:
         try:
@@ -346,6 +320,13 @@ class KernelTypes:
     def forget_modules(self) -> None:
         """Read the types of modules again when they are asked for: some have come or gone."""
         self._modules.clear()
+
+
+def _build() -> bytes:
+    """Return the notes of the running kernel, of which one is its build-id; empty where they cannot be read."""
+    with suppress(OSError), open(_NOTES, "rb") as file:
+        return file.read()
+    return b""
 
 
 @cache

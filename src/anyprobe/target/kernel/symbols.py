@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from anyprobe.core.errors import PermissionDenied
+from anyprobe.target.kernel import kept_content
 
 KERNEL = "vmlinux"
 """What the kernel itself is called where modules have their names."""
@@ -20,7 +21,8 @@ _NO_MODULES = (b"bpf", b"__builtin__")
 _PADDING = ("__pfx_", "__cfi_")
 _MODULE_FUNCTION_LIMIT = 1 << 16
 """Bytes of a module's last function at most: what lies behind a module belongs to nothing."""
-_PATH, _MODULES = "/proc/kallsyms", "/proc/modules"
+_PATH, _MODULES, _BOOT = "/proc/kallsyms", "/proc/modules", "/proc/sys/kernel/random/boot_id"
+_KIND = "symbols"
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,13 +149,34 @@ def running() -> Symbols:
     """Return the functions of the running kernel; they are read again when its modules have changed."""
     try:
         with open(_MODULES, "rb") as file:
-            return _running(file.read())
+            modules = file.read()
     except FileNotFoundError:  # a kernel without modules
-        return _running(b"")
+        modules = b""
+    return _running(b"\n".join(map(_identity, modules.splitlines())))
+
+
+def _identity(line: bytes) -> bytes:
+    """Return what says that a module is the same one, loaded once: its name and size, its state, where it is."""
+    name, size, _, _, state, address, *_ = line.split()
+    return b" ".join([name, size, state, address])
 
 
 @lru_cache(maxsize=1)
 def _running(modules: bytes) -> Symbols:
-    del modules
-    with open(_PATH, "rb") as file:
-        return Symbols(file.read())
+    """Return the functions with some modules, kept since the boot: the kernel takes long to write them out."""
+    with open(_BOOT, "rb") as file:
+        state = file.read() + modules
+    known = kept_content.load(_KIND, state)
+    if known is not None:
+        return Symbols(known)
+    with open(_PATH, "rb", buffering=0) as listed:
+        listing = listed.readall()
+    found = Symbols(listing)  # which refuses one without addresses
+    kept_content.store(_KIND, state, _lasting(listing))
+    return found
+
+
+def _lasting(listing: bytes) -> bytes:
+    """Return a listing without its end, which has what the kernel makes itself all the time."""
+    first = min((at for name in _NO_MODULES if (at := listing.find(b"\t[" + name)) >= 0), default=len(listing))
+    return listing[: listing.rfind(b"\n", 0, first) + 1]

@@ -9,9 +9,8 @@ was interrupted in.
 
 import struct
 from collections.abc import Sequence
+from functools import cache
 from typing import NamedTuple
-
-from anyprobe.isa.assemble import Assembler
 
 _OUTCOME = struct.Struct("<3Q")
 WAIT_US = 20_000
@@ -41,6 +40,8 @@ class Outcome(NamedTuple):
 
 def assemble() -> tuple[bytes, str]:
     """Return the code that works through the list after it, and its listing. r12: see ``blank_outcome``."""
+    from anyprobe.isa.assemble import Assembler
+
     asm = Assembler()
     asm.code("""
         lea r13, [rel list]
@@ -70,23 +71,25 @@ def assemble() -> tuple[bytes, str]:
     return asm.finish(0), asm.listing()
 
 
-_CODE = assemble()[0]
+@cache
+def _code() -> bytes:
+    return assemble()[0]
 
 
 def capacity(size: int) -> int:
     """Return how many calls a batch in ``size`` bytes can have."""
-    return (size - len(_CODE)) // _ENTRY.size - 1
+    return (size - len(_code())) // _ENTRY.size - 1
 
 
 def batch_size(calls: int) -> int:
     """Return how many bytes a batch of so many calls takes."""
-    return len(_CODE) + calls * _ENTRY.size + len(_END)
+    return len(_code()) + calls * _ENTRY.size + len(_END)
 
 
 def batch_code(calls: Sequence[BatchedCall]) -> bytes:
     """Return the position independent bytes of a batch."""
     entries = [_ENTRY.pack(call.number, *_six(call.arguments), call.expected) for call in calls]
-    return _CODE + b"".join(entries) + _END
+    return _code() + b"".join(entries) + _END
 
 
 def _six(arguments: tuple[int, ...]) -> list[int]:

@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 
 from anyprobe.binary.objects import cache
+from anyprobe.core import kept
 
 BUILD = "0123456789abcdef0123456789abcdef01234567"
 
 
 def entry():
-    (name,) = os.listdir(cache.directory())
-    return os.path.join(cache.directory(), name)
+    (name,) = os.listdir(kept.directory())
+    return os.path.join(kept.directory(), name)
 
 
 def keep(**more):
@@ -34,7 +35,7 @@ def test_other_objects_kinds_and_versions_are_absent():
     assert cache.load(None, "thing") is None
     cache.store(None, "thing")
     cache.store("../../evil", "thing")
-    assert len(os.listdir(cache.directory())) == 1
+    assert len(os.listdir(kept.directory())) == 1
 
 
 def test_damaged_entries_are_absent():
@@ -67,7 +68,7 @@ def test_damaged_entries_are_absent():
 def test_a_link_in_its_place_is_not_followed(tmp_path):
     keep()
     os.rename(entry(), tmp_path / "elsewhere")
-    os.symlink(tmp_path / "elsewhere", os.path.join(cache.directory(), f"{BUILD}-thing.v{cache.FORMAT}"))
+    os.symlink(tmp_path / "elsewhere", os.path.join(kept.directory(), f"{BUILD}-thing.v{cache.FORMAT}"))
     assert cache.load(BUILD, "thing") is None
 
 
@@ -84,15 +85,15 @@ def test_nothing_is_left_aside_when_writing_fails(monkeypatch):
 
     monkeypatch.setattr(os, "rename", fail)
     keep()
-    assert os.listdir(cache.directory()) == []
+    assert os.listdir(kept.directory()) == []
 
 
 def test_its_size_is_bounded(monkeypatch):
     monkeypatch.setattr(cache, "SIZE_LIMIT", 40_000)
     for number in range(20):
         cache.store(f"{number:040x}", "thing", arrays={"a": np.zeros(1000, np.int32)})
-        os.utime(os.path.join(cache.directory(), f"{number:040x}-thing.v{cache.FORMAT}"), (number, number))
-    sizes = [os.path.getsize(os.path.join(cache.directory(), name)) for name in os.listdir(cache.directory())]
+        os.utime(os.path.join(kept.directory(), f"{number:040x}-thing.v{cache.FORMAT}"), (number, number))
+    sizes = [os.path.getsize(os.path.join(kept.directory(), name)) for name in os.listdir(kept.directory())]
     assert sum(sizes) <= 40_000
     assert cache.load(f"{19:040x}", "thing") is not None
     cache.store(BUILD, "huge", arrays={"a": np.zeros(100_000)})
@@ -113,4 +114,4 @@ def test_without_a_home_it_is_silent(monkeypatch, home):
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", home or "/proc/1/nowhere")
     keep()
-    assert cache.load(BUILD, "thing") is None or os.path.isdir(cache.directory())
+    assert cache.load(BUILD, "thing") is None or os.path.isdir(kept.directory())

@@ -11,6 +11,7 @@ import pytest
 from anyprobe.binary.images import entries, reconcile
 from anyprobe.binary.images.image import Image
 from anyprobe.binary.objects import cache, table_store
+from anyprobe.core import kept
 
 SOURCE = r"""
 int __attribute__((noinline, cold)) rare(int x) { return x * 7; }
@@ -120,8 +121,8 @@ def test_entries_that_contradict_themselves_are_absent(builds):
 
 def test_damaged_files_are_absent(program, builds):
     fresh = everything(program)
-    for entry in os.listdir(cache.directory()):
-        path = os.path.join(cache.directory(), entry)
+    for entry in os.listdir(kept.directory()):
+        path = os.path.join(kept.directory(), entry)
         content = Path(path).read_bytes()
         for cut in (content[: len(content) // 2], content[:-1] + bytes([content[-1] ^ 1]), b""):
             Path(path).write_bytes(cut)
@@ -132,15 +133,15 @@ def test_damaged_files_are_absent(program, builds):
 
 def test_many_may_write_at_once(program):
     fresh = everything(program)
-    shutil.rmtree(cache.directory())
+    shutil.rmtree(kept.directory())
     code = "import sys; from anyprobe.binary.images.image import Image; Image.open(sys.argv[1]).text()"
     writers = [subprocess.Popen([sys.executable, "-c", code, str(program)]) for _ in range(4)]
     assert [writer.wait(60) for writer in writers] == [0] * 4
-    assert not [name for name in os.listdir(cache.directory()) if name.startswith(".new-")]
+    assert not [name for name in os.listdir(kept.directory()) if name.startswith(".new-")]
     assert everything(program) == fresh
 
 
 def test_objects_without_a_file_are_not_kept(program):
     content = Path(program).read_bytes()
     Image.from_bytes("program", content).text()
-    assert not os.path.isdir(cache.directory())
+    assert not os.path.isdir(kept.directory())

@@ -142,6 +142,15 @@ def test_what_is_cut_is_refused(blob, cut):
         Btf(content[:cut])
 
 
+def test_where_records_begin_is_kept_by_build(blob, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    numbers = [blob.function(f"f{each}", 0, *[("a", 1)] * (each % 5)) for each in range(300)]
+    content = blob.content()
+    found = [Btf(content, build=build).function("f217") for build in (b"", b"one", b"one", b"another")]
+    assert [number for number, _ in found] == [numbers[217]] * 4
+    assert len(os.listdir(tmp_path / "anyprobe")) == 1
+
+
 def test_record_that_reaches_beyond_the_end_is_refused(blob):
     blob.add(Tag.STRUCT, "s", 4, [], count=3)
     with pytest.raises(TypesUnavailable, match="cut"):

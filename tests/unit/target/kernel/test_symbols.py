@@ -1,7 +1,12 @@
 """kallsyms, from texts as the kernel writes them."""
 
+import os
+import stat
+from pathlib import Path
+
 import pytest
 
+from anyprobe.core import kept
 from anyprobe.core.errors import PermissionDenied
 from anyprobe.target.kernel import symbols as module
 from anyprobe.target.kernel.symbols import KernelFunction, Symbols
@@ -69,12 +74,84 @@ def test_hidden_addresses_are_said():
         Symbols(b"0000000000000000 T one\n0000000000000000 T two\n")
 
 
-def test_kernel_without_modules_has_functions(monkeypatch, tmp_path):
-    (tmp_path / "kallsyms").write_bytes(LISTING)
-    monkeypatch.setattr(module, "_PATH", str(tmp_path / "kallsyms"))
-    monkeypatch.setattr(module, "_MODULES", str(tmp_path / "absent"))
+MODULES = b"""nfs 4096 1 - Live 0xffffffffc0000000 (OE)
+sunrpc 8192 2 nfs, Live 0xffffffffc0100000
+"""
+
+
+@pytest.fixture
+def kernel(tmp_path, monkeypatch):
+    """Return a folder whose files are what the kernel shows, with an empty cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for name, constant, content in [
+        ("kallsyms", "_PATH", LISTING), ("modules", "_MODULES", MODULES), ("boot", "_BOOT", b"one\n"),
+    ]:  # fmt: skip
+        (tmp_path / name).write_bytes(content)
+        monkeypatch.setattr(module, constant, str(tmp_path / name))
     module._running.cache_clear()
-    try:
-        assert module.running().named("__do_sys_getppid")
-    finally:
-        module._running.cache_clear()
+    yield tmp_path
+    module._running.cache_clear()
+
+
+def names_in_another_process():
+    module._running.cache_clear()
+    return module.running().names()
+
+
+def test_functions_are_kept_as_long_as_the_kernel_runs(kernel):
+    names = names_in_another_process()
+    (kernel / "kallsyms").write_bytes(b"")
+    assert names_in_another_process() == names
+    (name,) = os.listdir(kept.directory())
+    assert stat.S_IMODE(os.stat(os.path.join(kept.directory(), name)).st_mode) == 0o600
+    (kernel / "boot").write_bytes(b"another\n")
+    assert names_in_another_process() == []
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        MODULES.splitlines(keepends=True)[0],
+        MODULES.replace(b"Live", b"Loading"),
+        MODULES.replace(b"c0100000", b"c0200000"),
+        b"",
+    ],
+)
+def test_functions_are_read_again_when_modules_are_others(kernel, changed):
+    names_in_another_process()
+    (kernel / "kallsyms").write_bytes(LISTING + b"ffffffffc0000100 t later\t[later]\n")
+    (kernel / "modules").write_bytes(MODULES.replace(b" 2 nfs,", b" 3 nfs,lockd,"))
+    assert "later" not in names_in_another_process(), "who uses a module changes nothing"
+    (kernel / "modules").write_bytes(changed)
+    assert "later" in names_in_another_process()
+
+
+def test_what_the_kernel_makes_itself_is_not_kept(kernel):
+    made = b"ffffffffc0300000 t bpf_prog_1\t[bpf]\nffffffffc0400000 t ftrace_trampoline\t[__builtin__ftrace]\n"
+    (kernel / "kallsyms").write_bytes(LISTING + made)
+    names = names_in_another_process()
+    assert module.running().listing == LISTING + made
+    assert names_in_another_process() == names
+    assert module.running().listing == LISTING
+
+
+def test_what_is_kept_and_damaged_is_read_again(kernel):
+    names = names_in_another_process()
+    (name,) = os.listdir(kept.directory())
+    path = os.path.join(kept.directory(), name)
+    whole = Path(path).read_bytes()
+    for content in (b"", b"x" * 100, whole[:-20], whole.replace(b"nfs_open", b"nfs_shut")):
+        Path(path).write_bytes(content)
+        assert names_in_another_process() == names
+
+
+def test_a_listing_without_addresses_is_not_kept(kernel):
+    (kernel / "kallsyms").write_bytes(b"0000000000000000 T _stext\n")
+    with pytest.raises(PermissionDenied):
+        names_in_another_process()
+    assert not os.path.exists(kept.directory())
+
+
+def test_kernel_without_modules_has_functions(kernel):
+    (kernel / "modules").unlink()
+    assert module.running().named("__do_sys_getppid")

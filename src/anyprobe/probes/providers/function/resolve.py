@@ -10,7 +10,7 @@ from anyprobe.binary.images.modules import LoadedObject, module_names
 from anyprobe.binary.objects.functions import STUB_SUFFIX, Function
 from anyprobe.core.errors import SpecError, TargetError, UnsupportedTarget
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.probes.specs.dtrace import EACH, OFFSETS
+from anyprobe.probes.specs.dtrace import EACH
 from anyprobe.probes.specs.naming import as_spec
 from anyprobe.probes.specs.nearest import nearest_names
 from anyprobe.probes.specs.spec import Spec, parse, see_texts
@@ -115,7 +115,8 @@ def _any_name(spec: Spec, resolve_one: "Callable[[Spec], Resolution]") -> Resolu
     kinds = [each for each in ("entry", "return") if fnmatch.fnmatchcase(each, spec.pattern)]
     parts = [resolve_one(replace(spec, name=kind, pattern="")) for kind in kinds]
     offsets = spec.pattern.removeprefix("0x")
-    every = resolve_one(replace(spec, name="insn", pattern="")) if OFFSETS.fullmatch(offsets) else Resolution(())
+    may_match = re.fullmatch(r"[0-9a-f*?\[\]!-]+", offsets)
+    every = resolve_one(replace(spec, name="insn", pattern="")) if may_match else Resolution(())
     several = (
         each._replace(canonical=f"{each.canonical.removesuffix(':insn')}:{offsets}", pattern=offsets)
         for each in every.sites

@@ -5,10 +5,10 @@ to its own row alone, but atomically: an interrupt or another thread may come be
 """
 
 import struct
+from array import array
 from collections.abc import Sequence
+from operator import add
 from typing import Final
-
-import numpy as np
 
 from anyprobe.target.kernel import bpf
 from anyprobe.target.system import gateway
@@ -48,8 +48,12 @@ class Counters:
 
     def read(self) -> list[int]:
         """Return what has been counted by all processors, by counter."""
-        words = np.frombuffer(bpf.read_array(self._descriptor, self._rows * self._row_bytes), dtype="<u8")
-        sums: list[int] = words.reshape(self._rows, -1)[:, : self.count].sum(axis=0).tolist()
+        content = bpf.read_array(self._descriptor, self._rows * self._row_bytes)
+        sums = [0] * self.count
+        for at in range(0, len(content), self._row_bytes):
+            row = array("Q", content[at : at + self.count * _WORD])
+            if any(row):
+                sums = list(map(add, sums, row))
         return sums
 
     def program(self, slot: int, *, result: int = 0) -> bytes:

@@ -1,0 +1,45 @@
+"""Files that are kept in the user's cache: losing them costs only time.
+
+They are written aside and renamed, so a reader sees all of one or nothing. What another user wrote is not read.
+"""
+
+import contextlib
+import os
+
+
+def directory() -> str:
+    """Return the folder of the cache: ``$XDG_CACHE_HOME/anyprobe``, ``~/.cache/anyprobe``."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return os.path.join(base, "anyprobe")
+
+
+def read(name: str) -> bytes | None:
+    """Return the content of a file, None if it is not there, or is another user's."""
+    try:
+        descriptor = os.open(os.path.join(directory(), name), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        with open(descriptor, "rb", buffering=0) as file:
+            return file.readall() if os.fstat(file.fileno()).st_uid == os.geteuid() else None
+    except OSError:
+        return None
+
+
+def write(name: str, content: bytes) -> bool:
+    """Keep a file that only this user can read; return False where the cache cannot be written."""
+    folder, temporary = directory(), ""
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        aside = os.path.join(folder, f".new-{os.getpid()}-{os.urandom(8).hex()}")
+        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        temporary = aside
+        with open(descriptor, "wb") as file:
+            file.write(content)
+        os.rename(temporary, os.path.join(folder, name))
+    except OSError:
+        if temporary:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+        return False
+    return True

@@ -1,0 +1,121 @@
+"""Where the records of BTF begin: they have many sizes, and are numbered in their order.
+
+One pass over all notes every so manyth one, which is kept of the kernel's own; the others are found from there.
+"""
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Collection, Iterator
+from functools import cached_property
+from itertools import islice
+
+from anyprobe.target.kernel import kept_content
+from anyprobe.target.kernel.types import Tag
+
+HEAD_WORDS = 3
+_FIXED: dict[int, int] = {Tag.INT: 1, Tag.ARRAY: 3, Tag.VAR: 1, Tag.DECL_TAG: 1}
+"""Words after a record's head, by kind."""
+_EACH: dict[int, int] = {Tag.STRUCT: 3, Tag.UNION: 3, Tag.ENUM: 2, Tag.FUNC_PROTO: 2, Tag.DATASEC: 3, Tag.ENUM64: 3}
+"""Words of each of a record's elements, by kind."""
+_KIND_AND_COUNT = 0x1F00FFFF
+_KIND_BITS = 24
+_WORD = 4
+_EVERY = 64
+"""Records from one that is noted to the next."""
+_KIND = f"records-{_EVERY}"
+
+
+class _Sizes(dict[int, int]):
+    """The words of a record by its kind and count, as they stand in its second word."""
+
+    def __missing__(self, information: int) -> int:
+        kind, count = information >> _KIND_BITS, information & 0xFFFF
+        self[information] = size = HEAD_WORDS + _FIXED.get(kind, 0) + _EACH.get(kind, 0) * count
+        return size
+
+
+class Records:
+    """The records of the kernel's types, or of a module's; they count from 0 here."""
+
+    def __init__(self, content: bytes, state: bytes = b"") -> None:
+        """Take the part of BTF that has the types; ``state``: what says that it is the same, to keep places by."""
+        self._content, self._state = content, state
+        self.words = array("I", content)
+        self._sizes = _Sizes()
+
+    @cached_property
+    def _noted(self) -> tuple["array[int]", int, int]:
+        """Where every so manyth record begins, how many there are, and where the last one ends."""
+        known = None if not self._state else kept_content.load(_KIND, self._state)
+        if known is not None:
+            *places, count, at = array("I", known)
+            return array("I", places), count, at
+        noted, count, at = self._found()
+        if self._state:
+            kept_content.store(_KIND, self._state, array("I", [*noted, count, at]).tobytes())
+        return noted, count, at
+
+    def _found(self) -> tuple["array[int]", int, int]:
+        words, sizes, noted, count, at = self.words, self._sizes, array("I"), 0, 0
+        end = len(words) - HEAD_WORDS
+        while at <= end:
+            if not count % _EVERY:
+                noted.append(at)
+            count += 1
+            at += sizes[words[at + 1] & _KIND_AND_COUNT]
+        return noted, count, at
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return self._noted[1]
+
+    @property
+    def are_whole(self) -> bool:
+        """Whether the last one is all there."""
+        return self._noted[2] == len(self.words)
+
+    def _from(self, number: int) -> Iterator[int]:
+        """Yield the word at which each record begins, from one that is noted on."""
+        words, sizes, at = self.words, self._sizes, self._noted[0][number // _EVERY]
+        while True:
+            yield at
+            at += sizes[words[at + 1] & _KIND_AND_COUNT]
+
+    def start(self, number: int) -> int:
+        """Return the word at which a record begins."""
+        return next(islice(self._from(number), number % _EVERY, None))
+
+    def kind_at(self, start: int) -> int:
+        """Return the kind of the record that begins at a word."""
+        return self.words[start + 1] >> _KIND_BITS & 31
+
+    def of(self, tags: Collection[int]) -> Iterator[tuple[int, int]]:
+        """Yield the records of some kinds: numbers, and the words at which they begin."""
+        if len(self):
+            for number, start in zip(range(len(self)), self._from(0), strict=False):
+                if self.kind_at(start) in tags:
+                    yield number, start
+
+    def with_text(self, offset: int, tags: Collection[int]) -> Iterator[int]:
+        """Yield the numbers of the records of some kinds whose name is at an offset of the texts."""
+        wanted = offset.to_bytes(_WORD, "little")
+        at = self._content.find(wanted)
+        while at >= 0:
+            start = at // _WORD
+            if not at % _WORD and start + 1 < len(self.words) and self.kind_at(start) in tags:
+                number = self._number(start)
+                if number is not None:
+                    yield number
+            at = self._content.find(wanted, at + 1)
+
+    def _number(self, start: int) -> int | None:
+        """Return the number of the record that begins at a word, None if none does."""
+        first = (bisect_right(self._noted[0], start) - 1) * _EVERY
+        for number, each in zip(range(first, len(self)), self._from(first), strict=False):
+            if each >= start:
+                return number if each == start else None
+        return None
+
+    def rest(self, start: int) -> list[int]:
+        """Return the words of a record behind its head."""
+        return self.words[start + HEAD_WORDS : start + self._sizes[self.words[start + 1] & _KIND_AND_COUNT]].tolist()
