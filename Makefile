@@ -62,6 +62,7 @@ test-kernel: packages setup
 	    tools/guest -k $$kernel -t 3000 '$(BIN)/python -m pytest -p no:cacheprovider tests/kernel' || test $$? -eq 125 || exit 1; \
 	done
 	@tools/guest -a lockdown=confidentiality '$(BIN)/python -m pytest -p no:cacheprovider tests/kernel/test_lockdown.py' || test $$? -eq 125
+	@tools/guest --icount -t 1200 '$(BIN)/python -m pytest -p no:cacheprovider -rP --timeout 0 tests/kernel/test_costs.py' || test $$? -eq 125
 
 torture: packages setup
 	$(BIN)/pytest --torture -s --timeout 3600 tests/torture

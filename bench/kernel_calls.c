@@ -1,22 +1,76 @@
-/* Makes one system call again and again and prints how long one took, in nanoseconds: kernel_calls COUNT. */
+/*
+ * Makes one system call again and again: kernel_calls CALL BATCHES COUNT FILE, CALL being getppid or read.
+ *
+ * Into FILE it writes as JSON how long a call took in the quickest batch and in the middle one, in nanoseconds, how
+ * many calls there were, and how long the machine had been busy and on when they began and when they were done, in
+ * seconds.
+ */
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
+enum { VALUES = 64 };
+
+static long now(void)
+{
+    struct timespec time;
+
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec * 1000000000L + time.tv_nsec;
+}
+
+/* /proc/uptime: since the boot, and how long of that the one processor was idle. */
+static double busy(void)
+{
+    double up = 0, idle = 0;
+    FILE *file = fopen("/proc/uptime", "r");
+
+    if (!file || fscanf(file, "%lf %lf", &up, &idle) != 2)
+        exit(1);
+    fclose(file);
+    return up - idle;
+}
+
+static int by_size(const void *left, const void *right)
+{
+    long difference = *(const long *)left - *(const long *)right;
+
+    return (difference > 0) - (difference < 0);
+}
+
 int main(int argc, char **argv)
 {
-    struct timespec begin, end;
-    long count = argc > 1 ? atol(argv[1]) : 1000;
+    static char room[VALUES];
+    double began = busy();
+    long first = now(), last;
 
-    for (long n = 0; n < 100; n++)
-        syscall(SYS_getppid, n & 7);
-    clock_gettime(CLOCK_MONOTONIC, &begin);
-    for (long n = 0; n < count; n++)
-        syscall(SYS_getppid, n & 7);
-    clock_gettime(CLOCK_MONOTONIC, &end);
-    printf("%.2f\n", ((end.tv_sec - begin.tv_sec) * 1e9 + (end.tv_nsec - begin.tv_nsec)) / count);
-    return 0;
+    if (argc != 5)
+        return 2;
+    int reads = !strcmp(argv[1], "read"), null = open("/dev/null", O_RDONLY);
+    long batches = atol(argv[2]), count = atol(argv[3]), *took = calloc(batches, sizeof *took);
+    for (long batch = 0; batch < batches; batch++) {
+        long start = now();
+        if (reads)
+            for (long n = 0; n < count; n++)
+                syscall(SYS_read, null, room, n % VALUES);
+        else
+            for (long n = 0; n < count; n++)
+                syscall(SYS_getppid, n % VALUES);
+        took[batch] = now() - start;
+    }
+    last = now();
+    double done = busy();
+    qsort(took, batches, sizeof *took, by_size);
+    FILE *file = fopen(argv[4], "w");
+    if (!file)
+        return 1;
+    fprintf(file, "{\"least\": %.2f, \"middle\": %.2f, \"calls\": %ld, ", (double)took[0] / count,
+            (double)took[batches / 2] / count, batches * count);
+    fprintf(file, "\"busy\": [%.2f, %.2f], \"on\": [%.9f, %.9f]}\n", began, done, first / 1e9, last / 1e9);
+    return fclose(file) != 0;
 }

@@ -69,4 +69,4 @@ def provider_row(report: Report, scale: float) -> None:
     loop = statistics.median(times["nothing"])
     own, beside = (statistics.median(times[name]) - loop for name in ("provider", "empty"))
     value = f"{own:.0f} ns; an empty Python function {beside:.0f} ns"
-    report.add("USDT provider: Python call, nobody listening", value, "<= 120 ns", own <= 120)
+    report.add("USDT provider: a call from Python, nobody listening", value, "<= 120 ns", own <= 120)

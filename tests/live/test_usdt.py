@@ -237,16 +237,3 @@ def test_where_the_program_handles_faults_a_marker_may_be_placed_behind_its_nop(
             assert not session.refused
         target.go(1)
         target.finish()
-
-
-def test_a_marker_and_a_functions_instruction_at_one_place(target):
-    """DTrace's tst.pidprobes: both see each hit, and the marker's arguments are those of the marker."""
-    with anyprobe.attach(target.pid) as session:
-        (marker,) = session.count("usdt:marked/forms:*")[:1]
-        place = marker.places[0]
-        session.count(f"pid$target::-:{place.address:x}")
-        target.go(50)
-        both = [site for site in session.snapshot().sites if site.address == place.address]
-        assert sorted(site.kind for site in both) == ["offset", "usdt"]
-        assert {site.hits for site in both} == {50}
-    target.finish()
