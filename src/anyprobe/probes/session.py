@@ -367,7 +367,7 @@ class Session(Reconciled, SessionApi[Probe]):
         """Detach and give all memory back; what ``snapshot`` returns afterwards is of this moment."""
         try:
             self.detach()
-            self._desired = DesiredState()
+            self._desired, self.follower = DesiredState(), None
             if self._held:
                 self.resume()
             self._last = self._last or self.snapshot()
