@@ -23,6 +23,8 @@ GUEST = os.environ.get("ANYPROBE_GUEST")
 RESULTS = "ANYPROBE_KERNEL_RESULTS"
 UNAVAILABLE = 125
 SECONDS = 560
+EMULATED_SECONDS = 900
+"""A test's time in a guest, which is as slow as the machine is busy."""
 _PROGRAMS = "system_calls", "probed_everywhere", "reads_sizes"
 _said: dict[Path, "GuestRun"] = {}
 
@@ -67,6 +69,8 @@ def pytest_collection_modifyitems(config, items):
         item.add_marker("kernel")
         if GUEST is None:
             item.add_marker(pytest.mark.timeout(2 * SECONDS))
+        elif item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(EMULATED_SECONDS))
     if GUEST is None or config.getoption("--slice"):
         thorough = [item for item in ours if item.get_closest_marker("thorough")]
         items[:] = [item for item in items if item not in thorough]
