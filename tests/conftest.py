@@ -48,6 +48,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=others)
         unwanted = {id(each) for each in others}
         items[:] = [each for each in items if id(each) not in unwanted]
+    items[:] = guest_early(items)
     may_not_trace = reason_against_tracing()
     for item in items:
         folder = item.path.relative_to(HERE).parts[0] if item.path.is_relative_to(HERE) else ""
@@ -59,6 +60,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason=may_not_trace))
         if item.get_closest_marker("root") and not is_root():
             item.add_marker(pytest.mark.skip(reason="needs uid 0"))
+
+
+def guest_early(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Return the tests so that a guest is booted by one process at once, and no other waits for it."""
+    in_guest = [item for item in items if item.path.is_relative_to(HERE / "kernel")]
+    booting = {item.path for item in in_guest[:1]}
+    first = [item for item in in_guest if item.path in booting]
+    inside = {id(each) for each in in_guest}
+    others = [item for item in items if id(item) not in inside]
+    return [*first, *others, *(item for item in in_guest if item.path not in booting)]
 
 
 def is_root() -> bool:

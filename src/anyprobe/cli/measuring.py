@@ -15,7 +15,6 @@ from anyprobe.core.collection import collection_paused
 from anyprobe.core.errors import Interrupted, SpecError, TargetError, TargetExited
 from anyprobe.core.refusal import Reason
 from anyprobe.data.last_results import results_at_end
-from anyprobe.data.pending import PendingSpec
 from anyprobe.data.processes import TargetInfo
 from anyprobe.data.snapshot import MARKERS, Snapshot
 
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 
     from anyprobe.cli.records import Records
     from anyprobe.cli.targets import Measured
+    from anyprobe.data.pending import PendingSpec
     from anyprobe.probes.following.appearing import Appearing
     from anyprobe.probes.following.followed import Followed
     from anyprobe.probes.providers.kernel.session import KernelSession

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from anyprobe.core.quoting import shown_module
 from anyprobe.data import histogram
-from anyprobe.data.pending import PendingSpec
 from anyprobe.data.processes import Key, ProcessCounts, ProcessInfo, TargetInfo, by_spec
 
 if TYPE_CHECKING:
     from anyprobe.data.interval import Interval
+    from anyprobe.data.pending import PendingSpec
     from anyprobe.data.results import AggregationResult, MapResult
 
 Json = dict[str, Any]
@@ -254,7 +254,7 @@ class Snapshot:
     sites: tuple[SiteResult, ...] = ()
     functions: tuple[FunctionTiming, ...] = ()
     refused: tuple[RefusedSite, ...] = ()
-    pending: tuple[PendingSpec, ...] = ()
+    pending: "tuple[PendingSpec, ...]" = ()
     """What waits for libraries that are loaded later."""
     warnings: tuple[str, ...] = ()
     aggregations: "tuple[AggregationResult, ...]" = ()

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 from anyprobe.binary.images.modules import VDSO
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.data.pending import PendingSpec
 from anyprobe.probes.probe import Place, Probe, Timed
 from anyprobe.probes.specs.spec import awaits_module, parse
 
 if TYPE_CHECKING:
     from anyprobe.binary.images.modules import LoadedObject
     from anyprobe.core.errors import SpecError
+    from anyprobe.data.pending import PendingSpec
     from anyprobe.probes.providers.function.resolve import ResolvedSite
 
 _LOOKS = 5
@@ -137,13 +137,17 @@ class DesiredState:
         return any(each.unchosen for each in self.wanted)
 
     @property
-    def pending(self) -> list[PendingSpec]:
+    def pending(self) -> "list[PendingSpec]":
         """The specs that have meant nothing yet, and may in what is loaded later."""
         waiting = [each for each in self.wanted if each.policy is Policy.FOLLOW]
         nothing = [
             each for each in waiting
             if not each.probe.all_places and not each.probe.refused and not each.probe.exitless
         ]  # fmt: skip
+        if not nothing:
+            return []
+        from anyprobe.data.pending import PendingSpec
+
         texts = {each.probe.spec for each in nothing}
         return [
             PendingSpec(each.probe.spec, parse(each.probe.spec).awaited, each.nearest)

@@ -13,7 +13,6 @@ from anyprobe.core.errors import TargetError
 from anyprobe.core.memory import MemoryFault
 from anyprobe.splice.edits import Edit, hook_of
 from anyprobe.splice.journal.records import Journal, Record
-from anyprobe.splice.journal.semaphores import HIGHEST, NUMBER, changing, held, is_in_place, place_of, released
 
 if TYPE_CHECKING:
     from anyprobe.splice.regions.access import Access
@@ -72,6 +71,10 @@ class Semaphores:
 
     def note_losses(self, mappings: "Sequence[Mapping]") -> None:
         """Take note of what is not mapped any more: where it comes back, it begins with what its file has."""
+        if not self._held:
+            return
+        from anyprobe.splice.journal.semaphores import is_in_place
+
         for address, each in list(self._held.items()):
             if not is_in_place(each.record, mappings):
                 self._lost.append(self._held.pop(address))
@@ -83,6 +86,8 @@ class Semaphores:
         self._lost.clear()
 
     def _raise(self, address: int, mappings: "Sequence[Mapping]") -> None:
+        from anyprobe.splice.journal.semaphores import HIGHEST, NUMBER, changing, held, place_of
+
         memory, journal = self._access.process.mem, self._access.holdings.journal()
         place = place_of(address, mappings)
         if place is None or journal is None:
@@ -111,6 +116,8 @@ class Semaphores:
         each = self._held.get(address)
         if each is None:
             return
+        from anyprobe.splice.journal.semaphores import NUMBER, changing, is_in_place, released
+
         memory = self._access.process.mem
         try:
             if is_in_place(each.record, self._access.process.mappings()):
