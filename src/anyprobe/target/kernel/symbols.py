@@ -3,7 +3,7 @@
 import fnmatch
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -19,6 +19,7 @@ _ADDRESS = re.compile(rb"\n([0-9a-f]+) ")
 _NO_MODULES = (b"bpf", b"__builtin__")
 """What the kernel has made itself: programs, trampolines."""
 _PADDING = ("__pfx_", "__cfi_")
+_HIGHEST = 1 << 64
 _MODULE_FUNCTION_LIMIT = 1 << 16
 """Bytes of a module's last function at most: what lies behind a module belongs to nothing."""
 _PATH, _MODULES, _BOOT = "/proc/kallsyms", "/proc/modules", "/proc/sys/kernel/random/boot_id"
@@ -40,8 +41,9 @@ class Symbols:
     The listing has some hundred thousand lines, of which few are asked for: it is searched as it is.
     """
 
-    def __init__(self, listing: bytes) -> None:
-        """Take the text of kallsyms."""
+    def __init__(self, listing: bytes, ends: Mapping[str, int] | None = None) -> None:
+        """Take the text of kallsyms; ``ends``: the address behind each module, as far as that is known."""
+        self._ends = ends or {}
         self._text = b"\n" + listing
         if re.search(rb"\n[0-9a-f]", self._text) and not re.search(rb"\n0*[1-9a-f]", self._text):
             detail = "the kernel does not tell the addresses of its functions"
@@ -107,7 +109,8 @@ class Symbols:
         found = functions[at]
         if found.module == KERNEL:
             return found if address < self._end else None
-        return found if address - found.address < _MODULE_FUNCTION_LIMIT else None
+        end = min(found.address + _MODULE_FUNCTION_LIMIT, self._ends.get(found.module, _HIGHEST))
+        return found if address < end else None
 
     def named(self, name: str) -> list[KernelFunction]:
         """Return all functions of a name, which several files may have each one of."""
@@ -166,14 +169,25 @@ def _running(modules: bytes) -> Symbols:
     """Return the functions with some modules, kept since the boot: the kernel takes long to write them out."""
     with open(_BOOT, "rb") as file:
         state = file.read() + modules
+    ends = _ends_of(modules)
     known = kept_content.load(_KIND, state)
     if known is not None:
-        return Symbols(known)
+        return Symbols(known, ends)
     with open(_PATH, "rb", buffering=0) as listed:
         listing = listed.readall()
-    found = Symbols(listing)  # which refuses one without addresses
+    found = Symbols(listing, ends)  # which refuses one without addresses
     kept_content.store(_KIND, state, _lasting(listing))
     return found
+
+
+def _ends_of(modules: bytes) -> dict[str, int]:
+    """Return the address behind each module: what the kernel has made itself, such as trampolines, may be there."""
+    ends = {}
+    for name, size, _, address in map(bytes.split, modules.splitlines()):
+        start = int(address, 16)
+        if start:  # 0 for those who may not know
+            ends[name.decode()] = start + int(size)
+    return ends
 
 
 def _lasting(listing: bytes) -> bytes:

@@ -155,3 +155,15 @@ def test_a_listing_without_addresses_is_not_kept(kernel):
 def test_kernel_without_modules_has_functions(kernel):
     (kernel / "modules").unlink()
     assert module.running().named("__do_sys_getppid")
+
+
+def test_what_lies_behind_a_module_is_no_function_of_it():
+    trampoline = 0xFFFFFFFFC0004000
+    assert Symbols(LISTING).containing(trampoline) is not None
+    ends = module._ends_of(b"nfs 8192 Live 0xffffffffc0000000\nhidden 4096 Live 0x0000000000000000")
+    assert ends == {"nfs": 0xFFFFFFFFC0002000}
+    bounded = Symbols(LISTING, ends)
+    assert bounded.containing(trampoline) is None
+    found = bounded.containing(0xFFFFFFFFC0001FFF)
+    assert found is not None
+    assert found.name == "nfs_open"
