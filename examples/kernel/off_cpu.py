@@ -21,4 +21,5 @@ with anyprobe.kernel() as session:
             away.add(ctx.now - since, key=(after.comm, stack))
 
     time.sleep(float(sys.argv[1]) if len(sys.argv) > 1 else 10)
-    print(session.snapshot().aggregation("away"))
+    for (name, stack), cell in session.snapshot().aggregation("away").ordered():
+        print(f"{(cell.sum or 0) / 1e6:10.1f} ms  {name}  {stack}")

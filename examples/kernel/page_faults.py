@@ -15,4 +15,5 @@ with anyprobe.kernel() as session:
         faults.add(key=(ctx.comm, ctx.ustack(5)))
 
     time.sleep(float(sys.argv[1]) if len(sys.argv) > 1 else 10)
-    print(session.snapshot().aggregation("faults"))
+    for (name, stack), cell in session.snapshot().aggregation("faults").ordered():
+        print(f"{cell.count:8}  {name}  {stack}")
