@@ -266,11 +266,13 @@ def test_faults_of_copies_are_answered_as_at_the_original(driver, patches):
         if made is None or not made.fixups:
             continue
         assert refused(driver, made.write) == ("EPERM", Verdict.FAULTS)
-        driver.apply([made.write], made.fixups)
-        assert bad_open() == expected
-        os.path.exists("/a/path/that/is/read/word/by/word")
-        assert patches.count(made.slot) >= 1
-        driver.apply([made.write.undone()])
+        for _ in range(20):  # each fault leaves its place on this task's own stack, where nobody is any more
+            driver.apply([made.write], made.fixups)
+            assert bad_open() == expected
+            os.path.exists("/a/path/that/is/read/word/by/word")
+            driver.apply([made.write.undone()])
+            assert bad_open() == expected
+        assert patches.count(made.slot) >= 20
         tried += 1
     assert tried >= 1
     assert bad_open() == expected

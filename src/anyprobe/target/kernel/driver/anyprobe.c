@@ -28,6 +28,7 @@
 #include <linux/vmalloc.h>
 #include <asm/insn.h>
 #include <asm/sync_core.h>
+#include <asm/unwind.h>
 #include "anyprobe.h"
 
 #define PATCHES (8u << 20)
@@ -254,7 +255,30 @@ static bool is_inside(struct batch *b, unsigned long word)
 	return low < b->inside_count && b->inside[low] == word;
 }
 
-/* Is a saved pc or a return address on a task's kernel stack one of those? Every word counts: no unwinding can fail. */
+/* Does the unwinder find a task inside? What it cannot unwind to the end counts as inside. */
+static bool unwinds_inside(struct task_struct *t, struct batch *b)
+{
+	struct unwind_state state;
+
+	for (unwind_start(&state, t, NULL, NULL); !unwind_done(&state); unwind_next_frame(&state)) {
+		struct pt_regs *regs = unwind_get_entry_regs(&state, NULL);
+		unsigned long address;
+
+		if (unwind_error(&state))
+			return true;
+		if (regs && user_mode(regs))
+			return false;
+		address = unwind_get_return_address(&state);
+		if (!address || is_inside(b, address))
+			return true;
+	}
+	return unwind_error(&state);
+}
+
+/*
+ * Is a saved pc or a return address on a task's kernel stack one of those? Every word counts at first. Frames that were
+ * left long ago may have such a word too, in a task that sleeps for days, or in this very one: then the unwinder decides.
+ */
 static bool has_word_inside(struct task_struct *t, struct batch *b)
 {
 	unsigned long *p = t->stack, *end = p + THREAD_SIZE / sizeof *p, sp = t->thread.sp;
@@ -265,7 +289,7 @@ static bool has_word_inside(struct task_struct *t, struct batch *b)
 		p = (unsigned long *)(sp & ~7ul);
 	for (; p < end; p++)
 		if (is_inside(b, READ_ONCE_NOCHECK(*p)))
-			return true;
+			return t->on_cpu || unwinds_inside(t, b);
 	return false;
 }
 
