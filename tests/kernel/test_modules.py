@@ -65,6 +65,7 @@ def test_module_that_comes_and_goes_and_comes_again(module, session):
     assert [each.function for each in session.snapshot().sites].count("loop_control_ioctl") == 1
 
 
+@pytest.mark.thorough
 def test_functions_of_the_kernel_and_of_a_module_in_the_background(module, session):
     (probe,) = session.count("kernel::l*o*_control_ioctl:entry", "kernel::vfs_ioctl*:entry", follow=True)[:1]
     session.pump_in_background()

@@ -138,6 +138,7 @@ def test_arguments_of_a_marker(session, program):
             pass
 
 
+@pytest.mark.thorough
 def test_virtual_markers_of_debians_python(session):
     (described,) = [each for each in known_descriptions()[0] if each.name == "python3.11"]
     path = checked(described).path
