@@ -36,8 +36,8 @@ def test_kprobe_on_schedule():
             subprocess.run(["/bin/true"], check=True)
     assert said[0] == "kprobe registered"
     pattern = r"current task on CPU#\d+: .+ \((before|after) scheduling\), pid = \d+"
-    shown = [match for line in said if (match := re.fullmatch(pattern, line))]
-    assert len(shown) >= OPENS, said
+    shown = [re.fullmatch(pattern, line) for line in said[1:10]]
+    assert all(shown), said
     assert {match[1] for match in shown} == {"before", "after"}
     (total,) = (
         int(match[1]) for line in said if (match := re.match(r"Scheduling times is (\d+) during of \d+ mill", line))
