@@ -26,16 +26,26 @@ class MarkerFile:
     def __init__(self, path: Path, descriptor: int) -> None:
         """Keep a file whose lock is held by ``descriptor``; it is removed when the process ends."""
         self.path = path
-        self._descriptor = descriptor
+        self._descriptor, self._childs = descriptor, -1
         _USED.append(self)
 
-    def inherit(self) -> None:
-        """Take a lock of one's own, in a fork child; the parent's is left to the parent."""
+    def prepare(self) -> None:
+        """Lock once more before a fork, for the child: the parent may end before the child runs at all."""
         with suppress(OSError):
-            own = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-            fcntl.flock(own, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            self._childs = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            fcntl.flock(self._childs, fcntl.LOCK_SH | fcntl.LOCK_NB)
+
+    def leave_to_child(self) -> None:
+        """Close what a fork child has now."""
+        if self._childs >= 0:
+            os.close(self._childs)
+            self._childs = -1
+
+    def inherit(self) -> None:
+        """Take over the lock that was made for this fork child; the other one is the parent's."""
+        if self._childs >= 0:
             os.close(self._descriptor)
-            self._descriptor = own
+            self._descriptor, self._childs = self._childs, -1
 
     def remove(self) -> None:
         """Give the file back; it goes away unless another process uses it."""
@@ -132,6 +142,16 @@ def _remove_unused(path: Path, descriptor: int) -> None:
         path.parent.rmdir()
 
 
+def _prepare_all() -> None:
+    for each in _USED:
+        each.prepare()
+
+
+def _leave_all() -> None:
+    for each in _USED:
+        each.leave_to_child()
+
+
 def _inherit_all() -> None:
     for each in _USED:
         each.inherit()
@@ -143,4 +163,4 @@ def _remove_all() -> None:
         _USED[-1].remove()
 
 
-os.register_at_fork(after_in_child=_inherit_all)
+os.register_at_fork(before=_prepare_all, after_in_parent=_leave_all, after_in_child=_inherit_all)
