@@ -74,7 +74,7 @@ def test_rows_fit_and_the_one_long_call_keeps_its_own(shown, arguments):
     assert re.search(r" 1 +<0\.1 +100 ▏$", rows[-1])
     assert any(line.strip() == "⋮" for line in rows)
     assert any(line.endswith("p50") or " p50 " in line for line in rows)
-    assert any(re.search(r"sum .*, p50 .*, p90 ", line) for line in lines)
+    assert re.search(r"sum .*, p50 .*, p90 ", " ".join(map(str.strip, lines)))  # it may need two lines
 
 
 def test_a_grid_of_keys_fits(shown):
