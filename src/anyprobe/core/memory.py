@@ -11,6 +11,21 @@ class Memory(Protocol):
         ...
 
 
+_PAGE, _PIECE = 4096, 64
+
+
+def read_text(memory: Memory, address: int, limit: int) -> bytes:
+    """Return a text up to its zero byte, or about ``limit`` bytes of it; raise ``MemoryFault``.
+
+    No piece that is read crosses a page: what follows the text may not be mapped.
+    """
+    found = b""
+    while b"\0" not in found and len(found) < limit:
+        here = address + len(found)
+        found += memory.read(here, min(_PIECE, _PAGE - here % _PAGE))
+    return found.partition(b"\0")[0]
+
+
 class MemoryFault(LookupError):  # noqa: N818 - the field's word
     """Bytes that cannot be read or written."""
 

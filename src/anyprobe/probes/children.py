@@ -75,7 +75,7 @@ class Children:
             if (id(bank), number) not in self._blocks:
                 pid = tid
                 with suppress(OSError, KeyError, ValueError):
-                    pid = int(procfs.read_status(tid)["Tgid"])
+                    pid = procfs.group_of(tid)
                 self._blocks[id(bank), number] = ProcessInfo(pid, self._exe, started=_start_of(pid), alive=False)
 
 

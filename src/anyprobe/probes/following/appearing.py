@@ -140,6 +140,6 @@ class Appearing(Followed):
 def _has_ended(pid: int) -> bool:
     """Return whether a process is gone, or a zombie."""
     try:
-        return procfs.read_stat(pid).state in "ZX"
+        return procfs.read_stat(pid).ended
     except OSError:
         return True

@@ -25,9 +25,9 @@ from anyprobe.probes.target_errors import refuse_emulated, typed
 from anyprobe.splice.journal.installed import processes_with_splices
 from anyprobe.splice.journal.memfds import is_ours
 from anyprobe.target.process.execution import Unfollowed, follow_execution
-from anyprobe.target.process.next_program import NextProgram, group_of, next_program, program_of
+from anyprobe.target.process.next_program import AT_EMPTY_PATH, NextProgram, next_program, program_of
 from anyprobe.target.process.process import Process
-from anyprobe.target.system import gateway, procfs
+from anyprobe.target.system import procfs
 from anyprobe.target.system.memory import TargetMemory
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ _TIMEOUT = 5.0
 """Seconds from a thread's release to its call."""
 _SWEEPS = 0.2
 """Seconds between two looks for programs that have ended."""
-_AT_EMPTY_PATH = 0x1000
 _FUTEX = 202
 Prepare = Callable[[Session], object]
 
@@ -309,7 +308,7 @@ class Followed(SessionGroup):
             self.unprobed[path, why] += 1
 
     def _follow(self, session: Session, tid: int, hit: "Hit") -> None:
-        pid = group_of(tid)
+        pid = procfs.group_of(tid)
         with ExitStack() as stack:
             self._coming.append(pid)
             stack.callback(self._coming.remove, pid)
@@ -361,7 +360,7 @@ def _program(function: str, tid: int, hit: "Hit") -> NextProgram:
     """Return what a waiting thread is about to execute."""
     regs = hit.regs
     if function == "fexecve":
-        return next_program(tid, b"", _signed(regs.rdi), _AT_EMPTY_PATH)
+        return next_program(tid, b"", _signed(regs.rdi), AT_EMPTY_PATH)
     memory = TargetMemory(tid, lambda: None)
     try:
         if function == "execve":
@@ -384,7 +383,7 @@ def _task_of(session: Session, tid: int) -> int | None:
     for candidate in chain((tid,), _others_called(tid)):
         with suppress(OSError, KeyError, ValueError):
             # it may not have come to where it sleeps yet; then its memory tells
-            call = procfs.read_blocked_call(group_of(candidate), candidate)
+            call = procfs.read_blocked_call(procfs.group_of(candidate), candidate)
             if call is not None and call.number == _FUTEX and session.waits_at(call.arguments[0]):
                 return candidate
             inodes = session.splicing.holdings.inodes()
@@ -395,9 +394,8 @@ def _task_of(session: Session, tid: int) -> int | None:
 
 def _others_called(tid: int) -> Iterator[int]:
     """Yield processes that have an id in a namespace of their own, as they call themselves."""
-    for name in gateway.listdir("/proc"):
+    for pid in procfs.read_processes():
         with suppress(OSError):
-            if name.isdigit():
-                numbers = procfs.read_status(int(name)).get("NSpid", "").split()
-                if len(numbers) > 1 and int(numbers[-1]) == tid:
-                    yield int(name)
+            numbers = procfs.read_status(pid).get("NSpid", "").split()
+            if len(numbers) > 1 and int(numbers[-1]) == tid:
+                yield pid

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from anyprobe.core.errors import UsageError
-from anyprobe.target.system import gateway, procfs
+from anyprobe.target.system import procfs
 
 _CGROUPS = "/sys/fs/cgroup"
 _SHORTEST = 8
@@ -62,9 +62,7 @@ class Selection:
 
     def running(self) -> list[int]:
         """Return the processes of now that are meant, in ascending order."""
-        return [
-            pid for pid in sorted(int(each) for each in gateway.listdir("/proc") if each.isdigit()) if self.means(pid)
-        ]
+        return [pid for pid in sorted(procfs.read_processes()) if self.means(pid)]
 
 
 def names_of(pid: int) -> set[str]:

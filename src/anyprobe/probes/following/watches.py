@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from contextlib import ExitStack, suppress
 
 from anyprobe.core.errors import AnyprobeError
-from anyprobe.target.system import gateway, procfs
+from anyprobe.target.system import procfs
 from anyprobe.target.system.proc_events import ProcEvents
 
 LOOKS = 0.02
@@ -49,7 +49,7 @@ class Connector(Watch):
         found = self._events.read(seconds)
         if self._events.overflows > self._overflows:
             self._overflows = self._events.overflows
-            found += _processes()
+            found += procfs.read_processes()
         return found
 
     def lost(self) -> int:
@@ -105,13 +105,13 @@ class Looking(Watch):
     def __init__(self, why: str) -> None:
         """Know the processes of now; ``why``: the kernel does not tell."""
         self.how = f"looks, {round(1 / LOOKS)} a second, since the kernel does not tell ({why})"
-        self._known, self._young = set(_processes()), dict[int, float]()
+        self._known, self._young = set(procfs.read_processes()), dict[int, float]()
         self._last, self._unseen = procfs.read_last_pid(), 0
 
     def wait(self, seconds: float) -> list[int]:
         """Return the processes that have begun lately, each for a second again and again."""
         time.sleep(min(LOOKS, seconds))
-        last, there = procfs.read_last_pid(), set(_processes())
+        last, there = procfs.read_last_pid(), set(procfs.read_processes())
         now, fresh = time.monotonic(), there - self._known
         self._young |= dict.fromkeys(fresh, now)
         # numbers are given to threads, too: those of which nothing is there may have been processes
@@ -127,10 +127,6 @@ class Looking(Watch):
 
     def close(self) -> None:
         """Look no more."""
-
-
-def _processes() -> list[int]:
-    return [int(each) for each in gateway.listdir("/proc") if each.isdigit()]
 
 
 def _is_task(number: int) -> bool:

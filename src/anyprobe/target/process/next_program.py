@@ -8,11 +8,10 @@ import stat
 from contextlib import suppress
 from dataclasses import dataclass
 
-from anyprobe.core.memory import Memory, MemoryFault
-from anyprobe.target.system import gateway, procfs
+from anyprobe.core.memory import Memory, MemoryFault, read_text
+from anyprobe.target.system import gateway
 
-AT_FDCWD = -100
-_AT_EMPTY_PATH = 0x1000
+AT_FDCWD, AT_EMPTY_PATH = -100, 0x1000
 _PATH_MAX = 4096
 _INTERPRETERS = 5
 """How many interpreters of interpreters the kernel goes through."""
@@ -34,19 +33,10 @@ NOTHING = NextProgram("")
 """The call fails: there is no such file, or it is not executable."""
 
 
-def text_at(memory: Memory, address: int) -> bytes:
-    """Return the text at an address up to its NUL; raise ``MemoryFault``."""
-    found = b""
-    while b"\0" not in found and len(found) < _PATH_MAX:
-        here = address + len(found)
-        found += memory.read(here, min(-here % 4096 or 4096, _PATH_MAX))
-    return found.partition(b"\0")[0]
-
-
 def next_program(tid: int, path: bytes, directory: int = AT_FDCWD, flags: int = 0) -> NextProgram:
     """Return what a task executes by ``execveat(directory, path, …, flags)``."""
     if not path:
-        if not flags & _AT_EMPTY_PATH:
+        if not flags & AT_EMPTY_PATH:
             return NOTHING
         return _looked_at(tid, f"/proc/{tid}/fd/{directory}", _INTERPRETERS)
     return _looked_at(tid, _outside(tid, os.fsdecode(path), directory), _INTERPRETERS)
@@ -55,7 +45,7 @@ def next_program(tid: int, path: bytes, directory: int = AT_FDCWD, flags: int = 
 def program_of(tid: int, memory: Memory, address: int, directory: int = AT_FDCWD, flags: int = 0) -> NextProgram:
     """Return what a task executes whose path is at an address."""
     try:
-        return next_program(tid, text_at(memory, address), directory, flags)
+        return next_program(tid, read_text(memory, address, _PATH_MAX), directory, flags)
     except MemoryFault:
         return NOTHING
 
@@ -114,8 +104,3 @@ def _has_capabilities(fd: int) -> bool:
     with suppress(OSError):
         return bool(os.getxattr(fd, "security.capability"))
     return False
-
-
-def group_of(tid: int) -> int:
-    """Return the process of a task; raise ``OSError`` where it is gone."""
-    return int(procfs.read_status(tid)["Tgid"])

@@ -178,7 +178,7 @@ def check_exists(pid: int) -> None:
 
 def _no_such_process(pid: int, error: OSError) -> TargetError:
     with suppress(OSError, ValueError):
-        group = int(procfs.read_status(pid)["Tgid"])
+        group = procfs.group_of(pid)
         if group != pid:
             return NoSuchProcess(f"{pid} is a thread of process {group}; give the process id")
     if error.errno in (errno.ESRCH, errno.EINVAL, errno.ENOENT):

@@ -38,7 +38,7 @@ class Relatives:
         if last_pid < self._last_pid or now > self._looked + _REUSE_TIME:  # known numbers may mean new processes
             self._strangers = {self._pid, os.getpid()}
         self._looked = now
-        present = {int(name) for name in gateway.listdir("/proc") if name.isdigit()}
+        present = set(procfs.read_processes())
         self._strangers &= present
         for pid in present - self._strangers - set(self._sharing):
             if self._shares(pid):

@@ -162,6 +162,16 @@ def parse_status(content: bytes) -> dict[str, str]:
     return {key: value.strip() for key, _, value in pairs}
 
 
+def group_of(tid: int) -> int:
+    """Return the process of a task; raise ``OSError`` where it is gone."""
+    return int(read_status(tid)["Tgid"])
+
+
+def read_processes() -> list[int]:
+    """Return the ids of all processes that this process can see, in no particular order."""
+    return [int(name) for name in gateway.listdir("/proc") if name.isdigit()]
+
+
 def read_tasks(pid: int) -> list[int]:
     """Return the ids of the tasks of a process, kernel workers included; see ``is_whole``."""
     return [int(name) for name in gateway.listdir(f"/proc/{pid}/task")]

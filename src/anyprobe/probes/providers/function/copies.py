@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from anyprobe.core.memory import MemoryFault
+from anyprobe.core.memory import MemoryFault, read_text
 
 if TYPE_CHECKING:
     from anyprobe.binary.images.modules import LoadedObject
@@ -75,7 +75,8 @@ def _names(objects: "ObjectTable", memory: "Memory") -> Sequence[str]:
     from anyprobe.probes.providers.function.load_order import link_maps
 
     listed = link_maps(objects.objects, memory)
-    return [_text(memory, _word(memory, at + _L_NAME)).rpartition("/")[2] for at in islice(listed, _MOST_OBJECTS)]
+    names = (read_text(memory, _word(memory, at + _L_NAME), _MOST_BYTES) for at in islice(listed, _MOST_OBJECTS))
+    return [name.decode(errors="replace").rpartition("/")[2] for name in names]
 
 
 def _is_listed(executable: "LoadedObject") -> bool:
@@ -85,11 +86,3 @@ def _is_listed(executable: "LoadedObject") -> bool:
 
 def _word(memory: "Memory", address: int) -> int:
     return int.from_bytes(memory.read(address, 8), "little")
-
-
-def _text(memory: "Memory", address: int) -> str:
-    """Return a text that ends with a zero byte, page by page: what follows may not be mapped."""
-    found = b""
-    while b"\0" not in found and len(found) < _MOST_BYTES:
-        found += memory.read(address + len(found), min(64, 4096 - (address + len(found)) % 4096))
-    return found.partition(b"\0")[0].decode(errors="replace")
