@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from anyprobe.usdt.limits import MOST_ARGUMENTS
-from anyprobe.usdt.providerfile import POINTER, DeclaredArgument, DeclaredProbe
+from anyprobe.usdt.providerfile import DeclaredArgument, DeclaredProbe
 
 _IN_REGISTERS = 6
 """Arguments that always are in registers; more would not be found where the code has few left.
@@ -113,7 +113,7 @@ def _macro(probe: DeclaredProbe) -> list[str]:
 def _cast(argument: DeclaredArgument, name: str) -> str:
     if argument.c_type == "_Bool":
         return f"(unsigned char)!!({name})"
-    return f"({argument.c_type})({name})" if argument.c_type != POINTER else f"({POINTER})({name})"
+    return f"({argument.c_type})({name})"
 
 
 def _constraint(index: int) -> str:

@@ -244,20 +244,21 @@ class _Reader:
                 if self._peek().is_name:
                     self._take()
                 if self._peek().text == "{":
-                    self._braces()
+                    self._enclosed("{", "}", "this brace is not closed")
         if not words:
             raise self._error(
                 start.at, f"{start.text or 'the end'!r} begins no type of {where}", "int, char *, uint64_t"
             )
         return self._meaning(words, start.at)
 
-    def _braces(self) -> None:
+    def _enclosed(self, opening: str, closing: str, message: str) -> None:
+        """Pass by what a pair of brackets encloses, the opening one first; ``message``: if it is not closed."""
         depth, start = 0, self._peek()
         while True:
             token = self._take()
-            depth += (token.text == "{") - (token.text == "}")
+            depth += (token.text == opening) - (token.text == closing)
             if not token.text:
-                raise self._error(start.at, "this brace is not closed")
+                raise self._error(start.at, message)
             if not depth:
                 return
 
@@ -282,9 +283,9 @@ class _Reader:
         while self._peek().text == "*" or self._peek().text in _QUALIFIERS:
             c_type = POINTER if self._take().text == "*" else c_type
         if self._peek().text == "(":  # the address of a function
-            self._parentheses()
-            if self._peek().text == "(":
-                self._parentheses()
+            for _ in range(2):  # its name, and its parameters
+                if self._peek().text == "(":
+                    self._enclosed("(", ")", "this parenthesis is not closed")
             return POINTER, None
         if self._peek().is_name:
             name = self._take()
@@ -293,16 +294,6 @@ class _Reader:
             while self._take().text not in ("]", ""):
                 pass
         return c_type, name
-
-    def _parentheses(self) -> None:
-        depth, start = 0, self._peek()
-        while True:
-            token = self._take()
-            depth += (token.text == "(") - (token.text == ")")
-            if not token.text:
-                raise self._error(start.at, "this parenthesis is not closed")
-            if not depth:
-                return
 
     def _name(self, what: str, longest: int) -> _Token:
         token = self._take()

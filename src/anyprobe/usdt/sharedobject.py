@@ -81,16 +81,15 @@ def shared_object(name: str, markers: Sequence[NotedMarker]) -> bytes:
     strings = _Strings()
     soname = strings.add(name)
     named = [(strings.add(each.function), strings.add(each.semaphore)) for each in markers]
-    symbols = _SYMBOL.size * (1 + 2 * len(markers))
+    count = 1 + 2 * len(markers)
     text = _Part(".text", _PROGBITS, _ALLOC | _EXEC, (body + filler) * len(markers), alignment=_FUNCTION_ALIGNMENT)
     probes = _Part(".probes", _PROGBITS, _ALLOC | _WRITE, bytes(SEMAPHORE_BYTES * len(markers)), alignment=8)
     base = _Part(".stapsdt.base", _PROGBITS, _ALLOC, bytes(1))
     build_id = _Part(".note.gnu.build-id", _NOTE_SECTION, _ALLOC, bytes(_NOTE.size + 4 + 20), alignment=4)
     dynsym = _Part(
-        ".dynsym", _DYNSYM, _ALLOC, bytes(symbols), ".dynstr", info=1, alignment=8, entry=_SYMBOL.size
+        ".dynsym", _DYNSYM, _ALLOC, bytes(_SYMBOL.size * count), ".dynstr", info=1, alignment=8, entry=_SYMBOL.size
     )  # fmt: skip
     dynstr = _Part(".dynstr", _STRTAB, _ALLOC, bytes(strings.content))
-    count = 1 + 2 * len(markers)
     chain = struct.pack(f"<{3 + count}I", 1, count, 1, 0, *range(2, count), 0)
     hashed = _Part(".hash", _HASH, _ALLOC, chain, ".dynsym", alignment=8, entry=4)
     dynamic = _Part(
@@ -124,11 +123,10 @@ def shared_object(name: str, markers: Sequence[NotedMarker]) -> bytes:
     noted = _Part(".note.stapsdt", _NOTE_SECTION, 0, notes, alignment=4)
     build_id.content = _note(b"GNU\0", 3, hashlib.sha1(name.encode() + notes, usedforsecurity=False).digest())
 
-    read_end, text_at, data_at = end, text.at, dynamic.at
     segments = [
-        (_LOAD, 4, 0, read_end, _PAGE),
-        (_LOAD, 5, text_at, text_end - text_at, _PAGE),
-        (_LOAD, 6, data_at, data_end - data_at, _PAGE),
+        (_LOAD, 4, 0, end, _PAGE),
+        (_LOAD, 5, text.at, text_end - text.at, _PAGE),
+        (_LOAD, 6, dynamic.at, data_end - dynamic.at, _PAGE),
         (_PT_DYNAMIC, 6, dynamic.at, len(dynamic.content), 8),
         (_PT_NOTE, 4, build_id.at, len(build_id.content), 4),
         (_STACK, 6, 0, 0, 16),

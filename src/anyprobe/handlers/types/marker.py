@@ -1,7 +1,9 @@
 """What handlers at one place of a USDT marker know: its arguments, where they are, and their types."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Self
 
 from anyprobe.binary.objects.marker_arguments import MarkerArgument
 from anyprobe.handlers.types.annotations import FloatType, IntegerType, Type, f64, i64, ptr, u64
@@ -18,6 +20,13 @@ class MarkerAt:
     arguments: tuple[MarkerArgument, ...]
     kinds: tuple[Type | None, ...]
     """The types that arguments have where a handler says none; ``None`` for what cannot be read."""
+
+    @classmethod
+    def of(cls, name: str, arguments: Sequence[MarkerArgument], kinds: Sequence[Type | None]) -> Self:
+        """Return a marker whose arguments have the types ``kinds``, of which other places may have more."""
+        here = kinds[: len(arguments)]
+        known = (None if each.operand is None else kind for each, kind in zip(arguments, here, strict=True))
+        return cls(name, tuple(arguments), tuple(known))
 
 
 def type_of(argument: MarkerArgument) -> Type | None:
@@ -51,6 +60,11 @@ def _name_of(index: int, places: Sequence[MarkerAt]) -> str:
     """Return what an argument is called at all of some places: as a description has it, or by its number."""
     names = {each.arguments[index].name for each in places}
     return (names.pop() if len(names) == 1 else "") or f"arg{index}"
+
+
+def common_types(places: Iterable[Iterable[MarkerArgument]]) -> tuple[Type | None, ...]:
+    """Return a type for each argument that holds its values at all of some places."""
+    return tuple(common_type(set(column)) for column in zip_longest(*(map(type_of, each) for each in places)))
 
 
 def common_type(kinds: "set[Type | None]") -> Type | None:

@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import UnsupportedTarget
@@ -126,14 +125,12 @@ def _markers(spec: KernelSpec, image: "Image") -> list[InFile]:
 
 def _known(found: "list[Marker]", image: "Image") -> "Iterator[MarkerAt]":
     """Yield what handlers know at each place of a marker: arguments of types that hold their values at all places."""
-    from anyprobe.handlers.types.marker import MarkerAt, common_type, type_of
+    from anyprobe.handlers.types.marker import MarkerAt, common_types
 
     located = [[_located(argument, each, image) for argument in each.arguments] for each in found]
-    columns = zip_longest(*(map(type_of, arguments) for arguments in located))
-    kinds = [common_type(set(column)) for column in columns]
+    kinds = common_types(located)
     for each, arguments in zip(found, located, strict=True):
-        here = (kind if known.operand is not None else None for known, kind in zip(arguments, kinds, strict=False))
-        yield MarkerAt(f"{each.provider}:{each.name}", tuple(arguments), tuple(here))
+        yield MarkerAt.of(f"{each.provider}:{each.name}", arguments, kinds)
 
 
 def _located(argument: "MarkerArgument", marker: "Marker", image: "Image") -> "MarkerArgument":

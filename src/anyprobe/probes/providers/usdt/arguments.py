@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from anyprobe.binary.objects.marker_arguments import Constant, InMemory, MarkerArgument
@@ -12,7 +11,7 @@ from anyprobe.core.errors import UnsupportedTarget
 from anyprobe.data.explanation import ListedArgument, ListedMarker
 from anyprobe.handlers.types.annotations import Type
 from anyprobe.handlers.types.calling_convention import Prototype
-from anyprobe.handlers.types.marker import MarkerAt, common_type, prototype_of, type_of
+from anyprobe.handlers.types.marker import MarkerAt, common_types, prototype_of
 
 if TYPE_CHECKING:
     from anyprobe.binary.images.modules import LoadedObject
@@ -22,18 +21,14 @@ if TYPE_CHECKING:
 def marker_at(site: "ResolvedSite", kinds: tuple[Type | None, ...]) -> MarkerAt:
     """Return what a handler knows at a site; ``kinds``: the types of the marker's arguments, at whatever place."""
     assert site.marker is not None
-    arguments = tuple(_located(each, site.object) for each in site.marker.arguments)
-    known = tuple(
-        kind if argument.operand is not None else None
-        for argument, kind in zip(arguments, kinds[: len(arguments)], strict=True)
-    )
-    return MarkerAt(site.label, arguments, known)
+    return MarkerAt.of(site.label, [_located(each, site.object) for each in site.marker.arguments], kinds)
 
 
 def kinds_at(sites: "Iterable[ResolvedSite]") -> tuple[Type | None, ...]:
     """Return a type for each argument that holds its values at all of some places."""
-    found = [[type_of(_located(each, site.object)) for each in site.marker.arguments] for site in sites if site.marker]
-    return tuple(common_type(set(column)) for column in zip_longest(*found))
+    return common_types(
+        [_located(each, site.object) for each in site.marker.arguments] for site in sites if site.marker
+    )
 
 
 def prototype_at(sites: "Sequence[ResolvedSite]") -> Prototype:
