@@ -1,6 +1,7 @@
 """The JSON documents of measuring commands."""
 
 import datetime as dt
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -40,15 +41,18 @@ def _of(snapshot: Snapshot, always: Mapping[str, object], *, nonzero: bool) -> d
 def _add_pids(document: dict[str, Any], together: Snapshot) -> None:
     """Add to each site the hits by process, of all its programs; of sites that are folded those of all of them."""
     document["processes"] = [each.process.as_json() for each in together.processes]
+    exact: dict[tuple[object, ...], Counter[str]] = {}
+    folded: dict[tuple[object, ...], Counter[str]] = {}
+    for each in together.processes:
+        pid = str(each.process.pid)
+        for (*names, offset, kind), hits in each.hits.items():
+            exact.setdefault((*names, offset, kind), Counter())[pid] += hits
+            folded.setdefault((*names, kind), Counter())[pid] += hits
     for site in document["sites"]:
-        wanted = site["spec"], site["module"], site["function"], site["offset"], site["kind"]
-        alike = [0, 1, 2, 4] if site.get("folded_sites") else range(5)
-        found: dict[str, int] = {}
-        for each in together.processes:
-            for key, hits in each.hits.items():
-                if all(key[at] == wanted[at] for at in alike):
-                    found[str(each.process.pid)] = found.get(str(each.process.pid), 0) + hits
-        site["by_pid"] = found
+        is_folded = bool(site.get("folded_sites"))
+        parts = ("spec", "module", "function", *(() if is_folded else ("offset",)), "kind")
+        found = (folded if is_folded else exact).get(tuple(site[each] for each in parts))
+        site["by_pid"] = dict(found or {})
 
 
 def _add_interval(document: dict[str, Any], last: Snapshot) -> None:

@@ -69,12 +69,11 @@ class ProcessInfo:
 
     def as_json(self) -> dict[str, Any]:
         """Return the JSON object."""
-        started = None if self.started is None else round(self.started, 2)
         return {
             "pid": self.pid,
             "exe": self.exe,
             "generation": self.generation,
-            "started": started,
+            "started": self.started,
             "exited": self.exited,
             "alive": self.alive,
         }
