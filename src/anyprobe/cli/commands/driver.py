@@ -1,8 +1,13 @@
 """``anyprobe driver``: build, load and unload the module with which the kernel's own text is spliced."""
 
+from typing import TYPE_CHECKING
+
 import click
 
 from anyprobe.cli import helping, options
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 @click.command("driver", cls=helping.Command)
@@ -22,29 +27,40 @@ def command(action: str, release: str | None, headers: str | None, as_json: bool
     from anyprobe.core import kept
     from anyprobe.core.errors import UsageError
     from anyprobe.target.kernel.driver import building, loading
+    from anyprobe.target.kernel.driver.device import PATH
 
     running = building.running_release()
     if action in {"load", "unload"} and release not in {None, running}:
         raise UsageError(f"only the running kernel, {running}, can load and unload it")
-    folder = f"{kept.directory()}/driver"
-    said = ""
-    if action == "unload":
-        loading.unload()
-        said = "the driver is not loaded"
-    elif action != "status":
-        said = built = building.build(release or running, folder, made_with=headers)
-        if action == "load":
-            loading.load(built)
-            said = "the driver is loaded: /dev/anyprobe"
+    if as_json and action != "status":
+        raise UsageError("--json is for status")
+    release, folder = release or running, f"{kept.directory()}/driver"
     if action == "status":
-        built = building.module_file(release or running, folder)
-        status = loading.status(release or running, built)
+        status = loading.status(release, building.module_file(release, folder))
         if as_json:
             output.write_json(status, sys.stdout)
-        else:
-            output.console(sys.stdout).print(loading.described(status), soft_wrap=True, markup=False)
-        return 0
-    if as_json:
-        raise UsageError("--json is for status")
+            return 0
+        said = _described(status)
+    elif action == "unload":
+        loading.unload()
+        said = "the driver is not loaded"
+    else:
+        said = building.build(release, folder, made_with=headers)
+        if action == "load":
+            loading.load(said)
+            said = f"the driver is loaded: {PATH}"
     output.console(sys.stdout).print(said, soft_wrap=True, markup=False)
     return 0
+
+
+def _described(found: "Mapping[str, object]") -> str:
+    """Return a status as lines for people."""
+    from anyprobe.target.kernel.driver.device import PATH
+
+    lines = [f"kernel   {found['release']}", f"built    {found['built'] or 'no: anyprobe driver build'}"]
+    lines.append(f"loaded   {'yes' if found['loaded'] else 'no: anyprobe driver load'}")
+    if found["loaded"]:
+        lines.append(f"device   {found['obstacle'] or PATH}")
+    if found["writes"] is not None:
+        lines.append(f"writes   {found['writes']} in force")
+    return "\n".join(lines)

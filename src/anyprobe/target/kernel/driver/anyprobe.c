@@ -3,7 +3,6 @@
  * anyprobe: memory in reach of the kernel's text, and batches of writes to that text that happen whole or not at all.
  * All planning is done in user space; what is here checks that a wrong plan cannot hurt the kernel's own patching.
  */
-#include <linux/bsearch.h>
 #include <linux/bug.h>
 #include <linux/cpu.h>
 #include <linux/delay.h>
@@ -86,8 +85,7 @@ static int forbidden_count;
 /* What a client has; freed when no task is in its patches any more. */
 struct client {
 	struct list_head list;		/* among those that are gone and still have a task in their patches */
-	unsigned long pages_first, pages_last;	/* of patches */
-	DECLARE_BITMAP(pages, PATCHES >> PAGE_SHIFT);
+	DECLARE_BITMAP(pages, PATCHES >> PAGE_SHIFT);	/* of patches */
 	struct memory { void *address; void __percpu *percpu; u64 size; } memory[16];
 	int memories;
 };
@@ -220,7 +218,15 @@ static bool is_live_text(unsigned long address, u32 length)
 
 /* --- the stop --- */
 
-struct write_now { unsigned long address; u32 length, boundaries; const u8 *old, *new_; u8 *alias; bool skip; };
+static const int errors[] = {
+	[ANYPROBE_BAD_WRITE] = -EINVAL, [ANYPROBE_NOT_TEXT] = -EFAULT, [ANYPROBE_NOT_BOUNDARY] = -EINVAL,
+	[ANYPROBE_CALL_INSIDE] = -EINVAL, [ANYPROBE_OLD_BYTES] = -ESTALE, [ANYPROBE_OVERLAP] = -EBUSY,
+	[ANYPROBE_BUSY] = -EAGAIN, [ANYPROBE_FORBIDDEN] = -EPERM, [ANYPROBE_STATIC_KEY] = -EPERM,
+	[ANYPROBE_STATIC_CALL] = -EPERM, [ANYPROBE_FTRACE] = -EPERM, [ANYPROBE_ALTERNATIVE] = -EPERM,
+	[ANYPROBE_KPROBE] = -EPERM, [ANYPROBE_BUG] = -EPERM, [ANYPROBE_FAULTS] = -EPERM, [ANYPROBE_BAD_FIXUP] = -EINVAL,
+};
+
+struct write_now { unsigned long address; u32 length; const u8 *old, *new_; u8 *alias; bool skip; };
 struct batch {
 	struct write_now *writes;
 	u32 count, inside_count;
@@ -399,7 +405,7 @@ static long stop_and_write(struct batch *b)
 	b->done = false;
 	static_call(to_stop_machine_cpuslocked)(in_stop, b, cpu_online_mask);
 	vunmap(aliases);
-	return b->reason == ANYPROBE_DONE ? 0 : b->reason == ANYPROBE_BUSY ? -EAGAIN : -ESTALE;
+	return errors[b->reason];
 }
 
 static void lock_text(void)
@@ -481,14 +487,6 @@ static long make_table(struct batch *b, struct client *gone, struct anyprobe_fix
 	return 0;
 }
 
-static const int errors[] = {
-	[ANYPROBE_BAD_WRITE] = -EINVAL, [ANYPROBE_NOT_TEXT] = -EFAULT, [ANYPROBE_NOT_BOUNDARY] = -EINVAL,
-	[ANYPROBE_CALL_INSIDE] = -EINVAL, [ANYPROBE_OLD_BYTES] = -ESTALE, [ANYPROBE_OVERLAP] = -EBUSY,
-	[ANYPROBE_BUSY] = -EAGAIN, [ANYPROBE_FORBIDDEN] = -EPERM, [ANYPROBE_STATIC_KEY] = -EPERM,
-	[ANYPROBE_STATIC_CALL] = -EPERM, [ANYPROBE_FTRACE] = -EPERM, [ANYPROBE_ALTERNATIVE] = -EPERM,
-	[ANYPROBE_KPROBE] = -EPERM, [ANYPROBE_BUG] = -EPERM, [ANYPROBE_FAULTS] = -EPERM, [ANYPROBE_BAD_FIXUP] = -EINVAL,
-};
-
 /* Check one write against all tables, and against what is in force; changes are walked along with the writes. */
 static enum anyprobe_reason check(struct client *client, struct anyprobe_write *w, u32 *at, struct anyprobe_fixup *fixups, u32 count)
 {
@@ -561,7 +559,6 @@ static long try_batch(struct client *client, struct anyprobe_batch *io, struct a
 		io->reason = check_fixup(client, &fixups[i]);
 	for (io->failed = i ? i - 1 : 0, i = 0; i < b.count && io->reason == ANYPROBE_DONE; i++) {
 		struct anyprobe_write *w = &writes[i];
-		u32 before = at;
 
 		io->failed = i;
 		if (!w->length || w->length > ANYPROBE_MAX_LENGTH || w->address < end || w->address + w->length < w->address ||
@@ -571,8 +568,7 @@ static long try_batch(struct client *client, struct anyprobe_batch *io, struct a
 		}
 		end = w->address + w->length;
 		io->reason = check(client, w, &at, fixups, io->fixup_count);
-		(void)before;
-		b.writes[i] = (struct write_now){ w->address, w->length, w->boundaries, w->old_bytes, w->new_bytes };
+		b.writes[i] = (struct write_now){ w->address, w->length, w->old_bytes, w->new_bytes };
 		if (at < change_count && changes[at].address == w->address)
 			continue;
 		for (bit = 1; bit < w->length; bit++)
@@ -632,10 +628,13 @@ static long apply(struct client *client, struct anyprobe_batch *io)
 	return r;
 }
 
-/* Take out what a client has written between two addresses; what has other bytes now stays, and with it the client's patches. */
-static long restore(struct client *client, unsigned long start, unsigned long end, bool leave)
+/*
+ * Take out what a client has written; without one, what all have written in a module. What has other bytes now stays,
+ * and with it the client's patches.
+ */
+static long restore(struct client *client, struct module *module)
 {
-	struct batch b = { .lenient = true, .of = leave ? client : NULL };
+	struct batch b = { .lenient = true };
 	struct change *merged = kvmalloc_array(change_count + 1, sizeof *merged, GFP_KERNEL);
 	u32 i, left = 0;
 	long r = -ENOMEM;
@@ -647,33 +646,37 @@ static long restore(struct client *client, unsigned long start, unsigned long en
 	for (i = 0; i < change_count; i++) {
 		struct change *c = &changes[i];
 
-		if ((!client || c->client == client) && c->address >= start && c->address < end)
-			b.writes[b.count++] = (struct write_now){ c->address, c->length, 0, c->now, c->original };
+		if (client ? c->client == client : within_module(c->address, module))
+			b.writes[b.count++] = (struct write_now){ c->address, c->length, c->now, c->original };
 	}
-	if (b.count) {
-		struct client *of = b.of;
-
-		b.of = NULL;	/* first the text: tasks that are in patches leave them by themselves */
-		r = stop_and_write(&b);
-		b.of = of;
-		if (r)
-			goto out;
-		for (i = 0; i < b.count; i++)
-			left += b.writes[i].skip;
-		merge(merged, client, b.writes, b.count);
-		merged = NULL;
-	}
+	r = b.count ? stop_and_write(&b) : 0;
+	if (r || !b.count)
+		goto out;
+	for (i = 0; i < b.count; i++)
+		left += b.writes[i].skip;
+	merge(merged, client, b.writes, b.count);
+	merged = NULL;
 	r = left ? -ESTALE : 0;
-	if (leave && !left) {	/* and now nobody may be inside; fix-ups are needed until then */
-		b.count = 0;
-		r = make_table(&b, client, NULL, 0) ?: stop_and_write(&b);
-		if (!r)
-			table_used = !table_used;
-	}
 out:
 	unlock_text();
 	kvfree(merged);
 	kvfree(b.writes);
+	return r;
+}
+
+/* Give up the fix-ups in a client's patches, when no task is in these any more. */
+static long leave_patches(struct client *client)
+{
+	struct batch b = { .of = client };
+	long r;
+
+	if (bitmap_empty(client->pages, PATCHES >> PAGE_SHIFT))
+		return 0;
+	lock_text();
+	r = make_table(&b, client, NULL, 0) ?: stop_and_write(&b);
+	if (!r)
+		table_used = !table_used;
+	unlock_text();
 	return r;
 }
 
@@ -683,7 +686,7 @@ static bool release(struct client *client)
 {
 	int i;
 
-	if (restore(client, 0, ~0ul, true))
+	if (restore(client, NULL) || leave_patches(client))	/* tasks leave patches by themselves, once no text leads there */
 		return false;
 	bitmap_andnot(used_pages, used_pages, client->pages, PATCHES >> PAGE_SHIFT);
 	for (i = 0; i < client->memories; i++) {
@@ -702,13 +705,11 @@ static void release_leaving(struct work_struct *work)
 
 	mutex_lock(&lock);
 	list_for_each_entry_safe(client, next, &leaving, list) {
-		struct list_head *node = &client->list;
-
-		list_del(node);
+		list_del(&client->list);
 		if (release(client))
 			module_put(THIS_MODULE);
 		else
-			list_add(node, &leaving);
+			list_add(&client->list, &leaving);
 	}
 	if (!list_empty(&leaving))
 		schedule_delayed_work(&later, HZ / 10);
@@ -888,22 +889,16 @@ static struct miscdevice device = { .minor = MISC_DYNAMIC_MINOR, .name = "anypro
 static int on_module(struct notifier_block *self, unsigned long event, void *data)
 {
 	struct module *module = data;
-	u32 i;
+	u32 i, n = 0;
 
 	if (event != MODULE_STATE_GOING || module == THIS_MODULE)
 		return NOTIFY_DONE;
 	mutex_lock(&lock);
-	for (i = 0; i < change_count; i++)
-		if (within_module(changes[i].address, module)) {
-			unsigned long at = changes[i].address;
-
-			restore(NULL, at, at + 1, false);
-			if (i < change_count && changes[i].address == at) {	/* other bytes: nobody runs them any more */
-				memmove(&changes[i], &changes[i + 1], (change_count - i - 1) * sizeof *changes);
-				change_count--;
-			}
-			i--;
-		}
+	restore(NULL, module);
+	for (i = 0; i < change_count; i++)	/* what has other bytes: nobody runs them any more */
+		if (!within_module(changes[i].address, module))
+			changes[n++] = changes[i];
+	change_count = n;
 	mutex_unlock(&lock);
 	return NOTIFY_DONE;
 }

@@ -76,14 +76,3 @@ def status(release: str, built: str) -> dict[str, str | bool | int | None]:
         "obstacle": obstacle or None,
         "writes": live,
     }
-
-
-def described(found: dict[str, str | bool | int | None]) -> str:
-    """Return a status as lines for people."""
-    lines = [f"kernel   {found['release']}", f"built    {found['built'] or 'no: anyprobe driver build'}"]
-    lines.append(f"loaded   {'yes' if found['loaded'] else 'no: anyprobe driver load'}")
-    if found["loaded"]:
-        lines.append(f"device   {found['obstacle'] or PATH}")
-    if found["writes"] is not None:
-        lines.append(f"writes   {found['writes']} in force")
-    return "\n".join(lines)
