@@ -5,14 +5,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TextIO, cast
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
 from anyprobe.cli import ExitStatus, ending, output, targets
 from anyprobe.cli.interrupts import Interrupts
 from anyprobe.core.collection import collection_paused
-from anyprobe.core.errors import Interrupted, SpecError, TargetError, TargetExited
+from anyprobe.core.errors import Interrupted, TargetError, TargetExited
 from anyprobe.core.refusal import Reason
 from anyprobe.data.last_results import results_at_end
 from anyprobe.data.processes import TargetInfo
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from anyprobe.cli.records import Records
     from anyprobe.cli.targets import Measured
     from anyprobe.data.pending import PendingSpec
-    from anyprobe.probes.following.appearing import Appearing
     from anyprobe.probes.following.followed import Followed
     from anyprobe.probes.providers.kernel.session import KernelSession
     from anyprobe.probes.session import Session
@@ -116,7 +115,11 @@ def measure(target: targets.Target, plan: Plan) -> int:
             started = start(stack, target, processes)
             if started is not None:
                 interrupts.serve(started.pid)
-            tree = follow(stack, processes, settings, target, plan, stream)
+            tree = None
+            if target.new or (processes and (bool(target.program) if plan.follow is None else plan.follow)):
+                from anyprobe.cli import following
+
+                tree = following.follow(stack, processes, settings, target, plan, stream)
             running = {*target.pids, *(each.pid for each in (*processes, *([] if started is None else [started])))}
             sessions = Sessions(processes, kernel, endless=not running or target.new, tree=tree)
         ends = targets.end_descriptors(stack, running)
@@ -136,8 +139,8 @@ def measure(target: targets.Target, plan: Plan) -> int:
                 plan.warn(str(spec))
             if started is not None:
                 release(started, processes, plan)
-        if target.new:
-            appearing(tree).begin()
+        if tree is not None:
+            tree.begin()
         placed = any(map(has_placed, sessions.all))
         replacements = ending.Replacements(
             sessions.processes,
@@ -156,7 +159,7 @@ def measure(target: targets.Target, plan: Plan) -> int:
             plan.records.look(sessions.all, stream)
         with output.progress("removing", quiet=plan.quiet):
             snapshots = sessions.results(lambda session: with_maps(session, results_at_end(session), plan))
-            snapshots = snapshots or [nothing_yet(target)]
+            snapshots = snapshots or [following.nothing_yet(target)]
         if plan.records is not None:
             plan.records.look(sessions.all, stream, final=True)
         status = None
@@ -168,7 +171,7 @@ def measure(target: targets.Target, plan: Plan) -> int:
         if tree is not None:
             placed = placed or any(each.armed for snapshot in snapshots for each in snapshot.all_sites)
             placed = placed or (target.new and not any(each.refused for each in snapshots))
-            notes = (*snapshots[0].warnings, *tree.notes(), *meant_nothing(snapshots, plan, later=target.new))
+            notes = (*snapshots[0].warnings, *tree.notes(), *following.meant_nothing(snapshots, plan, later=target.new))
             snapshots[0] = replace(snapshots[0], warnings=notes)
         show(snapshots, plan, stream)
         return exit_status(snapshots, status, plan, placed=placed, interrupted=interrupts.requested)
@@ -228,74 +231,6 @@ def waiting(sessions: "Sequence[Session]") -> "list[PendingSpec]":
 def has_placed(session: "Measured") -> bool:
     """Return whether anything is armed; if all that was asked for was refused, there is nothing to wait for."""
     return any(probe.armed for probe in session.probes)
-
-
-def follow(
-    stack: ExitStack, processes: "Sequence[Session]", settings: dict[str, Any], target: targets.Target, plan: Plan,
-    stream: TextIO,
-) -> "Followed | None":  # fmt: skip
-    """Have programs followed that are executed or appear, where that is wanted; leaving the stack ends it."""
-    wanted = bool(target.program) if plan.follow is None else plan.follow
-    if (not wanted or not processes) and not target.new:
-        return None
-    from anyprobe.probes.following.followed import Followed
-    from anyprobe.probes.options import SessionOptions
-
-    def prepare(session: "Session") -> None:
-        session.hooks.waits = True
-        arm_followed(session, target, plan)
-        session.hold_handlers()
-
-    def prepare_running(session: "Session") -> None:
-        session.hooks.waits = True
-        arm_followed(session, target, replace(plan, quiet=True))  # what ends at once is counted, and told of at the end
-        session.hooks.begin()
-
-    def finish(session: "Session") -> Snapshot:
-        if plan.records is not None:
-            plan.records.look([session], stream, final=True)
-        return with_maps(session, results_at_end(session), plan)
-
-    options = SessionOptions(**{name: value for name, value in settings.items() if value is not None})
-    if target.selection is None:
-        tree = Followed(processes, options, prepare)
-    else:
-        from anyprobe.probes.following.appearing import Appearing
-
-        tree = Appearing(processes, options, target.selection, prepare_running, executes=bool(plan.follow))
-    tree.finish = finish
-    stack.callback(tree.close)
-    for session in processes:
-        session.is_one_of_many = bool(plan.follow)
-    return tree
-
-
-def appearing(tree: "Followed | None") -> "Appearing":
-    """Return what notices processes that appear."""
-    return cast("Appearing", tree)
-
-
-def nothing_yet(target: targets.Target) -> Snapshot:
-    """Return the results where no process of the selection was there or has come."""
-    return Snapshot(TargetInfo(0, "", alive=False, called=str(target.selection or "")), 0.0)
-
-
-def arm_followed(session: "Session", target: targets.Target, plan: Plan) -> None:
-    """Arm the probes in a program that was executed; it is no mistake that some mean nothing there."""
-    try:
-        arm(session, target, plan)
-    except SpecError:
-        for spec in plan.specs:
-            with suppress(SpecError):
-                arm(session, target, replace(plan, specs=(spec,)))
-
-
-def meant_nothing(snapshots: Sequence[Snapshot], plan: Plan, *, later: bool) -> list[str]:
-    """Return in words that specs have meant nothing in any program, where that was no mistake in the first one."""
-    meant = any(each.all_sites or each.refused or each.aggregations or each.pending for each in snapshots)
-    if meant or not (plan.follow or (later and snapshots[0].target.pid)):
-        return []
-    return [f"{' '.join(plan.specs)}: nothing of that name in any of {len(snapshots)} programs"]
 
 
 def arm(session: "Measured", target: targets.Target, plan: Plan) -> None:

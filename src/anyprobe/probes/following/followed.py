@@ -198,6 +198,9 @@ class Followed(SessionGroup):
 
     # -- life
 
+    def begin(self) -> None:
+        """Look for processes from now on, where such are followed as appear later."""
+
     def resume(self) -> None:
         """Let a program go that was started by ``run``."""
         for each in self.sessions:

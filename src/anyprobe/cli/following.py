@@ -1,0 +1,77 @@
+"""Measuring in programs that are executed, and in processes that appear, while a command measures."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TextIO
+
+from anyprobe.cli import measuring
+from anyprobe.core.errors import SpecError
+from anyprobe.data.last_results import results_at_end
+from anyprobe.data.processes import TargetInfo
+from anyprobe.data.snapshot import Snapshot
+from anyprobe.probes.following.followed import Followed
+from anyprobe.probes.options import SessionOptions
+
+if TYPE_CHECKING:
+    from anyprobe.cli.measuring import Plan
+    from anyprobe.cli.targets import Target
+    from anyprobe.probes.session import Session
+
+
+def follow(
+    stack: ExitStack, processes: "Sequence[Session]", settings: dict[str, Any], target: "Target", plan: "Plan",
+    stream: TextIO,
+) -> Followed:  # fmt: skip
+    """Have programs followed that are executed or appear; leaving the stack ends it."""
+
+    def prepare(session: "Session") -> None:
+        session.hooks.waits = True
+        _arm(session, target, plan)
+        session.hold_handlers()
+
+    def prepare_running(session: "Session") -> None:
+        session.hooks.waits = True
+        _arm(session, target, replace(plan, quiet=True))  # what ends at once is counted, and told of at the end
+        session.hooks.begin()
+
+    def finish(session: "Session") -> Snapshot:
+        if plan.records is not None:
+            plan.records.look([session], stream, final=True)
+        return measuring.with_maps(session, results_at_end(session), plan)
+
+    options = SessionOptions(**{name: value for name, value in settings.items() if value is not None})
+    if target.selection is None:
+        tree = Followed(processes, options, prepare)
+    else:
+        from anyprobe.probes.following.appearing import Appearing
+
+        tree = Appearing(processes, options, target.selection, prepare_running, executes=bool(plan.follow))
+    tree.finish = finish
+    stack.callback(tree.close)
+    for session in processes:
+        session.is_one_of_many = bool(plan.follow)
+    return tree
+
+
+def nothing_yet(target: "Target") -> Snapshot:
+    """Return the results where no process of the selection was there or has come."""
+    return Snapshot(TargetInfo(0, "", alive=False, called=str(target.selection or "")), 0.0)
+
+
+def _arm(session: "Session", target: "Target", plan: "Plan") -> None:
+    """Arm the probes in a program that was executed; it is no mistake that some mean nothing there."""
+    try:
+        measuring.arm(session, target, plan)
+    except SpecError:
+        for spec in plan.specs:
+            with suppress(SpecError):
+                measuring.arm(session, target, replace(plan, specs=(spec,)))
+
+
+def meant_nothing(snapshots: Sequence[Snapshot], plan: "Plan", *, later: bool) -> list[str]:
+    """Return in words that specs have meant nothing in any program, where that was no mistake in the first one."""
+    meant = any(each.all_sites or each.refused or each.aggregations or each.pending for each in snapshots)
+    if meant or not (plan.follow or (later and snapshots[0].target.pid)):
+        return []
+    return [f"{' '.join(plan.specs)}: nothing of that name in any of {len(snapshots)} programs"]
