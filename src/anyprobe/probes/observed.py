@@ -54,7 +54,7 @@ class Observed(Decorators):
         return None if self._held else self._process.became()
 
     def undisturbed(self) -> AbstractContextManager[None]:
-        """Have nobody stop the target for this session within a ``with`` block."""
+        """Have no thread stop the target for this session within a ``with`` block."""
         return self._process.undisturbed()
 
     @property

@@ -38,7 +38,7 @@ _UNSEEN = "what runs there before is not counted"
 
 
 class Follower(Protocol):
-    """Whoever follows programs that are executed."""
+    """What follows programs that are executed."""
 
     def executes(self, session: Any, function: str, hit: "Hit") -> None:  # noqa: ANN401 - a session
         """Follow a thread that waits before it executes by a function of the C library."""

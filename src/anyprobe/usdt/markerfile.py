@@ -1,8 +1,8 @@
 """Files with markers: where tools can open them, for as long as a process uses them.
 
 Tools open what ``/proc/PID/maps`` names, so that memory without a file will not do. Each file lies in a folder of its
-own. A process holds a shared lock on the files that it uses, its fork children hold their own. Whoever ends as the last
-one, and finds the lock free, removes the file; what killed processes left is removed by the next that makes a file.
+own. A process holds a shared lock on the files that it uses, its fork children hold their own. The process that ends
+last, and finds the lock free, removes the file; what killed processes left is removed by the next that makes a file.
 """
 
 import atexit
@@ -87,7 +87,7 @@ def _bases() -> Iterator[Path]:
 
 
 def _folder(base: Path) -> Path:
-    """Return our folder there; one that somebody else made, or may write, is none."""
+    """Return anyprobe's folder there; one that another user made, or may write, is none."""
     folder = base / f"anyprobe-usdt-{os.geteuid()}"
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
@@ -103,7 +103,7 @@ def _written_in(folder: Path, name: str, content: bytes) -> MarkerFile:
         path = place / name
         try:
             descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        except FileNotFoundError:  # somebody took the empty folder for one that was left
+        except FileNotFoundError:  # another process took the empty folder for one that was left
             continue
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH)
@@ -135,7 +135,7 @@ def _remove_left(folder: Path) -> None:
 
 
 def _remove_unused(path: Path, descriptor: int) -> None:
-    """Remove a file if nobody but ``descriptor`` holds its lock."""
+    """Remove a file if no descriptor but ``descriptor`` holds its lock."""
     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     path.unlink(missing_ok=True)
     with suppress(OSError):

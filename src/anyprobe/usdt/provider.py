@@ -150,7 +150,7 @@ def _function(provider: Provider, marker: NotedMarker, how: Sequence[Passed], lo
 def _firing(arguments: int, *, strict: bool) -> Callable[..., Any]:
     """Return what makes the function for a number of arguments.
 
-    Its text has a parameter for each of them: Python checks their number, and makes no tuple when nobody listens.
+    Its text has a parameter for each of them: Python checks their number, and makes no tuple when no tool listens.
     """
     names = "".join(f"arg{index}, " for index in range(arguments))
     check = f"check({names})\n        " if strict else ""

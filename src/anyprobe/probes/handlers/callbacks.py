@@ -201,7 +201,7 @@ class Callbacks:
             code = rendezvous.conditional(condition, code)
         self._functions.append(function)
         facts = HandlerFacts(code, (self._store.address,), pid=self._session.pid)
-        edits, hooks = self._filter_watch().edits(), []  # in one change: nobody waits without them
+        edits, hooks = self._filter_watch().edits(), []  # in one change: no thread waits without them
         for module, entered in places:
             at = entered.entry + module.bias
             hook = Hook(ActionKind.HANDLER, handler=facts, ip=at, function=at)

@@ -1,7 +1,7 @@
 """A thread that is about to execute another program: traced until it has, and then held before the first instruction.
 
 Only the thread that executes is traced, and only from just before the call to the new program's start or the call's
-failure. If the controller dies meanwhile, the kernel lets it go: it runs as if nobody had looked.
+failure. If the controller dies meanwhile, the kernel lets it go: it runs as if it had not been traced.
 """
 
 import os
@@ -72,7 +72,7 @@ class _Execution:
         self._child = procfs.read_stat(pid).parent == os.getpid()
         self._thread = Thread(pid, tid, child=self._child and pid == tid)
         self._leader = self._thread if pid == tid else Thread(pid, pid, child=self._child)
-        """Whoever executes has the number of the first thread afterwards."""
+        """The thread that executes has the number of the first thread afterwards."""
 
     def run(self, let_go: Callable[[], object], deadline: float) -> Process | Unfollowed:
         if not self._seize():
@@ -92,7 +92,7 @@ class _Execution:
         return self._held(deadline)
 
     def _seize(self) -> bool:
-        """Begin to trace the thread, after whoever has it for a moment; return whether it is there."""
+        """Begin to trace the thread, after the tracer that has it for a moment; return whether it is there."""
         deadline = time.monotonic() + _STOPPING
         while True:
             try:

@@ -1,6 +1,6 @@
 """What a process is about to execute: which file that is, and whether it may be probed there.
 
-Whoever is traced executes a set-uid program without its rights, so this is looked at before.
+A thread that is traced executes a set-uid program without its rights, so this is looked at before.
 """
 
 import os

@@ -102,7 +102,7 @@ class FollowedProbe(KernelProbe):
         part.sites = sites
         try:
             part.attach(names)
-        except HandlerError as error:  # nobody waits for it here
+        except HandlerError as error:  # no caller waits for it here
             part.refused = [(each.spec, Refusal(Reason.KERNEL_REFUSES, each.address, str(error))) for each in sites]
         known = {spec for spec, _ in self.refused}
         self.refused += [each for each in part.refused if each[0] not in known]

@@ -62,7 +62,7 @@ class Verdict(IntEnum):
 
 
 MEANINGS: Final = {
-    Verdict.BAD_WRITE: "a write is empty, too long, or not behind the one before it",
+    Verdict.BAD_WRITE: "a write is empty, too long, or not after the one before it",
     Verdict.NOT_TEXT: "there is no code of the kernel or of a loaded module",
     Verdict.NOT_BOUNDARY: "what is written does not begin and end where instructions do",
     Verdict.CALL_INSIDE: "a call is displaced that is not the last instruction, so that it would return into a jump",
