@@ -31,7 +31,6 @@ ORDERS = {
 ``binary`` is in ``tests/unit/binary/test_structure.py``."""
 UPWARD = {
     "handlers.ir.interpreter": {"frontend"},
-    "handlers.types.annotations": {"ir"},
     "handlers.types.storages": {"ir"},
     "handlers.types.typed_values": {"ir", "frontend"},
 }

@@ -5,22 +5,11 @@ Constant folding and the interpreter use it; the code generators are tested agai
 
 import math
 import operator
-import struct
 from collections.abc import Callable
 
 from anyprobe.handlers.types.annotations import FloatType, IntegerType
 
 Number = int | float
-
-
-def rounded(kind: FloatType, value: float) -> float:
-    """Return ``value`` as the type can hold it; what is too large becomes infinite."""
-    if kind.bits == 64:
-        return value
-    try:
-        return float(struct.unpack("<f", struct.pack("<f", value))[0])
-    except OverflowError:
-        return math.copysign(math.inf, value)
 
 
 def shift_left(kind: IntegerType, value: int, count: int) -> int:
@@ -97,7 +86,7 @@ def floating(symbol: str, kind: FloatType, left: float, right: float) -> float:
     Sums, differences, products and quotients of two 32-bit numbers are the same whether rounded once or, as here,
     first to 64 bits.
     """
-    return rounded(kind, _FLOATING[symbol](left, right))
+    return kind.rounded(_FLOATING[symbol](left, right))
 
 
 COMPARISONS: dict[str, Callable[[Number, Number], bool]] = {

@@ -3,6 +3,8 @@
 Called outside of a handler, an integer type wraps a Python integer as the handler would.
 """
 
+import math
+import struct
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,11 +68,18 @@ class FloatType:
         """Bytes in memory."""
         return self.bits // 8
 
+    def rounded(self, value: float) -> float:
+        """Return ``value`` as this type can hold it; what is too large becomes infinite."""
+        if self.bits == 64:
+            return value
+        try:
+            return float(struct.unpack("<f", struct.pack("<f", value))[0])
+        except OverflowError:
+            return math.copysign(math.inf, value)
+
     def __call__(self, value: Any) -> float:  # noqa: ANN401 - whatever float() takes
         """Convert outside of a handler."""
-        from anyprobe.handlers.ir.arithmetic import rounded
-
-        return rounded(self, float(value))
+        return self.rounded(float(value))
 
     def __str__(self) -> str:
         """Return the name."""
