@@ -31,7 +31,6 @@ ORDERS = {
 ``binary`` is in ``tests/unit/binary/test_structure.py``."""
 UPWARD = {
     "handlers.ir.interpreter": {"frontend"},
-    "handlers.types.storages": {"ir"},
     "handlers.types.typed_values": {"ir", "frontend"},
 }
 """Modules that import what comes after them, and which parts of it; each is to go, none to be added."""

@@ -14,7 +14,7 @@ from anyprobe.data.records import TIME, Gathering, Records
 from anyprobe.data.results import AggregationResult
 from anyprobe.handlers.bpf import layouts
 from anyprobe.handlers.ir import nodes as ir
-from anyprobe.handlers.types.storages import CallData, MapTable, Ring, Stacks, Table
+from anyprobe.handlers.types.storages import CallData, MapTable, Ring, Stacks, Storage, Table
 from anyprobe.target.kernel import bpf, programs
 from anyprobe.target.kernel.ring_buffers import RingBuffer
 
@@ -29,11 +29,11 @@ class KernelMaps:
         """Make the counters of what goes wrong; each kind of records gets a ring of so many bytes."""
         self.ring_bytes = ring_bytes
         self.misses_region = bpf.create_array(_MISSES_BYTES)
-        self._regions: dict[ir.Storage, int] = {}
-        self._tables: dict[ir.Storage, int] = {}
-        self._readers: dict[ir.Storage, RecordReader] = {}
+        self._regions: dict[Storage, int] = {}
+        self._tables: dict[Storage, int] = {}
+        self._readers: dict[Storage, RecordReader] = {}
 
-    def adopt(self, storage: ir.Storage) -> bool:
+    def adopt(self, storage: Storage) -> bool:
         """Make the maps of a storage, all empty, unless it has them; return whether it is new."""
         if storage in self._regions:
             return False
@@ -62,11 +62,11 @@ class KernelMaps:
                 raise InternalError(f"no map of the kernel is for {storage}")
         return True
 
-    def has(self, storage: ir.Storage) -> bool:
+    def has(self, storage: Storage) -> bool:
         """Return whether a storage has its maps."""
         return storage in self._regions
 
-    def placed(self, program: BpfProgram, storages: tuple[ir.Storage, ...]) -> bytes:
+    def placed(self, program: BpfProgram, storages: tuple[Storage, ...]) -> bytes:
         """Return the instructions of a program that uses the maps of some storages."""
         regions = {index: self._regions[each] for index, each in enumerate(storages)}
         regions[layouts.MISSES_REFERENCE] = self.misses_region
@@ -129,7 +129,7 @@ class KernelMaps:
         """Return the records of a kind that have been written since the last time, by time."""
         return self._readers[storage].take(until)
 
-    def dropped(self, storage: ir.Storage) -> dict[str, int]:
+    def dropped(self, storage: Storage) -> dict[str, int]:
         """Return what a map, a kind of records or the stacks have lost, by cause."""
         match storage:
             case MapTable():
@@ -152,7 +152,7 @@ class KernelMaps:
         if storage in self._regions:
             bpf.write_array(self._regions[storage], struct.pack("<QQ", 0, 1))
 
-    def _elements(self, storage: ir.Storage, key_size: int, size: int) -> Iterator[tuple[bytes, bytes]]:
+    def _elements(self, storage: Storage, key_size: int, size: int) -> Iterator[tuple[bytes, bytes]]:
         table = self._tables[storage]
         for key in bpf.keys_of(table, key_size):
             value = bpf.look_up(table, key, size)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from anyprobe.core.errors import UsageError
 from anyprobe.data.aggregations import Aggregation
-from anyprobe.data.keys import KeyKind, KeyShape
+from anyprobe.data.keys import KeyKind, KeyPart, KeyShape
 from anyprobe.data.maps import Map, MapLayout
 from anyprobe.data.records import Field, RecordType
 from anyprobe.data.rings import RingLayout
@@ -28,7 +28,7 @@ from anyprobe.handlers.types.annotations import (
     stack,
     u64,
 )
-from anyprobe.handlers.types.storages import MapTable, Ring, Storages, Table, is_signed, key_kind, key_shape
+from anyprobe.handlers.types.storages import MapTable, Ring, Storages, Table, is_signed, key_kind
 
 Key = tuple[tuple[ir.Expr | ir.Buffer, ...], tuple[KeyKind, ...]]
 """The parts of a key as words and buffers, and what those are that are numbers."""
@@ -335,7 +335,13 @@ def _whole(expressions: Expressions, value: Value, node: ast.AST) -> ir.Expr:
 def _shape(
     expressions: Expressions, node: ast.AST, parts: tuple[ir.Expr | ir.Buffer, ...], kinds: tuple[KeyKind, ...]
 ) -> KeyShape:
+    """Return the shape of a key; ``kinds`` says what each part is that is a number."""
     try:
-        return key_shape(parts, kinds)
+        return KeyShape(
+            tuple(
+                KeyPart("string", part.size // ir.WORD) if isinstance(part, ir.Buffer) else KeyPart(kind)
+                for part, kind in zip(parts, kinds, strict=True)
+            )
+        )
     except UsageError as error:
         raise expressions.error(node, str(error)) from None

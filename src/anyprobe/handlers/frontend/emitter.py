@@ -10,6 +10,7 @@ from anyprobe.handlers.frontend.source import Source
 from anyprobe.handlers.ir import nodes as ir
 from anyprobe.handlers.ir import ranges
 from anyprobe.handlers.types.annotations import Type, i64
+from anyprobe.handlers.types.storages import Storage
 
 BUFFER_LIMIT = 256
 """Bytes that all buffers of a handler may take: the program's stack is borrowed, and BPF has 512 bytes."""
@@ -49,7 +50,7 @@ class Emitter:
         self._marked = marked
         self.flow = Flow()
         self.inputs: list[Input] = []
-        self.storages: list[ir.Storage] = []
+        self.storages: list[Storage] = []
         self.buffers: list[ir.Buffer] = []
         self._lists: list[list[ir.Stmt]] = [[]]
         self._ways: dict[str, list[Flow]] = {}
@@ -96,7 +97,7 @@ class Emitter:
         self.inputs.append(Input(kind, name, index, written, place))
         return len(self.inputs) - 1
 
-    def storage(self, storage: ir.Storage) -> int:
+    def storage(self, storage: Storage) -> int:
         """Return the index of a storage."""
         for place, each in enumerate(self.storages):
             if each is storage or each == storage:

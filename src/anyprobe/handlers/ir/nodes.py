@@ -9,10 +9,10 @@ All locals are 0 and all buffers are zeros when a handler starts.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from anyprobe.core.code import Input, Miss
 from anyprobe.handlers.types.annotations import FloatType, IntegerType, Type, boolean, u64
+from anyprobe.handlers.types.storages import Storage
 
 WORD = 8
 """Bytes of a word of the context, of a key, and of what buffers are a multiple of."""
@@ -304,14 +304,6 @@ Stmt = (
     | BufferEquals | Write | SetWord | LoadInstance | StoreInstance | Update | Mark
 )  # fmt: skip
 Body = tuple[Stmt, ...]
-
-
-class Storage(Protocol):
-    """What the compiler knows of an aggregation, a map or a kind of record."""
-
-    @property
-    def signature(self) -> str:
-        """Everything that the code of its operations depends on, as text."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,16 +1,23 @@
 """Aggregations, maps and records as handlers use them: with which keys, and values of which type."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from anyprobe.data import stacks
 from anyprobe.data.aggregations import Aggregation
-from anyprobe.data.keys import KeyKind, KeyPart, KeyShape
+from anyprobe.data.keys import KeyKind, KeyShape
 from anyprobe.data.maps import Map, MapLayout
 from anyprobe.data.rings import RingLayout
 from anyprobe.data.tables import TableLayout
-from anyprobe.handlers.ir import nodes as ir
 from anyprobe.handlers.types.annotations import PointerType, ShownType, Type, func, u64
+
+
+class Storage(Protocol):
+    """What the compiler knows of an aggregation, a map or a kind of record."""
+
+    @property
+    def signature(self) -> str:
+        """Everything that the code of its operations depends on, as text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +101,7 @@ class CallData:
         return "calls"
 
 
-Storages = dict[object, ir.Storage]
+Storages = dict[object, Storage]
 """What the handlers of a session use: by aggregation or map, and by the name of a record."""
 
 
@@ -109,16 +116,6 @@ def _sign(*, signed: bool) -> str:
 def is_storage(thing: Any) -> bool:  # noqa: ANN401 - anything that a name can mean
     """Return whether something from outside of a handler is an aggregation or a map."""
     return isinstance(thing, Aggregation | Map)
-
-
-def key_shape(parts: tuple[ir.Expr | ir.Buffer, ...], kinds: tuple[KeyKind, ...]) -> KeyShape:
-    """Return the shape of a key; ``kinds`` says what each part is that is a number."""
-    return KeyShape(
-        tuple(
-            KeyPart("string", part.size // ir.WORD) if isinstance(part, ir.Buffer) else KeyPart(kind)
-            for part, kind in zip(parts, kinds, strict=True)
-        )
-    )
 
 
 def key_kind(kind: Type) -> KeyKind:

@@ -15,7 +15,7 @@ from anyprobe.handlers.llvm.machine import Inputs, Pair, Value, flat
 from anyprobe.handlers.llvm.object_file import linked
 from anyprobe.handlers.passes import bounds
 from anyprobe.handlers.types.annotations import FloatType, IntegerType, Type
-from anyprobe.handlers.types.storages import MapTable, Ring, Stacks, Table
+from anyprobe.handlers.types.storages import MapTable, Ring, Stacks, Storage, Table
 from anyprobe.handlers.x86.footprint import footprint
 
 ENTRY, INNER = "handler", "handler.floats"
@@ -34,7 +34,7 @@ class NativeMachine:
 
     floats = True
 
-    def __init__(self, builder: llvm.IRBuilder, words: Value, inputs: Inputs, storages: tuple[ir.Storage, ...]) -> None:
+    def __init__(self, builder: llvm.IRBuilder, words: Value, inputs: Inputs, storages: tuple[Storage, ...]) -> None:
         """Generate with ``builder``; ``words`` points at the context."""
         self._builder, self._words, self._inputs, self._storages = builder, words, inputs, storages
 

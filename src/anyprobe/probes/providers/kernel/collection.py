@@ -9,8 +9,7 @@ from anyprobe.data.maps import Map
 from anyprobe.data.records import Records, named
 from anyprobe.data.results import AggregationResult, MapResult
 from anyprobe.handlers.bpf.storages import KernelMaps
-from anyprobe.handlers.ir import nodes as ir
-from anyprobe.handlers.types.storages import CallData, MapTable, Ring, Stacks, Storages, Table
+from anyprobe.handlers.types.storages import CallData, MapTable, Ring, Stacks, Storage, Storages, Table
 from anyprobe.probes.providers.kernel.event_prototypes import EventPrototypes
 from anyprobe.probes.providers.kernel.live_views import LiveAggregation, LiveMap
 from anyprobe.probes.providers.kernel.naming import KernelNaming
@@ -41,7 +40,7 @@ class Collection:
         """Return how a number is shown that is a ``func`` or a ``stack`` in a handler."""
         return self.naming.shown(kind, number)
 
-    def adopt(self, storages: tuple[ir.Storage, ...]) -> None:
+    def adopt(self, storages: tuple[Storage, ...]) -> None:
         """Make the maps of what a handler uses and none has used before."""
         for each in storages:
             if not self.maps.adopt(each):
@@ -53,7 +52,7 @@ class Collection:
             elif isinstance(each, MapTable):
                 each.layout.map.views.append(LiveMap(self.maps, each, self.shown))
 
-    def _used(self) -> Iterator[tuple[object, ir.Storage]]:
+    def _used(self) -> Iterator[tuple[object, Storage]]:
         return ((key, each) for key, each in list(self.storages.items()) if self.maps.has(each))
 
     def aggregations(self, without: Container[object] = ()) -> tuple[AggregationResult, ...]:
