@@ -13,7 +13,7 @@ from anyprobe.handlers.bpf.direct import direct_program
 from anyprobe.handlers.compiler import PASSES
 from anyprobe.handlers.frontend.lowering import lower
 from anyprobe.handlers.ir import check
-from anyprobe.handlers.ir.interpreter import Interpreter
+from anyprobe.handlers.reference.interpreter import Interpreter
 from anyprobe.handlers.types import annotations
 from support import bpf_running, generating, running
 

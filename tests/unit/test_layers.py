@@ -19,7 +19,7 @@ ROWS = (
 )
 ROW = {package: row for row, packages in enumerate(ROWS) for package in packages}
 ORDERS = {
-    "handlers": ("types", "ir", "passes", "llvm", "x86", "frontend", "bpf"),
+    "handlers": ("types", "ir", "passes", "llvm", "x86", "frontend", "reference", "bpf"),
     "probes": ("scripts", "specs", "providers", "handlers", "outside", "following", "selfattach"),
     "splice": (
         "journal", "memory", "plan", "emitted", "translate", "codegen", "regions", "edits", "userspace",
@@ -30,7 +30,6 @@ ORDERS = {
 """What is within a package, lowest first: each imports what comes before it, for annotations, too. The order within
 ``binary`` is in ``tests/unit/binary/test_structure.py``."""
 UPWARD = {
-    "handlers.ir.interpreter": {"frontend"},
     "handlers.types.typed_values": {"ir", "frontend"},
 }
 """Modules that import what comes after them, and which parts of it; each is to go, none to be added."""

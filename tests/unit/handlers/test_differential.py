@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 
 from anyprobe.data.aggregations import Count, Hist, Sum
 from anyprobe.data.tables import TableView
-from anyprobe.handlers.ir.interpreter import Interpreter
+from anyprobe.handlers.reference.interpreter import Interpreter
 from anyprobe.handlers.x86.native import compile_native
 from support import bpf_running, generating, running
 from support.differential import (

@@ -11,7 +11,7 @@ from anyprobe.core.errors import HandlerError, UsageError
 from anyprobe.handlers.compiler import intermediate
 from anyprobe.handlers.frontend.lowering import Setting, lower
 from anyprobe.handlers.ir import check
-from anyprobe.handlers.ir.interpreter import Interpreter
+from anyprobe.handlers.reference.interpreter import Interpreter
 from anyprobe.handlers.types.annotations import boolean, f32, f64, i8, i16, i32, i64, ptr, u8, u16, u32, u64
 from anyprobe.handlers.types.calling_convention import places, result_places
 from anyprobe.handlers.types.layouts import Array, Field, OpaqueType, Struct, StructType, Union
