@@ -17,6 +17,7 @@ from anyprobe.handlers import intrinsics
 from anyprobe.handlers.frontend.frame import Notes
 from anyprobe.handlers.frontend.source import source_of
 from anyprobe.handlers.ir import arithmetic
+from anyprobe.handlers.reference.typed_values import MISSING, Abandoned, Fixed, Record, keep, merged, truth
 from anyprobe.handlers.types.annotations import (
     BoolType,
     FloatType,
@@ -29,7 +30,6 @@ from anyprobe.handlers.types.annotations import (
     u64,
 )  # fmt: skip
 from anyprobe.handlers.types.storages import is_storage
-from anyprobe.handlers.types.typed_values import MISSING, Abandoned, Fixed, Record, keep, merged, truth
 
 
 class Memory(Protocol):
