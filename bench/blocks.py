@@ -89,7 +89,7 @@ with anyprobe.attach(pid) as session:
     threads = len(os.listdir(f"/proc/{pid}/task"))
     pauses = [snapshot.pause_us[name] / 1e3 for name in ("prepare", "arm")]
     from bytes_of import memfd_bytes
-    code = sum(home.cursor - home.code.address for home in session.splicing.holdings.neighbourhoods) / 1e6
+    code = sum(home.cursor - home.code.address for home in session.splicing.holdings.code_regions) / 1e6
     print(seconds, cpu, len(snapshot.sites), threads, *pauses, memfd_bytes(pid) / 1e6, code, *engine.seconds.values())
 """
 

@@ -52,7 +52,7 @@ class Faulty:
 
 
 def pieces_at(place):
-    """Return a neighbourhood with near counters, one without, a data region and a springboard page."""
+    """Return a code region with near counters, one without, a data region and a springboard page."""
     return [
         Piece(MappingUse.GATE, place, PAGE, 0),
         Piece(MappingUse.COUNTERS, place + PAGE, PAGE, PAGE),

@@ -15,7 +15,7 @@ import pytest
 import anyprobe
 from anyprobe.core.errors import StopTimeout
 from anyprobe.splice.apply.live.changes import LiveArming
-from anyprobe.splice.apply.live.helper_threads import Deputies
+from anyprobe.splice.apply.live.helper_threads import HelperThreads
 from anyprobe.splice.userspace.traps import Traps
 from anyprobe.target.process.process import Process
 from anyprobe.target.remote import calls as remote
@@ -88,7 +88,7 @@ def test_a_controller_that_is_kept_from_running(run_target, monkeypatch, late):
 
     def read_late(content):
         if late == "before" or read(content).done:
-            time.sleep(0.1)  # as if stopped by SIGSTOP: longer than the deputy waits for us
+            time.sleep(0.1)  # as if stopped by SIGSTOP: longer than the helper thread waits for us
         return read(content)
 
     with anyprobe.attach(target.pid, live=True) as session:
@@ -412,10 +412,10 @@ def test_a_library_that_may_be_unloaded(run_target, compiled):
 
 def test_a_springboards_place_taken_meanwhile(run_target, monkeypatch):
     """The program has mapped something where a jump was to lead: its function is refused, the others are armed."""
-    mapping, taken = Deputies.mapping, []
+    mapping, taken = HelperThreads.mapping, []
 
     @contextmanager
-    def late(self: Deputies, *, pointers: bool) -> Iterator[object]:
+    def late(self: HelperThreads, *, pointers: bool) -> Iterator[object]:
         handlers = session.splicing.view.hooks.values()  # of the C library; their splices come first
         if not taken and all(hook.armed for hook in handlers):
             taken.append(session.splicing.planning.springboards.pages()[-1])
@@ -424,7 +424,7 @@ def test_a_springboards_place_taken_meanwhile(run_target, monkeypatch):
         with mapping(self, pointers=pointers) as given:
             yield given
 
-    monkeypatch.setattr(Deputies, "mapping", late)
+    monkeypatch.setattr(HelperThreads, "mapping", late)
     target = run_target("live_arming.c", "2")
     target.run_freely()
     with anyprobe.attach(target.pid, live=True) as session:

@@ -70,7 +70,7 @@ class Registration:
         return not self.armed and Reason.GONE in reasons
 
     def entries(self) -> list[Entry]:
-        """Return its lines in the roster, for those who look from outside."""
+        """Return its lines in the registrations, for those who look from outside."""
         return [Entry(each.address, self.kind, self.disabled, self.gone) for each in self.instances]
 
     def flags(self) -> int:
@@ -146,8 +146,8 @@ class Registry:
             raise
         self.registrations += made
         for each in made:
-            self._session.splicing.roster.enter(each, each.entries)
-        self._session.splicing.roster.write()
+            self._session.splicing.registrations.enter(each, each.entries)
+        self._session.splicing.registrations.write()
 
     def _made(self, probe: Registered, before: Sequence[Registration]) -> Registration:
         """Look up and compile one probe; nothing is touched."""
@@ -238,15 +238,15 @@ class Registry:
         with suppress(TargetExited, NoSuchProcess):
             placed = [each for made in known for each in made.placed]
             self._session.remove(*placed)
-            self._session.trampolines.silence(self._session.splicing.holdings.neighbourhoods, placed)
+            self._session.trampolines.silence(self._session.splicing.holdings.code_regions, placed)
         self.registrations = [made for made in self.registrations if made not in known]
         values = BankValues()
         counted = [made.counted(values) for made in known]
         for made, numbers in zip(known, counted, strict=True):
             _forget(made)
             kprobe_of(made.probe).counted = numbers
-        self._session.splicing.roster.leave(known)
-        self._session.splicing.roster.write()
+        self._session.splicing.registrations.leave(known)
+        self._session.splicing.registrations.write()
 
     def _keep_counts(self) -> None:
         """Have what was counted readable when the session is over."""
@@ -271,8 +271,8 @@ class Registry:
         """Change the state of probes, and have others see it."""
         for each in made:
             each.disabled = disabled
-        self._session.splicing.roster.note(made)
-        self._session.splicing.roster.write()
+        self._session.splicing.registrations.note(made)
+        self._session.splicing.registrations.write()
 
     def _arm(self, made: Sequence[Registration]) -> None:
         """Arm probes that are registered, so that all run in order of registration."""

@@ -353,7 +353,7 @@ class Session(Reconciled, SessionApi[Probe]):
         with suppress(TargetError):  # whoever is gone has lost nothing
             mappings = self._process.mappings()
             self.splicing.upkeep.note_losses(mappings)
-            self.splicing.roster.write()
+            self.splicing.registrations.write()
             told = withdrawn(*self.splicing.upkeep.look_at_text(mappings), self.probes, self._disarm)
             self.warnings = [*self.warnings, *told, *self.copies.uncounted(self.probes, mappings)]
             if self.splicing.upkeep.evicted:

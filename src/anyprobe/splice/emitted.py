@@ -36,7 +36,7 @@ class EmittedPatch:
     behind: int
     """Where a branch back to a loop head enters: behind the entry actions of the first instruction."""
     front: Hashable = field(default=None, compare=False)
-    """Patches of one neighbourhood with equal fronts, if any, do the same in front of their first displaced copy."""
+    """Patches of one code region with equal fronts, if any, do the same in front of their first displaced copy."""
     landings: tuple[Landing, ...] = ()
 
     @property

@@ -232,7 +232,7 @@ class Engine(Generic[_Stop]):
 
     def _emit(self, edits: Sequence[Edit]) -> None:
         emission = Emission(
-            self._holdings.neighbourhoods, self._planning.springboards, self._clobbers,
+            self._holdings.code_regions, self._planning.springboards, self._clobbers,
             lambda: self._surroundings.view_root, moves=worth_moving(edits) and not self._planning.faults_handled,
         )  # fmt: skip
         for edit in edits:
@@ -248,7 +248,7 @@ class Engine(Generic[_Stop]):
 
     def _open_gates(self) -> None:
         """Let what was emitted work, once the journal says how to undo it."""
-        for home in self._holdings.neighbourhoods:
+        for home in self._holdings.code_regions:
             for made in home.unlisted:
                 journal = next(journal for journal in self._holdings.journals() if journal.room())
                 journal.add([Record(RecordKind.RETURNS, made.stubs, made.count, made.table)])

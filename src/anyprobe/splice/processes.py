@@ -22,7 +22,7 @@ from anyprobe.splice.emitted import EmittedSplice, FunctionChange
 from anyprobe.splice.engine import Engine
 from anyprobe.splice.journal.installed import removed
 from anyprobe.splice.journal.records import Journal, Owner
-from anyprobe.splice.journal.registrations import Roster
+from anyprobe.splice.journal.registrations import Registrations
 from anyprobe.splice.plan.splices import AUTO, Strategy
 from anyprobe.splice.planning import Planning
 from anyprobe.splice.regions.access import Access
@@ -45,11 +45,11 @@ class ProcessMemory:
     """Maps what changes need in a process, and knows how its threads count."""
 
     def __init__(
-        self, access: Access, planning: Planning, view: SignalView, roster: Roster, maxactive: int,
+        self, access: Access, planning: Planning, view: SignalView, registrations: Registrations, maxactive: int,
         live: "LiveArming | None",
     ) -> None:  # fmt: skip
-        """Begin with nothing; ``roster`` may wait for room in a journal, ``live`` maps while the program runs."""
-        self._access, self._planning, self._view, self._roster = access, planning, view, roster
+        """Begin with nothing; ``registrations`` may wait for journal room, ``live`` maps while the program runs."""
+        self._access, self._planning, self._view, self._registrations = access, planning, view, registrations
         self._counting, self._live = Counting(maxactive), live
 
     @property
@@ -78,7 +78,7 @@ class ProcessMemory:
         return Preparation(
             self._access, self._planning.springboards, edits, self._counting,
             has_slots=self._planning.has_slots, view_used=self._view.is_used,
-            listing=self._roster.backlog(), mapper=None if live is None else live.deputies,
+            listing=self._registrations.backlog(), mapper=None if live is None else live.helper_threads,
             note_stop=(lambda _: None) if live is None else live.note,
         )  # fmt: skip
 
@@ -94,12 +94,12 @@ class Userspace:
         traps: Traps,
         faults: FaultCatching,
         semaphores: Semaphores,
-        roster: Roster,
+        registrations: Registrations,
     ) -> None:
         """Do nothing yet."""
         self._access, self._process, self._planning = access, access.process, planning
         self._view, self._traps, self._faults = view, traps, faults
-        self._semaphores, self._roster = semaphores, roster
+        self._semaphores, self._registrations = semaphores, registrations
         self._lingering = Lingering()
 
     def evicted(self) -> TargetError:
@@ -189,7 +189,7 @@ class Userspace:
 
     def note_lost(self) -> None:
         """Have all that is registered listed anew."""
-        self._roster.note_all()
+        self._registrations.note_all()
 
     def clear_records(self) -> None:
         """Have the journals list lost semaphores no more."""
@@ -240,15 +240,15 @@ class ProcessSplicing:
         self.planning.regard(self.view)
         self.semaphores = Semaphores(self.access)
         """What the program asks whether somebody listens."""
-        self.roster = Roster(self.access, lambda: self.upkeep.evicted)
+        self.registrations = Registrations(self.access, lambda: self.upkeep.evicted)
         """What is registered, in the journals."""
         userspace = Userspace(
-            self.access, self.planning, self.view, traps, faults, self.semaphores, self.roster
+            self.access, self.planning, self.view, traps, faults, self.semaphores, self.registrations
         )  # fmt: skip
         self.upkeep = Upkeep(process, self.holdings, modules, userspace)
         self.live = None if proof is None else self._live_arming(traps, proof)
         """What makes changes without a stop, where that is wanted."""
-        self.memory = ProcessMemory(self.access, self.planning, self.view, self.roster, maxactive, self.live)
+        self.memory = ProcessMemory(self.access, self.planning, self.view, self.registrations, maxactive, self.live)
         dead = SiteClobbers(lambda: self.view.faults, clobbers)
         self.engine = Engine(
             process, self.holdings, self.planning, self.memory, userspace, self.upkeep, dead,
@@ -262,7 +262,7 @@ class ProcessSplicing:
 
     def _calls(self) -> "AbstractContextManager[SystemCalls]":
         """Give a thread to make calls in, while no change is under way."""
-        return self.process.borrow() if self.live is None else self.live.deputies.calls("arm")
+        return self.process.borrow() if self.live is None else self.live.helper_threads.calls("arm")
 
     def map_stores(self, sizes: Sequence[int]) -> "list[Store]":
         """Map regions of memory of some sizes, in one stop."""

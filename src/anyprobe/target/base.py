@@ -390,11 +390,11 @@ class ProcessTarget(Target, ProcessFacts, Protocol):
         """Stop one thread for a scope, to look at it; the others run on."""
         ...
 
-    def deputy(self, top: int, timeout: float = ...) -> AbstractContextManager[SystemCalls]:
+    def helper_thread(self, top: int, timeout: float = ...) -> AbstractContextManager[SystemCalls]:
         """Make system calls in a thread made for them, with a stack below ``top`` and descriptors of its own."""
         ...
 
-    def waiting_deputy(self, timeout: float = ...) -> AbstractContextManager[SystemCalls]:
+    def waiting_helper_thread(self, timeout: float = ...) -> AbstractContextManager[SystemCalls]:
         """Make system calls in a thread made for them, on the stack of a thread that waits meanwhile."""
         ...
 

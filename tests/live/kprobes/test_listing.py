@@ -139,9 +139,9 @@ def test_a_dead_controllers_probes_are_listed_and_removed(target, tmp_path):
     target.finish()
 
 
-def test_a_journal_without_a_roster_shows_sites(target, session, monkeypatch):
+def test_a_journal_without_registrations_shows_sites(target, session, monkeypatch):
     """As earlier versions have left it."""
-    monkeypatch.setattr(session.splicing.roster, "write", lambda: None)
+    monkeypatch.setattr(session.splicing.registrations, "write", lambda: None)
     session.count("a.out:stepped", "a.out:asked%return")
     assert [line.split()[0] for line in lines(target.pid)] == ["k"] * len(listing.inspect(target.pid).sites)
     assert any("stepped+0x0" in line for line in lines(target.pid))
@@ -182,8 +182,8 @@ def test_words_are_taken_again_and_nothing_is_written_after_the_end(target):
                 unregister_kprobe(kp)
         journals = sum(arena.journal.capacity - arena.journal.room() for arena in session.splicing.holdings.arenas)
         assert journals < 30
-    session.splicing.roster.note_all()
-    session.splicing.roster.write()
+    session.splicing.registrations.note_all()
+    session.splicing.registrations.write()
     assert lines(target.pid) == []
     target.go(1)
     target.finish()

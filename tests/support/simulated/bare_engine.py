@@ -21,7 +21,7 @@ from anyprobe.splice.memory.arena import Arena, Piece
 from anyprobe.splice.plan.splices import Strategy
 from anyprobe.splice.planning import Planning
 from anyprobe.splice.regions.banks import settle_near
-from anyprobe.splice.regions.code_region import NearBank, Neighbourhood, neighbourhood_pieces
+from anyprobe.splice.regions.code_region import CodeRegion, NearBank, code_region_pieces
 from anyprobe.splice.regions.holdings import Holdings
 from anyprobe.target.base import Target
 from anyprobe.target.system.procfs import Mapping
@@ -82,26 +82,26 @@ class PlainCodeMemory:
 
     def prepare(self, edits: Sequence[Edit]) -> None:
         """Map the memory if it is not there, and give each hook a counter."""
-        if not self._holdings.neighbourhoods:
+        if not self._holdings.code_regions:
             self._map(edits[0].module)
-        near = self._holdings.neighbourhoods[0].near
+        near = self._holdings.code_regions[0].near
         assert near is not None
         for edit in edits:
             settle_near(filter(None, map(hook_of, edit.wants)), near)
 
     def _map(self, module: Module) -> None:
         layout = BankLayout(1024)
-        sizes = PAGE, neighbourhood_pieces(0, _CODE_BYTES, layout, 0)[-1].end
+        sizes = PAGE, code_region_pieces(0, _CODE_BYTES, layout, 0)[-1].end
         place = self._planning.springboards.space.gap_near(module.low, module.high, sum(sizes))
         assert place is not None
         self._memory.add(place, sum(sizes), "rwxp", "generated code")
         journal = Journal(self._memory, place, PAGE)
         journal.begin(self._holdings.owner)
-        gate, counters, code = pieces = neighbourhood_pieces(place + PAGE, _CODE_BYTES, layout, PAGE)
+        gate, counters, code = pieces = code_region_pieces(place + PAGE, _CODE_BYTES, layout, PAGE)
         whole = Piece(MappingUse.JOURNAL, place, PAGE), *pieces
         arena = Arena(PlainMemory(self._areas[place]), whole, journal)
         self._holdings.add(arena)
-        self._holdings.neighbourhoods.append(Neighbourhood(arena, gate, code, NearBank(arena, counters, layout)))
+        self._holdings.code_regions.append(CodeRegion(arena, gate, code, NearBank(arena, counters, layout)))
 
 
 class EmptySurroundings:

@@ -284,14 +284,14 @@ class SimulatedTarget:
         yield self.running.get(tid)
 
     @contextmanager
-    def deputy(self, top: int, timeout: float = 2.0) -> Iterator[SimulatedCalls]:
+    def helper_thread(self, top: int, timeout: float = 2.0) -> Iterator[SimulatedCalls]:
         """Make system calls in a thread made for them; its stack must be the target's memory."""
         assert "w" in self.mem.area_at(top - 8).mapping.perms
         with self.borrow(timeout) as calls:
             yield calls
 
     @contextmanager
-    def waiting_deputy(self, timeout: float = 2.0) -> Iterator[SimulatedCalls]:
+    def waiting_helper_thread(self, timeout: float = 2.0) -> Iterator[SimulatedCalls]:
         """Make system calls in a thread made for them."""
         with self.borrow(timeout) as calls:
             yield calls

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from anyprobe.probes.providers.function.resolve import ResolvedSite
     from anyprobe.splice.codegen.handlers.facts import HandlerFacts
     from anyprobe.splice.edits import Module
-    from anyprobe.splice.regions.code_region import Neighbourhood
+    from anyprobe.splice.regions.code_region import CodeRegion
 
 HINT = "; --returns trampoline would see it at a replaced return address"
 TRAMPOLINE_SERVES = "trampoline: --returns trampoline would see the return at a replaced return address"
@@ -169,7 +169,7 @@ class Trampolines:
             place.hook.kind = ActionKind.HANDLE_RETURN
 
     @staticmethod
-    def silence(homes: "Iterable[Neighbourhood]", probes: Iterable[Probe]) -> None:
+    def silence(homes: "Iterable[CodeRegion]", probes: Iterable[Probe]) -> None:
         """Have no handler of probes that were removed run any more where calls that are under way come back."""
         for hook in (place.hook for probe in probes for place in probe.places):
             if hook.kind is ActionKind.HANDLE_RETURN and isinstance(hook.bank, SlotBank):

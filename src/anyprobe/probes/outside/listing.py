@@ -28,7 +28,7 @@ class Installed:
     """What the journals in a process say: what is registered, and the sites that were changed for it."""
 
     registered: list[Leftover]
-    """Without a roster, which older versions did not write: the sites."""
+    """Without registrations, which older versions did not write: the sites."""
     sites: list[Leftover]
 
 

@@ -1,4 +1,4 @@
-"""Which lines of the roster a session's own probes are: see ``splice.journal.registrations``."""
+"""Which lines of the registrations a session's own probes are: see ``splice.journal.registrations``."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -14,21 +14,21 @@ if TYPE_CHECKING:
 
 def enter(session: "ProbeHost", probes: Iterable["Probe"]) -> None:
     """List probes that have been made; those that are part of something else are listed with that."""
-    roster = session.splicing.roster
+    registrations = session.splicing.registrations
     for probe in probes:
         if probe.part_of is None:
-            roster.enter(probe, partial(entries_of, probe))
-    roster.write()
+            registrations.enter(probe, partial(entries_of, probe))
+    registrations.write()
 
 
 def note(session: "ProbeHost", probes: Iterable["Probe"] | None = None) -> None:
     """Write down what has become of probes, by default of all."""
-    roster = session.splicing.roster
+    registrations = session.splicing.registrations
     if probes is None:
-        roster.note_all()
+        registrations.note_all()
     else:
-        roster.note([probe if probe.part_of is None else probe.part_of for probe in probes])
-    roster.write()
+        registrations.note([probe if probe.part_of is None else probe.part_of for probe in probes])
+    registrations.write()
 
 
 def entries_of(probe: "Probe") -> list[Entry]:

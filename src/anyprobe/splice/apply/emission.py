@@ -23,7 +23,7 @@ from anyprobe.splice.emitted import EmittedPatch, EmittedSplice, FunctionChange
 from anyprobe.splice.plan.splices import PlannedSplice, Strategy, Want, WantKind
 from anyprobe.splice.plan.springboards import Springboards
 from anyprobe.splice.plan.together import member_at
-from anyprobe.splice.regions.code_region import Neighbourhood, SlotBank
+from anyprobe.splice.regions.code_region import CodeRegion, SlotBank
 
 if TYPE_CHECKING:
     from anyprobe.splice.codegen.handlers.facts import HandlerFacts
@@ -44,7 +44,7 @@ class Emission:
 
     def __init__(
         self,
-        homes: Sequence[Neighbourhood],
+        homes: Sequence[CodeRegion],
         springboards: Springboards,
         clobbers: SiteClobbers,
         view_root: Callable[[], int],
@@ -58,9 +58,9 @@ class Emission:
         """
         self._homes, self._springboards, self._clobbers = homes, springboards, clobbers
         self._view_root, self._moves = view_root, moves
-        self._homes_with_stubs: dict[int, Neighbourhood] = {}
+        self._homes_with_stubs: dict[int, CodeRegion] = {}
         """By module."""
-        self._within_reach: dict[Module, list[Neighbourhood]] = {}
+        self._within_reach: dict[Module, list[CodeRegion]] = {}
         self._known_actions: dict[Want, tuple[Action, ...]] = {}
         """Of the present function."""
 
@@ -101,7 +101,7 @@ class Emission:
         return _change_of(edit, added)
 
     def _emit_only(
-        self, edit: Edit, home: Neighbourhood, moved: dict[PlannedSplice, EmittedPatch]
+        self, edit: Edit, home: CodeRegion, moved: dict[PlannedSplice, EmittedPatch]
     ) -> FunctionChange | Refusal:
         """Write the one patch of a function: nothing leans on anything else."""
         planned = edit.plan.splices[0]
@@ -115,7 +115,7 @@ class Emission:
         self,
         edit: Edit,
         planned: PlannedSplice,
-        home: Neighbourhood,
+        home: CodeRegion,
         behind: dict[int, int],
         moved: EmittedPatch | None,
     ) -> EmittedSplice | Refusal:
@@ -144,7 +144,7 @@ class Emission:
             borrowed=borrowed, whole=whole,
         )  # fmt: skip
 
-    def _move(self, edit: Edit, home: Neighbourhood) -> dict[PlannedSplice, EmittedPatch]:
+    def _move(self, edit: Edit, home: CodeRegion) -> dict[PlannedSplice, EmittedPatch]:
         """Write the patches of the lines of a function in one piece; return them."""
         from anyprobe.splice.codegen.fragments import Moving, can_move
 
@@ -162,7 +162,7 @@ class Emission:
         home.put(written[0])
         return written[1]
 
-    def _fill_template(self, edit: Edit, planned: PlannedSplice, home: Neighbourhood) -> EmittedPatch | None:
+    def _fill_template(self, edit: Edit, planned: PlannedSplice, home: CodeRegion) -> EmittedPatch | None:
         if len(planned.wants) != 1:
             return None
         want = planned.wants[0]
@@ -173,7 +173,7 @@ class Emission:
         return home.templates.fill(planned, home.cursor, edit.module.bias, actions[0], lambda: clobbers(edit, want))
 
     def _write_patch(
-        self, edit: Edit, planned: PlannedSplice, home: Neighbourhood, behind: dict[int, int]
+        self, edit: Edit, planned: PlannedSplice, home: CodeRegion, behind: dict[int, int]
     ) -> EmittedPatch | Refusal:
         clobbers = self._clobbers.of
         missing: list[tuple[Action, ...]] = []
@@ -195,11 +195,11 @@ class Emission:
             home.write_chain(chain)
         return emit_patch(planned, home.cursor, edit.module.bias, source, behind, looped=looped)
 
-    def _actions(self, want: Want, home: Neighbourhood) -> tuple[Action, ...]:
+    def _actions(self, want: Want, home: CodeRegion) -> tuple[Action, ...]:
         known = self._known_actions.get(want)
         return self._actions_of(want, home) if known is None else known
 
-    def _actions_of(self, want: Want, home: Neighbourhood) -> tuple[Action, ...]:
+    def _actions_of(self, want: Want, home: CodeRegion) -> tuple[Action, ...]:
         hook = hook_of(want)
         if hook is not None and hook.kind is ActionKind.VIEW:
             return (Action(hook.kind, hook.offset, home.view_code(self._view_root())),)
@@ -224,22 +224,22 @@ class Emission:
         shared = hook.handler if isinstance(bank, SlotBank) and inline is None else None
         return (Action(hook.kind, hook.offset, code, *place, *told, inline, shared),)
 
-    def _home_for(self, edit: Edit) -> Neighbourhood:
+    def _home_for(self, edit: Edit) -> CodeRegion:
         """Return where a function's patches go: all of a module where the stubs are that return addresses need."""
         for want in edit.wants:
             if (hook := hook_of(want)) is not None and hook.kind in REPLACING:
                 return self._homes_with_stubs.setdefault(id(edit.module), self._home_of(edit.module))
         return self._home_of(edit.module)
 
-    def _home_of(self, module: Module) -> Neighbourhood:
-        """Return the neighbourhood with most room that reaches a module."""
+    def _home_of(self, module: Module) -> CodeRegion:
+        """Return the code region with most room that reaches a module."""
         fit = self._within_reach.get(module)
         if fit is None:
             fit = [home for home in self._homes if home.reaches(module.low, module.high)]
             self._within_reach[module] = fit
         if not fit:
             raise TargetError(f"there is no code memory within reach of {module.name}")
-        return fit[0] if len(fit) == 1 else max(fit, key=Neighbourhood.room)
+        return fit[0] if len(fit) == 1 else max(fit, key=CodeRegion.room)
 
 
 def _change_of(edit: Edit, added: Iterable[EmittedSplice] = ()) -> FunctionChange:

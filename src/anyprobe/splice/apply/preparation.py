@@ -26,11 +26,11 @@ from anyprobe.splice.regions.access import Access
 from anyprobe.splice.regions.banks import Hook, demand, home_of_handlers, settle_in_slot_bank, settle_near
 from anyprobe.splice.regions.code_region import (
     ROUTINE_BYTES,
+    CodeRegion,
     NearBank,
-    Neighbourhood,
     SlotBank,
     code_piece_bytes,
-    neighbourhood_pieces,
+    code_region_pieces,
 )
 from anyprobe.splice.userspace.thread_slot import choose_slot, region_place
 from anyprobe.target.system import procfs
@@ -48,7 +48,7 @@ _SPARE_RECORDS = 4
 _PATIENCE = 1.0
 _PAUSE = 0.002
 _CLUSTER = 1 << 30
-"""Modules that lie within this distance share a neighbourhood."""
+"""Modules that lie within this distance share a code region."""
 _MUCH, _MOST, _MOST_OF_COUNTER = 200_000, 640, 224
 """So many bytes of code are worth keeping room for, so many for each new want, and for one that only counts."""
 _PARTS = (1, 2, 4)
@@ -79,7 +79,7 @@ class _Need:
 
 @dataclass(eq=False)
 class _Cluster:
-    """Modules that will share a new neighbourhood."""
+    """Modules that will share a new code region."""
 
     low: int
     high: int
@@ -91,14 +91,14 @@ class _Cluster:
     view_bytes: int = 0
     """What the signal view may need beside its share."""
     homes: list[list[Piece]] = field(default_factory=list)
-    """The pieces of each neighbourhood: one, or several where the address space is cut up."""
+    """The pieces of each code region: one, or several where the address space is cut up."""
 
     def view_in_each(self, count: int) -> int:
-        """Return how much of it each of ``count`` neighbourhoods has."""
+        """Return how much of it each of ``count`` code regions has."""
         return page_ceil(-(-_view_room(self.view_bytes) // count))
 
     def sizes(self, count: int) -> list[int]:
-        """Return the bytes of ``count`` neighbourhoods that hold everything, however functions are spread over them."""
+        """Return the bytes of ``count`` code regions that hold everything, however functions are spread over them."""
         code = -(-self.code_bytes // count) + (self.largest if count > 1 else 0) + 4 * ROUTINE_BYTES
         size = PAGE + code_piece_bytes(max(_LEAST_CODE, code)) + self.view_in_each(count)
         return [size + (self.near.stride if self.near else 0), *([size] * (count - 1))]
@@ -233,7 +233,7 @@ class Preparation:
         return [want.tag for want in edit.wants if isinstance(want.tag, Hook)] if edit.plan.splices else []
 
     def _want_code(self) -> None:
-        """Find modules whose neighbourhood lacks room or near counters, and cluster them."""
+        """Find modules whose code region lacks room or near counters, and cluster them."""
         holdings = self._holdings
         needs: dict[int, _Need] = {}
         replacing: set[int] = set()
@@ -264,7 +264,7 @@ class Preparation:
             if need.code == 0:
                 continue
             module, near = need.module, need.near
-            homes = [h for h in holdings.neighbourhoods if h.reaches(module.low, module.high)]
+            homes = [h for h in holdings.code_regions if h.reaches(module.low, module.high)]
             code, shown = used_code + need.code + ROUTINE_BYTES, used_view + _view_room(need.view)
             roomy = any(home.room() >= code and home.view_room >= shown for home in homes)
             if roomy and (
@@ -401,7 +401,7 @@ class Preparation:
             for number, (size, place) in enumerate(zip(sizes, places, strict=True)):
                 near = cluster.near if number == 0 else None
                 code = size - PAGE - (near.stride if near else 0)
-                home = neighbourhood_pieces(place, code, near, offset)
+                home = code_region_pieces(place, code, near, offset)
                 cluster.homes.append(home)
                 pieces += home
                 offset += size
@@ -434,7 +434,7 @@ class Preparation:
         return Piece(MappingUse.DATA, self._region[0], layout.size, offset)
 
     def _adopt(self, arena: Arena, slot: int) -> None:
-        """Turn mapped pieces into neighbourhoods and banks."""
+        """Turn mapped pieces into code regions and banks."""
         holdings = self._holdings
         mapped = {piece.address: piece for piece in arena.pieces}
         for cluster in self._clusters:
@@ -444,7 +444,7 @@ class Preparation:
                 counters = pieces.get(MappingUse.COUNTERS)
                 near = NearBank(arena, counters, cluster.near) if counters is not None and cluster.near else None
                 gate, code = pieces[MappingUse.GATE], pieces[MappingUse.CODE]
-                holdings.neighbourhoods.append(Neighbourhood(arena, gate, code, near, view_bytes))
+                holdings.code_regions.append(CodeRegion(arena, gate, code, near, view_bytes))
         if self._layout is not None and self._region is not None:
             piece = mapped[self._region[0]]
             numbered = sum(bank.layout.blocks for bank in holdings.banks)
@@ -465,7 +465,7 @@ class Preparation:
             if self._uses_slots(edit):
                 settle_in_slot_bank(hooks, holdings.banks[-1], self._home)
             else:
-                homes = [h for h in holdings.neighbourhoods if h.near and h.reaches(edit.module.low, edit.module.high)]
+                homes = [h for h in holdings.code_regions if h.near and h.reaches(edit.module.low, edit.module.high)]
                 home = max(homes, key=lambda h: h.near.layout.counters_left() if h.near else 0)
                 if home.near is not None:
                     settle_near(hooks, home.near)

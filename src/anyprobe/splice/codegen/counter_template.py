@@ -48,7 +48,7 @@ def _is_counter(splice: PlannedSplice, action: Action) -> bool:
 
 
 class CounterTemplates:
-    """The templates of one neighbourhood."""
+    """The templates of one code region."""
 
     def __init__(self) -> None:
         """Start with none."""

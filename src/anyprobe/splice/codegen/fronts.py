@@ -34,7 +34,7 @@ class Front:
 
 
 class Fronts:
-    """The fronts of one neighbourhood's patches."""
+    """The fronts of one code region's patches."""
 
     def __init__(self) -> None:
         """Start with none."""
@@ -79,7 +79,7 @@ def _behind(front: Front, walk: Walk, *, looped: bool) -> Positions | None:
 
 
 def form_of(planned: PlannedSplice, patch: EmittedPatch, ours: range, *, looped: bool = False) -> Hashable:
-    """Return the same for patches of one neighbourhood with the same recipes; ``None`` where others are not like it.
+    """Return the same for patches of one code region with the same recipes; ``None`` where others are not like it.
 
     Such patches differ in what they count, where they lie, where they lead outside of ``ours``, our code, and in
     numbers that do not matter.

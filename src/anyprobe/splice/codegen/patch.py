@@ -57,12 +57,12 @@ REPLACING = frozenset({ActionKind.ENTER_RETURN, ActionKind.COUNT_RETURN, ActionK
 
 @dataclass(frozen=True, slots=True)
 class BankCode:
-    """How code of one neighbourhood reaches one bank."""
+    """How code of one code region reaches one bank."""
 
     slot: int | None
     """Offset of the thread slot from the thread pointer; ``None``: atomic operations on near counters."""
     gate: int
-    """Address of the gate word of the neighbourhood."""
+    """Address of the gate word of the code region."""
     near: int
     """Atomic banks: address of the shared block within reach of the code."""
     routines: Routines | None

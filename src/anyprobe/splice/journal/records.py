@@ -74,8 +74,8 @@ class RecordKind(IntEnum):
     """A site that is being changed while the program runs, from ``old`` to ``new``: an ``int3`` may stand at its head,
     before some of either."""
     PROBES = 7
-    """Seven words about what is registered, see ``roster``: in ``address``, ``size``, ``extra``, ``old`` and ``new``.
-    Nothing is undone from them; earlier versions neither wrote nor read them."""
+    """Seven words about what is registered, see ``registrations``: in ``address``, ``size``, ``extra``, ``old`` and
+    ``new``. Nothing is undone from them; earlier versions neither wrote nor read them."""
     SEMAPHORE = 8
     """A number in the program's data that is counted up, see ``semaphores``: ``size`` is the inode of what is mapped at
     ``address``, ``extra`` the place in the file; while it changes, ``old`` and ``new`` are its values."""

@@ -1,8 +1,8 @@
-"""The roster: what is registered in a target, in its journals, for whoever asks from outside.
+"""The registrations: what is registered in a target, in its journals, for whoever asks from outside.
 
 Splices are not probes: several probes share one, a return probe has many, a disabled one none. So each registered probe
 has a word of its own at every place of it: the address, the letter of its kind as in the kernel's list, its own state.
-Nothing is undone from the roster, and a target whose controller died between arming and listing only lacks a line.
+Nothing is undone from these words, and a target whose controller died between arming and listing only lacks a line.
 """
 
 import struct
@@ -87,7 +87,7 @@ def records_for(words: int) -> int:
 Words = Callable[[], Sequence[Entry]]
 
 
-class Roster:
+class Registrations:
     """What one session has registered, and where in its journals that is written."""
 
     def __init__(self, installed: Installed, is_over: Callable[[], bool]) -> None:

@@ -72,7 +72,7 @@ class Handling(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RoutineCode:
-    """The routines of one bank, or the signal view's, as they lie in one neighbourhood."""
+    """The routines of one bank, or the signal view's, as they lie in one code region."""
 
     address: int
     code: bytes
@@ -84,7 +84,7 @@ class RoutineCode:
 
 
 @dataclass(eq=False)
-class Neighbourhood:
+class CodeRegion:
     """One gate page, near counters (optional) and a code piece, mapped side by side."""
 
     arena: Arena
@@ -142,7 +142,7 @@ class Neighbourhood:
         """Write code at the cursor and return its address."""
         address = self.cursor
         if address + len(code) > self.limit:
-            raise InternalError("a patch does not fit its neighbourhood")
+            raise InternalError("a patch does not fit its code region")
         self.arena.write(self.code, address, code)
         self.cursor = (address + len(code) + PATCH_ALIGNMENT - 1) & -PATCH_ALIGNMENT
         return address
@@ -274,8 +274,8 @@ def _view_bytes(piece_bytes: int) -> int:
     return min(page_ceil(share) + _VIEW_LEAST, piece_bytes // 2)
 
 
-def neighbourhood_pieces(place: int, code_bytes: int, near: BankLayout | None, offset: int) -> list[Piece]:
-    """Return the pieces of a neighbourhood at ``place``; ``offset`` is where its memfd part begins.
+def code_region_pieces(place: int, code_bytes: int, near: BankLayout | None, offset: int) -> list[Piece]:
+    """Return the pieces of a code region at ``place``; ``offset`` is where its memfd part begins.
 
     The gate is not in the memfd, but has a page of it: it is mapped over the first page of the mapping behind it.
     """

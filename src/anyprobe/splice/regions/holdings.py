@@ -8,7 +8,7 @@ from anyprobe.splice.journal.records import Journal, Owner, Record
 from anyprobe.splice.memory.arena import Arena
 
 if TYPE_CHECKING:
-    from anyprobe.splice.regions.code_region import Neighbourhood, SlotBank
+    from anyprobe.splice.regions.code_region import CodeRegion, SlotBank
 
 
 class SpliceRecords:
@@ -42,7 +42,7 @@ class Holdings:
         self.owner = owner
         self.arenas: list[Arena] = []
         """Splices are journalled in the last one, if it has room."""
-        self.neighbourhoods: list[Neighbourhood] = []
+        self.code_regions: list[CodeRegion] = []
         self.banks: list[SlotBank] = []
         self.records = SpliceRecords()
         """What the journals say of splices."""

@@ -34,7 +34,7 @@ _COUNTED = range(0xE0, 0xE4)
 
 @dataclass(frozen=True, slots=True)
 class Bearings:
-    """What addresses and slots in the code of one neighbourhood mean."""
+    """What addresses and slots in the code of one code region mean."""
 
     routines: Mapping[int, tuple[EffectKind | None, int]]
     """By a routine's address: what calling it does, and where the bank is described."""

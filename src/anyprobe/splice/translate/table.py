@@ -1,6 +1,6 @@
 """The tables by which the signal view finds what to do: in code memory, which the program cannot write.
 
-One table lies behind the code of each neighbourhood. It grows from both ends: entries, one for each patch, sorted by
+One table lies behind the code of each code region. It grows from both ends: entries, one for each patch, sorted by
 address since patches are written one behind the other, and from the end downwards what many of them share: positions
 and recipes. Entries become valid by one store of their number, so a reader on another thread sees all of one or none.
 
@@ -29,7 +29,7 @@ Rows = Sequence[tuple[int, bytes]]
 
 @dataclass(eq=False)
 class ViewTable:
-    """The table of one neighbourhood, as its writer sees it."""
+    """The table of one code region, as its writer sees it."""
 
     arena: Arena
     piece: Piece

@@ -72,7 +72,7 @@ class FaultCatching:
 
     def _set_handlers(self, view: HandlersShown) -> Refusal | None:
         access, process = self._access, self._access.process
-        shows = access.holdings.neighbourhoods[0].view_code(view.root).view  # before the stop: the text takes time
+        shows = access.holdings.code_regions[0].view_code(view.root).view  # before the stop: the text takes time
         with access.stop("prepare") as stop, stop.remote(process.pid) as remote:
             actions = query_actions(process, remote, _BITS)
             refusal = next(self._unseen(actions.items(), view), None)
@@ -97,7 +97,7 @@ class FaultCatching:
         from anyprobe.splice.userspace.fault_handler import FAULT_HANDLER_BYTES, assemble_fault_handler
 
         holdings = self._access.holdings
-        home = next(home for home in holdings.neighbourhoods if home.room() >= FAULT_HANDLER_BYTES)
+        home = next(home for home in holdings.code_regions if home.room() >= FAULT_HANDLER_BYTES)
         handler = assemble_fault_handler(home.cursor, view, old)
         home.put(handler.code)
         journal = next(journal for journal in holdings.journals() if journal.room())

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from anyprobe.splice.codegen.fronts import Front
-    from anyprobe.splice.regions.code_region import Neighbourhood
+    from anyprobe.splice.regions.code_region import CodeRegion
     from anyprobe.splice.translate.patches import Bearings
     from anyprobe.splice.translate.steps import EffectKind, Positions
     from anyprobe.splice.translate.table import Rows
@@ -257,7 +257,7 @@ class SignalView:
     @property
     def root(self) -> int:
         """Where the index's address is kept."""
-        return self._described(self._holdings.neighbourhoods[0]).table.root
+        return self._described(self._holdings.code_regions[0]).table.root
 
     def describe(self, edits: Sequence[Edit]) -> Sequence[Edit]:
         """Say in the tables what is to be done in the patches that the edits bring; they are not in use yet.
@@ -274,7 +274,7 @@ class SignalView:
             states = [state for module in self._modules for state in module.functions.values()]
             splices += [splice for state in states for splice in state.splices]
         looped, left_out = _looped(splices), set[EmittedSplice]()
-        for home in self._holdings.neighbourhoods:
+        for home in self._holdings.code_regions:
             described = self._described(home)
             here = [s for s in splices if s.patch is not None and s.patch.address in described.table.code]
             left_out |= described.add(here, looped)
@@ -288,7 +288,7 @@ class SignalView:
             return ()
         return [edit for edit in edits if edit.change is not None and not left_out.isdisjoint(edit.change.added)]
 
-    def _described(self, home: "Neighbourhood") -> "_Described":
+    def _described(self, home: "CodeRegion") -> "_Described":
         known = self._homes.get(home.code.address)
         if known is None:
             known = self._homes[home.code.address] = _Described(home)
@@ -316,7 +316,7 @@ class SignalView:
         index = tuple(sorted(tables | jumps))
         if index == self._index:
             return
-        homes = self._holdings.neighbourhoods
+        homes = self._holdings.code_regions
         written = next((at for home in reversed(homes) if (at := self._described(home).table.index(index))), 0)
         if written:
             self._described(homes[0]).table.point_to(written)
@@ -325,9 +325,9 @@ class SignalView:
 
 
 class _Described:
-    """What is said of one neighbourhood's code."""
+    """What is said of one code region's code."""
 
-    def __init__(self, home: "Neighbourhood") -> None:
+    def __init__(self, home: "CodeRegion") -> None:
         from anyprobe.splice.codegen.fronts import Fronts
         from anyprobe.splice.translate.table import ViewTable
 

@@ -36,7 +36,7 @@ ROOM = 3 * frame.ROOM
 
 
 @contextmanager
-def with_deputy(process: Tracee, top: int, timeout: float) -> Iterator[RemoteCalls]:
+def with_helper_thread(process: Tracee, top: int, timeout: float) -> Iterator[RemoteCalls]:
     """Borrow a thread for as long as it takes to make a helper thread with a stack of ``ROOM`` bytes below ``top``."""
     thread: Thread | None = None
     try:
@@ -68,7 +68,7 @@ def _made(process: Tracee, remote: RemoteCalls, fate: int) -> Thread:
 
 
 @contextmanager
-def with_waiting_deputy(process: Tracee, remote: RemoteCalls) -> Iterator[RemoteCalls]:
+def with_waiting_helper_thread(process: Tracee, remote: RemoteCalls) -> Iterator[RemoteCalls]:
     """Make a helper thread on the stack of a borrowed thread, which waits until it has ended.
 
     Raises ``StopTimeout`` where that stack has no room, ``RemoteCallFailed`` where no thread can be made.

@@ -79,22 +79,22 @@ class Process(Tracee):
 
         return self._exclusive(visited(self, tid))
 
-    def deputy(self, top: int, timeout: float = 2.0) -> AbstractContextManager[RemoteCalls]:
+    def helper_thread(self, top: int, timeout: float = 2.0) -> AbstractContextManager[RemoteCalls]:
         """Make system calls in a thread made for them, with a stack below ``top`` and descriptors of its own."""
-        from anyprobe.target.process.helper_thread import with_deputy  # hardly ever needed
+        from anyprobe.target.process.helper_thread import with_helper_thread  # hardly ever needed
 
-        return self._exclusive(with_deputy(self, top, timeout))
+        return self._exclusive(with_helper_thread(self, top, timeout))
 
     @contextmanager
-    def waiting_deputy(self, timeout: float = 2.0) -> Iterator[RemoteCalls]:
+    def waiting_helper_thread(self, timeout: float = 2.0) -> Iterator[RemoteCalls]:
         """Make system calls in a thread made for them, on the stack of a borrowed one, which waits meanwhile."""
-        from anyprobe.target.process.helper_thread import with_waiting_deputy  # once in a session
+        from anyprobe.target.process.helper_thread import with_waiting_helper_thread  # once in a session
 
         begin = self.borrowed_us = 0
         try:
             with self.borrow(timeout) as remote:
                 begin = time.monotonic_ns()
-                with with_waiting_deputy(self, remote) as calls:
+                with with_waiting_helper_thread(self, remote) as calls:
                     yield calls
         finally:
             self.borrowed_us = (time.monotonic_ns() - begin) // 1000 if begin else 0

@@ -7,7 +7,7 @@ import pytest
 
 from anyprobe.core.errors import TargetExited
 from anyprobe.splice.journal.records import Journal, Owner, Record, RecordKind, read_journal
-from anyprobe.splice.journal.registrations import WORDS, Entry, Roster, listed
+from anyprobe.splice.journal.registrations import WORDS, Entry, Registrations, listed
 
 BASE, SIZE = 0x7000_0000, 4096
 OWNER = Owner(b"0123456789abcdef", 4711, 99)
@@ -34,8 +34,8 @@ def access(journal):
     )
 
 
-def roster_of(access, *, over=False):
-    return Roster(access, lambda: over)
+def registrations_of(access, *, over=False):
+    return Registrations(access, lambda: over)
 
 
 def read(memory):
@@ -55,48 +55,48 @@ def test_words_that_mean_nothing():
 
 
 def test_what_is_entered_is_listed_and_what_leaves_is_not(memory, access):
-    roster = roster_of(access)
+    registrations = registrations_of(access)
     for number in range(20):
-        roster.enter(number, lambda number=number: [Entry(0x1000 * number + at, "k") for at in range(3)])
-    assert roster.backlog() == 60
-    roster.write()
-    assert roster.backlog() == 0
+        registrations.enter(number, lambda number=number: [Entry(0x1000 * number + at, "k") for at in range(3)])
+    assert registrations.backlog() == 60
+    registrations.write()
+    assert registrations.backlog() == 0
     assert len(read(memory)) == 60
-    roster.leave([3, 4])
-    roster.write()
+    registrations.leave([3, 4])
+    registrations.write()
     assert {entry.address >> 12 for entry in read(memory)} == set(range(20)) - {3, 4}
-    roster.enter("late", lambda: [Entry(0x99, "j")] * 6)
+    registrations.enter("late", lambda: [Entry(0x99, "j")] * 6)
     records = [record for _, record in read_journal(memory, BASE, SIZE).records]
-    roster.write()
+    registrations.write()
     assert [record.kind for record in records] == [RecordKind.PROBES] * -(-60 // WORDS)
     assert len(read_journal(memory, BASE, SIZE).records) == len(records)  # the words that were free were taken
     assert read(memory).count(Entry(0x99, "j")) == 6
 
 
 def test_states_change_in_place(memory, access):
-    roster, states = roster_of(access), [Entry(0x10, "r")]
-    roster.enter("one", lambda: states)
-    roster.write()
+    registrations, states = registrations_of(access), [Entry(0x10, "r")]
+    registrations.enter("one", lambda: states)
+    registrations.write()
     states[0] = Entry(0x10, "r", disabled=True)
-    roster.note(["one", "unknown"])
-    roster.write()
+    registrations.note(["one", "unknown"])
+    registrations.write()
     assert read(memory) == states
     states[0] = Entry(0x10, "r", gone=True)
-    roster.note_all()
-    roster.write()
+    registrations.note_all()
+    registrations.write()
     assert read(memory) == states
 
 
 def test_what_finds_no_room_waits_for_another_journal(memory, access, journal, plain_memory):
     journal.add([Record(RecordKind.SPLICE, 1)] * journal.room())
-    roster = roster_of(access)
-    roster.enter("one", lambda: [Entry(0x10, "k")])
-    roster.write()
-    assert (read(memory), roster.backlog()) == ([], 1)
+    registrations = registrations_of(access)
+    registrations.enter("one", lambda: [Entry(0x10, "k")])
+    registrations.write()
+    assert (read(memory), registrations.backlog()) == ([], 1)
     other = plain_memory(BASE, SIZE)
     access.listed.append(Journal(other, BASE, SIZE))
     access.listed[-1].begin(OWNER)
-    roster.write()
+    registrations.write()
     assert read(other) == [Entry(0x10, "k")]
 
 
@@ -105,16 +105,16 @@ def test_nothing_is_written_where_the_session_is_not(memory, access):
         raise TargetExited(4711)
 
     access.check_sessions = gone
-    roster = roster_of(access)
-    roster.enter("one", lambda: [Entry(0x10, "k")])
+    registrations = registrations_of(access)
+    registrations.enter("one", lambda: [Entry(0x10, "k")])
     memory.writes.clear()
-    roster.write()
+    registrations.write()
     assert memory.writes == []
 
 
 def test_nothing_is_written_once_another_has_removed_the_session(memory, access):
-    roster = roster_of(access, over=True)
-    roster.enter("one", lambda: [Entry(0x10, "k")])
+    registrations = registrations_of(access, over=True)
+    registrations.enter("one", lambda: [Entry(0x10, "k")])
     memory.writes.clear()
-    roster.write()
+    registrations.write()
     assert memory.writes == []

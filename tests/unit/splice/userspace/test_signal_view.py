@@ -14,7 +14,7 @@ def view_of(*, faults_wanted, calls=nullcontext, handled=0):
     """Return the view of a program in which nothing is spliced yet."""
     process = SimpleNamespace(handled_signals=lambda: handled)
     return signal_view.SignalView(
-        process, SimpleNamespace(neighbourhoods=["first"]), [], SimpleNamespace(pages=lambda: ()),
+        process, SimpleNamespace(code_regions=["first"]), [], SimpleNamespace(pages=lambda: ()),
         None, SimpleNamespace(wanted=faults_wanted), hides_faults=lambda *_: False, calls=calls,
     )  # fmt: skip
 

@@ -16,7 +16,7 @@ from anyprobe.core.address import page_floor
 from anyprobe.core.errors import PermissionDenied, RemoteCallFailed, StopTimeout, TargetError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.apply.live.children import complete_in_children, ticks_now
-from anyprobe.splice.apply.live.helper_threads import Deputies
+from anyprobe.splice.apply.live.helper_threads import HelperThreads
 from anyprobe.splice.apply.live.traps import disturbed, wrong_action
 from anyprobe.splice.apply.live.writes import SEVERAL, Rewrite, Site, sites_of, steps
 from anyprobe.splice.apply.outcomes import give_up
@@ -114,7 +114,7 @@ class LiveArming:
         """
         self._access, self._process, self._planning = access, access.process, planning
         self._traps, self.proof, self._conclude = traps, proof, conclude
-        self.deputies = Deputies(access, planning.springboards)
+        self.helper_threads = HelperThreads(access, planning.springboards)
         self.left: list[EmittedPatch] = []
         """Patches that were taken out, in which threads may be asleep."""
         self.pages: set[int] = set()
@@ -255,7 +255,7 @@ class LiveArming:
         if self._registered and traps.is_ready_for(sites):
             return None
         try:
-            with self.deputies.deputy(what) as remote:
+            with self.helper_threads.helper_thread(what) as remote:
                 why = traps.prepare_live(lambda _: nullcontext(remote), near, sites)
                 if why is None and not self._registered:
                     membarrier.register(remote)
@@ -363,7 +363,7 @@ class LiveArming:
         self._listed = journal, records
         why = disturbed(process, site)
         if why is None:
-            with self.deputies.deputy(what) as remote:
+            with self.helper_threads.helper_thread(what) as remote:
                 why = wrong_action(process, remote, self._traps, site)
                 if why is None:
                     self._store(rewrites, partial(membarrier.serialise, remote))

@@ -19,22 +19,22 @@ from anyprobe.target.process.urgency import urgent
 _RECORDS = 4
 
 
-class Deputies:
-    """Makes deputies for one session; their stack is mapped with the first."""
+class HelperThreads:
+    """Makes helper threads for one session; their stack is mapped with the first."""
 
     def __init__(self, access: Access, springboards: Springboards) -> None:
         """Nothing is mapped yet; where springboards are planned, no stack may be."""
         self._access, self._process, self._springboards = access, access.process, springboards
         self.stack = 0
-        """Top of the memory in which deputies have their stack."""
+        """Top of the memory in which helper threads have their stack."""
 
     @contextmanager
-    def deputy(self, what: str) -> Iterator[SystemCalls]:
+    def helper_thread(self, what: str) -> Iterator[SystemCalls]:
         """Make system calls in a thread made for them; how long its maker stands still counts as a pause."""
         process = self._process
         self.prepare_stack(what)
         process.gadgets()
-        with urgent(), process.deputy(self.stack) as calls:
+        with urgent(), process.helper_thread(self.stack) as calls:
             self._access.pause_us[what] += process.borrowed_us
             yield calls
 
@@ -50,7 +50,7 @@ class Deputies:
             self._access.pause_us[what] += (time.monotonic_ns() - begin) // 1000 if begin else 0
 
     def prepare_stack(self, what: str) -> None:
-        """See that there is a stack for deputies; the first of them has to use that of the thread that makes it."""
+        """Map a stack for helper threads if there is none; the first has to use that of the thread that makes it."""
         process, holdings = self._process, self._access.holdings
         if self.stack:
             return
@@ -64,7 +64,7 @@ class Deputies:
             raise StopTimeout("no room for a stack in the target's address space")
         pieces = [Piece(MappingUse.DATA, place + journal_bytes + PAGE, size)]
         try:
-            with urgent(), process.waiting_deputy() as calls:
+            with urgent(), process.waiting_helper_thread() as calls:
                 arena = map_arena(process, calls, holdings.owner, pieces, journal_at=place, records=_RECORDS)
         finally:
             self._access.pause_us[what] += process.borrowed_us
@@ -81,5 +81,5 @@ class Deputies:
         found = process.thread_pointers() if pointers else []
         if found is None:
             raise StopTimeout(f"not all threads of process {process.pid} are known to be the C library's")
-        with self.deputy("arm") as calls:
+        with self.helper_thread("arm") as calls:
             yield calls, found

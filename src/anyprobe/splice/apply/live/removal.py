@@ -29,7 +29,7 @@ from anyprobe.target.remote.batch import BatchedCall, batch_code, batch_size, ca
 
 if TYPE_CHECKING:
     from anyprobe.splice.apply.live.changes import LiveArming
-    from anyprobe.splice.regions.code_region import Neighbourhood
+    from anyprobe.splice.regions.code_region import CodeRegion
     from anyprobe.target.base import SystemCalls
     from anyprobe.target.system.procfs import Mapping
 
@@ -48,7 +48,7 @@ class LiveRemoval:
         """Nothing is done yet; ``change`` makes edits."""
         self._access, self._modules, self._live, self._change = access, modules, live, change
         self._process = access.process
-        self._deputies = live.deputies
+        self._helper_threads = live.helper_threads
         self._journals: list[FoundJournal] = []
         self._mappings: Sequence[Mapping] = ()
 
@@ -65,7 +65,7 @@ class LiveRemoval:
                     return
             self._take_out(at_handlers)
         with self._process.exclusive():
-            self._deputies.prepare_stack("disarm")
+            self._helper_threads.prepare_stack("disarm")
             self._read()
             self._drop_pages()
             if self._has_more_than_code() or not self._is_quiet():
@@ -74,7 +74,7 @@ class LiveRemoval:
             if not self._journals or home is None:
                 return
             if any(journal.of(RecordKind.ACTION) for journal in self._journals):
-                with self._deputies.deputy("disarm") as remote:
+                with self._helper_threads.helper_thread("disarm") as remote:
                     put_back_live(self._process, remote, self._journals, self._mappings)
                 if not self._is_quiet():
                     return
@@ -100,7 +100,7 @@ class LiveRemoval:
         own = sorted(page for page in self._live.pages if any(each.low <= page < each.high for each in lasting))
         pages = droppable(self._process, own, self._mappings)
         if pages:
-            with self._deputies.deputy("disarm") as remote:
+            with self._helper_threads.helper_thread("disarm") as remote:
                 for low, size in pages:
                     drop_pages(remote, low, size)
 
@@ -151,37 +151,39 @@ class LiveRemoval:
 
     # -- memory
 
-    def _unmap(self, pointers: Sequence[int], home: "Neighbourhood") -> None:
+    def _unmap(self, pointers: Sequence[int], home: "CodeRegion") -> None:
         """Clear the threads' slots and unmap. Precondition: nobody is in our code, and no signal leads there."""
         ranges = ranges_of(self._journals, self._mappings)
         late = self._needed_last(home, ranges)
         calls = [BatchedCall(_SYS_MUNMAP, (low, high - low)) for low, high in ranges if (low, high) not in late]
-        with self._deputies.deputy("disarm") as remote:
+        with self._helper_threads.helper_thread("disarm") as remote:
             self._clear_slots(pointers)
             self._run(remote, calls, home)
-        with self._deputies.calls("disarm") as remote:
+        with self._helper_threads.calls("disarm") as remote:
             for low, high in late:
                 remote.syscall(_SYS_MUNMAP, low, high - low)
         self._live.forget_traps()
 
-    def _home(self) -> "Neighbourhood | None":
+    def _home(self) -> "CodeRegion | None":
         """Return where code memory is left over, if there is any: there the calls are made that unmap the rest.
 
         What is in use must stay as it is: forked children, which are seen to later, run it.
         """
-        roomy = [each for each in self._access.holdings.neighbourhoods if each.limit - each.cursor >= batch_size(1)]
+        roomy = [each for each in self._access.holdings.code_regions if each.limit - each.cursor >= batch_size(1)]
         return max(roomy, key=lambda each: each.limit - each.cursor, default=None)
 
-    def _needed_last(self, home: "Neighbourhood", ranges: Sequence[Range]) -> list[Range]:
-        """Return what must stay until the others are unmapped: their code, the deputy's stack, the journals of both."""
+    def _needed_last(self, home: "CodeRegion", ranges: Sequence[Range]) -> list[Range]:
+        """Return what must stay until the others are unmapped: their code, the helper's stack, the journals of both."""
         stack = next(
-            each for each in self._access.holdings.arenas if any(p.end == self._deputies.stack for p in each.pieces)
+            each
+            for each in self._access.holdings.arenas
+            if any(p.end == self._helper_threads.stack for p in each.pieces)
         )
         needed = {piece.address for piece in (home.arena.pieces[0], home.code, *stack.pieces)}
         return [(low, high) for low, high in ranges if any(low <= address < high for address in needed)]
 
     @staticmethod
-    def _run(remote: "SystemCalls", calls: Sequence[BatchedCall], home: "Neighbourhood") -> None:
+    def _run(remote: "SystemCalls", calls: Sequence[BatchedCall], home: "CodeRegion") -> None:
         each = capacity(home.limit - home.cursor)
         for first in range(0, len(calls), each):
             batch = calls[first : first + each]

@@ -61,7 +61,7 @@ def about_to_call(process: ProcessTarget, threads: Iterable[StoppedThread]) -> t
 
 
 def on_our_stacks(ranges: Sequence[tuple[int, int]], threads: Iterable[StoppedThread]) -> tuple[str, ...]:
-    """Return the deputies that a dead controller has left: they end when they run, and not without their stack."""
+    """Return the helper threads that a dead controller left: they end when they run, and not without their stack."""
     return tuple(
         f"thread {thread.tid}, which is about to end"
         for thread in threads

@@ -39,7 +39,7 @@ def test_a_gate_without_its_mapping_is_the_programs():
 
 
 def test_what_is_mapped_stays_while_somebody_has_his_stack_in_it():
-    """A deputy of a dead controller returns into its end by a frame in memory of ours."""
+    """A helper thread of a dead controller returns into its end by a frame in memory of ours."""
     threads = [SimpleNamespace(tid=tid, registers=SimpleNamespace(rsp=rsp)) for tid, rsp in ((1, 0x500), (2, 0x7FF8))]
     assert recovery.on_our_stacks([(0x1000, 0x2000), (0x6000, 0x8000)], threads) == ("thread 2, which is about to end",)
     assert recovery.on_our_stacks([(0x1000, 0x2000)], threads) == ()

@@ -41,23 +41,23 @@ def opened(pid: int) -> list[str]:
 
 
 def check(process: Process, calls: object) -> None:
-    """A deputy is a thread of the process with the same memory, and its descriptors are its own."""
+    """A helper thread is a thread of the process with the same memory, and its descriptors are its own."""
     assert calls.syscall(GETPID) == process.pid
     assert calls.syscall(GETTID) == calls.thread.tid != process.pid
     before = opened(process.pid)
-    fd = calls.syscall(MEMFD_CREATE, calls.place(b"deputy\0"), 1)
-    assert "deputy" in os.readlink(f"/proc/{calls.thread.tid}/fd/{fd}")
-    assert not any("deputy" in name for name in opened(process.pid))
+    fd = calls.syscall(MEMFD_CREATE, calls.place(b"helper-thread\0"), 1)
+    assert "helper-thread" in os.readlink(f"/proc/{calls.thread.tid}/fd/{fd}")
+    assert not any("helper-thread" in name for name in opened(process.pid))
     assert len(opened(process.pid)) == len(before)
 
 
 def test_on_the_stack_of_one_that_waits(running):
     target, process = running
     for _ in range(5):
-        with process.waiting_deputy() as calls:
+        with process.waiting_helper_thread() as calls:
             check(process, calls)
             tid = str(calls.thread.tid)
-        wait_until(lambda tid=tid: tid not in threads_of(process.pid), "the deputy has ended")
+        wait_until(lambda tid=tid: tid not in threads_of(process.pid), "the helper thread has ended")
     target.check_alive()
 
 
@@ -68,7 +68,7 @@ def test_on_a_stack_of_its_own(running):
     with process.borrow() as remote:
         low = remote.syscall(MMAP, 0, ROOM + 4096, READ_WRITE, PRIVATE_ANONYMOUS, -1, 0)
     for _ in range(5):
-        with process.deputy(low + ROOM + 4096) as calls:
+        with process.helper_thread(low + ROOM + 4096) as calls:
             check(process, calls)
             tid = str(calls.thread.tid)
             status = Path(f"/proc/{process.pid}/status").read_text()
@@ -89,7 +89,7 @@ def test_one_that_job_control_has_stopped_has_not_ended(running, monkeypatch):
     tids = []
 
     def interrupted() -> None:
-        with process.deputy(low + ROOM + 4096) as calls:
+        with process.helper_thread(low + ROOM + 4096) as calls:
             tids.append(str(calls.thread.tid))
             os.kill(process.pid, signal.SIGSTOP)
             wait_until(lambda: "\nState:\tT" in Path(f"/proc/{process.pid}/status").read_text(), "it is stopped")
@@ -100,7 +100,7 @@ def test_one_that_job_control_has_stopped_has_not_ended(running, monkeypatch):
         assert tids[0] in threads_of(process.pid)
     finally:
         os.kill(process.pid, signal.SIGCONT)
-    wait_until(lambda: tids[0] not in threads_of(process.pid), "the deputy has ended")
+    wait_until(lambda: tids[0] not in threads_of(process.pid), "the helper thread has ended")
     with process.borrow() as remote:
         remote.syscall(MUNMAP, low, ROOM + 4096)
     target.check_alive()
