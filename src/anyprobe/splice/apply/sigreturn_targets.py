@@ -67,7 +67,7 @@ def _ways_of(removed: "Sequence[EmittedSplice]") -> "list[Way]":
     return found
 
 
-class WaysBack:
+class SigreturnTargets:
     """The code that nobody may be in when some changes are made."""
 
     def __init__(self, ways: Iterable[Way], interiors: "Sequence[tuple[int, int, FunctionChange]]") -> None:

@@ -18,9 +18,9 @@ from anyprobe.core.memory import MemoryFault
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.apply.blocked_syscalls import SYSCALL, is_asleep
 from anyprobe.splice.apply.dead_jumps import destination_of
-from anyprobe.splice.apply.sigreturn_targets import Lingering, Way, WaysBack
+from anyprobe.splice.apply.sigreturn_targets import Lingering, SigreturnTargets, Way
 from anyprobe.splice.apply.text import make_private, write_all_at_rest
-from anyprobe.splice.apply.unsafe_pcs import FAULTS, NOWHERE, Hazards, destination
+from anyprobe.splice.apply.unsafe_pcs import FAULTS, NOWHERE, UnsafePcs, destination
 from anyprobe.splice.emitted import EmittedSplice, FunctionChange
 from anyprobe.splice.journal.records import Journal, Record, RecordKind, marked
 from anyprobe.splice.regions.holdings import SpliceRecords
@@ -116,7 +116,7 @@ class Transaction(Generic[_Stop]):
             start: b"".join(self._pages[start + number * PAGE].before for number in range(count))
             for start, count in self._runs()
         }
-        self._hazards = Hazards(changes)
+        self._unsafe_pcs = UnsafePcs(changes)
         self._interiors = sorted(
             (
                 (*splice.interior, change)
@@ -134,7 +134,9 @@ class Transaction(Generic[_Stop]):
         }
         """The jumps in dead bytes that go: who stands at one has left its site and must still come to the patch."""
         self._lows = [low for low, _, _ in self._interiors]
-        self._ways_back = WaysBack(() if lingering is None else lingering.with_removed(changes), self._interiors)
+        self._sigreturn_targets = SigreturnTargets(
+            () if lingering is None else lingering.with_removed(changes), self._interiors
+        )
 
     @property
     def remaining(self) -> list[FunctionChange]:
@@ -148,7 +150,7 @@ class Transaction(Generic[_Stop]):
     @property
     def left_ways(self) -> AbstractSet[Way]:
         """The ways back on which no thread was when the changes were made: none leads there any more."""
-        return self._ways_back.empty(self._refused)
+        return self._sigreturn_targets.empty(self._refused)
 
     def _read(self, change: FunctionChange) -> None:
         known = self._pages
@@ -208,9 +210,9 @@ class Transaction(Generic[_Stop]):
         """
         for thread in stop.threads if self._target.meets_traps else ():
             pc = thread.registers.rip
-            if self._hazards.at(pc) is not None and thread.awaits_trap():
+            if self._unsafe_pcs.at(pc) is not None and thread.awaits_trap():
                 return Refusal(Reason.TRAP_UNSAFE, pc, f"thread {thread.tid} has just met a trap before {pc:#x}")
-        taken = self._ways_back.taken(self._target.mem, stop, self._hazards.leaving)
+        taken = self._sigreturn_targets.taken(self._target.mem, stop, self._unsafe_pcs.leaving)
         return next((why for _, why in taken), None)
 
     def bytes_at(self, address: int, size: int) -> tuple[bytes, bytes]:
@@ -228,7 +230,7 @@ class Transaction(Generic[_Stop]):
         moves = self._check_threads(stop.threads)
         self._check_waiting_parents(stop)
         self._check_stacks(stop)
-        for change, why in self._ways_back.taken(self._target.mem, stop, self._hazards.leaving):
+        for change, why in self._sigreturn_targets.taken(self._target.mem, stop, self._unsafe_pcs.leaving):
             self.refuse(change, why)
         moved = [
             (thread, thread.registers.rip, target) for thread, change, target in moves if change not in self._refused
@@ -385,9 +387,9 @@ class Transaction(Generic[_Stop]):
             if pc in self._boards:
                 moves.append((thread, *self._boards[pc]))
                 continue
-            leaving = self._hazards.leaving(pc)
-            asleep = is_asleep(self._target.mem, thread) and (leaving or self._hazards.at(pc - len(SYSCALL)))
-            change = self._hazards.at(pc - len(SYSCALL) if asleep else pc) if leaving is None else leaving[0]
+            leaving = self._unsafe_pcs.leaving(pc)
+            asleep = is_asleep(self._target.mem, thread) and (leaving or self._unsafe_pcs.at(pc - len(SYSCALL)))
+            change = self._unsafe_pcs.at(pc - len(SYSCALL) if asleep else pc) if leaving is None else leaving[0]
             if leaving is not None:
                 target = self._way_out(*leaving) if asleep else None
             else:
@@ -409,7 +411,7 @@ class Transaction(Generic[_Stop]):
 
     def _way_out(self, change: FunctionChange, origin: int) -> int | None:
         """Return where a thread asleep in a patch that goes may go, ``origin`` or a new patch; else it stays."""
-        into = self._hazards.at(origin - len(SYSCALL))
+        into = self._unsafe_pcs.at(origin - len(SYSCALL))
         if into is None:
             return origin
         target = destination(change, origin, asleep=True) if into is change else None
@@ -418,7 +420,7 @@ class Transaction(Generic[_Stop]):
     def _check_waiting_parents(self, stop: _Stop) -> None:
         """Leave out changes that a parent waiting in vfork will come back into: it cannot be moved."""
         for parent in stop.waiting:
-            change = self._hazards.at(parent.pc)
+            change = self._unsafe_pcs.at(parent.pc)
             if change is not None and change not in self._refused and destination(change, parent.pc) is not None:
                 detail = f"thread {parent.tid} waits here for a vfork child"
                 self._unapply(change, Refusal(Reason.THREAD_IN_SYSCALL, parent.pc, detail))

@@ -15,7 +15,7 @@ FAULTS = (signal.SIGILL, signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV)
 """What an instruction may bring upon its thread, at its own pc: behind an ``int3`` the next one has still to be met."""
 
 
-class Hazards:
+class UnsafePcs:
     """Finds the changes that a pc may be in the way of: the displaced ranges, and the patches that go.
 
     A thread in a patch that goes stays there, unless it is asleep and may stay so for ever: no new splice overwrites

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from anyprobe.binary.flow.exits import ways_to
 from anyprobe.isa.decode import Flow, Insn
-from anyprobe.splice.plan.predecessor_edits import Ways
+from anyprobe.splice.plan.predecessor_edits import PredecessorEdits
 from anyprobe.splice.plan.splices import IN_PLACE, Want, WantKind
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _LONGEST_BLOCK = 8
 
 
-class ExitWays(Ways):
+class ExitPredecessors(PredecessorEdits):
     """Splices the ways to the refused exits of one function, after everything else of it has been placed."""
 
     def __init__(self, context: "PlanContext", function: "FunctionCode", wants: Sequence[Want]) -> None:

@@ -300,14 +300,14 @@ class Attempt:
         """Splice the ways to exits that are too short, and count what else has no room where control comes from."""
         plan = self._plan
         if any(want.kind is WantKind.EXIT for want, _ in plan.refused):
-            from anyprobe.splice.plan.exit_predecessors import ExitWays
+            from anyprobe.splice.plan.exit_predecessors import ExitPredecessors
 
-            ways = ExitWays(self._context, self._function, wants)
+            ways = ExitPredecessors(self._context, self._function, wants)
             plan.refused = [(want, why) for want, why in plan.refused if not ways.splice(want)]
         if any(want.kind is WantKind.OFFSET for want, _ in plan.refused):
-            from anyprobe.splice.plan.predecessors import Arrivals
+            from anyprobe.splice.plan.predecessors import Predecessors
 
-            served = Arrivals(self._context, self._function).splice([want for want, _ in plan.refused])
+            served = Predecessors(self._context, self._function).splice([want for want, _ in plan.refused])
             plan.refused = [(want, why) for want, why in plan.refused if want not in served]
 
     def _refuse_open_loops(self, entries: list[Want]) -> None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from anyprobe.splice.plan.context import PlanContext
 
 
-class Ways:
+class PredecessorEdits:
     """Adds to the plan of one function; each step can be undone."""
 
     def __init__(self, context: "PlanContext", function: "FunctionCode") -> None:

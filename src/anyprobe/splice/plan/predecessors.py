@@ -15,7 +15,7 @@ from iced_x86 import Mnemonic, OpKind
 
 from anyprobe.binary.flow.exits import ways_to
 from anyprobe.isa.decode import Flow, Insn
-from anyprobe.splice.plan.predecessor_edits import Ways
+from anyprobe.splice.plan.predecessor_edits import PredecessorEdits
 from anyprobe.splice.plan.splices import Strategy, Want, WantKind
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def _is_general(register: int) -> bool:
     return RegisterExt.is_gpr(register)  # type: ignore[arg-type]
 
 
-class Arrivals(Ways):
+class Predecessors(PredecessorEdits):
     """Serves refused wants of one function by what leads to them, after everything else of it has been placed."""
 
     def splice(self, refused: Iterable[Want]) -> frozenset[Want]:

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from anyprobe.core.memory import MemoryFault
-from anyprobe.splice.apply.sigreturn_targets import Lingering, WaysBack
+from anyprobe.splice.apply.sigreturn_targets import Lingering, SigreturnTargets
 from anyprobe.splice.emitted import FunctionChange
 from anyprobe.splice.journal.memfds import MEMFD_PATH
 
@@ -44,8 +44,8 @@ def removing(*removed):
     return FunctionChange(BIAS + 0x1000, removed)
 
 
-def ways_back(lingering, change):
-    return WaysBack(lingering.with_removed([change]), [(BIAS + SITE - 3, BIAS + SITE + 1, change)])
+def targets_of(lingering, change):
+    return SigreturnTargets(lingering.with_removed([change]), [(BIAS + SITE - 3, BIAS + SITE + 1, change)])
 
 
 def taken(ways, pc, *, word=0, asleep=False, stack=STACK):
@@ -55,7 +55,7 @@ def taken(ways, pc, *, word=0, asleep=False, stack=STACK):
 
 
 def found(pc, *, site=SITE, patch=True, **options):
-    ways = ways_back(Lingering(), removing(splice_at(site, patch=patch), dead_jump()))
+    ways = targets_of(Lingering(), removing(splice_at(site, patch=patch), dead_jump()))
     return taken(ways, pc, **options)
 
 
@@ -93,16 +93,16 @@ def test_who_is_in_a_patch_that_an_earlier_change_took_out_is_waited_for():
     lingering, nothing = Lingering(), removing()
     lingering.note([removing(splice_at(SITE), dead_jump())], set())
     for pc in (PATCH + 63, SPRINGBOARD, BOARD):
-        ways = ways_back(lingering, nothing)
+        ways = targets_of(lingering, nothing)
         assert taken(ways, pc) == TAKEN
         lingering.note([], ways.empty({nothing}))  # refused: somebody is there
-    ways = ways_back(lingering, nothing)
+    ways = targets_of(lingering, nothing)
     assert taken(ways, PATCH + 64) == []
     lingering.note([nothing], ways.empty(()))
-    assert taken(ways_back(lingering, nothing), PATCH) == []
+    assert taken(targets_of(lingering, nothing), PATCH) == []
 
 
 def test_what_a_refused_change_did_not_take_out_is_no_way_back():
     lingering, refused = Lingering(), removing(splice_at(SITE))
-    lingering.note([], ways_back(lingering, refused).empty({refused}))
-    assert taken(ways_back(lingering, removing()), PATCH) == []
+    lingering.note([], targets_of(lingering, refused).empty({refused}))
+    assert taken(targets_of(lingering, removing()), PATCH) == []

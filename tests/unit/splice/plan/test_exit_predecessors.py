@@ -11,7 +11,7 @@ from anyprobe.splice.codegen.emit import ActionSource, emit_patch, estimate
 from anyprobe.splice.codegen.patch import Action, ActionKind, BankCode
 from anyprobe.splice.codegen.routines import Routines
 from anyprobe.splice.plan.claims import Claims
-from anyprobe.splice.plan.predecessor_edits import Ways
+from anyprobe.splice.plan.predecessor_edits import PredecessorEdits
 from anyprobe.splice.plan.splices import AUTO, Clobbers, FunctionPlan, PlannedSplice, Strategy, Want, WantKind
 from support.planning import claimed_plan, planner_for
 
@@ -190,7 +190,7 @@ def test_an_exit_that_may_be_data_has_no_ways(code_map):
 def test_a_splice_is_found_by_what_it_displaces_whatever_was_added_and_taken_back(code_map):
     planner = planner_of(code_map, HEAD + MOV + EXIT + BACK)
     plan = FunctionPlan()
-    ways = Ways(replace(planner.context, plan=plan), planner.context.code.function_at(BASE))
+    ways = PredecessorEdits(replace(planner.context, plan=plan), planner.context.code.function_at(BASE))
     insns = planner.context.code.function_at(BASE).insns
     choose = random.Random(3)
     for _ in range(300):

@@ -11,7 +11,7 @@ from anyprobe.splice.codegen.emit import ActionSource, emit_patch, estimate
 from anyprobe.splice.codegen.patch import Action, ActionKind, BankCode
 from anyprobe.splice.plan import predecessor_edits
 from anyprobe.splice.plan.claims import Claims
-from anyprobe.splice.plan.predecessors import Arrivals, cannot_fault
+from anyprobe.splice.plan.predecessors import Predecessors, cannot_fault
 from anyprobe.splice.plan.splices import AUTO, Clobbers, FunctionPlan, PlannedSplice, Pun, Strategy, Want, WantKind
 from support.planning import claimed_plan, planner_for
 
@@ -184,5 +184,5 @@ def test_a_new_splice_above_does_not_carry_on_into_the_one_that_it_leans_on(code
     monkeypatch.setattr(predecessor_edits, "detour", above_or_detour)
     plan = FunctionPlan(scope=(function,))
     want = Want(BASE + AT, WantKind.OFFSET)
-    assert Arrivals(replace(planner.context, plan=plan), function).splice([want]) == frozenset()
+    assert Predecessors(replace(planner.context, plan=plan), function).splice([want]) == frozenset()
     assert (plan.splices, plan.shared, above.insns) == ([], set(), (insns[14],))
