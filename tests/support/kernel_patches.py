@@ -69,10 +69,13 @@ class Patches:
     used: int = 0
     slots: int = 0
     start: int = field(init=False)
+    counters: int = field(init=False)
 
     def __post_init__(self) -> None:
         """Reserve the memory."""
         self.start = self.driver.reserve(self.size)
+        self.counters = self.driver.per_processor(8 * NEAR_COUNTERS)
+        assert self.counters < 1 << 31
 
     def counting(self, body: list[Insn], index: int, faulting: dict[int, int] | None = None) -> Counting | None:
         """Return the write that leads through a new counter at an instruction, with what faults in its copies do.
@@ -91,7 +94,7 @@ class Patches:
         slot, self.slots = self.slots, self.slots + 1
         assert slot < NEAR_COUNTERS
         at = self.start + self.used
-        count = b"\x65\x48\xff\x04\x25" + struct.pack("<I", self.driver.counters + 8 * slot)
+        count = b"\x65\x48\xff\x04\x25" + struct.pack("<I", self.counters + 8 * slot)
         code = b"\x9c" + count + b"\x9d"  # pushfq; inc qword gs:[slot]; popfq
         for insn in displaced:
             where = at + len(code)
@@ -117,5 +120,5 @@ class Patches:
 
     def count(self, slot: int) -> int:
         """Return what a counter has, over all processors."""
-        parts = self.driver.read_per_processor(self.driver.counters + 8 * slot, 8)
+        parts = self.driver.read_per_processor(self.counters + 8 * slot, 8)
         return sum(int.from_bytes(part, "little") for part in parts)

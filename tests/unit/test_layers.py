@@ -22,7 +22,7 @@ ORDERS = {
     "handlers": ("types", "ir", "passes", "llvm", "x86", "frontend", "reference", "bpf"),
     "probes": ("scripts", "specs", "providers", "handlers", "outside", "following", "selfattach"),
     "splice": (
-        "journal", "memory", "plan", "emitted", "translate", "codegen", "regions", "edits", "userspace",
+        "journal", "memory", "plan", "emitted", "translate", "codegen", "kernel", "regions", "edits", "userspace",
         "apply", "planning", "engine", "processes",
     ),
     "target": ("system", "kernel", "remote", "process"),

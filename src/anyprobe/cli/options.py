@@ -11,7 +11,7 @@ from anyprobe.cli import streams
 STRATEGIES = ("auto", "retarget", "jump", "punned", "short", "trap")
 MECHANISMS = (
     "fentry", "fexit", "kprobe.multi", "kretprobe.multi", "kprobe", "kretprobe", "raw_tp", "tp_btf", "tracepoint",
-    "perf_event", "uprobe", "uretprobe",
+    "perf_event", "uprobe", "uretprobe", "splice",
 )  # fmt: skip
 RETURNS = ("exits", "trampoline")
 CLOCKS = ("auto", "tsc", "monotonic")

@@ -24,6 +24,9 @@ mov qword [rdi+rsi+0x40], 0 | 48 c7 44 37 40 00 00 00 00 | mov qword ptr [rdi+rs
 mov cl, [rsi+rax] | 8a 0c 06
 mov rax, fs:[0x10] | 64 48 8b 04 25 10 00 00 00
 mov rcx, gs:[rcx] | 65 48 8b 09
+inc qword gs:[rax] | 65 48 ff 00 | inc qword ptr gs:[rax]
+inc qword gs:[0x11223344] | 65 48 ff 04 25 44 33 22 11 | inc qword ptr gs:[0x11223344]
+popfq | 9d
 mov r11, [rdi+rcx*8-0x10] | 4c 8b 5c cf f0
 lea rax, [rax+rcx+5] | 48 8d 44 08 05 | lea rax, [rax+rcx+0x5]
 lea rsp, [rsp-0x88] | 48 8d a4 24 78 ff ff ff

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from anyprobe.core.errors import InternalError
 from anyprobe.core.refusal import Refusal
+from anyprobe.isa.assemble import Assembler
 from anyprobe.isa.encode import head, machine_code
 from anyprobe.splice.codegen.routines import Routines
 from anyprobe.splice.codegen.trampoline import COUNTED, HANDLED, Trampolines
@@ -26,6 +27,7 @@ _COUNTING = struct.Struct("<6sici8s")
 _BELOW = "lea rsp, [rsp-128]"
 """Below the red zone."""
 _BACK = "lea rsp, [rsp+128]"
+_SIGNED_32 = 1 << 31
 
 
 class ActionKind(Enum):
@@ -73,6 +75,8 @@ class BankCode:
     """Address of the routine that calls a handler."""
     at_return: int = 0
     """Address of the code that runs a handler at replaced return addresses."""
+    per_processor: bool = False
+    """A kernel's: ``near`` is an offset from ``gs``, of memory that each processor has for itself."""
 
 
 class Action(NamedTuple):
@@ -253,6 +257,9 @@ class PatchWriter:
 
     def _count(self, action: Action, clobbers: Clobbers) -> None:
         """Append a counter, saving only what is live: nothing, one register, or register and flags."""
+        if action.bank.per_processor:
+            self._count_of_processor(action, clobbers)
+            return
         scratch = clobbers.scratch()
         atomic = action.bank.slot is None
         if not clobbers.flags:
@@ -263,6 +270,27 @@ class PatchWriter:
             self.code("lea rsp, [rsp-128]; push rax")
             self._increment(action, "rax")
             self.code("pop rax; lea rsp, [rsp+128]")
+
+    def _count_of_processor(self, action: Action, clobbers: Clobbers) -> None:
+        """Append a counter of the processor: one instruction counts, which no interrupt divides.
+
+        A kernel has no red zone, so its stack may be used as it is.
+        """
+        counter = action.bank.near + action.offset
+        if not clobbers.flags:
+            self.code("pushfq")
+        if counter < _SIGNED_32:
+            self.value("inc qword gs:[counter]", counter)
+        else:
+            dead = clobbers.scratch()
+            scratch = dead or "rax"
+            self.code("" if dead else "push rax")
+            asm = Assembler()
+            asm.code(f"mov {scratch}, counter; inc qword gs:[{scratch}]", counter=counter)
+            self.raw(asm.finish(self.here))
+            self.code("" if dead else "pop rax")
+        if not clobbers.flags:
+            self.code("popfq")
 
     def _count_keeping_flags(self, action: Action, dead: tuple[str, ...]) -> None:
         """Append a counter with the flags kept in rax; live registers are kept in dead ones, else on the stack."""

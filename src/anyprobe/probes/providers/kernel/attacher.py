@@ -1,7 +1,7 @@
 """What is attached in the kernel, and how a counting program or a handler gets to each kind of place."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,6 +17,7 @@ from anyprobe.target.system import gateway
 
 if TYPE_CHECKING:
     from anyprobe.probes.providers.kernel.handlers import KernelHandler
+    from anyprobe.probes.providers.kernel.splicing import Splices
 
 Told = Callable[[], int | None]
 
@@ -36,6 +37,8 @@ class Attachment:
     lost: int = 0
     is_told: bool = True
     """Whether the kernel counts what it misses here."""
+    splices: "Splices | None" = None
+    """What counts by itself, in place of the probe's counters."""
 
     def misses(self) -> int:
         """Return how many hits the kernel says that it has missed."""
@@ -45,10 +48,19 @@ class Attachment:
             self.lost = sum(count or 0 for count in counts)
         return self.lost
 
+    def counted(self) -> Mapping[int, int]:
+        """Return what it has counted by itself, by slot; nothing if that is not its way."""
+        if self.splices is None:
+            return {}
+        counts = self.splices.counts()
+        return {slot: counts[slot] for slot in self.slots}
+
     def close(self) -> None:
         """Take it away; what was missed up to now is kept."""
         with suppress(KernelRefused):
             self.misses()
+        if self.splices is not None:
+            self.splices.close()
         while self.descriptors:
             gateway.close(self.descriptors.pop())
         while self.undo:
@@ -151,6 +163,17 @@ class Attacher:
         cookies = {site.address: slot for site, slot in zip(made.sites, made.slots, strict=True)}
         link = made.hold(programs.attach_to_many(program, cookies, returning=made.sites[0].kind == "return"))
         made.told.append(lambda: programs.link_misses(link, many=True))
+
+    def splice(self, made: Attachment) -> None:
+        """Write jumps to patches of anyprobe's into the kernel's text."""
+        from anyprobe.probes.providers.kernel.splicing import Splices
+
+        if self.handler is not None:
+            raise Unable("splices count; handlers are run by other mechanisms")
+        if self.counters.pids:
+            raise Unable("splices count the hits of all processes")
+        made.splices = Splices(self.names, made.sites)
+        made.splices.arm()
 
     def raw(self, made: Attachment) -> None:
         """Attach to a tracepoint without its record."""

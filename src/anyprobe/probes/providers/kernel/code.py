@@ -5,15 +5,17 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 from anyprobe.binary.flow.cfg import CodeMap
-from anyprobe.binary.kernel.addresses import BIAS
+from anyprobe.binary.kernel.addresses import BIAS, upper_text
 from anyprobe.binary.kernel.image import KernelImage
 from anyprobe.binary.kernel.optimizing import Optimizer, Rules
 from anyprobe.binary.kernel.source import KernelSource
 from anyprobe.binary.kernel.tables import Areas
 from anyprobe.core.errors import UnsupportedTarget
 from anyprobe.core.memory import Memory, MemoryFault
+from anyprobe.core.refusal import Refusal
 from anyprobe.target.kernel import btf, release
 from anyprobe.target.kernel.armed import Covered, PristineMemory, covered
+from anyprobe.target.kernel.driver.covering import UnsplicedMemory
 from anyprobe.target.kernel.kcore import LiveMemory
 from anyprobe.target.kernel.modules import areas_of
 from anyprobe.target.kernel.symbols import KERNEL, Symbols
@@ -37,7 +39,7 @@ class LiveModule:
         return CodeMap(self.image.text(), self.image.cold_parts)
 
     def live(self, low: int, high: int) -> bytes:
-        """Return the bytes as they are at the moment, kprobes aside, at addresses of the analysis."""
+        """Return the bytes as they are at the moment, kprobes and splices aside, at addresses of the analysis."""
         return self._source.memory.read(low, high - low)
 
 
@@ -47,13 +49,13 @@ class RunningCode:
     def __init__(self, symbols: Symbols, memory: Memory | None = None) -> None:
         """Open the kernel's memory; nothing is read yet."""
         self._symbols = symbols
-        self._memory = memory or LiveMemory()
+        self._memory = memory or UnsplicedMemory(LiveMemory())
         self._modules: dict[str, LiveModule] = {}
         self._optimizers: dict[str, Optimizer] = {}
 
     @cached_property
     def pristine(self) -> PristineMemory:
-        """The kernel's memory without the kprobes that were set when it was first asked for."""
+        """The kernel's memory without splices, and without the kprobes that were set when it was first asked for."""
         table = self._symbols.data("kprobe_table")
         covers: list[Covered] = []
         if table is not None:
@@ -115,3 +117,8 @@ def upper(address: int) -> int:
 def lower(address: int) -> int:
     """Return the analysis's address of one of the kernel."""
     return address - BIAS
+
+
+def shown(refusal: Refusal) -> Refusal:
+    """Return a refusal with the kernel's own addresses."""
+    return Refusal(refusal.reason, refusal.address + BIAS, upper_text(refusal.detail))

@@ -16,7 +16,7 @@ from anyprobe.data.explanation import Explanation, Line
 from anyprobe.isa import disassemble
 from anyprobe.isa.decode import Insn, decode_one
 from anyprobe.probes.providers.kernel import mechanisms
-from anyprobe.probes.providers.kernel.code import LiveModule, RunningCode, running
+from anyprobe.probes.providers.kernel.code import LiveModule, RunningCode, running, shown
 from anyprobe.probes.providers.kernel.sites import KernelNames, KernelSite
 from anyprobe.probes.providers.kernel.specs import parse
 from anyprobe.target.kernel import tracefs
@@ -39,7 +39,7 @@ def explain(text: str, names: KernelNames | None = None, code: RunningCode | Non
     module = code.module(site.function.module)
     function = module.code.function_at(site.function.address - BIAS)
     if isinstance(function, Refusal):
-        raise SiteRefused(_shown(function))
+        raise SiteRefused(shown(function))
     return _Place(names, code, module, site, function).explanation()
 
 
@@ -55,7 +55,7 @@ class _Place:
         start, address = self.function.start, self._address()
         insn = self.function.insn_at(address)
         if insn is None:
-            raise SiteRefused(_shown(self._no_boundary(address)))
+            raise SiteRefused(shown(self._no_boundary(address)))
         optimized = self.code.optimizer(self.module).look_at(address)
         displaced = optimized.insns if isinstance(optimized, Optimized) else self._would_be_displaced(address)
         free = SiteLiveness(self.module.code, self.function).scratch(address)
@@ -176,7 +176,7 @@ class _Place:
             what = "1 instruction" if count == 1 else f"{count} instructions"
             yield f"the kernel's optimiser puts a jump in the place of a kprobe's trap: {what} of {size} bytes move"
         else:
-            why = _shown(optimized)
+            why = shown(optimized)
             where = "" if optimized.address == address else f" at {self._name(why.address)}"
             yield f"the kernel's optimiser leaves a kprobe as it is: {why.detail}{where} ({why.reason.value})"
         if self.site.kind != "return":
@@ -186,7 +186,7 @@ class _Place:
         if set_here:
             yield f"kprobes are set in this function, and shown without: {', '.join(set_here)}"
         if self.function.complete is not None:
-            yield f"not all of the function's control flow is known: {_shown(self.function.complete).detail}"
+            yield f"not all of the function's control flow is known: {shown(self.function.complete).detail}"
 
     def _own_verdict(self, address: int) -> str:
         """Return what the control flow says of a jump of five bytes at the place."""
@@ -195,8 +195,3 @@ class _Place:
             return "by the control flow, nothing enters the bytes of a jump at this place"
         where, why = entered[0]
         return f"by the control flow, {self._name(where + BIAS)} may be entered: {upper_text(why)}"
-
-
-def _shown(refusal: Refusal) -> Refusal:
-    """Return a refusal with the kernel's own addresses."""
-    return Refusal(refusal.reason, refusal.address + BIAS, upper_text(refusal.detail))

@@ -52,7 +52,8 @@ class Listing:
     def _verdict(
         self, site: KernelSite, found: FunctionType | None, order: Sequence[Mechanism], demanded: str | None
     ) -> tuple[str, ...] | Refusal:
-        if site.kind == "offset" or site.event is not None or site.file is not None:
+        by_placing = site.kind == "offset" or demanded == mechanisms.SPLICE.name
+        if by_placing or site.event is not None or site.file is not None:
             return self._placed(site, demanded)
         able, failed = [], []
         for way in order:

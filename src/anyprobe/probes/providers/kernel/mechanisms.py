@@ -8,7 +8,7 @@ import errno
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from anyprobe.core.errors import KernelRefused, TargetError
+from anyprobe.core.errors import KernelRefused, TargetError, UnsupportedTarget
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.probes.providers.kernel.attacher import Attacher, Attachment
 from anyprobe.probes.providers.kernel.sites import KernelSite, Unable
@@ -40,6 +40,8 @@ class Mechanism:
     """Whether it is for sites of this kind; whether the kernel does it, shows when it is tried."""
     many: bool = False
     """Whether one attachment may have several sites."""
+    on_demand: bool = False
+    """Whether it is used only if it is demanded."""
 
     def called(self, site: KernelSite) -> str:
         """Return what it is called at a site."""
@@ -58,6 +60,10 @@ TYPED = Mechanism("tp_btf", None, Attacher.typed_tracepoint, lambda site: site.r
 TRACEPOINT = Mechanism("tracepoint", None, Attacher.tracepoint, lambda site: site.tracepoint is not None)
 UPROBE = Mechanism("uprobe", "uretprobe", Attacher.uprobe, lambda site: site.file is not None)
 EVENT = Mechanism("perf_event", None, Attacher.event, lambda site: site.event is not None)
+SPLICE = Mechanism(
+    "splice", None, Attacher.splice, lambda site: site.function is not None and site.kind != "return", many=True,
+    on_demand=True,
+)  # fmt: skip
 CHEAPEST = (FENTRY, MULTI, KPROBE, RAW, TYPED, TRACEPOINT, EVENT, UPROBE)
 """In the order of what a hit costs."""
 FOR_MANY = (MULTI, FENTRY, KPROBE, RAW, TYPED, TRACEPOINT, EVENT, UPROBE)
@@ -65,18 +71,21 @@ AT_FUNCTIONS = frozenset({FENTRY.name, MULTI.name, KPROBE.name})
 """Those for functions of the kernel."""
 WITHOUT_A_RECORD = frozenset({RAW.name, TYPED.name})
 """Those at tracepoints that see what the tracepoint passes, not the fields of its record."""
-NAMES = tuple(name for each in CHEAPEST for name in (each.name, each.at_return) if name)
+NAMES = tuple(name for each in (*CHEAPEST, SPLICE) for name in (each.name, each.at_return) if name)
 
 
 def is_meant(way: Mechanism, site: KernelSite, demanded: str | None) -> bool:
     """Return whether a mechanism may be used at a site; its name at entries is good for returns too."""
-    return demanded in {None, way.name, way.called(site)} and way.is_possible(site)
+    asked = demanded is not None or not way.on_demand
+    return asked and demanded in {None, way.name, way.called(site)} and way.is_possible(site)
 
 
 def place(
     attacher: Attacher, sites: Sequence[KernelSite], demanded: str | None
 ) -> tuple[list[Attachment], list[tuple[str, Refusal]]]:
     """Attach to sites, each with the counter of its position, by the cheapest mechanism or by one that is demanded."""
+    if demanded == SPLICE.name:
+        return _spliced(attacher, sites)
     refused = {slot: why for slot, site in enumerate(sites) if (why := endless(site)) is not None}
     left = {slot: site for slot, site in enumerate(sites) if slot not in refused}
     failed: dict[int, list[str]] = {slot: [] for slot in left}
@@ -96,6 +105,27 @@ def place(
     restrictions = tracefs.Restrictions()
     refused |= {slot: refusal(site, failed[slot], restrictions) for slot, site in left.items()}
     return made, [(sites[slot].spec, refused[slot]) for slot in sorted(refused)]
+
+
+def _spliced(attacher: Attacher, sites: Sequence[KernelSite]) -> tuple[list[Attachment], list[tuple[str, Refusal]]]:
+    """Splice all sites at once; each refusal is of one site."""
+    attacher.check()
+    made = Attachment(SPLICE.name, sites, range(len(sites)))
+    try:
+        SPLICE.attach(attacher, made)
+    except Unable as failure:
+        made.close()
+        raise UnsupportedTarget(str(failure)) from None
+    except BaseException:
+        made.close()
+        raise
+    assert made.splices is not None
+    made.slots = made.splices.armed
+    made.sites = [sites[slot] for slot in made.slots]
+    refused = [(sites[slot].spec, why) for slot, why in sorted(made.splices.refused.items())]
+    if not made.slots:
+        made.close()
+    return [made] if made.slots else [], refused
 
 
 def in_order(count: int) -> Sequence[Mechanism]:
@@ -151,9 +181,10 @@ def _try(
 
 def see_demanded(spec: KernelSpec, sites: Sequence[KernelSite], demanded: str | None) -> None:
     """Complain where a mechanism is demanded that is not for such sites at all."""
-    if any(is_meant(way, sites[0], demanded) for way in CHEAPEST):
+    every = (*CHEAPEST, SPLICE)
+    if any(is_meant(way, sites[0], demanded) for way in every):
         return
-    ways = [way.called(sites[0]) for way in CHEAPEST if way.is_possible(sites[0])]
+    ways = [way.called(sites[0]) for way in every if way.is_possible(sites[0])]
     raise spec.error(spec.function, f"{demanded} is not for this; possible: {', '.join(ways)}")
 
 

@@ -80,7 +80,7 @@ class KernelProbe:
 
     def results(self) -> Iterator[SiteResult]:
         """Yield what was counted at each site."""
-        counts = self.counters.read()
+        counts = self._counts()
         missed = self._missed()
         latest = {slot: each for each in (*self.earlier, *self.attachments) for slot in each.slots}
         for slot, each in sorted(latest.items()):
@@ -90,6 +90,14 @@ class KernelProbe:
                 self.armed and each in self.attachments, counts[slot], missed.get(slot, 0), site.kind,
                 notes=() if each.is_told else (_UNTOLD,),
             )  # fmt: skip
+
+    def _counts(self) -> list[int]:
+        """Return what was counted at each site, whatever has counted it."""
+        counts = self.counters.read()
+        for each in (*self.earlier, *self.attachments):
+            for slot, count in each.counted().items():
+                counts[slot] += count
+        return counts
 
     def _missed(self) -> dict[int, int]:
         """Return what the kernel missed, by counter, where that is told of one site alone."""

@@ -97,6 +97,7 @@ static u32 change_count;
 
 static DEFINE_MUTEX(lock);		/* of all that is below, and above */
 static DECLARE_BITMAP(used_pages, PATCHES >> PAGE_SHIFT);
+static DECLARE_BITMAP(used_counters, ANYPROBE_COUNTERS);
 static LIST_HEAD(leaving);
 static struct exception_table_entry tables[2][MAX_FIXUPS];
 static int table_used;
@@ -690,8 +691,14 @@ static bool release(struct client *client)
 		return false;
 	bitmap_andnot(used_pages, used_pages, client->pages, PATCHES >> PAGE_SHIFT);
 	for (i = 0; i < client->memories; i++) {
-		vfree(client->memory[i].address);
-		free_percpu(client->memory[i].percpu);
+		struct memory *m = &client->memory[i];
+		unsigned long first = ((unsigned long)m->percpu - (unsigned long)&anyprobe_counters) / sizeof(u64);
+
+		vfree(m->address);
+		if (m->percpu && first < ANYPROBE_COUNTERS)
+			bitmap_clear(used_counters, first, m->size / sizeof(u64));
+		else
+			free_percpu(m->percpu);
 	}
 	kvfree(client);
 	return true;
@@ -759,6 +766,21 @@ static long reserve(struct client *client, struct anyprobe_region *io)
 	return 0;
 }
 
+/* Memory of each processor: of the counters in reach of 32 bits, if enough of these are left. */
+static void __percpu *give_counters(u64 size)
+{
+	unsigned long count = size / sizeof(u64);
+	unsigned long first = bitmap_find_next_zero_area(used_counters, ANYPROBE_COUNTERS, 0, count, 0);
+	int cpu;
+
+	if (first + count > ANYPROBE_COUNTERS)
+		return __alloc_percpu(size, 64);
+	bitmap_set(used_counters, first, count);
+	for_each_possible_cpu(cpu)
+		memset(&per_cpu(anyprobe_counters, cpu)[first], 0, size);
+	return (u64 __percpu *)&anyprobe_counters + first;
+}
+
 static long give_memory(struct client *client, struct anyprobe_memory *io, bool percpu)
 {
 	struct memory *m = &client->memory[client->memories];
@@ -769,7 +791,7 @@ static long give_memory(struct client *client, struct anyprobe_memory *io, bool 
 		return -EINVAL;
 	m->size = percpu ? round_up(io->size, 8) : PAGE_ALIGN(io->size);
 	if (percpu)
-		m->percpu = __alloc_percpu(m->size, 64);
+		m->percpu = give_counters(m->size);
 	else
 		m->address = vmalloc_user(m->size);
 	if (!m->percpu && !m->address)
@@ -782,20 +804,34 @@ static long give_memory(struct client *client, struct anyprobe_memory *io, bool 
 
 static long read_counts(struct client *client, struct anyprobe_counts *io)
 {
-	unsigned long first = (unsigned long)&anyprobe_counters, size = sizeof(u64[ANYPROBE_COUNTERS]);
-	int i, cpu, n = 0;
+	struct memory *m = client->memory, *end = m + client->memories;
+	int cpu, n = 0;
 
-	for (i = 0; i < client->memories && !(io->address >= first && io->address < first + size); i++)
-		if (client->memory[i].percpu) {
-			first = (unsigned long)client->memory[i].percpu;
-			size = client->memory[i].size;
-		}
-	if (io->address < first || io->size > size || io->address - first > size - io->size)
+	while (m < end && !(m->percpu && io->address - (unsigned long)m->percpu < m->size))
+		m++;
+	if (m == end || io->size > m->size - (io->address - (unsigned long)m->percpu))
 		return -EINVAL;
 	for_each_possible_cpu(cpu)
 		if (copy_to_user((void __user *)io->values + n++ * io->size,
 				 per_cpu_ptr((void __percpu *)io->address, cpu), io->size))
 			return -EFAULT;
+	return 0;
+}
+
+static long list_changes(struct anyprobe_changes *io)
+{
+	u32 i;
+
+	for (i = 0; i < change_count && i < io->room; i++) {
+		struct change *c = &changes[i];
+		struct anyprobe_write w = { .address = c->address, .length = c->length };
+
+		memcpy(w.old_bytes, c->original, c->length);
+		memcpy(w.new_bytes, c->now, c->length);
+		if (copy_to_user((struct anyprobe_write __user *)io->writes + i, &w, sizeof w))
+			return -EFAULT;
+	}
+	io->count = change_count;
 	return 0;
 }
 
@@ -807,6 +843,7 @@ static long driver_ioctl(struct file *file, unsigned int command, unsigned long 
 		struct anyprobe_memory memory;
 		struct anyprobe_counts counts;
 		struct anyprobe_batch batch;
+		struct anyprobe_changes changes;
 	} io;
 	long r;
 
@@ -819,12 +856,13 @@ static long driver_ioctl(struct file *file, unsigned int command, unsigned long 
 	switch (command) {
 	case ANYPROBE_INFO:
 		io.info = (struct anyprobe_info){ ANYPROBE_ABI, num_possible_cpus(), (unsigned long)anyprobe_patches, PATCHES,
-						  (unsigned long)&anyprobe_counters, change_count };
+						  change_count };
 		r = 0;
 		break;
 	case ANYPROBE_RESERVE: r = reserve(file->private_data, &io.region); break;
 	case ANYPROBE_SHARE: r = give_memory(file->private_data, &io.memory, false); break;
 	case ANYPROBE_PERCPU: r = give_memory(file->private_data, &io.memory, true); break;
+	case ANYPROBE_CHANGES: r = list_changes(&io.changes); break;
 	case ANYPROBE_COUNTS: r = read_counts(file->private_data, &io.counts); break;
 	case ANYPROBE_APPLY: r = security_locked_down(LOCKDOWN_DEV_MEM) ? -EPERM : apply(file->private_data, &io.batch); break;
 	default: r = -ENOTTY;

@@ -6,12 +6,12 @@
 #include <linux/ioctl.h>
 #include <linux/types.h>
 
-#define ANYPROBE_ABI 1
+#define ANYPROBE_ABI 2
 #define ANYPROBE_MAX_LENGTH 32	/* bytes of one write: a jump, and what is left of the last instruction that it displaces */
 #define ANYPROBE_MAX_WRITES 65536
 #define ANYPROBE_MAX_SHARED (1u << 30)
 #define ANYPROBE_MAX_PERCPU (32u << 10)
-#define ANYPROBE_COUNTERS 256	/* per processor, in reach of a gs: displacement of 32 bits */
+#define ANYPROBE_COUNTERS 256	/* of 8 bytes per processor, in reach of a gs: displacement of 32 bits; who asks first has them */
 
 /* Why a batch was refused; `failed` is the index of the write (or of the fix-up, where the reason says so). */
 enum anyprobe_reason {
@@ -37,7 +37,6 @@ enum anyprobe_reason {
 struct anyprobe_info {
 	__u32 abi, processors;
 	__u64 patches, patches_size;	/* where patches lie, in reach of all text */
-	__u64 counters;			/* the gs: displacement of counter 0 */
 	__u64 live;			/* writes in force, of all clients */
 };
 
@@ -74,9 +73,15 @@ struct anyprobe_memory {
 };
 
 struct anyprobe_counts {
-	__u64 address;			/* a gs: offset in memory of this client, or in the first counters */
+	__u64 address;			/* a gs: offset in memory of this client */
 	__u64 size;			/* bytes of one processor */
 	__u64 values;			/* user address of size * processors bytes */
+};
+
+/* The writes in force, of all clients, as far as there is room for them; boundaries are not told. */
+struct anyprobe_changes {
+	__u64 writes;			/* user address of an array */
+	__u32 room, count;		/* count: out, how many there are */
 };
 
 #define ANYPROBE_INFO _IOR('y', 1, struct anyprobe_info)
@@ -85,5 +90,6 @@ struct anyprobe_counts {
 #define ANYPROBE_PERCPU _IOWR('y', 4, struct anyprobe_memory)
 #define ANYPROBE_COUNTS _IOW('y', 5, struct anyprobe_counts)
 #define ANYPROBE_APPLY _IOWR('y', 6, struct anyprobe_batch)
+#define ANYPROBE_CHANGES _IOWR('y', 7, struct anyprobe_changes)
 
 #endif

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-ABI: Final = 1
+ABI: Final = 2
 MAX_LENGTH: Final = 32
 """Bytes of one write."""
 MAX_WRITES: Final = 65536
@@ -15,12 +15,13 @@ NEAR_COUNTERS: Final = 256
 MAX_PERCPU: Final = 32 << 10
 """Bytes of one piece of memory of each processor."""
 
-INFO: Final = struct.Struct("<IIQQQQ")
+INFO: Final = struct.Struct("<IIQQQ")
 REGION: Final = struct.Struct("<QQ")
 MEMORY: Final = struct.Struct("<QQQ")
 COUNTS: Final = struct.Struct("<QQQ")
+CHANGES: Final = struct.Struct("<QII")
 BATCH: Final = struct.Struct("<QQIIIIIIQ")
-_WRITE: Final = struct.Struct(f"<QII{MAX_LENGTH}s{MAX_LENGTH}s")
+WRITE: Final = struct.Struct(f"<QII{MAX_LENGTH}s{MAX_LENGTH}s")
 _FIXUP: Final = struct.Struct("<QQ")
 
 _IOC_WRITE, _IOC_READ = 1, 2
@@ -37,6 +38,7 @@ SHARE: Final = _request(3, _IOC_READ | _IOC_WRITE, MEMORY)
 PERCPU: Final = _request(4, _IOC_READ | _IOC_WRITE, MEMORY)
 READ_COUNTS: Final = _request(5, _IOC_WRITE, COUNTS)
 APPLY: Final = _request(6, _IOC_READ | _IOC_WRITE, BATCH)
+LIST: Final = _request(7, _IOC_READ | _IOC_WRITE, CHANGES)
 
 
 class Verdict(IntEnum):
@@ -96,7 +98,13 @@ class Write:
     def packed(self) -> bytes:
         """Return the structure that the driver reads."""
         bits = sum(1 << offset for offset in self.boundaries)
-        return _WRITE.pack(self.address, len(self.old), bits, self.old, self.new)
+        return WRITE.pack(self.address, len(self.old), bits, self.old, self.new)
+
+    @classmethod
+    def unpacked(cls, content: bytes) -> "Write":
+        """Return a write as the driver tells it: its boundaries are not known."""
+        address, length, _, old, new = WRITE.unpack(content)
+        return cls(address, old[:length], new[:length])
 
     def undone(self) -> "Write":
         """Return the write that puts the old bytes back."""

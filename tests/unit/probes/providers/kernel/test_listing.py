@@ -147,5 +147,5 @@ def test_tracepoints_and_system_calls_have_the_fields_of_their_events(kernel, mo
 
 def test_every_mechanism_can_be_tried_or_is_placed():
     tried = {name for name in mechanisms.NAMES if name in trials._MECHANISMS}
-    placed = {mechanisms.EVENT.name, mechanisms.UPROBE.name, mechanisms.UPROBE.at_return}
+    placed = {mechanisms.EVENT.name, mechanisms.UPROBE.name, mechanisms.UPROBE.at_return, mechanisms.SPLICE.name}
     assert tried | placed == set(mechanisms.NAMES)

@@ -1,0 +1,247 @@
+"""Splices in the running kernel: places planned together, written in one stop by the driver, counted by processor.
+
+Each ``Splices`` is a client of the driver of its own: when its descriptor is closed, by whatever ends the process, the
+kernel's text is as it was.
+"""
+
+import errno
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from anyprobe.binary.kernel.addresses import BIAS
+from anyprobe.core.errors import KernelRefused, UnsupportedTarget
+from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.probes.providers.function.clobbering import clobbers
+from anyprobe.probes.providers.kernel.code import LiveModule, RunningCode, running, shown
+from anyprobe.probes.providers.kernel.sites import KernelNames, KernelSite
+from anyprobe.splice.codegen.emit import estimate
+from anyprobe.splice.kernel import planning
+from anyprobe.splice.kernel.patches import KernelPatch, PatchMaker
+from anyprobe.splice.kernel.places import entry_of
+from anyprobe.splice.plan.claims import Claims
+from anyprobe.splice.plan.splices import Clobbers, PlannedSplice, Want, WantKind
+from anyprobe.target.kernel.driver.device import BatchRefused, Driver
+from anyprobe.target.kernel.driver.layout import MAX_PERCPU, MEANINGS, NEAR_COUNTERS, Fixup, Verdict, Write
+
+_WORD: Final = 8
+_FIRST: Final = NEAR_COUNTERS * _WORD
+"""Bytes of the first piece of counters, which is in reach of an instruction's displacement if it is free."""
+_REASONS: Final = {
+    Verdict.NOT_TEXT: Reason.NOT_CODE,
+    Verdict.NOT_BOUNDARY: Reason.NOT_A_BOUNDARY,
+    Verdict.CALL_INSIDE: Reason.RETURN_ADDRESS,
+    Verdict.OLD_BYTES: Reason.FOREIGN_BYTES,
+    Verdict.OVERLAP: Reason.OVERLAP,
+    Verdict.BUSY: Reason.TASK_INSIDE,
+    Verdict.FORBIDDEN: Reason.NO_INSTRUMENTATION,
+    Verdict.STATIC_KEY: Reason.STATIC_KEY,
+    Verdict.STATIC_CALL: Reason.STATIC_CALL,
+    Verdict.FTRACE: Reason.FTRACE_SITE,
+    Verdict.ALTERNATIVE: Reason.ALTERNATIVE,
+    Verdict.KPROBE: Reason.KPROBE,
+    Verdict.BUG: Reason.BUG,
+    Verdict.FAULTS: Reason.MAY_FAULT,
+}
+
+
+@dataclass
+class _Counters:
+    """Counters of each processor, in as few pieces of memory as there can be."""
+
+    driver: Driver
+    count: int
+    pieces: list[tuple[int, int]] = field(default_factory=list)
+    """Where each begins, as an offset from ``gs``, and its size."""
+
+    def __post_init__(self) -> None:
+        """Have the memory given."""
+        left, most = self.count * _WORD, _FIRST
+        while left > 0:
+            size = min(left, most)
+            self.pieces.append((self.driver.per_processor(size), size))
+            left, most = left - size, MAX_PERCPU
+
+    def place(self, slot: int) -> int:
+        """Return where a counter is, as an offset from ``gs``."""
+        at = slot * _WORD
+        if at < _FIRST:
+            return self.pieces[0][0] + at
+        piece, behind = divmod(at - _FIRST, MAX_PERCPU)
+        return self.pieces[1 + piece][0] + behind
+
+    def read(self) -> list[int]:
+        """Return what all processors have counted together, by counter."""
+        sums: list[int] = []
+        for start, size in self.pieces:
+            rows = [memoryview(row).cast("Q") for row in self.driver.read_per_processor(start, size)]
+            sums += [sum(each) for each in zip(*rows, strict=True)]
+        return sums
+
+
+class Splices:
+    """The splices of one probe."""
+
+    def __init__(self, names: KernelNames, sites: Sequence[KernelSite]) -> None:
+        """Open the driver; raise ``KernelRefused`` with what helps where it cannot be opened."""
+        self._code: RunningCode = running(names.symbols)
+        try:
+            self._driver: Driver | None = Driver()
+        except KernelRefused as refusal:
+            if refusal.errno != errno.ENOENT:
+                raise
+            raise KernelRefused(refusal.what, refusal.errno, "load the driver: anyprobe driver load") from None
+        self._sites = sites
+        try:
+            self._counters = _Counters(self._driver, len(sites))
+        except BaseException:
+            self._driver.close()
+            raise
+        self._writes: list[Write] = []
+        self._counted = [0] * len(sites)
+        self.refused: dict[int, Refusal] = {}
+        """By the number of the site."""
+
+    @property
+    def armed(self) -> list[int]:
+        """The numbers of the sites that are counted."""
+        return [number for number in range(len(self._sites)) if number not in self.refused]
+
+    def counts(self) -> list[int]:
+        """Return what has been counted at each site."""
+        if self._driver is not None:
+            self._counted = self._counters.read()
+        return self._counted
+
+    def close(self) -> None:
+        """Take the splices out; what was counted is kept."""
+        if self._driver is None:
+            return
+        try:
+            left = {write.address: write.undone() for write in self._writes}
+            while left:  # what others have changed meanwhile, or is gone with its module, the driver sees to
+                why = self._try(left.values(), ())
+                if why is None:
+                    break
+                del left[why.address]
+            self.counts()
+        finally:
+            driver, self._driver = self._driver, None
+            driver.close()
+
+    # -- arming
+
+    def arm(self) -> None:
+        """Place all; what is refused is in ``refused``."""
+        assert self._driver is not None
+        made: dict[int, KernelPatch] = {}
+        for name, numbers in self._by_module().items():
+            made |= self._prepare(name, numbers)
+        patches = {id(patch): patch for patch in made.values()}
+        homes: dict[int, list[int]] = {}
+        for number, patch in made.items():
+            homes.setdefault(patch.site, []).append(number)
+        left = {patch.site: patch for patch in patches.values()}
+        while left:
+            writes = {site: Write(site, each.old, each.new, each.boundaries) for site, each in left.items()}
+            fixups = [Fixup(*pair) for each in left.values() for pair in each.faulting]
+            why = self._try(writes.values(), fixups)
+            if why is None:
+                self._writes = list(writes.values())
+                return
+            self.refused.update(dict.fromkeys(homes[why.address], why))
+            del left[why.address]
+
+    def _try(self, writes: Iterable[Write], fixups: Sequence[Fixup]) -> Refusal | None:
+        """Write all, or return why one of them cannot be written, with its address; nothing is written then."""
+        assert self._driver is not None
+        try:
+            self._driver.apply(writes, fixups)
+        except BatchRefused as refusal:
+            if refusal.write is None:
+                raise
+            reason = _REASONS.get(refusal.verdict, Reason.KERNEL_REFUSES)
+            return Refusal(reason, refusal.write.address, MEANINGS.get(refusal.verdict, str(refusal)))
+        return None
+
+    def _by_module(self) -> Mapping[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for number, site in enumerate(self._sites):
+            if site.function is None:
+                raise UnsupportedTarget(f"{site.spec}: splices are for functions of the kernel")
+            found.setdefault(site.function.module, []).append(number)
+        return found
+
+    def _prepare(self, name: str, numbers: Iterable[int]) -> Mapping[int, KernelPatch]:
+        """Write the patches of one module; return them by the numbers of their sites."""
+        assert self._driver is not None
+        module = self._code.module(name)
+        wants: list[Want] = []
+        for number in numbers:
+            found = self._want(number)
+            if isinstance(found, Refusal):
+                self.refused[number] = shown(found)
+            else:
+                wants.append(found)
+        splices, refused = planning.plan(module.code, wants, Claims())
+        for want, why in refused:
+            self.refused[_number(want)] = shown(why)
+
+        def dead(want: Want) -> Clobbers:
+            function = module.code.containing(want.address)
+            # of registers the analysis does not see what is read after a fault, or behind a static key
+            return Clobbers() if function is None else Clobbers((), clobbers(module.code, function, want).flags)
+
+        faulting = frozenset(module.image.tables.fixups[:, 0].tolist())
+        return self._lay(PatchMaker(_live_text(module, splices), faulting, dead), splices)
+
+    def _lay(self, maker: PatchMaker, splices: Sequence[PlannedSplice]) -> Mapping[int, KernelPatch]:
+        """Write patches, one after the other, to memory in reach of the text."""
+        assert self._driver is not None
+        if not splices:
+            return {}
+        size = sum(estimate(splice) + _LIVE_FORM for splice in splices)
+        start = at = self._driver.reserve(size)
+        code = bytearray()
+        made: dict[int, KernelPatch] = {}
+        for splice in splices:
+            patch = maker.make(splice, at, lambda want: self._counters.place(_number(want)))
+            if isinstance(patch, Refusal):
+                self.refused.update(dict.fromkeys(map(_number, splice.wants), shown(patch)))
+                continue
+            code += patch.code.ljust(patch.end - at, b"\xcc")
+            at = patch.end
+            made.update(dict.fromkeys(map(_number, splice.wants), patch))
+        if code:
+            self._driver.write_patch(start, bytes(code))
+        return made
+
+    def _want(self, number: int) -> Want | Refusal:
+        site = self._sites[number]
+        assert site.function is not None
+        address = site.function.address - BIAS
+        if site.kind == "offset":
+            return Want(address + site.offset, WantKind.OFFSET, tag=number)
+        module = self._code.module(site.function.module)
+        function = module.code.function_at(address)
+        if isinstance(function, Refusal):
+            return function
+        at = entry_of(module.code, function, module.image.settled)
+        return at if isinstance(at, Refusal) else Want(at, WantKind.OFFSET, tag=number)
+
+
+def _live_text(module: LiveModule, splices: Sequence[PlannedSplice]) -> Callable[[int, int], bytes]:
+    """Return what reads the text as it is around some splices: that is read once."""
+    low = min((splice.insns[0].address for splice in splices), default=0)
+    high = max((splice.end for splice in splices), default=0) + _LIVE_FORM
+    content = module.live(low, min(high, module.image.text().ranges[-1].end)) if splices else b""
+    return lambda start, end: content[start - low : end - low]
+
+
+_LIVE_FORM: Final = 64
+"""Bytes that the copies of what the text has now may take beyond those of what the analysis has seen."""
+
+
+def _number(want: Want) -> int:
+    assert isinstance(want.tag, int)
+    return want.tag

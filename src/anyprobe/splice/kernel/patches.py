@@ -1,0 +1,108 @@
+"""Patches of a kernel: copies of what it runs now, a counter of the processor, and the write that leads there.
+
+The analysis has settled what the kernel rewrites when it starts, such as calls of thunks; what is displaced is what the
+live text has in its place. A displaced call pushes the address after the call itself, so that stack traces and the
+unwinder see nothing but the kernel's own text.
+"""
+
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass, replace
+
+from anyprobe.binary.kernel.addresses import BIAS
+from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.isa.decode import Insn, decode_range
+from anyprobe.splice.codegen.emit import PATCH_ALIGNMENT, ActionSource, emit_patch, head_bytes
+from anyprobe.splice.codegen.patch import Action, ActionKind, BankCode
+from anyprobe.splice.plan.splices import Clobbers, PlannedSplice, Strategy, Want
+
+_LONGEST = 15
+"""Bytes of an instruction."""
+_NOPS = (
+    b"", b"\x90", b"\x66\x90", b"\x0f\x1f\x00", b"\x0f\x1f\x40\x00", b"\x0f\x1f\x44\x00\x00",
+    b"\x66\x0f\x1f\x44\x00\x00", b"\x0f\x1f\x80\x00\x00\x00\x00", b"\x0f\x1f\x84\x00\x00\x00\x00\x00",
+    b"\x66\x0f\x1f\x84\x00\x00\x00\x00\x00",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class KernelPatch:
+    """A patch and the write that leads to it; all by the kernel's own addresses."""
+
+    address: int
+    code: bytes
+    site: int
+    old: bytes
+    new: bytes
+    boundaries: tuple[int, ...]
+    """Where further instructions begin in the old bytes, from ``site`` on."""
+    faulting: tuple[tuple[int, int], ...]
+    """Copies of instructions that may fault, with the original of each."""
+
+    @property
+    def end(self) -> int:
+        """Where the next patch may begin."""
+        return self.address + len(self.code) + PATCH_ALIGNMENT - 1 & -PATCH_ALIGNMENT
+
+
+@dataclass(frozen=True)
+class PatchMaker:
+    """Makes the patches of one module.
+
+    ``live(low, high)`` reads the text as it is, at addresses of the analysis; ``faulting`` are the instructions that
+    the kernel has fix-ups for; ``clobbers`` tells what may be overwritten at a wanted instruction.
+    """
+
+    live: Callable[[int, int], bytes]
+    faulting: Container[int]
+    clobbers: Callable[[Want], Clobbers]
+
+    def make(self, splice: PlannedSplice, address: int, counter: Callable[[Want], int]) -> KernelPatch | Refusal:
+        """Return the patch of a splice at an address; ``counter`` tells the offset from ``gs`` of a want's counter."""
+        found = self._live_form(splice)
+        if isinstance(found, Refusal):
+            return found
+        live, old = found
+
+        def actions(want: Want) -> tuple[Action, ...]:
+            return (Action(ActionKind.COUNT, counter(want), BankCode(None, 0, 0, None, per_processor=True)),)
+
+        patch = emit_patch(live, address, BIAS, ActionSource(actions, self.clobbers), {}, looped=False)
+        if isinstance(patch, Refusal):
+            return patch
+        new = head_bytes(live, BIAS, address)
+        start = live.insns[0].address
+        if splice.strategy is Strategy.RETARGET:
+            new = old[: splice.write_at - start] + new
+        whole = {insn.address for insn in decode_range(old, start)}
+        return KernelPatch(
+            address, patch.code, start + BIAS, old, new + nop(len(old) - len(new)),
+            tuple(sorted(at - start for at in whole if at > start)),
+            tuple((copy, at) for at, copy in patch.copies if at - BIAS in self.faulting),
+        )  # fmt: skip
+
+    def _live_form(self, splice: PlannedSplice) -> tuple[PlannedSplice, bytes] | Refusal:
+        """Return a splice of the instructions that the text has now, and the whole bytes that are written over."""
+        start, end = splice.insns[0].address, splice.end
+        least = max(end, splice.write_at + splice.written)
+        known = decode_range(self.live(start, least + _LONGEST), start)
+        live = tuple(insn for insn in known if insn.address < end)
+        boundaries = {insn.address for insn in known}
+        if end not in boundaries or any(insn.address not in boundaries for insn in splice.insns):
+            detail = "the text has other instructions now than the analysis has seen"
+            return Refusal(Reason.FOREIGN_BYTES, start, detail)
+        if splice.strategy is Strategy.RETARGET and not _is_same_branch(live, splice.insns[0]):
+            return Refusal(Reason.FOREIGN_BYTES, start, "the branch is another one now than the analysis has seen")
+        if any(insn.is_call for insn in live[:-1]):
+            return Refusal(Reason.RETURN_ADDRESS, start, "a displaced call would return into the bytes of the jump")
+        last = next(insn for insn in known if insn.end >= least)
+        return replace(splice, insns=live), b"".join(insn.raw for insn in known if insn.address <= last.address)
+
+
+def _is_same_branch(live: Sequence[Insn], insn: Insn) -> bool:
+    return len(live) == 1 and live[0].target == insn.target and live[0].flow is insn.flow
+
+
+def nop(size: int) -> bytes:
+    """Return one instruction of up to fourteen bytes that does nothing."""
+    longest = len(_NOPS) - 1
+    return b"\x66" * (size - longest) + _NOPS[min(size, longest)]

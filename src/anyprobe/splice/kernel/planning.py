@@ -1,0 +1,44 @@
+"""Plans of splices in a kernel: the planner of processes, with what is different in a kernel.
+
+All processors stand still while a kernel's text is written, and no task is between two of the displaced instructions,
+so several may be displaced together. There is no memory in reach of the text but what the driver has, so no jump is
+made of bytes that stay.
+"""
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from anyprobe.binary.flow.cfg import CodeMap
+from anyprobe.binary.flow.function import FunctionCode
+from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.splice.plan.claims import Claims
+from anyprobe.splice.plan.context import PlanContext
+from anyprobe.splice.plan.planner import Planner
+from anyprobe.splice.plan.splices import PlannedSplice, Strategy, Want
+
+ALLOWED = frozenset({Strategy.RETARGET, Strategy.JUMP})
+
+
+def plan(
+    code: CodeMap, wants: Sequence[Want], claims: Claims
+) -> tuple[list[PlannedSplice], list[tuple[Want, Refusal]]]:
+    """Return the splices for some instructions of a kernel or module, and what is refused; the splices are claimed."""
+    made: list[PlannedSplice] = []
+    refused: list[tuple[Want, Refusal]] = []
+    homes: list[tuple[FunctionCode, Want]] = []
+    for want in wants:
+        home = code.containing(want.address)
+        if home is None:
+            refused.append((want, Refusal(Reason.NOT_CODE, want.address, "no function is known here")))
+        else:
+            homes.append((home, want))
+    homes.sort(key=lambda each: (each[0].start, each[1].address))
+    context = PlanContext(code, claims, lambda _: False, ALLOWED)
+    for _, group in groupby(homes, key=lambda each: each[0].start):
+        together = list(group)
+        planned = Planner(context).plan(together[0][0], [want for _, want in together])
+        for splice in planned.splices:
+            claims.claim(splice)
+        made += planned.splices
+        refused += planned.refused
+    return made, refused

@@ -1,0 +1,196 @@
+"""Splices as a mechanism: exact beside the kernel's own engines, refused by name, and gone without a trace."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import anyprobe
+from anyprobe import Reason
+from anyprobe.core import kept
+from anyprobe.target.kernel.driver import building, loading
+from anyprobe.target.kernel.driver.device import Driver
+from support.kernel_patches import function, text
+
+GETPPID = "__do_sys_getppid"
+CALLS = 5000
+
+
+def warnings():
+    """Return what the kernel's log has of warnings and worse."""
+    log = subprocess.run(["dmesg"], capture_output=True, text=True, check=True).stdout
+    return [line for line in log.splitlines() if "WARNING:" in line or "BUG:" in line or "Oops" in line]
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    """Load the driver for these tests."""
+    release = building.running_release()
+    folder = f"{kept.directory()}/driver"
+    if not Path(building.module_file(release, folder)).exists() and not Path(f"/lib/modules/{release}/build").exists():
+        pytest.skip(f"no headers of Linux {release}")
+    loading.load(building.build(release, folder))
+    yield
+    loading.unload()
+    assert not loading.is_loaded()
+
+
+@pytest.fixture
+def session(loaded):
+    """Open a session; no write is in force before or after."""
+    before = warnings()
+    with anyprobe.kernel(mechanism="splice") as opened:
+        yield opened
+    with Driver() as driver:
+        assert driver.live == 0
+    assert warnings() == before
+
+
+def whole(name):
+    """Return the live text of a function."""
+    body = function(name)
+    return text(body[0].address, body[-1].end - body[0].address)
+
+
+def hits(probe):
+    return sum(site.hits for site in probe.results())
+
+
+def read(times):
+    zero = os.open("/dev/zero", os.O_RDONLY)
+    for _ in range(times):
+        os.read(zero, 1)
+    os.close(zero)
+
+
+def call_getppid(times):
+    for _ in range(times):
+        os.getppid()
+
+
+def test_an_entry_is_counted_as_fentry_counts_it_and_the_text_is_as_it_was(session):
+    before = whole("vfs_read")
+    (spliced,) = session.count("kernel::vfs_read:entry")
+    assert session.refused == []
+    assert whole("vfs_read") != before
+    with anyprobe.kernel(mechanism="fentry") as other:
+        (traced,) = other.count("kernel::vfs_read:entry")
+        for _ in range(3):  # another process may read between two looks
+            first = hits(spliced), hits(traced)
+            read(CALLS)
+            told = hits(spliced) - first[0], hits(traced) - first[1]
+            assert min(told) >= CALLS
+            if told == (CALLS, CALLS):
+                break
+        assert told == (CALLS, CALLS)
+    session.remove(spliced)
+    assert whole("vfs_read") == before
+    last = hits(spliced)
+    read(10)
+    assert hits(spliced) == last >= 3
+
+
+def test_the_command_counts_and_leaves_nothing(loaded, system_calls):
+    before, numbers = whole(GETPPID), {"getppid": 110}
+    done = subprocess.run(
+        [sys.executable, "-m", "anyprobe", "count", f"kernel::{GETPPID}", "--mechanism", "splice", "--json", "--",
+         system_calls, str(numbers["getppid"]), str(CALLS), "2"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    (site,) = json.loads(done.stderr or done.stdout)["sites"]
+    assert (site["strategy"], site["hits"], site["nmissed"]) == ("splice", 2 * CALLS, 0)
+    assert whole(GETPPID) == before
+
+
+def test_each_instruction_of_a_function_is_counted_or_refused_by_name(session):
+    body, before = function(GETPPID), whole(GETPPID)
+    reasons = {}
+    counted = 0
+    for index, insn in enumerate(body):
+        if index and not body[index - 1].falls_through:
+            break  # what fills up behind the function
+        offset = insn.address - body[0].address
+        (probe,) = session.count(f"kernel::{GETPPID}:{offset:#x}" if offset else f"kernel::{GETPPID}+0x0")
+        if probe.refused:
+            ((_, why),) = probe.refused
+            reasons[offset] = why.reason
+        else:
+            call_getppid(CALLS)
+            assert hits(probe) == CALLS, insn.text
+            counted += 1
+        session.remove(probe)
+        assert whole(GETPPID) == before
+    assert counted >= 6
+    assert set(reasons.values()) <= {
+        Reason.FTRACE_SITE,
+        Reason.STATIC_KEY,
+        Reason.TOO_SHORT,
+        Reason.JUMP_TARGET_IN_JTPR,
+    }
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        ("kernel::exc_page_fault", Reason.NO_INSTRUMENTATION),
+        ("kernel::exc_nmi", Reason.NO_INSTRUMENTATION),
+        ("kernel::multi_cpu_stop", Reason.NO_INSTRUMENTATION),
+        ("kernel::vfs_read:4", Reason.FTRACE_SITE),
+    ],
+)
+def test_what_is_not_safe_is_refused_by_name(session, spec, reason):
+    (probe,) = session.count(spec)
+    ((_, why),) = probe.refused
+    assert why.reason is reason
+    assert not probe.armed
+
+
+def test_a_static_key_and_a_static_call_are_refused(session):
+    body = function("__schedule")
+    nops = [insn.address - body[0].address for insn in body[2:] if insn.raw == bytes.fromhex("0f1f440000")]
+    probes = session.count(*(f"kernel::__schedule:{offset:#x}" for offset in nops[:3]))
+    assert {why.reason for probe in probes for _, why in probe.refused} == {Reason.STATIC_KEY}
+
+
+def test_a_kprobe_there_is_left_alone(session):
+    body = function(GETPPID)
+    offset = body[2].address - body[0].address
+    with anyprobe.kernel(mechanism="kprobe") as other:
+        (set_there,) = other.count(f"kernel::{GETPPID}:{offset:#x}")
+        (probe,) = session.count(f"kernel::{GETPPID}:{offset:#x}")
+        ((_, why),) = probe.refused
+        assert why.reason is Reason.KPROBE
+        call_getppid(10)
+        assert hits(set_there) == 10
+
+
+def test_places_of_two_probes_that_overlap(session):
+    first, second = session.count(*[f"kernel::{GETPPID}:entry"] * 2)
+    assert not first.refused
+    ((_, why),) = second.refused
+    assert why.reason is Reason.OVERLAP
+    call_getppid(10)
+    assert hits(first) == 10
+
+
+def test_splices_run_no_handlers_and_choose_no_processes(loaded):
+    with anyprobe.kernel(mechanism="splice", pids=[os.getpid()]) as session, pytest.raises(anyprobe.UnsupportedTarget):
+        session.count("kernel::vfs_read")
+    with anyprobe.kernel(mechanism="splice") as session, pytest.raises(anyprobe.UnsupportedTarget):
+
+        @session.entry("kernel::vfs_read")
+        def entered(ctx):
+            pass
+
+
+@pytest.mark.thorough
+def test_another_session_sees_the_text_without_splices(session):
+    place = f"kernel::{GETPPID}:9"
+    before = [line.bytes.hex() for line in session.explain(place).disassembly]
+    session.count(f"kernel::{GETPPID}")
+    script = f"import anyprobe; print([line.bytes.hex() for line in anyprobe.kernel().explain({place!r}).disassembly])"
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert told.strip() == str(before)

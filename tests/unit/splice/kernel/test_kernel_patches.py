@@ -1,0 +1,136 @@
+"""Patches of a small kernel: where entries are, what is counted how, and the writes that lead there."""
+
+import pytest
+
+from anyprobe.binary.kernel.addresses import BIAS
+from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.isa.decode import decode_range
+from anyprobe.splice.kernel import planning
+from anyprobe.splice.kernel.patches import PatchMaker, nop
+from anyprobe.splice.kernel.places import entry_of
+from anyprobe.splice.plan.claims import Claims
+from anyprobe.splice.plan.splices import Clobbers, Want, WantKind
+from support.builder import Builder
+from support.small_kernel import SmallKernel, exception, key
+
+PATCH = 0xFFFF_FFFF_C000_0000
+FLAGS_DEAD, ALL_LIVE = Clobbers(flags=True), Clobbers()
+TRACED = ".byte 0x0f, 0x1f, 0x44, 0, 0"
+SEALED = ".byte 0x66, 0x0f, 0x1f, 0"
+BODY = "push rbx\n mov rbx, rdi\n push rbp\n mov ecx, 1\n mov edx, 2\n pop rbp\n pop rbx\n ret"
+NEXT = ("next", "ret\n .balign 32")
+
+
+@pytest.fixture
+def build(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return Builder(tmp_path)
+
+
+def entry(kernel, name="it"):
+    return entry_of(kernel.map, kernel[name], kernel.image.settled)
+
+
+def patch(kernel, address, *, counter=0x1F000, clobbers=FLAGS_DEAD, live=None):
+    """Return the patch of a counter at an address, or why there is none."""
+    splices, refused = planning.plan(kernel.map, [Want(address, WantKind.OFFSET)], Claims())
+    if refused:
+        return refused[0][1]
+    read = live or (lambda low, high: kernel.source.memory.read(low, high - low))
+    maker = PatchMaker(read, set(kernel.image.tables.fixups[:, 0].tolist()), lambda _: clobbers)
+    return maker.make(splices[0], PATCH, lambda _: counter)
+
+
+def texts(made):
+    return [insn.text for insn in decode_range(made.code, made.address)]
+
+
+@pytest.mark.parametrize(
+    ("front", "behind"), [("", 0), (TRACED, 5), ("endbr64", 4), (f"endbr64\n{TRACED}", 9), (f"{SEALED}\n{TRACED}", 9)]
+)
+def test_an_entry_is_behind_what_the_kernel_needs_there(build, front, behind):
+    kernel = SmallKernel.made(build, ("it", f"{front}\n{BODY}"), NEXT)
+    assert entry(kernel) == kernel["it"].start + behind
+
+
+def test_a_loop_to_the_entry_is_no_call(build):
+    kernel = SmallKernel.made(build, ("it", f"{TRACED}\n inner: dec edi\n jnz inner\n {BODY}"), NEXT)
+    assert entry(kernel).reason is Reason.ENTRY_IS_LOOP_HEAD
+
+
+def test_a_jump_counts_in_one_instruction_and_fills_what_is_left(build):
+    kernel = SmallKernel.made(build, ("it", f"{TRACED}\n push rbx\n mov rbx, rdi\n mov r8d, 1\n{BODY}"), NEXT)
+    at = entry(kernel)
+    made = patch(kernel, at)
+    assert texts(made)[:4] == ["inc qword ptr gs:[0x1f000]", "push rbx", "mov rbx, rdi", "mov r8d, 0x1"]
+    assert (made.site, len(made.old), made.boundaries) == (at + BIAS, 10, (1, 4))
+    head, filling = decode_range(made.new, made.site)
+    assert (head.target, filling.length) == (PATCH, 5)
+    assert decode_range(made.code, PATCH)[-1].target == made.site + 10
+
+
+def test_flags_are_saved_where_they_are_read_and_far_counters_need_a_register(build):
+    kernel = SmallKernel.made(build, ("it", BODY), NEXT)
+    made = patch(kernel, kernel["it"].start, clobbers=ALL_LIVE, counter=0x4980_8000_0000)
+    assert texts(made)[:6] == [
+        "pushfq", "push rax", "mov rax, 0x498080000000", "inc qword ptr gs:[rax]", "pop rax", "popfq",
+    ]  # fmt: skip
+
+
+def test_a_displaced_call_returns_to_the_text(build):
+    kernel = SmallKernel.made(build, ("it", f"push rbx\n mov rbx, rdi\n push rbp\n call next\n {BODY}"), NEXT)
+    call = kernel.at("it") + 5
+    made = patch(kernel, call - BIAS - 1)
+    assert made.site + len(made.old) == call + 5
+    push, jump = decode_range(made.code, PATCH)[2:4]
+    assert push.iced.immediate(0) & (1 << 64) - 1 == call + 5
+    assert jump.target == kernel.at("next")
+
+
+def test_what_may_fault_is_told_with_its_copy(build):
+    functions = ("it", f"nop\n fault_at: mov rax, [rdi]\n mov ecx, 1\n{BODY}"), ("fix", "mov eax, 1\n ret"), NEXT
+    kernel = SmallKernel.made(build, *functions, exceptions=exception("fault_at", "fix"))
+    made = patch(kernel, kernel["it"].start)
+    ((copy, original),) = made.faulting
+    assert original == kernel.at("it") + 1
+    assert made.code[copy - PATCH :].startswith(bytes.fromhex("488b07"))
+
+
+def test_what_runs_now_is_displaced_whatever_the_analysis_has_settled(build):
+    kernel = SmallKernel.made(build, ("it", "mov eax, 1\n jmp __x86_return_thunk\n .balign 32"), NEXT)
+    at = kernel["it"].start + 5
+    assert texts(patch(kernel, at))[:2] == ["inc qword ptr gs:[0x1f000]", f"jmp {kernel.at('__x86_return_thunk'):#x}"]
+
+    def replaced(low, high):
+        content = bytearray(kernel.source.memory.read(low, high - low))
+        content[at - low : at - low + 5] = b"\xc3\xcc\xcc\xcc\xcc"
+        return bytes(content)
+
+    made = patch(kernel, at, live=replaced)
+    assert texts(made)[1] == "ret"
+    assert (made.old, made.boundaries) == (b"\xc3\xcc\xcc\xcc\xcc", (1, 2, 3, 4))
+
+
+def test_other_instructions_than_were_analysed_are_left_alone(build):
+    kernel = SmallKernel.made(build, ("it", BODY), NEXT)
+    made = patch(kernel, kernel["it"].start, live=lambda low, high: b"\x48\xb8" + bytes(high - low - 2))
+    assert isinstance(made, Refusal)
+    assert made.reason is Reason.FOREIGN_BYTES
+
+
+def test_what_the_kernel_rewrites_is_refused_by_name(build):
+    code = f"{TRACED}\n switch: {TRACED}\n{BODY}\n aside: ret"
+    kernel = SmallKernel.made(build, ("it", code), NEXT, keys=key("switch", "aside"))
+    assert patch(kernel, kernel["it"].start).reason is Reason.FTRACE_SITE
+    assert patch(kernel, kernel["it"].start + 5).reason is Reason.STATIC_KEY
+
+
+@pytest.mark.parametrize("size", range(1, 15))
+def test_one_nop_of_any_length(size):
+    (insn,) = decode_range(nop(size), 0)
+    assert insn.length == size
+    assert insn.text.startswith(("nop", "xchg"))
+
+
+def test_nothing_is_filled_with_nothing():
+    assert nop(0) == b""
