@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TextIO
 
 from anyprobe.cli import measuring
-from anyprobe.core.errors import SpecError
+from anyprobe.core.errors import SpecError, UsageError
 from anyprobe.data.last_results import results_at_end
 from anyprobe.data.processes import TargetInfo
 from anyprobe.data.snapshot import Snapshot
@@ -28,6 +28,7 @@ def follow(
     def prepare(session: "Session") -> None:
         session.hooks.waits = True
         _arm(session, target, plan)
+        session.hooks.begin()
         session.hold_handlers()
 
     def prepare_running(session: "Session") -> None:
@@ -63,7 +64,11 @@ def _arm(session: "Session", target: "Target", plan: "Plan") -> None:
     """Arm the probes in a program that was executed; it is no mistake that some mean nothing there."""
     try:
         measuring.arm(session, target, plan)
+    except SystemExit as end:  # of a script, which ends the command only where it is the first program's
+        raise UsageError(f"the script has ended by sys.exit({end.code!r})") from None
     except SpecError:
+        if not plan.specs:
+            raise
         for spec in plan.specs:
             with suppress(SpecError):
                 measuring.arm(session, target, replace(plan, specs=(spec,)))

@@ -217,6 +217,7 @@ def see_options(target: targets.Target, plan: Plan) -> None:
         "--maxactive": plan.maxactive is not None,
         "--max-overhead": plan.max_overhead is not None,
         "--fold": plan.fold,
+        "--follow": bool(plan.follow),
     }
     wrong = [name for name, was_given in given.items() if was_given]
     if wrong and target.kernel and not target.probed:

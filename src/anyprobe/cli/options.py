@@ -147,10 +147,11 @@ appearing = together(
 )
 
 follow = click.option(
+    "-f",
     "--follow/--no-follow",
     "follow",
     default=None,
-    help="Count in programs that are executed, too, from their first instruction on. Default: with a command after --.",
+    help="Probe programs that are executed, too, from their first instruction on. Default: with a command after --.",
 )
 
 by = click.option(

@@ -34,7 +34,11 @@ class Script:
     arguments: tuple[str, ...] = ()
 
     def run(self, stack: ExitStack, session: "Measured") -> None:
-        """Run it with a session as the current one, until the stack is left."""
+        """Run it with a session as the current one.
+
+        The first one stays that until the stack is left, for whatever the script does besides; what it has placed in
+        others finds those.
+        """
         from anyprobe.probes.scripts import current
 
         module = types.ModuleType(NAME)
@@ -44,9 +48,12 @@ class Script:
         folder = os.path.dirname(os.path.abspath(self.path))
         if folder not in sys.path:
             sys.path.insert(0, folder)
-        stack.enter_context(current.for_script(cast("Session", session)))
+        opened = cast("Session", session)
+        if not current.is_there_for_scripts():
+            stack.enter_context(current.for_script(opened))
         try:
-            exec(self.code, module.__dict__)  # noqa: S102 - running it is what the user asks for
+            with current.entered(opened):
+                exec(self.code, module.__dict__)  # noqa: S102 - running it is what the user asks for
         except KeyboardInterrupt:
             return  # the session ends like any other, with results
         except (AnyprobeError, SystemExit) as error:

@@ -145,10 +145,15 @@ def choose_running(pids: Sequence[int], names: Sequence[str], specs: Sequence[st
     return choose(pids, names, (), specs).pids
 
 
-def choose_session(pids: Sequence[int], names: Sequence[str], program: Sequence[str], *, in_kernel: bool) -> Target:
+def choose_session(
+    pids: Sequence[int], names: Sequence[str], program: Sequence[str], *, in_kernel: bool,
+    **selected: Any,  # noqa: ANN401 - as ``choose`` takes it
+) -> Target:  # fmt: skip
     """Return the target of a script, which has one kind of session."""
     if not in_kernel:
-        return choose(pids, names, program)
+        return choose(pids, names, program, **selected)
+    if any(selected.values()):
+        raise click.UsageError("--new, --cgroup and --container are about probes in processes, not with --kernel")
     running, named = _running(pids, names)
     _see_one_kind(running, program)
     return Target(tuple(dict.fromkeys(running)), tuple(program), named, kernel=True, probed=False)

@@ -4,6 +4,8 @@ import os
 from collections.abc import Iterable
 from contextlib import suppress
 
+from anyprobe.target.system import procfs
+
 DEEPEST = 24
 """Calls that are shown further in than those around them; recursion may be endless."""
 _ENDS = frozenset({"entry", "return"})
@@ -17,6 +19,8 @@ class Threads:
         self._names: dict[tuple[int, int], str] = {}
         self._seen: set[tuple[int, int]] = set()
         self._calls: dict[tuple[int, int], list[str]] = {}
+        self._processes: dict[tuple[int, int], int] = {}
+        """The process of each thread, by that of the session that has its hits."""
         self._ends: dict[str, set[str]] = {}
         """Of each function, which of its ends are traced."""
 
@@ -27,8 +31,9 @@ class Threads:
     def know(self, pid: int) -> None:
         """Remember the names of a process's threads; it may have ended when its hits are shown."""
         with suppress(OSError):
-            for tid in os.listdir(f"/proc/{pid}/task"):
-                self.name(pid, int(tid))
+            for tid in map(int, os.listdir(f"/proc/{pid}/task")):
+                self._seen.discard((pid, tid))  # it may have executed another program
+                self.name(pid, tid)
 
     def name(self, pid: int, tid: int) -> str:
         """Return the name of a thread; that of the process, or what was known last, once it has ended."""
@@ -40,6 +45,25 @@ class Threads:
                     self._names[thread] = comm.readline().rstrip("\n")
                     break
         return self._names.get(thread, "?")
+
+    def process(self, pid: int, tid: int) -> int:
+        """Return the process of a thread that hits a session's probes: that of the session, or a fork child.
+
+        A fork child that had ended before its first line is not told from its parent.
+        """
+        thread = pid, tid
+        found = self._processes.get(thread)
+        if found is None:
+            found = pid
+            if not os.path.exists(f"/proc/{pid}/task/{tid}"):
+                with suppress(OSError, KeyError, ValueError):
+                    found = procfs.group_of(tid)
+            self._processes[thread] = found
+        return found
+
+    def forget_calls(self, pid: int) -> None:
+        """Note that the threads of a process are in no call any more."""
+        self._calls = {thread: calls for thread, calls in self._calls.items() if thread[0] != pid}
 
     def see(self, specs: Iterable[str]) -> None:
         """Note what is traced, by canonical specs."""

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TextIO
+from weakref import WeakKeyDictionary
 
 from anyprobe.cli import output
 from anyprobe.cli.expressions import Expression
@@ -65,8 +66,10 @@ class Trace:
     quiet: bool = False
     """Whether there is no header."""
     shown: int = 0
-    _traced: dict[tuple[int, str], Traced] = field(default_factory=dict)
-    _places: dict[int, dict[int, tuple[str, str]]] = field(default_factory=dict)
+    _traced: "WeakKeyDictionary[Measured, dict[str, Traced]]" = field(default_factory=WeakKeyDictionary)
+    _places: "WeakKeyDictionary[Measured, dict[int, tuple[str, str]]]" = field(default_factory=WeakKeyDictionary)
+    _processes: set[int] = field(default_factory=set)
+    """The processes that have been traced."""
     _times: MonotonicTime = field(default_factory=MonotonicTime)
     _threads: Threads = field(default_factory=Threads)
     _began: int = 0
@@ -86,8 +89,7 @@ class Trace:
         if not self._began:
             self._began, self._zero = time.monotonic_ns(), time.time()
         if session.pid != KERNEL:
-            self._threads.know(session.pid)
-            on_process(session).handling.ring_bytes = RING_BYTES
+            self._begin_process(session)
         specs = one_by_one(session, specs)
         written = (*self.printed, *self._conditions)
         wanted = [(fetched(spec), knowledge_of(session, spec, written)) for spec in specs]
@@ -98,12 +100,24 @@ class Trace:
             for spec, (arguments, known) in zip(specs, wanted, strict=True)
         ]
         with once_each(session):
-            for index, (place, (arguments, known)) in enumerate(zip(places, wanted, strict=True)):
+            first = len(self._traced.get(session, ()))
+            for index, (place, (arguments, known)) in enumerate(zip(places, wanted, strict=True), first):
                 self._put(session, f"hit {index}", place, known, arguments)
         if session.pid != KERNEL:
             self._threads.see(spec for _, (spec, _) in _places(on_process(session)))
         else:
-            self._threads.see(spec for each in self._traced.values() for spec, _ in each.places.values())
+            traced = self._traced.get(session, {}).values()
+            self._threads.see(spec for each in traced for spec, _ in each.places.values())
+
+    def _begin_process(self, session: "Measured") -> None:
+        """Get ready for the lines of a program; a process that has executed another one is in no call any more."""
+        if session not in self._traced:
+            if session.pid in self._processes:
+                self._threads.forget_calls(session.pid)
+            self._processes.add(session.pid)
+            self.several = self.several or len(self._processes) > 1
+        self._threads.know(session.pid)
+        on_process(session).handling.ring_bytes = RING_BYTES
 
     def _put(
         self, session: "Measured", name: str, place: HandlerPlace, known: Knowledge, arguments: tuple[Expression, ...]
@@ -139,7 +153,7 @@ class Trace:
         else:
             seen = tuple(None if at is None else parameters[at] for at in received.fields)
         names = tuple(each.label for each in arguments) or received.labels
-        self._traced[session.pid, name] = Traced(
+        self._traced.setdefault(session, {})[name] = Traced(
             place, seen, names, tuple(fields), place.has_parameters or bool(arguments),
             more=not arguments and self.parameters is not None and len(known.names) > self.parameters,
             hides_result=known.hides_result,
@@ -161,7 +175,7 @@ class Trace:
         for row in rows(sessions, final=final):
             if self.enough:
                 break
-            traced = self._traced.get((row.session.pid, row.name))
+            traced = self._traced.get(row.session, {}).get(row.name)
             if traced is not None:
                 lines.append(show(row, traced))
                 self.shown += 1
@@ -195,7 +209,7 @@ class Trace:
         values = _values(row, traced)
         document: dict[str, Any] = {
             "ts_ns": self._times.of(row.fields[TIME]),
-            "pid": values.get("pid", row.session.pid),
+            "pid": self._process(row, values),
             "tid": values["tid"],
             "cpu": values["cpu"],
             "spec": self._place(row, traced)[0],
@@ -226,7 +240,7 @@ class Trace:
         result = traced.place.returns and ("result" in values or traced.hides_result)
         shown = traced.has_parameters and not self.printed
         canonical, place = self._place(row, traced)
-        pid = values.get("pid", row.session.pid)
+        pid = self._process(row, values)
         return line(
             Hit(
                 name=values["comm"] if traced.place.in_kernel else self._threads.name(pid, values["tid"]),
@@ -242,6 +256,10 @@ class Trace:
             )
         )
 
+    def _process(self, row: Row, values: dict[str, Any]) -> int:
+        """Return the process of a hit: of a fork child its own, where that is still known."""
+        return values["pid"] if "pid" in values else self._threads.process(row.session.pid, values["tid"])
+
     def _without_meaning(self, values: dict[str, Any], traced: Traced) -> frozenset[int]:
         """Return which expressions mean nothing in a line: those with ``errno`` of a call that has not failed."""
         of_errno = frozenset(index for index, each in enumerate(self.printed) if each.uses("errno"))
@@ -254,7 +272,7 @@ class Trace:
         ip = row.fields["ip"]
         if traced.place.in_kernel:
             return traced.places.get(ip) or (traced.place.spec, traced.place.spec)
-        known = self._places.setdefault(row.session.pid, {})
+        known = self._places.setdefault(row.session, {})
         if ip not in known:
             found = _places(on_process(row.session))
             self._threads.see(spec for _, (spec, _) in found)

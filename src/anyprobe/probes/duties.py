@@ -98,11 +98,24 @@ def _first(moments: Iterable[float | None]) -> float | None:
     return min((each for each in moments if each is not None), default=None)
 
 
+@dataclass(frozen=True, slots=True)
+class _HooksOfAll:
+    """The functions of all sessions of the moment: there may be more than at the beginning."""
+
+    sessions: Sequence[Attended]
+
+    @property
+    def next(self) -> float | None:
+        return _first(each.hooks.next for each in list(self.sessions))
+
+    def look(self) -> float | None:
+        return _first([each.hooks.look() for each in list(self.sessions)])
+
+
 def duties_of(sessions: Sequence[Attended]) -> Duties:
     """Return what sessions need: their scripts' intervals, and looks at the signal handlers that programs set."""
     duties = Duties()
-    for session in sessions:
-        duties.follow(session.hooks)
+    duties.follow(_HooksOfAll(sessions))
 
     turns = itertools.count()
 

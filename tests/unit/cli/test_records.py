@@ -72,11 +72,11 @@ def test_values(given, shown):
     assert value(given) == shown
 
 
-def trace(*, as_json, **settings):
+def trace(session, *, as_json, **settings):
     made = Trace(as_json=as_json, **settings)
     place = HandlerPlace("libc:read", Ends.ENTRY)
     fields = ("tid", "cpu", "ip", "parameter0", "parameter1")
-    made._traced[1, "hit 0"] = Traced(place, fields[3:], ("fd", "buf"), fields, True)
+    made._traced[session] = {"hit 0": Traced(place, fields[3:], ("fd", "buf"), fields, True)}
     return made
 
 
@@ -86,15 +86,17 @@ def hits(count):
 
 
 def test_lines_of_a_trace_end_when_there_are_enough():
-    stream, made = io.StringIO(), trace(as_json=True, most=2)
-    made.look([Session(1, [hits(5)])], stream)
+    stream, session = io.StringIO(), Session(1, [hits(5)])
+    made = trace(session, as_json=True, most=2)
+    made.look([session], stream)
     found = [json.loads(each) for each in stream.getvalue().splitlines()]
     assert [each["args"] for each in found] == [{"fd": 3, "buf": None}] * 2
     assert made.enough
 
 
 def test_what_was_dropped_is_told_once(capsys):
-    session, made = Session(1, [hits(1)], {"hit 0": {"ring full": 1200}}), trace(as_json=False)
+    session = Session(1, [hits(1)], {"hit 0": {"ring full": 1200}})
+    made = trace(session, as_json=False)
     for _ in range(3):
         made.look([session], io.StringIO(), final=True)
     assert capsys.readouterr().err == "anyprobe: 1,200 hits have no line: they came faster than they could be shown\n"

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 @click.argument("file", metavar="FILE.py", type=click.Path(dir_okay=False, allow_dash=True))
 @click.argument("arguments", metavar="[ARGUMENT...]", nargs=-1)
 @options.pending
+@options.follow
+@options.by
 @options.target
+@options.appearing
 @click.option(
     "--kernel",
     "in_kernel",
@@ -39,8 +42,8 @@ def command(
 ) -> int:
     """Run handlers from a Python file in running processes, in a command after --, or in the kernel.
 
-    The file gets its session by 'from anyprobe import session', and its ARGUMENTs in sys.argv. With several processes
-    it is run once for each, and what they counted under the same name is added up.
+    The file gets its session by 'from anyprobe import session', and its ARGUMENTs in sys.argv. With several processes,
+    and for each program that is followed, it is run once more, and what they counted under the same name is added up.
 
     \b
     anyprobe script sizes.py -p 4242 --for 5
@@ -50,7 +53,8 @@ def command(
     from anyprobe.cli import measuring, records, scripts, targets
 
     script = scripts.load(file, arguments)
-    target = targets.choose_session(pids, names, program, in_kernel=in_kernel)
+    selected = targets.selected(settings)
+    target = targets.choose_session(pids, names, program, in_kernel=in_kernel, **selected)
     targets.see_pending(target, settings["pending"])
     shown: records.Records = records.KeptRecords() if settings["as_json"] else records.TextRecords()
     with ExitStack() as stack:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 @click.option("-c", "--count", "most", type=options.Whole(1), metavar="N", help="End after N hits.")
 @options.when
 @options.pending
+@options.follow
 @options.target
 @options.appearing
 @options.following
@@ -51,6 +52,7 @@ def command(
     anyprobe trace libc:open --print 'cstr(arg0, 64), flags=arg1' -p 4242
     anyprobe trace libc:read --print 'i32(arg0), retval, latency_ns' -- cat FILE
     anyprobe trace libc:malloc%return -p 4242 --json
+    anyprobe trace -f libc:open --print 'cstr(arg0, 64)' -n nginx
     anyprobe trace syscall::openat --print 'cstr(filename, 64), retval' -c 20
     """  # noqa: D301 - click's mark for lines that stay as they are
     from anyprobe.cli import expressions, measuring, targets, tracing

@@ -304,7 +304,7 @@ class Followed(SessionGroup):
                 return
             self._follow(session, tid, hit)
         except (AnyprobeError, MemoryFault, OSError) as error:
-            self._leave("a program" if program is None else program.path, str(error))
+            self._leave("a program" if program is None else program.path, str(error).splitlines()[0])
 
     def _leave(self, path: str, why: str) -> None:
         with self._guard:

@@ -4,7 +4,7 @@ import ctypes
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from anyprobe.probes.handlers.conditions import WaitCondition
 from anyprobe.probes.handlers.filter_watch import FilterWatch
 from anyprobe.probes.handlers.hit_stacks import HitStacks
 from anyprobe.probes.probe import Probe
+from anyprobe.probes.scripts import current
 from anyprobe.splice.codegen.handlers import rendezvous
 from anyprobe.splice.codegen.handlers.facts import HandlerFacts
 from anyprobe.splice.codegen.patch import ActionKind
@@ -264,6 +265,7 @@ class Callbacks:
 
     def _serve(self, ready: threading.Event) -> None:
         assert self._store is not None
+        current.enter(cast("Any", self._session))
         region = self._store.view()
         base = _address_of(region)
         count = self._room.places

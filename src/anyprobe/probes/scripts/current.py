@@ -32,6 +32,16 @@ def leave(opened: "Session") -> None:
 
 
 @contextmanager
+def entered(opened: "Session") -> Iterator[None]:
+    """Make a session the current one of this thread or task, within a ``with`` block."""
+    enter(opened)
+    try:
+        yield
+    finally:
+        leave(opened)
+
+
+@contextmanager
 def for_script(opened: "Session") -> Iterator[None]:
     """Make a session the current one of this thread, and of all threads that have not entered another."""
     _scripts.append(opened)
@@ -41,6 +51,11 @@ def for_script(opened: "Session") -> Iterator[None]:
     finally:
         leave(opened)
         _scripts.remove(opened)
+
+
+def is_there_for_scripts() -> bool:
+    """Return whether there is a session for threads that have not entered one."""
+    return bool(_scripts)
 
 
 def current() -> "Session":

@@ -3,10 +3,13 @@
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from anyprobe.core.errors import AnyprobeError, UsageError
+from anyprobe.probes.scripts import current
 
 Hook = Callable[[], object]
 
@@ -23,6 +26,8 @@ class Hooks:
     """The functions of one session; those of the beginning wait for it if ``waits``."""
 
     waits: bool = False
+    session: Any = None
+    """What is the current session while they run."""
     _begin: list[Hook] = field(default_factory=list)
     _end: list[Hook] = field(default_factory=list)
     _intervals: list[_Interval] = field(default_factory=list)
@@ -32,7 +37,7 @@ class Hooks:
         if self.waits:
             self._begin.append(function)
         else:
-            _call(function)
+            self._call(function)
 
     def add_end(self, function: Hook) -> None:
         """Call a function when the probes are removed."""
@@ -48,7 +53,7 @@ class Hooks:
         """Call those of the beginning; intervals begin now."""
         functions, self._begin, self.waits = self._begin, [], False
         for function in functions:
-            _call(function)
+            self._call(function)
         now = time.monotonic()
         for each in self._intervals:
             each.next = now + each.seconds
@@ -57,7 +62,7 @@ class Hooks:
         """Call those whose time has come; return when the next one's comes."""
         for each in self._intervals:
             if time.monotonic() >= each.next:
-                _call(each.function)
+                self._call(each.function)
                 # what could not be called in time is left out
                 each.next = max(each.next + each.seconds, time.monotonic())
         return self.next
@@ -71,7 +76,18 @@ class Hooks:
         """Call those of the end, once."""
         functions, self._end, self._intervals = self._end, [], []
         for function in functions:
-            _call(function)
+            self._call(function)
+
+    def _call(self, function: Hook) -> None:
+        try:
+            with nullcontext() if self.session is None else current.entered(self.session):
+                function()
+        except AnyprobeError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the user's, whatever it is
+            told = traceback.TracebackException.from_exception(error)
+            told.stack = traceback.StackSummary.from_list(list(told.stack)[1:])
+            raise UsageError("the script failed\n" + "".join(told.format()).rstrip()) from None
 
 
 class Scripted:
@@ -80,7 +96,7 @@ class Scripted:
     @cached_property
     def hooks(self) -> Hooks:
         """What is done in the controller at the beginning, at the end, and in between."""
-        return Hooks()
+        return Hooks(session=self)
 
     def begin(self, function: Hook) -> Hook:
         """Call a function here when all probes of a script are in place, before a started program runs on.
@@ -121,14 +137,3 @@ class Scripted:
             return function
 
         return decorate
-
-
-def _call(function: Hook) -> None:
-    try:
-        function()
-    except AnyprobeError:
-        raise
-    except Exception as error:  # noqa: BLE001 - the user's, whatever it is
-        told = traceback.TracebackException.from_exception(error)
-        told.stack = traceback.StackSummary.from_list(list(told.stack)[1:])
-        raise UsageError("the script failed\n" + "".join(told.format()).rstrip()) from None
