@@ -63,6 +63,8 @@ class Plan:
     """Whether specs follow what is loaded later; None: those that name a module which is not loaded."""
     follow: bool | None = False
     """Whether programs that are executed are counted in, too; None: where a command is started."""
+    children: str | None = None
+    """What becomes of fork children: ``count``, the default, ``ignore`` or ``free``."""
     by: str | None = None
     """``pid``: documents have the hits of each process."""
     unsafe: bool = False
@@ -108,6 +110,7 @@ def measure(target: targets.Target, plan: Plan) -> int:
                 "returns": plan.returns,
                 "live": plan.live or None,
                 "unsafe": plan.unsafe or None,
+                "children": plan.children,
                 "pending": {None: "modules", True: "always", False: "never"}[plan.pending],
             }
             kernel = [targets.open_kernel(stack, target, plan.mechanism)] if target.kernel else []
@@ -218,6 +221,7 @@ def see_options(target: targets.Target, plan: Plan) -> None:
         "--max-overhead": plan.max_overhead is not None,
         "--fold": plan.fold,
         "--follow": bool(plan.follow),
+        "--children": plan.children is not None,
     }
     wrong = [name for name, was_given in given.items() if was_given]
     if wrong and target.kernel and not target.probed:
@@ -287,7 +291,7 @@ def wait(
             duties.every(PROGRAM_LOOKS, each.reconcile)
     duties.every(PROGRAM_LOOKS, lambda: replacements.look(ends), first=PROGRAM_LOOKS)
     duties.every(PROGRAM_LOOKS, lambda: look_for_libraries(sessions.processes), first=PROGRAM_LOOKS)
-    if plan.by is not None:
+    if plan.by is not None or plan.children == "free":
         duties.every(PROGRAM_LOOKS, lambda: [each.look_at_children() for each in sessions.processes])
     if plan.every is not None:
         duties.every(plan.every, lambda: show_meanwhile(sessions, plan, stream), first=plan.every, steady=True)

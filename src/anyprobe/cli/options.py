@@ -154,6 +154,13 @@ follow = click.option(
     help="Probe programs that are executed, too, from their first instruction on. Default: with a command after --.",
 )
 
+children = click.option(
+    "--children",
+    type=click.Choice(["count", "ignore", "free"]),
+    default=None,
+    help="Whether fork children count, too, are left out of counts, or run on without probes. Default: count.",
+)
+
 by = click.option(
     "--by",
     type=click.Choice(["pid"]),

@@ -60,6 +60,8 @@ class BankReader:
         self._layout = layout
         present = _present(len(region), extents)
         used = min(int(self._words[NEXT_BLOCK // 8]), layout.blocks) if present[NEXT_BLOCK // PAGE] else 0
+        self.is_full = bool(present[NEXT_BLOCK // PAGE]) and int(self._words[NEXT_BLOCK // 8]) > layout.blocks
+        """Whether threads or fork children have found no block left, and count together with others."""
         start, size = layout.shared_offset, (used + 1) * layout.stride
         self._blocks = self._words[start // 8 : (start + size) // 8].reshape(used + 1, layout.stride // 8)
         """The shared block and the blocks in use, one per row."""

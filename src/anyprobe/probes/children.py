@@ -37,15 +37,18 @@ class Children:
             self._started = _start_of(self._pid)
 
     def counts(
-        self, target: "TargetInfo", sites: Sites, reader_of: "Callable[[SlotBank], BankReader]"
+        self, target: "TargetInfo", sites: Sites, reader_of: "Callable[[SlotBank], BankReader]", *, listed: bool = True
     ) -> tuple[ProcessCounts, ...]:
-        """Return what each process has counted: the target, with all that is not of a known child, comes first."""
+        """Return what each process has counted: the target, with all that is not of a known child, comes first.
+
+        ``listed``: whether there are children; else all hits are the target's.
+        """
         by_child: dict[ProcessInfo, Counter[Key]] = {}
         own: Counter[Key] = Counter()
         for key, _, hits in sites:
             own[key] += hits
         banks = {id(hook.bank): hook.bank for _, hooks, _ in sites for hook in hooks if isinstance(hook.bank, SlotBank)}
-        for bank in banks.values():
+        for bank in banks.values() if listed else ():
             reader = reader_of(bank)
             there = reader.children()
             self.note(bank, there)
@@ -63,6 +66,25 @@ class Children:
             self._pid, self._exe, self.generation, self._started, exited=target.shell_status, alive=target.alive
         )
         return (ProcessCounts(itself, +own), *self._listed(by_child))
+
+    def apart(self, sites: Sites, reader_of: "Callable[[SlotBank], BankReader]") -> list[int]:
+        """Return for each site how many of its hits are known to be of fork children."""
+        found = []
+        numbers: dict[int, list[int]] = {}
+        for _, hooks, _ in sites:
+            hits = 0
+            for hook in hooks:
+                bank = hook.bank
+                if not isinstance(bank, SlotBank):
+                    continue
+                reader = reader_of(bank)
+                if id(bank) not in numbers:
+                    numbers[id(bank)] = list(reader.children())
+                if numbers[id(bank)]:
+                    column = reader.counters_by_block()[:, reader.counter_index(hook.offset)]
+                    hits += sum(int(column[number]) for number in numbers[id(bank)])
+            found.append(hits)
+        return found
 
     def _listed(self, by_child: "dict[ProcessInfo, Counter[Key]]") -> Iterable[ProcessCounts]:
         for child, counted in by_child.items():

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from anyprobe.data.pending import PendingSpec
     from anyprobe.probes.children import Children
     from anyprobe.probes.handlers.trampolining import Trampolines
+    from anyprobe.probes.options import SessionOptions
     from anyprobe.probes.probe import Place, Probe
     from anyprobe.probes.providers.base import Provider
     from anyprobe.probes.providers.function.copies import Copies
@@ -30,6 +31,8 @@ class ProbeHost(ABC):
 
     splicing: "ProcessSplicing"
     """What splices the target, in its parts."""
+    options: "SessionOptions"
+    """How it probes."""
     unsafe: bool
     """Whether handlers may change what the program computes."""
     probes: "list[Probe]"

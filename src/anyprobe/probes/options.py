@@ -8,6 +8,7 @@ from anyprobe.data.layout import MAXACTIVE
 
 RETURNS = ("exits", "trampoline")
 PENDING = ("never", "modules", "always")
+CHILDREN = ("count", "ignore", "free")
 STRATEGIES = ("auto", "retarget", "jump", "punned", "short", "trap")
 
 
@@ -37,6 +38,9 @@ class SessionOptions:
     pending: str = "never"
     """Which specs wait for libraries that are loaded later, where ``follow`` is not given: ``never``, so that it is an
     error if one means nothing; ``modules``: those that name a module which is not loaded; ``always``: all."""
+    children: str = "count"
+    """What becomes of fork children: ``count``: they count, too; ``ignore``: their hits are left out of counts;
+    ``free``: each is relieved of all probes before it runs on from the C library's ``fork``."""
     strict: bool = False
     """Whether the functions of ``anyprobe.kprobes`` raise instead of returning error numbers."""
 
@@ -46,6 +50,8 @@ class SessionOptions:
             raise UsageError(f"unknown strategy {self.strategy!r}; one of {', '.join(STRATEGIES)}")
         if self.pending not in PENDING:
             raise UsageError(f"specs cannot be pending {self.pending!r}; one of {', '.join(PENDING)}")
+        if self.children not in CHILDREN:
+            raise UsageError(f"fork children cannot be dealt with by {self.children!r}; one of {', '.join(CHILDREN)}")
         if self.returns not in RETURNS:
             raise UsageError(f"returns cannot be seen at {self.returns!r}; one of {', '.join(RETURNS)}")
 
@@ -60,6 +66,7 @@ class OptionNames(TypedDict, total=False):
     live: bool
     unsafe: bool
     pending: str
+    children: str
     strict: bool
 
 

@@ -66,10 +66,14 @@ class Pumped(Observed, Tended):
         from anyprobe.probes.reading import BankValues
         from anyprobe.splice.regions.code_region import SlotBank
 
+        self._look_for_forked()
         values = BankValues()
         places = (place for probe in self.probes for place in probe.all_places)
         for bank in {bank for place in places if isinstance(bank := place.hook.bank, SlotBank)}:
             self.children.note(bank, values.reader(bank).children())
+
+    def _look_for_forked(self) -> None:
+        """Relieve fork children of their probes, where they did not wait for that."""
 
     @property
     def _is_over(self) -> bool:

@@ -1,6 +1,7 @@
 """From hooks and banks to an immutable snapshot."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING
 
@@ -107,13 +108,18 @@ def snapshot(
     places = [place for probe in session.probes for place in probe.places]
     found = (*session.functions.read(places), *provided.read(session.probes))
     target = TargetInfo(session.pid, session.exe, session.exit_status, alive=not exited, called=session.called)
-    counted = zip(found, armed_once(places), strict=False)
+    armed = armed_once(places)
+    told: tuple[str, ...] = ()
+    if session.options.children != "count":
+        found, told = _without_children(session, found, armed)
+    counted = zip(found, armed, strict=False)
     return Snapshot(
         target=target,
         processes=session.children.counts(
             target,
             [(site.key, [*place.earlier, place.hook], site.hits) for site, place in counted],
             BankValues().reader,
+            listed=session.options.children == "count",
         ),
         duration_s=duration,
         pause_us=dict(session.splicing.access.pause_us),
@@ -125,13 +131,30 @@ def snapshot(
             for probe in session.probes
             for spec, why in refusals([probe])
         ),
-        warnings=(*session.warnings, *session.stops_explained, *map(str, session.pending)),
+        warnings=(*session.warnings, *told, *session.stops_explained, *map(str, session.pending)),
         pending=tuple(session.pending),
         aggregations=aggregations,
         dropped=dropped,
         missing=missing,
         clock_step_ns=session.clock_step_ns or session.handlers_step_ns,
     )
+
+
+def _without_children(
+    session: "ProbeHost", found: Sequence[SiteResult], armed: Sequence[Place]
+) -> tuple[tuple[SiteResult, ...], tuple[str, ...]]:
+    """Return results without the hits of fork children, and what is to be said of those that are not told apart."""
+    values = BankValues()
+    sites = [(site.key, [*place.earlier, place.hook], site.hits) for site, place in zip(found, armed, strict=False)]
+    theirs = session.children.apart(sites, values.reader)
+    own = tuple(replace(site, hits=max(site.hits - hits, 0)) for site, hits in zip(found, theirs, strict=False))
+    told = []
+    banks = [hook.bank for _, hooks, _ in sites for hook in hooks]
+    if session.options.children == "ignore" and (near := sum(isinstance(bank, NearBank) for bank in banks)):
+        told.append(f"at {near} sites the hits of fork children are counted, too: they are not told apart there")
+    if any(values.reader(bank).is_full for bank in {each for each in banks if isinstance(each, SlotBank)}):
+        told.append("there are too many fork children to tell them all apart: hits of some are counted, too")
+    return (*own, *found[len(own) :]), tuple(told)
 
 
 def refusals(probes: Iterable[Probe]) -> list[tuple[str, Refusal]]:

@@ -2,12 +2,12 @@
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 from anyprobe.binary.images.modules import VDSO, LoadedObject
-from anyprobe.core.errors import SpecError
+from anyprobe.core.errors import SpecError, TargetError
 from anyprobe.core.refusal import Refusal
 from anyprobe.probes.clock import own_clock
 from anyprobe.probes.desired import Desired, DesiredState, Policy, Taken
@@ -26,6 +26,7 @@ from anyprobe.probes.target_errors import typed
 if TYPE_CHECKING:
     from anyprobe.data.pending import PendingSpec
     from anyprobe.probes.following.exec_gate import ExecGate
+    from anyprobe.probes.following.fork_gate import ForkGate
     from anyprobe.probes.handlers.callbacks import Hit
     from anyprobe.probes.handlers.handler_watch import HandlerWatch
     from anyprobe.probes.handlers.load_gate import LoadGate
@@ -57,6 +58,7 @@ class Reconciled(Pumped):
     _clock_refusal: Refusal | None
     _loads: "LoadGate | None" = None
     _execs: "ExecGate | None" = None
+    _forks: "ForkGate | None" = None
     follower: "Follower | None" = None
     """Who follows what the program executes."""
     is_one_of_many: bool = False
@@ -144,6 +146,7 @@ class Reconciled(Pumped):
     def _watch_execs(self) -> None:
         """Have threads wait that execute another program, where programs are followed; say so if they cannot."""
         self.children.begin()
+        self._watch_forks()
         follower = self.follower
         if follower is None or self._execs is not None or self._awaits_libraries:
             return
@@ -154,6 +157,24 @@ class Reconciled(Pumped):
             why = self._execs.place(self._objects, self._handlers.function_at)
         if why:
             self.warn(f"programs that {self.exe} executes are not seen, since {why}")
+
+    def _watch_forks(self) -> None:
+        """Have fork children wait, where they are to have no probes; say so if they cannot."""
+        if self.options.children != "free" or self._forks is not None or self._awaits_libraries:
+            return
+        from anyprobe.probes.following.fork_gate import ForkGate
+
+        self._forks = ForkGate(self)
+        with typed(self._process, "arming probes in"):
+            why = self._forks.place(self._objects, self._handlers.function_at)
+        if why:
+            self.warn(f"fork children keep their probes until they are looked for, since {why}")
+
+    def _look_for_forked(self) -> None:
+        """Relieve fork children of their probes, where they did not wait for that."""
+        if self._forks is not None:
+            with suppress(TargetError):
+                self._forks.look()
 
     def waits_at(self, address: int) -> bool:
         """Return whether threads that are about to execute sleep at an address."""
@@ -172,6 +193,10 @@ class Reconciled(Pumped):
     def _end_gate(self) -> None:
         """Have no thread wait any more; the caller does not hold the lock."""
         self.follow_no_more()
+        if self._forks is not None:
+            self._look_for_forked()
+            self._forks.end()
+            self.warn(*self._forks.notes())
         if self._loads is not None:
             self._loads.end()
             if missed := self._loads.missed():

@@ -443,6 +443,8 @@ class Session(Reconciled, SessionApi[Probe]):
         if not specs:
             raise UsageError("at least one spec is needed")
         self._check_attached()
+        if self.options.children == "ignore" and (timed or dress is not None):
+            raise UsageError("of fork children only counts can be ignored: children='free' takes their probes out")
         if timed or dress is not None:
             self._providers.refuse_handlers(specs, "times are of" if timed else "handlers are for")
         begin, policy = time.perf_counter(), Policy.of(follow, self.options.pending)

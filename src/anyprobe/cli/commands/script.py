@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 @click.argument("arguments", metavar="[ARGUMENT...]", nargs=-1)
 @options.pending
 @options.follow
+@options.children
 @options.by
 @options.target
 @options.appearing

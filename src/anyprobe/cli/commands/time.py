@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 @options.when
 @options.pending
 @options.follow
+@options.children
 @options.target
 @options.appearing
 @options.measuring

@@ -6,10 +6,9 @@ new program's first instruction. The old one's counts stay.
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from itertools import chain
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from anyprobe.binary.images.modules import images_shared
@@ -18,12 +17,12 @@ from anyprobe.core.memory import MemoryFault
 from anyprobe.data.last_results import results_at_end
 from anyprobe.data.snapshot import Snapshot
 from anyprobe.probes.duties import Duties, duties_of
+from anyprobe.probes.following.waiting_tasks import task_that_waits
 from anyprobe.probes.group import SessionGroup
 from anyprobe.probes.options import OptionNames, SessionOptions, chosen
 from anyprobe.probes.session import Session
 from anyprobe.probes.target_errors import refuse_emulated, typed
 from anyprobe.splice.journal.installed import processes_with_splices
-from anyprobe.splice.journal.memfds import is_ours
 from anyprobe.target.process.execution import Unfollowed, follow_execution
 from anyprobe.target.process.next_program import AT_EMPTY_PATH, NextProgram, next_program, program_of
 from anyprobe.target.process.process import Process
@@ -38,7 +37,6 @@ _TIMEOUT = 5.0
 """Seconds from a thread's release to its call."""
 _SWEEPS = 0.2
 """Seconds between two looks for programs that have ended."""
-_FUTEX = 202
 Prepare = Callable[[Session], object]
 
 
@@ -292,10 +290,12 @@ class Followed(SessionGroup):
             return
         program: NextProgram | None = None
         try:
-            tid = _task_of(session, hit.tid)
+            tid = task_that_waits(hit.tid, session.splicing.holdings.inodes(), session.waits_at)
             if tid is None:
                 self.unseen += 1
                 return
+            if session.options.children != "count" and procfs.group_of(tid) != session.pid:
+                return  # of a fork child, which is none of the user's
             program = _program(function, tid, hit)
             if not program.path:
                 return
@@ -379,26 +379,3 @@ def _times(count: int) -> str:
 
 def _signed(word: int) -> int:
     return (word & 0xFFFFFFFF) - ((word & 0x80000000) << 1)
-
-
-def _task_of(session: Session, tid: int) -> int | None:
-    """Return the task that waits in a session's gate and calls itself ``tid``: in a namespace, that is another one."""
-    for candidate in chain((tid,), _others_called(tid)):
-        with suppress(OSError, KeyError, ValueError):
-            # it may not have come to where it sleeps yet; then its memory tells
-            call = procfs.read_blocked_call(procfs.group_of(candidate), candidate)
-            if call is not None and call.number == _FUTEX and session.waits_at(call.arguments[0]):
-                return candidate
-            inodes = session.splicing.holdings.inodes()
-            if any(is_ours(each) and each.inode in inodes for each in procfs.read_mappings(candidate)):
-                return candidate
-    return None
-
-
-def _others_called(tid: int) -> Iterator[int]:
-    """Yield processes that have an id in a namespace of their own, as they call themselves."""
-    for pid in procfs.read_processes():
-        with suppress(OSError):
-            numbers = procfs.read_status(pid).get("NSpid", "").split()
-            if len(numbers) > 1 and int(numbers[-1]) == tid:
-                yield pid

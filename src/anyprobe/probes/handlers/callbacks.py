@@ -189,11 +189,13 @@ class Callbacks:
         return self._session.place_made(specs, partial(dress_with, facts=facts))
 
     def place_inside(
-        self, places: "Sequence[Place]", function: Callback, condition: NativeCode | None, *, timeout: float
-    ) -> "list[Refusal | None]":
+        self, places: "Sequence[Place]", function: Callback, condition: NativeCode | None, *, timeout: float,
+        inside: Sequence[int] = (),
+    ) -> "list[Refusal | None]":  # fmt: skip
         """Have threads that enter functions wait, where a condition holds; these are no probes of the user's.
 
-        Returns for each why its entry cannot be spliced, ``None`` if it was.
+        ``inside``: the instructions at which they wait instead, one of each function, by addresses in the module.
+        Returns for each why it cannot be spliced, ``None`` if it was.
         """
         self._begin()
         assert self._store is not None
@@ -203,11 +205,11 @@ class Callbacks:
         self._functions.append(function)
         facts = HandlerFacts(code, (self._store.address,), pid=self._session.pid)
         edits, hooks = self._filter_watch().edits(), []  # in one change: no thread waits without them
-        for module, entered in places:
-            at = entered.entry + module.bias
-            hook = Hook(ActionKind.HANDLER, handler=facts, ip=at, function=at)
+        kind = WantKind.OFFSET if inside else WantKind.ENTRY
+        for (module, entered), at in zip(places, inside or [code.entry for _, code in places], strict=True):
+            hook = Hook(ActionKind.HANDLER, handler=facts, ip=at + module.bias, function=entered.entry + module.bias)
             edit = Edit(module, module.state_of(entered))
-            edit.added.append(Want(entered.entry, WantKind.ENTRY, tag=hook, internal=True))
+            edit.added.append(Want(at, kind, tag=hook, internal=True))
             edits.append(edit)
             hooks.append(hook)
         self._session.splicing.engine.change(edits)

@@ -1,0 +1,34 @@
+"""Which task it is that waits in a gate: it gives its number as it knows it, which in a namespace is another one."""
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import chain
+
+from anyprobe.splice.journal.memfds import is_ours
+from anyprobe.target.system import procfs
+
+_FUTEX = 202
+
+
+def task_that_waits(tid: int, inodes: frozenset[int], waits_at: Callable[[int], bool]) -> int | None:
+    """Return the task that waits at one of a gate's addresses and calls itself ``tid``; None if there is none.
+
+    ``inodes``: the memory that it has, which tells where it has not come to sleep yet.
+    """
+    for candidate in chain((tid,), _others_called(tid)):
+        with suppress(OSError, KeyError, ValueError):
+            call = procfs.read_blocked_call(procfs.group_of(candidate), candidate)
+            if call is not None and call.number == _FUTEX and waits_at(call.arguments[0]):
+                return candidate
+            if any(is_ours(each) and each.inode in inodes for each in procfs.read_mappings(candidate)):
+                return candidate
+    return None
+
+
+def _others_called(tid: int) -> Iterator[int]:
+    """Yield processes that have an id in a namespace of their own, as they call themselves."""
+    for pid in procfs.read_processes():
+        with suppress(OSError):
+            numbers = procfs.read_status(pid).get("NSpid", "").split()
+            if len(numbers) > 1 and int(numbers[-1]) == tid:
+                yield pid

@@ -1,0 +1,150 @@
+"""Fork children that are left out of counts, or relieved of all probes."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from anyprobe import UsageError, attach, run
+from anyprobe.splice.journal.memfds import MEMFD_PATH
+from support.driver import build
+from support.results import hits
+
+pytestmark = pytest.mark.live
+CHILDREN, CALLS = 12, 100
+PROGRAM = """
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#define KEPT __attribute__((noinline))
+KEPT void work(void) { __asm__ volatile(""); }
+KEPT void hook(void) { __asm__ volatile(""); }
+static void *idle(void *n) { for (;;) pause(); return n; }
+static int maps_of_ours(void)
+{
+    char line[4096]; int found = 0; FILE *maps = fopen("/proc/self/maps", "r");
+    while (fgets(line, sizeof line, maps)) found += strstr(line, "memfd:anyprobe") != 0;
+    fclose(maps);
+    return found != 0;
+}
+int main(int argc, char **argv)
+{
+    int left = 0, raw = argc > 1 && !strcmp(argv[1], "raw"), many = argc > 1 && !strcmp(argv[1], "threads");
+    int keep = argc > 1 && !strcmp(argv[1], "keep");
+    pthread_t t;
+    pthread_atfork(0, 0, hook);
+    if (argc > 1 && !strcmp(argv[1], "ask")) { puts("ready"); fflush(stdout); getchar(); }
+    if (many) for (int i = 0; i < 3; i++) pthread_create(&t, 0, idle, 0);
+    for (int i = 0; i < CHILDREN; i++) {
+        pid_t child = raw ? syscall(SYS_fork) : fork();
+        if (!child) {
+            for (int k = 0; k < CALLS; k++) work();
+            pid_t inner = raw ? 0 : fork();
+            if (!raw && !inner) { work(); _exit(0); }
+            if (!raw) waitpid(inner, 0, 0);
+            for (int tries = 0; !keep && tries < 20000 && maps_of_ours(); tries++) usleep(1000);
+            _exit(maps_of_ours());
+        }
+        for (int k = 0; k < CALLS; k++) work();
+    }
+    int status;
+    while (wait(&status) > 0) left += WEXITSTATUS(status) + 1000 * WTERMSIG(status);
+    printf("%d\\n", left);
+    return 0;
+}
+""".replace("CHILDREN", str(CHILDREN)).replace("CALLS", str(CALLS))
+
+
+@pytest.fixture(scope="module")
+def program():
+    return str(build("forks.c", "-O1", "-pthread", text=PROGRAM))
+
+
+def test_ignored_children_are_left_out_of_counts(program):
+    """They keep their probes and run on as they would; nothing of what they count is seen."""
+    with run([program, "keep"], children="ignore", stdout=subprocess.DEVNULL) as session:
+        session.count("a.out:work", "a.out:hook")
+        assert session.wait(60) == 0
+        found = session.snapshot()
+    assert (hits(found, "work"), hits(found, "hook")) == (CHILDREN * CALLS, 0)
+    assert [each.process.pid for each in found.processes] == [session.pid]
+    assert found.warnings == ()
+
+
+@pytest.mark.parametrize("how", ["plain", "threads"])
+def test_freed_children_have_no_probes_from_the_fork_on(program, tmp_path, how):
+    """Not one instruction of the program's own is counted in them, nor in their children; no memory is left."""
+    with open(tmp_path / "said", "w+") as said:
+        with run([program, how], children="free", stdout=said) as session:
+            session.count("a.out:work", "a.out:hook")
+            assert session.wait(60) == 0
+            found = session.snapshot()
+        said.seek(0)
+        assert said.read() == "0\n"
+    assert (hits(found, "work"), hits(found, "hook")) == (CHILDREN * CALLS, 0)
+    assert found.warnings == ()
+    assert session._forks.freed == CHILDREN
+
+
+def test_children_of_an_attached_process_are_freed(program):
+    with subprocess.Popen([program, "ask"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"ready\n"
+        with attach(process.pid, children="free") as session:
+            session.count("a.out:work")
+            process.stdin.write(b"\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == b"0\n"
+            session.wait(20)
+            assert hits(session.snapshot(), "work") == CHILDREN * CALLS
+
+
+def test_times_of_freed_children_are_not_taken(program):
+    with run([program], children="free", stdout=subprocess.DEVNULL) as session:
+        session.time("a.out:work")
+        assert session.wait(60) == 0
+        assert [each.count for each in session.snapshot().functions] == [CHILDREN * CALLS]
+
+
+def test_children_that_come_another_way_are_freed_at_the_next_look(program):
+    """By the system call itself: they have probes for a moment, which is said; what they count is left out."""
+    with run([program, "raw"], children="free", stdout=subprocess.DEVNULL) as session:
+        session.count("a.out:work")
+        session.resume()
+        session.pump(60)
+        found = session.snapshot()
+        forks = session._forks
+    assert hits(found, "work") == CHILDREN * CALLS
+    assert forks.late == CHILDREN
+    assert any("did not come by the C library's fork" in each for each in session.warnings)
+
+
+def test_what_cannot_be_told_apart_is_refused():
+    with subprocess.Popen(["sleep", "100"]) as process:
+        while not os.readlink(f"/proc/{process.pid}/exe").endswith("sleep"):
+            pass
+        with attach(process.pid, children="ignore") as session, pytest.raises(UsageError, match="only counts"):
+            session.time("libc:malloc")
+        with pytest.raises(UsageError, match="'leave'"):
+            attach(process.pid, children="leave")
+        assert MEMFD_PATH not in Path(f"/proc/{process.pid}/maps").read_text()
+        process.kill()
+
+
+@pytest.mark.parametrize(("what", "expected"), [("count", 2), ("ignore", 1), ("free", 1)])
+def test_the_command_line(program, tmp_path, what, expected):
+    results = tmp_path / "results"
+    options = ("--children", what, "--json", "-o", results)
+    how = "plain" if what == "free" else "keep"
+    command = [sys.executable, "-m", "anyprobe", "count", "a.out:work", *options, "--", program, how]
+    outcome = subprocess.run(command, timeout=100, check=True, capture_output=True, text=True)
+    assert outcome.stdout == ("0\n" if what == "free" else f"{CHILDREN}\n")
+    grandchildren = CHILDREN if what == "count" else 0
+    assert json.loads(results.read_text())["sites"][0]["hits"] == expected * CHILDREN * CALLS + grandchildren
