@@ -267,10 +267,10 @@ class Emitted(ABC):
     @cached_property
     def listeners(self) -> "Listeners":
         """The Python functions that are called with records."""
-        from anyprobe.probes.scripts import current
+        from anyprobe.probes.scripts.entering import enter
         from anyprobe.probes.scripts.events import Listeners
 
-        return Listeners(self._source(), lambda: current.enter(cast("Any", self)))
+        return Listeners(self._source(), lambda: enter(self))
 
     def _source(self) -> "SessionEvents":
         from anyprobe.probes.scripts.events import SessionEvents

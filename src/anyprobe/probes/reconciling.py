@@ -155,8 +155,8 @@ class Reconciled(Pumped):
         self._execs = ExecGate(self, lambda function, hit: follower.executes(self, function, hit))
         with typed(self._process, "arming probes in"):
             why = self._execs.place(self._objects, self._handlers.function_at)
-        if why:
-            self.warn(f"programs that {self.exe} executes are not seen, since {why}")
+        for each in why:
+            self.warn(f"programs that {self.exe} executes are not seen, since {each}")
 
     def _watch_forks(self) -> None:
         """Have fork children wait, where they are to have no probes; say so if they cannot."""
@@ -179,6 +179,10 @@ class Reconciled(Pumped):
     def waits_at(self, address: int) -> bool:
         """Return whether threads that are about to execute sleep at an address."""
         return self._execs is not None and address in self._execs
+
+    def missed_execs(self) -> int:
+        """Return how many threads that executed were not waited for, or not to the end."""
+        return 0 if self._execs is None else self._execs.missed()
 
     def follow_no_more(self) -> None:
         """Let threads go that are about to execute; the caller does not hold the lock."""

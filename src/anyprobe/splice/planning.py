@@ -15,7 +15,7 @@ from anyprobe.splice.memory.space import AddressSpace
 from anyprobe.splice.plan.claims import Claims
 from anyprobe.splice.plan.splices import AUTO, FunctionPlan, Strategy, Want, WantKind
 from anyprobe.splice.plan.springboards import PunPlaces, Springboards
-from anyprobe.splice.regions.banks import SLOT_ONLY, TIMING
+from anyprobe.splice.regions.banks import TIMING, needs_slots
 
 if TYPE_CHECKING:
     from anyprobe.splice.plan.context import PlanContext
@@ -145,7 +145,7 @@ class Planning:
         if plans is None or want is None or not plain or self.allowed != AUTO:
             return None
         hook = hook_of(want)
-        if hook is None or hook.kind in TIMING or (hook.kind in SLOT_ONLY and not self.has_slots(edit.module)):
+        if hook is None or hook.kind in TIMING or (needs_slots(hook) and not self.has_slots(edit.module)):
             return None
         splice = plans.find(function_of(edit, want).start, want)
         claims = claiming.claims_of(edit.module)
@@ -228,7 +228,7 @@ class Planning:
         """Refuse timing where there is no per-thread memory for it."""
         if self.has_slots(edit.module):
             return wants
-        timed = [want for want in wants if (hook := hook_of(want)) is not None and hook.kind in SLOT_ONLY]
+        timed = [want for want in wants if (hook := hook_of(want)) is not None and needs_slots(hook)]
         for want in timed:
             hook = hook_of(want)
             timing = hook is not None and hook.kind in TIMING

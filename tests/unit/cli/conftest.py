@@ -49,6 +49,9 @@ class FakeSession:
     def detach(self):
         self.calls.append("detach")
 
+    def missed_execs(self):
+        return 0
+
     def follow_no_more(self):
         self.calls.append("follow no more")
 

@@ -314,6 +314,18 @@ class Image:
             self._store.keep_task_makers(found)
         return found
 
+    @cached_property
+    def own_calls(self) -> "list[tuple[int, int]]":
+        """Where code makes a system call itself that executes a program or filters system calls, and its number."""
+        found = self._store.own_calls()
+        if found is None:
+            from anyprobe.binary.restrictions.raw_calls import OWN_CALLS, system_call_sites
+
+            made = sorted(set(system_call_sites(self.elf, self.code_ranges, OWN_CALLS)))
+            found = np.array(made, np.int64).reshape(len(made), 2)
+            self._store.keep_own_calls(found)
+        return [(int(at), int(number)) for at, number in found]
+
     def _find_task_makers(self) -> list[int]:
         from anyprobe.binary.objects.stubs import imported_slots
         from anyprobe.binary.restrictions.raw_clones import shares_memory, task_makers

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from anyprobe.binary.objects.bounds import Bounds
 
 _BOUNDS, _FACTS, _RULES = "functions", "codefacts", "unwindrules"
-_REFERENCES, _LIVENESS, _TASK_MAKERS = "references", "liveness", "taskmakers"
+_REFERENCES, _LIVENESS, _TASK_MAKERS, _OWN_CALLS = "references", "liveness", "taskmakers", "owncalls"
 _REASONS = frozenset(reason.value for reason in Reason)
 
 
@@ -198,6 +198,15 @@ class TableStore:
     def keep_task_makers(self, addresses: "NDArray[np.int64]") -> None:
         """Keep where code makes tasks that share memory."""
         self._store(_TASK_MAKERS, {"addresses": addresses})
+
+    def own_calls(self) -> "NDArray[np.int64] | None":
+        """Return where code makes chosen system calls itself, and their numbers, if that is kept."""
+        found = self._columns(_OWN_CALLS, ("addresses", "numbers"))
+        return None if found is None else np.stack(found, axis=1)
+
+    def keep_own_calls(self, found: "NDArray[np.int64]") -> None:
+        """Keep where code makes chosen system calls itself, and their numbers."""
+        self._store(_OWN_CALLS, {"addresses": found[:, 0], "numbers": found[:, 1]})
 
     def _columns(self, kind: str, names: Sequence[str]) -> "Sequence[NDArray[np.int64]] | None":
         """Return arrays that are of one length."""

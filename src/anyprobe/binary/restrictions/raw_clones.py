@@ -48,10 +48,10 @@ def task_makers(elf: ElfFile, ranges: Sequence[AddressRange], callees: AbstractS
     for each in ranges:
         content = elf.read(each.start, len(each))
         for number in _NUMBERS:
-            for at in _loads(content, number, _EAX, b"\x58"):
-                if _reaches_syscall(content, at):
+            for at in loads(content, number, _EAX, b"\x58"):
+                if reaches_syscall(content, at):
                     yield each.start + at
-            for at in _loads(content, number, _EDI, b"\x5f") if callees else ():
+            for at in loads(content, number, _EDI, b"\x5f") if callees else ():
                 if not callees.isdisjoint(_targets(content, at, each.start)):
                     yield each.start + at
 
@@ -72,7 +72,7 @@ def _is_sharing(value: int) -> bool:
     return bool(value & (_CLONE_VM | _CLONE_SETTLS)) and 0 < value < _FLAGS_END and signal <= _LAST_SIGNAL
 
 
-def _loads(content: bytes, number: int, moves: Sequence[bytes], pop: bytes) -> Iterator[int]:
+def loads(content: bytes, number: int, moves: Sequence[bytes], pop: bytes) -> Iterator[int]:
     """Yield the ends of instructions that load a number into a register."""
     value = number.to_bytes(4, "little")
     for at in _places(content, value):
@@ -101,7 +101,7 @@ def _targets(content: bytes, at: int, start: int) -> Iterator[int]:
             yield start + at + offset + size + int.from_bytes(displacement, "little", signed=True)
 
 
-def _reaches_syscall(content: bytes, at: int) -> bool:
+def reaches_syscall(content: bytes, at: int) -> bool:
     """Return whether the code at an offset comes to ``syscall`` before it goes elsewhere."""
     window = content[at : at + _WITHIN]
     if _SYSCALL not in window:

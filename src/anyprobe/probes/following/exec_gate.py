@@ -1,15 +1,19 @@
 """Where a program executes another one it waits a moment, until the controller traces the thread that does.
 
 All of glibc's ``exec`` functions, ``posix_spawn``, ``system`` and ``popen`` come through ``execve``; ``execveat`` and
-``fexecve`` make their call themselves. Fork children wait as well, and those that borrow their parent's memory: places
-to wait in are taken by turns, not by numbers of threads, which these do not have. No thread waits if the controller is
-gone.
+``fexecve`` make their call themselves, and so does ``syscall``. musl's are alike. Code elsewhere that makes the system
+call itself waits where it loads its number. Fork children wait as well, and those that borrow their parent's memory:
+places to wait in are taken by turns, not by numbers of threads, which these do not have. No thread waits if the
+controller is gone.
 """
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from anyprobe.binary.restrictions.raw_calls import EXECUTING
+from anyprobe.core.code import Input, InputKind, NativeCode
 from anyprobe.core.refusal import Refusal
+from anyprobe.isa.assemble import Assembler
 from anyprobe.probes.handlers.callbacks import Callbacks, Hit
 from anyprobe.splice.codegen.handlers.rendezvous import Room
 
@@ -24,36 +28,79 @@ _PLACES = 64
 """How many threads of a program and of its children may wait at once."""
 FUNCTIONS = ("execve", "execveat", "fexecve")
 """The functions of the C library in which the system calls are made."""
+ANY_CALL = "syscall"
+"""The function of the C library that makes whatever system call it is given."""
+ITSELF = ""
+"""Code that makes the system call itself: what is executed is known at the call only."""
 
 
 class ExecGate:
     """The gate of one session."""
 
     def __init__(self, session: "ProbeHost", serve: Callable[[str, Hit], object]) -> None:
-        """Nothing is placed yet; ``serve`` is called with the function's name, in the thread that serves the gate."""
+        """Nothing is placed yet.
+
+        ``serve`` is called with the function's name, or ``ITSELF``, in the thread that serves the gate.
+        """
         self._session, self._serve = session, serve
         self._callbacks = Callbacks(session, room=Room(_PLACES, taken=True))
         self._ending = False
+        self._missed: int | None = None
         self._names: dict[int, str] = {}
-        """The functions, by where they begin."""
+        """The functions, by where threads wait."""
 
-    def place(self, objects: "ObjectTable", function_at: "Callable[[int], Place | Refusal]") -> str:
-        """Have threads wait that execute; return why they cannot be made to, nothing if they can."""
-        libc = objects.libc()
-        if libc is None:
-            return "it has no C library whose exec functions are known"
+    def place(self, objects: "ObjectTable", function_at: "Callable[[int], Place | Refusal]") -> list[str]:
+        """Have threads wait that execute; return where they cannot be made to, and why."""
         if self._session.process.is_filtered():
-            return "it filters its system calls"
-        places: dict[str, Place] = {}
-        for name in FUNCTIONS:
-            for function in libc.image.functions.lookup(name)[:1]:
-                found = function_at(function.start + libc.bias)
+            return ["it filters its system calls"]
+        if any(each.is_executable and each.image.text().is_go for each in objects.objects):
+            return ["it is a Go program, whose stacks have no room for that"]
+        library = objects.c_library()
+        why: list[str] = []
+        named: dict[str, Place] = {}
+        for name in (*FUNCTIONS, ANY_CALL) if library is not None else ():
+            assert library is not None
+            for function in library.image.functions.lookup(name)[:1]:
+                found = function_at(function.start + library.bias)
                 if isinstance(found, Refusal):
-                    return f"{name}: {found}"
-                places[name] = found
-        self._names = {code.entry + module.bias: name for name, (module, code) in places.items()}
-        refusals = self._callbacks.place_inside(list(places.values()), self._serve_hit, None, timeout=PATIENCE)
-        return next((f"{name}: {each}" for name, each in zip(places, refusals, strict=True) if each is not None), "")
+                    why.append(f"{name}: {found}")
+                else:
+                    named[name] = found
+        inside = {code.entry + module.bias for module, code in named.values()}
+        own: list[tuple[Place, int]] = []
+        for loaded, at, _ in objects.own_calls(EXECUTING):
+            maker = loaded.image.functions.containing(at)
+            if maker is not None and maker.start + loaded.bias in inside:
+                continue
+            if objects.is_loader(loaded):  # which executes on demand of its own command line alone
+                continue
+            place = None if maker is None else function_at(maker.start + loaded.bias)
+            if place is None or isinstance(place, Refusal) or place[1].insn_at(at) is None:
+                why.append(f"{loaded.name}+{at:#x}: {place or 'in no function that is known'}")
+            else:
+                own.append((place, at))
+        if not named and not own and not why:
+            return ["no function is known by which it could"]
+        any_call = named.pop(ANY_CALL, None)
+        self._names = {code.entry + module.bias: name for name, (module, code) in named.items()}
+        self._names |= {at + module.bias: ITSELF for (module, _), at in own}
+        if named:
+            why += self._place(list(named), list(named.values()), None)
+        if any_call is not None:
+            self._names[any_call[1].entry + any_call[0].bias] = ITSELF
+            why += self._place([ANY_CALL], [any_call], _executes())
+        if own:
+            names = [f"{module.name}+{at:#x}" for (module, _), at in own]
+            why += self._place(names, [place for place, _ in own], None, inside=[at for _, at in own])
+        return why
+
+    def _place(
+        self, names: "list[str]", places: "list[Place]", condition: NativeCode | None, inside: "list[int] | None" = None
+    ) -> list[str]:
+        refusals = self._callbacks.place_inside(
+            places, self._serve_hit, condition, timeout=PATIENCE, inside=inside or ()
+        )
+        return [f"{name}: {each}" for name, each in zip(names, refusals, strict=True) if each is not None]
 
     def __contains__(self, address: int) -> bool:
         """Return whether threads sleep at an address of the program's memory."""
@@ -65,9 +112,27 @@ class ExecGate:
 
     def missed(self) -> int:
         """Return how many threads were not waited for, or not to the end."""
-        return sum(self._callbacks.lost().values())
+        return sum(self._callbacks.lost().values()) if self._missed is None else self._missed
 
     def end(self) -> None:
         """Let all threads go; none waits from here on. The caller does not hold the session's lock."""
+        self._missed = self.missed()  # from here on threads go on unseen as they are meant to
         self._ending = True
         self._callbacks.end()
+
+
+def _executes() -> NativeCode:
+    """Return the condition: the system call that ``syscall`` is to make executes a program."""
+    first, second = EXECUTING
+    asm = Assembler()
+    asm.code(f"""
+        mov ecx, [rdi]; mov eax, 1
+        cmp ecx, {first}; je short out
+        cmp ecx, {second}; je short out
+        xor eax, eax
+    out:
+        ret
+    """)
+    code = asm.finish(0)
+    inputs = (Input(InputKind.REGISTER, "rdi"),)
+    return NativeCode(code, inputs, frozenset({"rax", "rcx", "flags"}), 8, len(code))

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from anyprobe.binary.images.modules import images_shared
@@ -17,6 +18,7 @@ from anyprobe.core.memory import MemoryFault
 from anyprobe.data.last_results import results_at_end
 from anyprobe.data.snapshot import Snapshot
 from anyprobe.probes.duties import Duties, duties_of
+from anyprobe.probes.following.exec_gate import ITSELF
 from anyprobe.probes.following.waiting_tasks import task_that_waits
 from anyprobe.probes.group import SessionGroup
 from anyprobe.probes.options import OptionNames, SessionOptions, chosen
@@ -32,11 +34,13 @@ from anyprobe.target.system.memory import TargetMemory
 if TYPE_CHECKING:
     from anyprobe.probes.handlers.callbacks import Hit
     from anyprobe.probes.probe import Probe
+    from anyprobe.target.system.ptrace import Registers
 
 _TIMEOUT = 5.0
 """Seconds from a thread's release to its call."""
 _SWEEPS = 0.2
 """Seconds between two looks for programs that have ended."""
+_FUNCTION_OF = {59: "execve", 322: "execveat"}
 Prepare = Callable[[Session], object]
 
 
@@ -89,7 +93,7 @@ class Followed(SessionGroup):
         self._members = [Member(each, each.pid, 1) for each in sessions]
         self.unprobed: Counter[tuple[str, str]] = Counter()
         """How often a program was executed that was left alone, by its path and the reason."""
-        self.unseen = 0
+        self.unseen = self._missed = 0
         """How often a program may have been executed and could not be held at its start."""
         for each in sessions:
             each.follower = self
@@ -189,7 +193,8 @@ class Followed(SessionGroup):
                 f"{path} was executed {_times(count)} without probes: {why}"
                 for (path, why), count in sorted(self.unprobed.items())
             ]
-            unseen = self.unseen
+            unseen = self.unseen + self._missed
+            unseen += sum(each.session.missed_execs() for each in self._members if each.session is not None)
         if unseen:
             said.append(f"{_times(unseen)} a program may have been executed that could not be held at its start")
         return said
@@ -243,6 +248,7 @@ class Followed(SessionGroup):
         result = None
         with suppress(TargetError):
             result = self.finish(session)
+        self._missed += session.missed_execs()
         with suppress(TargetError):
             session.close()
         with self._guard:
@@ -296,13 +302,14 @@ class Followed(SessionGroup):
                 return
             if session.options.children != "count" and procfs.group_of(tid) != session.pid:
                 return  # of a fork child, which is none of the user's
-            program = _program(function, tid, hit)
-            if not program.path:
-                return
-            if program.refusal:
-                self._leave(program.path, program.refusal)
-                return
-            self._follow(session, tid, hit)
+            if function != ITSELF:
+                program = _program(function, tid, hit.regs)
+                if not program.path:
+                    return
+                if program.refusal:
+                    self._leave(program.path, program.refusal)
+                    return
+            self._follow(session, tid, hit, at_call=function == ITSELF)
         except (AnyprobeError, MemoryFault, OSError) as error:
             self._leave("a program" if program is None else program.path, str(error).splitlines()[0])
 
@@ -310,13 +317,21 @@ class Followed(SessionGroup):
         with self._guard:
             self.unprobed[path, why] += 1
 
-    def _follow(self, session: Session, tid: int, hit: "Hit") -> None:
+    def _permits(self, tid: int, registers: "Registers") -> bool:
+        """Return whether a thread at its system call may be traced through it; note why not."""
+        program = _program(_FUNCTION_OF[registers.orig_rax], tid, registers)
+        if program.path and program.refusal:
+            self._leave(program.path, program.refusal)
+        return not program.refusal
+
+    def _follow(self, session: Session, tid: int, hit: "Hit", *, at_call: bool) -> None:
         pid = procfs.group_of(tid)
         with ExitStack() as stack:
             self._coming.append(pid)
             stack.callback(self._coming.remove, pid)
             with session.undisturbed():  # which may be about to stop a child that borrows its memory
-                found = follow_execution(pid, tid, hit.let_go, _TIMEOUT)
+                permits = partial(self._permits, tid) if at_call else None
+                found = follow_execution(pid, tid, hit.let_go, _TIMEOUT, permits)
             if isinstance(found, Unfollowed):
                 self.unseen += found in {Unfollowed.NOT_CALLED, Unfollowed.STOPPED}
                 return
@@ -359,9 +374,8 @@ class Followed(SessionGroup):
         return True
 
 
-def _program(function: str, tid: int, hit: "Hit") -> NextProgram:
-    """Return what a waiting thread is about to execute."""
-    regs = hit.regs
+def _program(function: str, tid: int, regs: "Any") -> NextProgram:  # noqa: ANN401 - of a hit, or of a traced thread
+    """Return what a thread is about to execute by a function or a system call with some registers."""
     if function == "fexecve":
         return next_program(tid, b"", _signed(regs.rdi), AT_EMPTY_PATH)
     memory = TargetMemory(tid, lambda: None)

@@ -4,7 +4,7 @@ import ctypes
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from anyprobe.probes.handlers.conditions import WaitCondition
 from anyprobe.probes.handlers.filter_watch import FilterWatch
 from anyprobe.probes.handlers.hit_stacks import HitStacks
 from anyprobe.probes.probe import Probe
-from anyprobe.probes.scripts import current
+from anyprobe.probes.scripts.entering import enter
 from anyprobe.splice.codegen.handlers import rendezvous
 from anyprobe.splice.codegen.handlers.facts import HandlerFacts
 from anyprobe.splice.codegen.patch import ActionKind
@@ -203,14 +203,16 @@ class Callbacks:
         if condition is not None:
             code = rendezvous.conditional(condition, code)
         self._functions.append(function)
-        facts = HandlerFacts(code, (self._store.address,), pid=self._session.pid)
+        facts = HandlerFacts(code, (self._store.address,), pid=self._session.pid, needs_block=not self._room.taken)
         edits, hooks = self._filter_watch().edits(), []  # in one change: no thread waits without them
+        by_function = {id(edit.state): edit for edit in edits}
         kind = WantKind.OFFSET if inside else WantKind.ENTRY
         for (module, entered), at in zip(places, inside or [code.entry for _, code in places], strict=True):
             hook = Hook(ActionKind.HANDLER, handler=facts, ip=at + module.bias, function=entered.entry + module.bias)
-            edit = Edit(module, module.state_of(entered))
-            edit.added.append(Want(at, kind, tag=hook, internal=True))
-            edits.append(edit)
+            state = module.state_of(entered)
+            if id(state) not in by_function:
+                edits.append(by_function.setdefault(id(state), Edit(module, state)))
+            by_function[id(state)].added.append(Want(at, kind, tag=hook, internal=True))
             hooks.append(hook)
         self._session.splicing.engine.change(edits)
         return [hook.refusal for hook in hooks]
@@ -228,7 +230,9 @@ class Callbacks:
         if self._filters is None:
             assert self._store is not None
             word = self._store.address + rendezvous.CLOSED
-            self._filters = FilterWatch(self._session.splicing, self._session.symbols.objects, word)
+            self._filters = FilterWatch(
+                self._session.splicing, self._session.symbols.objects, word, everywhere=self._room.taken
+            )
         return self._filters
 
     def lost(self) -> dict[str, int]:
@@ -267,7 +271,7 @@ class Callbacks:
 
     def _serve(self, ready: threading.Event) -> None:
         assert self._store is not None
-        current.enter(cast("Any", self._session))
+        enter(self._session)
         region = self._store.view()
         base = _address_of(region)
         count = self._room.places

@@ -1,19 +1,27 @@
 """Whether handlers may make system calls: not in a process that filters its own, or is about to."""
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from anyprobe.binary.restrictions.raw_calls import PRCTL, SECCOMP
+from anyprobe.core.memory import MemoryFault
 from anyprobe.core.refusal import Refusal
 from anyprobe.splice.codegen.handlers.facts import HandlerFacts
 from anyprobe.splice.codegen.patch import ActionKind
 from anyprobe.splice.edits import Edit
 from anyprobe.splice.plan.splices import Want, WantKind
 from anyprobe.splice.regions.banks import Hook
-from anyprobe.splice.userspace.seccomp_hook import filter_check
+from anyprobe.splice.userspace.seccomp_hook import filter_at_call, filter_check, filter_option
 
 if TYPE_CHECKING:
+    from anyprobe.binary.images.modules import LoadedObject
+    from anyprobe.core.code import NativeCode
     from anyprobe.probes.providers.function.objects import ObjectTable
     from anyprobe.splice.processes import ProcessSplicing
 
+_NEAR = 64
+_OPTION = b"\xbf\x16\x00\x00\x00"
+"""``mov edi, PR_SET_SECCOMP``."""
 _SETTERS = {"prctl": False, "__prctl": False, "syscall": True}
 """What sets filters in the C library, and whether the first parameter is a system call's number."""
 
@@ -21,10 +29,16 @@ _SETTERS = {"prctl": False, "__prctl": False, "syscall": True}
 class FilterWatch:
     """Sees that a program is about to filter its system calls; from then on handlers make none."""
 
-    def __init__(self, splicing: "ProcessSplicing", objects: "ObjectTable", word: int) -> None:
-        """Watch a program; ``word`` is where in it this is said."""
-        self._splicing, self._objects = splicing, objects
+    def __init__(
+        self, splicing: "ProcessSplicing", objects: "ObjectTable", word: int, *, everywhere: bool = False
+    ) -> None:
+        """Watch a program; ``word`` is where in it this is said.
+
+        ``everywhere``: also where code makes the system calls itself, and in programs without thread slots.
+        """
+        self._splicing, self._objects, self._everywhere = splicing, objects, everywhere
         self.word = word
+        self._checks: dict[bytes, HandlerFacts] = {}
         self._hooks: dict[int, Hook] = {}
 
     @property
@@ -38,23 +52,44 @@ class FilterWatch:
 
     def edits(self) -> list[Edit]:
         """Return the edits that place what checks are not placed yet, to be applied with others."""
-        libc = self._objects.libc()
-        if libc is None or not self._splicing.planning.slots:  # else no handler runs that could make system calls
+        library = self._objects.c_library()
+        if library is None or (self._objects.libc() is None and not self._everywhere):
             return []
+        if not self._splicing.planning.slots and not self._everywhere:
+            return []  # no handler runs that could make system calls
         edits: dict[int, Edit] = {}
-        checks: dict[bool, HandlerFacts] = {}
+        inside: set[int] = set()
         for name, numbered in _SETTERS.items():
-            for function in libc.image.functions.lookup(name):
-                address = function.start + libc.bias
-                found = self._splicing.view.locate(address) if self._splicing.view.locate is not None else None
-                if found is None or isinstance(found, Refusal) or address in self._hooks:
-                    continue
-                module, code = found
-                if numbered not in checks:
-                    checks[numbered] = HandlerFacts(filter_check(numbered=numbered), (self.word,))
-                facts = checks[numbered]
-                hook = self._hooks[address] = Hook(ActionKind.HANDLER, handler=facts)
-                state = module.state_of(code)
-                edit = edits.setdefault(id(state), Edit(module, state))
-                edit.added.append(Want(code.entry, WantKind.ENTRY, tag=hook, internal=True))
+            for function in library.image.functions.lookup(name):
+                address = function.start + library.bias
+                inside.add(address)
+                self._add(edits, address, address, filter_check(numbered=numbered))
+        for loaded, at, number in self._objects.own_calls((PRCTL, SECCOMP)) if self._everywhere else ():
+            maker = loaded.image.functions.containing(at)
+            if maker is not None and maker.start + loaded.bias not in inside:
+                where = maker.start + loaded.bias
+                known = number == SECCOMP or _sets_filter(loaded, at)
+                self._add(edits, where, at + loaded.bias, filter_at_call() if known else filter_option())
         return list(edits.values())
+
+    def _add(self, edits: dict[int, Edit], function: int, address: int, code: "NativeCode") -> None:
+        """Add the edit of a check at a run-time address in a function, where it is not placed yet."""
+        if address in self._hooks:
+            return
+        found = self._splicing.view.locate(function) if self._splicing.view.locate is not None else None
+        if found is None or isinstance(found, Refusal):
+            return
+        module, entered = found
+        facts = self._checks.setdefault(code.code, HandlerFacts(code, (self.word,), needs_block=False))
+        hook = self._hooks[address] = Hook(ActionKind.HANDLER, handler=facts)
+        state = module.state_of(entered)
+        edit = edits.setdefault(id(state), Edit(module, state))
+        kind = WantKind.ENTRY if address == function else WantKind.OFFSET
+        edit.added.append(Want(address - module.bias, kind, tag=hook, internal=True))
+
+
+def _sets_filter(loaded: "LoadedObject", at: int) -> bool:
+    """Return whether the option that filters is loaded near a place that comes to ``prctl``."""
+    with suppress(MemoryFault):
+        return _OPTION in loaded.image.read(max(at - _NEAR, 0), 2 * _NEAR)
+    return True

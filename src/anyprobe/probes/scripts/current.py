@@ -6,39 +6,16 @@ the one that ``anyprobe script`` has opened, for all threads. So scripts run unc
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, cast
 
 from anyprobe.core.errors import UsageError
+from anyprobe.probes.scripts.entering import enter, entered, innermost, leave
 
 if TYPE_CHECKING:
     from anyprobe.probes.session import Session
 
-_entered: "ContextVar[tuple[Session, ...]]" = ContextVar("entered", default=())
+__all__ = ["CurrentSession", "current", "enter", "entered", "for_script", "is_there_for_scripts", "leave", "session"]
 _scripts: "list[Session]" = []
-
-
-def enter(opened: "Session") -> None:
-    """Make a session the current one of this thread or task."""
-    _entered.set((*_entered.get(), opened))
-
-
-def leave(opened: "Session") -> None:
-    """Forget a session that was entered, whichever others were since."""
-    entered = list(reversed(_entered.get()))
-    if opened in entered:
-        entered.remove(opened)
-    _entered.set(tuple(reversed(entered)))
-
-
-@contextmanager
-def entered(opened: "Session") -> Iterator[None]:
-    """Make a session the current one of this thread or task, within a ``with`` block."""
-    enter(opened)
-    try:
-        yield
-    finally:
-        leave(opened)
 
 
 @contextmanager
@@ -60,9 +37,9 @@ def is_there_for_scripts() -> bool:
 
 def current() -> "Session":
     """Return the current session; raise ``UsageError`` if there is none."""
-    entered = _entered.get()
-    if entered or _scripts:
-        return entered[-1] if entered else _scripts[-1]
+    own = innermost()
+    if own is not None or _scripts:
+        return cast("Session", own) if own is not None else _scripts[-1]
     raise UsageError(
         "there is no session here: run this file with 'anyprobe script FILE -p PID', "
         "or inside of 'with anyprobe.attach(PID):'"
@@ -90,8 +67,8 @@ class CurrentSession:
 
     def __repr__(self) -> str:
         """Say which session that is."""
-        entered = (*_scripts, *_entered.get())
-        return f"<the current session: {entered[-1]!r}>" if entered else "<the current session: none>"
+        own = innermost() or next(reversed(_scripts), None)
+        return f"<the current session: {own!r}>" if own is not None else "<the current session: none>"
 
 
 session: "Session" = cast("Session", CurrentSession())

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from anyprobe.core.errors import AnyprobeError, UsageError
-from anyprobe.probes.scripts import current
+from anyprobe.probes.scripts.entering import entered
 
 Hook = Callable[[], object]
 
@@ -80,7 +80,7 @@ class Hooks:
 
     def _call(self, function: Hook) -> None:
         try:
-            with nullcontext() if self.session is None else current.entered(self.session):
+            with nullcontext() if self.session is None else entered(self.session):
                 function()
         except AnyprobeError:
             raise

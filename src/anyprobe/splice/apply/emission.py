@@ -206,7 +206,9 @@ class Emission:
         if hook is None or hook.bank is None:
             return ()
         bank = hook.bank
-        if not isinstance(bank, SlotBank):
+        if not isinstance(bank, SlotBank) and hook.handler is not None:
+            code = home.near_handler_code(bank, hook.handler)
+        elif not isinstance(bank, SlotBank):
             code = BankCode(None, 0, bank.piece.address, None)
         elif hook.kind is ActionKind.HANDLE_RETURN:
             return (Action(hook.kind, hook.offset, home.handling_code(bank, hook)),)

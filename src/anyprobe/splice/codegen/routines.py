@@ -46,6 +46,8 @@ class RoutineFacts:
     """Address of the vdso's ``clock_gettime``, which is called for the time in nanoseconds; 0: ``rdtsc``."""
     numbered: int = 0
     """Numbers that threads may have by earlier banks: nobody gets one of these by this bank."""
+    near: int = 0
+    """Address of the counters that all threads share, where these have no blocks; 0: they have."""
 
     @property
     def own(self) -> int:
@@ -55,7 +57,7 @@ class RoutineFacts:
     @property
     def shared(self) -> int:
         """Address of the shared block."""
-        return self.data + self.layout.shared_offset
+        return self.near or self.data + self.layout.shared_offset
 
 
 @dataclass(frozen=True, slots=True)

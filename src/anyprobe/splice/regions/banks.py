@@ -59,6 +59,11 @@ class Hook:
         return self.splice is not None
 
 
+def needs_slots(hook: Hook) -> bool:
+    """Return whether a hook can only be where threads have slots."""
+    return hook.kind in SLOT_ONLY and (hook.handler is None or hook.handler.needs_block)
+
+
 @dataclass(frozen=True, slots=True)
 class Demand:
     """How much a change needs of the banks."""
@@ -115,3 +120,5 @@ def settle_near(hooks: Iterable[Hook], bank: NearBank) -> None:
     for hook in hooks:
         if hook.bank is None and hook.kind is not ActionKind.VIEW:
             hook.bank, hook.offset = bank, bank.layout.new_counter()
+            for _ in range(_counters_of(hook) - 1):
+                bank.layout.new_counter()

@@ -111,6 +111,8 @@ class CodeRegion:
     """Stubs that no journal lists yet."""
     _handlers: "dict[tuple[int, int], tuple[HandlerFacts, int]]" = field(default_factory=dict, init=False)
     """Where handlers are called, by bank and the handler's identity, which is nobody else's while it is kept here."""
+    _near_handlers: "dict[int, tuple[HandlerFacts, int]]" = field(default_factory=dict, init=False)
+    """Where handlers are called that need no block, by the handler's identity."""
     _chains: "dict[tuple[int, ...], tuple[list[HandlerFacts], int]]" = field(default_factory=dict, init=False)
     """Where several handlers are called at once, by their bank's gate and the handlers' identities."""
     _at_returns: dict[tuple[int, int], int] = field(default_factory=dict, init=False)
@@ -186,7 +188,7 @@ class CodeRegion:
 
     def handler_code(self, bank: SlotBank, handler: "HandlerFacts") -> BankCode:
         """Return how code here calls a handler, emitting it the first time."""
-        from anyprobe.splice.codegen.handlers.call import assemble_handler_call
+        from anyprobe.splice.codegen.handlers.alone import assemble_handler_call
 
         code = self.slot_code(bank)
         _, address = self._handlers.get((bank.index, id(handler)), (handler, 0))
@@ -196,6 +198,18 @@ class CodeRegion:
             self.put(content)
             self._handlers[bank.index, id(handler)] = handler, address
         return replace(code, handler=address)
+
+    def near_handler_code(self, bank: NearBank, handler: "HandlerFacts") -> BankCode:
+        """Return how code here calls a handler that needs no block of the thread's, emitting it the first time."""
+        from anyprobe.splice.codegen.handlers.alone import assemble_handler_call
+
+        _, address = self._near_handlers.get(id(handler), (handler, 0))
+        if not address:
+            facts = RoutineFacts(bank.layout, bank.piece.address, 0, 0, near=bank.piece.address)
+            content, address, _ = assemble_handler_call(facts, handler, self.cursor)
+            self.put(content)
+            self._near_handlers[id(handler)] = handler, address
+        return BankCode(None, 0, bank.piece.address, None, handler=address)
 
     def chain(self, actions: Sequence[Action]) -> int | None:
         """Return the routine that calls the handlers of some actions of one bank, if it is written here."""

@@ -15,6 +15,29 @@ _INPUTS = (
 )
 
 
+def filter_at_call() -> NativeCode:
+    """Return the code for a place that comes to ``seccomp``: its storage is the word."""
+    asm = Assembler()
+    asm.code("mov rax, [rdi]; mov dword [rax], 1; ret")
+    code = asm.finish(0)
+    return NativeCode(code, (Input(InputKind.STORAGE),), frozenset({"rax", "flags"}), 8, len(code))
+
+
+def filter_option() -> NativeCode:
+    """Return the code for a place that comes to ``prctl``, where the option is in its register already."""
+    asm = Assembler()
+    asm.code(f"""
+        mov eax, [rdi]; mov rcx, [rdi+8]
+        cmp eax, {_SET_SECCOMP}; jne short out
+        mov dword [rcx], 1
+    out:
+        ret
+    """)
+    code = asm.finish(0)
+    inputs = (Input(InputKind.REGISTER, "rdi"), Input(InputKind.STORAGE))
+    return NativeCode(code, inputs, frozenset({"rax", "rcx", "flags"}), 8, len(code))
+
+
 def filter_check(*, numbered: bool) -> NativeCode:
     """Return the code for ``prctl(option, …)``, or for ``syscall(number, option, …)``; its storage is the word."""
     asm = Assembler()

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import StopTimeout
 from anyprobe.target.process import permission
@@ -17,8 +18,13 @@ from anyprobe.target.remote.thread import Thread, looks
 from anyprobe.target.system import gateway, procfs, ptrace
 from anyprobe.target.system.wait_status import Kind
 
+if TYPE_CHECKING:
+    from anyprobe.target.system.ptrace import Registers
+
 EXECUTING = frozenset({59, 322})
 """The numbers of ``execve`` and ``execveat``."""
+Permits = Callable[["Registers"], bool]
+"""Whether a program may be traced that is executed with some registers."""
 _STOPPING = 1.0
 _RELEASING = 1.0
 
@@ -32,15 +38,20 @@ class Unfollowed(Enum):
     NOT_CALLED = "it did not come to the call in time"
     """If it comes there later, that is not seen."""
     STOPPED = "job control has stopped it"
+    REFUSED = "the program must not be traced"
+    """It runs as it would, with all its rights."""
 
 
-def follow_execution(pid: int, tid: int, let_go: Callable[[], object], timeout: float) -> Process | Unfollowed:
+def follow_execution(
+    pid: int, tid: int, let_go: Callable[[], object], timeout: float, permits: Permits | None = None
+) -> Process | Unfollowed:
     """Trace a thread that waits for ``let_go`` before it executes; return the new program, held, or why there is none.
 
+    ``permits`` is asked at the system call itself, where what is executed is not known before.
     Raises ``PermissionDenied`` where it may not be traced, ``TargetError`` where the new program cannot be probed: then
     it has been let go already, or never been traced.
     """
-    return _Execution(pid, tid).run(let_go, time.monotonic() + timeout)
+    return _Execution(pid, tid, permits).run(let_go, time.monotonic() + timeout)
 
 
 def held_at_start(thread: Thread, deadline: float, *, launched: bool = False) -> Process:
@@ -68,7 +79,8 @@ def held_at_start(thread: Thread, deadline: float, *, launched: bool = False) ->
 class _Execution:
     """One thread on its way."""
 
-    def __init__(self, pid: int, tid: int) -> None:
+    def __init__(self, pid: int, tid: int, permits: Permits | None) -> None:
+        self._permits = permits
         self._child = procfs.read_stat(pid).parent == os.getpid()
         self._thread = Thread(pid, tid, child=self._child and pid == tid)
         self._leader = self._thread if pid == tid else Thread(pid, pid, child=self._child)
@@ -122,10 +134,15 @@ class _Execution:
                 return Unfollowed.ENDED
             if thread.in_group_stop:
                 return Unfollowed.STOPPED
-            if thread.kind is Kind.SYSCALL and not ptrace.at_syscall_entry(thread.tid):
-                thread.load_registers()
-                if thread.registers.orig_rax in EXECUTING:
-                    return Unfollowed.FAILED
+            if thread.kind is Kind.SYSCALL:
+                enters = ptrace.at_syscall_entry(thread.tid)
+                if not enters or self._permits is not None:
+                    thread.load_registers()
+                    executes = thread.registers.orig_rax in EXECUTING
+                    if executes and not enters:
+                        return Unfollowed.FAILED
+                    if executes and self._permits is not None and not self._permits(thread.registers):
+                        return Unfollowed.REFUSED
             thread.store_registers()
             thread.resume_with(ptrace.resume_to_syscall)
             if not self._wait(deadline):

@@ -2,7 +2,7 @@
 
 import re
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -25,6 +25,8 @@ from anyprobe.target.system.procfs import Mapping
 if TYPE_CHECKING:
     from anyprobe.binary.images.image import Image
 
+_MUSL = ("ld-musl", "libc.musl", "libc.so")
+"""How musl's one library is called, by its path or what that links to; glibc's is looked for before."""
 _CLONES = frozenset({"clone", "__clone", "__clone2"})
 _CLONE_CALLERS = ("__clone_internal", "clone_internal", "__spawni", "clone", "__clone")
 """What calls ``clone`` in the C library, by how their names begin; ``__clone3`` is among them."""
@@ -69,6 +71,23 @@ class ObjectTable:
             if loaded.name == "libc.so.6":
                 return loaded
         return next((o for o in self.objects if o.is_executable and _is_static_glibc(o)), None)
+
+    def c_library(self) -> LoadedObject | None:
+        """Return the C library, glibc or musl: of a static program the program itself."""
+        found = self.libc() or next((each for each in self.objects if each.name.startswith(_MUSL)), None)
+        if found is not None or any(map(self.is_loader, self.objects)):
+            return found
+        return next((each for each in self.objects if each.is_executable), None)
+
+    def own_calls(self, numbers: Sequence[int]) -> "Iterator[tuple[LoadedObject, int, int]]":
+        """Yield where code makes some system calls itself: the object, the address in it, and the number.
+
+        Objects that cannot be read have none, as far as is known.
+        """
+        for loaded in self.objects:
+            with suppress(TargetError):
+                found = loaded.image.own_calls if loaded.name != VDSO else []
+                yield from ((loaded, at, number) for at, number in found if number in numbers)
 
     def has_thread_slots(self) -> bool:
         """Return whether every thread pointer belongs to one task: glibc makes all threads and nothing else does.

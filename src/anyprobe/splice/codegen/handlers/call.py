@@ -10,7 +10,7 @@ pointer. That is forgotten once the stack is above it (a signal handler that a h
 a block (fork children) run handlers unguarded, with number 0: what handlers change is safe under interruption.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from anyprobe.core.code import SKIP, Input, InputKind, NativeCode
@@ -50,15 +50,6 @@ MISSED = 8
 _PROBES = 8
 
 
-def assemble_handler_call(
-    facts: RoutineFacts, handler: HandlerFacts, address: int
-) -> tuple[bytes, int, Callable[[], str]]:
-    """Return the code of the routine and the handler at ``address``, where the routine begins, and the listing."""
-    writer = CallWriter(facts, (handler,))
-    code = writer.run(address)
-    return code, address + writer.asm.offset_of("handler_call"), writer.asm.listing_at(address)
-
-
 class CallWriter:
     """Writes one routine, which calls one handler, or several by turns (``handlerchain``)."""
 
@@ -79,7 +70,8 @@ class CallWriter:
     def run(self, address: int) -> bytes:
         """Return the code at an address."""
         asm, facts, handler = self.asm, self._facts, self._handler
-        emit_acquire(asm, facts)
+        if not facts.near:
+            emit_acquire(asm, facts)
         asm.label("handler_call")
         if handler.moves_stack:
             asm.code(stack_move.ROOM)
@@ -90,19 +82,7 @@ class CallWriter:
             asm.code("mov rbp, rsp")
         if self._strings:
             asm.code("pushfq; cld")
-        asm.code(
-            f"""
-                mov rbx, fs:[slot]; mov rax, gate; test [rax], rbx; jz first
-            block:
-                mov rax, [rbx+{BLOCK_GUARD}]; cmp rsp, rax; jb nested
-            free:
-                mov [rbx+{BLOCK_GUARD}], rsp
-            """,
-            slot=facts.slot,
-            gate=facts.gate,
-        )
-        self._argument()
-        asm.code("inc qword [rbx+rax]")
+        (self._without_block if facts.near else self._with_block)()
         self._call()
         for _ in self._turns(first=1):
             self._next()
@@ -118,7 +98,8 @@ class CallWriter:
             asm.label("redirected")
             # the return address is where to go, and the stack pointer becomes the site's
             self._end("leave", f"ret {self._passed_by - 8}")
-        self._rare()
+        if not facts.near:
+            self._rare()
         inputs = [each for one in self._handlers for each in one.code.inputs]
         names = frozenset(each.name for each in inputs if each.kind is InputKind.ROUTINE)
         if handler.skips:
@@ -136,6 +117,30 @@ class CallWriter:
             asm.label(self._own("handler"))
             asm.raw(self._handler.code.code, "the handler")
         return asm.finish(address)
+
+    def _with_block(self) -> None:
+        """Emit: rbx = the thread's block, and the hit is counted there; a hit inside a handler goes elsewhere."""
+        asm = self.asm
+        asm.code(
+            f"""
+                mov rbx, fs:[slot]; mov rax, gate; test [rax], rbx; jz first
+            block:
+                mov rax, [rbx+{BLOCK_GUARD}]; cmp rsp, rax; jb nested
+            free:
+                mov [rbx+{BLOCK_GUARD}], rsp
+            """,
+            slot=self._facts.slot,
+            gate=self._facts.gate,
+        )
+        self._argument()
+        asm.code("inc qword [rbx+rax]")
+
+    def _without_block(self) -> None:
+        """Emit: rbx = 0, and the hit is counted for all threads."""
+        self.asm.code("xor ebx, ebx; mov rdi, shared", shared=self._facts.shared)
+        self._argument()
+        self.asm.code("lock inc qword [rdi+rax]")
+        self._load("rdi", self._place_of("rdi"))
 
     def _turns(self, first: int = 0) -> Iterator[None]:
         """Have each handler's turn come; in the end it is that of the first one again."""

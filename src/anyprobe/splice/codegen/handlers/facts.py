@@ -44,6 +44,9 @@ class HandlerFacts:
     takes_target: bool = False
     """Whether patches push where control goes in front of the argument, as ``ctx.ip``: they alone know."""
 
+    needs_block: bool = True
+    """Whether it runs only where threads have blocks. If not, it also does, unguarded, where they have none: what it
+    changes is safe under interruption, and it is not hit itself."""
     takes_trap: bool = False
     """Whether a landing pushes the number of the trap in front of the argument."""
 
