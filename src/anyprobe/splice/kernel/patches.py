@@ -58,6 +58,8 @@ class PatchMaker:
 
     def make(self, splice: PlannedSplice, address: int, counter: Callable[[Want], int]) -> KernelPatch | Refusal:
         """Return the patch of a splice at an address; ``counter`` tells the offset from ``gs`` of a want's counter."""
+        if any(want.block for want in splice.wants):  # of instructions as the analysis has settled them
+            return Refusal(Reason.TOO_SHORT, splice.head, "the exit has no room for a jump")
         found = self._live_form(splice)
         if isinstance(found, Refusal):
             return found
@@ -81,10 +83,13 @@ class PatchMaker:
         )  # fmt: skip
 
     def _live_form(self, splice: PlannedSplice) -> tuple[PlannedSplice, bytes] | Refusal:
-        """Return a splice of the instructions that the text has now, and the whole bytes that are written over."""
+        """Return a splice of the instructions that the text has now, and the whole bytes that are written over.
+
+        These end where the first instruction ends behind the jump: what else is displaced may be entered by others.
+        """
         start, end = splice.insns[0].address, splice.end
-        least = max(end, splice.write_at + splice.written)
-        known = decode_range(self.live(start, least + _LONGEST), start)
+        least = splice.write_at + splice.written
+        known = decode_range(self.live(start, max(end, least) + _LONGEST), start)
         live = tuple(insn for insn in known if insn.address < end)
         boundaries = {insn.address for insn in known}
         if end not in boundaries or any(insn.address not in boundaries for insn in splice.insns):
@@ -92,10 +97,10 @@ class PatchMaker:
             return Refusal(Reason.FOREIGN_BYTES, start, detail)
         if splice.strategy is Strategy.RETARGET and not _is_same_branch(live, splice.insns[0]):
             return Refusal(Reason.FOREIGN_BYTES, start, "the branch is another one now than the analysis has seen")
-        if any(insn.is_call for insn in live[:-1]):
+        written = [insn for insn in known if insn.address < least]
+        if any(insn.is_call for insn in written[:-1]):
             return Refusal(Reason.RETURN_ADDRESS, start, "a displaced call would return into the bytes of the jump")
-        last = next(insn for insn in known if insn.end >= least)
-        return replace(splice, insns=live), b"".join(insn.raw for insn in known if insn.address <= last.address)
+        return replace(splice, insns=live), b"".join(insn.raw for insn in written)
 
 
 def _is_same_branch(live: Sequence[Insn], insn: Insn) -> bool:

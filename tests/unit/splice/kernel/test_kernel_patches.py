@@ -111,6 +111,20 @@ def test_what_runs_now_is_displaced_whatever_the_analysis_has_settled(build):
     assert (made.old, made.boundaries) == (b"\xc3\xcc\xcc\xcc\xcc", (1, 2, 3, 4))
 
 
+def test_what_others_may_enter_behind_the_jump_stays(build):
+    # the two instructions from ``cramped`` on have no room: they are counted where control comes from
+    code = "test edi, edi\n je cramped\n mov eax, 1\n cramped: nop\n pop rbx\n other: mov edx, 2\n jmp other\n ret"
+    kernel = SmallKernel.made(build, ("it", f"push rbx\n{code}"), NEXT)
+    start = kernel["it"].start
+    splices, refused = planning.plan(kernel.map, [Want(start + 10, WantKind.OFFSET)], Claims())
+    assert ([len(splice.wants) for splice in splices], refused) == ([2], [])
+    maker = PatchMaker(lambda low, high: kernel.source.memory.read(low, high - low), (), lambda _: FLAGS_DEAD)
+    for splice in splices:
+        made = maker.make(splice, PATCH, lambda _: 0x1F000)
+        assert start + BIAS <= made.site < made.site + len(made.old) <= start + BIAS + 10
+        assert len(made.new) == len(made.old)
+
+
 def test_other_instructions_than_were_analysed_are_left_alone(build):
     kernel = SmallKernel.made(build, ("it", BODY), NEXT)
     made = patch(kernel, kernel["it"].start, live=lambda low, high: b"\x48\xb8" + bytes(high - low - 2))

@@ -7,7 +7,7 @@ kernel's text is as it was.
 import errno
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from anyprobe.binary.kernel.addresses import BIAS
 from anyprobe.core.errors import KernelRefused, UnsupportedTarget
@@ -17,7 +17,7 @@ from anyprobe.probes.providers.kernel.code import LiveModule, RunningCode, runni
 from anyprobe.probes.providers.kernel.sites import KernelNames, KernelSite
 from anyprobe.splice.codegen.emit import estimate
 from anyprobe.splice.kernel import planning
-from anyprobe.splice.kernel.patches import KernelPatch, PatchMaker
+from anyprobe.splice.kernel.patches import PatchMaker
 from anyprobe.splice.kernel.places import entry_of
 from anyprobe.splice.plan.claims import Claims
 from anyprobe.splice.plan.splices import Clobbers, PlannedSplice, Want, WantKind
@@ -79,6 +79,17 @@ class _Counters:
         return sums
 
 
+class _Numbered(NamedTuple):
+    """What is to be written for a patch, and the numbers of the sites that it counts."""
+
+    site: int
+    old: bytes
+    new: bytes
+    boundaries: tuple[int, ...]
+    faulting: tuple[tuple[int, int], ...]
+    numbers: frozenset[int]
+
+
 class Splices:
     """The splices of one probe."""
 
@@ -132,25 +143,19 @@ class Splices:
     # -- arming
 
     def arm(self) -> None:
-        """Place all; what is refused is in ``refused``."""
-        assert self._driver is not None
-        made: dict[int, KernelPatch] = {}
-        for name, numbers in self._by_module().items():
-            made |= self._prepare(name, numbers)
-        patches = {id(patch): patch for patch in made.values()}
-        homes: dict[int, list[int]] = {}
-        for number, patch in made.items():
-            homes.setdefault(patch.site, []).append(number)
-        left = {patch.site: patch for patch in patches.values()}
-        while left:
-            writes = {site: Write(site, each.old, each.new, each.boundaries) for site, each in left.items()}
-            fixups = [Fixup(*pair) for each in left.values() for pair in each.faulting]
-            why = self._try(writes.values(), fixups)
+        """Place all; what is refused is in ``refused``.
+
+        A place may be counted in several patches, where control comes from: in all of them, or it is refused.
+        """
+        patches = [each for name, numbers in self._by_module().items() for each in self._prepare(name, numbers)]
+        while left := [each for each in patches if not self.refused.keys() >= each.numbers]:
+            writes = [Write(each.site, each.old, each.new, each.boundaries) for each in left]
+            why = self._try(writes, [Fixup(*pair) for each in left for pair in each.faulting])
             if why is None:
-                self._writes = list(writes.values())
+                self._writes = writes
                 return
-            self.refused.update(dict.fromkeys(homes[why.address], why))
-            del left[why.address]
+            of = next(each.numbers for each in left if each.site == why.address)
+            self.refused.update(dict.fromkeys(of, why))
 
     def _try(self, writes: Iterable[Write], fixups: Sequence[Fixup]) -> Refusal | None:
         """Write all, or return why one of them cannot be written, with its address; nothing is written then."""
@@ -172,8 +177,8 @@ class Splices:
             found.setdefault(site.function.module, []).append(number)
         return found
 
-    def _prepare(self, name: str, numbers: Iterable[int]) -> Mapping[int, KernelPatch]:
-        """Write the patches of one module; return them by the numbers of their sites."""
+    def _prepare(self, name: str, numbers: Iterable[int]) -> "list[_Numbered]":
+        """Write the patches of one module; return them."""
         assert self._driver is not None
         module = self._code.module(name)
         wants: list[Want] = []
@@ -195,23 +200,23 @@ class Splices:
         faulting = frozenset(module.image.tables.fixups[:, 0].tolist())
         return self._lay(PatchMaker(_live_text(module, splices), faulting, dead), splices)
 
-    def _lay(self, maker: PatchMaker, splices: Sequence[PlannedSplice]) -> Mapping[int, KernelPatch]:
+    def _lay(self, maker: PatchMaker, splices: Sequence[PlannedSplice]) -> "list[_Numbered]":
         """Write patches, one after the other, to memory in reach of the text."""
         assert self._driver is not None
+        made: list[_Numbered] = []
         if not splices:
-            return {}
-        size = sum(estimate(splice) + _LIVE_FORM for splice in splices)
-        start = at = self._driver.reserve(size)
+            return made
+        start = at = self._driver.reserve(sum(estimate(splice) + _LIVE_FORM for splice in splices))
         code = bytearray()
-        made: dict[int, KernelPatch] = {}
         for splice in splices:
+            numbers = frozenset(map(_number, splice.wants))
             patch = maker.make(splice, at, lambda want: self._counters.place(_number(want)))
             if isinstance(patch, Refusal):
-                self.refused.update(dict.fromkeys(map(_number, splice.wants), shown(patch)))
+                self.refused.update(dict.fromkeys(numbers, shown(patch)))
                 continue
             code += patch.code.ljust(patch.end - at, b"\xcc")
             at = patch.end
-            made.update(dict.fromkeys(map(_number, splice.wants), patch))
+            made.append(_Numbered(patch.site, patch.old, patch.new, patch.boundaries, patch.faulting, numbers))
         if code:
             self._driver.write_patch(start, bytes(code))
         return made
