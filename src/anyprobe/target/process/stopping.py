@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +24,8 @@ _RELEASE_TIMEOUT = 10.0
 _REFUSALS = 5
 """How often attaching must fail without a tracer in sight to be a matter of permission."""
 _PAUSE_BETWEEN_SCANS = 0.0005
+_CLONE, _UNTIL_THREAD_ENDS = 56, 0x14000
+"""The call with which a controller makes a helper thread, with CLONE_VFORK and CLONE_THREAD."""
 _HELD_WAIT_US = 500_000
 """How long a program that has not begun waits after many calls: one that went on would run without its probes."""
 
@@ -120,6 +123,9 @@ class Stopper:
                 continue
             if not unready:
                 break
+            if any(self._awaits_helper_thread(pid, tid) for pid, tid in unready):
+                self._start_over()
+                continue
             waiting = [parent for pid, tid in unready if (parent := self._waiting_parent(pid, tid))]
             if len(waiting) == len(unready) and self._children_are_stopped(waiting):
                 self.stop.waiting = waiting
@@ -167,6 +173,17 @@ class Stopper:
         self.stop.pause_us = (end - self._interrupted) // 1000 if self._interrupted else 0
         if any(thread.ended for thread in threads):
             self._process.exited()
+
+    def _start_over(self) -> None:
+        """Let everything go on, so that a dead controller's helper thread can end."""
+        if time.monotonic() > self._deadline:
+            raise StopTimeout(
+                f"a helper thread of a dead controller does not end in process {self._process.pid};"
+                f" nothing was changed, try again"
+            )
+        self.release()
+        self._threads = {tid: thread for tid, thread in self._threads.items() if thread is self._process.held}
+        time.sleep(_PAUSE_BETWEEN_SCANS)
 
     def _let_strangers_go(self, groups: list[int]) -> None:
         """Release what shares the memory no more: a child that was asked to stop in execve stops in its new program."""
@@ -253,6 +270,8 @@ class Stopper:
             else:
                 return True
             try:
+                if self._was_born_seized(thread.tid):
+                    return True
                 if procfs.read_stat(thread.pid, thread.tid).ended:
                     return False
                 # Another controller may have let it go between its refusal and this look.
@@ -262,6 +281,14 @@ class Stopper:
             except (FileNotFoundError, ProcessLookupError):
                 return False
             time.sleep(_PAUSE_BETWEEN_SCANS)
+
+    def _was_born_seized(self, tid: int) -> bool:
+        """Return whether this stop traces the thread since its birth: ``clone`` with ``CLONE_PTRACE``.
+
+        A dead controller's last call is made as soon as its thread runs, which may be when this stop has seized that.
+        """
+        unreleased = any(thread.tid == tid for thread in self._process.unreleased)
+        return not unreleased and permission.tracer_of(tid) == threading.get_native_id()
 
     def _wait(self, thread: Thread) -> None:
         """Wait for one thread to stop; one that fell into vfork meanwhile is left for the next scan."""
@@ -284,6 +311,13 @@ class Stopper:
         if call is None or call.number not in VFORK_CALLS:
             return None
         return WaitingParent(pid, tid, call.pc, call.stack)
+
+    def _awaits_helper_thread(self, pid: int, tid: int) -> bool:
+        """Return whether a thread sleeps until another of its process ends, as one does that a controller borrowed."""
+        call = procfs.read_blocked_call(pid, tid)
+        return (
+            call is not None and call.number == _CLONE and call.arguments[0] & _UNTIL_THREAD_ENDS == _UNTIL_THREAD_ENDS
+        )
 
     def _children_are_stopped(self, waiting: list[WaitingParent]) -> bool:
         """Whether each waiting parent has a child of its own among the stopped."""

@@ -47,7 +47,6 @@ _USER_CS = 0x33
 _TRAP_FLAG = 0x100
 _CALL_TIMEOUT = 5.0
 _BELOW_FRAME = 256
-_SYSCALL_BYTES = 2
 
 
 class RemoteCalls:
@@ -178,7 +177,7 @@ class RemoteCalls:
         ptrace.get_registers(thread.tid, registers)
         inside = registers.rip in self._batch
         if inside:  # the code is about to go: from now on a death or a failure finds it before a `ret` to the restorer
-            registers.rip, registers.rsp = self._gadgets.syscall_ret + _SYSCALL_BYTES, self._frame
+            registers.rip, registers.rsp = self._gadgets.after_syscall, self._frame
             registers.orig_rax = _MASK64
             ptrace.set_registers(thread.tid, registers)
         self._unclear, self._batch, self._parked = False, range(0), True

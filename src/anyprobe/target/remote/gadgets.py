@@ -12,6 +12,7 @@ RESTORER = (
     b"\xb8\x0f\x00\x00\x00\x0f\x05",  # mov $15,%eax; syscall
 )
 POP_RAX_RET = (b"\x58\xc3",)  # pop %rax; ret
+_SYSCALL_BYTES = 2
 _CHUNK = 1 << 20
 _OVERLAP = 16
 
@@ -24,6 +25,11 @@ class Gadgets(NamedTuple):
     """Where the signal return is made; 0 where the program has none."""
     pop_rax: int = 0
     """``pop %rax; ret``, which with ``syscall; ret`` makes a signal return where there is no restorer (static musl)."""
+
+    @property
+    def after_syscall(self) -> int:
+        """Where a thread stands that has made its call."""
+        return self.syscall_ret + _SYSCALL_BYTES
 
 
 _by_file: dict[tuple[str, int, int, int], tuple[int, int, int]] = {}

@@ -48,14 +48,19 @@ def code_of(ranges: Sequence[tuple[int, int]], mappings: Sequence[Mapping]) -> l
 
 
 def about_to_call(process: ProcessTarget, threads: Iterable[StoppedThread]) -> tuple[str, ...]:
-    """Return the threads in which a controller died before its call was made: they will make it when they run."""
+    """Return the threads in which a controller died before its call was made: they will make it when they run.
+
+    A stop interrupts a ``clone`` that has just begun (ERESTARTNOINTR): such a thread stands after the instruction, and
+    will make the call again. It is not told from one whose call has been made, which is gone a moment later.
+    """
     with suppress(UnsupportedTarget):
         gadgets = process.gadgets()
+        places = (gadgets.syscall_ret, gadgets.after_syscall)
         back = (gadgets.restorer or gadgets.pop_rax).to_bytes(8, "little")
         return tuple(
             f"a call in thread {thread.tid}"
             for thread in threads
-            if thread.registers.rip == gadgets.syscall_ret and process.mem.read(thread.registers.rsp, 8) == back
+            if thread.registers.rip in places and process.mem.read(thread.registers.rsp, 8) == back
         )
     return ()
 

@@ -6,11 +6,13 @@ import pytest
 
 from anyprobe.core.errors import NoSuchProcess, StopTimeout, TargetExited
 from anyprobe.splice.apply.recovery import recovery
+from anyprobe.splice.apply.recovery.occupants import about_to_call
 from anyprobe.splice.apply.recovery.recovery import Removal, remove_everywhere
 from anyprobe.splice.apply.staleness import stands
 from anyprobe.splice.journal.installed import parts_of
 from anyprobe.splice.journal.memfds import is_ours
 from anyprobe.splice.memory.memfd import held_ranges
+from anyprobe.target.remote.gadgets import Gadgets
 from anyprobe.target.system.procfs import parse_maps
 
 MAPS = parse_maps(
@@ -43,6 +45,19 @@ def test_what_is_mapped_stays_while_somebody_has_his_stack_in_it():
     threads = [SimpleNamespace(tid=tid, registers=SimpleNamespace(rsp=rsp)) for tid, rsp in ((1, 0x500), (2, 0x7FF8))]
     assert recovery.on_our_stacks([(0x1000, 0x2000), (0x6000, 0x8000)], threads) == ("thread 2, which is about to end",)
     assert recovery.on_our_stacks([(0x1000, 0x2000)], threads) == ()
+
+
+def test_a_call_that_a_stop_interrupted_is_still_to_be_made():
+    """``clone`` with a pending stop ends with ERESTARTNOINTR, and the thread stands after the instruction."""
+    gadgets = Gadgets(syscall_ret=0x1000, restorer=0x2000)
+    stacks = {0x100: 0x2000, 0x200: 0x2000, 0x300: 0x2000, 0x400: 0x9999}
+    memory = SimpleNamespace(read=lambda address, length: stacks[address].to_bytes(length, "little"))
+    process = SimpleNamespace(gadgets=lambda: gadgets, mem=memory)
+    places = {1: (0x1000, 0x100), 2: (0x1002, 0x200), 3: (0x1003, 0x300), 4: (0x1002, 0x400)}
+    threads = [
+        SimpleNamespace(tid=tid, registers=SimpleNamespace(rip=rip, rsp=rsp)) for tid, (rip, rsp) in places.items()
+    ]
+    assert about_to_call(process, threads) == ("a call in thread 1", "a call in thread 2")
 
 
 def test_a_controllers_own_view_is_not_a_session_in_it():
