@@ -202,9 +202,10 @@ class KernelRegistry:
 
     def _place_kprobe(self, made: KernelRegistration, kp: Kprobe) -> None:
         post = behind(self._session, made.site) if kp.post_handler is not None else None
-        self._place_at(made, made.site, handlers.of_kprobe(self._session, kp, made.site))
-        if post is not None:
-            self._place_at(made, post, handlers.of_post(self._session, kp, made.site))
+        with self._session.together():  # the post handler begins first: no pre handler runs without it
+            self._place_at(made, made.site, handlers.of_kprobe(self._session, kp, made.site))
+            if post is not None:
+                self._place_at(made, post, handlers.of_post(self._session, kp, made.site))
 
     def _place_at(self, made: KernelRegistration, site: KernelSite, handler: "KernelHandler | None") -> None:
         if handler is not None:
@@ -254,10 +255,22 @@ class KernelRegistry:
             if not each.disabled:
                 continue
             if each.probes:
-                self._session.enable(*each.probes)
+                self._attach_again(each)
             else:
                 self._place(each)
             each.disabled = False
+
+    def _attach_again(self, made: KernelRegistration) -> None:
+        """Attach all of it, or nothing."""
+        try:
+            if isinstance(made.probe, Kprobe):
+                with self._session.together():
+                    self._session.enable(*made.placed)
+            else:
+                self._session.enable(*made.probes)
+        except BaseException:
+            self._detach(made)
+            raise
 
     def _detach(self, made: KernelRegistration) -> None:
         """Detach: the beginnings of calls first, so that those under way are seen to their ends as far as they come."""

@@ -20,6 +20,13 @@ if TYPE_CHECKING:
     from anyprobe.probes.providers.kernel.splicing import Splices
 
 Told = Callable[[], int | None]
+Begin = Callable[[Callable[[], None]], None]
+"""What is given the last step of attaching a kprobe, to take it now or later."""
+
+
+def at_once(join: Callable[[], None]) -> None:
+    """Take the last step of attaching."""
+    join()
 
 
 @dataclass(eq=False, slots=True)
@@ -87,6 +94,7 @@ class Attacher:
     handler: "KernelHandler | None" = None
     check: Callable[[], None] = lambda: None
     """Called before each attachment; raises an error if no more is wanted."""
+    begin: Begin = at_once
 
     def function(self, made: Attachment) -> None:
         """Attach to the entry or exit of a function by its type (``fentry``, ``fexit``)."""
@@ -130,8 +138,13 @@ class Attacher:
         (site,), (slot,) = made.sites, made.slots
         code = self._code(slot, lambda handler: handler.for_registers(site, self.names.type_of(site)))
         program = self._load(made, code, programs.Kind(programs.PROGRAM_OF_A_KPROBE))
-        link = made.join(program, self._kprobe_event(made, site.address, returning=site.kind == "return"))
-        made.told.append(lambda: None if link is None else programs.link_misses(link))
+        event = self._kprobe_event(made, site.address, returning=site.kind == "return")
+
+        def join() -> None:
+            link = made.join(program, event)
+            made.told.append(lambda: None if link is None else programs.link_misses(link))
+
+        self.begin(join)
 
     @staticmethod
     def _kprobe_event(made: Attachment, address: int, *, returning: bool) -> int:

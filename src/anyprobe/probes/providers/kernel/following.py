@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from anyprobe.core.errors import HandlerError, SpecError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.probes.duties import PROGRAM_LOOKS, Duties, Tended, locked
+from anyprobe.probes.providers.kernel.attacher import Begin, at_once
 from anyprobe.probes.providers.kernel.probe import KernelProbe, go_on
 from anyprobe.probes.providers.kernel.sites import KernelNames, KernelSite
 from anyprobe.probes.providers.kernel.specs import KernelSpec, Provider
@@ -65,9 +66,9 @@ class FollowedProbe(KernelProbe):
         """The mechanisms by which it is attached."""
         return sorted({*super().mechanisms, *(way for each in self.in_modules.values() for way in each.mechanisms)})
 
-    def attach(self, names: KernelNames, check: Callable[[], None] = go_on) -> None:
+    def attach(self, names: KernelNames, check: Callable[[], None] = go_on, begin: Begin = at_once) -> None:
         """Attach to what there is now, and wait for what may come."""
-        super().attach(names, check)
+        super().attach(names, check, begin)
         self.armed = True
         self._seen = {}
         self.look(names)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from anyprobe.core.refusal import Refusal
 from anyprobe.data.snapshot import SiteResult
 from anyprobe.probes.providers.kernel import mechanisms
-from anyprobe.probes.providers.kernel.attacher import Attacher, Attachment
+from anyprobe.probes.providers.kernel.attacher import Attacher, Attachment, Begin, at_once
 from anyprobe.probes.providers.kernel.counters import Counters
 from anyprobe.probes.providers.kernel.sites import KernelNames, KernelSite
 
@@ -60,11 +60,14 @@ class KernelProbe:
         """Return a probe with counters for some sites, not attached yet; ``pids``: of no other processes."""
         return KernelProbe(spec, sites, Counters(len(sites), pids), mechanism, handler)
 
-    def attach(self, names: KernelNames, check: Callable[[], None] = go_on) -> None:
-        """Attach to all sites, as far as the kernel permits it; ``check`` may raise an error between two of them."""
+    def attach(self, names: KernelNames, check: Callable[[], None] = go_on, begin: Begin = at_once) -> None:
+        """Attach to all sites, as far as the kernel permits it; ``check`` may raise an error between two of them.
+
+        ``begin`` is given the last step of each kprobe.
+        """
         self.earlier += self.attachments
         self.attachments = []
-        attacher = Attacher(self.counters, names, self.handler, check)
+        attacher = Attacher(self.counters, names, self.handler, check, begin)
         self.attachments, self.refused = mechanisms.place(attacher, self.sites, self.mechanism)
         self.armed = bool(self.attachments)
 

@@ -16,6 +16,7 @@ from anyprobe.data.snapshot import RefusedSite, Snapshot
 from anyprobe.probes.api import AnySessionApi
 from anyprobe.probes.duties import locked
 from anyprobe.probes.providers.kernel import mechanisms
+from anyprobe.probes.providers.kernel.attacher import Begin, at_once
 from anyprobe.probes.providers.kernel.counters import Counters
 from anyprobe.probes.providers.kernel.following import FollowedProbe, FollowingModules, present
 from anyprobe.probes.providers.kernel.handling import Handled
@@ -59,6 +60,7 @@ class KernelSession(FollowingModules, Handled, AnySessionApi[KernelProbe]):
         self.probes: list[KernelProbe] = []
         self.warnings: Sequence[str] = ()
         self._check: Callable[[], None] = go_on
+        self._joining: Begin = at_once
         self._setup = {"resolve": 0.0, "arm": 0.0}
         self._began: float | None = None
         self._taken: set[tuple[object, ...]] | None = None
@@ -148,7 +150,7 @@ class KernelSession(FollowingModules, Handled, AnySessionApi[KernelProbe]):
         """Attach a handler to some sites."""
         made = KernelProbe.of(text, sites, mechanism, handler, self.pids)
         try:
-            made.attach(self._names, self._check)
+            made.attach(self._names, self._check, self._joining)
         except BaseException:
             made.close()
             raise
@@ -209,6 +211,21 @@ class KernelSession(FollowingModules, Handled, AnySessionApi[KernelProbe]):
             yield
         finally:
             self._taken = None
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Let the kprobes that are placed within a ``with`` block begin at its end, the last one first.
+
+        The kernel takes milliseconds to prepare each one; hits meanwhile would be seen by the first ones alone.
+        """
+        joins: list[Callable[[], None]] = []
+        self._joining = joins.append
+        try:
+            yield
+        finally:
+            self._joining = at_once
+        while joins:
+            joins.pop()()
 
     def _free(self, sites: "Sequence[KernelSite]") -> "Sequence[KernelSite]":
         """Return those of some sites that are placed now."""
@@ -274,7 +291,7 @@ class KernelSession(FollowingModules, Handled, AnySessionApi[KernelProbe]):
         self._check_attached()
         for probe in probes:
             if not probe.armed:
-                probe.attach(self._names)
+                probe.attach(self._names, begin=self._joining)
 
     @locked
     def snapshot(self) -> Snapshot:
