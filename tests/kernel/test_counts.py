@@ -11,8 +11,8 @@ import pytest
 
 import anyprobe
 from anyprobe import Count
-from anyprobe.target.kernel import preemption, symbols, tracefs
-from support.in_kernel import KPROBES, held, left_behind
+from anyprobe.target.kernel import preemption, tracefs
+from support.in_kernel import KPROBES, has_multi, held, left_behind
 
 FUNCTION, NUMBER = "__x64_sys_getppid", 110
 COUNT, THREADS = 50_000, 2
@@ -31,11 +31,6 @@ def calls(system_calls):
 def session():
     with anyprobe.kernel() as opened:
         yield opened
-
-
-def has_multi():
-    """Return whether this kernel was built with what kprobe.multi needs."""
-    return bool(symbols.running().named("register_fprobe"))
 
 
 def cheapest():

@@ -3,6 +3,7 @@
 import errno
 import os
 import subprocess
+import time
 
 import pytest
 
@@ -85,6 +86,39 @@ def test_handlers_before_and_behind_an_instruction(session, write):
     assert kp.hits >= hits + TIMES
     assert kp.addr is None
     assert not [each for each in kprobelist.kprobes() if each.symbol == "vfs_write"]
+
+
+def test_no_handler_before_an_instruction_runs_without_the_one_behind_it(session, system_calls):
+    before, behind = Count("before"), Count("behind")
+
+    def pre(p, regs):
+        before.add()
+        return 0
+
+    def post(p, regs, flags):
+        behind.add()
+
+    def counts():
+        return [session.collection.numbers(each)[()].count for each in (before, behind)]
+
+    threads, times = 2, 3
+    under_way = threads * times  # threads that are at the instruction while the probes go
+    with subprocess.Popen([system_calls, "110", str(1 << 40), str(threads)]) as calling:
+        kp = Kprobe(symbol_name="__x64_sys_getppid", pre_handler=pre, post_handler=post)
+        try:
+            assert register_kprobe(kp) == 0, kp.error
+            for _ in range(times):
+                hits = kp.hits
+                while kp.hits < hits + 100:
+                    time.sleep(0.01)
+                disable_kprobe(kp)
+                assert counts()[0] <= counts()[1] + under_way
+                enable_kprobe(kp)
+        finally:
+            calling.kill()
+    unregister_kprobe(kp)
+    earlier, later = counts()
+    assert 300 <= earlier <= later + under_way
 
 
 @pytest.mark.thorough

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import anyprobe
-from anyprobe.target.kernel import bpf
+from anyprobe.target.kernel import bpf, symbols
 from anyprobe.target.system import gateway
 
 KPROBES = Path("/sys/kernel/debug/kprobes/list")
@@ -26,6 +26,11 @@ def numbers_of(kind: str) -> list[int]:
         found.append(number)
         number = bpf.next_number(_OBJECTS[kind], number)
     return found
+
+
+def has_multi() -> bool:
+    """Return whether this kernel was built with what ``kprobe.multi`` needs."""
+    return bool(symbols.running().named("register_fprobe"))
 
 
 def held() -> set[str]:
