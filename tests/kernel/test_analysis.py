@@ -73,10 +73,11 @@ def traced_in(code, function):
     return optimizer.traced_in(optimizer.function_around(function.start))
 
 
-def foretold(code, at, blacklist):
+def foretold(code, at, restrictions):
     """Return what the kernel should say of a kprobe: refused, FTRACE, OPTIMIZED or nothing, and why."""
     optimizer = code.optimizer(code.module("vmlinux"))
-    if any(low <= at + BIAS < high for low, high, _ in blacklist):
+    area = optimizer.function_around(at)
+    if restrictions.blacklisted(at + BIAS, [code.source.names.name_at(area.start)]):
         return "refused", "blacklisted"
     refusal = optimizer.forbids(at)
     if refusal is not None:
@@ -99,10 +100,10 @@ def listed():
 
 def compare(code, events, count):
     """Set kprobes at random places; return where the kernel does otherwise than foretold, with what was said."""
-    blacklist = tracefs.blacklist()
+    restrictions = tracefs.Restrictions()
     wanted, differing = {}, []
     places = random_places(code, count)
-    said = {at: foretold(code, at, blacklist) for _, at in places}
+    said = {at: foretold(code, at, restrictions) for _, at in places}
     for number, (function, at) in enumerate(places):
         told, why = said[at]
         try:

@@ -140,9 +140,14 @@ class Restrictions:
     def _blacklist(self) -> list[tuple[int, int, str]]:
         return blacklist()
 
-    def blacklisted(self, address: int) -> str:
-        """Return the function at an address that kprobes may not touch, nothing if they may."""
-        return next((name for low, high, name in self._blacklist if low <= address < high), "")
+    def blacklisted(self, address: int, names: Iterable[str]) -> str:
+        """Return the function at an address that kprobes may not touch, nothing if they may.
+
+        The kernel takes a part that the compiler made of a function (``name.part.0``) for the function itself.
+        ``names`` are those of the function at the address.
+        """
+        wholes = {whole for whole, dot, _ in (each.partition(".") for each in names) if dot}
+        return next((name for low, high, name in self._blacklist if low <= address < high or name in wholes), "")
 
 
 def traceable(addresses: Sequence[int]) -> list[bool] | None:

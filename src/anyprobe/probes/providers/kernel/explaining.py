@@ -162,7 +162,7 @@ class _Place:
 
     def _no_kprobe(self, address: int) -> Refusal | None:
         """Return why the kernel refuses a kprobe at an address."""
-        name = tracefs.Restrictions().blacklisted(address + BIAS)
+        name = tracefs.Restrictions().blacklisted(address + BIAS, self.site.names)
         if name:
             return Refusal(Reason.KPROBE_BLACKLIST, address, mechanisms.on_their_way(name))
         return self.code.optimizer(self.module).forbids(address)

@@ -71,7 +71,7 @@ class Listing:
             return "BTF has no type of it alone"
         if way in {FENTRY, MULTI} and self._restrictions.traceable.has(site.address, site.names) is False:
             return "the kernel does not trace it"
-        if way is KPROBE and self._restrictions.blacklisted(site.address):
+        if way is KPROBE and self._restrictions.blacklisted(site.address, site.names):
             return "it is on the kernel's blacklist"
         return ""
 

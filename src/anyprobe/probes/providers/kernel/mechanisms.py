@@ -202,7 +202,7 @@ def on_their_way(function: str) -> str:
 
 def refusal(site: KernelSite, failed: Sequence[str], restrictions: tracefs.Restrictions) -> Refusal:
     """Return why no mechanism could do it."""
-    blacklisted = restrictions.blacklisted(site.address) if site.function is not None else ""
+    blacklisted = restrictions.blacklisted(site.address, site.names) if site.function is not None else ""
     if blacklisted:
         detail = f"{on_their_way(blacklisted)}, and {'; '.join(failed)}"
         return Refusal(Reason.KPROBE_BLACKLIST, site.address, detail)

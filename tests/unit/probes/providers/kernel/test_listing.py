@@ -103,6 +103,8 @@ def test_nothing_possible_is_a_refusal_with_every_reason(kernel):
     assert (site.strategy, site.mechanisms) == (None, ())
     assert site.refusal.reason is Reason.KPROBE_BLACKLIST
     assert "fentry: the kernel does not trace it" in site.refusal.detail
+    kernel.blacklist = [(0x5000, 0x5100, "vfs_read")]
+    assert listed(kernel, "kernel::vfs_read.part.0", at("vfs_read.part.0"))[0].refusal == site.refusal
     assert listed(kernel, "kernel::do_exit%return", at("do_exit", "return"))[0].refusal.reason is Reason.NO_EXIT
 
 

@@ -131,6 +131,10 @@ def test_refusals_have_their_reasons(kernel):
     ((_, why),) = place(ATTACHER, [function(address=0x540)], None)[1]
     assert why.reason is Reason.KPROBE_BLACKLIST
     assert "noinstr_function" in why.detail
+    part = function("noinstr_function.part.0", address=0x900)
+    assert place(ATTACHER, [part], None)[1][0][1].reason is Reason.KPROBE_BLACKLIST
+    other = function("noinstr_function_too.part.0", address=0x900)
+    assert place(ATTACHER, [other], None)[1][0][1].reason is not Reason.KPROBE_BLACKLIST
     kernel.refuses = {"kprobe": errno.EILSEQ}
     ((_, why),) = place(ATTACHER, [function(kind="offset", offset=1)], None)[1]
     assert why.reason is Reason.NOT_A_BOUNDARY
