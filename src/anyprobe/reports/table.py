@@ -81,7 +81,7 @@ def _table(sites: list[SiteResult], snapshot: Snapshot) -> Rows:
     table.add_column("strategy", no_wrap=True)
     if noted:
         table.add_column("notes", overflow="fold", style="yellow")
-    exits = Counter(map(site_name, sites))
+    exits = Counter(name for name, _ in {(site_name(site), site.offset) for site in sites})
     for site in sites:
         cells = [f"{site.hits:,}", rate(site.hits, snapshot.duration_s)]
         cells += [f"{snapshot.interval.total(site):,}"] if snapshot.interval is not None else []

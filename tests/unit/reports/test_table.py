@@ -120,6 +120,8 @@ def test_the_exits_of_a_function_are_told_apart():
     assert "malloc%return (ret) +0x10" in text
     assert "malloc%return (ret) +0x2c" in text
     assert "free%return (ret)  " in text
+    twice = [site(kind="return", strategy=each) for each in ("kretprobe", "fexit")]
+    assert "+0x" not in shown(snapshot(sites=tuple(twice)))  # one place, seen in two ways
 
 
 def test_sites_are_named_as_the_user_writes_them():

@@ -12,7 +12,7 @@ from typing import Final
 
 from anyprobe.core.code import BpfProgram
 from anyprobe.core.errors import KernelRefused, TargetError
-from anyprobe.target.kernel import bpf, perf
+from anyprobe.target.kernel import bpf, descriptors, perf
 
 _LOAD, _RUN, _OPEN_RAW, _CREATE_LINK = 5, 10, 17, 28
 PROGRAM_OF_A_KPROBE: Final = 2
@@ -40,6 +40,8 @@ _MAP, _MAP_VALUE = 1, 2
 _LOG_BYTES, _TRACE, _SUMMARY, _WORDS = 1 << 20, 1, 4, 6
 _PROCESSED = re.compile(r"processed (\d+) insns")
 _STEP = re.compile(r"^(\d+): \(", re.MULTILINE)
+_NOT_THE_PROGRAM = frozenset({errno.EPERM, errno.ENOMEM, *descriptors.TOO_MANY})
+"""What the kernel says where the verifier has nothing against a program."""
 _LOAD_TRIES = 5
 """As libbpf has it: the verifier gives up with ``EAGAIN`` when a signal is to be handled."""
 _PROGRAM_INFO_BYTES, _RECURSION_AT = 232, 208
@@ -96,14 +98,14 @@ def load(code: bytes, kind: Kind = SYSTEM_CALL, name: str = "anyprobe") -> int:
     try:
         return _load(code, kind, name, None)
     except KernelRefused as failure:
-        if failure.errno == errno.EPERM:
+        if failure.errno in _NOT_THE_PROGRAM:
             raise
         log, trace = (ctypes.create_string_buffer(_LOG_BYTES) for _ in range(2))
         try:
             return _load(code, kind, name, log, _SUMMARY)
         except KernelRefused as again:
             said = log.value.decode(errors="replace")
-            if not said.strip():
+            if not said.strip() or again.errno in _NOT_THE_PROGRAM:
                 raise
             with suppress(KernelRefused):  # as it has to be
                 os.close(_load(code, kind, name, trace, _TRACE))
