@@ -268,6 +268,21 @@ def test_timers_and_page_faults():
         assert ticks.notes
 
 
+def test_stacks_of_programs_that_have_ended():
+    faults = Count("faults", by=("program", "stack"))
+    with anyprobe.kernel() as session:
+
+        @session.entry("software:page-faults:1")
+        def faulted(ctx):
+            faults.add(key=(ctx.comm, ctx.ustack(3)))
+
+        for _ in range(20):
+            subprocess.run(["true"], check=True)
+        found = session.snapshot().aggregation("faults").entries
+    assert any(program == "true" for program, _ in found)
+    assert all(stack for _, stack in found)
+
+
 @pytest.fixture
 def document(compiled, tmp_path):
     """Run a command on the kernel and on the program that makes system calls; return its document."""

@@ -14,12 +14,19 @@ class ProcessObjects:
         """Read them."""
         self._pid = pid
         self.objects: list[LoadedObject] = []
-        with suppress(TargetError, OSError):
-            self.refresh()
+        self._mappings: list[procfs.Mapping] = []
+        self.refresh()
 
     def refresh(self) -> None:
-        """Read what is loaded now."""
-        found = loaded_objects(procfs.read_mappings(self._pid), files=ProcessFiles(self._pid))
+        """Read what is loaded now; what was read stays where the process has ended."""
+        try:
+            mappings = procfs.read_mappings(self._pid)
+            if mappings == self._mappings:
+                return
+            found = loaded_objects(mappings, files=ProcessFiles(self._pid))
+        except (TargetError, OSError):
+            return
+        self._mappings = mappings
         known = {(each.path, each.first.start) for each in self.objects}
         self.objects += [each for each in found if (each.path, each.first.start) not in known]
 
