@@ -250,6 +250,21 @@ def test_a_pattern_of_modules_waits_too_and_similar_names_are_shown(program):
         assert session.snapshot().hits == IN_ONE_LIFE
 
 
+def test_specs_that_are_placed_together_hold_no_thread_until_all_are_there(program):
+    """Others are compiled meanwhile, which may take longer than threads wait; what was loaded then is found at once."""
+    with anyprobe.attach(program.pid, pending="modules") as session:
+        with session.placing_once():
+            (early,) = session.count("loaded:plugin_work")
+            assert not is_gated(program.pid)
+            program("l")
+            session.count("libneverloaded:x")
+        assert is_gated(program.pid)
+        assert early.armed
+        program("w")
+        assert session.snapshot().hits == CALLS
+        assert [each.spec for each in session.snapshot().pending] == ["libneverloaded:x"]
+
+
 def test_a_started_program_waits_for_a_module_unasked(files):
     reads, writes = os.pipe()
     with anyprobe.run(

@@ -67,12 +67,18 @@ class Reconciled(Pumped):
 
     @contextmanager
     def placing_once(self) -> Iterator[None]:
-        """Place a site that several specs mean, within a ``with`` block, for the first of them only."""
+        """Place a site that several specs mean, within a ``with`` block, for the first of them only.
+
+        Threads wait where they load and execute from the block's end on, not while it compiles and plans.
+        """
         self._taken = {}
         try:
             yield
         finally:
             self._taken = None
+        with self.lock:
+            self._watch_loads()
+            self._watch_execs()
 
     @abstractmethod
     def _check_attached(self) -> None:
@@ -133,7 +139,7 @@ class Reconciled(Pumped):
 
     def _watch_loads(self) -> None:
         """Have threads wait that load libraries, from when probes are wanted in these; say so if they cannot."""
-        if self._loads is not None or self._awaits_libraries or not self._desired.follows:
+        if self._loads is not None or self._awaits_libraries or not self._desired.follows or self._taken is not None:
             return
         from anyprobe.probes.handlers.load_gate import LoadGate
 
@@ -142,13 +148,14 @@ class Reconciled(Pumped):
             why = self._loads.place(self._objects, self._handlers.function_at)
         if why:
             self.warn(f"libraries that come later are looked for five times a second, since {why}: {_UNSEEN}")
+        self.reconcile()  # what has been loaded since the specs were resolved
 
     def _watch_execs(self) -> None:
         """Have threads wait that execute another program, where programs are followed; say so if they cannot."""
         self.children.begin()
         self._watch_forks()
         follower = self.follower
-        if follower is None or self._execs is not None or self._awaits_libraries:
+        if follower is None or self._execs is not None or self._awaits_libraries or self._taken is not None:
             return
         from anyprobe.probes.following.exec_gate import ExecGate
 
