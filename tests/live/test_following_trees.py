@@ -4,13 +4,18 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from anyprobe.probes.following import exec_gate
 from anyprobe.probes.following.followed import Followed
+from anyprobe.probes.handlers import callbacks
+from anyprobe.target.system import procfs
 from support.driver import wait_until
 from support.results import hits
 
@@ -110,6 +115,45 @@ def test_a_running_shell_is_followed():
         shell.stdin.close()
         assert shell.stdout.read() == b""
     assert shell.returncode == 0
+
+
+def test_processes_that_are_killed_before_they_execute_take_no_room_for_ever(monkeypatch):
+    """As many as there is room for, killed where they wait; later ones are followed as ever."""
+    monkeypatch.setattr(exec_gate, "PATIENCE", 1.0)
+    executes = Followed.executes
+    killed = []
+
+    def executes_or_kills(self, session, function, hit):
+        if len(killed) < exec_gate.PLACES:
+            killed.append(hit.tid)
+            os.kill(hit.tid, signal.SIGKILL)
+            wait_until(lambda: has_ended(hit.tid), "the process is killed")
+        else:
+            executes(self, session, function, hit)
+
+    monkeypatch.setattr(Followed, "executes", executes_or_kills)
+    loop = f"n=0; while [ $n -lt {exec_gate.PLACES} ]; do n=$((n+1)); /bin/true; done"
+    reads, writes = os.pipe()
+    with Followed.run(
+        ["sh", "-c", f"{loop}; read line; /bin/true; /bin/true"], stdin=reads, stderr=subprocess.DEVNULL
+    ) as tree:
+        os.close(reads)
+        tree.count(START)
+        tree.resume()
+        wait_until(lambda: len(killed) == exec_gate.PLACES, "not all are killed")
+        time.sleep(exec_gate.PATIENCE + callbacks.AFTER_ALL + 1.0)
+        os.write(writes, b"go\n")
+        os.close(writes)
+        assert os.waitstatus_to_exitcode(tree.wait(60)) == 0
+        assert hits(tree.snapshot(), "__libc_start_main") == 1 + 2
+        assert tree.notes() == []
+
+
+def has_ended(pid):
+    try:
+        return procfs.read_stat(pid).ended
+    except OSError:
+        return True
 
 
 def test_a_daemon_is_followed(tmp_path):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 PATIENCE = 10.0
 """Seconds that a thread waits at most: others may be served before it."""
-_PLACES = 64
+PLACES = 64
 """How many threads of a program and of its children may wait at once."""
 FUNCTIONS = ("execve", "execveat", "fexecve")
 """The functions of the C library in which the system calls are made."""
@@ -43,7 +43,7 @@ class ExecGate:
         ``serve`` is called with the function's name, or ``ITSELF``, in the thread that serves the gate.
         """
         self._session, self._serve = session, serve
-        self._callbacks = Callbacks(session, room=Room(_PLACES, taken=True))
+        self._callbacks = Callbacks(session, room=Room(PLACES, taken=True))
         self._ending = False
         self._missed: int | None = None
         self._names: dict[int, str] = {}

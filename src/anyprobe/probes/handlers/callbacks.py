@@ -2,6 +2,7 @@
 
 import ctypes
 import threading
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -41,6 +42,8 @@ _LOOK = 0.5
 _ENDING = 5.0
 _LONGEST = 3600.0
 _ERRORS = 100
+AFTER_ALL = 5.0
+"""Seconds from the time that a thread waits at most until the place it has taken is another's."""
 _MASK = (1 << 64) - 1
 
 
@@ -146,6 +149,8 @@ class Callbacks:
         """
         self._session, self._handling, self._room = session, handling, room
         self._functions: list[Callback] = []
+        self._patience = 0.0
+        """Seconds that any hit waits at most."""
         self._store: Store | None = None
         self._filters: FilterWatch | None = None
         self._thread: threading.Thread | None = None
@@ -179,6 +184,7 @@ class Callbacks:
         self.recheck()
         number = len(self._functions)
         self._functions.append(function)
+        self._patience = max(self._patience, timeout)
         code = rendezvous.waiting_code(
             number, round(timeout * 1e9), context=_CONTEXT, writes=self._session.unsafe, room=self._room
         )
@@ -203,6 +209,7 @@ class Callbacks:
         if condition is not None:
             code = rendezvous.conditional(condition, code)
         self._functions.append(function)
+        self._patience = max(self._patience, timeout)
         facts = HandlerFacts(code, (self._store.address,), pid=self._session.pid, needs_block=not self._room.taken)
         edits, hooks = self._filter_watch().edits(), []  # in one change: no thread waits without them
         by_function = {id(edit.state): edit for edit in edits}
@@ -281,6 +288,7 @@ class Callbacks:
         locks = np.frombuffer(region, np.uint32)[rendezvous.PLACES // 4 :: rendezvous.PLACE_BYTES // 4][: len(places)]
         served = tickets.copy()
         answer = _Answering(region, places, locks)
+        taken = _Taken(region, count) if self._room.taken else None
         with futexes.RobustList([place + rendezvous.NODE for place in places], rendezvous.LOCK - rendezvous.NODE):
             locks[:] = threading.get_native_id()
             ready.set()
@@ -291,6 +299,8 @@ class Callbacks:
                     for number in waiting:
                         ticket = served[number] = tickets[number]
                         self._answer(answer, number, int(ticket))
+                    if taken is not None:
+                        taken.free(self._patience + AFTER_ALL)
                     if not waiting:
                         futexes.wait(base + rendezvous.BELL, rung, _LOOK)
             finally:
@@ -353,6 +363,28 @@ class _Answering:
         words[rendezvous.ANSWERED // 8] = ticket
         self._locks[number] = threading.get_native_id()
         futexes.wake(self._places[number])
+
+
+class _Taken:
+    """Frees places whose holders were killed there."""
+
+    def __init__(self, region: memoryview, count: int) -> None:
+        start, step = rendezvous.PLACES + rendezvous.HOLDER, rendezvous.PLACE_BYTES // 8
+        self._tokens = np.frombuffer(region, np.uint64)[start // 8 :: step][:count]
+        self._seen = self._tokens.copy()
+        self._since = np.full(count, time.monotonic())
+        self._next = 0.0
+
+    def free(self, seconds: float) -> None:
+        """Free the places that one holder has had for longer; looks twice a second, however often it is called."""
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + _LOOK
+        tokens = self._tokens.copy()
+        self._since[tokens != self._seen] = now
+        self._seen = tokens
+        self._tokens[(tokens != 0) & (now - self._since > seconds)] = 0
 
 
 def _address_of(region: memoryview) -> int:

@@ -9,6 +9,10 @@ robust list. When it ends, by whatever cause, the kernel takes its number out of
 So the program's threads go on at once, and none waits again. A lock's bit 31 (``FUTEX_WAITERS``) is set by who is
 about to sleep and cleared by who has answered; what decides is the ticket, so a late answer to a hit that has given up
 meets no other hit. Nothing here is trusted by the controller but numbers.
+
+A place that is taken has its holder's token, a number that no other holder has. A thread that is killed, or whose process
+executes meanwhile, leaves its token there: the controller frees the place when the token has stood for longer than a
+holder waits. A holder that was merely stopped for so long gives back only what still has its own token.
 """
 
 import errno
@@ -54,7 +58,8 @@ SIZE = NUMBERED.size
 
 LOCK, ANSWERED, NODE, CHANGED, HOLDER, CALLBACK, TID, ASKED, REPLY = 0, 8, 16, 24, 32, 56, 60, 64, 288
 """Place: the lock; the ticket that was answered; an element of the robust list; whether the reply is to be taken over;
-whether it is taken; which callback is wanted, by which task; its words; the reply, as many words."""
+its holder's token, 0 if nobody has taken it; which callback is wanted, by which task; its words; the reply, as many
+words."""
 WORDS_LIMIT = (PLACE_BYTES - REPLY) // 8
 TID_MASK = 0x3FFFFFFF
 WAITERS = 1 << 31
@@ -67,7 +72,9 @@ _BILLION = 1_000_000_000
 _CLOBBERS = frozenset(
     {"rax", "rcx", "rdx", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15", "flags"}
 )
-_STACK = 40
+_FRAME = 32
+"""Bytes of the stack: when to give up, where the place's tickets are, the holder's token."""
+_STACK = 48
 
 
 def words(*, context: tuple[str, ...], writes: bool) -> tuple[Input, ...]:
@@ -152,11 +159,12 @@ class _Waiting:
                 mov ecx, places
             next:
                 mov esi, 1; lock xadd [r13+{TURN}], rsi
+                lea rdx, [rsi+1]
                 and esi, last
                 mov r12, rsi; shl r12, 9
                 lea r12, [r12+r13+{PLACES}]
                 test dword [r12], {TID_MASK}; jz absent
-                xor eax, eax; mov edx, 1
+                xor eax, eax
                 lock cmpxchg [r12+{HOLDER}], rdx; je short taken
                 dec ecx; jnz short next
                 jmp absent
@@ -168,13 +176,13 @@ class _Waiting:
 
     def _give_place_back(self) -> None:
         if self._room.taken:
-            self._asm.code(f"mov qword [r12+{HOLDER}], 0")
+            self._asm.code(f"mov rax, [rsp+24]; xor edx, edx; lock cmpxchg [r12+{HOLDER}], rdx")
 
     def _ask(self) -> None:
         asm = self._asm
         asm.code(
             f"""
-                sub rsp, 24
+                sub rsp, {_FRAME}; mov [rsp+24], rdx
                 lea rsi, [r13+rsi*8+{TICKETS}]; mov [rsp+16], rsi
                 mov eax, {_SYS_GETTID}; syscall
                 mov [r12+{TID}], eax
@@ -199,8 +207,8 @@ class _Waiting:
                 sub rax, {_BILLION}; inc qword [rsp]
             deadline:
                 mov [rsp+8], rax
-                mov rsi, [rsp+16]; mov r15, [rsi]
-                inc r15; mov [rsi], r15
+                mov rsi, [rsp+16]; mov r15d, 1
+                lock xadd [rsi], r15; inc r15
                 lock inc dword [r13+{BELL}]
                 mov rdi, r13; mov esi, {_FUTEX_WAKE}; mov edx, esi
                 mov eax, {_SYS_FUTEX}; syscall
@@ -248,11 +256,11 @@ class _Waiting:
             )
         asm.label("leave")
         self._give_place_back()
-        asm.code("add rsp, 24; ret")
+        asm.code(f"add rsp, {_FRAME}; ret")
         asm.label("released")
         self._give_place_back()
         asm.code(f"""
-            add rsp, 24
+            add rsp, {_FRAME}
         absent:
             lock inc qword [r13+{ABSENT}]; ret
         """)

@@ -21,8 +21,8 @@ OWNER_DIED = 1 << 30
 
 
 class Meeting:
-    def __init__(self, nanoseconds, *, writes=True):
-        self.code = rendezvous.waiting_code(5, nanoseconds, context=("ip",), writes=writes)
+    def __init__(self, nanoseconds, *, writes=True, room=rendezvous.NUMBERED):
+        self.code = rendezvous.waiting_code(5, nanoseconds, context=("ip",), writes=writes, room=room)
         self.area = mmap.mmap(-1, 1 << 14, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
         self.area.write(WRAPPER + self.code.code)
         address = ctypes.addressof(ctypes.c_char.from_buffer(self.area))
@@ -137,3 +137,53 @@ def test_an_answer_is_taken_over_if_that_is_wanted(changed, writes):
     assert found == (reply if changed and writes else before)
     assert made.counts == (0, 0)
     assert made.lock.value == 77
+
+
+class TestPlacesThatAreTaken:
+    ROOM = rendezvous.Room(4, taken=True)
+
+    def holder(self, made, number):
+        return made.word(rendezvous.PLACES + number * rendezvous.PLACE_BYTES + rendezvous.HOLDER)
+
+    def meeting(self, nanoseconds):
+        made = Meeting(nanoseconds, room=self.ROOM)
+        for number in range(self.ROOM.places):
+            made.word(rendezvous.PLACES + number * rendezvous.PLACE_BYTES, ctypes.c_uint32).value = 77
+        return made
+
+    def test_each_is_given_back(self):
+        made = self.meeting(1)
+        for _ in range(3 * self.ROOM.places):
+            made.hit()
+        assert made.counts == (3 * self.ROOM.places, 0)
+        assert [self.holder(made, number).value for number in range(self.ROOM.places)] == [0] * self.ROOM.places
+
+    def test_one_that_is_free_is_found_and_without_one_no_thread_waits(self):
+        made = self.meeting(1)
+        for number in (0, 1, 3):
+            self.holder(made, number).value = 1000 + number
+        made.hit()
+        made.hit()
+        assert made.word(rendezvous.TICKETS + 8 * 2).value == 2
+        self.holder(made, 2).value = 1002
+        made.hit()
+        assert made.counts == (2, 1)
+        assert [self.holder(made, number).value for number in range(self.ROOM.places)] == [1000, 1001, 1002, 1003]
+
+    def test_what_has_become_anothers_is_left_to_it(self):
+        """A thread that was stopped for so long that its place was taken from it."""
+        made = self.meeting(50_000_000)
+        tokens = []
+
+        def take():
+            while not (found := [n for n in range(self.ROOM.places) if self.holder(made, n).value]):
+                time.sleep(0.001)
+            tokens.append(self.holder(made, found[0]).value)
+            self.holder(made, found[0]).value = 4711
+
+        other = threading.Thread(target=take)
+        other.start()
+        made.hit()
+        other.join()
+        assert tokens[0] not in {0, 4711}
+        assert sorted(self.holder(made, number).value for number in range(self.ROOM.places)) == [0, 0, 0, 4711]
