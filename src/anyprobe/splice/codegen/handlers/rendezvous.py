@@ -10,9 +10,9 @@ So the program's threads go on at once, and none waits again. A lock's bit 31 (`
 about to sleep and cleared by who has answered; what decides is the ticket, so a late answer to a hit that has given up
 meets no other hit. Nothing here is trusted by the controller but numbers.
 
-A place that is taken has its holder's token, a number that no other holder has. A thread that is killed, or whose process
-executes meanwhile, leaves its token there: the controller frees the place when the token has stood for longer than a
-holder waits. A holder that was merely stopped for so long gives back only what still has its own token.
+A place that is taken has its holder's token, a number that no other holder has. A thread that is killed, or whose
+process executes meanwhile, leaves its token there: the controller frees the place when the token has stood for longer
+than a holder waits. A holder that was merely stopped for so long gives back only what still has its own token.
 """
 
 import errno
