@@ -1,9 +1,11 @@
 """USDT markers of real programs: PostgreSQL under pgbench, a JVM's collector, CPython, C++ exceptions."""
 
+import json
 import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -13,6 +15,8 @@ import pytest
 
 import anyprobe
 from anyprobe import Count, cstr
+from anyprobe.usdt.header import header
+from anyprobe.usdt.providerfile import parse_provider_file
 from support.asked_controller import Controller
 from support.driver import PATIENCE, build, started, wait_until
 from support.markers import semaphores
@@ -181,6 +185,24 @@ def test_the_collections_of_a_jvm_are_those_of_its_log(tmp_path):
             assert counts(full)[True,] == 20
         finally:
             process.kill()
+
+
+def test_a_provider_of_a_library_that_comes_later_is_waited_for(tmp_path):
+    """As a JVM that is started: its launcher has no markers, and loads ``libjvm``, which has."""
+    probes = header(parse_provider_file("provider later { probe begun(int); };", "later.d"), "later.d")
+    begin = "__attribute__((constructor)) static void begin(void) { LATER_BEGUN(1); }\n"
+    library = build("later.c", "-shared", "-fPIC", text=probes + begin)
+    program = build(
+        "loads.c", "-ldl", text=f'#include <dlfcn.h>\nint main(void) {{ return !dlopen("{library}", RTLD_NOW); }}\n'
+    )
+    for spec, hits in [("usdt:later:begun", 1), ("usdt:later/later:begun", 1), ("usdt:latter:begun", 0)]:
+        results = tmp_path / "results"
+        command = [sys.executable, "-m", "anyprobe", "count", spec, "--json", "-o", results, "--", str(program)]
+        outcome = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert outcome.returncode == 0, outcome.stderr
+        document = json.loads(results.read_text())
+        assert sum(site["hits"] for site in document["sites"]) == hits
+        assert document.get("pending", []) == ([] if hits else [{"spec": spec, "module": "latter"}])
 
 
 def test_exceptions_are_thrown_and_caught_as_often_as_the_library_says():

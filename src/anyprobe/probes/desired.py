@@ -150,7 +150,7 @@ class DesiredState:
 
         texts = {each.probe.spec for each in nothing}
         return [
-            PendingSpec(each.probe.spec, parse(each.probe.spec).awaited, each.nearest)
+            PendingSpec(each.probe.spec, parse(each.probe.spec).awaited.text, each.nearest)
             for each in nothing
             if each.probe.spec.removesuffix("%return") not in texts - {each.probe.spec}  # the other end of a call
         ]

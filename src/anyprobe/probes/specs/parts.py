@@ -64,9 +64,9 @@ class Spec:
         return self.function.text == "-" and not self.function.quoted and self.offset is not None
 
     @property
-    def awaited(self) -> str:
-        """The module that has to be loaded before it can mean anything, as far as it says so."""
-        return self.module.text
+    def awaited(self) -> Part:
+        """What has to be loaded before it can mean anything: a module, or any with a provider of USDT markers."""
+        return self.group if self.group and not self.module else self.module
 
     def canonical(self, module: str, function: str, offset: int | None = None) -> str:
         """Return the four-part form for one module and function that the spec matched."""

@@ -41,13 +41,14 @@ def parse(text: str) -> Spec:
 
 
 def awaits_module(spec: Spec, error: SpecError) -> bool:
-    """Return whether a spec that means nothing for some reason names a module that may be loaded yet.
+    """Return whether a spec that means nothing for some reason names a module, or a provider, that may be loaded yet.
 
     Of a module that is there the functions are known. A pattern may mean further ones; ``*`` by itself names none.
     """
-    wanted = spec.awaited
-    is_pattern = not spec.module.quoted and any(sign in wanted for sign in "*?[") and bool(wanted.strip("*"))
-    return bool(wanted) and (is_pattern or error.position == spec.module.position)
+    part = spec.awaited
+    wanted = part.text
+    is_pattern = not part.quoted and any(sign in wanted for sign in "*?[") and bool(wanted.strip("*"))
+    return bool(wanted) and (is_pattern or error.position == part.position)
 
 
 def see_texts(specs: Iterable[object]) -> None:

@@ -77,9 +77,9 @@ class MarkerTable:
         """Return the error for a marker that no chosen object has."""
         there = [(loaded, marker) for loaded in objects for marker in self.of(loaded)]
         where = objects[0].name if len(objects) == 1 else "any of the loaded modules"
-        if not there:
-            return spec.error(spec.function, f"there are no USDT markers in {where}")
         group = spec.group or Part("", 0)
+        if not there and (spec.module or not group):
+            return spec.error(spec.function, f"there are no USDT markers in {where}")
         mine = [each for loaded, each in there if _is_of(group, loaded, each, alone=not spec.module)]
         if not mine:
             names = {name for loaded, marker in there for name in (marker.provider, loaded.name)}
