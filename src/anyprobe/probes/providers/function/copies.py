@@ -10,7 +10,7 @@ from anyprobe.core.memory import MemoryFault, read_text
 if TYPE_CHECKING:
     from anyprobe.binary.images.modules import LoadedObject
     from anyprobe.core.memory import Memory
-    from anyprobe.probes.probe import Probe
+    from anyprobe.probes.probe import Place, Probe
     from anyprobe.probes.providers.function.objects import ObjectTable
     from anyprobe.target.system.procfs import Mapping
 
@@ -41,18 +41,30 @@ class Copies:
 
     def uncounted(self, probes: Iterable["Probe"], mappings: Iterable["Mapping"]) -> list[str]:
         """Return what is to be said, once, of copies of probed objects that were mapped later."""
-        objects = {each.site.object for probe in probes for each in probe.all_places}
+        places = [place for probe in probes for place in probe.all_places]
+        objects = {place.site.object for place in places}
         names = {each.first.inode: each.name for each in objects if each.first.inode}
         known = [(each.first.start, each.mappings[-1].end) for each in objects]
-        fresh = {
-            names[each.inode]
-            for each in mappings
+        further = [
+            each for each in mappings
             if each.executable and each.inode in names and not any(low <= each.start < high for low, high in known)
-        }
+        ]  # fmt: skip
+        probed = {(place.site.object.first.inode, _offset(place)) for place in places} if further else set()
+        fresh = {names[each.inode] for each in further if any(_shows(each, *site) for site in probed)}
         untold = sorted(fresh - self._told)
         self._told |= fresh
         late = "after the probes were placed: what runs there is not counted"
         return [f"the program has loaded a further copy of {name} {late}" for name in untold]
+
+
+def _offset(place: "Place") -> int:
+    """Return where in its file a place is, -1 if no mapping of its object has it."""
+    mappings = place.site.object.mappings
+    return next((place.address - m.start + m.offset for m in mappings if m.start <= place.address < m.end), -1)
+
+
+def _shows(mapping: "Mapping", inode: int, offset: int) -> bool:
+    return mapping.inode == inode and 0 <= offset - mapping.offset < mapping.end - mapping.start
 
 
 def has_libraries(objects: "ObjectTable", memory: "Memory") -> bool:
