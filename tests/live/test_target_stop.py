@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -160,6 +161,32 @@ def test_vfork_child_is_stopped_and_its_waiting_parent_counts_as_stopped():
         assert seen > 10
         program.line()
         program.line()
+
+
+def test_who_looks_for_a_thread_gives_way_to_who_follows_the_child():
+    """The only thread waits for a child by vfork, which may wait for just the one that the other keeps out."""
+    text = "#include <unistd.h>\nint main(void) { if (vfork() == 0) { sleep(60); _exit(0); } return 0; }\n"
+    with subprocess.Popen([build("sleeps_in_vfork.c", text=text)], start_new_session=True) as program:
+        wait_until(lambda: procfs.read_stat(program.pid).state == "D", "the parent waits in vfork")
+        process = Process.open(program.pid)
+        ends = []
+
+        def look():
+            with pytest.raises(StopTimeout), process.borrow(timeout=2.0):
+                pass
+            ends.append(time.monotonic())
+
+        looking = threading.Thread(target=look)
+        begin = time.monotonic()
+        looking.start()
+        time.sleep(0.2)
+        with process.undisturbed():
+            assert time.monotonic() - begin < 1.0
+            time.sleep(1.0)
+        looking.join()
+        assert ends[0] - begin > 3.0  # for 2 seconds it has really looked
+        process.close()
+        os.killpg(program.pid, signal.SIGKILL)
 
 
 def test_program_in_vfork_and_exec_all_the_time():

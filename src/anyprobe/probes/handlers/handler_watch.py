@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _SETTERS = ("__libc_sigaction", "__sigaction", "sigaction")
 """What sets actions in glibc, the innermost first: it may be called by others of the library directly."""
+_ASKING = 5
+"""How often it is asked in vain which handlers there are until that is said."""
 _REST = 0.5
 """Seconds between two changes for the sake of handlers, of whoever looks often."""
 
@@ -34,7 +36,7 @@ class HandlerWatch:
         self._known = (splicing.view.look(), 0)
         """The signals that were handled, and how often actions had been set, at the last look."""
         splicing.view.find_by(self.function_at, self.setter)
-        self._rests_until = 0.0
+        self._rests_until, self._in_vain = 0.0, 0
         self._gate: HandlerGate | None = None
 
     def function_at(self, address: int) -> Place | Refusal:
@@ -91,8 +93,10 @@ class HandlerWatch:
             self._gate.look()
         now = view.look(), BankValues().hits(view.settings) if view.settings is not None else 0
         of_faults = now[0] & ~self._known[0] & FAULT_BITS
-        if now != self._known and (not often or of_faults or time.monotonic() >= self._rests_until):
+        wanted = now != self._known or not view.could_ask
+        if wanted and (not often or of_faults or time.monotonic() >= self._rests_until):
             self._splicing.engine.change(view.since_set())
             self._splicing.engine.change(view.hiding_faults())  # which may take long where there are many sites
             self._known, self._rests_until = now, time.monotonic() + _REST
-        return view.complaints()
+            self._in_vain = 0 if view.could_ask else self._in_vain + 1
+        return view.complaints(of_asking=self._in_vain >= _ASKING)

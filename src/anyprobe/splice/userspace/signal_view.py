@@ -121,6 +121,11 @@ class SignalView:
         """Whether all handlers see the program's own pcs, as far as that is known."""
         return not self.refused
 
+    @property
+    def could_ask(self) -> bool:
+        """Whether it could be asked which handlers there are, when that was last wanted."""
+        return 0 not in self.refused
+
     # -- handlers
 
     def look(self) -> int:
@@ -242,11 +247,17 @@ class SignalView:
             elif hook.armed:
                 self.refused.pop(handler, None)
 
-    def complaints(self) -> list[str]:
-        """Return what is to be said of handlers that see the true pcs, once for each."""
-        fresh = [handler for handler in self.refused if handler not in self._complained]
+    def complaints(self, *, of_asking: bool = True) -> list[str]:
+        """Return what is to be said of handlers that see the true pcs, once for each.
+
+        ``of_asking``: also that it could not be asked which there are; where that is tried again, it may be soon.
+        """
+        fresh = [handler for handler in self.refused if handler not in self._complained and (handler or of_asking)]
         self._complained.update(fresh)
-        found = [f"a signal handler sees pcs of probes as they are: {self.refused[handler]}" for handler in fresh]
+        found = [
+            f"a signal handler sees pcs of probes as they are: {self.refused[each] if each else self.refused[0].detail}"
+            for each in fresh
+        ]
         if self._no_room:
             found.append("signal handlers see some pcs of probes as they are: there is no room to describe them")
             self._no_room = False

@@ -44,6 +44,7 @@ def borrowed(process: Tracee, timeout: float) -> Iterator[RemoteCalls]:
                     raise denial
             why = "; ".join(map(str, reasons)) or "no threads"
             raise StopTimeout(f"no thread of process {process.pid} can make a system call: {why}")
+        deadline += process.give_way()
         time.sleep(0.002)
 
 

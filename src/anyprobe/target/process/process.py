@@ -69,9 +69,18 @@ class Process(Tracee):
 
         return self._exclusive(borrowed(self, timeout))
 
-    def undisturbed(self) -> AbstractContextManager[None]:
-        """Have no thread stop anything in it for a scope."""
-        return self._exclusive(nullcontext())
+    @contextmanager
+    def undisturbed(self) -> Iterator[None]:
+        """Have no thread stop anything in it for a scope; who looks for a thread to borrow gives way."""
+        turn = object()
+        self._awaited.append(turn)
+        try:
+            with self._exclusive(nullcontext()):
+                self._awaited.remove(turn)
+                yield
+        finally:
+            if turn in self._awaited:
+                self._awaited.remove(turn)
 
     def visit(self, tid: int) -> AbstractContextManager[Thread | None]:
         """Stop one thread for a scope, to look at it; the others run on."""

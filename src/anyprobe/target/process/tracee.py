@@ -21,6 +21,7 @@ from anyprobe.target.system.memory import TargetMemory
 from anyprobe.target.system.procfs import Mapping
 
 _EXEC_PATIENCE = 0.5
+_TURN = 0.001
 _NOT_SHOWN = 1
 """What /proc/PID/stat has for the start of the text where one may not look."""
 
@@ -45,6 +46,8 @@ class Tracee:
         self._launched = launched
         self._lock = threading.Lock()
         self._holder: int | None = None
+        self._awaited: list[object] = []
+        """The threads of this process that wait to have it undisturbed."""
         self._gadgets: gadget_search.Gadgets | None = None
         stat = _settled_stat(pid)
         self.child = stat.parent == os.getpid()
@@ -69,6 +72,24 @@ class Tracee:
     def root(self) -> str:
         """What to put before a path of its so that it is found from this process's mount namespace."""
         return _root_prefix(self.pid)
+
+    def give_way(self) -> float:
+        """Let another thread come first that waits for ``undisturbed``; return for how many seconds that was.
+
+        For who has stopped nothing at this moment: what it waits for, a child by ``vfork``, may wait for the other.
+        """
+        if not self._awaited:
+            return 0.0
+        begin = time.monotonic()
+        self._holder = None
+        self._lock.release()
+        try:
+            while self._awaited:
+                time.sleep(_TURN)
+        finally:
+            self._lock.acquire()
+            self._holder = threading.get_native_id()
+        return time.monotonic() - begin
 
     def mappings(self) -> list[Mapping]:
         """Return the memory map as it is now."""

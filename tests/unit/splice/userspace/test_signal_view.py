@@ -28,6 +28,8 @@ def test_that_handlers_could_not_be_asked_matters_to_the_living(error, complaint
     view.find_by(lambda address: None, lambda: None)
     view.look()
     assert list(view.with_handlers([SimpleNamespace(added=["something"])])) != []
+    assert view.could_ask is not bool(complaints)
+    assert view.complaints(of_asking=False) == []
     assert len(list(view.complaints())) == complaints
 
 
