@@ -35,6 +35,8 @@ PROGRAM = """
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
 static const char *path;
 static void *load(void *unused) { (void)unused; return dlopen(path, RTLD_NOW); }
 int main(int argc, char **argv) {
@@ -52,6 +54,7 @@ int main(int argc, char **argv) {
         if (c == 'u') dlclose(library), library = 0;
         if (c == 'w') for (int n = 0; n < 1000; n++) work(n);
         if (c == 'c') for (int n = 0; n < 50; n++) { library = dlopen(path, RTLD_NOW); dlclose(library); library = 0; }
+        if (c == 'f') { pid_t child = fork(); if (!child) { dlopen(path, RTLD_NOW); _exit(0); } waitpid(child, 0, 0); }
         if (c == 'n' && library == 0) puts(dlerror());
         if (c != '\\n') { puts("done"); fflush(stdout); }
     }
@@ -263,6 +266,19 @@ def test_specs_that_are_placed_together_hold_no_thread_until_all_are_there(progr
         program("w")
         assert session.snapshot().hits == CALLS
         assert [each.spec for each in session.snapshot().pending] == ["libneverloaded:x"]
+
+
+def test_what_fork_children_load_is_said_not_to_be_counted(program):
+    """The parent's own loads are counted before and after."""
+    with anyprobe.attach(program.pid) as session:
+        session.count("loaded:plugin_work", follow=True)
+        program("ff")
+        assert session.snapshot().hits == 0
+        program("l")
+        assert session.snapshot().hits == IN_ONE_LIFE
+        session.detach()
+        (warning,) = session.warnings
+    assert warning.startswith("fork children have loaded or unloaded libraries 2 times: nothing is counted")
 
 
 def test_a_started_program_waits_for_a_module_unasked(files):

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from anyprobe.probes.providers.function.resolve import Resolution
     from anyprobe.probes.providers.usdt.sites import MarkerTable
 
-_UNSEEN = "what runs there before is not counted"
-
 
 class Follower(Protocol):
     """What follows programs that are executed."""
@@ -141,13 +139,13 @@ class Reconciled(Pumped):
         """Have threads wait that load libraries, from when probes are wanted in these; say so if they cannot."""
         if self._loads is not None or self._awaits_libraries or not self._desired.follows or self._taken is not None:
             return
-        from anyprobe.probes.handlers.load_gate import LoadGate
+        from anyprobe.probes.handlers.load_gate import UNSEEN, LoadGate
 
         self._loads = LoadGate(self, self._look_at_loads)
         with typed(self._process, "arming probes in"):
             why = self._loads.place(self._objects, self._handlers.function_at)
         if why:
-            self.warn(f"libraries that come later are looked for five times a second, since {why}: {_UNSEEN}")
+            self.warn(f"libraries that come later are looked for five times a second, since {why}: {UNSEEN}")
         self.reconcile()  # what has been loaded since the specs were resolved
 
     def _watch_execs(self) -> None:
@@ -210,8 +208,7 @@ class Reconciled(Pumped):
             self.warn(*self._forks.notes())
         if self._loads is not None:
             self._loads.end()
-            if missed := self._loads.missed():
-                self.warn(f"{missed} times a library was loaded and its probes were not in place in time: {_UNSEEN}")
+            self.warn(*self._loads.missed())
 
     def _arm_chosen(self) -> None:
         """Run a program, whose libraries are mapped, to where the loader has chosen functions, and arm these."""

@@ -5,6 +5,7 @@ relocated (that is when IFUNC resolvers run) and before its constructors run. No
 the kernel lets it go on then. If the controller does not come, the thread waits for ``PATIENCE``.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from anyprobe.probes.providers.function.objects import ObjectTable
     from anyprobe.splice.userspace.signal_view import Place
 
+UNSEEN = "what runs there before is not counted"
 PATIENCE = 5.0
 """Seconds that a thread waits at most for one change."""
 NOTIFIER = "_dl_debug_state"
@@ -60,14 +62,31 @@ class LoadGate:
         if not self._ending:
             self._look()
 
-    def missed(self) -> int:
-        """Return how many loads were not waited for to the end."""
-        return sum(self._callbacks.lost().values())
+    def missed(self) -> list[str]:
+        """Return in words how often libraries were loaded, or unloaded, without the program waiting to the end.
+
+        Fork children, whose threads have no numbers, do not wait: the session has no hold on what they load.
+        """
+        lost = Counter(self._callbacks.lost())
+        late, children = lost["callback timeout"] + lost["callback failed"], lost["no callback"]
+        said = []
+        if late:
+            said.append(f"libraries were loaded or unloaded {_times(late)} and probes not in place in time: {UNSEEN}")
+        if children:
+            said.append(
+                f"fork children have loaded or unloaded libraries {_times(children)}: "
+                "nothing is counted in what they have loaded themselves"
+            )
+        return said
 
     def end(self) -> None:
         """Let all threads go; none waits from here on. The caller does not hold the session's lock."""
         self._ending = True
         self._callbacks.end()
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
 def is_whole(debug: int) -> NativeCode:
