@@ -213,7 +213,7 @@ def see_options(target: targets.Target, plan: Plan) -> None:
         raise click.UsageError("--mechanism is about probes in the kernel; --strategy is about those in programs")
     given = {
         "--strategy": plan.strategy != "auto",
-        "--returns": plan.returns not in {None, "exits"},
+        "--returns": plan.returns not in {None, "auto"},
         "--clock": plan.clock not in {None, "auto"},
         "--live": plan.live,
         "--unsafe": plan.unsafe,

@@ -13,7 +13,7 @@ MECHANISMS = (
     "fentry", "fexit", "kprobe.multi", "kretprobe.multi", "kprobe", "kretprobe", "raw_tp", "tp_btf", "tracepoint",
     "perf_event", "uprobe", "uretprobe", "splice",
 )  # fmt: skip
-RETURNS = ("exits", "trampoline")
+RETURNS = ("auto", "exits", "trampoline")
 CLOCKS = ("auto", "tsc", "monotonic")
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -113,9 +113,10 @@ clock = click.option(
 returns = click.option(
     "--returns",
     type=click.Choice(RETURNS),
-    default="exits",
+    default="auto",
     show_default=True,
-    help="For functions whose exits cannot all be spliced: refuse, or replace the return address where that is safe.",
+    help="Where calls end: at exits and, after a jump to another function, in the caller; at exits only; or, where exits "
+    "cannot all be spliced, at a replaced return address if that is safe.",
 )
 
 live = click.option(

@@ -21,6 +21,7 @@ class Reason(StrEnum):
     PUN_OUT_OF_REACH = "pun-target-not-mappable"
     NO_ROOM_NEARBY = "no-room-nearby"
     ENTRY_IS_LOOP_HEAD = "entry-is-loop-head"
+    RETURN_POINT_JOINED = "return-point-joined"
     LONE_RET = "lone-ret"
     NO_EXIT = "no-exit"
     PART_OF_FUNCTION = "part-of-a-function"

@@ -68,6 +68,7 @@ def _calls_since(after: FunctionTiming, before: FunctionTiming | None) -> Functi
         after,
         count=after.count - before.count,
         tail_exits=after.tail_exits - before.tail_exits,
+        learning=after.learning - before.learning,
         unmatched=after.unmatched - before.unmatched,
         sum_ns=max(after.sum_ns - before.sum_ns, 0.0),
         min_ns=max(buckets[0][0], after.min_ns) if buckets else 0.0,

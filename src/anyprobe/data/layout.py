@@ -44,7 +44,9 @@ INSTANCE_SP = 0
 """Instance: stack pointer at the function's entry; 0 in a free or half-written one."""
 INSTANCE_T0 = 8
 INSTANCE_RECORD = 16
-"""Instance: offset of the timing record it belongs to."""
+"""Instance: offset of the timing record it belongs to, with the bit ``JUMPED`` once the call has left by a jump."""
+JUMPED = 1
+"""Of an instance's record: the function has ended in a jump to another one, and its call ends where that returns to."""
 
 RECORD_SUM = 0
 RECORD_NOT_MIN = 8
@@ -54,9 +56,21 @@ RECORD_COUNT = 24
 RECORD_TAIL = 32
 RECORD_UNMATCHED = 40
 RECORD_MISSED = 48
+RECORD_LEARNING = 56
+"""Timing record: calls that left by a jump and whose return point was not known yet."""
 RECORD_BUCKETS = 64
 RETURN_BYTES = 16
 """Entry of the table of replaced return addresses: the true address, then whose it was; written once."""
+CALLERS = 4096
+"""Pairs of a return point and a timed function that are not known yet and one bank can note, a power of two."""
+CALLER_BYTES = 16
+"""Entry of a table of return points: the address, then the offset of the timing record, then the state (32 bits)."""
+CALLER_RECORD, CALLER_STATE = 8, 12
+CALLER_NEW, CALLER_WATCHED, CALLER_REFUSED = 0, 1, 2
+"""States of a return point: nothing is spliced there yet; calls end there; it cannot be spliced."""
+CALLER_HASH = 0x9E37_79B9_7F4A_7C15
+CALLER_PROBES = 32
+"""How many entries of a table are looked at for a pair."""
 RECORD_BYTES = RECORD_BUCKETS + 8 * BUCKETS
 """One function's timing record: the fields above in TSC ticks, then the log-linear histogram."""
 
@@ -76,6 +90,8 @@ class BankLayout:
     maxactive: int = 0
     returns: int = 0
     """Entries of the table of replaced return addresses, a power of two; 0 where none is ever replaced."""
+    callers: int = 0
+    """Entries of the table in which threads note return points, a power of two; 0 where calls end at exits only."""
     left_out: int = 0
     """The first blocks, which are handed out to no thread that comes by, and are not read: for threads left out."""
     _next_counter: int = field(default=0, init=False)
@@ -122,9 +138,24 @@ class BankLayout:
         return self.blocks_offset + self.blocks * self.stride
 
     @property
+    def callers_offset(self) -> int:
+        """Offset of the table in which threads note return points that are not known."""
+        return self.returns_offset + (self.returns * RETURN_BYTES + 4095 & ~4095)
+
+    @property
+    def known_callers(self) -> int:
+        """Entries of the table of known return points, which anyprobe alone writes."""
+        return 4 * self.callers
+
+    @property
+    def known_callers_offset(self) -> int:
+        """Offset of the table of known return points in the region."""
+        return self.callers_offset + (self.callers * CALLER_BYTES + 4095 & ~4095)
+
+    @property
     def size(self) -> int:
         """Bytes of the whole region."""
-        return self.returns_offset + (self.returns * RETURN_BYTES + 4095 & ~4095)
+        return self.known_callers_offset + (self.known_callers * CALLER_BYTES + 4095 & ~4095)
 
     def counters_left(self) -> int:
         """Return how many counters can still be handed out."""

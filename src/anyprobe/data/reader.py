@@ -19,9 +19,11 @@ from anyprobe.data.layout import (
     INSTANCE_BYTES,
     INSTANCE_RECORD,
     INSTANCE_SP,
+    JUMPED,
     NEXT_BLOCK,
     RECORD_BUCKETS,
     RECORD_BYTES,
+    RECORD_LEARNING,
     RECORD_MAX,
     RECORD_MISSED,
     RECORD_NOT_MIN,
@@ -49,6 +51,7 @@ class RecordValues:
     unmatched: int
     missed: int
     buckets: tuple[int, ...]
+    learning: int = 0
 
 
 class BankReader:
@@ -120,6 +123,7 @@ class BankReader:
             tail=total(RECORD_TAIL),
             unmatched=total(RECORD_UNMATCHED),
             missed=total(RECORD_MISSED),
+            learning=total(RECORD_LEARNING),
             buckets=tuple(buckets.tolist()),
         )
 
@@ -135,7 +139,7 @@ class BankReader:
             top = min(int(block[BLOCK_TOP // 8]), layout.maxactive)
             instances = block[first : first + size].reshape(layout.maxactive, INSTANCE_BYTES // 8)[:top]
             alive = instances[instances[:, INSTANCE_SP // 8] > 1][:, INSTANCE_RECORD // 8]
-            for record, count in Counter(alive.tolist()).items():
+            for record, count in Counter(each & ~JUMPED for each in alive.tolist()).items():
                 found[record] = found.get(record, 0) + count
         return found
 

@@ -136,11 +136,13 @@ class FunctionTiming:
     """Its entry and its exits, of which none has a counter of its own."""
     label: str = ""
     """As in ``SiteResult``."""
+    learning: int = 0
+    """Calls that left by a jump and whose caller was not known yet, so that they were not timed."""
 
     @property
     def sites(self) -> tuple[SiteResult, ...]:
         """Its entry as a site, whose hits are the calls that were seen to their ends."""
-        hits = self.count + self.tail_exits
+        hits = self.count + self.tail_exits + self.learning
         return tuple(dataclasses.replace(each, hits=hits, nmissed=self.nmissed) for each in self.places[:1])
 
     @property
@@ -151,7 +153,7 @@ class FunctionTiming:
     @property
     def was_called(self) -> bool:
         """Whether there is more to say than that it was not called."""
-        return bool(self.count or self.tail_exits or self.unmatched or self.nmissed or self.in_flight)
+        return any((self.count, self.tail_exits, self.learning, self.unmatched, self.nmissed, self.in_flight))
 
     @property
     def mean_ns(self) -> float | None:
@@ -198,6 +200,7 @@ class FunctionTiming:
             "buckets": [[_rounded(low), _rounded(high), count] for low, high, count in self.buckets],
             "nmissed": self.nmissed,
             "in_flight": self.in_flight,
+            "learning": self.learning,
         }
         if self.places:
             document["exits"] = [each.as_exit() for each in self.places[1:]]
@@ -217,6 +220,7 @@ class FunctionTiming:
             buckets=histogram.merged(self.buckets, other.buckets),
             nmissed=self.nmissed + other.nmissed,
             in_flight=self.in_flight + other.in_flight,
+            learning=self.learning + other.learning,
         )
 
 

@@ -14,6 +14,8 @@ from anyprobe.core.errors import AnyprobeError, UsageError
 
 HANDLER_LOOKS = 0.02
 """Seconds between two looks at the signal handlers of a program, of which each takes 80 microseconds."""
+LEARNING_LOOKS = 0.01
+"""Seconds between two looks at which callers of timed functions are not known yet."""
 PROGRAM_LOOKS = 0.2
 """Seconds between two looks whether a process has executed another program, or the kernel has other modules."""
 _ENDING = 5.0
@@ -47,6 +49,10 @@ class Attended(Protocol):
 
     def follow_handlers(self, *, often: bool = False) -> None:
         """Have signal handlers that the program has set see its own pcs."""
+        ...
+
+    def learn_return_points(self) -> None:
+        """Have calls end in callers that were not known."""
         ...
 
 
@@ -124,7 +130,12 @@ def duties_of(sessions: Sequence[Attended]) -> Duties:
         if there := len(sessions):
             sessions[next(turns) % there].follow_handlers(often=True)
 
+    def learn() -> None:
+        for each in sessions:
+            each.learn_return_points()
+
     duties.every(HANDLER_LOOKS, look_at_handlers)
+    duties.every(LEARNING_LOOKS, learn)
     return duties
 
 

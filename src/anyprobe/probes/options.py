@@ -6,7 +6,7 @@ from typing import TypedDict
 from anyprobe.core.errors import UsageError
 from anyprobe.data.layout import MAXACTIVE
 
-RETURNS = ("exits", "trampoline")
+RETURNS = ("auto", "exits", "trampoline")
 PENDING = ("never", "modules", "always")
 CHILDREN = ("count", "ignore", "free")
 STRATEGIES = ("auto", "retarget", "jump", "punned", "short", "trap")
@@ -27,9 +27,11 @@ class SessionOptions:
     clock: str = "auto"
     """What timing probes read: ``tsc``, ``monotonic`` (``clock_gettime`` of the vdso), or ``auto``: the TSC where it
     ticks evenly."""
-    returns: str = "exits"
-    """``trampoline``: functions whose exits cannot all be spliced have their return addresses replaced, where
-    nothing is seen that this could break. ``exits``: they are refused."""
+    returns: str = "auto"
+    """Where ends of calls are seen. ``auto``: where the function returns, and if it ends in a jump to another one, where
+    its caller goes on. ``exits``: at its own exits only, so that calls that leave by a jump are not timed.
+    ``trampoline``: as ``auto``, and functions whose exits cannot all be spliced have their return addresses replaced,
+    where nothing is seen that this could break; else they are refused."""
     live: bool = False
     """Whether probes are armed and removed while all threads but a borrowed one run on. What cannot be done so is
     done in a stop, and ``Session.warnings`` says why."""

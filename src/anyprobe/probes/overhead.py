@@ -109,7 +109,7 @@ class OverheadWatch:
         if bank is None or timed.refusal is not None:
             return 0.0
         record = values.reader(bank).record(timed.group.offset)
-        calls = record.count + record.tail + record.missed
+        calls = record.count + record.tail + record.learning + record.missed
         return calls * (self.timing_ns + sum(_trap_ns(place) for place in timed.places[:2]))
 
 
@@ -118,7 +118,7 @@ def units_of(probes: Iterable[Probe]) -> dict[object, Unit]:
     found: dict[object, Unit] = {}
     for probe in probes:
         for timed in probe.timed:
-            found[id(timed)] = Unit(_name(timed.site), [probe], timed.places, timed)
+            found[id(timed)] = Unit(_name(timed.site), [probe], [*timed.places, *timed.points.values()], timed)
         for place in probe.places:
             single = place.site.kind in _SINGLE
             if place.hook.kind in _HANDLED:

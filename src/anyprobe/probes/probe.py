@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from anyprobe.binary.flow.function import FunctionCode
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.probes.providers.function.resolve import ResolvedSite
-from anyprobe.splice.codegen.patch import REPLACING
+from anyprobe.splice.codegen.patch import REPLACING, ActionKind
 from anyprobe.splice.edits import Edit, FunctionState, Module
 from anyprobe.splice.plan.splices import Want, WantKind
 from anyprobe.splice.regions.banks import Hook, TimingGroup
@@ -74,6 +74,15 @@ class Timed:
     places: list[Place] = field(default_factory=list)
     earlier: list[TimingGroup] = field(default_factory=list)
     """What measured the same function while the same file was loaded here before."""
+    points: dict[int, Place] = field(default_factory=dict)
+    """Where callers go on after calls that left by a jump, by run-time address: spliced there, or refused."""
+    unseen: dict[int, Refusal] = field(default_factory=dict)
+    """Where callers go on and nothing can be spliced, and why, by run-time address."""
+
+    @property
+    def leaves_by_jumps(self) -> bool:
+        """Whether calls may end in a jump to another function, and so in the caller."""
+        return any(place.hook.kind is ActionKind.LEAVE_TAIL for place in self.places)
 
     @property
     def identity(self) -> Hashable:
@@ -144,7 +153,9 @@ class Probe:
     @property
     def all_places(self) -> list[Place]:
         """Every instruction that the probe needs."""
-        return self.places + [place for timed in self.timed for place in timed.places]
+        return self.places + [
+            place for timed in self.timed for each in (timed.places, timed.points.values()) for place in each
+        ]
 
     @property
     def armed(self) -> bool:

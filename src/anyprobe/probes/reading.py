@@ -246,6 +246,7 @@ def _timing(timed: Timed, group: TimingGroup, bank: SlotBank, values: BankValues
         label=timed.site.label,
         count=record.count,
         tail_exits=record.tail,
+        learning=record.learning,
         unmatched=record.unmatched,
         sum_ns=record.sum * ns_per_tick,
         min_ns=record.min * ns_per_tick,

@@ -31,6 +31,7 @@ from anyprobe.probes.providers.function.provider import FunctionProvider
 from anyprobe.probes.providers.function.resolve import ResolvedSite, resolve_all
 from anyprobe.probes.providers.provided import Providers
 from anyprobe.probes.reconciling import Reconciled
+from anyprobe.probes.return_points import ReturnPoints
 from anyprobe.probes.scripts import current
 from anyprobe.probes.specs.spec import see_functions
 from anyprobe.probes.target_errors import typed
@@ -97,6 +98,9 @@ class Session(Reconciled, SessionApi[Probe]):
             maxactive=options.maxactive,
             proof=self._proof if options.live else None,
         )
+        self.return_points = ReturnPoints(self, wanted=options.returns != "exits")
+        if options.returns == "exits":
+            self.splicing.memory.end_calls_at_exits()
         self.functions = FunctionProvider(self.splicing, self.copies, self._wanted_once)
         self._providers = Providers()
         self._handlers = HandlerWatch(self.splicing, self._objects, self.module)
@@ -214,6 +218,7 @@ class Session(Reconciled, SessionApi[Probe]):
             removal.rearm(self.splicing, probes)
             self.warn(*provided.attach([each for each in probes if not each.armed]))
         keep_order_of_handlers(self, probes)
+        self.return_points.settle(probes)
         registering.note(self, probes)
 
     @locked
@@ -345,6 +350,12 @@ class Session(Reconciled, SessionApi[Probe]):
                 from anyprobe.probes.outside import requests
 
                 requests.look(self)
+
+    @locked
+    def learn_return_points(self) -> None:
+        """Have calls that leave their function by a jump end in callers that were not known when it was armed."""
+        if self._ended is None and not self._held and not self._process.exited() and not self.splicing.upkeep.evicted:
+            self.return_points.learn()
 
     def _note_losses(self) -> None:
         """See what is no longer there: libraries unmapped, everything removed by another anyprobe."""
@@ -498,3 +509,4 @@ class Session(Reconciled, SessionApi[Probe]):
         """See to functions whose exits could not all be spliced, and to markers that are better placed behind."""
         with typed(self._process, "arming probes in"):
             self.engine.change(edits_for([*self.trampolines.fall_back(probes), *self._moved(probes)]))
+        self.return_points.place(probes)

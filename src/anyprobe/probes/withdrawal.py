@@ -31,8 +31,10 @@ def withdrawn(
         for probe in probes
         for timed in probe.timed
         if any(each.hook.splice in leaving for each in timed.places)
-        for place in timed.places
+        for place in (*timed.places, *timed.points.values())
     ]
+    timed_ones = (timed for probe in probes for timed in probe.timed)
+    places += [place for timed in timed_ones for place in timed.points.values() if place.hook.splice in leaving]
     if not places:
         return told
     with suppress(TargetError):

@@ -107,6 +107,7 @@ def _print_footnotes(timings: list[FunctionTiming], console: Console) -> None:
             f"{counted(count, noun)} {what}"
             for count, noun, what in (
                 (timing.tail_exits, "call", "left by a tail jump and not timed"),
+                (timing.learning, "call", "not timed: the caller was not known yet (learning)"),
                 (timing.unmatched, "return", "without an entry that was seen"),
                 (timing.in_flight, "call", "still running"),
                 (timing.nmissed, "call", "not timed (in fork children, or beyond --maxactive)"),

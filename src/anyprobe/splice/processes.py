@@ -65,6 +65,10 @@ class ProcessMemory:
         """Keep so many blocks of each bank for threads that are not to be counted."""
         self._counting = replace(self._counting, left_out=threads)
 
+    def end_calls_at_exits(self) -> None:
+        """Have calls that leave by a jump counted there and not followed to where they return."""
+        self._counting = replace(self._counting, callers=0)
+
     def prepare(self, edits: Sequence[Edit]) -> None:
         """Map what the change needs and is not there yet: code, counters, journal, springboard pages."""
         try:

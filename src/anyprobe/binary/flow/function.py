@@ -325,9 +325,12 @@ class FunctionCode(DecodedCode):
     @cached_property
     def back_to_entry(self) -> tuple[int, ...]:
         """The jumps from inside the function (and its parts) to its entry, by table too."""
+        return self.back_to(frozenset({self.start, self.entry}))
+
+    def back_to(self, heads: frozenset[int]) -> tuple[int, ...]:
+        """Return the jumps from inside the function (and its parts) to some addresses of it, by table too."""
         from anyprobe.binary.flow.pieces import Pieces
 
-        heads = {self.start, self.entry}
         found = {self.addresses[number] for number, target in self._facts.jumps if target in heads}
         found.update(at for at, table in self.tables.items() if heads.intersection(table.targets))
         found.update(self._map.analyses.get(Pieces).jumps_from_parts(self, heads))

@@ -35,7 +35,7 @@ def entries_of(probe: "Probe") -> list[Entry]:
     """Return the lines of a probe: each place once, what is seen at returns at the function's entry."""
     found: dict[tuple[int, str], bool] = {}
     timed = {id(place) for each in probe.timed for place in each.places}
-    for place in probe.all_places:
+    for place in [*probe.places, *(place for each in probe.timed for place in each.places)]:
         gone = not place.hook.armed and _gone(place)
         if gone or place.hook.armed:
             found[_where(place, timed=id(place) in timed)] = gone

@@ -121,6 +121,7 @@ class _Reading:
             known,
             count=record.count,
             tail_exits=record.tail,
+            learning=record.learning,
             unmatched=record.unmatched,
             sum_ns=record.sum * ns_per_tick,
             min_ns=record.min * ns_per_tick,

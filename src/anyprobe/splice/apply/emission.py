@@ -20,7 +20,7 @@ from anyprobe.splice.codegen.emit import (
 from anyprobe.splice.codegen.patch import REPLACING, Action, ActionKind, BankCode
 from anyprobe.splice.edits import Edit, Module, hook_of
 from anyprobe.splice.emitted import EmittedPatch, EmittedSplice, FunctionChange
-from anyprobe.splice.plan.splices import PlannedSplice, Strategy, Want, WantKind
+from anyprobe.splice.plan.splices import HEADS, PlannedSplice, Strategy, Want, WantKind
 from anyprobe.splice.plan.springboards import Springboards
 from anyprobe.splice.plan.together import member_at
 from anyprobe.splice.regions.code_region import CodeRegion, SlotBank
@@ -79,7 +79,7 @@ class Emission:
         behind: dict[int, dict[int, int]] = {each.start: {} for each in members}
         """Where branches of a function back to its entry go; a branch of another function is a way in."""
         made: dict[PlannedSplice, EmittedSplice] = {}
-        for planned in sorted(plan.splices, key=lambda s: not any(w.kind is WantKind.ENTRY for w in s.wants)):
+        for planned in sorted(plan.splices, key=lambda s: not any(w.kind in HEADS for w in s.wants)):
             own = behind[member_at(members, planned.head).start]
             live = self._emit_splice(edit, planned, home, own, moved.get(planned))
             if isinstance(live, Refusal):
@@ -187,7 +187,8 @@ class Emission:
 
         source = ActionSource(lambda want: self._actions(want, home), lambda want: clobbers(edit, want), together)
         alone = len(planned.wants) == 1  # the order does not matter
-        looped = alone or any(each.back_to_entry for each in edit.plan.scope or (edit.state.code,))
+        looped = alone or any(want.kind is WantKind.RETURN_POINT for want in planned.wants)
+        looped = looped or any(each.back_to_entry for each in edit.plan.scope or (edit.state.code,))
         patch = emit_patch(planned, home.cursor, edit.module.bias, source, behind, looped=looped)
         if not missing:
             return patch
@@ -249,12 +250,14 @@ def _change_of(edit: Edit, added: Iterable[EmittedSplice] = ()) -> FunctionChang
 
 
 def _ways_in(module: Module, live: EmittedSplice) -> dict[int, int]:
-    """Return where branches go that lead back to a function's entry, if that is spliced here, by their targets."""
+    """Return where branches go that lead to an entry or return point, if that is spliced here, by their targets."""
     assert live.patch is not None
-    entries = [want.address for want in live.planned.wants if want.kind is WantKind.ENTRY]
-    if not entries:
+    heads = [want for want in live.planned.wants if want.kind in HEADS]
+    if not heads:
         return {}
-    targets = [*entries, *(module.code.layout.start_of(address) or address for address in entries)]
+    entries = [want.address for want in heads if want.kind is WantKind.ENTRY]
+    starts = (module.code.layout.start_of(address) or address for address in entries)
+    targets = [*(want.address for want in heads), *starts]
     return dict.fromkeys((target + module.bias for target in targets), live.patch.behind)
 
 

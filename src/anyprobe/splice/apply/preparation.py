@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from anyprobe.core.address import PAGE, page_ceil
 from anyprobe.core.errors import PermissionDenied, RemoteCallFailed, StopTimeout, TargetError
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.data.layout import NEXT_BLOCK, BankLayout
+from anyprobe.data.layout import CALLERS, NEXT_BLOCK, BankLayout
 from anyprobe.splice.apply.outcomes import give_up
 from anyprobe.splice.codegen.emit import estimate
 from anyprobe.splice.codegen.patch import REPLACING, ActionKind
@@ -153,6 +153,8 @@ class Counting:
     """Blocks of each bank that are for threads left out."""
     clock: int = 0
     """Address of the vdso's ``clock_gettime``, if times are not taken from the TSC."""
+    callers: int = CALLERS
+    """Return points that threads can note; 0: calls end at exits only."""
 
 
 class Mapper(Protocol):
@@ -297,7 +299,8 @@ class Preparation:
             counters += _HANDLERS_COUNTERS
         # any bank may come to call handlers, and those at replaced return addresses must be called by the same one
         maxactive = self._counting.maxactive if records else 0
-        self._layout = BankLayout(counters, records, maxactive, RETURNS, self._counting.left_out)
+        callers = self._counting.callers if records else 0
+        self._layout = BankLayout(counters, records, maxactive, RETURNS, callers, self._counting.left_out)
 
     def _has_journal(self, records: int) -> bool:
         return any(arena.journal.room() >= records for arena in self._holdings.arenas[-1:])

@@ -17,7 +17,7 @@ from anyprobe.splice.codegen.patch import (
     UndisplaceableError,
 )
 from anyprobe.splice.emitted import EmittedPatch, Landing
-from anyprobe.splice.plan.splices import TRAP, Clobbers, PlannedSplice, Strategy, Want, WantKind
+from anyprobe.splice.plan.splices import HEADS, TRAP, Clobbers, PlannedSplice, Strategy, Want, WantKind
 
 PATCH_ALIGNMENT = 16
 PLAIN_ESTIMATE, COUNTER_ESTIMATE = 24, 81
@@ -26,9 +26,10 @@ code of a counter that has to save everything, its first hit included."""
 PATCH_ESTIMATE, ACTION_ESTIMATE, INSTRUCTION_ESTIMATE = 200, 112, 32
 """The same of any other patch, of any action, and of the copy of an instruction that cannot be copied as it is."""
 
+_COUNT_FIRST = frozenset({ActionKind.COUNT, ActionKind.LEAVE, ActionKind.LEAVE_TAIL, ActionKind.LEAVE_CALLER})
 _SEE_STACK = REPLACING | {ActionKind.HANDLER}
 """What looks at the stack, which has to be as in front of the instruction."""
-_ORDER = {WantKind.ENTRY: 0, WantKind.LOOP: 1, WantKind.OFFSET: 2, WantKind.EXIT: 3}
+_ORDER = {WantKind.ENTRY: 0, WantKind.RETURN_POINT: 0, WantKind.LOOP: 1, WantKind.OFFSET: 2, WantKind.EXIT: 3}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +76,8 @@ def emit_patch(
 ) -> EmittedPatch | Refusal:
     """Return the patch of a splice at ``address``.
 
-    ``behind`` maps the run-time address of a function's entry to where branches back to it must go: behind the entry's
-    handlers. The patch's own head is added to it by its own entry want. ``looped``: there may be such branches, so what
+    ``behind`` maps the run-time address of a function's entry, or a return point, to where branches to it must go: behind
+    what runs there. The patch's own head is added to it by its own want. ``looped``: there may be such branches, so what
     runs at entries comes before what runs at the instruction; else all of it runs in the order of the wants.
     """
     try:
@@ -210,15 +211,16 @@ class _Emission:
         writer, address = self._writer, insn.address + self._bias
         self._starts.append((address, writer.here))
         wants = self._wants_at(insn.address)
-        entry = [want for want in wants if want.kind is WantKind.ENTRY]
-        together = set(entry)
-        if entry and not self._looped:
+        heads = [want for want in wants if want.kind in HEADS]
+        together = set(heads)
+        if heads and not self._looped:
             together.update(want for want in wants if want.kind is WantKind.OFFSET and not want.after)
         self._actions([want for want in self._splice.wants if want in together])
-        if entry:
+        if heads:
             self._behind_here = writer.here
             self._heads[address] = writer.here
-            self._heads[address - 4] = writer.here  # a branch to an endbr64 in front of the entry
+            if heads[0].kind is WantKind.ENTRY:
+                self._heads[address - 4] = writer.here  # a branch to an endbr64 in front of the entry
         faults = [action for want in wants for action in self._source.actions(want) if action.kind is ActionKind.FAULT]
         if faults:
             from anyprobe.splice.codegen.fault_exit import check_landing
@@ -340,7 +342,7 @@ def _turn(item: tuple[Want, Action]) -> int:
     kind = item[1].kind
     if kind is ActionKind.VIEW:
         return 0
-    if kind in (ActionKind.COUNT, ActionKind.LEAVE, ActionKind.LEAVE_TAIL):
+    if kind in _COUNT_FIRST:
         return 1
     return 3 if kind is ActionKind.ENTER or kind in REPLACING else 2
 

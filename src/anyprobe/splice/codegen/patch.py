@@ -39,6 +39,9 @@ class ActionKind(Enum):
     ENTER = auto()
     LEAVE = auto()
     LEAVE_TAIL = auto()
+    """The function ends in a jump: its call goes on to the return point, if that is watched."""
+    LEAVE_CALLER = auto()
+    """At a return point: a call that left by a jump ends, if there is one."""
     ENTER_RETURN = auto()
     """Time the call; its end is seen by a replaced return address."""
     COUNT_RETURN = auto()
@@ -186,6 +189,7 @@ class PatchWriter:
             ActionKind.ENTER: routines.enter,
             ActionKind.LEAVE: routines.leave,
             ActionKind.LEAVE_TAIL: routines.leave_tail,
+            ActionKind.LEAVE_CALLER: routines.leave_caller,
         }[action.kind]
         self._call(target, action.offset)
 

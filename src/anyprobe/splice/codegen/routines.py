@@ -13,22 +13,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from anyprobe.data import layout as at
-from anyprobe.data.histogram import BUCKETS
 from anyprobe.data.layout import BankLayout
 from anyprobe.isa.assemble import Assembler
 from anyprobe.splice.codegen.clock_call import emit_now
+from anyprobe.splice.codegen.exit_routines import EXITS, RECORD, SP, START, TOMBSTONE, emit_leave
 from anyprobe.splice.translate.progress import Stretch, progress_in_routines, stretches_of
 
 _HASH = -0x61C88647
 """Odd, and near to the golden section of 2**32."""
-_SP, _START, _RECORD = (at.BLOCK_HEAD_BYTES + field for field in (at.INSTANCE_SP, at.INSTANCE_T0, at.INSTANCE_RECORD))
-"""Where an instance's fields are, counted from the block and the instance's offset in the stack."""
 CHILDREN = 2048
 """How far behind its gate a bank has the word of fork children: wiped, too, so that a child's child has a new block."""
 _TID = 0x2D0
 """Where glibc has a thread's number, from the thread pointer; in a fork child's first thread the child's own."""
-_TOMBSTONE = 1
-"""Stack pointer of an instance freed from the middle of the stack."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +64,7 @@ class Routines:
     enter: int
     leave: int
     leave_tail: int
+    leave_caller: int = 0
     stretches: tuple[Stretch, ...] = ()
     finish: int = 0
     """How far behind the routines of exits the copies are that return when an exit is recorded, and restore nothing."""
@@ -80,17 +77,17 @@ def assemble_routines(facts: RoutineFacts, address: int) -> tuple[bytes, Routine
     _process_block(asm, facts)
     _count(asm)
     emit_enter(asm, facts)
-    for name in ("leave", "leave_tail", "finish_leave", "finish_leave_tail"):
-        _leave(asm, facts, name)
+    for name in (*EXITS, *(f"finish_{name}" for name in EXITS)):
+        emit_leave(asm, facts, name)
     if facts.clock:
         emit_now(asm, facts.clock)
-    count, enter, leave, leave_tail = (
-        address + asm.offset_of(name) for name in ("count", "enter", "leave", "leave_tail")
+    count, enter, leave, leave_tail, leave_caller = (
+        address + asm.offset_of(name) for name in ("count", "enter", *EXITS)
     )
     code = asm.finish(address)
     finish = address + asm.offset_of("finish_leave") - leave
     stretches = stretches_of(asm, address, len(code), progress_in_routines())
-    routines = Routines(count, enter, leave, leave_tail, stretches, finish)
+    routines = Routines(count, enter, leave, leave_tail, leave_caller, stretches, finish)
     return code, routines, asm.listing_at(address)
 
 
@@ -260,12 +257,12 @@ def emit_enter(asm: Assembler, facts: RoutineFacts, prepare: Callable[[], None] 
         gate=facts.gate,
         maxactive=layout.maxactive,
     )
-    asm.code(f"mov rax, [rsp+argument]; mov [rcx+rsi+{_RECORD}], rax", argument=argument)
+    asm.code(f"mov rax, [rsp+argument]; mov [rcx+rsi+{RECORD}], rax", argument=argument)
     if facts.clock:
         asm.code("call now")
     else:
         asm.code("rdtsc; shl rdx, 32; or rax, rdx")
-    asm.code(f"mov [rcx+rsi+{_START}], rax; lea rax, [rsp+site]; mov [rcx+rsi+{_SP}], rax", site=site)
+    asm.code(f"mov [rcx+rsi+{START}], rax; lea rax, [rsp+site]; mov [rcx+rsi+{SP}], rax", site=site)
     if prepare:
         asm.code("mov rsi, [rsp]; mov [rax], rsi")
     asm.label("enter_done")
@@ -296,7 +293,8 @@ def _enter_full(asm: Assembler, layout: BankLayout, argument: int, site: int) ->
     Two live functions never have the same stack pointer at their entry, so an instance with ours is a leftover of a
     longjmp or an exception, unless another probe at this entry has just pushed it: those are on the top, and none has
     our record. Nothing is ever concluded from other stack pointers: they may lie on other stacks. A zero is an
-    instance that code below this signal handler has reserved and not filled yet: then nothing may move.
+    instance that code below this signal handler has reserved and not filled yet: then nothing may move. What has left by a jump may still be alive, where functions jump
+    to each other and back: it is counted as missed.
     """
     asm.code(
         f"""
@@ -317,16 +315,17 @@ def _enter_full(asm: Assembler, layout: BankLayout, argument: int, site: int) ->
             dec edx; jnz purge_check
         purge_top:
             cmp [rsi-32], rax; jne purge_begin
-            cmp [rsi-16], r9; je purge_begin
+            mov r8, [rsi-16]; and r8, -2
+            cmp r8, r9; je purge_begin
             sub rsi, 32
             cmp rsi, rdi; ja purge_top
         purge_begin:
             mov r9, rsi; mov rsi, rdi; mov edx, maxactive
         purge_next:
             mov r8, [rsi]
-            cmp r8, {_TOMBSTONE}; jbe purge_skip
+            cmp r8, {TOMBSTONE}; jbe purge_skip
             cmp rsi, r9; jae purge_keep
-            cmp r8, rax; je purge_skip
+            cmp r8, rax; je purge_drop
         purge_keep:
             mov [rdi], r8
             mov r8, [rsi+8]; mov [rdi+8], r8
@@ -348,6 +347,11 @@ def _enter_full(asm: Assembler, layout: BankLayout, argument: int, site: int) ->
         enter_purged:
             cmp rdx, maxactive; jb enter_block
             jmp enter_missed
+        purge_drop:
+            mov r8, [rsi+16]
+            btr r8, 0; jae purge_skip  # it has not left by a jump
+            inc qword [rcx+r8+{at.RECORD_MISSED}]
+            jmp purge_skip
         purge_not:  # nothing has been moved
             pop r9; pop r8; pop rdi
             dec dword [rcx+{at.BLOCK_PURGING}]
@@ -361,138 +365,3 @@ def _enter_full(asm: Assembler, layout: BankLayout, argument: int, site: int) ->
         argument=argument,
         maxactive=layout.maxactive,
     )
-
-
-def _leave(asm: Assembler, facts: RoutineFacts, name: str) -> None:
-    """Emit ``leave``: take the instance with our stack pointer and record its duration.
-
-    The tail form only counts the exit: there is no return yet. Argument: offset of the timing record. The copies by
-    which the signal view finishes what was begun are entered in the middle; they return with the registers as they are.
-    """
-    tail = name.endswith("tail")
-    asm.code(f"""
-    {name}:
-        push rax; lahf; seto al; push rax
-        push rcx; push rdx; push rsi; push rdi
-    """)
-    if facts.clock:
-        asm.code("call now; mov rdx, rax")
-    else:
-        # unordered like the one at the entry: both mark when they are issued, so what is in flight cancels out
-        asm.code("rdtsc; shl rdx, 32; or rdx, rax")
-    asm.code(
-        f"""
-            mov rdi, fs:[slot]; mov rax, gate; test [rax], rdi; jz {name}_stranger
-            lea rax, [rsp+0xc0]
-            mov rcx, [rsp+0x38]
-            mov rsi, [rdi+{at.BLOCK_TOP}]
-            sub rsi, 1; js {name}_unmatched
-            shl rsi, 5
-            cmp [rdi+rsi+{_SP}], rax; jne {name}_search
-            cmp [rdi+rsi+{_RECORD}], rcx; jne {name}_search
-            sub rdx, [rdi+rsi+{_START}]
-            mov qword [rdi+rsi+{_SP}], 0
-        {name}_taken:
-            dec qword [rdi+{at.BLOCK_TOP}]
-        {name}_found:
-            add rdi, rcx
-        """,
-        slot=facts.slot,
-        gate=facts.gate,
-    )
-    if tail:
-        asm.code(f"inc qword [rdi+{at.RECORD_TAIL}]")
-    else:
-        _record_duration(asm, name)
-    asm.label(name + "_done")
-    if name.startswith("finish"):
-        asm.code("ret" + "; int3" * 9)
-    else:
-        asm.code("pop rdi; pop rsi; pop rdx; pop rcx; pop rax; add al, 0x7f; sahf; pop rax; ret")
-    _leave_search(asm, name)
-    if not tail:
-        _new_extremes(asm, name)
-    asm.code(
-        f"""
-        {name}_unmatched:
-            inc qword [rdi+rcx+{at.RECORD_UNMATCHED}]
-        {name}_unmatched_done:
-            jmp {name}_done
-        {name}_stranger:
-            # a fork child times nothing (its entries are counted as missed); a thread without a block entered before us
-            cmp qword [rax], 0; je {name}_done
-            mov rcx, [rsp+0x38]
-            mov rdi, shared
-            lock inc qword [rdi+rcx+{at.RECORD_UNMATCHED}]
-        {name}_stranger_done:
-            jmp {name}_done
-        """,
-        shared=facts.shared,
-    )
-
-
-def _record_duration(asm: Assembler, name: str) -> None:
-    """Emit: rdx = duration in ticks, rdi = record. A negative duration (skewed TSCs) counts as 0."""
-    asm.code(f"""
-        test rdx, rdx; js {name}_negative
-    {name}_duration:
-        inc qword [rdi+{at.RECORD_COUNT}]
-        add [rdi+{at.RECORD_SUM}], rdx
-        cmp rdx, [rdi+{at.RECORD_MAX}]; ja {name}_newmax
-    {name}_maxdone:
-        mov rcx, rdx; not rcx
-        cmp rcx, [rdi+{at.RECORD_NOT_MIN}]; ja {name}_newmin
-    {name}_mindone:
-        # log-linear bucket: 64 per power of two; exact below 128
-        mov rax, rdx; or rax, 64
-        bsr rcx, rax; sub ecx, 6
-        shr rdx, cl; shl ecx, 6; add rdx, rcx
-        mov eax, {BUCKETS - 1}
-        cmp rdx, rax; cmova rdx, rax
-        inc qword [rdi+rdx*8+{at.RECORD_BUCKETS}]
-    """)
-
-
-def _new_extremes(asm: Assembler, name: str) -> None:
-    """Emit the rare paths of ``leave``: a new maximum or minimum, safe against handlers on the same thread."""
-    asm.code(f"""
-    {name}_negative:
-        xor edx, edx; jmp {name}_duration
-    {name}_newmax:
-        mov rax, [rdi+{at.RECORD_MAX}]
-        cmp rax, rdx; jae {name}_maxdone
-        cmpxchg [rdi+{at.RECORD_MAX}], rdx; jne {name}_newmax
-        jmp {name}_maxdone
-    {name}_newmin:
-        mov rax, [rdi+{at.RECORD_NOT_MIN}]
-        cmp rax, rcx; jae {name}_mindone
-        cmpxchg [rdi+{at.RECORD_NOT_MIN}], rcx; jne {name}_newmin
-        jmp {name}_mindone
-    """)
-
-
-def _leave_search(asm: Assembler, name: str) -> None:
-    """Emit: look below the top for the instance (rax = stack pointer, rcx = record), then drop tombstones.
-
-    Only tombstones are dropped, never zeros: a zero may be an instance that code below this signal handler has
-    reserved and not filled yet.
-    """
-    asm.code(f"""
-    {name}_search:
-        cmp [rdi+rsi+{_SP}], rax; jne {name}_below
-        cmp [rdi+rsi+{_RECORD}], rcx; je {name}_hit
-    {name}_below:
-        sub rsi, 32; jns {name}_search
-        jmp {name}_unmatched
-    {name}_hit:
-        sub rdx, [rdi+rsi+{_START}]
-        mov qword [rdi+rsi+{_SP}], {_TOMBSTONE}
-    {name}_removed:
-    {name}_shrink:
-        mov rsi, [rdi+{at.BLOCK_TOP}]
-        sub rsi, 1; js {name}_found
-        shl rsi, 5
-        cmp qword [rdi+rsi+{_SP}], {_TOMBSTONE}; jne {name}_found
-        mov qword [rdi+rsi+{_SP}], 0
-        dec qword [rdi+{at.BLOCK_TOP}]; jmp {name}_shrink
-    """)

@@ -14,7 +14,7 @@ from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.isa.decode import Flow, Insn
 from anyprobe.splice.plan.context import PlanContext
 from anyprobe.splice.plan.site import PLAINLY, Manner, Site
-from anyprobe.splice.plan.splices import AUTO, FunctionPlan, PlannedSplice, Strategy, Want, WantKind
+from anyprobe.splice.plan.splices import AUTO, HEADS, FunctionPlan, PlannedSplice, Strategy, Want, WantKind
 from anyprobe.splice.plan.straight_lines import LEAST_WANTS, Lines
 from anyprobe.splice.plan.strategies.ladder import LADDER, LIVE, Rung, tries
 from anyprobe.splice.plan.together import all_of, member_at
@@ -104,19 +104,23 @@ class Attempt:
         plan.refused = self._without_behind(todo)
         hopeless = {want for want, _ in plan.refused}
         todo = [want for want in todo if want not in hopeless] if hopeless else todo
-        entries = [want for want in todo if want.kind is WantKind.ENTRY]
-        if entries:
-            homes = dict.fromkeys(member_at(plan.scope, want.address) for want in entries)
-            asked = {want.address for want in entries if not want.internal}
+        heads = [want for want in todo if want.kind in HEADS]
+        if heads:
+            asked = {want.address for want in heads if not want.internal}
             loops = [
-                Want(at, WantKind.LOOP, tag=home.entry, internal=home.entry not in asked)
-                for home in homes
-                for at in home.back_to_entry
+                Want(at, WantKind.LOOP, tag=head, internal=head not in asked)
+                for head, home, is_entry in dict.fromkeys(map(self._head, heads))
+                for at in (home.back_to_entry if is_entry else home.back_to(frozenset({head})))
             ]
             todo = sorted([*todo, *loops], key=lambda want: want.address)
         place(self, todo)
-        self._refuse_open_loops(entries)
+        self._refuse_open_loops(heads)
         self._drop_idle()
+
+    def _head(self, want: Want) -> tuple[int, FunctionCode, bool]:
+        """Return the address by which branches to a head are known, its function, and whether it is the entry."""
+        home, is_entry = member_at(self._plan.scope, want.address), want.kind is WantKind.ENTRY
+        return home.entry if is_entry else want.address, home, is_entry
 
     # -- ways of placing
 
@@ -152,10 +156,10 @@ class Attempt:
         plan.refused += alone.refused
         plan.verdicts += alone.verdicts
         plan.shared |= alone.shared
-        entries = {want.address for want in first if want.kind is WantKind.ENTRY}
+        heads = {want.address for want in first if want.kind in HEADS}
         rest = [want for want in todo if want not in first]
-        # the other branches back came with the entries
-        self._place_all(want for want in rest if want.kind is not WantKind.LOOP or want.tag not in entries)
+        # the other branches back came with what they lead to
+        self._place_all(want for want in rest if want.kind is not WantKind.LOOP or want.tag not in heads)
         self._serve_from_elsewhere(rest)
 
     def _place_cramped(self, todo: list[Want], cramped: list[Want], manner: Manner) -> None:
@@ -252,7 +256,7 @@ class Attempt:
             return refusal
         if want.kind is WantKind.LOOP and insn.target is None:
             return Refusal(Reason.ENTRY_IS_LOOP_HEAD, want.address, "a jump table leads back to the entry")
-        near = want.address - (0 if want.kind is WantKind.ENTRY else FAR_ENOUGH)
+        near = want.address - (0 if want.kind in HEADS else FAR_ENOUGH)
         run = part.run_of(want.address, near if last is None else min(near, last.head))
         index = next(i for i, candidate in enumerate(run) if candidate.address == want.address)
         # nothing in front of where the last patch comes back to may be overwritten
@@ -310,19 +314,26 @@ class Attempt:
             served = Predecessors(self._context, self._function).splice([want for want, _ in plan.refused])
             plan.refused = [(want, why) for want, why in plan.refused if want not in served]
 
-    def _refuse_open_loops(self, entries: list[Want]) -> None:
-        """Refuse an entry where a branch back to it could not be spliced: it would count iterations."""
+    def _refuse_open_loops(self, heads: list[Want]) -> None:
+        """Refuse an entry where a branch back to it could not be spliced: it would count iterations.
+
+        A return point likewise: a branch to it is no return.
+        """
         plan = self._plan
-        lost = {want.address for want, _ in plan.refused if want.kind is WantKind.ENTRY}
+        lost = {want.address for want, _ in plan.refused if want.kind in HEADS}
         open_loops = {want.tag: want for want, _ in plan.refused if want.kind is WantKind.LOOP}
         if not open_loops and not lost:
             return
         plan.refused = [(want, why) for want, why in plan.refused if want.kind is not WantKind.LOOP]
-        for want in entries:
+        for want in heads:
             if want.address in open_loops and want.address not in lost:
                 branch = open_loops[want.address].address
-                detail = f"the branch at {branch:#x} loops back to the entry and cannot be spliced"
-                plan.refused.append((want, Refusal(Reason.ENTRY_IS_LOOP_HEAD, want.address, detail)))
+                if want.kind is WantKind.ENTRY:
+                    reason, what = Reason.ENTRY_IS_LOOP_HEAD, "loops back to the entry"
+                else:
+                    reason, what = Reason.RETURN_POINT_JOINED, "joins here without a return"
+                detail = f"the branch at {branch:#x} {what} and cannot be spliced"
+                plan.refused.append((want, Refusal(reason, want.address, detail)))
         refused = {id(want) for want, _ in plan.refused}
         lost.update(address for address in open_loops if isinstance(address, int))
         for splice in plan.splices:
@@ -348,8 +359,10 @@ def _may_join(splice: PlannedSplice, want: Want) -> bool:
     """Return whether the splice's patch can serve the want.
 
     A retargeted branch serves only its taken edge. What follows a trap's instruction stays in place, and a thread may
-    be on its way there.
+    be on its way there. Branches go behind what runs at one place of a patch only.
     """
+    if want.kind in HEADS and any(each.kind in HEADS and each.address != want.address for each in splice.wants):
+        return False
     if splice.strategy is Strategy.TRAP:
         return splice.head == want.address and not want.internal
     if want.after and splice.insns[0].flow is Flow.JCC and splice.strategy is Strategy.RETARGET:

@@ -56,8 +56,14 @@ class WantKind(StrEnum):
     ENTRY = "entry"
     OFFSET = "offset"
     EXIT = "exit"
+    RETURN_POINT = "return-point"
+    """The instruction after a call, where a call of another function ends."""
     LOOP = "loop"
-    """A branch back to the function's entry, which must go behind the entry's handlers."""
+    """A branch to an entry or a return point from within the function, which must go behind what runs there."""
+
+
+HEADS = frozenset({WantKind.ENTRY, WantKind.RETURN_POINT})
+"""What a branch from within the function is no arrival at."""
 
 
 @dataclass(slots=True, eq=False)

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from anyprobe.splice.codegen.handlers.facts import HandlerFacts
     from anyprobe.splice.emitted import EmittedSplice
 
-TIMING = frozenset({ActionKind.ENTER, ActionKind.LEAVE, ActionKind.LEAVE_TAIL, ActionKind.ENTER_RETURN})
+TIMING = frozenset(
+    {ActionKind.ENTER, ActionKind.LEAVE, ActionKind.LEAVE_TAIL, ActionKind.LEAVE_CALLER, ActionKind.ENTER_RETURN}
+)
 SLOT_ONLY = TIMING | REPLACING | {ActionKind.HANDLER, ActionKind.FAULT}
 """What needs per-thread memory."""
 MISSING = REPLACING | {ActionKind.HANDLER, ActionKind.FAULT}

@@ -35,7 +35,8 @@ class Stretch:
         return self.name in _ROUTINES
 
 
-_ROUTINES = frozenset({"acquire", "process", "count", "enter", "leave", "leave_tail", "now", "view", "find", "block"})
+_EXITS = ("leave", "leave_tail", "leave_caller")
+_ROUTINES = frozenset({"acquire", "process", "count", "enter", *_EXITS, "now", "view", "find", "block"})
 _PROGRESS = {
     "acquire": Progress.BACK, "process": Progress.BACK, "now": Progress.BACK,
     "count": Progress.BACK, "count_done": Progress.FORWARD, "count_shared": Progress.BACK,
@@ -50,13 +51,14 @@ _LEAVE_PROGRESS = {
     "": Progress.BACK, "_taken": Progress.HALF, "_done": Progress.FORWARD, "_search": Progress.BACK,
     "_removed": Progress.HALF, "_unmatched": Progress.BACK, "_unmatched_done": Progress.FORWARD,
     "_stranger": Progress.BACK, "_stranger_done": Progress.FORWARD,
+    "_jumped": Progress.BACK, "_jumped_done": Progress.FORWARD,
 }  # fmt: skip
 
 
 def progress_in_routines() -> dict[str, Progress]:
     """Return what has to be done with a thread behind each label."""
     known = dict(_PROGRESS)
-    for name in ("leave", "leave_tail"):
+    for name in _EXITS:
         known.update({name + end: progress for end, progress in _LEAVE_PROGRESS.items()})
     return known
 

@@ -14,6 +14,7 @@ _INNER = {
     "find": frozenset({1, 8, 9, 10, 11}), "block": frozenset({1, 10}),
 }  # fmt: skip
 """What the routines that only routines call do not preserve; flags neither, but for ``now``."""
+_EXITS = ("leave_tail", "leave_caller", "leave")
 
 
 _VIEW_SHIFT = -104
@@ -64,8 +65,8 @@ def _finishing(stretches: Sequence[Stretch], stretch: Stretch, state: State, fin
         done = next(s.start for s in stretches if s.name == "done")
         finished = (Step(Op.FINISH_VIEW, b=finish), Step(Op.SITE, b=done - stretches[0].start), Step(Op.AGAIN))
         return finished if state.shift == _VIEW_SHIFT else None
-    name = "leave_tail" if stretch.name.startswith("leave_tail") else "leave"
-    if not stretch.name.startswith(name):
+    name = next((each for each in _EXITS if stretch.name.startswith(each)), None)
+    if name is None:
         return None
     done = next(s.start for s in stretches if s.name == name + "_done")
     return (Step(Op.FINISH, b=finish), Step(Op.SITE, b=done - stretches[0].start), Step(Op.AGAIN))

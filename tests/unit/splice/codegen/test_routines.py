@@ -90,7 +90,8 @@ def mnemonic(part):
     return {"jz": "je", "jnz": "jne"}.get(said, said)
 
 
-OWNERS = ("leave", "leave_tail", "finish_leave", "finish_leave_tail", "count")
+ENDS = ("leave", "leave_tail", "leave_caller")
+OWNERS = (*ENDS, *(f"finish_{name}" for name in ENDS), "count")
 
 
 def test_branches_go_to_the_labels_that_the_listing_names(assembled):
@@ -104,7 +105,7 @@ def test_branches_go_to_the_labels_that_the_listing_names(assembled):
             continue
         word = text.split()[-1]
         owner = [name for name, place in names.items() if place <= offset and name in OWNERS]
-        wanted = {names.get(word), *(names.get(f"{prefix}_{word}") for prefix in (*owner, "leave", "leave_tail"))}
+        wanted = {names.get(word), *(names.get(f"{prefix}_{word}") for prefix in (*owner, *ENDS))}
         assert insn.target - ADDRESS in wanted, text
         branches += 1
     assert branches == sum(insn.target is not None for insn in insns.values())
@@ -114,17 +115,17 @@ def test_branches_go_to_the_labels_that_the_listing_names(assembled):
 def test_every_routine_begins_where_it_is_said_to(assembled):
     _, routines, listing = assembled
     _, names = lines_of(listing())
-    for name in ("count", "enter", "leave", "leave_tail"):
+    for name in ("count", "enter", *ENDS):
         assert getattr(routines, name) == ADDRESS + names[name]
 
 
 def test_the_copies_that_finish_an_exit_differ_in_how_they_end_only(assembled):
     code, routines, listing = assembled
     _, names = lines_of(listing())
-    start, end = names["leave"], names["leave_tail_stranger_done"]
+    start, end = names["leave"], names["finish_leave"]
     original, copy = code[start:end], code[start + routines.finish : end + routines.finish]
     differing = [number for number, pair in enumerate(zip(original, copy, strict=True)) if pair[0] != pair[1]]
-    restoring = [names[name + "_done"] - start for name in ("leave", "leave_tail")]
+    restoring = [names[name + "_done"] - start for name in ENDS]
     calls = [number for number in differing if not any(at <= number < at + 10 for at in restoring)]
     clock = [text for _, _, text in lines_of(listing())[0] if text == "call now"]
     assert bool(calls) == bool(clock)  # whose displacements depend on where they are
@@ -138,7 +139,7 @@ def texts_of(clock):
 
 
 def test_the_tsc_is_read_where_no_other_clock_is_given():
-    assert texts_of(0).count("rdtsc") == 5  # at the entry, at two kinds of exits, and in the copies of these
+    assert texts_of(0).count("rdtsc") == 5  # at the entry, at returns and return points, and in the copies of these
     assert not any(text.startswith("movaps") for text in texts_of(0))
 
 

@@ -29,7 +29,7 @@ from anyprobe.splice.emitted import EmittedPatch, EmittedSplice, FunctionChange
 from anyprobe.splice.journal.records import Journal, Record, RecordKind
 from anyprobe.splice.plan.claims import Claims
 from anyprobe.splice.plan.planner import plan_live
-from anyprobe.splice.plan.splices import FunctionPlan, Strategy, Want, WantKind
+from anyprobe.splice.plan.splices import HEADS, FunctionPlan, Strategy, Want, WantKind
 from anyprobe.splice.plan.together import all_of
 from anyprobe.splice.regions.access import Access
 from anyprobe.splice.userspace.trap_handler import AMBIGUOUS
@@ -410,13 +410,13 @@ def _staying(edit: Edit) -> list[EmittedSplice]:
         and not any(insn.address in changing for insn in splice.planned.insns)
     ]  # fmt: skip
     around_entry = [splice for splice in state.splices if _is_around_entry(splice)]
-    if all(splice in staying for splice in around_entry) and not any(w.kind is WantKind.ENTRY for w in edit.added):
+    if all(splice in staying for splice in around_entry) and not any(w.kind in HEADS for w in edit.added):
         return staying
     return [splice for splice in staying if splice not in around_entry]
 
 
 def _is_around_entry(splice: EmittedSplice) -> bool:
-    return any(want.kind in (WantKind.ENTRY, WantKind.LOOP) for want in splice.planned.wants)
+    return any(want.kind in HEADS or want.kind is WantKind.LOOP for want in splice.planned.wants)
 
 
 def explained(found: FunctionPlan | Refusal) -> str:

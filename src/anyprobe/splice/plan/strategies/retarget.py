@@ -5,7 +5,7 @@ from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.isa.decode import Flow, Insn
 from anyprobe.splice.plan.context import PlanContext
 from anyprobe.splice.plan.site import Site
-from anyprobe.splice.plan.splices import PlannedSplice, Strategy, Want, WantKind
+from anyprobe.splice.plan.splices import HEADS, PlannedSplice, Strategy, Want, WantKind
 
 
 class Retarget:
@@ -23,8 +23,8 @@ def retarget(context: PlanContext, insn: Insn, want: Want) -> PlannedSplice | Re
     """Return a splice that changes the destination of the wanted branch."""
     direct = insn.flow in (Flow.JUMP, Flow.JCC, Flow.CALL) and insn.target is not None
     wide = (insn.length >= JUMP_BYTES and insn.raw[-5] in (0xE8, 0xE9)) or (insn.length >= 6 and insn.raw[-6] == 0x0F)
-    if insn.flow is Flow.CALL and want.kind is WantKind.ENTRY:
-        return Refusal(Reason.NOT_A_BRANCH, insn.address, "the entry's handlers must run before the call")
+    if insn.flow is Flow.CALL and want.kind in HEADS:
+        return Refusal(Reason.NOT_A_BRANCH, insn.address, "what runs here must run before the call")
     taken_edge_only = insn.flow is Flow.JCC and not (want.conditional or want.kind is WantKind.LOOP)
     if not direct or not wide or taken_edge_only:
         return Refusal(Reason.NOT_A_BRANCH, insn.address, "not a direct branch with a 32-bit displacement")

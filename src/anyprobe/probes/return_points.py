@@ -1,0 +1,178 @@
+"""Where calls end that leave their function by a jump: at *return points*, where the callers go on.
+
+No return address is touched. The instruction after a call is spliced like any other, and a call ends there if one is
+open that was entered with this very stack pointer. Callers that call a function directly, in its own module, are known
+beforehand. Others are learnt: threads note return points that are not known, and calls until these are spliced are
+counted as ``learning``.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from anyprobe.binary.decoding.code_scan import Kind
+from anyprobe.binary.flow.function import FunctionCode
+from anyprobe.core.errors import TargetError
+from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.data.callers import CallerTables
+from anyprobe.data.layout import CALLER_NEW, CALLER_REFUSED, CALLER_WATCHED, JUMPED
+from anyprobe.isa.decode import Flow
+from anyprobe.probes.probe import Place, Probe, Timed, edits_for
+from anyprobe.probes.target_errors import typed
+from anyprobe.splice.codegen.patch import ActionKind
+from anyprobe.splice.plan.splices import Want, WantKind
+from anyprobe.splice.regions.banks import Hook
+from anyprobe.splice.regions.code_region import SlotBank
+
+if TYPE_CHECKING:
+    from anyprobe.binary.flow.cfg import CodeMap
+    from anyprobe.probes.host import ProbeHost
+    from anyprobe.splice.edits import Module
+
+KNOWN_AT_ONCE = 256
+"""Return points that are spliced before any call is seen; where there are more, all are learnt."""
+_MOST_JUMPING = 64
+"""Functions that jump to one that is timed, directly or by others, whose callers are looked for."""
+
+
+class ReturnPoints:
+    """What a session does for timed functions that end in jumps; ``wanted``: whether it does anything."""
+
+    def __init__(self, session: "ProbeHost", *, wanted: bool) -> None:
+        """Know no function yet."""
+        self._session, self._wanted = session, wanted
+        self._timed: dict[tuple[int, int], tuple[SlotBank, Timed]] = {}
+        """By the number of its bank and the offset of its record."""
+
+    def place(self, probes: Iterable[Probe]) -> None:
+        """Splice the return points of direct calls of functions that are timed from now on, if these are not many."""
+        fresh = list(self._fresh(probes)) if self._wanted else []
+        pairs = [(timed, point) for timed in fresh for point in points_known(timed)]
+        if 0 < len(pairs) <= KNOWN_AT_ONCE:
+            self._splice(pairs)
+
+    def learn(self) -> None:
+        """Splice the return points that threads have noted since the last look, as far as that can be now."""
+        if not self._timed:
+            return
+        self._forget_lost()
+        pairs: list[tuple[Timed, int]] = []
+        for bank in {bank.index: bank for bank, _ in self._timed.values()}.values():
+            for point, record in _tables(bank).noted():
+                _, timed = self._timed.get((bank.index, record), (bank, None))
+                if timed is not None and timed.armed and point not in timed.points and point not in timed.unseen:
+                    pairs.append((timed, point))
+        if pairs:
+            with suppress(TargetError):  # the next look tries again
+                self._splice(pairs)
+
+    def settle(self, probes: Iterable[Probe]) -> None:
+        """Say which return points are watched, after probes were armed again."""
+        for timed in (timed for probe in probes for timed in probe.timed):
+            for point, place in timed.points.items():
+                self._say(timed, point, CALLER_WATCHED if place.hook.armed else CALLER_REFUSED)
+
+    def _fresh(self, probes: Iterable[Probe]) -> Iterator[Timed]:
+        for timed in (timed for probe in probes for timed in probe.timed):
+            bank = timed.group.bank
+            if timed.armed and timed.leaves_by_jumps and bank is not None and bank.layout.callers:
+                key = bank.index, timed.group.offset
+                if key not in self._timed:
+                    self._timed[key] = bank, timed
+                    yield timed
+
+    def _forget_lost(self) -> None:
+        """Have return points learnt again whose module is gone."""
+        for _, timed in self._timed.values():
+            for point, place in list(timed.points.items()):
+                why = place.hook.refusal
+                if why is not None and why.reason is Reason.GONE and not place.hook.armed:
+                    self._say(timed, point, CALLER_NEW)
+                    del timed.points[point]
+
+    def _splice(self, pairs: list[tuple[Timed, int]]) -> None:
+        session, places = self._session, list[tuple[Timed, int, Place]]()
+        with typed(session.process, "arming probes in"):
+            for timed, point in pairs:
+                found = self._place_of(timed, point)
+                if isinstance(found, Refusal):
+                    timed.unseen[point] = found
+                    self._say(timed, point, CALLER_REFUSED)
+                else:
+                    places.append((timed, point, found))
+            session.engine.change(edits_for([place for _, _, place in places]))
+        for timed, point, place in places:
+            timed.points[point] = place
+            self._say(timed, point, CALLER_WATCHED if place.hook.armed else CALLER_REFUSED)
+
+    def _place_of(self, timed: Timed, point: int) -> Place | Refusal:
+        module = self._session.module_at(point)
+        loaded = self._session.objects.at(point)
+        if module is None or loaded is None:
+            return Refusal(Reason.NOT_CODE, point, "the caller is in no module: generated code, or none at all")
+        why = self._session.objects.refusal(loaded)
+        address = point - module.bias
+        code = module.code.containing(address)
+        if why is None and code is None:
+            why = Refusal(Reason.NOT_CODE, point, "no function is known where the call would return")
+        if why is None and code is not None:
+            why = joined(module.code, code, address)
+        if why is not None or code is None:
+            assert why is not None
+            return why
+        group = timed.group
+        hook = Hook(ActionKind.LEAVE_CALLER, None, group.bank, group.offset | JUMPED)
+        want = Want(address, WantKind.RETURN_POINT, tag=hook)
+        return Place(timed.site, module, module.state_of(code), want, hook)
+
+    @staticmethod
+    def _say(timed: Timed, point: int, state: int) -> None:
+        bank = timed.group.bank
+        if bank is not None and bank.layout.callers:
+            _tables(bank).set(point, timed.group.offset, state)
+
+
+def _tables(bank: SlotBank) -> CallerTables:
+    return CallerTables(bank.arena.view(bank.piece.offset, bank.piece.size), bank.layout)
+
+
+def joined(code_map: "CodeMap", code: FunctionCode, address: int) -> Refusal | None:
+    """Return why what arrives at a link-time address may be no return, where that cannot be told."""
+    if not code.is_boundary(address):
+        return Refusal(Reason.NOT_A_BOUNDARY, address, "no instruction is known where the call would return")
+    if code_map.entries.static_entries(address, address + 1):
+        detail = "a landing pad, a symbol or a stored pointer leads here, too"
+        return Refusal(Reason.RETURN_POINT_JOINED, address, detail)
+    if code.complete is not None and code.indirect_jumps > len(code.tables):
+        return Refusal(Reason.RETURN_POINT_JOINED, address, f"a jump may lead here, too: {code.complete.detail}")
+    branches = frozenset(code.back_to(frozenset({address})))
+    for source, kind in code_map.entries.references_to(address):
+        home = code_map.containing(source)
+        insn = home.covering(source) if home is not None else None
+        if kind in (Kind.LEA, Kind.ABSOLUTE) or insn is None or insn.address not in branches:
+            return Refusal(Reason.RETURN_POINT_JOINED, address, f"{source:#x} leads here, too, or takes its address")
+    return None
+
+
+def points_known(timed: Timed) -> list[int]:
+    """Return where direct calls of a function in its own module return to, by run-time address.
+
+    What is called may be another function that jumps to this one.
+    """
+    place = timed.places[0]
+    code_map, bias = place.module.code, place.module.bias
+    todo = [timed.site.function.start]
+    found: set[int] = set()
+    for start in todo:  # grows while it runs
+        heads = {start, place.want.address if start == todo[0] else start}
+        for head in heads:
+            for source, kind in code_map.entries.references_to(head):
+                home = code_map.containing(source) if kind is Kind.NEAR or kind is Kind.SHORT else None
+                insn = home.covering(source) if home is not None else None
+                if home is None or insn is None or insn.target != head:
+                    continue
+                if insn.flow is Flow.CALL:
+                    found.add(insn.end + bias)
+                elif home.start not in todo and len(todo) < _MOST_JUMPING:
+                    todo.append(home.start)
+    return sorted(found)

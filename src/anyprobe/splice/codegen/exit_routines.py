@@ -1,0 +1,277 @@
+"""The generated routines that end calls: at a return, at a jump to another function, and where the caller goes on.
+
+They are a part of ``routines``, which says how they are called and what they keep. A function that ends in a jump to
+another one is over when that returns: to the address that the call has left on the stack, its *return point*. Which of
+these are watched is said by a table that anyprobe writes. Each entry is a pair of a return point and the offset of a
+timing record, and a state. Pairs that are not there are noted, once each, in another table that the threads write.
+"""
+
+from typing import TYPE_CHECKING
+
+from anyprobe.data import layout as at
+from anyprobe.data.histogram import BUCKETS
+from anyprobe.isa.assemble import Assembler
+
+if TYPE_CHECKING:
+    from anyprobe.splice.codegen.routines import RoutineFacts
+
+SP, START, RECORD = (at.BLOCK_HEAD_BYTES + field for field in (at.INSTANCE_SP, at.INSTANCE_T0, at.INSTANCE_RECORD))
+"""Where an instance's fields are, counted from the block and the instance's offset in the stack."""
+TOMBSTONE = 1
+"""Stack pointer of an instance freed from the middle of the stack."""
+EXITS = ("leave", "leave_tail", "leave_caller")
+"""The names of the routines."""
+
+
+def emit_leave(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
+    """Emit ``leave``: take the instance with our stack pointer and record its duration.
+
+    The tail form leaves the instance to the return point where the call ends, if that is watched; else it takes it and
+    only counts the exit. The caller form is for return points: the function was entered with the stack pointer one word
+    below, and where no instance is found it was another one's call. Argument: offset of the timing record, with the bit
+    ``JUMPED`` for the caller form. The copies by which the signal view finishes what was begun are entered in the
+    middle; they return with the registers as they are.
+    """
+    tail, caller = name.endswith("tail"), name.endswith("caller")
+    asm.code(f"""
+    {name}:
+        push rax; lahf; seto al; push rax
+        push rcx; push rdx; push rsi; push rdi
+    """)
+    if tail:
+        pass
+    elif facts.clock:
+        asm.code("call now; mov rdx, rax")
+    else:
+        # unordered like the one at the entry: both mark when they are issued, so what is in flight cancels out
+        asm.code("rdtsc; shl rdx, 32; or rdx, rax")
+    stranger = f"{name}_done" if caller else f"{name}_stranger"
+    block = f"mov rdi, fs:[slot]; mov rax, gate; test [rax], rdi; jz {stranger}"
+    asm.code(block, slot=facts.slot, gate=facts.gate)
+    if tail:
+        _look_up_caller(asm, facts, name)
+    asm.code(f"""
+        lea rax, [rsp+{0xB8 if caller else 0xC0}]
+        mov rcx, [rsp+0x38]
+        mov rsi, [rdi+{at.BLOCK_TOP}]
+        sub rsi, 1; js {stranger if caller else f"{name}_unmatched"}
+        shl rsi, 5
+    """)
+    if caller:
+        asm.code(f"jmp {name}_search")
+    else:
+        _take_top(asm, name)
+    asm.label(name + "_found")
+    if tail:
+        asm.code("add rdi, rcx; inc qword [rdi+rdx]")
+    else:
+        asm.code(f"lea rdi, [rdi+rcx-{at.JUMPED}]" if caller else "add rdi, rcx")
+        _record_duration(asm, name)
+    asm.label(name + "_done")
+    if name.startswith("finish"):
+        asm.code("ret" + "; int3" * 9)
+    else:
+        asm.code("pop rdi; pop rsi; pop rdx; pop rcx; pop rax; add al, 0x7f; sahf; pop rax; ret")
+    _leave_search(asm, name)
+    if not tail:
+        _new_extremes(asm, name)
+    if caller:
+        return
+    asm.code(
+        f"""
+        {name}_unmatched:
+            inc qword [rdi+rcx+{at.RECORD_UNMATCHED}]
+        {name}_unmatched_done:
+            jmp {name}_done
+        {name}_stranger:
+            # a fork child times nothing (its entries are counted as missed); a thread without a block entered before us
+            cmp qword [rax], 0; je {name}_done
+            mov rcx, [rsp+0x38]
+            mov rdi, shared
+            lock inc qword [rdi+rcx+{at.RECORD_UNMATCHED}]
+        {name}_stranger_done:
+            jmp {name}_done
+        """,
+        shared=facts.shared,
+    )
+    if tail:
+        asm.code(f"""
+        {name}_jumped:
+            or qword [rdi+rsi+{RECORD}], {at.JUMPED}
+        {name}_jumped_done:
+            jmp {name}_done
+        """)
+
+
+def _take_top(asm: Assembler, name: str) -> None:
+    """Emit: take the instance on the top, if it is ours (rax = stack pointer, rcx = record)."""
+    tail = name.endswith("tail")
+    asm.code(f"""
+        cmp [rdi+rsi+{SP}], rax; jne {name}_search
+        cmp [rdi+rsi+{RECORD}], rcx; jne {name}_search
+        {f"test edx, edx; jz {name}_jumped" if tail else f"sub rdx, [rdi+rsi+{START}]"}
+        mov qword [rdi+rsi+{SP}], 0
+    {name}_taken:
+        dec qword [rdi+{at.BLOCK_TOP}]
+    """)
+
+
+def _look_up_caller(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
+    """Emit: edx = 0 if the return point on the stack is watched, else the field of the record that counts the exit.
+
+    A return point that is not known is noted. Pairs are noted once, so whoever is interrupted can begin anew. ``rdi``
+    is the block before and after.
+    """
+    layout = facts.layout
+    if not layout.callers:
+        asm.code(f"mov edx, {at.RECORD_TAIL}")
+        return
+    asm.code(f"""
+        push r8
+        mov rsi, [rsp+0xc8]; mov rcx, [rsp+0x40]
+        test rsi, rsi; jz {name}_unknown
+    """)
+    _hash(asm, facts.data + layout.known_callers_offset, layout.known_callers)
+    asm.code(
+        f"""
+        {name}_seek:
+            mov rax, [rdi+rdx]; cmp rax, rsi; jne {name}_other
+            cmp [rdi+rdx+{at.CALLER_RECORD}], ecx; je {name}_known
+        {name}_other:
+            test rax, rax; jz {name}_strange
+            add edx, {at.CALLER_BYTES}; and edx, last
+            dec r8d; jnz {name}_seek
+        {name}_strange:
+        """,
+        last=(layout.known_callers - 1) * at.CALLER_BYTES,
+    )
+    _hash(asm, facts.data + layout.callers_offset, layout.callers)
+    asm.code(
+        f"""
+        {name}_probe:
+            mov rax, [rdi+rdx]; cmp rax, rsi; je {name}_same
+            test rax, rax; jnz {name}_next
+            lock cmpxchg [rdi+rdx], rsi; je {name}_same
+            cmp rax, rsi; jne {name}_next
+        {name}_same:
+            mov eax, [rdi+rdx+{at.CALLER_RECORD}]; cmp eax, ecx; je {name}_noted
+            test eax, eax; jnz {name}_next
+            lock cmpxchg [rdi+rdx+{at.CALLER_RECORD}], ecx; je {name}_noted
+            cmp eax, ecx; je {name}_noted
+        {name}_next:
+            add edx, {at.CALLER_BYTES}; and edx, last
+            dec r8d; jnz {name}_probe
+        {name}_unknown:
+            mov edx, {at.RECORD_TAIL}; jmp {name}_looked
+        {name}_known:
+            mov eax, [rdi+rdx+{at.CALLER_STATE}]
+            xor edx, edx
+            cmp eax, {at.CALLER_WATCHED}; je {name}_looked
+            ja {name}_unknown
+        {name}_noted:
+            mov edx, {at.RECORD_LEARNING}
+        {name}_looked:
+            pop r8
+            mov rdi, fs:[slot]
+        """,
+        last=(layout.callers - 1) * at.CALLER_BYTES,
+        slot=facts.slot,
+    )
+
+
+def _hash(asm: Assembler, table: int, entries: int) -> None:
+    """Emit: rdi = a table of return points, edx = where the pair of rsi and rcx is looked for first, r8d = how often.
+
+    The same as ``data.callers.first_entry``.
+    """
+    asm.code(
+        f"""
+            mov rdx, rcx; shl rdx, 32; xor rdx, rsi
+            mov rax, {at.CALLER_HASH}; imul rdx, rax
+            shr rdx, {64 - (entries.bit_length() - 1)}; shl edx, 4
+            mov rdi, table; mov r8d, {min(at.CALLER_PROBES, entries)}
+        """,
+        table=table,
+    )
+
+
+def _record_duration(asm: Assembler, name: str) -> None:
+    """Emit: rdx = duration in ticks, rdi = record. A negative duration (skewed TSCs) counts as 0."""
+    asm.code(f"""
+        test rdx, rdx; js {name}_negative
+    {name}_duration:
+        inc qword [rdi+{at.RECORD_COUNT}]
+        add [rdi+{at.RECORD_SUM}], rdx
+        cmp rdx, [rdi+{at.RECORD_MAX}]; ja {name}_newmax
+    {name}_maxdone:
+        mov rcx, rdx; not rcx
+        cmp rcx, [rdi+{at.RECORD_NOT_MIN}]; ja {name}_newmin
+    {name}_mindone:
+        # log-linear bucket: 64 per power of two; exact below 128
+        mov rax, rdx; or rax, 64
+        bsr rcx, rax; sub ecx, 6
+        shr rdx, cl; shl ecx, 6; add rdx, rcx
+        mov eax, {BUCKETS - 1}
+        cmp rdx, rax; cmova rdx, rax
+        inc qword [rdi+rdx*8+{at.RECORD_BUCKETS}]
+    """)
+
+
+def _new_extremes(asm: Assembler, name: str) -> None:
+    """Emit the rare paths of ``leave``: a new maximum or minimum, safe against handlers on the same thread."""
+    asm.code(f"""
+    {name}_negative:
+        xor edx, edx; jmp {name}_duration
+    {name}_newmax:
+        mov rax, [rdi+{at.RECORD_MAX}]
+        cmp rax, rdx; jae {name}_maxdone
+        cmpxchg [rdi+{at.RECORD_MAX}], rdx; jne {name}_newmax
+        jmp {name}_maxdone
+    {name}_newmin:
+        mov rax, [rdi+{at.RECORD_NOT_MIN}]
+        cmp rax, rcx; jae {name}_mindone
+        cmpxchg [rdi+{at.RECORD_NOT_MIN}], rcx; jne {name}_newmin
+        jmp {name}_mindone
+    """)
+
+
+def _leave_search(asm: Assembler, name: str) -> None:
+    """Emit: look below the top for the instance (rax = stack pointer, rcx = record), then drop tombstones.
+
+    Only tombstones are dropped, never zeros: a zero may be an instance that code below this signal handler has
+    reserved and not filled yet. At a return point those right below it with the same stack pointer and record are
+    taken with it and counted as missed: the function was jumped to again from where it had jumped to, or an earlier
+    call from here was left by an exception.
+    """
+    tail, caller = name.endswith("tail"), name.endswith("caller")
+    asm.code(f"""
+    {name}_search:
+        cmp [rdi+rsi+{SP}], rax; jne {name}_below
+        cmp [rdi+rsi+{RECORD}], rcx; je {name}_hit
+    {name}_below:
+        sub rsi, 32; jns {name}_search
+        jmp {name}_{"done" if caller else "unmatched"}
+    {name}_hit:
+        {f"test edx, edx; jz {name}_jumped" if tail else f"sub rdx, [rdi+rsi+{START}]"}
+        mov qword [rdi+rsi+{SP}], {TOMBSTONE}
+    {name}_removed:
+    """)
+    if caller:
+        asm.code(f"""
+        {name}_chain:
+            sub rsi, 32; js {name}_shrink
+            cmp [rdi+rsi+{SP}], rax; jne {name}_shrink
+            cmp [rdi+rsi+{RECORD}], rcx; jne {name}_chain
+            mov qword [rdi+rsi+{SP}], {TOMBSTONE}
+            inc qword [rdi+rcx+{at.RECORD_MISSED - at.JUMPED}]
+            jmp {name}_chain
+        """)
+    asm.code(f"""
+    {name}_shrink:
+        mov rsi, [rdi+{at.BLOCK_TOP}]
+        sub rsi, 1; js {name}_found
+        shl rsi, 5
+        cmp qword [rdi+rsi+{SP}], {TOMBSTONE}; jne {name}_found
+        mov qword [rdi+rsi+{SP}], 0
+        dec qword [rdi+{at.BLOCK_TOP}]; jmp {name}_shrink
+    """)
