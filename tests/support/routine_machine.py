@@ -12,6 +12,7 @@ import struct
 import sys
 import threading
 
+from anyprobe.data.callers import CallerTables
 from anyprobe.data.layout import BankLayout
 from anyprobe.splice.codegen.patch import Action, ActionKind, BankCode, PatchWriter
 from anyprobe.splice.codegen.routines import CHILDREN, RoutineFacts, assemble_routines
@@ -43,7 +44,8 @@ class SmallLayout(BankLayout):
 
 
 def small_layout():
-    return SmallLayout(COUNTERS, RECORDS, MAXACTIVE, RETURNS)
+    noted = int(sys.argv[1]) if len(sys.argv) > 1 else 0
+    return SmallLayout(COUNTERS, RECORDS, MAXACTIVE, RETURNS, noted)
 
 
 class Machine:
@@ -73,6 +75,8 @@ class Machine:
         self.poke = ctypes.CFUNCTYPE(None, ctypes.c_uint64)(self.base + POKE)
         assert self.peek() == 0
         self.replaced = []
+        self.pushed = None
+        """What the next call finds on the stack as its return point."""
         self.word(GATE, MASK)
 
     def put(self, offset, content):
@@ -122,6 +126,9 @@ class Machine:
         registers[4] = self.base + sp
         flags = rng.getrandbits(12) & STATUS | 0x202
         stack = rng.randbytes(0x1000)
+        if self.pushed is not None:
+            stack = stack[:RED_ZONE] + struct.pack("<Q", self.pushed) + stack[RED_ZONE + 8 :]
+            self.pushed = None
         if address is not None:
             stack = stack[:RED_ZONE] + struct.pack("<Q", address) + self.memory[sp + 8 : sp + 0x1000 - RED_ZONE]
         self.put(sp - RED_ZONE, stack)
@@ -136,6 +143,22 @@ class Machine:
             self.replaced.append(int.from_bytes(now, "little") in stubs and now != struct.pack("<Q", address))
             stack = stack[:RED_ZONE] + now + stack[RED_ZONE + 8 :]
         return self.compare(routine, registers, flags, stack, sp)
+
+    def tables(self):
+        """Return the tables of return points."""
+        return CallerTables(memoryview(self.memory)[REGION : REGION + self.layout.size], self.layout)
+
+    def noted(self):
+        """Return the return points that were not known."""
+        return list(self.tables().noted()) if self.layout.callers else []
+
+    def end(self, routine, argument, depth, rng, point):
+        """End a call whose caller goes on at ``point``; at a return point the stack pointer is one word above."""
+        caller = routine == "leave_caller"
+        if caller:
+            depth -= 1 / 8
+        self.pushed = None if caller else point
+        return self.call(routine, argument, depth, rng)
 
     def come_in(self, routine, argument, depth, number, rng):
         """Enter a function that a caller (or, None, a function that jumped there) has called; see what is replaced.
@@ -195,6 +218,10 @@ def run(machine, steps, rng):
             broken += machine.come_back(step[1], rng)
             if machine.memory[FLAGS + 16] != step[2]:
                 broken.append(f"came back to {machine.memory[FLAGS + 16]}, not {step[2]}")
+        elif kind == "end":
+            broken += machine.end(step[1], step[2], step[3], rng, step[4])
+        elif kind == "know":
+            assert machine.tables().set(*step[1:])
         elif kind == "own":
             machine.word(GATE + CHILDREN, step[1])
         elif kind == "gate":
@@ -218,6 +245,7 @@ def main():
         "words": {8 * number: word for number, word in enumerate(words) if word},
         "broken": broken,
         "replaced": machine.replaced,
+        "noted": machine.noted(),
         "slot": machine.peek() and machine.peek() - machine.base - REGION,
         "thread": machine.thread_pointer(),
         "tid": threading.get_native_id(),

@@ -28,8 +28,8 @@ class SessionOptions:
     """What timing probes read: ``tsc``, ``monotonic`` (``clock_gettime`` of the vdso), or ``auto``: the TSC where it
     ticks evenly."""
     returns: str = "auto"
-    """Where ends of calls are seen. ``auto``: where the function returns, and if it ends in a jump to another one, where
-    its caller goes on. ``exits``: at its own exits only, so that calls that leave by a jump are not timed.
+    """Where ends of calls are seen. ``auto``: where the function returns, and if it ends in a jump to another one,
+    where its caller goes on. ``exits``: at its own exits only, so that calls that leave by a jump are not timed.
     ``trampoline``: as ``auto``, and functions whose exits cannot all be spliced have their return addresses replaced,
     where nothing is seen that this could break; else they are refused."""
     live: bool = False

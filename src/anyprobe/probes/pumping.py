@@ -13,6 +13,7 @@ from anyprobe.probes.observed import Observed
 if TYPE_CHECKING:
     from anyprobe.binary.images.modules import LoadedObject
     from anyprobe.probes.probe import Probe
+    from anyprobe.probes.return_points import ReturnPoints
 
 
 class Pumped(Observed, Tended):
@@ -59,6 +60,19 @@ class Pumped(Observed, Tended):
     @abstractmethod
     def follow_handlers(self, *, often: bool = False) -> None:
         """Have signal handlers that the program has set since the last look see its own pcs while probes are hit."""
+
+    @cached_property
+    def return_points(self) -> "ReturnPoints":
+        """Where calls end that leave their function by a jump."""
+        from anyprobe.probes.return_points import ReturnPoints
+
+        return ReturnPoints(self)
+
+    @locked
+    def learn_return_points(self) -> None:
+        """Have calls that leave their function by a jump end in callers that were not known when it was armed."""
+        if not self._is_over and not self.splicing.upkeep.evicted:
+            self.return_points.learn()
 
     @locked
     def look_at_children(self) -> None:

@@ -27,7 +27,6 @@ from anyprobe.splice.regions.code_region import SlotBank
 if TYPE_CHECKING:
     from anyprobe.binary.flow.cfg import CodeMap
     from anyprobe.probes.host import ProbeHost
-    from anyprobe.splice.edits import Module
 
 KNOWN_AT_ONCE = 256
 """Return points that are spliced before any call is seen; where there are more, all are learnt."""
@@ -36,18 +35,17 @@ _MOST_JUMPING = 64
 
 
 class ReturnPoints:
-    """What a session does for timed functions that end in jumps; ``wanted``: whether it does anything."""
+    """What a session does for timed functions that end in jumps."""
 
-    def __init__(self, session: "ProbeHost", *, wanted: bool) -> None:
+    def __init__(self, session: "ProbeHost") -> None:
         """Know no function yet."""
-        self._session, self._wanted = session, wanted
+        self._session = session
         self._timed: dict[tuple[int, int], tuple[SlotBank, Timed]] = {}
         """By the number of its bank and the offset of its record."""
 
     def place(self, probes: Iterable[Probe]) -> None:
         """Splice the return points of direct calls of functions that are timed from now on, if these are not many."""
-        fresh = list(self._fresh(probes)) if self._wanted else []
-        pairs = [(timed, point) for timed in fresh for point in points_known(timed)]
+        pairs = [(timed, point) for timed in self._fresh(probes) for point in points_known(timed)]
         if 0 < len(pairs) <= KNOWN_AT_ONCE:
             self._splice(pairs)
 

@@ -31,7 +31,6 @@ from anyprobe.probes.providers.function.provider import FunctionProvider
 from anyprobe.probes.providers.function.resolve import ResolvedSite, resolve_all
 from anyprobe.probes.providers.provided import Providers
 from anyprobe.probes.reconciling import Reconciled
-from anyprobe.probes.return_points import ReturnPoints
 from anyprobe.probes.scripts import current
 from anyprobe.probes.specs.spec import see_functions
 from anyprobe.probes.target_errors import typed
@@ -96,11 +95,9 @@ class Session(Reconciled, SessionApi[Probe]):
             allowed=AUTO if options.strategy == "auto" else frozenset([Strategy(options.strategy)]),
             slots=self._objects.has_thread_slots(),
             maxactive=options.maxactive,
+            callers=options.returns != "exits",
             proof=self._proof if options.live else None,
         )
-        self.return_points = ReturnPoints(self, wanted=options.returns != "exits")
-        if options.returns == "exits":
-            self.splicing.memory.end_calls_at_exits()
         self.functions = FunctionProvider(self.splicing, self.copies, self._wanted_once)
         self._providers = Providers()
         self._handlers = HandlerWatch(self.splicing, self._objects, self.module)
@@ -144,8 +141,6 @@ class Session(Reconciled, SessionApi[Probe]):
 
     def time(self, *specs: str, follow: bool | None = None) -> Probes:
         """Measure how long functions take, from entry to return. The specs name functions (their entries).
-
-        ``follow``: as for ``count``.
 
         Args:
             specs: the functions; ``:return`` and offsets are refused.
@@ -350,12 +345,6 @@ class Session(Reconciled, SessionApi[Probe]):
                 from anyprobe.probes.outside import requests
 
                 requests.look(self)
-
-    @locked
-    def learn_return_points(self) -> None:
-        """Have calls that leave their function by a jump end in callers that were not known when it was armed."""
-        if self._ended is None and not self._held and not self._process.exited() and not self.splicing.upkeep.evicted:
-            self.return_points.learn()
 
     def _note_losses(self) -> None:
         """See what is no longer there: libraries unmapped, everything removed by another anyprobe."""

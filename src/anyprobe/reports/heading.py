@@ -58,6 +58,14 @@ def tail_clause(snapshot: Snapshot, meaning: str = "not timed") -> str:
     return f"{text}: most of {named}"
 
 
+def learning_clause(snapshot: Snapshot) -> str:
+    """Return how many calls were not timed since their callers were not known yet; nothing if there are none."""
+    calls = sum(timing.learning for timing in snapshot.functions)
+    return f"{counted(calls, 'call')} from callers not known yet {'was' if calls == 1 else 'were'} not timed" * bool(
+        calls
+    )
+
+
 def print_left_out(rest: str, silent: Sequence[str], noun: str, event: str, console: "Console") -> None:
     """Print what has no row: ``rest``, in words, and those without a hit, by name if they are few."""
     parts = [rest] if rest else []

@@ -9,7 +9,14 @@ from rich.table import Table
 from anyprobe.data.snapshot import FunctionTiming, Snapshot
 from anyprobe.reports import distribution
 from anyprobe.reports.distribution import Distribution, Durations
-from anyprobe.reports.heading import print_heading, print_left_out, print_refusals, print_step, tail_clause
+from anyprobe.reports.heading import (
+    learning_clause,
+    print_heading,
+    print_left_out,
+    print_refusals,
+    print_step,
+    tail_clause,
+)
 from anyprobe.reports.losses import print_losses
 from anyprobe.reports.quantities import counted, duration
 
@@ -36,7 +43,7 @@ def print_timings(snapshot: Snapshot, console: Console, top: int = 0) -> None:
     """Print the report of ``time``; ``top`` limits the functions, 0 shows those without calls too."""
     calls = sum(timing.count for timing in snapshot.functions)
     what = f"{counted(calls, 'call')} of {counted(len(snapshot.functions), 'function')} timed"
-    print_heading(snapshot, console, what, tail_clause(snapshot))
+    print_heading(snapshot, console, what, "; ".join(filter(None, (tail_clause(snapshot), learning_clause(snapshot)))))
     print_functions(snapshot, console, top)
     print_losses(snapshot, console)
     print_refusals(snapshot, console)
@@ -107,7 +114,7 @@ def _print_footnotes(timings: list[FunctionTiming], console: Console) -> None:
             f"{counted(count, noun)} {what}"
             for count, noun, what in (
                 (timing.tail_exits, "call", "left by a tail jump and not timed"),
-                (timing.learning, "call", "not timed: the caller was not known yet (learning)"),
+                (timing.learning, "call", "not timed, from callers not known yet (learning)"),
                 (timing.unmatched, "return", "without an entry that was seen"),
                 (timing.in_flight, "call", "still running"),
                 (timing.nmissed, "call", "not timed (in fork children, or beyond --maxactive)"),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import TargetError
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.data.layout import MAXACTIVE
+from anyprobe.data.layout import CALLERS, MAXACTIVE
 from anyprobe.splice.apply.preparation import Counting, Preparation, ThreadSlotUnusable
 from anyprobe.splice.apply.saved_pcs import FramesOnStacks
 from anyprobe.splice.apply.semaphores import Semaphores
@@ -45,12 +45,12 @@ class ProcessMemory:
     """Maps what changes need in a process, and knows how its threads count."""
 
     def __init__(
-        self, access: Access, planning: Planning, view: SignalView, registrations: Registrations, maxactive: int,
+        self, access: Access, planning: Planning, view: SignalView, registrations: Registrations, counting: Counting,
         live: "LiveArming | None",
     ) -> None:  # fmt: skip
         """Begin with nothing; ``registrations`` may wait for journal room, ``live`` maps while the program runs."""
         self._access, self._planning, self._view, self._registrations = access, planning, view, registrations
-        self._counting, self._live = Counting(maxactive), live
+        self._counting, self._live = counting, live
 
     @property
     def clock(self) -> int:
@@ -64,10 +64,6 @@ class ProcessMemory:
     def leave_out(self, threads: int) -> None:
         """Keep so many blocks of each bank for threads that are not to be counted."""
         self._counting = replace(self._counting, left_out=threads)
-
-    def end_calls_at_exits(self) -> None:
-        """Have calls that leave by a jump counted there and not followed to where they return."""
-        self._counting = replace(self._counting, callers=0)
 
     def prepare(self, edits: Sequence[Edit]) -> None:
         """Map what the change needs and is not there yet: code, counters, journal, springboard pages."""
@@ -217,6 +213,7 @@ class ProcessSplicing:
         allowed: frozenset[Strategy] = AUTO,
         slots: bool,
         maxactive: int = MAXACTIVE,
+        callers: bool = True,
         proof: "Proof | None" = None,
     ) -> None:
         """Serve a process.
@@ -227,10 +224,11 @@ class ProcessSplicing:
             allowed: The strategies that may be used.
             slots: Whether the target's runtime has thread slots for anyprobe.
             maxactive: Instances of calls that a thread can have at once.
+            callers: Whether calls that leave their function by a jump are followed to where their caller goes on.
             proof: Given where changes are to be made without a stop if that can be: why they cannot.
 
         """
-        modules: list[Module] = []
+        counting, modules = Counting(maxactive, callers=CALLERS if callers else 0), list[Module]()
         owner = Owner(os.urandom(16), os.getpid(), procfs.read_stat(os.getpid()).start_time)
         self.process, self.holdings = process, Holdings(owner)
         self.access = Access(process, self.holdings)
@@ -252,7 +250,7 @@ class ProcessSplicing:
         self.upkeep = Upkeep(process, self.holdings, modules, userspace)
         self.live = None if proof is None else self._live_arming(traps, proof)
         """What makes changes without a stop, where that is wanted."""
-        self.memory = ProcessMemory(self.access, self.planning, self.view, self.registrations, maxactive, self.live)
+        self.memory = ProcessMemory(self.access, self.planning, self.view, self.registrations, counting, self.live)
         dead = SiteClobbers(lambda: self.view.faults, clobbers)
         self.engine = Engine(
             process, self.holdings, self.planning, self.memory, userspace, self.upkeep, dead,

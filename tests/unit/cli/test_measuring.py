@@ -172,7 +172,7 @@ def test_a_file_that_cannot_be_written_is_the_users_mistake(fakes, sleeper, caps
 def test_settings_reach_the_session(fakes, sleeper, capsys):
     main(["time", "x:y", "-p", str(sleeper.pid), "--for", "0", "--strategy", "punned", "--maxactive", "9"])
     assert fakes.sessions[0].settings == {
-        "strategy": "punned", "maxactive": 9, "clock": "auto", "returns": "exits", "pending": "modules",
+        "strategy": "punned", "maxactive": 9, "clock": "auto", "returns": "auto", "pending": "modules",
     }  # fmt: skip
 
 

@@ -61,11 +61,14 @@ def test_nothing_is_due_where_there_is_nothing():
 def test_sessions_need_their_intervals_and_their_signal_handlers(clock):
     class Session:
         def __init__(self):
-            self.hooks, self.looks = Hooks(), 0
+            self.hooks, self.looks, self.learnt = Hooks(), 0, 0
 
         def follow_handlers(self, *, often=False):
             assert often
             self.looks += 1
+
+        def learn_return_points(self):
+            self.learnt += 1
 
     sessions = [Session(), Session()]
     called = []
@@ -79,3 +82,4 @@ def test_sessions_need_their_intervals_and_their_signal_handlers(clock):
         clock.now = 100.0 + 2 * number * HANDLER_LOOKS
         duties.work()
         assert [each.looks for each in sessions] == looks
+    assert [each.learnt for each in sessions] == [5, 5]

@@ -106,7 +106,7 @@ class Values:
         return 1000
 
     def reader(self, bank):
-        return SimpleNamespace(record=lambda offset: SimpleNamespace(count=10, tail=20, missed=30))
+        return SimpleNamespace(record=lambda offset: SimpleNamespace(count=10, tail=20, learning=0, missed=30))
 
 
 def place(strategy="jump", bank="slots"):

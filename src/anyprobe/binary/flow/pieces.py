@@ -5,7 +5,7 @@ address is no function, since nothing can call it. So does the code: what a func
 no function either. A part belongs to the function whose jumps, by other parts or directly, are all that enters it.
 """
 
-from collections.abc import Set
+from collections.abc import Set as AbstractSet
 
 from anyprobe.binary.analysis.views import FunctionView, ModuleView
 from anyprobe.binary.decoding.code_scan import Kind
@@ -46,7 +46,7 @@ class Pieces:
         found = self._map.function_at(start) if known else None
         return found if not isinstance(found, Refusal) else None
 
-    def jumps_from_parts(self, function: FunctionView, heads: Set[int]) -> set[int]:
+    def jumps_from_parts(self, function: FunctionView, heads: AbstractSet[int]) -> set[int]:
         """Return the jumps to some addresses of a function that lie in its parts elsewhere."""
         found: set[int] = set()
         for target, source, kind in self._map.entries.references.into(min(heads), max(heads) + 1):

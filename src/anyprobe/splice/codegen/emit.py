@@ -76,9 +76,9 @@ def emit_patch(
 ) -> EmittedPatch | Refusal:
     """Return the patch of a splice at ``address``.
 
-    ``behind`` maps the run-time address of a function's entry, or a return point, to where branches to it must go: behind
-    what runs there. The patch's own head is added to it by its own want. ``looped``: there may be such branches, so what
-    runs at entries comes before what runs at the instruction; else all of it runs in the order of the wants.
+    ``behind`` maps the run-time address of a function's entry, or of a return point, to where branches to it must go:
+    behind what runs there. The patch's own head is added to it by its own want. ``looped``: there may be such branches,
+    so what runs at entries comes before what runs at the instruction; else all of it runs in the order of the wants.
     """
     try:
         return _Emission(splice, address, bias, source, dict(behind), looped=looped).run()

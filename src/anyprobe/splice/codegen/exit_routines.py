@@ -260,6 +260,7 @@ def _leave_search(asm: Assembler, name: str) -> None:
         asm.code(f"""
         {name}_chain:
             sub rsi, 32; js {name}_shrink
+            cmp qword [rdi+rsi+{SP}], {TOMBSTONE}; je {name}_chain
             cmp [rdi+rsi+{SP}], rax; jne {name}_shrink
             cmp [rdi+rsi+{RECORD}], rcx; jne {name}_chain
             mov qword [rdi+rsi+{SP}], {TOMBSTONE}

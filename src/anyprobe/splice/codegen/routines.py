@@ -293,8 +293,8 @@ def _enter_full(asm: Assembler, layout: BankLayout, argument: int, site: int) ->
     Two live functions never have the same stack pointer at their entry, so an instance with ours is a leftover of a
     longjmp or an exception, unless another probe at this entry has just pushed it: those are on the top, and none has
     our record. Nothing is ever concluded from other stack pointers: they may lie on other stacks. A zero is an
-    instance that code below this signal handler has reserved and not filled yet: then nothing may move. What has left by a jump may still be alive, where functions jump
-    to each other and back: it is counted as missed.
+    instance that code below this signal handler has reserved and not filled yet: then nothing may move. What has left
+    by a jump may still be alive, where functions jump to each other and back: it is counted as missed.
     """
     asm.code(
         f"""

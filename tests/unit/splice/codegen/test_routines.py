@@ -14,14 +14,19 @@ from anyprobe.data.layout import (
     BLOCK_OWNER,
     BLOCK_PURGING,
     BLOCK_TOP,
+    CALLER_NEW,
+    CALLER_REFUSED,
+    CALLER_WATCHED,
     CHILD_BIT,
     INSTANCE_BYTES,
     INSTANCE_RECORD,
     INSTANCE_SP,
     INSTANCE_T0,
+    JUMPED,
     NEXT_BLOCK,
     RECORD_BUCKETS,
     RECORD_COUNT,
+    RECORD_LEARNING,
     RECORD_MAX,
     RECORD_MISSED,
     RECORD_NOT_MIN,
@@ -37,10 +42,13 @@ from anyprobe.splice.codegen.routines import RoutineFacts, assemble_routines
 MACHINE = Path(__file__).parents[3] / "support" / "routine_machine.py"
 MAXACTIVE, BLOCKS = 4, 2
 LAYOUT = BankLayout(counters=4, records=2, maxactive=MAXACTIVE)
+NOTED = 4
 COUNTER, RECORD, OTHER = LAYOUT.counters_offset + 8, LAYOUT.new_record(), LAYOUT.new_record()
 SHARED, FIRST = LAYOUT.shared_offset, LAYOUT.blocks_offset
 ADDRESS = 0x7000_0000
 TOMBSTONE = 1
+POINT, SECOND = 0x5555_5555_1234, 0x5555_5555_5678
+"""Where callers go on."""
 
 native = pytest.mark.skipif(platform.machine() != "x86_64", reason="runs x86-64 instructions")
 
@@ -48,9 +56,11 @@ native = pytest.mark.skipif(platform.machine() != "x86_64", reason="runs x86-64 
 # -- the code
 
 
-@pytest.fixture(scope="module", params=[0, 0x7FFF_1234_5670], ids=["tsc", "vdso"])
+@pytest.fixture(scope="module", params=[(0, 0), (0x7FFF_1234_5670, 4096)], ids=["tsc", "vdso-and-callers"])
 def assembled(request):
-    facts = RoutineFacts(LAYOUT, 0x4000_0000_0000, 0x7100_0000, 0x208, request.param)
+    clock, callers = request.param
+    layout = BankLayout(counters=4, records=2, maxactive=MAXACTIVE, callers=callers)
+    facts = RoutineFacts(layout, 0x4000_0000_0000, 0x7100_0000, 0x208, clock)
     return assemble_routines(facts, ADDRESS)
 
 
@@ -180,7 +190,7 @@ class Outcome:
     def __init__(self, result):
         self.words = {int(offset): value for offset, value in result["words"].items()}
         self.slot, self.thread, self.top = result["slot"], result["thread"], result["top_of_stack"]
-        self.tid = result["tid"]
+        self.tid, self.noted = result["tid"], [tuple(pair) for pair in result["noted"]]
 
     def at(self, offset):
         return self.words.get(offset, 0)
@@ -189,6 +199,7 @@ class Outcome:
         fields = {
             "count": RECORD_COUNT,
             "tail": RECORD_TAIL,
+            "learning": RECORD_LEARNING,
             "unmatched": RECORD_UNMATCHED,
             "missed": RECORD_MISSED,
         }
@@ -214,10 +225,15 @@ class Outcome:
         return {at: count for at, count in found.items() if count}
 
 
-def after(*steps):
+def after(*steps, noted=0):
     """Return the outcome of some steps in a process of their own; every call must have preserved everything."""
     process = subprocess.run(
-        [sys.executable, str(MACHINE)], input=json.dumps(steps), capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, str(MACHINE), str(noted)],
+        input=json.dumps(steps),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert process.returncode == 0, process.stderr[-500:]
     result = json.loads(process.stdout)
@@ -239,6 +255,18 @@ def leave(depth=0, record=RECORD):
 
 def leave_tail(depth=0, record=RECORD):
     return ("call", "leave_tail", record, depth)
+
+
+def jump_away(depth=0, record=RECORD, point=POINT):
+    return ("end", "leave_tail", record, depth, point)
+
+
+def come_back(depth=0, record=RECORD):
+    return ("end", "leave_caller", record | JUMPED, depth, 0)
+
+
+def known(state=CALLER_WATCHED, point=POINT, record=RECORD):
+    return ("know", point, record, state)
 
 
 def instance(number, field):
@@ -494,3 +522,151 @@ def test_registers_flags_and_the_red_zone_are_preserved_on_every_path():
     steps += [("slot", 0), enter(), ("slot", 0), enter(), leave(), ("gate", 0), count(), enter(), leave()]
     steps += [step for _ in range(60) for step in (("gate", 1), count(), enter(), leave())]
     after(*steps)
+
+
+# -- calls that end where their caller goes on
+
+
+def ended(*steps):
+    return after(count(), *steps, noted=NOTED)
+
+
+@native
+def test_a_call_that_left_by_a_jump_ends_at_its_return_point():
+    outcome = ended(known(), enter(0), jump_away(0), come_back(0))
+    assert outcome.record() == {"count": 1}
+    assert outcome.stack() == outcome.noted == []
+    assert sum(outcome.buckets().values()) == 1
+
+
+@native
+def test_its_time_includes_what_it_jumped_to():
+    steps = known(), enter(0), jump_away(0), ("age", instance(0, INSTANCE_T0), 1 << 40), come_back(0)
+    assert ended(*steps).at(FIRST + RECORD + RECORD_SUM) >> 40 == 1
+
+
+@native
+def test_until_it_comes_back_it_is_in_flight():
+    assert ended(known(), enter(0), jump_away(0)).stack() == [(0, RECORD | JUMPED)]
+
+
+@native
+def test_a_return_point_that_is_not_known_is_noted_once_and_the_calls_are_counted():
+    outcome = ended(*(step for _ in range(3) for step in (enter(0), jump_away(0), come_back(0))))
+    assert outcome.record() == {"learning": 3}
+    assert outcome.noted == [(POINT, RECORD)]
+    assert outcome.stack() == []
+
+
+@native
+def test_it_is_noted_for_each_function():
+    outcome = ended(enter(0), jump_away(0), enter(0, OTHER), jump_away(0, OTHER))
+    assert sorted(outcome.noted) == [(POINT, RECORD), (POINT, OTHER)]
+
+
+@native
+def test_what_was_noted_and_is_known_by_now_is_watched():
+    outcome = ended(enter(0), jump_away(0), known(), enter(0), jump_away(0), come_back(0))
+    assert outcome.record() == {"learning": 1, "count": 1}
+
+
+@native
+def test_calls_through_a_refused_return_point_leave_by_a_tail_jump():
+    outcome = ended(known(CALLER_REFUSED), enter(0), jump_away(0), come_back(0))
+    assert outcome.record() == {"tail": 1}
+    assert outcome.stack() == outcome.noted == []
+
+
+@native
+def test_a_return_point_whose_splice_has_gone_is_learnt_again():
+    outcome = ended(known(), known(CALLER_NEW), enter(0), jump_away(0))
+    assert outcome.record() == {"learning": 1}
+
+
+@native
+def test_what_has_no_room_among_the_noted_is_a_tail_exit():
+    points = [POINT + 16 * number for number in range(NOTED + 2)]
+    outcome = ended(*(step for point in points for step in (enter(0), jump_away(0, point=point))))
+    assert outcome.record() == {"learning": NOTED, "tail": 2}
+    assert {point for point, _ in outcome.noted} == set(points[:NOTED])
+
+
+@native
+def test_all_known_pairs_are_found():
+    points = [POINT + 24 * number for number in range(8)]
+    steps = [known(point=point, record=record) for point in points for record in (RECORD, OTHER)]
+    for point in points:
+        steps += [enter(0, OTHER), jump_away(0, OTHER, point), come_back(0, OTHER)]
+    outcome = ended(*steps)
+    assert outcome.record(record=OTHER) == {"count": 8}
+    assert outcome.noted == []
+
+
+@native
+def test_another_call_that_comes_back_there_ends_nothing():
+    outcome = ended(known(), come_back(0), enter(0), come_back(0), come_back(1), jump_away(0), come_back(1))
+    assert outcome.record() == {}
+    assert outcome.stack() == [(0, RECORD | JUMPED)]
+
+
+@native
+def test_a_return_of_the_function_itself_is_no_matter_of_return_points():
+    outcome = ended(known(), enter(0), leave(0), come_back(0))
+    assert outcome.record() == {"count": 1}
+
+
+@native
+def test_nested_calls_end_each_in_its_caller():
+    outcome = ended(
+        known(), enter(0), enter(1), enter(2), jump_away(2), come_back(2), leave(1), jump_away(0), come_back(0)
+    )
+    assert outcome.record() == {"count": 3}
+    assert outcome.stack() == []
+
+
+@native
+def test_functions_that_jump_to_each_other_end_together():
+    known_both = known(), known(record=OTHER)
+    steps = enter(0), jump_away(0), enter(0, OTHER), jump_away(0, OTHER), come_back(0), come_back(0, OTHER)
+    outcome = ended(*known_both, *steps)
+    assert outcome.record() == outcome.record(record=OTHER) == {"count": 1}
+    assert outcome.stack() == []
+
+
+@native
+def test_of_a_function_that_is_jumped_to_again_one_call_is_timed_and_the_others_are_missed():
+    known_both = known(), known(record=OTHER)
+    away = enter(0), jump_away(0), enter(0, OTHER), jump_away(0, OTHER)
+    outcome = ended(*known_both, *away, *away, come_back(0), come_back(0, OTHER))
+    assert outcome.record() == outcome.record(record=OTHER) == {"count": 1, "missed": 1}
+    assert outcome.stack() == []
+
+
+@native
+def test_what_an_exception_has_left_behind_is_missed_at_the_next_return():
+    outcome = ended(known(), enter(0), jump_away(0), enter(0), jump_away(0), come_back(0))
+    assert outcome.record() == {"count": 1, "missed": 1}
+    assert outcome.stack() == []
+
+
+@native
+def test_what_exceptions_have_left_behind_does_not_fill_the_stack():
+    steps = [step for _ in range(MAXACTIVE + 3) for step in (enter(1), jump_away(1))]
+    outcome = ended(known(), enter(0), *steps, enter(2), leave(2), leave(0))
+    assert outcome.record() == {"count": 2, "missed": MAXACTIVE + 2}
+    assert outcome.stack() == [TOMBSTONE, (1, RECORD | JUMPED)]
+
+
+@native
+def test_fork_children_and_threads_without_a_block_end_nothing():
+    outcome = after(come_back(0), ("gate", 0), come_back(0), noted=NOTED)
+    assert outcome.record(SHARED) == outcome.record() == {}
+
+
+@native
+def test_everything_is_preserved_on_the_ways_of_return_points():
+    steps = [count(), known(), known(CALLER_REFUSED, SECOND)]
+    for depth in range(40):
+        point = (POINT, SECOND, POINT + depth)[depth % 3]
+        steps += [enter(depth % 5), jump_away(depth % 5, point=point), come_back((depth + depth % 2) % 5)]
+    after(*steps, noted=NOTED)

@@ -256,6 +256,30 @@ def test_a_branch_back_that_cannot_be_spliced_refuses_the_entry(case):
     assert stuck.claims.written == set()
 
 
+def return_point(offset):
+    return (offset, WantKind.RETURN_POINT)
+
+
+def test_branches_to_a_return_point_go_past_it_or_refuse_it(case):
+    # test edi, edi; je after; call next; after: mov eax, 1; ret
+    joined = case("85 ff  0f 84 05 00 00 00  e8 06 00 00 00 " + MOV + "c3", NEXT)
+    plan = joined.plan(return_point(13))
+    assert shape(plan) == [("retarget", 2, 1, 4, 4), ("jump", 13, 1, 13, 5)]
+    assert [want.kind for splice in plan.splices for want in splice.wants] == [WantKind.LOOP, WantKind.RETURN_POINT]
+    # call next; after: mov eax, 1; loop: jne after; jmp loop
+    stuck = case("e8 09 00 00 00 " + MOV + "75 f9  eb fc", NEXT)
+    plan = stuck.plan(return_point(5))
+    assert reasons(plan) == [Reason.RETURN_POINT_JOINED]
+    assert plan.splices == []
+    assert stuck.claims.written == set()
+
+
+def test_a_call_at_a_return_point_is_not_retargeted(case):
+    # call next; after: call next; ret
+    plan = case("e8 06 00 00 00  e8 01 00 00 00  c3", NEXT).plan(return_point(5))
+    assert shape(plan) == [("jump", 5, 1, 5, 5)]
+
+
 def test_loops_do_not_matter_without_an_entry(case):
     plan = case(MOV + "85 c0  0f 85 f3 ff ff ff  c3|5").plan(exit_at(13))
     assert [want.kind for splice in plan.splices for want in splice.wants] == [WantKind.EXIT]

@@ -1,0 +1,39 @@
+/* Functions that end in jumps, called from everywhere: directly, by pointers, through others, in loops that join. */
+#include "protocol.h"
+#include <setjmp.h>
+TALLY(ends); TALLY(by_pointer); TALLY(deep); TALLY(joined); TALLY(leaps); TALLY(ping); TALLY(pong);
+#define NOINLINE __attribute__((noinline, noclone))
+static volatile int spin;
+static NOINLINE int goal(int x) { for (int i = 0; i < 50; i++) spin++; return x + 1; }
+static NOINLINE int ends(int x) { spin++; return x % 2 ? goal(x) : goal(x + 1); }
+static NOINLINE int by_pointer(int x) { spin++; return goal(x + 2); }
+static NOINLINE int through(int x) { spin++; return ends(x + 1); } /* jumps to a function that jumps */
+static int (*volatile pointer)(int) = by_pointer, (*volatile other)(int) = goal;
+static NOINLINE int deep(int x) { if (!x) return goal(7); int r = deep(x - 1); spin++; return x % 2 ? goal(r) : r; }
+static NOINLINE int joined(int x) { spin++; return goal(x); }
+static NOINLINE int maybe(int x) { int r = x; if (x % 3) r = joined(x); spin += r; return r; } /* goes on there without a call, too */
+static jmp_buf out;
+static NOINLINE int leap(int x) { if (x % 4 == 0) longjmp(out, 1); return x; }
+static NOINLINE int leaps(int x) { spin++; return leap(x); }
+static NOINLINE int ping(int), pong(int);
+static NOINLINE int pong(int x) { spin++; return x ? ping(x - 1) : goal(0); }
+static NOINLINE int ping(int x) { spin++; return x ? pong(x - 1) : goal(1); }
+static int next;
+static void one_round(void) {
+    int x = ++next & 0xfff;
+    CALLED(ends); check(ends(x) == (x % 2 ? x + 1 : x + 2), "ends"); TAILED(ends);
+    CALLED(ends); check(through(x) == (x % 2 ? x + 3 : x + 2), "through"); TAILED(ends);
+    CALLED(by_pointer); check(pointer(x) == x + 3, "by_pointer"); TAILED(by_pointer);
+    check(other(x) == x + 1, "other");
+    for (int i = 0; i <= x % 5; i++) { CALLED(deep); if (i == 0 || i % 2) TAILED(deep); else RETURNED(deep); }
+    check(deep(x % 5) > 0, "deep");
+    if (x % 3) { CALLED(joined); TAILED(joined); }
+    check(maybe(x) == (x % 3 ? x + 1 : x), "joined");
+    CALLED(leaps);
+    if (setjmp(out) == 0) { check(leaps(x) == x, "leaps"); TAILED(leaps); }
+    CALLED(ping); CALLED(pong); check(ping(1) == 1, "ping"); TAILED(ping); TAILED(pong);
+}
+static void setup(int argc, char **argv) {
+    (void)argc; (void)argv;
+    USE_TALLY(ends); USE_TALLY(by_pointer); USE_TALLY(deep); USE_TALLY(joined); USE_TALLY(leaps); USE_TALLY(ping); USE_TALLY(pong);
+}
