@@ -115,16 +115,13 @@ class Session(Reconciled, SessionApi[Probe]):
     def count(self, *specs: str, follow: bool | None = None) -> Probes:
         """Count hits: entries, returns or single instructions, as the specs say.
 
-        ``follow``: in libraries that are loaded later, too, as ``pump`` or ``reconcile`` find them; a spec that means
-        nothing yet is no error then.
-
         Raises ``SpecError`` for a spec that means nothing (then nothing is armed). Sites that cannot be spliced are in
         ``refused``.
 
         Args:
             specs: where: see *Specs* in the documentation, such as ``libc:malloc`` or ``a.out:parse*``.
-            follow: whether functions in libraries that are loaded later are counted, too; by default as the session's
-                option ``pending`` says.
+            follow: whether functions in libraries that are loaded later are counted, too, as ``pump`` or ``reconcile``
+                find them: then a spec may mean nothing yet. By default as the session's option ``pending`` says.
 
         Returns:
             One probe for each spec; what is refused is in ``refused``.
