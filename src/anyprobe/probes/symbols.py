@@ -66,7 +66,7 @@ class Symbols(Generic[_Objects]):
         if loaded is None:
             return f"{address + behind:#x}"
         try:
-            function = loaded.image.functions.containing(address - loaded.bias)
+            function = loaded.image.function_around(address - loaded.bias)
         except TargetError:
             function = None
         if function is None:
@@ -74,7 +74,7 @@ class Symbols(Generic[_Objects]):
         distance = address + behind - loaded.bias - function.start
         if function.name.endswith(f"+{function.start:#x}"):  # it has no name: once is enough
             return f"{shown_module(loaded.name)}+{function.start + distance:#x}"
-        several = len(loaded.image.functions.lookup(function.name)) > 1
+        several = len(loaded.image.known_functions.lookup(function.name)) > 1
         name = f"{function.demangled}@{function.start:#x}" if several else function.demangled
         return f"{shown_module(loaded.name)}:{as_spec(name)}" + (f"+{distance:#x}" if distance else "")
 

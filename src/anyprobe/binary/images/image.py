@@ -211,6 +211,20 @@ class Image:
         return FunctionTable(self.name, self.symbol_tables, bounds)
 
     @cached_property
+    def known_functions(self) -> FunctionTable:
+        """All functions where they are known already, else those that symbols and unwind tables list.
+
+        Among these each address has the function that it has among all; looking for the others takes longer.
+        """
+        if "functions" in self.__dict__ or self._store.bounds() is not None:
+            return self.functions
+        return FunctionTable(self.name, self.symbol_tables, self._checked(lambda: self._listed, "symbols"))
+
+    def function_around(self, address: int) -> "Function | None":
+        """Return the function that a link-time address lies in; others are looked for if none is listed there."""
+        return self.known_functions.containing(address) or self.functions.containing(address)
+
+    @cached_property
     def stubs(self) -> "tuple[Function, ...]":
         """The linker's stubs outside of all functions, named ``sym@plt``."""
         outside = [each for each in self._named_stubs if self.functions.containing(each[0]) is None]

@@ -97,6 +97,26 @@ def test_bounds_of_stripped_code_come_from_the_unwind_table(build):
     assert image.functions.lookup("other+0x1000") == []
 
 
+def test_functions_that_tables_list_are_known_without_a_look_at_the_code(build, monkeypatch):
+    image = Image.open(str(build(ALIASES, "-O1")), debug_roots=())
+    monkeypatch.setattr(Image, "_find_bounds", lambda self: pytest.fail("looked for functions"))
+    listed = image.known_functions.all()
+    around = [(each, image.function_around(each.end - 1)) for each in listed]
+    monkeypatch.undo()
+    assert {"worker", "hidden_part", "caller", "main"} <= {each.name for each in listed}
+    assert all(each == found == image.functions.containing(each.start) for each, found in around)
+
+
+def test_functions_that_no_table_lists_are_looked_for_where_an_address_lies_in_one(build):
+    path = build(ALIASES, "-O1", "-fno-asynchronous-unwind-tables")
+    place = lookup(Image.open(str(path)), "caller").start
+    stripped = build.copy(path, "bare")
+    build.run("strip", stripped)
+    image = Image.open(str(stripped), debug_roots=())
+    assert image.function_around(place + 1) == image.functions.containing(place + 1)
+    assert image.function_around(place + 1).start == place
+
+
 def test_section_headers_are_not_needed(build, sectionless):
     path = build(ALIASES, "-O1", "-rdynamic")
     image = Image.from_bytes("bare", sectionless(path))
