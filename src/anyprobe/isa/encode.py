@@ -153,6 +153,7 @@ def _registers() -> "dict[str, Register_]":
     return {name.lower(): getattr(Register, name) for name in dir(Register) if name.isupper() and name != "NONE"}
 
 
+@lru_cache(maxsize=1024)
 def _operand(text: str) -> _Operand:
     if text.endswith("]"):
         return _memory(text)
@@ -266,11 +267,16 @@ def _place(memory: _Memory) -> MemoryOperand:
     )
 
 
+@cache
+def _register_kind(register: str) -> str:
+    known = register in _ACCUMULATORS or register == "cl"
+    return f"{register if known else 'xmm' if register.startswith('xmm') else 'r'} {_size(register)}"
+
+
 def _kind(operand: _Operand, size: int) -> str:
     """Return what matters of an operand for the choice of a form; ``size``: of the first register beside it."""
     if isinstance(operand, str):
-        known = operand in _ACCUMULATORS or operand == "cl"
-        return f"{operand if known else 'xmm' if operand.startswith('xmm') else 'r'} {_size(operand)}"
+        return _register_kind(operand)
     if isinstance(operand, _Memory):
         return f"{'abs' if operand.mode == 'abs' else 'm'} {operand.size or size}"
     value = _signed(operand.number)
@@ -284,28 +290,40 @@ def _form(mnemonic: str, kinds: tuple[str, ...]) -> tuple[int, str] | None:
     """Return the encoder's code and what makes its instruction: of the first form that exists."""
     plain = mnemonic.removesuffix(".s")
     name, codes = _NAMES.get(plain, plain.upper()), vars(Code)
-    forms: Iterable[tuple[str, ...]] = _forms(kinds)
+    forms: Iterable[str] = _forms(kinds)
     if plain != mnemonic:
-        forms = reversed(list(forms))
+        forms = reversed(_forms(kinds))
     if mnemonic in ("push", "pop") and kinds[0] in ("r 64", "rax 64"):
-        forms = [("R64",)]
+        forms = ("_R64",)
     elif mnemonic == "push" and " " not in kinds[0]:
         name = "PUSHQ"
     elif mnemonic == "nop" and not kinds:
         name = "NOPD"
     elif kinds[-1:] == ("abs 64",):
-        forms = [("RAX", "MOFFS64")]
+        forms = ("_RAX_MOFFS64",)
     for form in forms:
-        code = codes.get("_".join((name, *form)))
+        code = codes.get(name + form)
         if code is not None:
-            shapes = ("mem" if kind[:2] in ("m ", "ab") else "reg" if " " in kind else "i32" for kind in kinds)
-            maker = "_".join(("create", *shapes)) if kinds else "create"
-            return code, maker.replace("i32", "i64") if form[-1:] == ("IMM64",) else maker
+            maker = _maker(kinds)
+            return code, maker.replace("i32", "i64") if form.endswith("_IMM64") else maker
     return None
 
 
-def _forms(kinds: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """Return the ways to write operands in the names of the encoder's codes, the shortest instruction's first."""
+@cache
+def _maker(kinds: tuple[str, ...]) -> str:
+    """Return the name of what makes an instruction of such operands."""
+    shapes = ["mem" if kind[:2] in ("m ", "ab") else "reg" if " " in kind else "i32" for kind in kinds]
+    return "_".join(("create", *shapes))
+
+
+@cache
+def _forms(kinds: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the ways to write operands, as the names of the encoder's codes end, the shortest instruction's first."""
+    return tuple(["".join(["_" + each for each in form]) for form in _ways(kinds)])
+
+
+def _ways(kinds: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Return the ways to write operands, the shortest instruction's first."""
     if not kinds or " " in kinds[-1]:
         yield from product(*map(_alternatives, kinds))
         return

@@ -5,6 +5,7 @@ exhausted, wherever that happens to be.
 """
 
 import re
+from functools import cache
 
 from iced_x86 import Instruction, Mnemonic, OpKind, Register
 
@@ -23,15 +24,19 @@ _ARITHMETIC = re.compile(
     r"|VF\w+|V(RANGE|REDUCE|SCALEF|GETEXP|GETMANT|RNDSCALE|FIXUPIMM)\w+|F\w+"
 )
 """What may divide by zero, or raise a floating point exception that the program has asked for."""
-_NAMES = {value: name for name, value in vars(Mnemonic).items() if isinstance(value, int)}
 _memo: dict[int, tuple[bool, bool]] = {}
+
+
+@cache
+def _names() -> dict[int, str]:
+    return {value: name for name, value in vars(Mnemonic).items() if isinstance(value, int)}
 
 
 def may_fault(one: Instruction) -> bool:
     """Return whether an instruction may fault."""
     known = _memo.get(one.mnemonic)
     if known is None:
-        name = _NAMES[one.mnemonic]
+        name = _names()[one.mnemonic]
         arithmetic = _ARITHMETIC.fullmatch(name) is not None
         known = _memo[one.mnemonic] = (_NO_ACCESS.fullmatch(name) is not None, arithmetic)
     harmless, arithmetic = known

@@ -1,6 +1,7 @@
 """Where an indirect jump goes: the values that the analysis of jump tables returns."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,13 @@ class Unresolved:
     """Nothing is known, and why."""
 
     why: str
+
+
+class JumpTables(NamedTuple):
+    """Where the indirect jumps of one function go, by their addresses; all others go where pointers say."""
+
+    tables: dict[int, Table]
+    unresolved: dict[int, Unresolved]
 
 
 Outcome = Table | Pointer | Unresolved

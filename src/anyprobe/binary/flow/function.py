@@ -5,7 +5,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from anyprobe.binary.analysis.jump_outcomes import Table
+from anyprobe.binary.analysis.jump_outcomes import JumpTables, Table
 from anyprobe.binary.analysis.manager import Analyses
 from anyprobe.binary.analysis.views import FunctionView, ModuleView
 from anyprobe.binary.decoding.body import LOCK
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from anyprobe.binary.flow.escaping_jumps import EscapingJumps
     from anyprobe.binary.flow.evidence import Evidence
     from anyprobe.binary.flow.exits import Exit, Exits
-    from anyprobe.binary.flow.jump_tables import JumpTables
     from anyprobe.binary.flow.last_calls import LastCalls
     from anyprobe.binary.flow.reachability import Reachability
 
@@ -185,10 +184,13 @@ class FunctionCode(DecodedCode):
         return self.examined is None and self._body.has_gaps
 
     @cached_property
-    def _resolved(self) -> "JumpTables":
+    def _resolved(self) -> JumpTables:
+        jumps = self._facts.indirect_jumps if self._may_jump_indirectly else ()
+        if not jumps:  # nearly no function has any
+            return JumpTables({}, {})
         from anyprobe.binary.flow.jump_tables import resolved_jumps
 
-        return resolved_jumps(self._map, self, self._facts.indirect_jumps if self._may_jump_indirectly else ())
+        return resolved_jumps(self._map, self, jumps)
 
     @property
     def tables(self) -> Mapping[int, Table]:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from iced_x86 import Code, Mnemonic, OpKind, Register
 
-from anyprobe.binary.analysis.jump_outcomes import Outcome, Pointer, Table, Unresolved
+from anyprobe.binary.analysis.jump_outcomes import JumpTables, Outcome, Pointer, Table, Unresolved
 from anyprobe.binary.analysis.views import FunctionView, ModuleView
 from anyprobe.binary.flow.evidence import Evidence
 from anyprobe.binary.flow.flow_graph import CALLER, FlowGraph
@@ -56,13 +56,6 @@ _UNBOUNDED = "no bound check of the jump table's index was found"
 _NO_CODE = "holds what is no code of this function"
 
 
-class JumpTables(NamedTuple):
-    """Where the indirect jumps of one function go, by their addresses; all others go where pointers say."""
-
-    tables: dict[int, Table]
-    unresolved: dict[int, Unresolved]
-
-
 class _Known(NamedTuple):
     """Where a jump goes, and what that depends on."""
 
@@ -76,7 +69,7 @@ class _Known(NamedTuple):
 def resolved_jumps(code_map: ModuleView, function: FunctionView, jumps: "Sequence[int]") -> JumpTables:
     """Return where the indirect jumps of a function go, which are given by their numbers."""
     found = JumpTables({}, {})
-    if not jumps or not code_map.text.has_jump_tables:  # nearly no function has any
+    if not code_map.text.has_jump_tables:
         return found
     for number, outcome in resolve_jumps(code_map, function, jumps).items():
         if isinstance(outcome, Table):

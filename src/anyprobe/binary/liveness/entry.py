@@ -9,8 +9,8 @@ Go is the exception: its functions may have no stack left on which flags could b
 for them either, the flags count as dead after calls and returns, unless a caller in the module is seen to read them.
 """
 
-from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 from anyprobe.binary.analysis.views import FunctionView, ModuleView
 from anyprobe.binary.decoding.code_scan import Kind
@@ -30,8 +30,7 @@ _Place = tuple[int, int]
 """Number of an instruction, and what is undecided before it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scratch:
+class Scratch(NamedTuple):
     """What code inserted before a function's first instruction may destroy."""
 
     dead: tuple[str, ...]

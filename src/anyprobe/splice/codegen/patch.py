@@ -191,6 +191,7 @@ class PatchWriter:
             ActionKind.LEAVE_TAIL: routines.leave_tail,
             ActionKind.LEAVE_CALLER: routines.leave_caller,
         }[action.kind]
+        assert target, "a bank without timing records"
         self._call(target, action.offset)
 
     def _replace_return(self, action: Action) -> None:

@@ -62,6 +62,7 @@ class Routines:
 
     count: int
     enter: int
+    """0, as those below: the bank has no timing records."""
     leave: int
     leave_tail: int
     leave_caller: int = 0
@@ -71,21 +72,26 @@ class Routines:
 
 
 def assemble_routines(facts: RoutineFacts, address: int) -> tuple[bytes, Routines, Callable[[], str]]:
-    """Return the code of all routines placed at ``address``, where each begins, and the listing."""
+    """Return the code of all routines placed at ``address``, where each begins, and the listing.
+
+    A bank without timing records has no routines of timing: they are most of the code.
+    """
     asm = Assembler()
+    timed = facts.layout.records > 0
     emit_acquire(asm, facts)
     _process_block(asm, facts)
     _count(asm)
-    emit_enter(asm, facts)
-    for name in (*EXITS, *(f"finish_{name}" for name in EXITS)):
-        emit_leave(asm, facts, name)
-    if facts.clock:
-        emit_now(asm, facts.clock)
+    if timed:
+        emit_enter(asm, facts)
+        for name in (*EXITS, *(f"finish_{name}" for name in EXITS)):
+            emit_leave(asm, facts, name)
+        if facts.clock:
+            emit_now(asm, facts.clock)
     count, enter, leave, leave_tail, leave_caller = (
-        address + asm.offset_of(name) for name in ("count", "enter", *EXITS)
+        address + asm.offset_of(name) if asm.has(name) else 0 for name in ("count", "enter", *EXITS)
     )
     code = asm.finish(address)
-    finish = address + asm.offset_of("finish_leave") - leave
+    finish = address + asm.offset_of("finish_leave") - leave if timed else 0
     stretches = stretches_of(asm, address, len(code), progress_in_routines())
     routines = Routines(count, enter, leave, leave_tail, leave_caller, stretches, finish)
     return code, routines, asm.listing_at(address)

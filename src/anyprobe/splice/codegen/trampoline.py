@@ -103,7 +103,8 @@ def _come_back(asm: Assembler, stubs: int, table: int, routines: Routines) -> No
         stubs=stubs,
         table=table,
     )
-    _argue_and_call(asm, routines.leave)
+    if routines.leave:
+        _argue_and_call(asm, routines.leave)
     asm.label("counted")
     asm.code("and rcx, -2")
     _argue_and_call(asm, routines.count)

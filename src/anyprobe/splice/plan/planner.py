@@ -5,7 +5,6 @@ All addresses are link-time addresses of the module. Each verdict about a strate
 
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 
 from anyprobe.binary.flow.function import FunctionCode
 from anyprobe.binary.flow.straight_lines import FAR_ENOUGH
@@ -28,11 +27,14 @@ _CHAINED = Manner(chained=True)
 Placing = Callable[["Attempt", list[Want]], None]
 
 
-@dataclass(frozen=True)
 class Planner:
     """Plans the functions of one module."""
 
-    context: PlanContext
+    __slots__ = ("context",)
+
+    def __init__(self, context: PlanContext) -> None:
+        """Plan with what is known of a module."""
+        self.context = context
 
     def plan(
         self, function: FunctionCode, wants: Sequence[Want], vital: AbstractSet[Want] = frozenset()

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from anyprobe.binary.flow.function import FunctionCode
 from anyprobe.core.refusal import Refusal
@@ -11,8 +11,7 @@ from anyprobe.splice.plan.context import PlanContext
 from anyprobe.splice.plan.splices import FunctionPlan, PlannedSplice, Strategy, Want
 
 
-@dataclass(frozen=True, slots=True)
-class Manner:
+class Manner(NamedTuple):
     """How wants are placed that are placed in the same round."""
 
     whole_lines: bool = False

@@ -390,8 +390,9 @@ class _Described:
                     continue
                 self._banks[facts.slot] = bank
                 self._routines[routines.count] = (EffectKind.COUNTED, bank)
-                self._routines[routines.enter] = (EffectKind.ENTERED, bank)
-                self._routines[routines.leave] = self._routines[routines.leave_tail] = (EffectKind.LEFT, bank)
+                if routines.enter:
+                    self._routines[routines.enter] = (EffectKind.ENTERED, bank)
+                    self._routines[routines.leave] = self._routines[routines.leave_tail] = (EffectKind.LEFT, bank)
             found = routine_positions(blob.code, blob.address, blob.stretches, bank, blob.finish)
             yield blob.address, self.table.positions(found), blob.address
         self._blobs = len(home.blobs)

@@ -8,7 +8,7 @@ was interrupted in.
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -38,8 +38,8 @@ class Outcome(NamedTuple):
     """How many calls returned what they had to."""
 
 
-def assemble() -> tuple[bytes, str]:
-    """Return the code that works through the list after it, and its listing. r12: see ``blank_outcome``."""
+def assemble() -> tuple[bytes, Callable[[], str]]:
+    """Return the code that works through the list after it, and what makes its listing. r12: see ``blank_outcome``."""
     from anyprobe.isa.assemble import Assembler
 
     asm = Assembler()
@@ -68,7 +68,7 @@ def assemble() -> tuple[bytes, str]:
     while len(asm) % _ENTRY.size:
         asm.code("int3")
     asm.label("list")
-    return asm.finish(0), asm.listing()
+    return asm.finish(0), asm.listing_at(0)
 
 
 @cache

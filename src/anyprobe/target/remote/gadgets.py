@@ -12,6 +12,7 @@ RESTORER = (
     b"\xb8\x0f\x00\x00\x00\x0f\x05",  # mov $15,%eax; syscall
 )
 POP_RAX_RET = (b"\x58\xc3",)  # pop %rax; ret
+_KINDS = (SYSCALL_RET, RESTORER, POP_RAX_RET)
 _SYSCALL_BYTES = 2
 _CHUNK = 1 << 20
 _OVERLAP = 16
@@ -87,26 +88,33 @@ def _offsets_in(memory: Memory, mapping: Mapping) -> tuple[int, int, int]:
     key = (mapping.device, mapping.inode, mapping.offset, mapping.end - mapping.start)
     if mapping.inode and key in _by_file:
         return _by_file[key]
-    offsets = (
-        _first(memory, mapping, SYSCALL_RET),
-        _first(memory, mapping, RESTORER),
-        _first(memory, mapping, POP_RAX_RET),
-    )
+    offsets = _offsets(memory, mapping)
     if mapping.inode:
         _by_file[key] = offsets
     return offsets
 
 
-def _first(memory: Memory, mapping: Mapping, patterns: tuple[bytes, ...]) -> int:
+def _offsets(memory: Memory, mapping: Mapping) -> tuple[int, int, int]:
+    """Return where the first of each kind is; each piece of memory is read once for all of them."""
+    found = [-1] * len(_KINDS)
     for start in range(mapping.start, mapping.end, _CHUNK):
         try:
             content = memory.read(start, min(_CHUNK + _OVERLAP, mapping.end - start))
         except MemoryFault:
             continue
-        found = len(content)
-        for pattern in patterns:  # each only before where another one was found
-            at = content.find(pattern, 0, found + len(pattern) - 1)
-            found = at if at >= 0 else found
-        if found < len(content):
-            return start - mapping.start + found
-    return -1
+        for number, patterns in enumerate(_KINDS):
+            if found[number] < 0 and (at := _first(content, patterns)) >= 0:
+                found[number] = start - mapping.start + at
+        if min(found) >= 0:
+            break
+    syscall_ret, restorer, pop_rax = found
+    return syscall_ret, restorer, pop_rax
+
+
+def _first(content: bytes, patterns: tuple[bytes, ...]) -> int:
+    """Return where the first of some patterns begins, -1 if there is none."""
+    found = len(content)
+    for pattern in patterns:  # each only before where another one was found
+        at = content.find(pattern, 0, found + len(pattern) - 1)
+        found = at if at >= 0 else found
+    return found if found < len(content) else -1

@@ -21,7 +21,7 @@ def test_the_listing_says_what_the_bytes_are():
     assert shown.count("syscall") == 2
     assert shown[shown.index("ret") + 1 :] == ["int3"] * (len(shown) - shown.index("ret") - 1)
     assert len(code) == 0x80
-    assert "mov eax, 23" in listing  # select
+    assert "mov eax, 23" in listing()  # select
 
 
 def test_the_list_follows_the_code_and_ends():

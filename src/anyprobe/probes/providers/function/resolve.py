@@ -1,6 +1,7 @@
 """Specs to sites: which functions of which loaded objects a spec means, and what is nearest when it means none."""
 
 import fnmatch
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -155,17 +156,13 @@ def meant_modules(spec: Spec, objects: Sequence[LoadedObject]) -> list[LoadedObj
 
     So does a command's name: Debian's redis-server is a link to redis-check-rdb, which only the executable is called.
     """
-    import os
-    import shutil
-
     wanted = spec.module.text
     chosen = [each for each in objects if each.matches(wanted, literal=spec.module.quoted)]
     if not chosen and "/" in wanted:
         real = os.path.realpath(wanted)
         chosen = [each for each in objects if each.path in (wanted, real)]
-    elif not chosen and not spec.module.quoted and (command := shutil.which(wanted)):
-        real = os.path.realpath(command)
-        chosen = [each for each in objects if each.is_executable and each.path == real]
+    elif not chosen and not spec.module.quoted and (command := _command(wanted)):
+        chosen = [each for each in objects if each.is_executable and each.path == command]
     if chosen:
         return chosen
     if wanted.strip("[]") == Reason.VSYSCALL.value:
@@ -181,6 +178,14 @@ def meant_modules(spec: Spec, objects: Sequence[LoadedObject]) -> list[LoadedObj
     names = [name for each in objects for name in module_names(each.name)]
     names += ["a.out"] if any(each.is_executable for each in objects) else []
     raise spec.error(spec.module, f"no module {wanted!r} is loaded", nearest_names(wanted, names))
+
+
+def _command(name: str) -> str | None:
+    """Return the file that is run by a name."""
+    import shutil
+
+    found = shutil.which(name)
+    return os.path.realpath(found) if found else None
 
 
 def readable_modules(spec: Spec, chosen: Sequence[LoadedObject]) -> list[LoadedObject]:

@@ -1,7 +1,7 @@
 """The ladders: strategies in the order in which they are tried, best first."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from anyprobe.binary.flow.function import FunctionCode
 from anyprobe.binary.flow.straight_lines import FAR_ENOUGH
@@ -71,8 +71,7 @@ def _of_no_plain_exit(site: Site) -> Iterable[int]:
     return () if want is not None and want.kind is WantKind.EXIT and not want.conditional else _anywhere(site)
 
 
-@dataclass(frozen=True, slots=True)
-class Rung:
+class Rung(NamedTuple):
     """Strategies that are tried together, at each head in turn."""
 
     heads: Callable[[Site], Iterable[int]]

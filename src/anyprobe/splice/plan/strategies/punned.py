@@ -1,7 +1,6 @@
 """Punned jumps: the displacement ends in bytes that are there already."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.assemble import JUMP_BYTES
@@ -26,16 +25,19 @@ def _nowhere(_: Site) -> None:
     """Let bytes of other functions be borrowed."""
 
 
-@dataclass(frozen=True)
 class Punned:
     """Turns the head of a site into a jump that ends in the bytes behind it, but borrows none from ``limit`` on."""
 
-    limit: Callable[[Site], int | None] = _nowhere
+    __slots__ = ("_limit",)
     kind = Strategy.PUNNED
+
+    def __init__(self, limit: Callable[[Site], int | None] = _nowhere) -> None:
+        """Let no byte be borrowed from the address on that ``limit`` returns for a site, if any."""
+        self._limit = limit
 
     def try_at(self, site: Site) -> PlannedSplice | Refusal:
         """Return the jump with the fewest prefixes that reaches a page."""
-        context, head, limit = site.context, site.head, self.limit(site)
+        context, head, limit = site.context, site.head, self._limit(site)
         insns = site.run[site.start : site.index + 1]
         refusal = _out_of_reach(head)
         for prefixes in range(min(head.length, JUMP_BYTES)):
