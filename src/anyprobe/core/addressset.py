@@ -117,7 +117,9 @@ class AddressSet(_Pages, MutableSet[int]):
         """Add the addresses in ``[start, end)``."""
         low, size = start & _REST, end - start
         if 0 < size <= _SIZE - low:  # as nearly all lie on one page
-            self._page(start >> _BITS)[low : low + size] = b"\1" * size
+            number = start >> _BITS
+            page = self._groups[number >> _GROUP_BITS][number] if number in self._own else self._page(number)
+            page[low : low + size] = b"\1" * size
             return
         for number, low, high in self._parts(start, end):
             self._page(number)[low:high] = b"\1" * (high - low)
@@ -129,7 +131,9 @@ class AddressSet(_Pages, MutableSet[int]):
             return
         if low + size <= _SIZE:
             number = start >> _BITS
-            if number in self._own or self._known(number) is not None:
+            if number in self._own:
+                self._groups[number >> _GROUP_BITS][number][low : low + size] = bytes(size)
+            elif self._known(number) is not None:
                 self._page(number)[low : low + size] = bytes(size)
             return
         for number, low, high in self._parts(start, end):

@@ -169,7 +169,7 @@ class Outcome:
     refusal: Refusal | None = None
 
 
-_UNPLANNED = Planned()
+_UNPLANNED, _MADE = Planned(), Outcome()
 
 
 @dataclass(eq=False, slots=True)
@@ -238,7 +238,7 @@ class Edit:
 
     def made(self) -> None:
         """Take note that the change is made."""
-        self.outcome = Outcome()
+        self.outcome = _MADE
 
     def abandon(self, why: Refusal | None) -> None:
         """Forget the plan and what was emitted for it: the function stays as it is, perhaps for a reason."""
@@ -248,12 +248,10 @@ class Edit:
         self.outcome = Outcome(given_up=True, refusal=why)
 
     @property
-    def leaving(self) -> list[EmittedSplice]:
+    def leaving(self) -> tuple[EmittedSplice, ...]:
         """The splices that are taken out, or replaced."""
-        staying = self.planned.staying
-        if not staying:
-            return list(self.state.splices)
-        return [splice for splice in self.state.splices if splice not in staying]
+        staying, splices = self.planned.staying, self.state.splices
+        return tuple([splice for splice in splices if splice not in staying] if staying else splices)
 
     @property
     def idle(self) -> bool:
@@ -301,7 +299,8 @@ class Claiming:
             claims = self._claims[edit.module] = edit.module.claims.replaced((), ())
         edit.planned = planned
         self._edits.append(edit)
-        claims.exchange(planned_of(edit.leaving), edit.plan.splices)
+        leaving = planned_of(edit.leaving) if edit.state.splices else ()
+        claims.exchange(leaving, planned.plan.splices)
 
 
 def beside_handlers(edit: Edit, dead: Clobbers) -> Clobbers:

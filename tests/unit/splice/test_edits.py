@@ -43,7 +43,7 @@ def edit(code_map):
 def test_a_plan_that_is_given_up_leaves_everything_as_it_was(edit):
     was, other = edit.module.claims, splice_at(BASE + 8)
     edit.claim(Planned(edit.added, FunctionPlan([other])))
-    assert (edit.plan.splices, edit.leaving, edit.given_up) == ([other], edit.state.splices, False)
+    assert (edit.plan.splices, [*edit.leaving], edit.given_up) == ([other], edit.state.splices, False)
     assert edit.module.claims == Claims().replaced((), [other])
     for _ in range(2):  # what fails while it is given up is given up again
         give_up(edit, WHY)
@@ -54,7 +54,7 @@ def test_a_plan_that_is_given_up_leaves_everything_as_it_was(edit):
 def test_a_change_that_is_made_keeps_what_the_plan_claims(edit):
     other = splice_at(BASE + 8)
     edit.claim(Planned(edit.added, FunctionPlan([other])))
-    settle(edit, FunctionChange(BASE, tuple(edit.leaving), (live(other),)), None)
+    settle(edit, FunctionChange(BASE, edit.leaving, (live(other),)), None)
     assert (edit.outcome is not None, edit.given_up, edit.refusal) == (True, False, None)
     assert [each.planned for each in edit.state.splices] == [other]
     assert edit.state.wants == edit.added
@@ -64,7 +64,7 @@ def test_a_change_that_is_made_keeps_what_the_plan_claims(edit):
 def test_what_stays_is_not_claimed_anew(edit):
     (armed,) = edit.state.splices
     edit.claim(Planned(edit.added, FunctionPlan([splice_at(BASE + 8)]), [armed]))
-    assert edit.leaving == []
+    assert not edit.leaving
     assert edit.module.claims == Claims().replaced((), [armed.planned, splice_at(BASE + 8)])
 
 
@@ -98,7 +98,7 @@ def test_what_interrupts_plans_that_claim_together_leaves_everything_as_it_was(e
         interrupted()
     give_up(edit, WHY)
     assert edit.module.claims is was
-    assert (edit.plan.splices, edit.leaving, places) == ([], edit.state.splices, [])
+    assert (edit.plan.splices, [*edit.leaving], places) == ([], edit.state.splices, [])
 
 
 def test_a_stage_is_replaced_never_changed(edit):

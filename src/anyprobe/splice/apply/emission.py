@@ -246,7 +246,7 @@ class Emission:
 
 
 def _change_of(edit: Edit, added: Iterable[EmittedSplice] = ()) -> FunctionChange:
-    return FunctionChange(edit.state.code.start + edit.module.bias, tuple(edit.leaving), tuple(added))
+    return FunctionChange(edit.state.code.start + edit.module.bias, edit.leaving, tuple(added))
 
 
 def _ways_in(module: Module, live: EmittedSplice) -> dict[int, int]:

@@ -64,12 +64,12 @@ def settle(edit: Edit, change: FunctionChange, refusal: Refusal | None, arming: 
         if refusal.reason is Reason.GONE:
             lose(edit.module, edit.state, refusal)
         return
-    state = edit.state
+    state, planned = edit.state, edit.planned
     edit.made()
-    for want in set(state.wants).difference(edit.wants) if edit.yields else edit.removed:
+    for want in set(state.wants).difference(planned.wants) if edit.yields else edit.removed:
         if (hook := hook_of(want)) is not None:
             hook.splice = None
-    edit.module.settle(state, list(edit.wants), [*edit.staying, *change.added])
+    edit.module.settle(state, list(planned.wants), [*planned.staying, *change.added])
     for splice in change.added:
         for want in () if splice.is_springboard else splice.planned.wants:
             if (hook := hook_of(want)) is not None:

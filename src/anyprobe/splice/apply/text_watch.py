@@ -5,7 +5,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from anyprobe.core.address import PAGE, page_floor
+from anyprobe.core.address import PAGE
 from anyprobe.core.memory import Memory, MemoryFault
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.apply.uprobes import without_splice
@@ -69,7 +69,10 @@ class TextWatch:
 
     def begin(self, splices: Iterable[EmittedSplice], memory: Memory) -> None:
         """Take note of the pages of splices that have just come or gone: what changes there from now on is not ours."""
-        for page in {page for splice in splices for page in _pages(splice)}:
+        pages = set[int]()
+        for splice in splices:
+            pages.update(_pages(splice))
+        for page in pages:
             self._compared.pop(page, None)
             self._before.pop(page, None)
             with suppress(MemoryFault):
@@ -141,16 +144,18 @@ class TextWatch:
                 hook.splice, hook.refusal = splice, None
 
 
-def _pages(splice: EmittedSplice) -> set[int]:
+def _pages(splice: EmittedSplice) -> tuple[int, ...]:
     """Return the addresses of the pages that a splice has to do with."""
-    first, last = page_floor(splice.address), page_floor(_needed(splice)[1] - 1)
-    return {first} if first == last else {first, last}
+    _, end = _needed(splice)
+    first, last = splice.address & -PAGE, (end - 1) & -PAGE
+    return (first,) if first == last else (first, last)
 
 
 def _needed(splice: EmittedSplice) -> tuple[int, int]:
     """Return the range of the bytes that are displaced, or that a splice depends on."""
     low, high = splice.displaced
-    return low, max(high, splice.address + len(splice.new) + len(splice.borrowed))
+    depended = splice.address + len(splice.new) + len(splice.borrowed)
+    return low, max(high, depended)
 
 
 def _differ(splice: EmittedSplice, page: int, before: bytes, now: bytes) -> bool:

@@ -1,6 +1,6 @@
 """Which bytes of a module are spoken for: written by one splice, or borrowed by a punned jump."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -116,21 +116,21 @@ class Claims:
         if splice.pun is not None and self.places is not None:
             self.places.give_back(splice)
 
-    def replaced(self, old: Iterable[PlannedSplice], new: Iterable[PlannedSplice]) -> "Claims":
+    def replaced(self, old: Sequence[PlannedSplice], new: Sequence[PlannedSplice]) -> "Claims":
         """Return what is claimed when some splices have taken the place of others."""
         made = Claims(self.written.copy(), self.borrowed.copy(), self.displaced.copy(), self.landings, self.places)
         made.exchange(old, new)
         return made
 
-    def exchange(self, old: Iterable[PlannedSplice], new: Iterable[PlannedSplice]) -> None:
+    def exchange(self, old: Sequence[PlannedSplice], new: Sequence[PlannedSplice]) -> None:
         """Have some splices take the place of others. These are nobody's claims yet: an interrupt would spoil them."""
-        for splice in dict.fromkeys(old):  # a short jump and its springboard are two, of one splice
+        for splice in _each(old):
             self.release(splice)
-        for splice in dict.fromkeys(new):
+        for splice in _each(new):
             self.claim(splice)
 
     @contextmanager
-    def trial(self, without: Iterable[PlannedSplice] = ()) -> "Iterator[Claims]":
+    def trial(self, without: Sequence[PlannedSplice] = ()) -> "Iterator[Claims]":
         """Yield a copy of the claims for a plan, made as if some splices were not there.
 
         The places of springboards that the plan takes are free again afterwards.
@@ -143,3 +143,8 @@ class Claims:
             for splice in made.takers:
                 if made.places is not None:
                     made.places.give_back(splice)
+
+
+def _each(splices: Sequence[PlannedSplice]) -> Iterable[PlannedSplice]:
+    """Return each of some splices once: a short jump and its springboard are two, of one splice."""
+    return splices if len(splices) < 2 else dict.fromkeys(splices)

@@ -79,6 +79,19 @@ def lines_of(listing):
     return lines, names
 
 
+@pytest.mark.parametrize("clock", [0, 0x7FFF_1234_5670])
+def test_a_bank_without_timing_records_has_no_routines_of_timing(clock):
+    timed, counting = (
+        assemble_routines(RoutineFacts(layout, 0x4000_0000_0000, 0x7100_0000, 0x208, clock), ADDRESS)
+        for layout in (LAYOUT, BankLayout(counters=4))
+    )
+    assert len(counting[0]) < len(timed[0]) / 4
+    routines = counting[1]
+    assert routines.count
+    assert (routines.enter, routines.leave, routines.leave_tail, routines.finish) == (0, 0, 0, 0)
+    assert {each.name.partition("_")[0] for each in routines.stretches} == {"acquire", "process", "count"}
+
+
 def test_all_bytes_decode_to_what_the_listing_says(assembled):
     code, _, listing = assembled
     decoded = {address - ADDRESS: (raw, text) for address, raw, text in disassemble.format(code, ADDRESS)}

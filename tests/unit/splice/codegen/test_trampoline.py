@@ -79,6 +79,13 @@ def test_what_is_reserved_suffices():
         assert len(assembled(layout, clock)[0]) <= TRAMPOLINE_BYTES
 
 
+def test_without_timing_records_nothing_leads_to_routines_of_timing():
+    code, _, _, routines, _ = assembled(BankLayout(counters=4, returns=RETURNS_HERE))
+    behind = ADDRESS + RETURNS_HERE * STUB_BYTES
+    inside = {insn.target for insn in decode_range(code[behind - ADDRESS :], behind)} - {None}
+    assert {at for at in inside if not behind <= at < ADDRESS + len(code)} == {routines.count}
+
+
 def test_the_table_lies_behind_the_last_block():
     plain = BankLayout(counters=4, records=2, maxactive=4)
     assert plain.returns_offset == plain.size

@@ -28,3 +28,16 @@ def test_found_and_checked_again():
 def test_none():
     with pytest.raises(UnsupportedTarget):
         gadgets.find(BytesMemory(0x1000, bytes(256)), [mapping(256)])
+
+
+def test_memory_is_read_once_for_all_of_them():
+    content = b"\x90" * 64 + CALL + b"\x90" * 16 + RESTORER + b"\x90" * 64
+    memory, reads = BytesMemory(0x1000, content), []
+
+    class Counting:
+        def read(self, address, size):
+            reads.append(address)
+            return memory.read(address, size)
+
+    gadgets.find(Counting(), [mapping(len(content))])
+    assert reads == [0x1000]
