@@ -37,6 +37,8 @@ BLOCK_NUMBER = 32
 """Block: the thread's number, counted from 1, once it has been worked out."""
 BLOCK_REFUSED = 40
 """Block: hits in a row that ran no handler, since the thread was in one."""
+BLOCK_UNWOUND = 48
+"""Block: how often an exception, or ``longjmp``, has begun to leave calls of the thread behind."""
 BLOCK_HEAD_BYTES = 64
 
 INSTANCE_BYTES = 32
@@ -45,8 +47,13 @@ INSTANCE_SP = 0
 INSTANCE_T0 = 8
 INSTANCE_RECORD = 16
 """Instance: offset of the timing record it belongs to, with the bit ``JUMPED`` once the call has left by a jump."""
+INSTANCE_UNWOUND = 24
+"""Instance: the block's ``BLOCK_UNWOUND`` when the call left by a jump."""
 JUMPED = 1
 """Of an instance's record: the function has ended in a jump to another one, and its call ends where that returns to."""
+CERTAIN, UNSEEN = 2, 4
+"""Of the argument at a return point, besides ``JUMPED``: only this function, or what jumps to it, is called there; what
+leaves calls behind is not seen in this program."""
 
 RECORD_SUM = 0
 RECORD_NOT_MIN = 8

@@ -6,19 +6,21 @@ beforehand. Others are learnt: threads note return points that are not known, an
 counted as ``learning``.
 """
 
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from anyprobe.binary.decoding.code_scan import Kind
 from anyprobe.binary.flow.function import FunctionCode
-from anyprobe.core.errors import TargetError
+from anyprobe.core.errors import StopTimeout, TargetError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.data.callers import CallerTables
-from anyprobe.data.layout import CALLER_NEW, CALLER_REFUSED, CALLER_WATCHED, JUMPED
+from anyprobe.data.layout import CALLER_NEW, CALLER_REFUSED, CALLER_WATCHED, CERTAIN, JUMPED, UNSEEN
 from anyprobe.isa.decode import Flow
 from anyprobe.probes.probe import Place, Probe, Timed, edits_for
 from anyprobe.probes.target_errors import typed
+from anyprobe.probes.unwinding import Unwinding
 from anyprobe.splice.codegen.patch import ActionKind
 from anyprobe.splice.plan.splices import Want, WantKind
 from anyprobe.splice.regions.banks import Hook
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 
 KNOWN_AT_ONCE = 256
 """Return points that are spliced before any call is seen; where there are more, all are learnt."""
+_LIBRARY_LOOKS = 0.5
+"""Seconds between two looks whether libraries were loaded that throw exceptions."""
 _MOST_JUMPING = 64
 """Functions that jump to one that is timed, directly or by others, whose callers are looked for."""
 
@@ -39,14 +43,24 @@ class ReturnPoints:
 
     def __init__(self, session: "ProbeHost") -> None:
         """Know no function yet."""
-        self._session = session
+        self._session, self._unwinding = session, Unwinding(session)
         self._timed: dict[tuple[int, int], tuple[SlotBank, Timed]] = {}
         """By the number of its bank and the offset of its record."""
+        self._next_look = 0.0
+        """When to look for libraries that leave calls behind."""
 
     def place(self, probes: Iterable[Probe]) -> None:
         """Splice the return points of direct calls of functions that are timed from now on, if these are not many."""
-        pairs = [(timed, point) for timed in self._fresh(probes) for point in points_known(timed)]
-        if 0 < len(pairs) <= KNOWN_AT_ONCE:
+        fresh = list(self._fresh(probes))
+        if not fresh:
+            return
+        known = sorted(([(timed, point) for point in points_known(timed)] for timed in fresh), key=len)
+        pairs: list[tuple[Timed, int]] = []
+        for each in known:
+            if len(pairs) + len(each) <= KNOWN_AT_ONCE:
+                pairs += each
+        with suppress(StopTimeout):  # they are learnt, then
+            self._watch_unwinding()
             self._splice(pairs)
 
     def learn(self) -> None:
@@ -60,15 +74,29 @@ class ReturnPoints:
                 _, timed = self._timed.get((bank.index, record), (bank, None))
                 if timed is not None and timed.armed and point not in timed.points and point not in timed.unseen:
                     pairs.append((timed, point))
-        if pairs:
-            with suppress(TargetError):  # the next look tries again
-                self._splice(pairs)
+        if not pairs and time.monotonic() < self._next_look:
+            return
+        self._next_look = time.monotonic() + _LIBRARY_LOOKS
+        with suppress(TargetError):  # the next look tries again
+            self._watch_unwinding()
+            self._splice(pairs)
+
+    def _watch_unwinding(self) -> None:
+        """See what leaves calls behind, in libraries that were loaded meanwhile too, while anything is timed."""
+        if not any(timed.armed for _, timed in self._timed.values()):
+            self._unwinding.end()
+            return
+        for bank in {bank.index: bank for bank, _ in self._timed.values()}.values():
+            self._unwinding.watch(bank)
 
     def settle(self, probes: Iterable[Probe]) -> None:
-        """Say which return points are watched, after probes were armed again."""
+        """Say which return points are watched, after probes were removed or armed again."""
         for timed in (timed for probe in probes for timed in probe.timed):
             for point, place in timed.points.items():
                 self._say(timed, point, CALLER_WATCHED if place.hook.armed else CALLER_REFUSED)
+        if self._timed:
+            with suppress(TargetError):
+                self._watch_unwinding()
 
     def _fresh(self, probes: Iterable[Probe]) -> Iterator[Timed]:
         for timed in (timed for probe in probes for timed in probe.timed):
@@ -89,6 +117,8 @@ class ReturnPoints:
                     del timed.points[point]
 
     def _splice(self, pairs: list[tuple[Timed, int]]) -> None:
+        if not pairs:
+            return
         session, places = self._session, list[tuple[Timed, int, Place]]()
         with typed(session.process, "arming probes in"):
             for timed, point in pairs:
@@ -119,7 +149,11 @@ class ReturnPoints:
             assert why is not None
             return why
         group = timed.group
-        hook = Hook(ActionKind.LEAVE_CALLER, None, group.bank, group.offset | JUMPED)
+        assert group.bank is not None
+        flags = JUMPED if self._unwinding.is_seen(group.bank) else JUMPED | UNSEEN
+        if point in points_known(timed):
+            flags |= CERTAIN
+        hook = Hook(ActionKind.LEAVE_CALLER, None, group.bank, group.offset | flags)
         want = Want(address, WantKind.RETURN_POINT, tag=hook)
         return Place(timed.site, module, module.state_of(code), want, hook)
 

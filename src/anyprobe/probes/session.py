@@ -159,6 +159,7 @@ class Session(Reconciled, SessionApi[Probe]):
             probes: those to disarm, as ``count`` and the other methods return them.
         """
         self._disarm(probes, [place for probe in probes for place in probe.all_places])
+        self.return_points.settle(probes)
         self.warn(*provided.detach(probes))
 
     @locked

@@ -15,6 +15,7 @@ static NOINLINE int maybe(int x) { int r = x; if (x % 3) r = joined(x); spin += 
 static jmp_buf out;
 static NOINLINE int leap(int x) { if (x % 4 == 0) longjmp(out, 1); return x; }
 static NOINLINE int leaps(int x) { spin++; return leap(x); }
+static NOINLINE int via(int (*volatile f)(int), int x) { int r = f(x); spin++; return r; }
 static NOINLINE int ping(int), pong(int);
 static NOINLINE int pong(int x) { spin++; return x ? ping(x - 1) : goal(0); }
 static NOINLINE int ping(int x) { spin++; return x ? pong(x - 1) : goal(1); }
@@ -31,7 +32,11 @@ static void one_round(void) {
     check(maybe(x) == (x % 3 ? x + 1 : x), "joined");
     CALLED(leaps);
     if (setjmp(out) == 0) { check(leaps(x) == x, "leaps"); TAILED(leaps); }
-    CALLED(ping); CALLED(pong); check(ping(1) == 1, "ping"); TAILED(ping); TAILED(pong);
+    CALLED(leaps);
+    if (setjmp(out) == 0) { check(via(leaps, x) == x, "leaps"); TAILED(leaps); }
+    check(via(goal, x) == x + 1, "via"); /* comes back to where a call that was left would have */
+    for (int i = 0; i <= x % 7; i++) { CALLED(ping); CALLED(pong); TAILED(ping); TAILED(pong); }
+    check(ping(1 + x % 7 * 2) == 1, "ping");
 }
 static void setup(int argc, char **argv) {
     (void)argc; (void)argv;

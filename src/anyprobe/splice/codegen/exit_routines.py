@@ -15,7 +15,9 @@ from anyprobe.isa.assemble import Assembler
 if TYPE_CHECKING:
     from anyprobe.splice.codegen.routines import RoutineFacts
 
-SP, START, RECORD = (at.BLOCK_HEAD_BYTES + field for field in (at.INSTANCE_SP, at.INSTANCE_T0, at.INSTANCE_RECORD))
+SP, START, RECORD, UNWOUND = (
+    at.BLOCK_HEAD_BYTES + field for field in (at.INSTANCE_SP, at.INSTANCE_T0, at.INSTANCE_RECORD, at.INSTANCE_UNWOUND)
+)
 """Where an instance's fields are, counted from the block and the instance's offset in the stack."""
 TOMBSTONE = 1
 """Stack pointer of an instance freed from the middle of the stack."""
@@ -27,56 +29,45 @@ def emit_leave(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
     """Emit ``leave``: take the instance with our stack pointer and record its duration.
 
     The tail form leaves the instance to the return point where the call ends, if that is watched; else it takes it and
-    only counts the exit. The caller form is for return points: the function was entered with the stack pointer one word
-    below, and where no instance is found it was another one's call. Argument: offset of the timing record, with the bit
-    ``JUMPED`` for the caller form. The copies by which the signal view finishes what was begun are entered in the
-    middle; they return with the registers as they are.
+    only counts the exit. The caller form is for return points: see ``_leave_caller``. Argument: offset of the timing
+    record. The copies by which the signal view finishes what was begun are entered in the middle; they return with the
+    registers as they are, and have nothing on the stack.
     """
-    tail, caller = name.endswith("tail"), name.endswith("caller")
+    if name.endswith("caller"):
+        _leave_caller(asm, facts, name)
+        return
+    tail = name.endswith("tail")
     asm.code(f"""
     {name}:
         push rax; lahf; seto al; push rax
         push rcx; push rdx; push rsi; push rdi
     """)
-    if tail:
-        pass
-    elif facts.clock:
-        asm.code("call now; mov rdx, rax")
-    else:
-        # unordered like the one at the entry: both mark when they are issued, so what is in flight cancels out
-        asm.code("rdtsc; shl rdx, 32; or rdx, rax")
-    stranger = f"{name}_done" if caller else f"{name}_stranger"
-    block = f"mov rdi, fs:[slot]; mov rax, gate; test [rax], rdi; jz {stranger}"
-    asm.code(block, slot=facts.slot, gate=facts.gate)
+    if not tail:
+        _read_clock(asm, facts)
+    asm.code(
+        f"mov rdi, fs:[slot]; mov rax, gate; test [rax], rdi; jz {name}_stranger", slot=facts.slot, gate=facts.gate
+    )
     if tail:
         _look_up_caller(asm, facts, name)
     asm.code(f"""
-        lea rax, [rsp+{0xB8 if caller else 0xC0}]
+        lea rax, [rsp+0xc0]
         mov rcx, [rsp+0x38]
         mov rsi, [rdi+{at.BLOCK_TOP}]
-        sub rsi, 1; js {stranger if caller else f"{name}_unmatched"}
+        sub rsi, 1; js {name}_unmatched
         shl rsi, 5
     """)
-    if caller:
-        asm.code(f"jmp {name}_search")
-    else:
-        _take_top(asm, name)
+    _take_top(asm, name)
     asm.label(name + "_found")
     if tail:
         asm.code("add rdi, rcx; inc qword [rdi+rdx]")
     else:
-        asm.code(f"lea rdi, [rdi+rcx-{at.JUMPED}]" if caller else "add rdi, rcx")
+        asm.code("add rdi, rcx")
         _record_duration(asm, name)
     asm.label(name + "_done")
-    if name.startswith("finish"):
-        asm.code("ret" + "; int3" * 9)
-    else:
-        asm.code("pop rdi; pop rsi; pop rdx; pop rcx; pop rax; add al, 0x7f; sahf; pop rax; ret")
+    _give_back(asm, name, "pop rdi; pop rsi; pop rdx; pop rcx; pop rax; add al, 0x7f; sahf; pop rax; ret", 9)
     _leave_search(asm, name)
     if not tail:
         _new_extremes(asm, name)
-    if caller:
-        return
     asm.code(
         f"""
         {name}_unmatched:
@@ -97,10 +88,98 @@ def emit_leave(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
     if tail:
         asm.code(f"""
         {name}_jumped:
+            mov rax, [rdi+{at.BLOCK_UNWOUND}]; mov [rdi+rsi+{UNWOUND}], rax
             or qword [rdi+rsi+{RECORD}], {at.JUMPED}
         {name}_jumped_done:
             jmp {name}_done
         """)
+
+
+def _leave_caller(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
+    """Emit ``leave_caller``: end the calls that left by jumps and come back at a return point.
+
+    The functions were entered with the stack pointer one word below. Where nothing is found it was another call that
+    has come back. There may be several: functions that jump to each other, and what exceptions have left behind. A
+    call is timed unless something may have left it behind since it jumped away, and the first one in any case where
+    nothing else is called. Argument: offset of the timing record, and ``JUMPED``, ``CERTAIN``, ``UNSEEN``.
+    """
+    asm.code(f"""
+    {name}:
+        push rax; lahf; seto al; push rax
+        push rcx; push rdx; push rsi; push rdi
+        push r8; push r9; push r11
+    """)
+    _read_clock(asm, facts)
+    asm.code(
+        f"""
+            mov r8, rdx
+            mov rdi, fs:[slot]; mov rax, gate; test [rax], rdi; jz {name}_done
+            lea r11, [rsp+0xd0]; mov r9, [rsp+0x50]
+            mov ecx, r9d; and ecx, -8
+            mov rsi, [rdi+{at.BLOCK_TOP}]
+            sub rsi, 1; js {name}_done
+            shl rsi, 5
+        {name}_search:
+            cmp [rdi+rsi+{SP}], r11; jne {name}_below
+            lea rax, [rcx+{at.JUMPED}]
+            cmp [rdi+rsi+{RECORD}], rax; je {name}_hit
+        {name}_below:
+            sub rsi, 32; jns {name}_search
+            jmp {name}_done
+        {name}_hit:
+            mov rdx, r8; sub rdx, [rdi+rsi+{START}]
+            mov rax, [rdi+rsi+{UNWOUND}]
+            mov qword [rdi+rsi+{SP}], {TOMBSTONE}
+        {name}_removed:
+            btr r9d, {at.CERTAIN.bit_length() - 1}; jb {name}_timed
+            test r9d, {at.UNSEEN}; jnz {name}_missed
+            cmp rax, [rdi+{at.BLOCK_UNWOUND}]; jne {name}_missed
+        {name}_timed:
+            add rdi, rcx
+        """,
+        slot=facts.slot,
+        gate=facts.gate,
+    )
+    _record_duration(asm, name)
+    asm.code(
+        f"""
+            mov rdi, fs:[slot]; mov ecx, r9d; and ecx, -8
+        {name}_next:
+            sub rsi, 32; js {name}_shrink
+            cmp qword [rdi+rsi+{SP}], {TOMBSTONE}; je {name}_next
+            cmp [rdi+rsi+{SP}], r11; jne {name}_shrink
+            lea rax, [rcx+{at.JUMPED}]
+            cmp [rdi+rsi+{RECORD}], rax; jne {name}_next
+            jmp {name}_another
+        {name}_missed:
+            inc qword [rdi+rcx+{at.RECORD_MISSED}]; jmp {name}_next
+        {name}_another:
+            mov rdx, r8; sub rdx, [rdi+rsi+{START}]
+            mov rax, [rdi+rsi+{UNWOUND}]
+            mov qword [rdi+rsi+{SP}], {TOMBSTONE}
+            jmp {name}_removed
+        """,
+        slot=facts.slot,
+    )
+    asm.label(name + "_done")
+    restored = "pop r11; pop r9; pop r8; pop rdi; pop rsi; pop rdx; pop rcx; pop rax; add al, 0x7f; sahf; pop rax; ret"
+    _give_back(asm, name, restored, 15)
+    _shrink(asm, name, "done")
+    _new_extremes(asm, name)
+
+
+def _give_back(asm: Assembler, name: str, text: str, padding: int) -> None:
+    """Emit the end of a routine; its copy only returns."""
+    asm.code("ret" + "; int3" * padding if name.startswith("finish") else text)
+
+
+def _read_clock(asm: Assembler, facts: "RoutineFacts") -> None:
+    """Emit: rdx = the time."""
+    if facts.clock:
+        asm.code("call now; mov rdx, rax")
+    else:
+        # unordered like the one at the entry: both mark when they are issued, so what is in flight cancels out
+        asm.code("rdtsc; shl rdx, 32; or rdx, rax")
 
 
 def _take_top(asm: Assembler, name: str) -> None:
@@ -236,43 +315,34 @@ def _new_extremes(asm: Assembler, name: str) -> None:
 
 
 def _leave_search(asm: Assembler, name: str) -> None:
-    """Emit: look below the top for the instance (rax = stack pointer, rcx = record), then drop tombstones.
-
-    Only tombstones are dropped, never zeros: a zero may be an instance that code below this signal handler has
-    reserved and not filled yet. At a return point those right below it with the same stack pointer and record are
-    taken with it and counted as missed: the function was jumped to again from where it had jumped to, or an earlier
-    call from here was left by an exception.
-    """
-    tail, caller = name.endswith("tail"), name.endswith("caller")
+    """Emit: look below the top for the instance (rax = stack pointer, rcx = record), then drop tombstones."""
     asm.code(f"""
     {name}_search:
         cmp [rdi+rsi+{SP}], rax; jne {name}_below
         cmp [rdi+rsi+{RECORD}], rcx; je {name}_hit
     {name}_below:
         sub rsi, 32; jns {name}_search
-        jmp {name}_{"done" if caller else "unmatched"}
+        jmp {name}_unmatched
     {name}_hit:
-        {f"test edx, edx; jz {name}_jumped" if tail else f"sub rdx, [rdi+rsi+{START}]"}
+        {f"test edx, edx; jz {name}_jumped" if name.endswith("tail") else f"sub rdx, [rdi+rsi+{START}]"}
         mov qword [rdi+rsi+{SP}], {TOMBSTONE}
     {name}_removed:
     """)
-    if caller:
-        asm.code(f"""
-        {name}_chain:
-            sub rsi, 32; js {name}_shrink
-            cmp qword [rdi+rsi+{SP}], {TOMBSTONE}; je {name}_chain
-            cmp [rdi+rsi+{SP}], rax; jne {name}_shrink
-            cmp [rdi+rsi+{RECORD}], rcx; jne {name}_chain
-            mov qword [rdi+rsi+{SP}], {TOMBSTONE}
-            inc qword [rdi+rcx+{at.RECORD_MISSED - at.JUMPED}]
-            jmp {name}_chain
-        """)
+    _shrink(asm, name, "found")
+
+
+def _shrink(asm: Assembler, name: str, then: str) -> None:
+    """Emit: drop tombstones from the top.
+
+    Only tombstones are dropped, never zeros: a zero may be an instance that code below this signal handler has
+    reserved and not filled yet.
+    """
     asm.code(f"""
     {name}_shrink:
         mov rsi, [rdi+{at.BLOCK_TOP}]
-        sub rsi, 1; js {name}_found
+        sub rsi, 1; js {name}_{then}
         shl rsi, 5
-        cmp qword [rdi+rsi+{SP}], {TOMBSTONE}; jne {name}_found
+        cmp qword [rdi+rsi+{SP}], {TOMBSTONE}; jne {name}_{then}
         mov qword [rdi+rsi+{SP}], 0
         dec qword [rdi+{at.BLOCK_TOP}]; jmp {name}_shrink
     """)

@@ -336,6 +336,7 @@ def _enter_full(asm: Assembler, layout: BankLayout, argument: int, site: int) ->
             mov [rdi], r8
             mov r8, [rsi+8]; mov [rdi+8], r8
             mov r8, [rsi+16]; mov [rdi+16], r8
+            mov r8, [rsi+24]; mov [rdi+24], r8
             add rdi, 32
         purge_skip:
             add rsi, 32

@@ -49,7 +49,8 @@ _PROGRESS = {
 }  # fmt: skip
 _LEAVE_PROGRESS = {
     "": Progress.BACK, "_taken": Progress.HALF, "_done": Progress.FORWARD, "_search": Progress.BACK,
-    "_removed": Progress.HALF, "_unmatched": Progress.BACK, "_unmatched_done": Progress.FORWARD,
+    "_removed": Progress.HALF, "_shrink": Progress.HALF,
+    "_unmatched": Progress.BACK, "_unmatched_done": Progress.FORWARD,
     "_stranger": Progress.BACK, "_stranger_done": Progress.FORWARD,
     "_jumped": Progress.BACK, "_jumped_done": Progress.FORWARD,
 }  # fmt: skip

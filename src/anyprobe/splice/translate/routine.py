@@ -376,13 +376,15 @@ def _finish(asm: Assembler) -> None:
     {Op.FINISH.name}:
         mov r10, [rdx+{uc.RIP}]; add r10, rdi
         push rsi; push rdx
+        push r8; push r9; push r11
         push qword [rdx+{uc.EFLAGS}]
         and dword [rsp], {uc.STATUS_FLAGS}
+        mov r8, [rdx+{uc.R8}]; mov r9, [rdx+{uc.R9}]; mov r11, [rdx+{uc.R11}]
         mov rdi, [rdx+{uc.RDI}]; mov rsi, [rdx+{uc.RSI}]
         mov rcx, [rdx+{uc.RCX}]
         mov rax, [rdx+{uc.RAX}]
         mov rdx, [rdx+{uc.RDX}]; popfq
-        call r10; pop rdx; pop rsi; jmp next
+        call r10; pop r11; pop r9; pop r8; pop rdx; pop rsi; jmp next
     """)
 
 

@@ -14,9 +14,11 @@ from anyprobe.data.layout import (
     BLOCK_OWNER,
     BLOCK_PURGING,
     BLOCK_TOP,
+    BLOCK_UNWOUND,
     CALLER_NEW,
     CALLER_REFUSED,
     CALLER_WATCHED,
+    CERTAIN,
     CHILD_BIT,
     INSTANCE_BYTES,
     INSTANCE_RECORD,
@@ -33,6 +35,7 @@ from anyprobe.data.layout import (
     RECORD_SUM,
     RECORD_TAIL,
     RECORD_UNMATCHED,
+    UNSEEN,
     BankLayout,
 )
 from anyprobe.isa import disassemble
@@ -148,12 +151,12 @@ def test_the_copies_that_finish_an_exit_differ_in_how_they_end_only(assembled):
     start, end = names["leave"], names["finish_leave"]
     original, copy = code[start:end], code[start + routines.finish : end + routines.finish]
     differing = [number for number, pair in enumerate(zip(original, copy, strict=True)) if pair[0] != pair[1]]
-    restoring = [names[name + "_done"] - start for name in ENDS]
-    calls = [number for number in differing if not any(at <= number < at + 10 for at in restoring)]
+    restoring = {names[name + "_done"] - start: 16 if name == "leave_caller" else 10 for name in ENDS}
+    calls = [number for number in differing if not any(at <= number < at + size for at, size in restoring.items())]
     clock = [text for _, _, text in lines_of(listing())[0] if text == "call now"]
     assert bool(calls) == bool(clock)  # whose displacements depend on where they are
-    for at in restoring:
-        assert copy[at : at + 10] == b"\xc3" + b"\xcc" * 9
+    for at, size in restoring.items():
+        assert copy[at : at + size] == b"\xc3" + b"\xcc" * (size - 1)
 
 
 def texts_of(clock):
@@ -274,8 +277,12 @@ def jump_away(depth=0, record=RECORD, point=POINT):
     return ("end", "leave_tail", record, depth, point)
 
 
-def come_back(depth=0, record=RECORD):
-    return ("end", "leave_caller", record | JUMPED, depth, 0)
+def come_back(depth=0, record=RECORD, flags=0):
+    return ("end", "leave_caller", record | JUMPED | flags, depth, 0)
+
+
+def unwind():
+    return count(BLOCK_UNWOUND)
 
 
 def known(state=CALLER_WATCHED, point=POINT, record=RECORD):
@@ -647,19 +654,35 @@ def test_functions_that_jump_to_each_other_end_together():
 
 
 @native
-def test_of_a_function_that_is_jumped_to_again_one_call_is_timed_and_the_others_are_missed():
+def test_calls_of_functions_that_jump_to_each_other_again_and_again_are_all_timed():
     known_both = known(), known(record=OTHER)
     away = enter(0), jump_away(0), enter(0, OTHER), jump_away(0, OTHER)
     outcome = ended(*known_both, *away, *away, come_back(0), come_back(0, OTHER))
-    assert outcome.record() == outcome.record(record=OTHER) == {"count": 1, "missed": 1}
+    assert outcome.record() == outcome.record(record=OTHER) == {"count": 2}
+    assert outcome.stack() == []
+    assert sum(outcome.buckets().values()) == 2
+
+
+@native
+@pytest.mark.parametrize(
+    ("flags", "record"), [(0, {"count": 1, "missed": 1}), (CERTAIN, {"count": 1, "missed": 1}), (UNSEEN, {"missed": 2})]
+)
+def test_what_an_exception_has_left_behind_is_missed_at_the_next_return(flags, record):
+    outcome = ended(known(), enter(0), jump_away(0), unwind(), enter(0), jump_away(0), come_back(0, flags=flags))
+    assert outcome.record() == record
     assert outcome.stack() == []
 
 
 @native
-def test_what_an_exception_has_left_behind_is_missed_at_the_next_return():
-    outcome = ended(known(), enter(0), jump_away(0), enter(0), jump_away(0), come_back(0))
-    assert outcome.record() == {"count": 1, "missed": 1}
-    assert outcome.stack() == []
+@pytest.mark.parametrize(("flags", "record"), [(0, {"missed": 1}), (CERTAIN, {"count": 1}), (UNSEEN, {"missed": 1})])
+def test_a_call_in_which_an_exception_went_by_is_timed_only_where_nothing_else_is_called(flags, record):
+    assert ended(known(), enter(0), jump_away(0), unwind(), come_back(0, flags=flags)).record() == record
+
+
+@native
+def test_one_call_is_certain_where_it_is_not_seen_what_leaves_calls_behind():
+    flags = CERTAIN | UNSEEN
+    assert ended(known(), enter(0), jump_away(0), come_back(0, flags=flags)).record() == {"count": 1}
 
 
 @native

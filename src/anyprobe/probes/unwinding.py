@@ -1,0 +1,80 @@
+"""Seeing when exceptions and ``longjmp`` leave calls behind: the functions that do it count their calls by thread.
+
+Nothing else is done there. A call that left its function by a jump, and by the time its return point is reached an
+exception or ``longjmp`` has gone by, may be one that was left behind.
+"""
+
+from typing import TYPE_CHECKING
+
+from anyprobe.binary.flow.function import FunctionCode
+from anyprobe.data.layout import BLOCK_UNWOUND
+from anyprobe.probes.target_errors import typed
+from anyprobe.splice.codegen.patch import ActionKind
+from anyprobe.splice.edits import Edit, FunctionState, Module
+from anyprobe.splice.plan.splices import Want, WantKind
+from anyprobe.splice.regions.banks import Hook
+
+if TYPE_CHECKING:
+    from anyprobe.binary.images.modules import LoadedObject
+    from anyprobe.probes.host import ProbeHost
+    from anyprobe.splice.regions.code_region import SlotBank
+
+UNWINDING = (
+    "_Unwind_RaiseException", "_Unwind_Resume", "_Unwind_Resume_or_Rethrow", "_Unwind_ForcedUnwind", "longjmp",
+    "_longjmp", "siglongjmp", "__libc_longjmp", "__libc_siglongjmp", "__longjmp_chk", "____longjmp_chk", "setcontext",
+)  # fmt: skip
+"""Functions that leave others behind, by the names that C, C++, Rust and their unwinders have for them."""
+
+
+class Unwinding:
+    """Hooks of one session, in all objects and for each bank of timed functions."""
+
+    def __init__(self, session: "ProbeHost") -> None:
+        """Place nothing yet."""
+        self._session = session
+        self._wants: dict[tuple[int, int], tuple[Module, FunctionState, Want, Hook] | None] = {}
+        """By bank and address; None for what cannot be spliced."""
+        self._looked: dict[int, frozenset[LoadedObject]] = {}
+        """By bank: the objects that were looked at."""
+
+    def watch(self, bank: "SlotBank") -> None:
+        """Have what leaves calls behind seen by a bank, in objects that are not looked at yet."""
+        objects = frozenset(self._session.objects.objects)
+        fresh = objects - self._looked.get(bank.index, frozenset())
+        if not fresh:
+            return
+        edits: dict[int, Edit] = {}
+        for loaded in fresh:
+            for function in {each.start for name in UNWINDING for each in loaded.image.functions.lookup(name)}:
+                self._want(bank, loaded, function, edits)
+        with typed(self._session.process, "arming probes in"):
+            self._session.engine.change(list(edits.values()))
+        self._looked[bank.index] = objects
+
+    def end(self) -> None:
+        """Take everything out."""
+        edits: dict[int, Edit] = {}
+        for module, state, want, hook in filter(None, self._wants.values()):
+            if hook.armed:
+                edits.setdefault(id(state.root), Edit(module, state.root)).removed.append(want)
+        with typed(self._session.process, "disarming probes in"):
+            self._session.engine.change(list(edits.values()))
+        self._wants, self._looked = {}, {}
+
+    def is_seen(self, bank: "SlotBank") -> bool:
+        """Return whether everything is seen: in a static program without names nothing would be."""
+        own = [found for (number, _), found in self._wants.items() if number == bank.index]
+        complete = all(found is not None and found[3].armed for found in own)
+        return self._session.objects.libc() is not None and bool(own) and complete
+
+    def _want(self, bank: "SlotBank", loaded: "LoadedObject", start: int, edits: dict[int, Edit]) -> None:
+        key = bank.index, loaded.runtime(start)
+        self._wants[key] = None
+        module = self._session.module(loaded)
+        code = module.code.function_at(start)
+        if not isinstance(code, FunctionCode) or self._session.objects.refusal(loaded) is not None:
+            return
+        hook = Hook(ActionKind.COUNT, None, bank, BLOCK_UNWOUND)
+        state, want = module.state_of(code), Want(code.entry, WantKind.ENTRY, tag=hook, internal=True)
+        self._wants[key] = module, state, want, hook
+        edits.setdefault(id(state), Edit(module, state)).added.append(want)
