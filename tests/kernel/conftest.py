@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from anyprobe.core import kept
+from anyprobe.target.kernel.driver import building, loading
 from support import driver, guest_driver
 
 ROOT = Path(__file__).parents[2]
@@ -52,6 +54,19 @@ def probed_everywhere():
 def reads_sizes():
     """Return the program that reads known sizes COUNT times."""
     return str(build_programs()["reads_sizes"])
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    """Load the driver for the tests of a file."""
+    release = building.running_release()
+    folder = f"{kept.directory()}/driver"
+    if not Path(building.module_file(release, folder)).exists() and not Path(f"/lib/modules/{release}/build").exists():
+        pytest.skip(f"no headers of Linux {release}")
+    loading.load(building.build(release, folder))
+    yield
+    loading.unload()
+    assert not loading.is_loaded()
 
 
 @dataclass

@@ -60,6 +60,19 @@ def test_count_costs_little(spec, mechanism, bound, tmp_path):
     assert added <= bound
 
 
+@pytest.mark.thorough
+def test_a_splice_adds_a_counter_and_two_jumps(loaded, tmp_path):
+    bare = without_probe("getppid", tmp_path)
+    with anyprobe.kernel(mechanism="splice") as session:
+        session.count(f"kernel::{FUNCTION}")
+        told = timed("getppid", tmp_path)
+        (site,) = session.snapshot().sites
+    assert site.hits >= told["calls"], "what was timed was counted"
+    added = told["least"] - bare
+    print(f"splice: {added:.0f} instructions added per hit")
+    assert added <= 3
+
+
 # Of bpftrace: 947 and 722.
 @pytest.mark.thorough
 @pytest.mark.parametrize(("mechanism", "bound"), [("kprobe", 620), ("fentry", 390)])

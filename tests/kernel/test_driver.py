@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 
 import anyprobe
-from anyprobe.core import kept
 from anyprobe.core.errors import KernelRefused
 from anyprobe.target.kernel import symbols
-from anyprobe.target.kernel.driver import building, loading
+from anyprobe.target.kernel.driver import loading
 from anyprobe.target.kernel.driver.device import BatchRefused, Driver
-from anyprobe.target.kernel.driver.layout import Fixup, Verdict, Write
+from anyprobe.target.kernel.driver.layout import NEAR_COUNTERS, Fixup, Verdict, Write
 from support.kernel_patches import Patches, fixups, function, text
 
 GETPPID = "__do_sys_getppid"
@@ -28,19 +27,6 @@ def warnings():
     """Return what the kernel's log has of warnings and worse."""
     log = subprocess.run(["dmesg"], capture_output=True, text=True, check=True).stdout
     return [line for line in log.splitlines() if "WARNING:" in line or "BUG:" in line or "Oops" in line]
-
-
-@pytest.fixture(scope="module")
-def loaded():
-    """Load the driver for these tests."""
-    release = building.running_release()
-    folder = f"{kept.directory()}/driver"
-    if not Path(building.module_file(release, folder)).exists() and not Path(f"/lib/modules/{release}/build").exists():
-        pytest.skip(f"no headers of Linux {release}")
-    loading.load(building.build(release, folder))
-    yield
-    loading.unload()
-    assert not loading.is_loaded()
 
 
 @pytest.fixture
@@ -165,6 +151,8 @@ def test_what_is_no_instruction(driver, patches):
         ("exc_nmi", "EPERM", Verdict.FORBIDDEN),
         ("exc_page_fault", "EPERM", Verdict.FORBIDDEN),
         ("stop_machine_cpuslocked", "EPERM", Verdict.FORBIDDEN),
+        ("secondary_startup_64", "EPERM", Verdict.FORBIDDEN),
+        ("native_write_msr", "EPERM", Verdict.FORBIDDEN),
         ("vfs_read", "EPERM", Verdict.FTRACE),
     ],
 )
@@ -313,6 +301,24 @@ def test_text_of_a_module_that_goes(driver, patches):
     subprocess.run(["modprobe", "-r", "loop"], check=True)
     assert driver.live == 0
     assert refused(driver, write) == ("EFAULT", Verdict.NOT_TEXT)
+
+
+def test_each_client_has_counters_of_its_own(driver):
+    near = driver.per_processor(8 * NEAR_COUNTERS)
+    with Driver() as other:
+        far = other.per_processor(64)
+        assert far >= near + 8 * NEAR_COUNTERS or far + 64 <= near
+        with pytest.raises(KernelRefused):
+            other.read_per_processor(near, 8)
+
+
+def test_what_is_written_is_told_with_the_original_bytes(driver, patches):
+    assert driver.changes() == []
+    write = spliced(patches)
+    driver.apply([write])
+    with Driver() as other:
+        (told,) = other.changes()
+    assert (told.address, told.old, told.new) == (write.address, write.old, write.new)
 
 
 def test_memory_of_processors(driver):

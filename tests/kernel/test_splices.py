@@ -4,14 +4,11 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 import anyprobe
 from anyprobe import Reason
-from anyprobe.core import kept
-from anyprobe.target.kernel.driver import building, loading
 from anyprobe.target.kernel.driver.device import Driver
 from support.kernel_patches import function, text
 
@@ -23,19 +20,6 @@ def warnings():
     """Return what the kernel's log has of warnings and worse."""
     log = subprocess.run(["dmesg"], capture_output=True, text=True, check=True).stdout
     return [line for line in log.splitlines() if "WARNING:" in line or "BUG:" in line or "Oops" in line]
-
-
-@pytest.fixture(scope="module")
-def loaded():
-    """Load the driver for these tests."""
-    release = building.running_release()
-    folder = f"{kept.directory()}/driver"
-    if not Path(building.module_file(release, folder)).exists() and not Path(f"/lib/modules/{release}/build").exists():
-        pytest.skip(f"no headers of Linux {release}")
-    loading.load(building.build(release, folder))
-    yield
-    loading.unload()
-    assert not loading.is_loaded()
 
 
 @pytest.fixture
@@ -138,10 +122,14 @@ def test_each_instruction_of_a_function_is_counted_or_refused_by_name(session):
         ("kernel::exc_page_fault", Reason.NO_INSTRUMENTATION),
         ("kernel::exc_nmi", Reason.NO_INSTRUMENTATION),
         ("kernel::multi_cpu_stop", Reason.NO_INSTRUMENTATION),
-        ("kernel::vfs_read:4", Reason.FTRACE_SITE),
+        ("traced", Reason.FTRACE_SITE),
     ],
 )
 def test_what_is_not_safe_is_refused_by_name(session, spec, reason):
+    if spec == "traced":
+        body = function("vfs_read")
+        site = next(insn.address for insn in body if insn.raw == bytes.fromhex("0f1f440000"))
+        spec = f"kernel::vfs_read:{site - body[0].address:#x}"
     (probe,) = session.count(spec)
     ((_, why),) = probe.refused
     assert why.reason is reason
@@ -167,13 +155,31 @@ def test_a_kprobe_there_is_left_alone(session):
         assert hits(set_there) == 10
 
 
-def test_places_of_two_probes_that_overlap(session):
-    first, second = session.count(*[f"kernel::{GETPPID}:entry"] * 2)
-    assert not first.refused
-    ((_, why),) = second.refused
+def test_places_of_several_probes_share_the_room_there_is(session):
+    before = whole(GETPPID)
+    second = function(GETPPID)[3].address - function(GETPPID)[0].address
+    entries = session.count(f"kernel::{GETPPID}:entry", f"kernel::{GETPPID}:{second:#x}", f"kernel::{GETPPID}:return")
+    assert session.refused == []
+    call_getppid(CALLS)
+    assert [hits(each) for each in entries] == [CALLS] * 3
+    (later,) = session.count(f"kernel::{GETPPID}:entry")
+    ((_, why),) = later.refused
     assert why.reason is Reason.OVERLAP
-    call_getppid(10)
-    assert hits(first) == 10
+    session.remove(entries[0])
+    call_getppid(CALLS)
+    assert [hits(each) for each in entries] == [CALLS, 2 * CALLS, 2 * CALLS]
+    session.remove(*entries[1:])
+    assert whole(GETPPID) == before
+
+
+def test_returns_are_counted_where_functions_end(session):
+    entry, leaving = session.count("kernel::vfs_read:entry", "kernel::vfs_read:return")
+    assert session.refused == []
+    read(CALLS)
+    assert CALLS <= hits(leaving) <= hits(entry) + 100, "calls may have been under way"
+    (endless,) = session.count("kernel::do_exit:return")
+    ((_, why),) = endless.refused
+    assert why.reason is Reason.NO_EXIT
 
 
 def test_splices_run_no_handlers_and_choose_no_processes(loaded):

@@ -57,6 +57,7 @@ class Reason(StrEnum):
     KPROBE = "kprobe-there"
     BUG = "bug-or-warning"
     TASK_INSIDE = "task-inside"
+    LANDING_PAD = "landing-pad"
     KPROBE_BLACKLIST = "kprobe-blacklisted"
     NO_INSTRUMENTATION = "not-to-be-instrumented"
     NOT_TRACEABLE = "not-traceable"

@@ -98,6 +98,8 @@ class PatchMaker:
         if splice.strategy is Strategy.RETARGET and not _is_same_branch(live, splice.insns[0]):
             return Refusal(Reason.FOREIGN_BYTES, start, "the branch is another one now than the analysis has seen")
         written = [insn for insn in known if insn.address < least]
+        if any(insn.is_endbr for insn in written):
+            return Refusal(Reason.LANDING_PAD, start, "indirect branches must land on this endbr64")
         if any(insn.is_call for insn in written[:-1]):
             return Refusal(Reason.RETURN_ADDRESS, start, "a displaced call would return into the bytes of the jump")
         return replace(splice, insns=live), b"".join(insn.raw for insn in written)

@@ -17,6 +17,7 @@ from anyprobe.splice.plan.planner import Planner
 from anyprobe.splice.plan.splices import PlannedSplice, Strategy, Want
 
 ALLOWED = frozenset({Strategy.RETARGET, Strategy.JUMP})
+_ENDBR = b"\xf3\x0f\x1e\xfa"
 
 
 def plan(
@@ -30,12 +31,18 @@ def plan(
         home = code.containing(want.address)
         if home is None:
             refused.append((want, Refusal(Reason.NOT_CODE, want.address, "no function is known here")))
+        elif home.whole.startswith(_ENDBR) and want.address == home.start:
+            detail = "indirect calls must land on this endbr64; the entry is behind it"
+            refused.append((want, Refusal(Reason.LANDING_PAD, want.address, detail)))
         else:
             homes.append((home, want))
     homes.sort(key=lambda each: (each[0].start, each[1].address))
     context = PlanContext(code, claims, lambda _: False, ALLOWED)
     for _, group in groupby(homes, key=lambda each: each[0].start):
         together = list(group)
+        start = together[0][0].start
+        if together[0][0].whole.startswith(_ENDBR):
+            claims.written.add_range(start, start + len(_ENDBR))
         planned = Planner(context).plan(together[0][0], [want for _, want in together])
         for splice in planned.splices:
             claims.claim(splice)

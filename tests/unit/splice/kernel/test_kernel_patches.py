@@ -139,6 +139,18 @@ def test_what_the_kernel_rewrites_is_refused_by_name(build):
     assert patch(kernel, kernel["it"].start + 5).reason is Reason.STATIC_KEY
 
 
+def test_what_indirect_calls_land_on_stays(build):
+    kernel = SmallKernel.made(build, ("it", f"endbr64\n push rbx\n jmp aside\n{BODY}\n aside: {BODY}"), NEXT)
+    start = kernel["it"].start
+    assert patch(kernel, start).reason is Reason.LANDING_PAD
+    made = patch(kernel, start + 4)
+    assert isinstance(made, Refusal) or made.site >= start + BIAS + 4
+    bare = SmallKernel.made(build, ("it", f"nop\n nop\n nop\n nop\n nop\n{BODY}"), NEXT)
+    code = b"\x90\xf3\x0f\x1e\xfa"
+    made = patch(bare, bare["it"].start, live=lambda low, high: code.ljust(high - low, b"\x90"))
+    assert made.reason is Reason.FOREIGN_BYTES
+
+
 @pytest.mark.parametrize("size", range(1, 15))
 def test_one_nop_of_any_length(size):
     (insn,) = decode_range(nop(size), 0)

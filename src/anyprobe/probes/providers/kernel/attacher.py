@@ -17,7 +17,7 @@ from anyprobe.target.system import gateway
 
 if TYPE_CHECKING:
     from anyprobe.probes.providers.kernel.handlers import KernelHandler
-    from anyprobe.probes.providers.kernel.splicing import Splices
+    from anyprobe.probes.providers.kernel.splicing import Spliced
 
 Told = Callable[[], int | None]
 Begin = Callable[[Callable[[], None]], None]
@@ -44,7 +44,7 @@ class Attachment:
     lost: int = 0
     is_told: bool = True
     """Whether the kernel counts what it misses here."""
-    splices: "Splices | None" = None
+    splices: "Spliced | None" = None
     """What counts by itself, in place of the probe's counters."""
 
     def misses(self) -> int:
@@ -95,6 +95,8 @@ class Attacher:
     check: Callable[[], None] = lambda: None
     """Called before each attachment; raises an error if no more is wanted."""
     begin: Begin = at_once
+    spliced: "Spliced | None" = None
+    """What has been spliced already, together with the sites of other probes."""
 
     def function(self, made: Attachment) -> None:
         """Attach to the entry or exit of a function by its type (``fentry``, ``fexit``)."""
@@ -179,14 +181,13 @@ class Attacher:
 
     def splice(self, made: Attachment) -> None:
         """Write jumps to patches of anyprobe's into the kernel's text."""
-        from anyprobe.probes.providers.kernel.splicing import Splices
+        from anyprobe.probes.providers.kernel.splicing import splice
 
         if self.handler is not None:
             raise Unable("splices count; handlers are run by other mechanisms")
         if self.counters.pids:
             raise Unable("splices count the hits of all processes")
-        made.splices = Splices(self.names, made.sites)
-        made.splices.arm()
+        made.splices = self.spliced or splice(self.names, [made.sites])[0]
 
     def raw(self, made: Attachment) -> None:
         """Attach to a tracepoint without its record."""

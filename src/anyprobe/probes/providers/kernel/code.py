@@ -56,12 +56,19 @@ class RunningCode:
     @cached_property
     def pristine(self) -> PristineMemory:
         """The kernel's memory without splices, and without the kprobes that were set when it was first asked for."""
+        return self._without_kprobes()
+
+    def _without_kprobes(self) -> PristineMemory:
         table = self._symbols.data("kprobe_table")
         covers: list[Covered] = []
         if table is not None:
             with suppress(btf.TypesUnavailable, MemoryFault):
                 covers = covered(btf.running().kernel, self._memory, table)
         return PristineMemory(self._memory, covers)
+
+    def text_now(self, low: int, high: int) -> bytes:
+        """Return text without splices and without the kprobes that are set now, at addresses of the analysis."""
+        return self._without_kprobes().read(upper(low), high - low)
 
     @cached_property
     def source(self) -> KernelSource:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from anyprobe.data.snapshot import SiteResult
+    from anyprobe.probes.providers.kernel.splicing import Spliced
 
 _LEAVING = "kprobe"
 """The one mechanism that lets a module be unloaded: the others hold it as long as they are attached."""
@@ -66,9 +67,15 @@ class FollowedProbe(KernelProbe):
         """The mechanisms by which it is attached."""
         return sorted({*super().mechanisms, *(way for each in self.in_modules.values() for way in each.mechanisms)})
 
-    def attach(self, names: KernelNames, check: Callable[[], None] = go_on, begin: Begin = at_once) -> None:
+    def attach(
+        self,
+        names: KernelNames,
+        check: Callable[[], None] = go_on,
+        begin: Begin = at_once,
+        spliced: "Spliced | None" = None,
+    ) -> None:
         """Attach to what there is now, and wait for what may come."""
-        super().attach(names, check, begin)
+        super().attach(names, check, begin, spliced)
         self.armed = True
         self._seen = {}
         self.look(names)

@@ -61,8 +61,7 @@ TRACEPOINT = Mechanism("tracepoint", None, Attacher.tracepoint, lambda site: sit
 UPROBE = Mechanism("uprobe", "uretprobe", Attacher.uprobe, lambda site: site.file is not None)
 EVENT = Mechanism("perf_event", None, Attacher.event, lambda site: site.event is not None)
 SPLICE = Mechanism(
-    "splice", None, Attacher.splice, lambda site: site.function is not None and site.kind != "return", many=True,
-    on_demand=True,
+    "splice", None, Attacher.splice, lambda site: site.function is not None, many=True, on_demand=True,
 )  # fmt: skip
 CHEAPEST = (FENTRY, MULTI, KPROBE, RAW, TYPED, TRACEPOINT, EVENT, UPROBE)
 """In the order of what a hit costs."""
@@ -120,9 +119,10 @@ def _spliced(attacher: Attacher, sites: Sequence[KernelSite]) -> tuple[list[Atta
         made.close()
         raise
     assert made.splices is not None
-    made.slots = made.splices.armed
+    why = made.splices.refused
+    made.slots = [slot for slot in range(len(sites)) if slot not in why]
     made.sites = [sites[slot] for slot in made.slots]
-    refused = [(sites[slot].spec, why) for slot, why in sorted(made.splices.refused.items())]
+    refused = [(sites[slot].spec, why[slot]) for slot in sorted(why)]
     if not made.slots:
         made.close()
     return [made] if made.slots else [], refused

@@ -13,6 +13,7 @@ from anyprobe.probes.providers.kernel.sites import KernelNames, KernelSite
 
 if TYPE_CHECKING:
     from anyprobe.probes.providers.kernel.handlers import KernelHandler
+    from anyprobe.probes.providers.kernel.splicing import Spliced
 
 _UNTOLD = "this kernel does not tell what it misses here"
 
@@ -60,14 +61,20 @@ class KernelProbe:
         """Return a probe with counters for some sites, not attached yet; ``pids``: of no other processes."""
         return KernelProbe(spec, sites, Counters(len(sites), pids), mechanism, handler)
 
-    def attach(self, names: KernelNames, check: Callable[[], None] = go_on, begin: Begin = at_once) -> None:
+    def attach(
+        self,
+        names: KernelNames,
+        check: Callable[[], None] = go_on,
+        begin: Begin = at_once,
+        spliced: "Spliced | None" = None,
+    ) -> None:
         """Attach to all sites, as far as the kernel permits it; ``check`` may raise an error between two of them.
 
-        ``begin`` is given the last step of each kprobe.
+        ``begin`` is given the last step of each kprobe, ``spliced`` is what has been spliced already for this probe.
         """
         self.earlier += self.attachments
         self.attachments = []
-        attacher = Attacher(self.counters, names, self.handler, check, begin)
+        attacher = Attacher(self.counters, names, self.handler, check, begin, spliced)
         self.attachments, self.refused = mechanisms.place(attacher, self.sites, self.mechanism)
         self.armed = bool(self.attachments)
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from anyprobe.data.explanation import Explanation, ListedSite
     from anyprobe.handlers.types.calling_convention import Prototype
     from anyprobe.probes.providers.kernel.handlers import KernelHandler
+    from anyprobe.probes.providers.kernel.splicing import Spliced
 
 Handler = Callable[..., Any]
 
@@ -183,12 +184,18 @@ class KernelSession(FollowingModules, Handled, AnySessionApi[KernelProbe]):
         self._check()
         known = time.monotonic()
         made: list[KernelProbe] = []
+        spliced: dict[KernelProbe, Spliced] = {}
         try:
             for spec, sites, demanded in resolved:
                 probe = KernelProbe.of(spec.text.strip(), sites, demanded, handler, self.pids)
                 made.append(FollowedProbe.instead(probe, spec, self._names) if follow else probe)
-                made[-1].attach(self._names, self._check)
+            if not (follow or handler is not None or self.pids):
+                spliced = self._splice_together(made)
+            for each in made:
+                each.attach(self._names, self._check, spliced=spliced.get(each))
         except BaseException:
+            for unused in spliced.values():
+                unused.close()
             for probe in made:
                 probe.detach()
                 probe.close()
@@ -199,6 +206,15 @@ class KernelSession(FollowingModules, Handled, AnySessionApi[KernelProbe]):
         self._setup["arm"] += armed - known
         self._began = self._began or armed
         return made
+
+    def _splice_together(self, probes: Sequence[KernelProbe]) -> "dict[KernelProbe, Spliced]":
+        """Splice the sites of several probes for which splices are demanded: one may need the room of another."""
+        meant = [probe for probe in probes if probe.mechanism == mechanisms.SPLICE.name]
+        if len(meant) < 2:
+            return {}
+        from anyprobe.probes.providers.kernel.splicing import splice
+
+        return dict(zip(meant, splice(self._names, [probe.sites for probe in meant]), strict=True))
 
     @contextmanager
     def placing_once(self, *, each_mechanism: bool = False) -> Iterator[None]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from anyprobe.binary.flow.function import FunctionCode
 from anyprobe.binary.kernel.addresses import BIAS
 from anyprobe.core.errors import KernelRefused, UnsupportedTarget
 from anyprobe.core.refusal import Reason, Refusal
@@ -80,18 +81,57 @@ class _Counters:
 
 
 class _Numbered(NamedTuple):
-    """What is to be written for a patch, and the numbers of the sites that it counts."""
+    """What leads to a patch, and the numbers of the sites that are counted there."""
 
-    site: int
-    old: bytes
-    new: bytes
-    boundaries: tuple[int, ...]
+    write: Write
     faulting: tuple[tuple[int, int], ...]
     numbers: frozenset[int]
 
+    @property
+    def site(self) -> int:
+        """Where it is written."""
+        return self.write.address
+
+
+def splice(names: KernelNames, groups: "Sequence[Sequence[KernelSite]]") -> "list[Spliced]":
+    """Splice the sites of several probes, planned together and written in one stop; return what each probe has."""
+    whole = Splices(names, [site for sites in groups for site in sites])
+    try:
+        whole.arm()
+    except BaseException:
+        whole.close()
+        raise
+    made, first = [], 0
+    for sites in groups:
+        made.append(Spliced(whole, range(first, first + len(sites))))
+        first += len(sites)
+    return made
+
+
+@dataclass(frozen=True)
+class Spliced:
+    """The splices of one probe."""
+
+    _whole: "Splices"
+    _numbers: range
+
+    @property
+    def refused(self) -> Mapping[int, Refusal]:
+        """What is refused, by the position of the site."""
+        refused, first = self._whole.refused, self._numbers.start
+        return {number - first: refused[number] for number in self._numbers if number in refused}
+
+    def counts(self) -> Sequence[int]:
+        """Return what has been counted at each site."""
+        return self._whole.counts()[self._numbers.start : self._numbers.stop]
+
+    def close(self) -> None:
+        """Take the splices out; what was counted is kept."""
+        self._whole.remove(self._numbers)
+
 
 class Splices:
-    """The splices of one probe."""
+    """Splices that were planned together: a client of the driver."""
 
     def __init__(self, names: KernelNames, sites: Sequence[KernelSite]) -> None:
         """Open the driver; raise ``KernelRefused`` with what helps where it cannot be opened."""
@@ -108,28 +148,29 @@ class Splices:
         except BaseException:
             self._driver.close()
             raise
-        self._writes: list[Write] = []
+        self._in_force: list[_Numbered] = []
         self._counted = [0] * len(sites)
+        self._open = set(range(len(sites)))
+        """Whose counts may still grow."""
         self.refused: dict[int, Refusal] = {}
         """By the number of the site."""
-
-    @property
-    def armed(self) -> list[int]:
-        """The numbers of the sites that are counted."""
-        return [number for number in range(len(self._sites)) if number not in self.refused]
 
     def counts(self) -> list[int]:
         """Return what has been counted at each site."""
         if self._driver is not None:
-            self._counted = self._counters.read()
+            now = self._counters.read()
+            for number in self._open:
+                self._counted[number] = now[number]
         return self._counted
 
-    def close(self) -> None:
-        """Take the splices out; what was counted is kept."""
-        if self._driver is None:
+    def remove(self, numbers: Iterable[int]) -> None:
+        """Take out the splices that only some sites need, and count no more at these."""
+        if self._driver is None or self._open.isdisjoint(numbers):
             return
+        last = self._open.difference(numbers)
+        idle = [each for each in self._in_force if last.isdisjoint(each.numbers)]
         try:
-            left = {write.address: write.undone() for write in self._writes}
+            left = {each.site: each.write.undone() for each in idle}
             while left:  # what others have changed meanwhile, or is gone with its module, the driver sees to
                 why = self._try(left.values(), ())
                 if why is None:
@@ -137,6 +178,14 @@ class Splices:
                 del left[why.address]
             self.counts()
         finally:
+            self._open = last
+            self._in_force = [each for each in self._in_force if each not in idle]
+            if not last:
+                self.close()
+
+    def close(self) -> None:
+        """Give everything back; the driver takes out what is left."""
+        if self._driver is not None:
             driver, self._driver = self._driver, None
             driver.close()
 
@@ -149,10 +198,10 @@ class Splices:
         """
         patches = [each for name, numbers in self._by_module().items() for each in self._prepare(name, numbers)]
         while left := [each for each in patches if not self.refused.keys() >= each.numbers]:
-            writes = [Write(each.site, each.old, each.new, each.boundaries) for each in left]
-            why = self._try(writes, [Fixup(*pair) for each in left for pair in each.faulting])
+            fixups = [Fixup(*pair) for each in left for pair in each.faulting]
+            why = self._try([each.write for each in left], fixups)
             if why is None:
-                self._writes = writes
+                self._in_force = left
                 return
             of = next(each.numbers for each in left if each.site == why.address)
             self.refused.update(dict.fromkeys(of, why))
@@ -183,11 +232,11 @@ class Splices:
         module = self._code.module(name)
         wants: list[Want] = []
         for number in numbers:
-            found = self._want(number)
+            found = self._wants(number)
             if isinstance(found, Refusal):
                 self.refused[number] = shown(found)
             else:
-                wants.append(found)
+                wants += found
         splices, refused = planning.plan(module.code, wants, Claims())
         for want, why in refused:
             self.refused[_number(want)] = shown(why)
@@ -198,7 +247,7 @@ class Splices:
             return Clobbers() if function is None else Clobbers((), clobbers(module.code, function, want).flags)
 
         faulting = frozenset(module.image.tables.fixups[:, 0].tolist())
-        return self._lay(PatchMaker(_live_text(module, splices), faulting, dead), splices)
+        return self._lay(PatchMaker(self._live_text(module, splices), faulting, dead), splices)
 
     def _lay(self, maker: PatchMaker, splices: Sequence[PlannedSplice]) -> "list[_Numbered]":
         """Write patches, one after the other, to memory in reach of the text."""
@@ -216,31 +265,46 @@ class Splices:
                 continue
             code += patch.code.ljust(patch.end - at, b"\xcc")
             at = patch.end
-            made.append(_Numbered(patch.site, patch.old, patch.new, patch.boundaries, patch.faulting, numbers))
+            write = Write(patch.site, patch.old, patch.new, patch.boundaries)
+            made.append(_Numbered(write, patch.faulting, numbers))
         if code:
             self._driver.write_patch(start, bytes(code))
         return made
 
-    def _want(self, number: int) -> Want | Refusal:
+    def _live_text(self, module: LiveModule, splices: Sequence[PlannedSplice]) -> Callable[[int, int], bytes]:
+        """Return what reads the text as it is around some splices: that is read once."""
+        low = min((splice.insns[0].address for splice in splices), default=0)
+        high = max((splice.end for splice in splices), default=0) + _LIVE_FORM
+        high = min(high, module.image.text().ranges[-1].end)
+        content = self._code.text_now(low, high) if splices else b""
+        return lambda start, end: content[start - low : end - low]
+
+    def _wants(self, number: int) -> Sequence[Want] | Refusal:
+        """Return the instructions at which a site is counted."""
         site = self._sites[number]
         assert site.function is not None
         address = site.function.address - BIAS
         if site.kind == "offset":
-            return Want(address + site.offset, WantKind.OFFSET, tag=number)
+            return [Want(address + site.offset, WantKind.OFFSET, tag=number)]
         module = self._code.module(site.function.module)
         function = module.code.function_at(address)
         if isinstance(function, Refusal):
             return function
+        if site.kind == "return":
+            return _exits(function, number)
         at = entry_of(module.code, function, module.image.settled)
-        return at if isinstance(at, Refusal) else Want(at, WantKind.OFFSET, tag=number)
+        return at if isinstance(at, Refusal) else [Want(at, WantKind.OFFSET, tag=number)]
 
 
-def _live_text(module: LiveModule, splices: Sequence[PlannedSplice]) -> Callable[[int, int], bytes]:
-    """Return what reads the text as it is around some splices: that is read once."""
-    low = min((splice.insns[0].address for splice in splices), default=0)
-    high = max((splice.end for splice in splices), default=0) + _LIVE_FORM
-    content = module.live(low, min(high, module.image.text().ranges[-1].end)) if splices else b""
-    return lambda start, end: content[start - low : end - low]
+def _exits(function: FunctionCode, number: int) -> Sequence[Want] | Refusal:
+    """Return all instructions at which a function ends, or why they are not known."""
+    if function.exits_complete is not None:
+        return function.exits_complete
+    if not function.exits:
+        return Refusal(Reason.NO_EXIT, function.start, "the function never returns")
+    return [
+        Want(each.address, WantKind.EXIT, each.conditional, tag=number, inside=each.inside) for each in function.exits
+    ]
 
 
 _LIVE_FORM: Final = 64

@@ -68,11 +68,17 @@ DEFINE_STATIC_CALL(to_jump_label_lock, none_lock);
 DEFINE_STATIC_CALL(to_jump_label_unlock, none_lock);
 static struct mutex *kernel_text_mutex;
 
-/* Code that NMIs run before anything could refuse it, and ranges that may not be named by kprobes' blacklist alone. */
+/*
+ * Code that NMIs run before anything could refuse it, what a stop needs, and what runs while gs does not lead to the
+ * processor's memory: processors that come up, and what sets gs. Ranges may not be named by kprobes' blacklist alone.
+ */
 static const char *const forbidden_functions[] = {
 	"exc_nmi", "default_do_nmi", "nmi_handle", "nmi_cpu_backtrace", "nmi_cpu_backtrace_handler", "perf_event_nmi_handler",
 	"crash_nmi_callback", "arch_trigger_cpumask_backtrace", "text_poke", "text_poke_copy", "text_poke_bp", "text_poke_sync",
 	"stop_machine_cpuslocked", "multi_cpu_stop", "cpu_stopper_thread", "fixup_exception", "search_exception_tables",
+	"startup_64", "secondary_startup_64", "secondary_startup_64_no_verify", "verify_cpu", "sev_verify_cbit", "start_cpu0",
+	"load_percpu_segment", "switch_to_new_gdt", "switch_gdt_and_percpu_base", "native_write_msr", "native_load_gs_index",
+	"machine_kexec", "relocate_kernel", "wakeup_long64", "__restore_processor_state", "restore_processor_state",
 };
 static const char *const forbidden_ranges[][2] = {
 	{ "__entry_text_start", "__entry_text_end" }, { "__noinstr_text_start", "__noinstr_text_end" },
