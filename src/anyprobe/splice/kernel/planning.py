@@ -37,7 +37,7 @@ def plan(
         else:
             homes.append((home, want))
     homes.sort(key=lambda each: (each[0].start, each[1].address))
-    context = PlanContext(code, claims, lambda _: False, ALLOWED)
+    context = PlanContext(code, claims, lambda _: False, ALLOWED, pages_apart=False)
     for _, group in groupby(homes, key=lambda each: each[0].start):
         together = list(group)
         start = together[0][0].start

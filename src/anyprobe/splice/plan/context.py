@@ -46,6 +46,8 @@ class PlanContext:
     writable: tuple[AddressRange, ...] = ()
     """Text that the program may write to: it would hit a jump of ours, or what is displaced by one."""
     bias: int = 0
+    pages_apart: bool = True
+    """Bytes on two pages are not written together: a controller that dies in between would leave half of them."""
     retired: Mapping[int, int] = field(default_factory=dict)
     """The springboards that are in use no more, with the sites that led there; run-time addresses."""
     plan: FunctionPlan = field(default_factory=FunctionPlan)
@@ -140,7 +142,7 @@ class PlanContext:
     def checked(self, splice: PlannedSplice) -> PlannedSplice | Refusal:
         """Return the splice if its bytes may be written and its instructions displaced."""
         start, end = splice.write_at, splice.write_at + splice.written
-        if page_floor(start) != page_floor(end - 1):
+        if self.pages_apart and page_floor(start) != page_floor(end - 1):
             return Refusal(Reason.PAGE_BOUNDARY, start, "the bytes to write cross a page boundary")
         known = {at for each in splice.leans_on for at in range(each.write_at, each.write_at + each.written)}
         unknown = [at for at in range(end, end + splice.borrowed) if at not in known]
@@ -151,7 +153,7 @@ class PlanContext:
     def checked_line(self, splice: PlannedSplice) -> PlannedSplice | Refusal:
         """Return a jump in a line of instructions all of which have displaced forms, if its bytes may be written."""
         start = splice.head
-        if page_floor(start) != page_floor(start + JUMP_BYTES - 1):
+        if self.pages_apart and page_floor(start) != page_floor(start + JUMP_BYTES - 1):
             return Refusal(Reason.PAGE_BOUNDARY, start, "the bytes to write cross a page boundary")
         taken = self.claims.conflict(start, JUMP_BYTES, 0) or self.claims.overwritten(splice)
         return taken or self._held(splice.insns, start + JUMP_BYTES) or splice

@@ -139,6 +139,13 @@ def test_what_the_kernel_rewrites_is_refused_by_name(build):
     assert patch(kernel, kernel["it"].start + 5).reason is Reason.STATIC_KEY
 
 
+def test_a_write_may_cross_pages_since_nothing_runs_meanwhile(build):
+    kernel = SmallKernel.made(build, ("front", "ret\n .fill 4092, 1, 0xcc"), ("it", BODY), NEXT)
+    made = patch(kernel, kernel["it"].start)
+    assert made.site & 0xFFF == 0xFFD
+    assert len(made.new) >= 5
+
+
 def test_what_indirect_calls_land_on_stays(build):
     kernel = SmallKernel.made(build, ("it", f"endbr64\n push rbx\n jmp aside\n{BODY}\n aside: {BODY}"), NEXT)
     start = kernel["it"].start
