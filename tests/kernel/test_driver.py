@@ -121,6 +121,10 @@ def test_several_at_once_and_one_wrong_one(driver, patches):
     wrong = replace(writes[2], old=bytes(len(writes[2].old)))
     assert refused(driver, *writes[:2], wrong, *writes[3:]) == ("ESTALE", Verdict.OLD_BYTES)
     assert driver.live == 0
+    moved = [replace(write, boundaries=(1,) if write.boundaries != (1,) else ()) for write in writes[1:3]]
+    with pytest.raises(BatchRefused) as caught:
+        driver.apply([writes[0], *moved, *writes[3:]])
+    assert caught.value.verdicts == dict.fromkeys([write.address for write in moved], Verdict.NOT_BOUNDARY)
     assert all(text(write.address, len(write.old)) == write.old for write in writes)
     driver.apply(writes)
     assert driver.live == len(writes)
@@ -305,6 +309,7 @@ def test_text_of_a_module_that_goes(driver, patches):
 
 def test_each_client_has_counters_of_its_own(driver):
     near = driver.per_processor(8 * NEAR_COUNTERS)
+    assert near < 1 << 31
     with Driver() as other:
         far = other.per_processor(64)
         assert far >= near + 8 * NEAR_COUNTERS or far + 64 <= near

@@ -194,7 +194,8 @@ def test_splices_run_no_handlers_and_choose_no_processes(loaded):
 
 @pytest.mark.thorough
 def test_another_session_sees_the_text_without_splices(session):
-    place = f"kernel::{GETPPID}:9"
+    body = function(GETPPID)
+    place = f"kernel::{GETPPID}:{body[3].address - body[0].address:#x}"
     before = [line.bytes.hex() for line in session.explain(place).disassembly]
     session.count(f"kernel::{GETPPID}")
     script = f"import anyprobe; print([line.bytes.hex() for line in anyprobe.kernel().explain({place!r}).disassembly])"

@@ -13,6 +13,8 @@ from anyprobe.target.kernel.driver.layout import NEAR_COUNTERS, Fixup, Write
 from anyprobe.target.kernel.kcore import LiveMemory
 
 JUMP = 5
+_COUNTERS = NEAR_COUNTERS // 4
+"""Of one client: several have their counters in reach."""
 _NOPS = {
     0: "", 1: "90", 2: "6690", 3: "0f1f00", 4: "0f1f4000", 5: "0f1f440000", 6: "660f1f440000", 7: "0f1f8000000000",
     8: "0f1f840000000000", 9: "660f1f840000000000", 10: "66660f1f840000000000", 11: "6666660f1f840000000000",
@@ -74,7 +76,7 @@ class Patches:
     def __post_init__(self) -> None:
         """Reserve the memory."""
         self.start = self.driver.reserve(self.size)
-        self.counters = self.driver.per_processor(8 * NEAR_COUNTERS)
+        self.counters = self.driver.per_processor(8 * _COUNTERS)
         assert self.counters < 1 << 31
 
     def counting(self, body: list[Insn], index: int, faulting: dict[int, int] | None = None) -> Counting | None:
@@ -92,7 +94,7 @@ class Patches:
             return None
         fixed: list[Fixup] = []
         slot, self.slots = self.slots, self.slots + 1
-        assert slot < NEAR_COUNTERS
+        assert slot < _COUNTERS
         at = self.start + self.used
         count = b"\x65\x48\xff\x04\x25" + struct.pack("<I", self.counters + 8 * slot)
         code = b"\x9c" + count + b"\x9d"  # pushfq; inc qword gs:[slot]; popfq

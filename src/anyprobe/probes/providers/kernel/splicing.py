@@ -172,10 +172,10 @@ class Splices:
         try:
             left = {each.site: each.write.undone() for each in idle}
             while left:  # what others have changed meanwhile, or is gone with its module, the driver sees to
-                why = self._try(left.values(), ())
-                if why is None:
+                refused = self._try(left.values(), ())
+                if not refused:
                     break
-                del left[why.address]
+                left = {site: write for site, write in left.items() if site not in refused}
             self.counts()
         finally:
             self._open = last
@@ -199,24 +199,27 @@ class Splices:
         patches = [each for name, numbers in self._by_module().items() for each in self._prepare(name, numbers)]
         while left := [each for each in patches if not self.refused.keys() >= each.numbers]:
             fixups = [Fixup(*pair) for each in left for pair in each.faulting]
-            why = self._try([each.write for each in left], fixups)
-            if why is None:
+            refused = self._try([each.write for each in left], fixups)
+            if not refused:
                 self._in_force = left
                 return
-            of = next(each.numbers for each in left if each.site == why.address)
-            self.refused.update(dict.fromkeys(of, why))
+            for each in left:
+                if each.site in refused:
+                    self.refused.update(dict.fromkeys(each.numbers, refused[each.site]))
 
-    def _try(self, writes: Iterable[Write], fixups: Sequence[Fixup]) -> Refusal | None:
-        """Write all, or return why one of them cannot be written, with its address; nothing is written then."""
+    def _try(self, writes: Iterable[Write], fixups: Sequence[Fixup]) -> Mapping[int, Refusal]:
+        """Write all, or return which ones cannot be written, by address; nothing is written then."""
         assert self._driver is not None
         try:
             self._driver.apply(writes, fixups)
         except BatchRefused as refusal:
             if refusal.write is None:
                 raise
-            reason = _REASONS.get(refusal.verdict, Reason.KERNEL_REFUSES)
-            return Refusal(reason, refusal.write.address, MEANINGS.get(refusal.verdict, str(refusal)))
-        return None
+            return {
+                address: Refusal(_REASONS.get(each, Reason.KERNEL_REFUSES), address, MEANINGS.get(each, str(refusal)))
+                for address, each in refusal.verdicts.items()
+            }
+        return {}
 
     def _by_module(self) -> Mapping[str, list[int]]:
         found: dict[str, list[int]] = {}

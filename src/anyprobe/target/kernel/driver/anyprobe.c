@@ -548,7 +548,8 @@ static void merge(struct change *into, struct client *client, struct write_now *
 	change_count = n;
 }
 
-static long try_batch(struct client *client, struct anyprobe_batch *io, struct anyprobe_write *writes, struct anyprobe_fixup *fixups)
+static long try_batch(struct client *client, struct anyprobe_batch *io, struct anyprobe_write *writes, struct anyprobe_fixup *fixups,
+		      u8 *reasons)
 {
 	struct batch b = { .count = io->write_count };
 	struct change *merged = kvmalloc_array(change_count + io->write_count + 1, sizeof *merged, GFP_KERNEL);
@@ -564,17 +565,26 @@ static long try_batch(struct client *client, struct anyprobe_batch *io, struct a
 	io->reason = ANYPROBE_DONE;
 	for (i = 0; i < io->fixup_count && io->reason == ANYPROBE_DONE; i++)
 		io->reason = check_fixup(client, &fixups[i]);
-	for (io->failed = i ? i - 1 : 0, i = 0; i < b.count && io->reason == ANYPROBE_DONE; i++) {
+	io->failed = i ? i - 1 : 0;
+	for (i = 0; i < b.count && (io->reason == ANYPROBE_DONE || reasons); i++) {
 		struct anyprobe_write *w = &writes[i];
+		enum anyprobe_reason reason = ANYPROBE_BAD_WRITE;
 
-		io->failed = i;
-		if (!w->length || w->length > ANYPROBE_MAX_LENGTH || w->address < end || w->address + w->length < w->address ||
-		    (w->boundaries & 1) || (w->length < 32 && w->boundaries >> w->length)) {
-			io->reason = ANYPROBE_BAD_WRITE;
-			break;
+		if (w->length && w->length <= ANYPROBE_MAX_LENGTH && w->address >= end && w->address + w->length >= w->address &&
+		    !(w->boundaries & 1) && (w->length == 32 || !(w->boundaries >> w->length)))
+			reason = check(client, w, &at, fixups, io->fixup_count);
+		if (reasons)
+			reasons[i] = reason;
+		if (reason != ANYPROBE_DONE) {
+			if (io->reason == ANYPROBE_DONE) {
+				io->failed = i;
+				io->reason = reason;
+			}
+			if (reason == ANYPROBE_BAD_WRITE)
+				break;
+			continue;
 		}
 		end = w->address + w->length;
-		io->reason = check(client, w, &at, fixups, io->fixup_count);
 		b.writes[i] = (struct write_now){ w->address, w->length, w->old_bytes, w->new_bytes };
 		if (at < change_count && changes[at].address == w->address)
 			continue;
@@ -612,6 +622,7 @@ static long apply(struct client *client, struct anyprobe_batch *io)
 {
 	struct anyprobe_write *writes;
 	struct anyprobe_fixup *fixups;
+	u8 *reasons = NULL;
 	long r = -EFAULT;
 
 	io->failed = io->reason = io->tried = 0;
@@ -619,17 +630,22 @@ static long apply(struct client *client, struct anyprobe_batch *io)
 		return -E2BIG;
 	writes = kvmalloc_array(io->write_count + 1, sizeof *writes, GFP_KERNEL);
 	fixups = kvmalloc_array(io->fixup_count + 1, sizeof *fixups, GFP_KERNEL);
-	if (!writes || !fixups)
+	if (io->reasons)
+		reasons = kvzalloc(io->write_count + 1, GFP_KERNEL);
+	if (!writes || !fixups || (io->reasons && !reasons))
 		r = -ENOMEM;
 	else if (!copy_from_user(writes, (void __user *)io->writes, io->write_count * sizeof *writes) &&
 		 !copy_from_user(fixups, (void __user *)io->fixups, io->fixup_count * sizeof *fixups))
 		for (;;) {
 			io->tried++;
-			r = try_batch(client, io, writes, fixups);
+			r = try_batch(client, io, writes, fixups, reasons);
 			if (r != -EAGAIN || io->tried >= io->tries || fatal_signal_pending(current))
 				break;
 			usleep_range(500, 1500);
 		}
+	if (reasons && copy_to_user((void __user *)io->reasons, reasons, io->write_count))
+		r = r ?: -EFAULT;
+	kvfree(reasons);
 	kvfree(writes);
 	kvfree(fixups);
 	return r;

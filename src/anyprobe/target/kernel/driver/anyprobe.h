@@ -6,7 +6,7 @@
 #include <linux/ioctl.h>
 #include <linux/types.h>
 
-#define ANYPROBE_ABI 2
+#define ANYPROBE_ABI 3
 #define ANYPROBE_MAX_LENGTH 32	/* bytes of one write: a jump, and what is left of the last instruction that it displaces */
 #define ANYPROBE_MAX_WRITES 65536
 #define ANYPROBE_MAX_SHARED (1u << 30)
@@ -59,6 +59,7 @@ struct anyprobe_batch {
 	__u32 failed, reason;		/* out */
 	__u32 tried;			/* out */
 	__u64 stopped_ns;		/* out: how long the machine stood in the last try */
+	__u64 reasons;			/* user address of a byte for each write, what is found before the stop; or 0 */
 };
 
 struct anyprobe_region {

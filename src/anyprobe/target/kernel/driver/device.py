@@ -4,7 +4,7 @@ import ctypes
 import errno
 import os
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
@@ -21,13 +21,21 @@ _TRIES: Final = 1000
 
 
 class BatchRefused(KernelRefused):
-    """The driver has written nothing. ``verdict`` says why, ``write`` is the one that it concerns, if any."""
+    """The driver has written nothing. ``verdict`` says why, ``write`` is the one that it concerns, if any.
 
-    def __init__(self, number: int, verdict: Verdict, write: Write | None) -> None:
-        """Keep the parts."""
+    ``verdicts``: what is known of all writes that must not be, that one among them.
+    """
+
+    def __init__(
+        self, number: int, verdict: Verdict, write: Write | None, verdicts: "Mapping[int, Verdict] | None" = None
+    ) -> None:
+        """Keep the parts; ``verdicts`` are by address."""
         where = f"{write.address:#x}: " if write is not None else ""
         super().__init__("write its text", number, where + MEANINGS.get(verdict, "an unknown reason"))
         self.verdict, self.write = verdict, write
+        self.verdicts = dict(verdicts or {})
+        if write is not None:
+            self.verdicts[write.address] = verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +136,9 @@ class Driver:
         data = ctypes.create_string_buffer(b"".join(write.packed() for write in ordered))
         more = ctypes.create_string_buffer(b"".join(fixup.packed() for fixup in fixups))
         addresses = ctypes.addressof(data), ctypes.addressof(more)
-        batch = bytearray(layout.BATCH.pack(*addresses, len(ordered), len(fixups), tries, 0, 0, 0, 0))
+        reasons = ctypes.create_string_buffer(len(ordered))
+        told = ctypes.addressof(reasons)
+        batch = bytearray(layout.BATCH.pack(*addresses, len(ordered), len(fixups), tries, 0, 0, 0, 0, told))
         try:
             gateway.ioctl(self._fd, layout.APPLY, batch)
         except OSError as failure:
@@ -136,8 +146,9 @@ class Driver:
             if verdict == Verdict.DONE:
                 raise KernelRefused("write its text", failure.errno or errno.EIO) from None
             concerned = ordered[failed] if verdict != Verdict.BAD_FIXUP and failed < len(ordered) else None
-            raise BatchRefused(failure.errno or errno.EIO, Verdict(verdict), concerned) from None
-        *_, tried, stopped = layout.BATCH.unpack(batch)
+            every = {write.address: Verdict(byte) for write, byte in zip(ordered, reasons.raw, strict=True) if byte}
+            raise BatchRefused(failure.errno or errno.EIO, Verdict(verdict), concerned, every) from None
+        *_, tried, stopped, _ = layout.BATCH.unpack(batch)
         return Applied(tried, stopped)
 
     def changes(self) -> list[Write]:

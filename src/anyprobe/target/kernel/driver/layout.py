@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-ABI: Final = 2
+ABI: Final = 3
 MAX_LENGTH: Final = 32
 """Bytes of one write."""
 MAX_WRITES: Final = 65536
@@ -20,7 +20,7 @@ REGION: Final = struct.Struct("<QQ")
 MEMORY: Final = struct.Struct("<QQQ")
 COUNTS: Final = struct.Struct("<QQQ")
 CHANGES: Final = struct.Struct("<QII")
-BATCH: Final = struct.Struct("<QQIIIIIIQ")
+BATCH: Final = struct.Struct("<QQIIIIIIQQ")
 WRITE: Final = struct.Struct(f"<QII{MAX_LENGTH}s{MAX_LENGTH}s")
 _FIXUP: Final = struct.Struct("<QQ")
 
