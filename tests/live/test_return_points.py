@@ -7,6 +7,7 @@ import sys
 import pytest
 
 import anyprobe
+from anyprobe.probes import planning
 from support.driver import Counts, build, started
 from support.image import Image
 from support.results import timing
@@ -36,13 +37,13 @@ def copied(counts):
     return Counts(dict(counts.calls), dict(counts.returns), dict(counts.tails))
 
 
-def learnt(session, target):
+def learnt(session, target, *, signals=False):
     """Have the program make calls until every return point that it has is known."""
     for _ in range(50):
         target.go(12)
-        learning = sum(each.learning for each in session.snapshot().functions)
         session.pump(0.05)
-        target.go(12)
+        learning = sum(each.learning for each in session.snapshot().functions)
+        target.go(48 if signals else 12)
         if sum(each.learning for each in session.snapshot().functions) == learning:
             return
     raise AssertionError("something is learnt for ever")
@@ -134,6 +135,15 @@ def test_only_exits_are_used_where_that_is_wanted(target):
     assert (found.count, found.learning, found.tail_exits) == (0, 0, since(before, counts, "ends")["tails"])
 
 
+@pytest.mark.parametrize(("returns", "said"), [("auto", planning.CALLS_GO_ON), ("exits", planning.CALLS_END)])
+def test_explain_says_where_calls_end(target, returns, said):
+    target.go(0)
+    with anyprobe.attach(target.pid, returns=returns) as session:
+        assert said in session.explain("a.out:ends", timed=True).notes
+        assert said not in session.explain("a.out:goal", timed=True).notes
+        assert said not in session.explain("a.out:ends").notes
+
+
 def test_armed_and_removed_while_it_runs(target):
     image = Image.of(target.pid)
     target.run_freely()
@@ -160,3 +170,30 @@ def test_the_command_says_which_calls_are_not_timed(tmp_path):
     assert by_pointer["learning"] > 0
     assert commanded(*options, "--", program).returncode == 0
     assert "not timed, from callers not known yet (learning)" in results.read_text()
+
+
+@pytest.mark.parametrize("options", ["1 calm", "8 calm", "1 wild", "8 wild", "4 calm signals", "4 wild signals"])
+def test_functions_that_jump_to_each_other_at_random(run_target, options):
+    """Calls by jumps and by pointers, recursion, exceptions, longjmp, signals: no call is lost, none is made up."""
+    target = run_target("tail_calls.cpp", *options.split(), options=("-O2", "-pthread"))
+    names = [f"f{number}" for number in range(8)]
+    fields = ("count", "learning", "tail_exits", "unmatched", "nmissed", "in_flight")
+    with anyprobe.attach(target.pid, maxactive=4096) as session:
+        session.time(*(f"a.out:{name}" for name in names))
+        assert not session.refused
+        learnt(session, target, signals="signals" in options)
+        start, before = session.snapshot(), copied(target.counts)
+        counts = target.go(40)
+        end = session.snapshot()
+    for name in names:
+        then, now, own = timing(start, name), timing(end, name), since(before, counts, name)
+        account = {field: getattr(now, field) - getattr(then, field) for field in fields}
+        told = name, account, own
+        assert account["learning"] == account["tail_exits"] == account["unmatched"] == 0, told
+        if "signals" not in options:  # a handler may run while the program says what it has counted
+            assert account["count"] + account["nmissed"] + account["in_flight"] == own["calls"], told
+            assert account["count"] <= own["returns"], told
+        if options.split()[1:] == ["calm"]:
+            assert (account["count"], account["nmissed"]) == (own["calls"], 0), told
+    target.go(2)
+    target.finish()

@@ -52,8 +52,8 @@ INSTANCE_UNWOUND = 24
 JUMPED = 1
 """Of an instance's record: the function has ended in a jump to another one, and its call ends where that returns to."""
 CERTAIN, UNSEEN = 2, 4
-"""Of the argument at a return point, besides ``JUMPED``: only this function, or what jumps to it, is called there; what
-leaves calls behind is not seen in this program."""
+"""Of the argument at a return point, besides ``JUMPED``: nothing but the function itself is called there; what leaves
+calls behind is not seen in this program."""
 
 RECORD_SUM = 0
 RECORD_NOT_MIN = 8

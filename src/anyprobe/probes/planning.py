@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from anyprobe.probes.providers.function.resolve import ResolvedSite
 
 _BEFORE, _BEHIND = 4, 8
+CALLS_GO_ON = "calls that leave by a jump are timed to where their caller goes on, which is spliced there"
+CALLS_END = "calls that leave by a jump are not timed: --returns auto would splice their callers"
 _REGISTERS = ("rax", "rcx", "rdx", "rsi", "rdi", "r8", "r9", "r10", "r11")
 """Those that patches may take, as manuals list them."""
 _MADE_UP_PATCH, _MADE_UP_ROUTINE, _MADE_UP_GATE, _MADE_UP_SLOT = 0x10000, 0x8000, 0x7000, 0x200
@@ -101,6 +103,9 @@ def explain(session: "ProbeHost", spec: str, *, timed: bool = False) -> Explanat
         notes.append(TRAMPOLINE_SERVES if stays is None else f"trampoline: the return address must stay: {stays}")
         replaced = stays is None and session.trampolines.wanted
     why = _ends_refused(session, code, plan, timed=timed, replaced=replaced) if ends else None
+    if timed and why is None and any(each.kind == "tail" for each in code.exits):
+        follows = session.splicing.memory.follows_jumps
+        notes.append(CALLS_GO_ON if follows else CALLS_END)
     if timed and why is None:
         notes.append("the patch is shown as it would count; to time, it reads the clock, too")
     return Explanation(

@@ -151,7 +151,7 @@ class ReturnPoints:
         group = timed.group
         assert group.bank is not None
         flags = JUMPED if self._unwinding.is_seen(group.bank) else JUMPED | UNSEEN
-        if point in points_known(timed):
+        if points_known(timed).get(point):
             flags |= CERTAIN
         hook = Hook(ActionKind.LEAVE_CALLER, None, group.bank, group.offset | flags)
         want = Want(address, WantKind.RETURN_POINT, tag=hook)
@@ -186,15 +186,16 @@ def joined(code_map: "CodeMap", code: FunctionCode, address: int) -> Refusal | N
     return None
 
 
-def points_known(timed: Timed) -> list[int]:
-    """Return where direct calls of a function in its own module return to, by run-time address.
+def points_known(timed: Timed) -> dict[int, bool]:
+    """Return where direct calls in a function's own module return to, by run-time address.
 
-    What is called may be another function that jumps to this one.
+    The value says whether the function itself is called there. Otherwise it is another one that jumps to it, and need
+    not do so each time.
     """
     place = timed.places[0]
     code_map, bias = place.module.code, place.module.bias
     todo = [timed.site.function.start]
-    found: set[int] = set()
+    found: dict[int, bool] = {}
     for start in todo:  # grows while it runs
         heads = {start, place.want.address if start == todo[0] else start}
         for head in heads:
@@ -204,7 +205,7 @@ def points_known(timed: Timed) -> list[int]:
                 if home is None or insn is None or insn.target != head:
                     continue
                 if insn.flow is Flow.CALL:
-                    found.add(insn.end + bias)
+                    found[insn.end + bias] = start == todo[0]
                 elif home.start not in todo and len(todo) < _MOST_JUMPING:
                     todo.append(home.start)
-    return sorted(found)
+    return found

@@ -57,6 +57,11 @@ class ProcessMemory:
         """Address of the vdso's ``clock_gettime``, if times are not taken from the TSC."""
         return self._counting.clock
 
+    @property
+    def follows_jumps(self) -> bool:
+        """Whether calls that leave their function by a jump are followed to where their caller goes on."""
+        return self._counting.callers > 0
+
     def use_clock(self, address: int) -> None:
         """Have banks made from now on that take times from the vdso's ``clock_gettime``; 0: from the TSC."""
         self._counting = replace(self._counting, clock=address)

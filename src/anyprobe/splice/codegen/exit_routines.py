@@ -109,10 +109,8 @@ def _leave_caller(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
         push rcx; push rdx; push rsi; push rdi
         push r8; push r9; push r11
     """)
-    _read_clock(asm, facts)
     asm.code(
         f"""
-            mov r8, rdx
             mov rdi, fs:[slot]; mov rax, gate; test [rax], rdi; jz {name}_done
             lea r11, [rsp+0xd0]; mov r9, [rsp+0x50]
             mov ecx, r9d; and ecx, -8
@@ -127,7 +125,14 @@ def _leave_caller(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
             sub rsi, 32; jns {name}_search
             jmp {name}_done
         {name}_hit:
-            mov rdx, r8; sub rdx, [rdi+rsi+{START}]
+        """,
+        slot=facts.slot,
+        gate=facts.gate,
+    )
+    _read_clock(asm, facts)
+    asm.code(
+        f"""
+            mov r8, rdx; sub rdx, [rdi+rsi+{START}]
             mov rax, [rdi+rsi+{UNWOUND}]
             mov qword [rdi+rsi+{SP}], {TOMBSTONE}
         {name}_removed:
@@ -136,9 +141,7 @@ def _leave_caller(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
             cmp rax, [rdi+{at.BLOCK_UNWOUND}]; jne {name}_missed
         {name}_timed:
             add rdi, rcx
-        """,
-        slot=facts.slot,
-        gate=facts.gate,
+        """
     )
     _record_duration(asm, name)
     asm.code(
