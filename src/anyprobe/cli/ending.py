@@ -2,7 +2,6 @@
 
 import os
 import shlex
-import shutil
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -112,6 +111,8 @@ class Replacements:
         became = session.became()
         if became is None:
             return False
+        import shutil
+
         if self._followed is not None and self._followed(session):
             return True
         if not session.exited:

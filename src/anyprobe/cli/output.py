@@ -1,6 +1,5 @@
 """Where results, progress and warnings go, and how they look there."""
 
-import json
 import os
 import sys
 import threading
@@ -53,6 +52,8 @@ def console(stream: TextIO) -> "Console":
 
 def write_json(document: Any, stream: TextIO, *, one_line: bool = False) -> None:  # noqa: ANN401 - any document
     """Write one document, on one line where several follow each other."""
+    import json
+
     json.dump(document, stream, indent=None if one_line else 1)
     stream.write("\n")
     stream.flush()

@@ -7,8 +7,9 @@ valid start there too.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from anyprobe.core.values import dataclass
 from anyprobe.data import histogram
 from anyprobe.data.buckets import nonempty
 from anyprobe.data.histogram import Bucket

@@ -3,7 +3,6 @@
 import heapq
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 from anyprobe.core.arrays import unique
 from anyprobe.core.errors import UsageError
+from anyprobe.core.values import dataclass
 from anyprobe.data.keys import Names
 
 if TYPE_CHECKING:

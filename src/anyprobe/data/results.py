@@ -2,10 +2,11 @@
 
 import dataclasses
 from collections.abc import ItemsView, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Any
 
+from anyprobe.core.values import dataclass
 from anyprobe.data.cells import CellValue, Key
 from anyprobe.data.contents import ByKey, Contents
 

@@ -2,10 +2,11 @@
 
 import dataclasses
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from anyprobe.core.quoting import shown_module
+from anyprobe.core.values import dataclass
 from anyprobe.data import histogram
 from anyprobe.data.processes import Key, ProcessCounts, ProcessInfo, TargetInfo, by_spec
 

@@ -1,9 +1,10 @@
 """How a session probes: the options that ``attach``, ``run`` and ``attach_self`` take, listed here only."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypedDict
 
 from anyprobe.core.errors import UsageError
+from anyprobe.core.values import dataclass
 from anyprobe.data.layout import MAXACTIVE
 
 RETURNS = ("auto", "exits", "trampoline")

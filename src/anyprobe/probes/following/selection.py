@@ -2,10 +2,9 @@
 
 import os
 import re
-from dataclasses import dataclass
-from pathlib import Path
 
 from anyprobe.core.errors import UsageError
+from anyprobe.core.values import dataclass
 from anyprobe.target.system import procfs
 
 _CGROUPS = "/sys/fs/cgroup"
@@ -67,13 +66,14 @@ class Selection:
 
 def names_of(pid: int) -> set[str]:
     """Return the names that a process goes by: of the task, of the executable, of the command; none if it is gone."""
-    process = Path("/proc", str(procfs.voice(pid)))
+    process = f"/proc/{procfs.voice(pid)}"
     names = set()
     try:
-        names.add((process / "comm").read_text(errors="replace").strip())
-        arguments = (process / "cmdline").read_bytes().split(b"\0")
-        names.add(os.path.basename(os.fsdecode(arguments[0])))
-        names.add(os.path.basename(os.readlink(process / "exe")))
+        with open(f"{process}/comm", errors="replace") as comm:
+            names.add(comm.read().strip())
+        with open(f"{process}/cmdline", "rb") as arguments:
+            names.add(os.path.basename(os.fsdecode(arguments.read().split(b"\0")[0])))
+        names.add(os.path.basename(os.readlink(f"{process}/exe")))
     except OSError:
         pass  # gone meanwhile, or a stranger's executable that we may not look at
     return names - {""}

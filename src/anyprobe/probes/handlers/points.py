@@ -1,9 +1,11 @@
 """Where a handler runs, and all that is asked for when it is compiled."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
+
+from anyprobe.core.values import dataclass
 
 if TYPE_CHECKING:
     from anyprobe.handlers.types.annotations import AnyType

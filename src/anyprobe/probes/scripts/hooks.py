@@ -1,10 +1,10 @@
 """What a script does in the controller: when its probes are in place, again and again, and at the end."""
 
 import time
-import traceback
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import field
+from anyprobe.core.values import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -85,7 +85,9 @@ class Hooks:
         except AnyprobeError:
             raise
         except Exception as error:  # noqa: BLE001 - the user's, whatever it is
-            told = traceback.TracebackException.from_exception(error)
+            import traceback
+
+        told = traceback.TracebackException.from_exception(error)
             told.stack = traceback.StackSummary.from_list(list(told.stack)[1:])
             raise UsageError("the script failed\n" + "".join(told.format()).rstrip()) from None
 

@@ -9,12 +9,13 @@ import os
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from functools import cache, cached_property, lru_cache
+from functools import cache, cached_property, lru_cache, partial
 from typing import Final
 
 from anyprobe.core.errors import KernelRefused, TargetError
 from anyprobe.target.kernel import bpf
-from anyprobe.target.kernel.btf_records import HEAD_WORDS, Records
+from anyprobe.target.kernel.btf_records import HEAD_WORDS, FunctionNumbers, Records
+from anyprobe.target.kernel.symbols import KERNEL
 from anyprobe.target.kernel.types import (
     QUALIFIERS,
     Array,
@@ -39,8 +40,6 @@ _HEADER = struct.Struct("<HBBIIIII")
 _NEXT_ID, _OPEN = 23, 19
 _FOLDER, _NOTES = "/sys/kernel/btf", "/sys/kernel/notes"
 _POINTER_BYTES: Final = 8
-_MANY = 20
-"""From how many functions that are looked up on an index of all is made."""
 
 
 class TypesUnavailable(TargetError):  # noqa: N818
@@ -50,29 +49,55 @@ class TypesUnavailable(TargetError):  # noqa: N818
 class Btf:
     """The types of the kernel, or those that a module adds; numbers count from 1 through both."""
 
-    def __init__(self, data: bytes, base: "Btf | None" = None, name: str = "vmlinux", build: bytes = b"") -> None:
-        """Take the contents of a file of ``/sys/kernel/btf``; ``base``: the kernel's own, for a module's.
+    def __init__(
+        self,
+        data: bytes | Callable[[], bytes],
+        base: "Btf | None" = None,
+        name: str = KERNEL,
+        build: bytes = b"",
+        functions: FunctionNumbers | None = None,
+    ) -> None:
+        """Take the contents of a file of ``/sys/kernel/btf``, or what returns them where they are known to be whole.
 
-        ``build`` is what no other kernel has: what is found out of the types is kept by it.
+        Args:
+            data: the contents.
+            base: the kernel's own types, for a module's.
+            name: of the module.
+            build: what no other kernel has: what is found out of the types is kept by it.
+            functions: those that are kept.
         """
-        self.name, self.base, self._build = name, base, build
+        self.name, self.base, self._build, self._kept = name, base, build, functions
+        self._data = data
+        if isinstance(data, bytes):
+            _ = self._parts
+        self.first: int = 1 if base is None else base.end
+        self._first_text: int = 0 if base is None else base.end_of_texts
+
+    @cached_property
+    def _parts(self) -> tuple[bytes, bytes]:
+        """The types and the texts."""
+        data, name = self._data if isinstance(self._data, bytes) else self._data(), self.name
         if len(data) < _HEADER.size or struct.unpack_from("<H", data)[0] != _MAGIC:
             raise TypesUnavailable(f"the types of {name} are no BTF")
         _, version, _, head, at, length, text_at, text_length = _HEADER.unpack_from(data)
         if version != 1 or head + at + length > len(data) or head + text_at + text_length > len(data) or length % 4:
             raise TypesUnavailable(f"the types of {name} have a form that is not known (version {version}), or are cut")
-        self._types = data[head + at : head + at + length]
-        self._texts = data[head + text_at : head + text_at + text_length]
-        self._asked = 0
-        self.first: int = 1 if base is None else base.end
-        self._first_text: int = 0 if base is None else base.end_of_texts
+        return data[head + at : head + at + length], data[head + text_at : head + text_at + text_length]
+
+    @property
+    def _texts(self) -> bytes:
+        return self._parts[1]
 
     @cached_property
     def _records(self) -> Records:
-        found = Records(self._types, self._build)
+        found = Records(self._parts[0], self._name, self._build)
         if not found.are_whole:
             raise TypesUnavailable(f"the last type of {self.name} is cut")
         return found
+
+    @cached_property
+    def _functions(self) -> FunctionNumbers:
+        return self._kept or self._records.functions
 
     @property
     def end(self) -> int:
@@ -84,12 +109,15 @@ class Btf:
         """Where the texts of what is based on this begin."""
         return self._first_text + len(self._texts)
 
-    def _text(self, offset: int) -> str:
+    def _name(self, offset: int) -> bytes:
         if offset < self._first_text:
             assert self.base is not None
-            return self.base._text(offset)  # noqa: SLF001 - one table of texts in two parts
-        start = offset - self._first_text
-        return self._texts[start : self._texts.index(b"\0", start)].decode(errors="replace")
+            return self.base._name(offset)  # noqa: SLF001 - one table of texts in two parts
+        start, texts = offset - self._first_text, self._texts
+        return texts[start : texts.index(b"\0", start)]
+
+    def _text(self, offset: int) -> str:
+        return self._name(offset).decode(errors="replace")
 
     def _offsets_of(self, name: str) -> list[int]:
         """Return where a text stands, also as the end of another one."""
@@ -111,23 +139,22 @@ class Btf:
         for _, start in self._records.of(tags):
             yield self._text(self._records.words[start])
 
-    @cached_property
-    def _functions(self) -> dict[str, list[int]]:
-        """The numbers of all functions by name."""
-        found: dict[str, list[int]] = {}
-        for number, start in self._records.of([Tag.FUNC]):
-            found.setdefault(self._text(self._records.words[start]), []).append(number + self.first)
-        return found
-
     def function(self, name: str) -> tuple[int, Prototype] | None:
         """Return the number and the prototype of a function, None if BTF has none of the name, or several."""
-        self._asked += 1
-        found = self.find(name, Tag.FUNC) if self._asked < _MANY else self._functions.get(name, [])
-        if len(found) != 1:
-            return None
-        function = self.type(found[0])
+        number = self.number_of_function(name)
+        prototype = None if number is None else self.prototype(number)
+        return None if number is None or prototype is None else (number, prototype)
+
+    def number_of_function(self, name: str) -> int | None:
+        """Return the number of a function, None if BTF has none of the name, or several."""
+        found = self._functions.of(name)
+        return found[0] + self.first if len(found) == 1 else None
+
+    def prototype(self, number: int) -> Prototype | None:
+        """Return the prototype of a function by the function's number."""
+        function = self.type(number)
         prototype = self.type(function.prototype) if isinstance(function, Function) else None
-        return (found[0], prototype) if isinstance(prototype, Prototype) else None
+        return prototype if isinstance(prototype, Prototype) else None
 
     def passed_by_tracepoint(self, name: str) -> int | None:
         """Return how many parameters a tracepoint passes, by the type of its functions; None if there is none."""
@@ -297,19 +324,22 @@ class KernelTypes:
     @cached_property
     def kernel(self) -> Btf:
         """The kernel's own; raises ``TypesUnavailable`` where there are none."""
-        return Btf(self._content("vmlinux"), build=_build() if self._folder == _FOLDER else b"")
+        build = _build() if self._folder == _FOLDER else b""
+        functions = FunctionNumbers.kept(build) if os.access(f"{self._folder}/{KERNEL}", os.R_OK) else None
+        content = self._content(KERNEL) if functions is None else partial(self._content, KERNEL)
+        return Btf(content, build=build, functions=functions)
 
     def _content(self, name: str) -> bytes:
         try:
             with open(f"{self._folder}/{name}", "rb") as file:
                 return file.read()
         except OSError as failure:
-            why = "the kernel was built without CONFIG_DEBUG_INFO_BTF" if name == "vmlinux" else "it was built without"
+            why = "the kernel was built without CONFIG_DEBUG_INFO_BTF" if name == KERNEL else "it was built without"
             raise TypesUnavailable(f"{name} tells no types ({failure.strerror}); {why}") from None
 
     def module(self, name: str) -> Btf | None:
         """Return the types of a module, None where it has none; ``vmlinux`` is the kernel."""
-        if name == "vmlinux":
+        if name == KERNEL:
             return self.kernel
         if name not in self._modules:
             self._modules[name] = None

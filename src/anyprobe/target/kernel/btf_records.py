@@ -1,15 +1,17 @@
 """Where the records of BTF begin: they have many sizes, and are numbered in their order.
 
-One pass over all notes every so manyth one, which is kept of the kernel's own; the others are found from there.
+One pass over all notes every so manyth one, and the functions. Of the kernel's own both are kept; others are found
+from there.
 """
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import cached_property
 from itertools import islice
 
 from anyprobe.target.kernel import kept_content
+from anyprobe.target.kernel.name_table import NameTable
 from anyprobe.target.kernel.types import Tag
 
 HEAD_WORDS = 3
@@ -22,7 +24,8 @@ _KIND_BITS = 24
 _WORD = 4
 _EVERY = 64
 """Records from one that is noted to the next."""
-_KIND = f"records-{_EVERY}"
+_KIND = f"types-{_EVERY}"
+_KINDS, _FUNCTION = 31, int(Tag.FUNC)
 
 
 class _Sizes(dict[int, int]):
@@ -34,12 +37,43 @@ class _Sizes(dict[int, int]):
         return size
 
 
+class FunctionNumbers:
+    """The records of functions by name: they count from 0."""
+
+    def __init__(self, content: memoryview) -> None:
+        """Take what ``packed`` has made."""
+        behind = _WORD * (1 + int.from_bytes(content[:_WORD], "little"))
+        self._numbers = content[_WORD:behind].cast("I")
+        self._names = NameTable(content[behind:])
+
+    @staticmethod
+    def packed(numbers: "array[int]", names: list[bytes]) -> bytes:
+        """Return the functions that have some numbers and names."""
+        return len(numbers).to_bytes(_WORD, "little") + numbers.tobytes() + NameTable.packed(names)
+
+    @classmethod
+    def kept(cls, state: bytes) -> "FunctionNumbers | None":
+        """Return those that are kept of types in some state."""
+        known = kept_content.load_second(_KIND, state) if state else None
+        return None if known is None else cls(known)
+
+    def of(self, name: str) -> list[int]:
+        """Return the records of a name."""
+        return [self._numbers[each] for each in self._names.numbers(name)]
+
+
 class Records:
     """The records of the kernel's types, or of a module's; they count from 0 here."""
 
-    def __init__(self, content: bytes, state: bytes = b"") -> None:
-        """Take the part of BTF that has the types; ``state``: what says that it is the same, to keep places by."""
-        self._content, self._state = content, state
+    def __init__(self, content: bytes, name: Callable[[int], bytes], state: bytes = b"") -> None:
+        """Take the part of BTF that has the types.
+
+        Args:
+            content: that part.
+            name: what returns the text at an offset.
+            state: what says that the types are the same, to keep by what is found.
+        """
+        self._content, self._name, self._state = content, name, state
         self.words = array("I", content)
         self._sizes = _Sizes()
 
@@ -48,22 +82,37 @@ class Records:
         """Where every so manyth record begins, how many there are, and where the last one ends."""
         known = None if not self._state else kept_content.load(_KIND, self._state)
         if known is not None:
-            *places, count, at = array("I", known)
+            *places, count, at = array("I", bytes(known))
             return array("I", places), count, at
-        noted, count, at = self._found()
+        noted, count, at = self._found[0]
         if self._state:
-            kept_content.store(_KIND, self._state, array("I", [*noted, count, at]).tobytes())
+            kept_content.store(_KIND, self._state, array("I", [*noted, count, at]).tobytes(), self._packed)
         return noted, count, at
 
-    def _found(self) -> tuple["array[int]", int, int]:
-        words, sizes, noted, count, at = self.words, self._sizes, array("I"), 0, 0
+    @cached_property
+    def functions(self) -> FunctionNumbers:
+        """The functions by name."""
+        return FunctionNumbers.kept(self._state) or FunctionNumbers(memoryview(self._packed))
+
+    @property
+    def _packed(self) -> bytes:
+        functions = self._found[1]
+        return FunctionNumbers.packed(array("I", functions), [self._name(self.words[at]) for at in functions.values()])
+
+    @cached_property
+    def _found(self) -> tuple[tuple["array[int]", int, int], dict[int, int]]:
+        """What is noted of all records, and the functions' numbers with the words at which they begin."""
+        words, sizes, noted, functions, count, at = self.words, self._sizes, array("I"), {}, 0, 0
         end = len(words) - HEAD_WORDS
         while at <= end:
             if not count % _EVERY:
                 noted.append(at)
+            information = words[at + 1]
+            if information >> _KIND_BITS & _KINDS == _FUNCTION:
+                functions[count] = at
             count += 1
-            at += sizes[words[at + 1] & _KIND_AND_COUNT]
-        return noted, count, at
+            at += sizes[information & _KIND_AND_COUNT]
+        return (noted, count, at), functions
 
     def __len__(self) -> int:
         """Return how many there are."""
@@ -87,7 +136,7 @@ class Records:
 
     def kind_at(self, start: int) -> int:
         """Return the kind of the record that begins at a word."""
-        return self.words[start + 1] >> _KIND_BITS & 31
+        return self.words[start + 1] >> _KIND_BITS & _KINDS
 
     def of(self, tags: Collection[int]) -> Iterator[tuple[int, int]]:
         """Yield the records of some kinds: numbers, and the words at which they begin."""

@@ -2,18 +2,21 @@
 
 import fnmatch
 import re
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+import struct
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property, lru_cache, partial
+from itertools import accumulate
+from operator import gt
 
 from anyprobe.core.errors import PermissionDenied
+from anyprobe.core.values import dataclass
 from anyprobe.target.kernel import kept_content
+from anyprobe.target.kernel.name_table import NameTable
 
 KERNEL = "vmlinux"
 """What the kernel itself is called where modules have their names."""
-_KERNEL = KERNEL.encode()
-_LINE = re.compile(rb"([0-9a-f]+) [tTwW] (\S+)(?:\t\[(\S+)\])?")
 _FUNCTIONS = re.compile(rb"\n([0-9a-f]+) [tTwW] (\S+)(?:\t\[(\S+)\])?")
 _ADDRESS = re.compile(rb"\n([0-9a-f]+) ")
 _NO_MODULES = (b"bpf", b"__builtin__")
@@ -23,7 +26,10 @@ _HIGHEST = 1 << 64
 _MODULE_FUNCTION_LIMIT = 1 << 16
 """Bytes of a module's last function at most: what lies behind a module belongs to nothing."""
 _PATH, _MODULES, _BOOT = "/proc/kallsyms", "/proc/modules", "/proc/sys/kernel/random/boot_id"
-_KIND = "symbols"
+_KIND = "functions"
+_HEAD = struct.Struct("<II")
+"""How many functions there are, and the bytes of the names of modules."""
+_ADDRESS_BYTES, _MODULE_BYTES = 8, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,24 +41,90 @@ class KernelFunction:
     address: int
 
 
+class _Functions:
+    """The functions of a listing by number, in the order of their addresses; few of some hundred thousand are made."""
+
+    def __init__(self, content: memoryview) -> None:
+        """Take what ``packed`` has made."""
+        count, named = _HEAD.unpack_from(content)
+        parts = list(accumulate((named, count * _ADDRESS_BYTES, count * _MODULE_BYTES), initial=_HEAD.size))
+        self._modules = bytes(content[parts[0] : parts[1]]).decode().split("\n")
+        self.addresses = content[parts[1] : parts[2]].cast("Q")
+        self._module_of = content[parts[2] : parts[3]].cast("H")
+        self.names = NameTable(content[parts[3] :])
+
+    @staticmethod
+    def packed(listing: bytes) -> bytes:
+        """Return the functions of a text of kallsyms."""
+        found = [each for each in _FUNCTIONS.findall(b"\n" + listing) if not each[2].startswith(_NO_MODULES)]
+        addresses = [int(digits, 16) for digits, _, _ in found]
+        if any(map(gt, addresses, addresses[1:])):
+            order = sorted(range(len(found)), key=addresses.__getitem__)
+            found, addresses = [found[each] for each in order], [addresses[each] for each in order]
+        numbers = {b"": 0}
+        modules = array("H", [numbers.setdefault(module, len(numbers)) for _, _, module in found])
+        named = b"\n".join([KERNEL.encode(), *list(numbers)[1:]])
+        names = NameTable.packed([name for _, name, _ in found])
+        return b"".join(
+            [_HEAD.pack(len(found), len(named)), named, array("Q", addresses).tobytes(), modules.tobytes(), names]
+        )
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self.addresses)
+
+    def made(self, number: int, name: str | None = None) -> KernelFunction:
+        """Return one of them, by its name if that is known."""
+        module = self._modules[self._module_of[number]]
+        return KernelFunction(self.names.name(number) if name is None else name, module, self.addresses[number])
+
+    def at(self, address: int) -> range:
+        """Return the numbers of those at an address."""
+        return range(bisect_left(self.addresses, address), bisect_right(self.addresses, address))
+
+
 class Symbols:
-    """All functions at one moment; modules may come and go afterwards.
+    """All functions at one moment; modules may come and go afterwards."""
 
-    The listing has some hundred thousand lines, of which few are asked for: it is searched as it is.
-    """
+    def __init__(
+        self,
+        listing: bytes | Callable[[], bytes],
+        ends: Mapping[str, int] | None = None,
+        functions: memoryview | None = None,
+    ) -> None:
+        """Take the text of kallsyms.
 
-    def __init__(self, listing: bytes, ends: Mapping[str, int] | None = None) -> None:
-        """Take the text of kallsyms; ``ends``: the address behind each module, as far as that is known."""
+        Args:
+            listing: the text, or what returns it when it is asked for.
+            ends: the address behind each module, as far as that is known.
+            functions: what is already known of the text.
+        """
         self._ends = ends or {}
-        self._text = b"\n" + listing
-        if re.search(rb"\n[0-9a-f]", self._text) and not re.search(rb"\n0*[1-9a-f]", self._text):
-            detail = "the kernel does not tell the addresses of its functions"
-            raise PermissionDenied("kptr_restrict", detail, "be root, or set kernel.kptr_restrict to 0")
+        self._listing = listing
+        self._known = functions
+        if functions is None:
+            text = self._text
+            if re.search(rb"\n[0-9a-f]", text) and not re.search(rb"\n0*[1-9a-f]", text):
+                detail = "the kernel does not tell the addresses of its functions"
+                raise PermissionDenied("kptr_restrict", detail, "be root, or set kernel.kptr_restrict to 0")
+
+    @cached_property
+    def _text(self) -> bytes:
+        return b"\n" + (self._listing if isinstance(self._listing, bytes) else self._listing())
 
     @property
     def listing(self) -> bytes:
         """The text of kallsyms."""
         return self._text[1:]
+
+    @cached_property
+    def functions(self) -> bytes | memoryview:
+        """What is known of the text, to be kept."""
+        return _Functions.packed(self.listing) if self._known is None else self._known
+
+    @cached_property
+    def _functions(self) -> _Functions:
+        return _Functions(memoryview(self.functions))
 
     def data(self, name: str) -> int | None:
         """Return the address of a variable of the kernel."""
@@ -64,49 +136,18 @@ class Symbols:
         found = re.search(rb"\n([0-9a-f]+) \S __this_module\t\[%s\]" % re.escape(module.encode()), self._text)
         return None if found is None else int(found[1], 16)
 
-    def _lines_with(self, part: bytes) -> Iterator[KernelFunction]:
-        """Yield the functions in whose lines some text stands, which has no end of a line but at its beginning."""
-        at = self._text.find(part)
-        while at >= 0:
-            start = self._text.rfind(b"\n", 0, at + 1) + 1
-            end = self._text.find(b"\n", at + 1)
-            line = _LINE.fullmatch(self._text, start, end if end >= 0 else len(self._text))
-            if line is not None and not (line[3] or b"").startswith(_NO_MODULES):
-                yield KernelFunction(line[2].decode(), (line[3] or _KERNEL).decode(), int(line[1], 16))
-            at = self._text.find(part, at + 1)
-
-    @cached_property
-    def _index(self) -> tuple[dict[str, list[KernelFunction]], dict[int, list[str]]]:
-        """All functions by name, and all names by address: worth a pass over the whole where many are asked for."""
-        by_name: dict[str, list[KernelFunction]] = {}
-        by_address: dict[int, list[str]] = {}
-        for digits, name, module in _FUNCTIONS.findall(self._text):
-            if not module.startswith(_NO_MODULES):
-                made = KernelFunction(name.decode(), (module or _KERNEL).decode(), int(digits, 16))
-                by_name.setdefault(made.name, []).append(made)
-                by_address.setdefault(made.address, []).append(made.name)
-        return by_name, by_address
-
-    @cached_property
-    def _ordered(self) -> tuple[list[int], list[KernelFunction]]:
-        """All functions in the order of their addresses, one of each address."""
-        found = {each.address: each for functions in self._index[0].values() for each in functions}
-        addresses = sorted(found)
-        return addresses, [found[address] for address in addresses]
-
     @cached_property
     def _end(self) -> int:
         """Where the kernel's own text ends: addresses behind it belong to modules, or to what the kernel has made."""
         ends = [each.address for name in ("_etext", "_einittext") for each in self.named(name)]
-        return max(ends, default=self._ordered[0][-1] if self._ordered[0] else 0)
+        return max(ends, default=self._functions.addresses[-1] if len(self._functions) else 0)
 
     def containing(self, address: int) -> KernelFunction | None:
         """Return the function that an address lies in, as far as the next one's beginning bounds it."""
-        addresses, functions = self._ordered
-        at = bisect_right(addresses, address) - 1
-        if at < 0:
+        before = bisect_right(self._functions.addresses, address)
+        if not before:
             return None
-        found = functions[at]
+        found = self._functions.made(before - 1)
         if found.module == KERNEL:
             return found if address < self._end else None
         end = min(found.address + _MODULE_FUNCTION_LIMIT, self._ends.get(found.module, _HIGHEST))
@@ -114,27 +155,23 @@ class Symbols:
 
     def named(self, name: str) -> list[KernelFunction]:
         """Return all functions of a name, which several files may have each one of."""
-        if "_index" in self.__dict__:
-            return self._index[0].get(name, [])
-        return [each for each in self._lines_with(f" {name}".encode()) if each.name == name]
+        return [self._functions.made(number, name) for number in self._functions.names.numbers(name)]
 
     def matching(self, pattern: str) -> list[KernelFunction]:
         """Return the functions of which the name matches a shell's pattern, in the order of their names."""
         matches = re.compile(fnmatch.translate(pattern)).match
-        names = (name for name in self._index[0] if matches(name) and not name.startswith(_PADDING))
-        return [each for name in sorted(names) for each in self._index[0][name]]
+        begin = re.split(r"[*?\[]", pattern, maxsplit=1)[0]
+        found = [(name, number) for number, name in self._functions.names.starting(begin) if matches(name)]
+        return [self._functions.made(number, name) for name, number in sorted(found) if not name.startswith(_PADDING)]
 
     def aliases(self, function: KernelFunction) -> list[str]:
         """Return all names of a function, its own first."""
-        if "_index" in self.__dict__:
-            same = self._index[1].get(function.address, [])
-        else:
-            same = [each.name for each in self._lines_with(b"\n%016x " % function.address)]
+        same = map(self._functions.names.name, self._functions.at(function.address))
         return [function.name, *(name for name in same if name != function.name)]
 
     def names(self) -> list[str]:
         """Return the names of all functions, each once, in order; the padding before functions has names too."""
-        return sorted(name for name in self._index[0] if not name.startswith(_PADDING))
+        return sorted({name for name in self._functions.names.names() if not name.startswith(_PADDING)})
 
     def next_after(self, function: KernelFunction) -> int | None:
         """Return where the next symbol of the same module begins, which bounds the size of a function."""
@@ -145,17 +182,24 @@ class Symbols:
         if function.module == KERNEL:  # whose lines are in order
             at = self._text.find(b"\n%016x " % function.address)
             return (int(line[1], 16) for line in _ADDRESS.finditer(self._text, at))
-        return sorted(each.address for each in self._lines_with(f"\t[{function.module}]".encode()))
+        behind = range(bisect_right(self._functions.addresses, function.address), len(self._functions))
+        return (each.address for each in map(self._functions.made, behind) if each.module == function.module)
 
 
 def running() -> Symbols:
     """Return the functions of the running kernel; they are read again when its modules have changed."""
+    return _running(state_of_modules())
+
+
+def state_of_modules() -> bytes:
+    """Return what says that the kernel has the same modules, at the same places, since the same boot."""
     try:
         with open(_MODULES, "rb") as file:
             modules = file.read()
     except FileNotFoundError:  # a kernel without modules
         modules = b""
-    return _running(b"\n".join(map(_identity, modules.splitlines())))
+    with open(_BOOT, "rb") as file:
+        return file.read() + b"\n".join(map(_identity, modules.splitlines()))
 
 
 def _identity(line: bytes) -> bytes:
@@ -165,19 +209,28 @@ def _identity(line: bytes) -> bytes:
 
 
 @lru_cache(maxsize=1)
-def _running(modules: bytes) -> Symbols:
-    """Return the functions with some modules, kept since the boot: the kernel takes long to write them out."""
-    with open(_BOOT, "rb") as file:
-        state = file.read() + modules
-    ends = _ends_of(modules)
+def _running(state: bytes) -> Symbols:
+    """Return the functions in some state, kept since the boot: the kernel takes long to write them out."""
+    ends = _ends_of(state.partition(b"\n")[2])
     known = kept_content.load(_KIND, state)
     if known is not None:
-        return Symbols(known, ends)
-    with open(_PATH, "rb", buffering=0) as listed:
-        listing = listed.readall()
+        return Symbols(partial(_listing, state), ends, known)
+    listing = _listed()
+    lasting = _lasting(listing)
     found = Symbols(listing, ends)  # which refuses one without addresses
-    kept_content.store(_KIND, state, _lasting(listing))
+    kept_content.store(_KIND, state, found.functions, lasting)
     return found
+
+
+def _listing(state: bytes) -> bytes:
+    """Return the whole text in some state, as far as that lasts."""
+    known = kept_content.load_second(_KIND, state)
+    return bytes(known) if known is not None else _lasting(_listed())
+
+
+def _listed() -> bytes:
+    with open(_PATH, "rb", buffering=0) as file:
+        return file.readall()
 
 
 def _ends_of(modules: bytes) -> dict[str, int]:

@@ -2,15 +2,19 @@
 
 import os
 import re
+from array import array
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache, cached_property
 
 from anyprobe.core.errors import TargetError
+from anyprobe.core.values import dataclass
+from anyprobe.target.kernel import kept_content, symbols
 from anyprobe.target.kernel.descriptors import locked_down
 
 _PLACES = ("/sys/kernel/tracing", "/sys/kernel/debug/tracing")
 _ENDBR_BYTES = 4
+_KIND = "traceable"
 _FIELD = re.compile(r"^\tfield:(.+);\toffset:(\d+);\tsize:(\d+);\tsigned:([01]);$", re.MULTILINE)
 _DECLARATION = re.compile(r"(.*?)(\w+)((?:\[\w*\])*)")
 _BLACKLIST = "/sys/kernel/debug/kprobes/blacklist"
@@ -101,12 +105,20 @@ class Traceable:
     """Tells which functions ftrace can trace: by address, or by name where it tells no addresses (before Linux 6.5)."""
 
     @cached_property
-    def _addresses(self) -> frozenset[int] | None:
+    def _addresses(self) -> Sequence[int] | None:
+        """The addresses in order, kept as long as the kernel has the same modules: it takes long to write them out."""
         try:
+            state = symbols.state_of_modules() if root() in _PLACES else b""
+            known = kept_content.load(_KIND, state) if state else None
+            if known is not None:
+                return known.cast("Q")
             with open(f"{root()}/available_filter_functions_addrs", "rb") as file:
-                return frozenset(int(line.partition(b" ")[0], 16) for line in file)
+                found = array("Q", sorted(int(line.partition(b" ")[0], 16) for line in file))
         except (OSError, ValueError, TargetError):
             return None
+        if state:
+            kept_content.store(_KIND, state, found.tobytes())
+        return found
 
     @cached_property
     def _names(self) -> frozenset[str] | None:
@@ -123,8 +135,10 @@ class Traceable:
 
     def has(self, address: int, names: Iterable[str]) -> bool | None:
         """Return whether the function at an address, with these names, can be traced; None where that is not told."""
-        if self._addresses is not None:
-            return address in self._addresses or address + _ENDBR_BYTES in self._addresses
+        known = self._addresses
+        if known is not None:
+            at = bisect_left(known, address)
+            return any(each in {address, address + _ENDBR_BYTES} for each in known[at : at + 2])
         return None if self._names is None else any(name in self._names for name in names)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from anyprobe.target.kernel import btf
 from anyprobe.target.kernel.btf import Btf, KernelTypes, TypesUnavailable
 from anyprobe.target.kernel.types import Array, Enum, Forward, Int, Member, Pointer, Prototype, Qualified, Struct, Tag
 from support.btf_blobs import Blob
@@ -194,3 +195,21 @@ def test_functions_are_found_by_an_index_as_by_a_search(blob):
     assert {name: types.function(name)[0] for name in numbers} == numbers
     assert types.function("twice") is None
     assert types.function("never") is None
+
+
+def test_numbers_of_functions_are_kept_by_build(blob, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(btf, "_FOLDER", str(tmp_path))
+    monkeypatch.setattr(btf, "_build", lambda: b"one")
+    number = blob.function("f", blob.integer("int"))
+    (tmp_path / "vmlinux").write_bytes(blob.content())
+    assert KernelTypes(str(tmp_path)).kernel.number_of_function("f") == number
+    (tmp_path / "vmlinux").write_bytes(b"is not read again")
+    types = KernelTypes(str(tmp_path)).kernel
+    assert types.number_of_function("f") == number
+    assert types.number_of_function("g") is None
+    with pytest.raises(TypesUnavailable, match="no BTF"):
+        types.prototype(number)
+    (tmp_path / "vmlinux").unlink()
+    with pytest.raises(TypesUnavailable, match="tells no types"):
+        _ = KernelTypes(str(tmp_path)).kernel

@@ -45,6 +45,15 @@ def test_next_symbol_bounds_a_function():
     assert ends == [0xFFFFFFFF81000080, 0xFFFFFFFF81000100, 0xFFFFFFFFC0000040, None]
 
 
+def test_functions_are_in_the_order_of_their_addresses():
+    lines = LISTING.splitlines(keepends=True)
+    symbols = Symbols(b"".join([*lines[:5], *reversed(lines[5:])]))
+    assert [each.address for each in symbols.named("cleanup")] == [0xFFFFFFFF81000080, 0xFFFFFFFFC0000000]
+    found = symbols.containing(0xFFFFFFFFC0000010)
+    assert (found.name, found.module) == ("cleanup", "nfs")
+    assert symbols.next_after(found) == 0xFFFFFFFFC0000040
+
+
 def test_names_are_whole_and_of_functions():
     symbols = Symbols(LISTING + b"ffffffffc0000100 t nfs_open_more\t[nfs]\nffffffffc0000200 t __pfx_more\n")
     assert [each.name for each in symbols.named("nfs_open")] == ["nfs_open"]
@@ -133,6 +142,19 @@ def test_what_the_kernel_makes_itself_is_not_kept(kernel):
     assert module.running().listing == LISTING + made
     assert names_in_another_process() == names
     assert module.running().listing == LISTING
+
+
+def test_functions_are_found_without_the_whole_listing(kernel, monkeypatch):
+    names_in_another_process()
+    module._running.cache_clear()
+    monkeypatch.setattr(module.kept_content, "load_second", None)
+    symbols = module.running()
+    assert [each.module for each in symbols.named("cleanup")] == ["vmlinux", "nfs"]
+    assert [each.name for each in symbols.matching("nfs_*")] == ["nfs_open"]
+    assert symbols.aliases(*symbols.named("__do_sys_getppid")) == ["__do_sys_getppid", "__x64_sys_getppid"]
+    found = symbols.containing(0xFFFFFFFFC0000041)
+    assert found is not None
+    assert found.name == "nfs_open"
 
 
 def test_what_is_kept_and_damaged_is_read_again(kernel):

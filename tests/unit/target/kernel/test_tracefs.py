@@ -3,7 +3,7 @@
 import pytest
 
 from anyprobe.core.errors import TargetError
-from anyprobe.target.kernel import tracefs
+from anyprobe.target.kernel import symbols, tracefs
 from anyprobe.target.kernel.tracefs import Field, Traceable
 
 OPENED = """name: sys_enter_open
@@ -63,3 +63,18 @@ def test_what_is_traceable_is_known_by_name_before_linux_6_5(root):
 
 def test_what_is_traceable_may_not_be_told(root):
     assert Traceable().has(0, ("f",)) is None
+
+
+def test_what_is_traceable_is_kept_as_long_as_modules_stay(root, monkeypatch):
+    state = [b"one"]
+    monkeypatch.setenv("XDG_CACHE_HOME", str(root / "cache"))
+    monkeypatch.setattr(symbols, "state_of_modules", lambda: state[0])
+    monkeypatch.setattr(tracefs, "_PLACES", (str(root),))
+    told = root / "available_filter_functions_addrs"
+    told.write_text("ffffffff81000104 g\nffffffff81000000 f\n")
+    asked = [0xFFFFFFFF81000000, 0xFFFFFFFF81000100, 0xFFFFFFFF81000104, 0xFFFFFFFF81000200]
+    assert tracefs.traceable(asked) == [True, True, True, False]
+    told.write_text("ffffffff81000200 h\n")
+    assert tracefs.traceable(asked) == [True, True, True, False]
+    state[0] = b"another module"
+    assert tracefs.traceable(asked) == [False, False, False, True]

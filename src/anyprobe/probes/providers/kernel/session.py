@@ -25,7 +25,6 @@ from anyprobe.probes.providers.kernel.sites import FunctionType, KernelNames, Ke
 from anyprobe.probes.providers.kernel.specs import KernelSpec, parse
 from anyprobe.probes.scripts import current
 from anyprobe.target.kernel import programs
-from anyprobe.target.process.process import check_exists
 
 if TYPE_CHECKING:
     from anyprobe.data.explanation import Explanation, ListedSite
@@ -49,8 +48,11 @@ class KernelSession(FollowingModules, Handled, AnySessionApi[KernelProbe]):
     def __init__(self, mechanism: str | None = None, *, strict: bool = False, pids: Sequence[int] = ()) -> None:
         """Use ``kernel``."""
         _see_name(mechanism)
-        for each in pids:
-            check_exists(each)
+        if pids:
+            from anyprobe.target.process.process import check_exists
+
+            for each in pids:
+                check_exists(each)
         _see_permission()
         super().__init__()
         self._mechanism = mechanism

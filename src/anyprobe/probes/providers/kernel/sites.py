@@ -2,11 +2,11 @@
 
 import fnmatch
 import os
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import UnsupportedTarget
+from anyprobe.core.values import dataclass
 from anyprobe.probes.providers.kernel.events import Event, event_of
 from anyprobe.probes.providers.kernel.files import InFile, places
 from anyprobe.probes.providers.kernel.specs import KernelSpec, Name, Provider, is_pattern
@@ -85,11 +85,18 @@ class KernelSite:
 
 @dataclass(frozen=True, slots=True)
 class FunctionType:
-    """The type of a function: its number in the types of the kernel or a module, and its parameters."""
+    """The type of a function: its number in the types of the kernel or a module."""
 
     types: btf.Btf
     number: int
-    prototype: Prototype
+
+    @property
+    def prototype(self) -> Prototype:
+        """Its parameters and its result."""
+        found = self.types.prototype(self.number)
+        if found is None:
+            raise btf.TypesUnavailable(f"function {self.number} of {self.types.name} has no parameters")
+        return found
 
 
 def _containing_inlined(name: str) -> list[str]:
@@ -219,9 +226,9 @@ class KernelNames:
         """Return the type of a site's function under any of its names that is no other function's too."""
         types = None if site.function is None else self._types(site.function.module)
         for name in site.names if types is not None else ():
-            found = types.function(name) if types is not None else None
-            if types is not None and found is not None and len(self.symbols.named(name)) == 1:
-                return FunctionType(types, *found)
+            number = types.number_of_function(name) if types is not None else None
+            if types is not None and number is not None and len(self.symbols.named(name)) == 1:
+                return FunctionType(types, number)
         return None
 
     def see_types(self) -> None:

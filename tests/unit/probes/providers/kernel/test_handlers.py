@@ -19,7 +19,7 @@ SITE = KernelSite("kernel:vmlinux:f:entry", "vmlinux", "f", "entry")
 
 def type_of(blob, name="f"):
     types = Btf(blob.content())
-    return FunctionType(types, *types.function(name))
+    return FunctionType(types, types.number_of_function(name))
 
 
 def test_parameters_have_types():

@@ -23,6 +23,9 @@ FILE = Prototype(result=1, parameters=(("file", 2), ("count", 1)))
 class Types:
     name = "vmlinux"
 
+    def prototype(self, number):
+        return FILE
+
     def bare(self, number):
         return number, TYPES[number]
 
@@ -40,7 +43,7 @@ class Kernel:
         return self.sites
 
     def type_of(self, site):
-        return FunctionType(Types(), 7, FILE) if self.typed and site.function is not None else None
+        return FunctionType(Types(), 7) if self.typed and site.function is not None else None
 
     def trial(self, names, name):
         self.tried.append(name)
