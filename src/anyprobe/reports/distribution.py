@@ -1,12 +1,12 @@
 """Distributions as rows with a count, its share, the share so far and a bar. Only rows that are empty are left out."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from rich.console import Console
 from rich.markup import escape
 
-from anyprobe.core.values import dataclass
 from anyprobe.data import histogram
 from anyprobe.data.histogram import Bucket
 from anyprobe.reports import quantities
