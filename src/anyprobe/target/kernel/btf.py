@@ -36,6 +36,7 @@ from anyprobe.target.kernel.types import (
 )
 
 _MAGIC = 0xEB9F
+_FIRST = _MAGIC.to_bytes(2, "little")
 _HEADER = struct.Struct("<HBBIIIII")
 _NEXT_ID, _OPEN = 23, 19
 _FOLDER, _NOTES = "/sys/kernel/btf", "/sys/kernel/notes"
@@ -325,9 +326,14 @@ class KernelTypes:
     def kernel(self) -> Btf:
         """The kernel's own; raises ``TypesUnavailable`` where there are none."""
         build = _build() if self._folder == _FOLDER else b""
-        functions = FunctionNumbers.kept(build) if os.access(f"{self._folder}/{KERNEL}", os.R_OK) else None
+        functions = FunctionNumbers.kept(build) if self._begins_as_types() else None
         content = self._content(KERNEL) if functions is None else partial(self._content, KERNEL)
         return Btf(content, build=build, functions=functions)
+
+    def _begins_as_types(self) -> bool:
+        with suppress(OSError), open(f"{self._folder}/{KERNEL}", "rb", buffering=0) as file:
+            return file.read(len(_FIRST)) == _FIRST
+        return False
 
     def _content(self, name: str) -> bytes:
         try:
