@@ -4,11 +4,11 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import field
-from anyprobe.core.values import dataclass
 from functools import cached_property
 from typing import Any
 
 from anyprobe.core.errors import AnyprobeError, UsageError
+from anyprobe.core.values import dataclass
 from anyprobe.probes.scripts.entering import entered
 
 Hook = Callable[[], object]
@@ -87,7 +87,7 @@ class Hooks:
         except Exception as error:  # noqa: BLE001 - the user's, whatever it is
             import traceback
 
-        told = traceback.TracebackException.from_exception(error)
+            told = traceback.TracebackException.from_exception(error)
             told.stack = traceback.StackSummary.from_list(list(told.stack)[1:])
             raise UsageError("the script failed\n" + "".join(told.format()).rstrip()) from None
 
