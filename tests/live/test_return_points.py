@@ -108,6 +108,22 @@ def test_callers_that_are_not_known_are_learnt_and_calls_until_then_are_counted(
         assert [point.armed for point in probe.timed[0].points.values()] == [True]
 
 
+def test_calls_from_code_that_the_program_has_made_are_tail_exits(run_target):
+    target = run_target("return_points.c", "made", options=("-O2",))
+    with anyprobe.attach(target.pid) as session:
+        session.time("a.out:from_made", "a.out:ends")
+        target.go(5)
+        session.pump(0.05)
+        before = timing(session.snapshot(), "from_made")
+        target.go(ROUNDS)
+        found, ends = (timing(session.snapshot(), name) for name in ("from_made", "ends"))
+    assert (found.count, found.learning) == (0, before.learning)
+    assert found.tail_exits - before.tail_exits == ROUNDS
+    assert (found.callers, found.callers_refused) == (0, (("not-code", 1),))
+    assert found.as_json()["callers"] == {"watched": 0, "refused": {"not-code": 1}}
+    assert (ends.callers, ends.callers_refused) == (2, ())
+
+
 def test_they_are_taken_out_and_put_in_again_with_the_probe(target):
     image = Image.of(target.pid)
     with anyprobe.attach(target.pid) as session:

@@ -1,6 +1,7 @@
 """What a session knows at one moment, as immutable values: the only thing that reports ever see."""
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -139,6 +140,10 @@ class FunctionTiming:
     """As in ``SiteResult``."""
     learning: int = 0
     """Calls that left by a jump and whose caller was not known yet, so that they were not timed."""
+    callers: int = 0
+    """The places in callers at which calls that left by a jump are seen to end."""
+    callers_refused: tuple[tuple[str, int], ...] = ()
+    """Why other such places cannot be spliced, and how many they are: calls from there are ``tail_exits``."""
 
     @property
     def sites(self) -> tuple[SiteResult, ...]:
@@ -203,6 +208,8 @@ class FunctionTiming:
             "in_flight": self.in_flight,
             "learning": self.learning,
         }
+        if self.callers or self.callers_refused:
+            document["callers"] = {"watched": self.callers, "refused": dict(self.callers_refused)}
         if self.places:
             document["exits"] = [each.as_exit() for each in self.places[1:]]
         return document if self.exit_kind is None else {**document, "exit_kind": self.exit_kind}
@@ -222,6 +229,8 @@ class FunctionTiming:
             nmissed=self.nmissed + other.nmissed,
             in_flight=self.in_flight + other.in_flight,
             learning=self.learning + other.learning,
+            callers=self.callers + other.callers,
+            callers_refused=_summed(self.callers_refused, other.callers_refused),
         )
 
 
@@ -452,6 +461,10 @@ def _by_name(results: "Iterable[AggregationResult]") -> Json:
 
 def _rounded(value: float | None) -> float | None:
     return value if value is None else round(value, 3)
+
+
+def _summed(one: tuple[tuple[str, int], ...], other: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted((Counter(dict(one)) + Counter(dict(other))).items()))
 
 
 def _union(left: tuple[T, ...], right: tuple[T, ...]) -> tuple[T, ...]:

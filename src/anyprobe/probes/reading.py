@@ -1,5 +1,6 @@
 """From hooks and banks to an immutable snapshot."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import reduce
@@ -255,6 +256,15 @@ def _timing(timed: Timed, group: TimingGroup, bank: SlotBank, values: BankValues
         nmissed=record.missed,
         in_flight=values.in_flight(bank, group.offset),
         address=timed.site.address,
+        callers=sum(place.hook.armed for place in timed.points.values()),
+        callers_refused=_callers_refused(timed),
         exit_kind="trampoline" if any(place.at_replaced_return for place in timed.places) else None,
         places=tuple(map(_site, timed.places)),
     )
+
+
+def _callers_refused(timed: Timed) -> tuple[tuple[str, int], ...]:
+    """Return why return points are refused, and how many for each reason."""
+    spliced = (place.hook.refusal for place in timed.points.values() if not place.hook.armed)
+    refusals = [*timed.unseen.values(), *filter(None, spliced)]
+    return tuple(sorted(Counter(why.reason.value for why in refusals).items()))

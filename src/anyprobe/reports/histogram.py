@@ -121,6 +121,9 @@ def _print_footnotes(timings: list[FunctionTiming], console: Console) -> None:
             )
             if count
         ]
+        if timing.tail_exits and timing.callers_refused:
+            why = ", ".join(f"{count} {reason}" for reason, count in timing.callers_refused)
+            parts.append(f"callers refused: {why}")
         parts += ["ends seen at replaced return addresses"] if timing.exit_kind == "trampoline" else []
         if parts:
             console.print(f"{escape(timing.label or timing.function)}: {', '.join(parts)}", style="dim", soft_wrap=True)

@@ -78,6 +78,16 @@ def test_what_is_known_of_the_clock_and_of_jumps_is_told_and_merged():
     assert archive.load(archive.dump(both)) == both
 
 
+def test_merge_adds_what_is_known_of_callers():
+    one = timing(learning=2, callers=3, callers_refused=(("not-code", 1),))
+    other = timing(learning=1, callers=1, callers_refused=(("not-code", 1), ("return-point-joined", 4)))
+    both = one.merged(other)
+    assert (both.learning, both.callers) == (3, 4)
+    assert both.callers_refused == (("not-code", 2), ("return-point-joined", 4))
+    assert both.as_json()["callers"] == {"watched": 4, "refused": {"not-code": 2, "return-point-joined": 4}}
+    assert "callers" not in timing().as_json()
+
+
 def test_merge_adds_timings():
     left = snapshot(functions=(timing(count=0, buckets=(), sum_ns=0.0, min_ns=0.0, max_ns=0.0),))
     right = snapshot(functions=(timing(), timing("free")))

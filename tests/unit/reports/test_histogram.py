@@ -1,4 +1,5 @@
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -65,6 +66,19 @@ def test_the_whole_report_on_a_terminal_of_80_columns():
         "work: 87,300 calls left by a tail jump and not timed",
         "the clock steps by 10 ns: shorter times cannot be told apart",
     ]
+
+
+def test_calls_of_callers_not_known_yet_are_told_at_the_top_and_at_the_end():
+    first, *others = lines(replace(BUSY, tail_exits=0, learning=1), width=120)
+    assert first.endswith("; 1 call from callers not known yet was not timed")
+    assert "work: 1 call not timed, from callers not known yet (learning)" in others
+
+
+def test_why_callers_are_refused_is_told_where_calls_come_from_there():
+    refused = (("not-code", 1), ("return-point-joined", 2))
+    told = "work: 87,300 calls left by a tail jump and not timed, callers refused: 1 not-code, 2 return-point-joined"
+    assert told in lines(replace(BUSY, callers_refused=refused), width=120)
+    assert not any("refused" in line for line in lines(replace(BUSY, tail_exits=0, callers_refused=refused)))
 
 
 @pytest.mark.parametrize("width", [200, 100, 80, 60, 40, 32])
