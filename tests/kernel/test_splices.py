@@ -113,6 +113,7 @@ def test_each_instruction_of_a_function_is_counted_or_refused_by_name(session):
         Reason.STATIC_KEY,
         Reason.TOO_SHORT,
         Reason.JUMP_TARGET_IN_JTPR,
+        Reason.LANDING_PAD,
     }
 
 
