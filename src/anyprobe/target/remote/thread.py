@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -190,7 +191,8 @@ class Thread:
         """Let it go as if it had never been stopped; return ``False`` where it would not stop, so could not be let go.
 
         A thread that is not stopped cannot be detached, so this waits for a stop that is still under way. A thread that
-        was killed has to be waited for here: its parent does not hear of it before its tracer does.
+        was killed has to be waited for here: its parent does not hear of it before its tracer does. One that has
+        executed a program goes on, traced as before, under the number of the first thread.
         """
         pause = _SHORTEST_SLEEP
         while True:
@@ -198,14 +200,30 @@ class Thread:
                 return True
             if self.poll():
                 if self.ended:
-                    return True
+                    return self._release_successor(deadline)
             elif time.monotonic() > deadline:
                 return False
             else:
                 with contextlib.suppress(OSError):
-                    ptrace.interrupt(self.tid)  # it may never have been asked to stop
+                    if not self._interrupt():
+                        return True
                 time.sleep(pause)
                 pause = min(pause * 2, _LONGEST_SLEEP)
+
+    def _interrupt(self) -> bool:
+        """Ask it to stop, which may never have been done; return whether it is there and traced by this thread."""
+        try:
+            ptrace.interrupt(self.tid)
+        except ProcessLookupError:  # another thread that was not traced has executed a program and has its number now
+            self.ended = not _is_traced_here(self.tid)
+        return not self.ended
+
+    def _release_successor(self, deadline: float) -> bool:
+        """Let go what it has become by executing a program, if it is that; return whether nothing stays traced."""
+        if self.status is not None or self.tid == self.pid or not _is_traced_here(self.pid):
+            return True
+        child = procfs.read_stat(self.pid).parent == os.getpid()
+        return Thread(self.pid, self.pid, child=child).release(deadline)
 
     def _try_release(self) -> bool:
         try:
@@ -227,6 +245,16 @@ class Thread:
             return False
         call = procfs.read_blocked_call(self.pid, self.tid)
         return call is not None and call.number in VFORK_CALLS
+
+
+def _is_traced_here(tid: int) -> bool:
+    """Return whether the calling OS thread traces a thread; raise ``OSError`` where that cannot be read."""
+    try:
+        return int(procfs.read_status(tid).get("TracerPid", "0")) == threading.get_native_id()
+    except OSError as error:
+        if error.errno in procfs.GONE_ERRORS:
+            return False
+        raise
 
 
 VFORK_CALLS = frozenset({56, 58, 435})
