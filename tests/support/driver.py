@@ -155,9 +155,9 @@ class Target:
         """Have the target begin ``rounds`` rounds; ``wait_done`` waits for them."""
         self.send(f"go {rounds}")
 
-    def wait_for(self, word: str) -> None:
-        """Wait for a line of the target's own that begins with a word."""
-        self._expect(word)
+    def wait_for(self, word: str) -> str:
+        """Wait for a line of the target's own that begins with a word, and return it."""
+        return self._expect(word)
 
     def wait_done(self, patience: float = PATIENCE) -> Counts:
         """Wait for the end of what was started and return the counts so far."""
