@@ -68,7 +68,8 @@ def detach(process: RunningProcess, splicing: ProcessSplicing) -> list[str]:
         pass
     except TargetError as error:
         failure = error
-    inodes = splicing.holdings.inodes()
+    inodes = frozenset[int]() if splicing.holdings.is_nowhere else splicing.holdings.inodes()
+    since = max(since, splicing.holdings.fresh_since)
     _, failed = remove_everywhere(inodes, sessions, patches, but=process.pid, since=since)
     remaining += [f"{each}; run: anyprobe detach -p {process.pid}" for each in failed]
     if failure is not None:

@@ -22,6 +22,8 @@ _GLOB = re.compile(r"[*?\[]")
 _WHICH = re.compile(r"(.+)@(0x[0-9a-f]{1,16})")
 _PART = re.compile(r"(.+)\.(?:cold|cold\.\d+|__part\.\d+)")
 _PART_MARKS = (b".cold", b".__part.")
+_REMEMBERED = 256
+"""Names whose functions are remembered."""
 _WORTH_SORTING = 64
 """Fewer addresses are looked for one by one."""
 _WORTH_ALL = 8
@@ -150,6 +152,19 @@ class FunctionTable:
 
         Of several functions of one name ``name@0x1234`` is the one that starts at this address.
         """
+        found = self._looked_up.get(name)
+        if found is None:
+            if len(self._looked_up) >= _REMEMBERED:
+                self._looked_up.clear()
+            found = self._looked_up[name] = self._look_up(name)
+        return list(found)
+
+    @cached_property
+    def _looked_up(self) -> dict[str, list[Function]]:
+        """The functions of names that were asked for."""
+        return {}
+
+    def _look_up(self, name: str) -> list[Function]:
         which = _WHICH.fullmatch(name)
         if which is not None:
             start = int(which[2], 16)

@@ -14,7 +14,7 @@ from anyprobe.binary.restrictions.raw_calls import EXECUTING
 from anyprobe.core.code import Input, InputKind, NativeCode
 from anyprobe.core.refusal import Refusal
 from anyprobe.isa.assemble import Assembler
-from anyprobe.probes.handlers.callbacks import Callbacks, Hit
+from anyprobe.probes.handlers.callbacks import Callbacks, Hit, Wait
 from anyprobe.splice.codegen.handlers.rendezvous import Room
 
 if TYPE_CHECKING:
@@ -81,26 +81,14 @@ class ExecGate:
                 own.append((place, at))
         if not named and not own and not why:
             return ["no function is known by which it could"]
-        any_call = named.pop(ANY_CALL, None)
-        self._names = {code.entry + module.bias: name for name, (module, code) in named.items()}
+        waits = {name: Wait(place, _executes() if name == ANY_CALL else None) for name, place in named.items()}
+        self._names = {
+            code.entry + module.bias: ITSELF if name == ANY_CALL else name for name, (module, code) in named.items()
+        }
+        waits |= {f"{place[0].name}+{at:#x}": Wait(place, inside=at) for place, at in own}
         self._names |= {at + module.bias: ITSELF for (module, _), at in own}
-        if named:
-            why += self._place(list(named), list(named.values()), None)
-        if any_call is not None:
-            self._names[any_call[1].entry + any_call[0].bias] = ITSELF
-            why += self._place([ANY_CALL], [any_call], _executes())
-        if own:
-            names = [f"{module.name}+{at:#x}" for (module, _), at in own]
-            why += self._place(names, [place for place, _ in own], None, inside=[at for _, at in own])
-        return why
-
-    def _place(
-        self, names: "list[str]", places: "list[Place]", condition: NativeCode | None, inside: "list[int] | None" = None
-    ) -> list[str]:
-        refusals = self._callbacks.place_inside(
-            places, self._serve_hit, condition, timeout=PATIENCE, inside=inside or ()
-        )
-        return [f"{name}: {each}" for name, each in zip(names, refusals, strict=True) if each is not None]
+        refusals = self._callbacks.place_inside(list(waits.values()), self._serve_hit, timeout=PATIENCE)
+        return why + [f"{name}: {each}" for name, each in zip(waits, refusals, strict=True) if each is not None]
 
     def __contains__(self, address: int) -> bool:
         """Return whether threads sleep at an address of the program's memory."""

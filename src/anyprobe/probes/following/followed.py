@@ -234,12 +234,14 @@ class Followed(SessionGroup):
         with self._guard:
             over = [each for each in self._members if each.session is not None and self._is_over(each.session)]
             over = [each for each in over if each is not self._members[0]]
-        inodes = frozenset(inode for each in over for inode in each.session.splicing.holdings.inodes())  # type: ignore[union-attr]
-        holders = processes_with_splices(inodes) if inodes else []
-        for each in over:
-            assert each.session is not None
-            if holders and processes_with_splices(each.session.splicing.holdings.inodes()):
+        holdings = [each.session.splicing.holdings for each in over if each.session is not None]
+        inodes = frozenset(inode for each in holdings for inode in each.inodes())
+        since = min((each.fresh_since for each in holdings), default=0)
+        holders = processes_with_splices(inodes, since) if inodes else []
+        for each, held in zip(over, holdings, strict=True):
+            if holders and processes_with_splices(held.inodes(), held.fresh_since):
                 continue
+            held.is_nowhere = True
             self._close(each)
 
     def _close(self, member: Member) -> None:
@@ -339,6 +341,7 @@ class Followed(SessionGroup):
 
     def _adopt(self, process: Process) -> None:
         """Open a session on a new program that is held, place the probes, let it go."""
+        began = procfs.now() - 1
         try:
             with typed(process, "following"):
                 refuse_emulated(process)
@@ -348,6 +351,7 @@ class Followed(SessionGroup):
             raise
         session.follower = self
         session.is_one_of_many = True
+        session.splicing.holdings.fresh_since = began
         try:
             self._prepare(session)
             if self._join(session):

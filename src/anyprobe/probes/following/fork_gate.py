@@ -15,7 +15,7 @@ from anyprobe.core.errors import AnyprobeError, NoSuchProcess, TargetExited
 from anyprobe.core.refusal import Refusal
 from anyprobe.isa.assemble import Assembler
 from anyprobe.probes.following.waiting_tasks import task_that_waits
-from anyprobe.probes.handlers.callbacks import Callbacks, Hit
+from anyprobe.probes.handlers.callbacks import Callbacks, Hit, Wait
 from anyprobe.splice.apply.blocked_syscalls import Sleepers
 from anyprobe.splice.apply.recovery.recovery import remove, restore_text
 from anyprobe.splice.codegen.handlers.rendezvous import Room
@@ -70,7 +70,7 @@ class ForkGate:
                 at = _after_the_call(place)
                 if at is not None:
                     (refusal,) = self._callbacks.place_inside(
-                        [place], self._serve, _in_the_child(), timeout=PATIENCE, inside=[at]
+                        [Wait(place, _in_the_child(), at)], self._serve, timeout=PATIENCE
                     )
                     return "" if refusal is None else f"{name}: {refusal}"
         return why

@@ -4,6 +4,7 @@ import ctypes
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -136,6 +137,17 @@ class Hit:
         return found.split(b"\0", 1)[0].decode(errors="backslashreplace")
 
 
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A place at which threads wait: the entry of a function, or an instruction of it."""
+
+    place: "Place"
+    condition: NativeCode | None = None
+    """For which hits; None: for all."""
+    inside: int | None = None
+    """The instruction, by its address in the module."""
+
+
 class Callbacks:
     """The callbacks of one session, and the thread that runs them."""
 
@@ -195,27 +207,33 @@ class Callbacks:
         return self._session.place_made(specs, partial(dress_with, facts=facts))
 
     def place_inside(
-        self, places: "Sequence[Place]", function: Callback, condition: NativeCode | None, *, timeout: float,
-        inside: Sequence[int] = (),
+        self, waits: "Sequence[Wait]", function: Callback, *, timeout: float
     ) -> "list[Refusal | None]":  # fmt: skip
-        """Have threads that enter functions wait, where a condition holds; these are no probes of the user's.
+        """Have threads wait at places inside of the program; these are no probes of the user's.
 
-        ``inside``: the instructions at which they wait instead, one of each function, by addresses in the module.
         Returns for each why it cannot be spliced, ``None`` if it was.
         """
         self._begin()
         assert self._store is not None
         code = rendezvous.waiting_code(len(self._functions), round(timeout * 1e9), context=_CONTEXT, room=self._room)
-        if condition is not None:
-            code = rendezvous.conditional(condition, code)
         self._functions.append(function)
         self._patience = max(self._patience, timeout)
-        facts = HandlerFacts(code, (self._store.address,), pid=self._session.pid, needs_block=not self._room.taken)
+        known: dict[bytes, HandlerFacts] = {}
         edits, hooks = self._filter_watch().edits(), []  # in one change: no thread waits without them
         by_function = {id(edit.state): edit for edit in edits}
-        kind = WantKind.OFFSET if inside else WantKind.ENTRY
-        for (module, entered), at in zip(places, inside or [code.entry for _, code in places], strict=True):
-            hook = Hook(ActionKind.HANDLER, handler=facts, ip=at + module.bias, function=entered.entry + module.bias)
+        for wait in waits:
+            module, entered = wait.place
+            condition = b"" if wait.condition is None else wait.condition.code
+            if condition not in known:
+                native = code if wait.condition is None else rendezvous.conditional(wait.condition, code)
+                known[condition] = HandlerFacts(
+                    native, (self._store.address,), pid=self._session.pid, needs_block=not self._room.taken
+                )
+            at, kind = entered.entry, WantKind.ENTRY
+            if wait.inside is not None:
+                at, kind = wait.inside, WantKind.OFFSET
+            start = entered.entry + module.bias
+            hook = Hook(ActionKind.HANDLER, handler=known[condition], ip=at + module.bias, function=start)
             state = module.state_of(entered)
             if id(state) not in by_function:
                 edits.append(by_function.setdefault(id(state), Edit(module, state)))

@@ -12,7 +12,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from anyprobe.core.memory import MemoryFault
-from anyprobe.probes.handlers.callbacks import Callbacks, Hit
+from anyprobe.probes.handlers.callbacks import Callbacks, Hit, Wait
 from anyprobe.splice.userspace.fault_handler import SA_SIGINFO
 from anyprobe.splice.userspace.sigaction_hook import sets_fault_action
 
@@ -60,7 +60,7 @@ class HandlerGate:
             and self._splicing.planning.has_slots(setter[0])
             and not self._splicing.process.is_filtered()
         ):
-            self._callbacks.place_inside([setter], self._ask, sets_fault_action(), timeout=PATIENCE)
+            self._callbacks.place_inside([Wait(setter, sets_fault_action())], self._ask, timeout=PATIENCE)
 
     def _ask(self, hit: Hit) -> None:
         """In the thread that serves: hand a handler over to the one that changes the program."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from anyprobe.core.code import NativeCode
 from anyprobe.core.refusal import Refusal
 from anyprobe.isa.assemble import Assembler
-from anyprobe.probes.handlers.callbacks import Callbacks, Hit
+from anyprobe.probes.handlers.callbacks import Callbacks, Hit, Wait
 from anyprobe.probes.providers.function.load_order import loader_list
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class LoadGate:
             return "its threads cannot be told from one another"
         if self._session.process.is_filtered():
             return "it filters its system calls"
-        (refusal,) = self._callbacks.place_inside([notifier], self._serve, is_whole(debug), timeout=PATIENCE)
+        (refusal,) = self._callbacks.place_inside([Wait(notifier, is_whole(debug))], self._serve, timeout=PATIENCE)
         return "" if refusal is None else str(refusal)
 
     def _serve(self, _: Hit) -> None:

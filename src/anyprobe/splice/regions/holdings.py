@@ -44,6 +44,10 @@ class Holdings:
         """Splices are journalled in the last one, if it has room."""
         self.code_regions: list[CodeRegion] = []
         self.banks: list[SlotBank] = []
+        self.fresh_since = 0
+        """When the target's address space was new, in the kernel's ticks: no older process has it; 0: not known."""
+        self.is_nowhere = False
+        """Whether no process has any of it in its memory, and so none ever will."""
         self.records = SpliceRecords()
         """What the journals say of splices."""
 

@@ -162,6 +162,11 @@ def parse_status(content: bytes) -> dict[str, str]:
     return {key: value.strip() for key, _, value in pairs}
 
 
+def now() -> int:
+    """Return the time as ``TaskStat.start_time`` has it."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) * TICKS // 1_000_000_000
+
+
 def group_of(tid: int) -> int:
     """Return the process of a task; raise ``OSError`` where it is gone."""
     return int(read_status(tid)["Tgid"])
