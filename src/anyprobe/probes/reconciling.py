@@ -127,7 +127,8 @@ class Reconciled(Pumped):
         self._objects.refresh()
         self.splicing.planning.use_slots(on=self._objects.has_thread_slots())
         self.recheck_handlers(self._objects.reads_thread_word)
-        self.reconcile(self._objects.objects)
+        with self._watching_execs():
+            self.reconcile(self._objects.objects)
         if self._desired.awaits_choice:
             self._arm_chosen()
         self._handlers.place_gate()
@@ -152,15 +153,24 @@ class Reconciled(Pumped):
         """Have threads wait that execute another program, where programs are followed; say so if they cannot."""
         self.children.begin()
         self._watch_forks()
+        with self._watching_execs():
+            pass
+
+    @contextmanager
+    def _watching_execs(self) -> Iterator[None]:
+        """Do so in one change with what is armed within a ``with`` block."""
         follower = self.follower
         if follower is None or self._execs is not None or self._awaits_libraries or self._taken is not None:
+            yield
             return
         from anyprobe.probes.following.exec_gate import ExecGate
 
-        self._execs = ExecGate(self, lambda function, hit: follower.executes(self, function, hit))
+        gate = self._execs = ExecGate(self, lambda function, hit: follower.executes(self, function, hit))
         with typed(self._process, "arming probes in"):
-            why = self._execs.place(self._objects, self._handlers.function_at)
-        for each in why:
+            edits = gate.edits(self._objects, self._handlers.function_at)
+            with self.engine.joining(edits):
+                yield
+        for each in gate.refusals():
             self.warn(f"programs that {self.exe} executes are not seen, since {each}")
 
     def _watch_forks(self) -> None:

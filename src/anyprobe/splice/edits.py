@@ -317,3 +317,13 @@ def beside_handlers(edit: Edit, dead: Clobbers) -> Clobbers:
         return Clobbers()
     read = frozenset[str]().union(*(registers_read(code) for code in codes))
     return Clobbers(tuple(name for name in dead.registers if name not in read), dead.flags)
+
+
+def joined(edits: Sequence[Edit], others: Sequence[Edit]) -> list[Edit]:
+    """Return edits with what others add: of each function there is one."""
+    found = {id(edit.state.root): edit for edit in edits}
+    for other in others:
+        edit = found.setdefault(id(other.state.root), other)
+        if edit is not other:
+            edit.added += other.added
+    return list(found.values())

@@ -22,10 +22,12 @@ _WAIT = 0.1
 _LOADING = 0.25
 """Seconds that a process has to map its libraries."""
 _ENDING = 10.0
+_TAKERS = 4
+"""Threads that probe: each waits for its process most of the time, while that stops, and where processors are busy."""
 
 
 class Appearing(Followed):
-    """Sessions on processes and, as they appear, on those of a selection: one thread notices them, another probes."""
+    """Sessions on processes and, as they appear, on those of a selection: one thread notices them, others probe."""
 
     def __init__(
         self, sessions: "Sequence[Session]", options: SessionOptions, selection: Selection,
@@ -42,7 +44,7 @@ class Appearing(Followed):
         self._queue: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._threads = [
             threading.Thread(target=act, name=f"anyprobe {act.__name__.strip('_')}", daemon=True)
-            for act in (self._notice, self._take_all)
+            for act in (self._notice, *[self._take_all] * _TAKERS)
         ]
 
     def begin(self) -> None:
@@ -87,14 +89,19 @@ class Appearing(Followed):
         try:
             self._open(pid)
         except (NoSuchProcess, TargetExited):
-            self.too_short += 1
+            self._note_too_short()
         except (AnyprobeError, OSError) as error:
             if _has_ended(pid):
-                self.too_short += 1
+                self._note_too_short()
             else:
                 self._leave(f"process {pid}", str(error).splitlines()[0])
         finally:
-            self._coming.remove(pid)
+            with self._guard:
+                self._coming.remove(pid)
+
+    def _note_too_short(self) -> None:
+        with self._guard:
+            self.too_short += 1
 
     def _open(self, pid: int) -> None:
         from anyprobe.probes.opening import attach
@@ -109,7 +116,7 @@ class Appearing(Followed):
             session.follower = self if self._executes else None
             self._prepare(session)
             if session.exited and not any(probe.all_places for probe in session.probes):
-                self.too_short += 1
+                self._note_too_short()
             if self._ending or not self._join(session):
                 session.close()
         except BaseException:

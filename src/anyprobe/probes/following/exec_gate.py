@@ -20,6 +20,8 @@ from anyprobe.splice.codegen.handlers.rendezvous import Room
 if TYPE_CHECKING:
     from anyprobe.probes.host import ProbeHost
     from anyprobe.probes.providers.function.objects import ObjectTable
+    from anyprobe.splice.edits import Edit
+    from anyprobe.splice.regions.banks import Hook
     from anyprobe.splice.userspace.signal_view import Place
 
 PATIENCE = 10.0
@@ -48,15 +50,17 @@ class ExecGate:
         self._missed: int | None = None
         self._names: dict[int, str] = {}
         """The functions, by where threads wait."""
+        self._why: list[str] = []
+        self._hooks: dict[str, Hook] = {}
 
-    def place(self, objects: "ObjectTable", function_at: "Callable[[int], Place | Refusal]") -> list[str]:
-        """Have threads wait that execute; return where they cannot be made to, and why."""
+    def edits(self, objects: "ObjectTable", function_at: "Callable[[int], Place | Refusal]") -> "list[Edit]":
+        """Return the edits by which threads wait that execute; ``refusals`` says afterwards where they cannot."""
         if self._session.process.is_filtered():
-            return ["it filters its system calls"]
+            return self._refuse("it filters its system calls")
         if any(each.is_executable and each.image.text().is_go for each in objects.objects):
-            return ["it is a Go program, whose stacks have no room for that"]
+            return self._refuse("it is a Go program, whose stacks have no room for that")
         library = objects.c_library()
-        why: list[str] = []
+        why = self._why
         named: dict[str, Place] = {}
         for name in (*FUNCTIONS, ANY_CALL) if library is not None else ():
             assert library is not None
@@ -80,15 +84,27 @@ class ExecGate:
             else:
                 own.append((place, at))
         if not named and not own and not why:
-            return ["no function is known by which it could"]
+            return self._refuse("no function is known by which it could")
         waits = {name: Wait(place, _executes() if name == ANY_CALL else None) for name, place in named.items()}
         self._names = {
             code.entry + module.bias: ITSELF if name == ANY_CALL else name for name, (module, code) in named.items()
         }
         waits |= {f"{place[0].name}+{at:#x}": Wait(place, inside=at) for place, at in own}
         self._names |= {at + module.bias: ITSELF for (module, _), at in own}
-        refusals = self._callbacks.place_inside(list(waits.values()), self._serve_hit, timeout=PATIENCE)
-        return why + [f"{name}: {each}" for name, each in zip(waits, refusals, strict=True) if each is not None]
+        if not waits:
+            return []
+        edits, hooks = self._callbacks.edits_inside(list(waits.values()), self._serve_hit, timeout=PATIENCE)
+        self._hooks = dict(zip(waits, hooks, strict=True))
+        return edits
+
+    def _refuse(self, why: str) -> "list[Edit]":
+        self._why.append(why)
+        return []
+
+    def refusals(self) -> list[str]:
+        """Return where threads cannot be made to wait, and why."""
+        refused = [f"{name}: {hook.refusal}" for name, hook in self._hooks.items() if hook.refusal is not None]
+        return self._why + refused
 
     def __contains__(self, address: int) -> bool:
         """Return whether threads sleep at an address of the program's memory."""

@@ -206,13 +206,19 @@ class Callbacks:
             facts = condition.facts(code, self._store.address)
         return self._session.place_made(specs, partial(dress_with, facts=facts))
 
-    def place_inside(
-        self, waits: "Sequence[Wait]", function: Callback, *, timeout: float
-    ) -> "list[Refusal | None]":  # fmt: skip
+    def place_inside(self, waits: "Sequence[Wait]", function: Callback, *, timeout: float) -> "list[Refusal | None]":
         """Have threads wait at places inside of the program; these are no probes of the user's.
 
         Returns for each why it cannot be spliced, ``None`` if it was.
         """
+        edits, hooks = self.edits_inside(waits, function, timeout=timeout)
+        self._session.splicing.engine.change(edits)
+        return [hook.refusal for hook in hooks]
+
+    def edits_inside(
+        self, waits: "Sequence[Wait]", function: Callback, *, timeout: float
+    ) -> tuple[list[Edit], list[Hook]]:
+        """Return the edits by which threads wait at places inside of the program, and the hook of each place."""
         self._begin()
         assert self._store is not None
         code = rendezvous.waiting_code(len(self._functions), round(timeout * 1e9), context=_CONTEXT, room=self._room)
@@ -239,8 +245,7 @@ class Callbacks:
                 edits.append(by_function.setdefault(id(state), Edit(module, state)))
             by_function[id(state)].added.append(Want(at, kind, tag=hook, internal=True))
             hooks.append(hook)
-        self._session.splicing.engine.change(edits)
-        return [hook.refusal for hook in hooks]
+        return edits, hooks
 
     def __contains__(self, address: int) -> bool:
         """Return whether threads wait at an address of the program's memory."""
