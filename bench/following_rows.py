@@ -13,6 +13,10 @@ from pathlib import Path
 from rows import Report
 
 from anyprobe import Followed, SessionGroup
+from anyprobe.probes.following.appearing import Appearing
+from anyprobe.probes.following.selection import Selection
+from anyprobe.probes.following.watches import Connector
+from anyprobe.probes.options import SessionOptions
 
 PROGRAM = """
 #include <stdlib.h>
@@ -28,7 +32,9 @@ int main(int argc, char **argv) {
 }
 """
 EXECUTIONS, PROCESSES, ROUNDS = 40, 100, 5
+NEWCOMERS, INTERVAL = 200, 0.01
 SPEC = "libc:malloc"
+SLEEPER = "sleep"
 
 
 def following_rows(report: Report, scale: float) -> None:
@@ -39,6 +45,7 @@ def following_rows(report: Report, scale: float) -> None:
         subprocess.run(["cc", "-O1", "-o", program, source], check=True)
         executed(report, str(program), max(int(EXECUTIONS * scale), 10))
     together(report)
+    newcomers(report, max(int(NEWCOMERS * scale), 10))
 
 
 def executed(report: Report, program: str, count: int) -> None:
@@ -76,6 +83,30 @@ def together(report: Report) -> None:
     report.add(f"{PROCESSES} processes, one function each: armed", f"{seconds:.2f} s", "<= 5 s", seconds <= 5)
     megabytes = memory / (1 << 20)
     report.add("memory per further process of one image", f"{megabytes:.2f} MB", "<= 2 MB", megabytes <= 2)
+
+
+def newcomers(report: Report, count: int) -> None:
+    """Print how long it takes until processes are probed that appear one after the other, each from its start on."""
+    try:
+        watch = Connector()
+    except OSError:
+        return
+    with Appearing((), SessionOptions(), Selection((SLEEPER,)), lambda each: each.count(SPEC), watch=watch) as group:
+        group.begin()
+        running, begin, used = [], time.perf_counter(), time.process_time()
+        try:
+            for number in range(count):
+                running.append(subprocess.Popen([SLEEPER, "1000"]))
+                time.sleep(max(begin + (number + 1) * INTERVAL - time.perf_counter(), 0))
+            while len(group) + group.too_short < count:
+                time.sleep(0.001)
+            seconds, processor = time.perf_counter() - begin, time.process_time() - used
+        finally:
+            for each in running:
+                each.kill()
+                each.wait()
+    notes = f"one every {INTERVAL * 1e3:.0f} ms; {processor / count * 1e3:.1f} ms of a processor in the controller each"
+    report.add(f"{count} processes that appear: armed, each", f"{seconds / count * 1e3:.1f} ms", "", None, notes)
 
 
 @contextmanager

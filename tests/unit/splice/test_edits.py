@@ -7,7 +7,7 @@ import pytest
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import decode_range
 from anyprobe.splice.apply.outcomes import give_up, settle
-from anyprobe.splice.edits import Claiming, Edit, FunctionState, Module, Planned
+from anyprobe.splice.edits import Claiming, Edit, FunctionState, Module, Planned, joined
 from anyprobe.splice.emitted import EmittedSplice, FunctionChange
 from anyprobe.splice.plan.claims import Claims
 from anyprobe.splice.plan.splices import FunctionPlan, PlannedSplice, Pun, Strategy, Want, WantKind
@@ -111,3 +111,12 @@ def test_a_stage_is_replaced_never_changed(edit):
     for name in ("wants", "plan", "staying", "given_up", "refusal"):
         with pytest.raises(AttributeError):
             setattr(edit, name, None)
+
+
+def test_what_is_added_by_others_goes_with_the_edits_of_the_same_functions(edit, code_map):
+    elsewhere = FunctionState(code_map(BASE, b"\x90" * 64, [(0, 64)]).function_at(BASE))
+    same = Edit(edit.module, edit.state, [Want(BASE + 16, WantKind.OFFSET)])
+    other = Edit(edit.module, elsewhere, [Want(BASE, WantKind.ENTRY)])
+    found = joined([edit], [same, other])
+    assert found == [edit, other]
+    assert [each.address for each in edit.added] == [BASE + 8, BASE + 16]
