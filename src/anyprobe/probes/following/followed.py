@@ -19,6 +19,7 @@ from anyprobe.data.last_results import results_at_end
 from anyprobe.data.snapshot import Snapshot
 from anyprobe.probes.duties import Duties, duties_of
 from anyprobe.probes.following.exec_gate import ITSELF
+from anyprobe.probes.following.strays import Strays
 from anyprobe.probes.following.waiting_tasks import task_that_waits
 from anyprobe.probes.group import SessionGroup
 from anyprobe.probes.options import OptionNames, SessionOptions, chosen
@@ -40,6 +41,7 @@ _TIMEOUT = 5.0
 """Seconds from a thread's release to its call."""
 _SWEEPS = 0.2
 """Seconds between two looks for programs that have ended."""
+_UNEXPECTED = "its execution was not seen beforehand"
 _FUNCTION_OF = {59: "execve", 322: "execveat"}
 Prepare = Callable[[Session], object]
 
@@ -95,8 +97,14 @@ class Followed(SessionGroup):
         """How often a program was executed that was left alone, by its path and the reason."""
         self.unseen = self._missed = 0
         """How often a program may have been executed and could not be held at its start."""
+        self._pids = {each.pid for each in sessions}
+        """The processes that are, or have been, members."""
+        self._strays = Strays(self._is_member, lambda path: self._leave(path, _UNEXPECTED))
         for each in sessions:
             each.follower = self
+
+    def _is_member(self, pid: int) -> bool:
+        return pid in self._pids
 
     @classmethod
     def attach(cls, pids: Sequence[int], options: SessionOptions | None = None, **changes: Unpack[OptionNames]) -> Self:
@@ -188,6 +196,7 @@ class Followed(SessionGroup):
 
     def notes(self) -> list[str]:
         """Return what could not be followed, in words."""
+        self._strays.catch_up()
         with self._guard:
             said = [
                 f"{path} was executed {_times(count)} without probes: {why}"
@@ -287,6 +296,7 @@ class Followed(SessionGroup):
     def _end(self) -> None:
         with self._guard:
             self._ending = True
+        self._strays.end()
         for each in self.sessions:
             each.follow_no_more()
 
@@ -309,6 +319,7 @@ class Followed(SessionGroup):
                 if not program.path:
                     return
                 if program.refusal:
+                    self._strays.expect(procfs.group_of(tid))
                     self._leave(program.path, program.refusal)
                     return
             self._follow(session, tid, hit, at_call=function == ITSELF)
@@ -331,10 +342,13 @@ class Followed(SessionGroup):
         with ExitStack() as stack:
             self._coming.append(pid)
             stack.callback(self._coming.remove, pid)
+            self._strays.expect(pid)
             with session.undisturbed():  # which may be about to stop a child that borrows its memory
                 permits = partial(self._permits, tid) if at_call else None
                 found = follow_execution(pid, tid, hit.let_go, _TIMEOUT, permits)
             if isinstance(found, Unfollowed):
+                if found is not Unfollowed.REFUSED:
+                    self._strays.expect_no_more(pid)
                 self.unseen += found in {Unfollowed.NOT_CALLED, Unfollowed.STOPPED}
                 return
             self._adopt(found)
@@ -374,6 +388,7 @@ class Followed(SessionGroup):
             generation = 1 + sum(each.pid == session.pid for each in self._members)
             session.children.generation = generation
             self._members.append(Member(session, session.pid, generation))
+            self._pids.add(session.pid)
             self.sessions = (*self.sessions, session)
         return True
 
