@@ -175,7 +175,9 @@ class Reconciled(Pumped):
 
     def _watch_forks(self) -> None:
         """Have fork children wait, where they are to have no probes; say so if they cannot."""
-        if self.options.children != "free" or self._forks is not None or self._awaits_libraries:
+        if self.options.children != "free" or self._forks is not None:
+            return
+        if self._awaits_libraries or self._taken is not None:
             return
         from anyprobe.probes.following.fork_gate import ForkGate
 
