@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from anyprobe.probes.handlers.load_gate import LoadGate
     from anyprobe.probes.live_proof import LiveProof
     from anyprobe.probes.probe import Place
+    from anyprobe.probes.providers.function.provider import FunctionProvider
     from anyprobe.probes.providers.function.resolve import Resolution
     from anyprobe.probes.providers.usdt.sites import MarkerTable
 
@@ -47,6 +48,7 @@ class Follower(Protocol):
 class Reconciled(Pumped):
     """A session whose probes are looked for in further objects."""
 
+    functions: "FunctionProvider"
     _desired: DesiredState
     _providers: Providers
     _proof: "LiveProof"
@@ -168,7 +170,7 @@ class Reconciled(Pumped):
         gate = self._execs = ExecGate(self, lambda function, hit: follower.executes(self, function, hit))
         with typed(self._process, "arming probes in"):
             edits = gate.edits(self._objects, self._handlers.function_at)
-            with self.engine.joining(edits):
+            with self.functions.joining(edits):
                 yield
         for each in gate.refusals():
             self.warn(f"programs that {self.exe} executes are not seen, since {each}")

@@ -321,9 +321,12 @@ def beside_handlers(edit: Edit, dead: Clobbers) -> Clobbers:
 
 def joined(edits: Sequence[Edit], others: Sequence[Edit]) -> list[Edit]:
     """Return edits with what others add: of each function there is one."""
-    found = {id(edit.state.root): edit for edit in edits}
+    found = list(edits)
+    of_functions = {id(edit.state.root): edit for edit in edits}
     for other in others:
-        edit = found.setdefault(id(other.state.root), other)
-        if edit is not other:
+        edit = of_functions.setdefault(id(other.state.root), other)
+        if edit is other:
+            found.append(other)
+        else:
             edit.added += other.added
-    return list(found.values())
+    return found

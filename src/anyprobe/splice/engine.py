@@ -15,7 +15,7 @@ from anyprobe.splice.apply.emission import Emission, worth_moving
 from anyprobe.splice.apply.outcomes import abandon, give_up, without_gone
 from anyprobe.splice.apply.site_clobbers import SiteClobbers
 from anyprobe.splice.apply.staleness import additions, gone, modules_of
-from anyprobe.splice.edits import Edit, Module, joined
+from anyprobe.splice.edits import Edit, Module
 from anyprobe.splice.journal.records import Record, RecordKind
 from anyprobe.splice.planning import LivePlanning, Planning
 from anyprobe.target.base import Quiescence
@@ -143,7 +143,6 @@ class Engine(Generic[_Stop]):
         self.seconds: dict[str, float] = {"resolve": 0.0, "plan": 0.0, "prepare": 0.0, "arm": 0.0}
         """What took how long; ``resolve`` is the caller's."""
         self._checkpoint: Callable[[], None] = lambda: None
-        self._joining: list[Edit] = []
 
     @property
     def modules(self) -> Sequence[Module]:
@@ -175,25 +174,11 @@ class Engine(Generic[_Stop]):
         """Give whoever has called ``interruptible`` the chance to end what is being prepared."""
         self._checkpoint()
 
-    @contextmanager
-    def joining(self, edits: Sequence[Edit]) -> Iterator[None]:
-        """Have edits that add something made together with the first change within a ``with`` block, or at its end."""
-        self._joining = list(edits)
-        try:
-            yield
-        except BaseException:
-            self._joining = []
-            raise
-        if self._joining:
-            self.change(())
-
     def change(self, edits: Sequence[Edit]) -> None:
         """Apply edits. Each added hook then has a splice or a refusal; functions fail one by one, never half.
 
         When it raises (the target is gone, would not stop), everything is as before.
         """
-        if self._joining:
-            edits, self._joining = joined(edits, self._joining), []
         if self._live is not None and any(edit.added for edit in edits):
             self._change_all(self._surroundings.first())
         self._change_all(edits)

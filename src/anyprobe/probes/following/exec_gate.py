@@ -8,6 +8,7 @@ controller is gone.
 """
 
 from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING
 
 from anyprobe.binary.restrictions.raw_calls import EXECUTING
@@ -125,6 +126,7 @@ class ExecGate:
         self._callbacks.end()
 
 
+@cache
 def _executes() -> NativeCode:
     """Return the condition: the system call that ``syscall`` is to make executes a program."""
     first, second = EXECUTING

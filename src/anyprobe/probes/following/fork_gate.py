@@ -8,6 +8,7 @@ of ``vfork`` and ``posix_spawn`` share the program's memory, and so its probes.
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from typing import TYPE_CHECKING
 
 from anyprobe.core.code import Input, InputKind, NativeCode
@@ -166,6 +167,7 @@ def _after_the_call(place: "Place") -> int | None:
     return None
 
 
+@cache
 def _in_the_child() -> NativeCode:
     """Return the condition: the system call has returned 0."""
     asm = Assembler()

@@ -3,6 +3,8 @@
 Handlers make system calls of their own, which such a filter may punish by death. They look at the word first.
 """
 
+from functools import cache
+
 from anyprobe.core.code import Input, InputKind, NativeCode
 from anyprobe.isa.assemble import Assembler
 
@@ -15,6 +17,7 @@ _INPUTS = (
 )
 
 
+@cache
 def filter_at_call() -> NativeCode:
     """Return the code for a place that comes to ``seccomp``: its storage is the word."""
     asm = Assembler()
@@ -23,6 +26,7 @@ def filter_at_call() -> NativeCode:
     return NativeCode(code, (Input(InputKind.STORAGE),), frozenset({"rax", "flags"}), 8, len(code))
 
 
+@cache
 def filter_option() -> NativeCode:
     """Return the code for a place that comes to ``prctl``, where the option is in its register already."""
     asm = Assembler()
@@ -38,6 +42,7 @@ def filter_option() -> NativeCode:
     return NativeCode(code, inputs, frozenset({"rax", "rcx", "flags"}), 8, len(code))
 
 
+@cache
 def filter_check(*, numbered: bool) -> NativeCode:
     """Return the code for ``prctl(option, …)``, or for ``syscall(number, option, …)``; its storage is the word."""
     asm = Assembler()

@@ -1,16 +1,19 @@
 """The provider of probes at instructions of functions: places are spliced by the session's engine."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING
 
 from anyprobe.probes import reading, removal
 from anyprobe.probes.probe import Place, Probe, edits_for
+from anyprobe.splice.edits import joined
 
 if TYPE_CHECKING:
     from anyprobe.data.snapshot import SiteResult
     from anyprobe.probes.providers.base import Resolution
     from anyprobe.probes.providers.function.copies import Copies
+    from anyprobe.splice.edits import Edit
     from anyprobe.splice.processes import ProcessSplicing
 
 
@@ -22,6 +25,7 @@ class FunctionProvider:
     def __init__(self, splicing: "ProcessSplicing", copies: "Copies", make: Callable[[str], Probe]) -> None:
         """Splice by the engine of ``splicing``; ``make`` returns what a spec means, not armed yet."""
         self._splicing, self._copies, self._make = splicing, copies, make
+        self._joining: list[Edit] = []
 
     def claims(self, spec: str) -> bool:  # noqa: ARG002 - the interface
         """Return that every spec is about functions: this provider is asked last."""
@@ -36,8 +40,21 @@ class FunctionProvider:
 
     def attach(self, attachments: Sequence[Place]) -> Sequence[str]:
         """Splice all places in one change of the program."""
-        self._splicing.engine.change(edits_for(list(attachments)))
+        joining, self._joining = self._joining, []
+        self._splicing.engine.change(joined(edits_for(list(attachments)), joining))
         return [*self._splicing.view.complaints(), *self._splicing.semaphores.complaints()]
+
+    @contextmanager
+    def joining(self, edits: "Sequence[Edit]") -> Iterator[None]:
+        """Have edits that add something made with the first places within a ``with`` block, or at its end."""
+        self._joining = list(edits)
+        try:
+            yield
+        except BaseException:
+            self._joining = []
+            raise
+        joining, self._joining = self._joining, []
+        self._splicing.engine.change(joining)
 
     def detach(self, attachments: Sequence[Place]) -> Sequence[str]:
         """Put the program's own bytes back."""

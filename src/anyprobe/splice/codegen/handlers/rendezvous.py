@@ -18,7 +18,7 @@ than a holder waits. A holder that was merely stopped for so long gives back onl
 import errno
 import time
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 
 from anyprobe.core.code import Input, InputKind, NativeCode
 from anyprobe.isa.assemble import Assembler
@@ -95,6 +95,7 @@ def waiting_code(
     return NativeCode(asm.finish(0), inputs, _CLOBBERS, stack=_STACK, steps=len(asm))
 
 
+@lru_cache(64)
 def conditional(condition: NativeCode, waiting: NativeCode) -> NativeCode:
     """Return code that has a hit wait only if a condition leaves something else than 0.
 
