@@ -66,12 +66,12 @@ class Emission:
 
     def emit(self, edit: Edit) -> FunctionChange | Refusal:
         """Write the patches of a function and return what leads to them, or why it cannot be."""
-        plan = edit.plan
+        wants, plan = edit.planned.wants, edit.planned.plan
         if not plan.splices:
             return _change_of(edit)
         home = self._home_for(edit)
         # the routines of a bank come before the first patch that uses them
-        self._known_actions = {want: self._actions_of(want, home) for want in edit.wants}
+        self._known_actions = {want: self._actions_of(want, home) for want in wants}
         moved = self._move(edit, home) if self._moves else {}
         if len(plan.splices) == 1 and not plan.splices[0].dead_springboard:
             return self._emit_only(edit, home, moved)
@@ -87,7 +87,7 @@ class Emission:
             made[planned] = live
             own |= _ways_in(edit.module, live)
         added: list[EmittedSplice] = []
-        for planned in edit.plan.splices:  # each behind what it leans on
+        for planned in plan.splices:  # each behind what it leans on
             live = made[planned]
             if planned.dead_springboard:
                 added.append(_dead_springboard(edit.module, planned, live))

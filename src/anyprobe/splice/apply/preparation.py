@@ -37,7 +37,7 @@ from anyprobe.splice.userspace.thread_slot import choose_slot, region_place
 from anyprobe.target.system import procfs
 
 if TYPE_CHECKING:
-    from anyprobe.splice.edits import Edit, Module
+    from anyprobe.splice.edits import Edit, Module, Planned
     from anyprobe.target.base import SystemCalls, Target
     from anyprobe.target.system.procfs import Mapping
 
@@ -170,6 +170,11 @@ class Mapper(Protocol):
         ...
 
 
+def _hooks_of(planned: "Planned") -> list[Hook]:
+    """Return the hooks that a plan is to serve."""
+    return [want.tag for want in planned.wants if isinstance(want.tag, Hook)] if planned.plan.splices else []
+
+
 class Preparation:
     """Finds out what is missing and maps it."""
 
@@ -204,6 +209,8 @@ class Preparation:
         self._springboards, self._edits, self._counting = springboards, edits, counting
         self._has_slots, self._view_used, self._words = has_slots, view_used, listing
         self._mapper, self._note_stop = mapper, note_stop
+        self._hooks = {edit: _hooks_of(edit.planned) for edit in edits}
+        """What hooks each edit has places for; none where it makes no splice."""
         self._clusters: list[_Cluster] = []
         self._layout: BankLayout | None = None
         self._home: SlotBank | None = None
@@ -213,7 +220,7 @@ class Preparation:
     def run(self) -> None:
         """Map what is missing, and give every hook a place to count."""
         self._springboards.reserve_fresh()
-        splices = [splice for edit in self._edits for splice in edit.plan.splices]
+        splices = [splice for edit in self._edits for splice in edit.planned.plan.splices]
         splices += [splice for splice in splices if splice.dead_springboard]  # these take two journal records
         if splices:
             self._want_code()
@@ -232,9 +239,6 @@ class Preparation:
     def _uses_slots(self, edit: "Edit") -> bool:
         return self._has_slots(edit.module)
 
-    def _hooks(self, edit: "Edit") -> list[Hook]:
-        return [want.tag for want in edit.wants if isinstance(want.tag, Hook)] if edit.plan.splices else []
-
     def _want_code(self) -> None:
         """Find modules whose code region lacks room or near counters, and cluster them."""
         holdings = self._holdings
@@ -242,20 +246,20 @@ class Preparation:
         replacing: set[int] = set()
         stubs = TRAMPOLINE_BYTES * (1 + sum(bank.layout.returns > 0 for bank in holdings.banks))
         for edit in self._edits:
-            hooks = self._hooks(edit)
-            size = sum([estimate(splice) for splice in edit.plan.splices])
+            hooks, planned = self._hooks[edit], edit.planned
+            size = sum([estimate(splice) for splice in planned.plan.splices])
             special = [hook for hook in hooks if hook.handler is not None or hook.kind is not ActionKind.COUNT]
             if any(hook.handler is not None for hook in special):
                 from anyprobe.splice.codegen.fault_exit import LANDING_ESTIMATE
                 from anyprobe.splice.codegen.handlers.chain import chains_bytes
                 from anyprobe.splice.codegen.handlers.facts import handler_bytes
 
-                size += chains_bytes(edit.wants)
+                size += chains_bytes(planned.wants)
                 size += handler_bytes(hooks) + LANDING_ESTIMATE * sum(hook.kind is ActionKind.FAULT for hook in hooks)
             need = needs.setdefault(id(edit.module), _Need(edit.module))
             need.largest = max(size, need.largest)
             need.near += 0 if self._uses_slots(edit) else demand(hooks).counters
-            need.view += _VIEW_BYTES * len(edit.wants) if self._view_used and edit.plan.splices else 0
+            need.view += _VIEW_BYTES * len(planned.wants) if self._view_used and planned.plan.splices else 0
             if special:
                 if any(hook.kind in REPLACING for hook in special) and id(edit.module) not in replacing:
                     replacing.add(id(edit.module))
@@ -285,7 +289,7 @@ class Preparation:
                 cluster.near = BankLayout(counters)
 
     def _want_bank(self) -> None:
-        hooks = [hook for edit in self._edits if self._uses_slots(edit) for hook in self._hooks(edit)]
+        hooks = [hook for edit in self._edits if self._uses_slots(edit) for hook in self._hooks[edit]]
         self._home = home_of_handlers(self._holdings.banks, hooks)
         need = demand(hook for hook in hooks if self._home is None or hook.handler is None)
         bank = self._holdings.banks[-1] if self._holdings.banks else None
@@ -463,7 +467,7 @@ class Preparation:
     def _settle_hooks(self) -> None:
         holdings = self._holdings
         for edit in self._edits:
-            hooks = [hook for hook in self._hooks(edit) if hook.bank is None and hook.kind is not ActionKind.VIEW]
+            hooks = [hook for hook in self._hooks[edit] if hook.bank is None and hook.kind is not ActionKind.VIEW]
             if not hooks:  # what only shows signal handlers other pcs counts nowhere
                 continue
             if self._uses_slots(edit):
