@@ -171,6 +171,20 @@ def test_a_daemon_is_followed(tmp_path):
         assert hits(tree.snapshot(), "__libc_start_main") == len(names)
 
 
+def test_what_a_command_leaves_behind_is_said(tmp_path):
+    """The results are of the time until the command's end; what it has started runs on unprobed."""
+    script = "sleep 60 > /dev/null 2>&1 & echo $! > left"
+    arguments = ["count", START, "--json", "-o", tmp_path / "results", "--", "sh", "-c", script]
+    subprocess.run([sys.executable, "-m", "anyprobe", *arguments], cwd=tmp_path, timeout=60, check=True)
+    left = int((tmp_path / "left").read_text())
+    try:
+        (warning,) = json.loads((tmp_path / "results").read_text())["warnings"]
+        assert warning.startswith(f"a process that the command has left behind runs on without probes (pid {left})")
+        assert "memfd:anyprobe" not in Path(f"/proc/{left}/maps").read_text()
+    finally:
+        os.kill(left, signal.SIGKILL)
+
+
 def test_what_must_not_be_traced_is_left_alone(tmp_path):
     """A set-uid program runs as it would; it is told by name, and how often."""
     program = tmp_path / "of-another"

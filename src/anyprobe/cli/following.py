@@ -1,5 +1,6 @@
 """Measuring in programs that are executed, and in processes that appear, while a command measures."""
 
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
     from anyprobe.cli.measuring import Plan
     from anyprobe.cli.targets import Target
     from anyprobe.probes.session import Session
+
+_ENDING = 0.1
+_SHOWN = 5
+"""How many processes are named."""
 
 
 def follow(
@@ -72,6 +77,20 @@ def _arm(session: "Session", target: "Target", plan: "Plan") -> None:
         for spec in plan.specs:
             with suppress(SpecError):
                 measuring.arm(session, target, replace(plan, specs=(spec,)))
+
+
+def left_behind(tree: Followed) -> list[str]:
+    """Return in words which processes a command, which has ended, has left behind: they are probed no more."""
+    pids = tree.remaining()
+    if pids:
+        time.sleep(_ENDING)  # some end just after the command
+        pids = tree.remaining()
+    if not pids:
+        return []
+    some = ", ".join(map(str, pids[:_SHOWN])) + (", …" if len(pids) > _SHOWN else "")
+    many = f"{len(pids)} processes that the command has" if len(pids) > 1 else "a process that the command has"
+    runs = "run on without probes" if len(pids) > 1 else "runs on without probes"
+    return [f"{many} left behind {runs} (pid {some}): follow with -p and --follow"]
 
 
 def meant_nothing(snapshots: Sequence[Snapshot], plan: "Plan", *, later: bool) -> list[str]:

@@ -158,6 +158,7 @@ def measure(target: targets.Target, plan: Plan) -> int:
             wait(sessions, ends, interrupts, plan, stream, replacements)
             own_end = bool(ends) and not interrupts.requested
             placed = placed or any(map(has_placed, sessions.all))
+        left = following.left_behind(tree) if tree is not None and started is not None and not ends else []
         replacements.look(ends)
         if plan.records is not None:
             plan.records.look(sessions.all, stream)
@@ -175,8 +176,8 @@ def measure(target: targets.Target, plan: Plan) -> int:
         if tree is not None:
             placed = placed or any(each.armed for snapshot in snapshots for each in snapshot.all_sites)
             placed = placed or (target.new and not any(each.refused for each in snapshots))
-            notes = (*snapshots[0].warnings, *tree.notes(), *following.meant_nothing(snapshots, plan, later=target.new))
-            snapshots[0] = replace(snapshots[0], warnings=notes)
+            nothing = following.meant_nothing(snapshots, plan, later=target.new)
+            snapshots[0] = replace(snapshots[0], warnings=(*snapshots[0].warnings, *tree.notes(), *left, *nothing))
         show(snapshots, plan, stream)
         return exit_status(snapshots, status, plan, placed=placed, interrupted=interrupts.requested)
 

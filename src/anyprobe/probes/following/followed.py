@@ -269,6 +269,11 @@ class Followed(SessionGroup):
     def _is_over(self, session: Session) -> bool:
         return session.pid not in self._coming and (session.exited or session.became() is not None)
 
+    def remaining(self) -> list[int]:
+        """Return the processes that have probes of these sessions now, or are about to: fork children included."""
+        inodes = (inode for each in self.sessions for inode in each.splicing.holdings.inodes())
+        return sorted({*processes_with_splices(frozenset(inodes)), *self._coming})
+
     def has_followed(self, session: Session) -> bool:
         """Return whether there is a session on what a session's process has become, or one is about to be opened."""
         with self._guard:
