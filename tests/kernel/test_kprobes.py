@@ -88,6 +88,7 @@ def test_handlers_before_and_behind_an_instruction(session, write):
     assert not [each for each in kprobelist.kprobes() if each.symbol == "vfs_write"]
 
 
+@pytest.mark.thorough
 def test_no_handler_before_an_instruction_runs_without_the_one_behind_it(session, system_calls):
     before, behind = Count("before"), Count("behind")
 
