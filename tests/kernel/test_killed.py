@@ -3,7 +3,7 @@
 import pytest
 
 import anyprobe
-from support.in_kernel import calls_of, held, in_child, left_behind, was_killed
+from support.in_kernel import calls_of, held, in_child, in_children, left_behind, was_killed
 
 FUNCTION = "__x64_sys_getppid"
 SPECS = (
@@ -59,8 +59,9 @@ EXTENTS = [
 def test_killed_at_a_call(calls, kind, extent):
     before = held()
     tried = positions(calls, extent)
-    for position in tried:
-        assert was_killed(in_child(whole_session, f"{kind}:{position}")), (position, calls[position])
+    answers = in_children(whole_session, [f"{kind}:{position}" for position in tried])
+    for position, told in zip(tried, answers, strict=True):
+        assert was_killed(told), (position, calls[position])
     assert not left_behind(before)
     print(f"{kind}: {len(tried)} of {len(calls)} calls")
 
@@ -70,8 +71,8 @@ def test_killed_at_a_call(calls, kind, extent):
 def test_refused_a_call(calls, error, extent):
     before = held()
     tried = [position for position in positions(calls, extent) if calls[position] != "close"]
-    for position in tried:
-        told = in_child(whole_session, f"fail:{position}:{error}")
+    answers = in_children(whole_session, [f"fail:{position}:{error}" for position in tried])
+    for position, told in zip(tried, answers, strict=True):
         assert "untyped" not in told, (position, calls[position], told["untyped"])
         assert told["status"] == 0
     assert not left_behind(before)

@@ -5,7 +5,7 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import anyprobe
@@ -14,6 +14,8 @@ from anyprobe.target.system import gateway
 
 KPROBES = Path("/sys/kernel/debug/kprobes/list")
 EVENTS = Path("/sys/kernel/tracing/kprobe_events"), Path("/sys/kernel/tracing/uprobe_events")
+_TOGETHER = 8
+"""Children that run at one time."""
 _OBJECTS = {"program": 11, "map": 12, "link": 31}
 """The commands of bpf(2) that go through all objects of a kind."""
 
@@ -57,6 +59,21 @@ def in_child(work: Callable[[], None], plan: str = "") -> dict[str, object]:
 
     ``status`` is the signal that killed it, ``log`` its calls, ``error`` a typed error and ``untyped`` another one.
     """
+    (answer,) = in_children(work, [plan])
+    return answer
+
+
+def in_children(work: Callable[[], None], plans: Sequence[str]) -> list[dict[str, object]]:
+    """Run something in a fork for each plan, some of them at one time: most of a session is waiting for the kernel."""
+    answers: list[dict[str, object]] = []
+    for first in range(0, len(plans), _TOGETHER):
+        started = [_start_child(work, plan) for plan in plans[first : first + _TOGETHER]]
+        answers += [_answer_of(*each) for each in started]
+    return answers
+
+
+def _start_child(work: Callable[[], None], plan: str) -> tuple[int, int]:
+    """Fork; return the child and from where its answer is read."""
     reader, writer = os.pipe()
     child = os.fork()
     if not child:
@@ -75,10 +92,15 @@ def in_child(work: Callable[[], None], plan: str = "") -> dict[str, object]:
         finally:
             os._exit(0)
     os.close(writer)
+    return child, reader
+
+
+def _answer_of(child: int, reader: int) -> dict[str, object]:
+    """Return how it went with a child, once it has ended."""
     with os.fdopen(reader, "rb") as file:
         told = file.read()
     _, status = os.waitpid(child, 0)
-    answer = json.loads(told) if told else {}
+    answer: dict[str, object] = json.loads(told) if told else {}
     answer["status"] = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
     return answer
 
