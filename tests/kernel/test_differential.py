@@ -16,6 +16,7 @@ def several(examples):
     return settings(max_examples=examples, deadline=None, database=None, suppress_health_check=health, derandomize=True)
 
 
+@pytest.mark.thorough
 @several(EXAMPLES)
 @given(generating.handlers(floats=False, memory=True))
 def test_simple_handlers_compute_like_cpython(handler):

@@ -67,7 +67,7 @@ def test_killed_at_a_call(calls, kind, extent):
 
 
 @pytest.mark.parametrize("extent", EXTENTS)
-@pytest.mark.parametrize("error", ["ENOMEM", "EPERM"])
+@pytest.mark.parametrize("error", ["ENOMEM", pytest.param("EPERM", marks=pytest.mark.thorough)])
 def test_refused_a_call(calls, error, extent):
     before = held()
     tried = [position for position in positions(calls, extent) if calls[position] != "close"]

@@ -116,6 +116,7 @@ def test_handlers_run_in_a_module_that_is_loaded_later(module, session):
     assert "has no parameter no_such_parameter" in why.detail
 
 
+@pytest.mark.thorough
 def test_without_follow_a_module_that_is_not_loaded_is_an_error(module, session):
     with pytest.raises(anyprobe.SpecError):
         session.count(f"kernel:{MODULE}:*:entry")
