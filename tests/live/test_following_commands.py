@@ -42,7 +42,8 @@ def test_a_trace_has_the_lines_of_each_program(tmp_path):
 def test_a_trace_for_people_tells_processes_apart():
     shown = anyprobe("trace", START, "--print", "argc=i32(arg1)", "--", "sh", "-c", "/bin/true; exec /bin/false")
     lines = [line.split() for line in shown.stderr.splitlines() if "__libc_start_main" in line]
-    assert [line[1] for line in lines] == ["sh", "true", "false"]
+    assert [line[1] for line in lines[1:]] == ["true", "false"]  # the first may be called what it has become
+    assert len(lines) == 3
     assert [line[2].count("/") for line in lines[1:]] == [1, 1]
     assert lines[2][2].split("/")[0] == lines[0][2].split("/")[0]
 

@@ -43,6 +43,7 @@ def follow(
 
     def finish(session: "Session") -> Snapshot:
         if plan.records is not None:
+            plan.records.look(tree.sessions, stream)  # what came earlier in others has its line earlier
             plan.records.look([session], stream, final=True)
         return measuring.with_maps(session, results_at_end(session), plan)
 
