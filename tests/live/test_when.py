@@ -102,14 +102,16 @@ def test_time_of_calls_that_are_left_by_a_jump(run):
 
 
 def test_hist_and_time_say_the_same_of_calls_that_are_left_by_a_jump(run):
-    """Ten calls, of which six go on in another function: nobody knows how long they take."""
-    told = "6 calls left by a tail jump and were not timed"
-    timed = document(run("time", "a.out:jumps", "--json"))["functions"][0]
+    """Ten calls, of which six go on in another function, and are timed only where callers are looked at, too."""
+    told, to_exits = "6 calls left by a tail jump and were not timed", ("--returns", "exits")
+    whole = document(run("time", "a.out:jumps", "--json"))["functions"][0]
+    assert (whole["count"], whole["tail_exits"], whole["learning"]) == (10, 0, 0)
+    timed = document(run("time", "a.out:jumps", *to_exits, "--json"))["functions"][0]
     shown = document(run("hist", "a.out:jumps", "--of", "latency_ns", "--json"))
     assert (timed["count"], timed["tail_exits"]) == (4, 6)
     assert (shown["aggregations"]["latency_ns"]["count"], shown["tail_exits"]) == (4, 6)
     assert shown["aggregations"].keys() == {"latency_ns"}
-    first = run("time", "a.out:jumps").splitlines()[0]
+    first = run("time", "a.out:jumps", *to_exits).splitlines()[0]
     assert "4 calls of 1 function timed" in first
     assert first.endswith(told)
     lines = run("hist", "a.out:jumps", "--of", "latency_ns").splitlines()
