@@ -12,6 +12,8 @@ import anyprobe
 from anyprobe import Count, Sum, i64, ptr
 from anyprobe.cli import main
 from anyprobe.core.errors import TargetError
+from anyprobe.handlers.bpf.storages import KernelMaps
+from anyprobe.probes.providers.kernel.naming import KernelNaming
 from anyprobe.target.kernel import bpf, perf, programs, tracefs
 
 CALL, NUMBER = "sched_get_priority_min", 147
@@ -268,8 +270,22 @@ def test_timers_and_page_faults():
         assert ticks.notes
 
 
-def test_stacks_of_programs_that_have_ended():
+def test_stacks_of_programs_that_have_ended(monkeypatch):
+    """They are named once all are read: naming has page faults of its own, which are counted meanwhile."""
     faults = Count("faults", by=("program", "stack"))
+    elements, shown, reading = KernelMaps._elements, KernelNaming.shown, []
+
+    def read(*arguments):
+        reading.append(arguments)
+        yield from elements(*arguments)
+        reading.clear()
+
+    def named(*arguments):
+        assert not reading
+        return shown(*arguments)
+
+    monkeypatch.setattr(KernelMaps, "_elements", read)
+    monkeypatch.setattr(KernelNaming, "shown", named)
     with anyprobe.kernel() as session:
 
         @session.entry("software:page-faults:1")

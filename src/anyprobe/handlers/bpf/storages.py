@@ -108,7 +108,8 @@ class KernelMaps:
         dropped = _WORD.unpack_from(region, layouts.DROPPED)[0]
         entries: dict[Key, CellValue] = {}
         if storage in self._tables:
-            for key, cell in self._elements(storage, 8 * layout.shape.words, layout.cell_bytes):
+            # all is read before anything is named: that takes long, and what it does may be counted here
+            for key, cell in list(self._elements(storage, 8 * layout.shape.words, layout.cell_bytes)):
                 shown = layout.shape.decode(np.frombuffer(key, np.uint64).reshape(1, -1), names)[0]
                 # what is shown by name may have the name of something else
                 entries[shown] = entries[shown].merged(value(cell)) if shown in entries else value(cell)
@@ -119,7 +120,7 @@ class KernelMaps:
     def items(self, storage: MapTable, names: Names | None = None) -> dict[Key, int | str]:
         """Return what a map holds."""
         layout, found = storage.layout, {}
-        for key, element in self._elements(storage, 8 * layout.shape.words, layouts.ELEMENT_BYTES):
+        for key, element in list(self._elements(storage, 8 * layout.shape.words, layouts.ELEMENT_BYTES)):
             shown = layout.shape.decode(np.frombuffer(key, np.uint64).reshape(1, -1), names)[0]
             number = int.from_bytes(element[layouts.VALUE_AT : layouts.VALUE_AT + 8], "little", signed=layout.signed)
             found[shown] = shown_value(layout.map.value, number, names)
