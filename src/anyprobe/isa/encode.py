@@ -199,12 +199,13 @@ def _size(register: str) -> int:
 
 def _encode(text: str, mnemonic: str, operands: list[_Operand]) -> Encoded:
     size = next((_size(each) for each in operands if isinstance(each, str)), 0)
+    size = size or next((each.size for each in operands if isinstance(each, _Memory)), 0)
     kinds = tuple([_kind(each, size) for each in operands])
     form = _form(mnemonic, kinds)
     if form is None:
         raise InternalError(f"there is no such instruction: {text}")
     code, maker = form
-    named, arguments = _arguments(operands)
+    named, arguments = _arguments(operands, size)
     encoder = _encoder()
     try:
         encoder.encode(getattr(Instruction, maker)(code, *arguments), 0)
@@ -228,8 +229,8 @@ def _encode(text: str, mnemonic: str, operands: list[_Operand]) -> Encoded:
     return Encoded(text, content, tuple(holes), tuple(fixups))
 
 
-def _arguments(operands: list[_Operand]) -> tuple[list[_Memory | _Sum], list[object]]:
-    """Return the operands that have a name in them, and all as the encoder takes them."""
+def _arguments(operands: list[_Operand], size: int) -> tuple[list[_Memory | _Sum], list[object]]:
+    """Return the operands that have a name in them, and all as the encoder takes them; ``size``: of what they change."""
     named: list[_Memory | _Sum] = []
     arguments: list[object] = []
     for each in operands:
@@ -238,7 +239,7 @@ def _arguments(operands: list[_Operand]) -> tuple[list[_Memory | _Sum], list[obj
         elif isinstance(each, _Sum):
             if each.name:
                 named.append(each)
-            arguments.append(0 if each.name else _signed(each.number))
+            arguments.append(0 if each.name else _signed(each.number, size))
         else:
             if each.displacement.name:
                 named.append(each)
@@ -246,9 +247,9 @@ def _arguments(operands: list[_Operand]) -> tuple[list[_Memory | _Sum], list[obj
     return named, arguments
 
 
-def _signed(number: int) -> int:
-    """Return an immediate as signed: of 32 bits if it fits there."""
-    bits = 32 if number < 1 << 32 else 64
+def _signed(number: int, size: int) -> int:
+    """Return an immediate as signed: of 32 bits if it fits there, and 64 are not meant."""
+    bits = 32 if number < 1 << 32 and size != 64 else 64
     return number - (1 << bits) if number >> (bits - 1) == 1 else number
 
 
@@ -274,12 +275,12 @@ def _register_kind(register: str) -> str:
 
 
 def _kind(operand: _Operand, size: int) -> str:
-    """Return what matters of an operand for the choice of a form; ``size``: of the first register beside it."""
+    """Return what matters of an operand for the choice of a form; ``size``: of what is changed."""
     if isinstance(operand, str):
         return _register_kind(operand)
     if isinstance(operand, _Memory):
         return f"{'abs' if operand.mode == 'abs' else 'm'} {operand.size or size}"
-    value = _signed(operand.number)
+    value = _signed(operand.number, size)
     if operand.name:
         return "name"
     return "1" if value == 1 else "byte" if -128 <= value < 128 else "int" if -(1 << 31) <= value < 1 << 31 else "long"

@@ -19,6 +19,9 @@ mov rax, [rsp] | 48 8b 04 24
 mov eax, 1 | b8 01 00 00 00 | mov eax, 0x1
 mov rax, -1 | 48 c7 c0 ff ff ff ff | mov rax, 0xffffffffffffffff
 mov rax, 0x9e3779b97f4a7c15 | 48 b8 15 7c 4a 7f b9 79 37 9e
+mov rax, 0x98012345 | 48 b8 45 23 01 98 00 00 00 00
+mov eax, 0x98012345 | b8 45 23 01 98
+and ecx, 0x80000000 | 81 e1 00 00 00 80
 mov byte [rdi+rcx], 0 | c6 04 0f 00 | mov byte ptr [rdi+rcx], 0x0
 mov qword [rdi+rsi+0x40], 0 | 48 c7 44 37 40 00 00 00 00 | mov qword ptr [rdi+rsi+0x40], 0x0
 mov cl, [rsi+rax] | 8a 0c 06
