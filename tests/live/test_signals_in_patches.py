@@ -85,6 +85,17 @@ def test_a_profiler_of_a_timed_function(run_target):
     target.finish()
 
 
+def test_a_profiler_of_a_function_that_is_over_in_its_caller(run_target):
+    """Signals arrive at the return point too, and before and after a call is ended there."""
+    target = run_target("signal_pc_jumps.c")
+    with anyprobe.attach(target.pid) as session:
+        session.time("a.out:jumping")
+        counts = target.go(200)
+        result = timing(session.snapshot(), "jumping")
+        assert (result.count, result.tail_exits, result.unmatched, result.nmissed) == (counts.calls["jumping"], 0, 0, 0)
+    target.finish()
+
+
 @pytest.mark.parametrize("level", [":insn", ":block"], ids=["insn", "block"])
 def test_registers_are_brought_back_to_where_they_were(run_target, level):
     target = run_target("brought_back.c")
