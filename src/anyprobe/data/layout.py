@@ -50,6 +50,12 @@ INSTANCE_RECORD = 16
 """Instance: offset of the timing record it belongs to, with the bit ``JUMPED`` once the call has left by a jump."""
 INSTANCE_UNWOUND = 24
 """Instance: the block's ``BLOCK_UNWOUND`` when the call left by a jump."""
+SP, START, RECORD, UNWOUND = (
+    BLOCK_HEAD_BYTES + field for field in (INSTANCE_SP, INSTANCE_T0, INSTANCE_RECORD, INSTANCE_UNWOUND)
+)
+"""Where an instance's fields are, counted from the block and the instance's offset in the stack."""
+TOMBSTONE = 1
+"""Stack pointer of an instance freed from the middle of the stack."""
 JUMPED = 1
 """Of an instance's record: the function has ended in a jump to another one, and its call ends where that returns to."""
 CERTAIN, UNSEEN = 2, 4

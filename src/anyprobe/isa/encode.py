@@ -230,7 +230,7 @@ def _encode(text: str, mnemonic: str, operands: list[_Operand]) -> Encoded:
 
 
 def _arguments(operands: list[_Operand], size: int) -> tuple[list[_Memory | _Sum], list[object]]:
-    """Return the operands that have a name in them, and all as the encoder takes them; ``size``: of what they change."""
+    """Return the operands that have a name in them, and all as the encoder takes them; ``size``: of what is changed."""
     named: list[_Memory | _Sum] = []
     arguments: list[object] = []
     for each in operands:

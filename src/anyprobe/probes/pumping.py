@@ -68,11 +68,21 @@ class Pumped(Observed, Tended):
 
         return ReturnPoints(self)
 
+    def place_return_points(self, probes: "Sequence[Probe]") -> None:
+        """Have calls that leave their function by a jump end in the callers that are known."""
+        if any(probe.timed for probe in probes):
+            self.return_points.place(probes)
+
+    def settle_return_points(self, probes: "Sequence[Probe]") -> None:
+        """Say in which callers calls end, after probes were removed or armed again."""
+        if any(probe.timed for probe in probes):
+            self.return_points.settle(probes)
+
     @locked
     def learn_return_points(self) -> None:
         """Have calls that leave their function by a jump end in callers that were not known when it was armed."""
-        if not self._is_over and not self.splicing.upkeep.evicted:
-            self.return_points.learn()
+        if "return_points" in vars(self) and not self._is_over and not self.splicing.upkeep.evicted:
+            self.return_points.learn()  # else nothing is timed
 
     @locked
     def look_at_children(self) -> None:

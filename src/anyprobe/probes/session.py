@@ -31,7 +31,7 @@ from anyprobe.probes.providers.function.provider import FunctionProvider
 from anyprobe.probes.providers.function.resolve import ResolvedSite, resolve_all
 from anyprobe.probes.providers.provided import Providers
 from anyprobe.probes.reconciling import Reconciled
-from anyprobe.probes.scripts import current
+from anyprobe.probes.scripts import entering
 from anyprobe.probes.specs.spec import see_functions
 from anyprobe.probes.target_errors import typed
 from anyprobe.probes.withdrawal import withdrawn
@@ -159,7 +159,7 @@ class Session(Reconciled, SessionApi[Probe]):
             probes: those to disarm, as ``count`` and the other methods return them.
         """
         self._disarm(probes, [place for probe in probes for place in probe.all_places])
-        self.return_points.settle(probes)
+        self.settle_return_points(probes)
         self.warn(*provided.detach(probes))
 
     @locked
@@ -211,7 +211,7 @@ class Session(Reconciled, SessionApi[Probe]):
             removal.rearm(self.splicing, probes)
             self.warn(*provided.attach([each for each in probes if not each.armed]))
         keep_order_of_handlers(self, probes)
-        self.return_points.settle(probes)
+        self.settle_return_points(probes)
         registering.note(self, probes)
 
     @locked
@@ -378,12 +378,12 @@ class Session(Reconciled, SessionApi[Probe]):
 
     def __enter__(self) -> Self:
         """Return the session, which is the current one from here on."""
-        current.enter(self)
+        entering.enter(self)
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         """Detach, whatever happened."""
-        current.leave(self)
+        entering.leave(self)
         self.close()
 
     # -- arming
@@ -496,4 +496,4 @@ class Session(Reconciled, SessionApi[Probe]):
         """See to functions whose exits could not all be spliced, and to markers that are better placed behind."""
         with typed(self._process, "arming probes in"):
             self.engine.change(edits_for([*self.trampolines.fall_back(probes), *self._moved(probes)]))
-        self.return_points.place(probes)
+        self.place_return_points(probes)

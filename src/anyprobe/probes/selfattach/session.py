@@ -21,7 +21,7 @@ from anyprobe.data.results import AggregationResult
 from anyprobe.data.snapshot import Snapshot
 from anyprobe.probes.api import SessionApi
 from anyprobe.probes.options import OptionNames, SessionOptions, chosen
-from anyprobe.probes.scripts import current
+from anyprobe.probes.scripts import entering
 from anyprobe.probes.scripts.events import Event, Events, EventSource, Listener, Listeners
 from anyprobe.probes.selfattach.client import Line, forget_slots, thread_pointer
 from anyprobe.probes.selfattach.pickling import Parcel, Sender
@@ -437,12 +437,12 @@ class SelfSession(SessionApi[SelfProbe]):
 
     def __enter__(self) -> Self:
         """Return the session, which is the current one from here on."""
-        current.enter(cast("Any", self))
+        entering.enter(self)
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         """Detach, whatever happened."""
-        current.leave(cast("Any", self))
+        entering.leave(self)
         self.close()
 
 

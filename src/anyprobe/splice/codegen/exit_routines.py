@@ -10,19 +10,11 @@ from typing import TYPE_CHECKING
 
 from anyprobe.data import layout as at
 from anyprobe.data.histogram import BUCKETS
+from anyprobe.data.layout import RECORD, SP, START, TOMBSTONE, UNWOUND
 from anyprobe.isa.assemble import Assembler
 
 if TYPE_CHECKING:
     from anyprobe.splice.codegen.routines import RoutineFacts
-
-SP, START, RECORD, UNWOUND = (
-    at.BLOCK_HEAD_BYTES + field for field in (at.INSTANCE_SP, at.INSTANCE_T0, at.INSTANCE_RECORD, at.INSTANCE_UNWOUND)
-)
-"""Where an instance's fields are, counted from the block and the instance's offset in the stack."""
-TOMBSTONE = 1
-"""Stack pointer of an instance freed from the middle of the stack."""
-EXITS = ("leave", "leave_tail", "leave_caller")
-"""The names of the routines."""
 
 
 def emit_leave(asm: Assembler, facts: "RoutineFacts", name: str) -> None:

@@ -13,11 +13,9 @@ from collections.abc import Callable
 
 from anyprobe.core.values import dataclass
 from anyprobe.data import layout as at
-from anyprobe.data.layout import BankLayout
+from anyprobe.data.layout import RECORD, SP, START, TOMBSTONE, BankLayout
 from anyprobe.isa.assemble import Assembler
-from anyprobe.splice.codegen.clock_call import emit_now
-from anyprobe.splice.codegen.exit_routines import EXITS, RECORD, SP, START, TOMBSTONE, emit_leave
-from anyprobe.splice.translate.progress import Stretch, progress_in_routines, stretches_of
+from anyprobe.splice.translate.progress import EXITS, Stretch, progress_in_routines, stretches_of
 
 _HASH = -0x61C88647
 """Odd, and near to the golden section of 2**32."""
@@ -82,10 +80,14 @@ def assemble_routines(facts: RoutineFacts, address: int) -> tuple[bytes, Routine
     _process_block(asm, facts)
     _count(asm)
     if timed:
+        from anyprobe.splice.codegen.exit_routines import emit_leave
+
         emit_enter(asm, facts)
         for name in (*EXITS, *(f"finish_{name}" for name in EXITS)):
             emit_leave(asm, facts, name)
         if facts.clock:
+            from anyprobe.splice.codegen.clock_call import emit_now
+
             emit_now(asm, facts.clock)
     count, enter, leave, leave_tail, leave_caller = (
         address + asm.offset_of(name) if asm.has(name) else 0 for name in ("count", "enter", *EXITS)

@@ -13,7 +13,6 @@ from anyprobe.core.values import dataclass
 from anyprobe.data.layout import RETURN_BYTES
 from anyprobe.isa.assemble import Assembler, i32
 from anyprobe.isa.encode import head, machine_code
-from anyprobe.splice.codegen.clock_call import emit_now
 from anyprobe.splice.codegen.routines import RoutineFacts, Routines, emit_acquire, emit_enter
 
 RETURNS = 4096
@@ -61,6 +60,8 @@ def assemble_trampolines(
     emit_acquire(asm, facts)
     emit_enter(asm, facts, lambda: _prepare(asm))
     if facts.clock:
+        from anyprobe.splice.codegen.clock_call import emit_now
+
         emit_now(asm, facts.clock)
     _enter_counted(asm, facts.shared, address)
     _find_stub(asm, address, count, table)

@@ -35,8 +35,9 @@ class Stretch:
         return self.name in _ROUTINES
 
 
-_EXITS = ("leave", "leave_tail", "leave_caller")
-_ROUTINES = frozenset({"acquire", "process", "count", "enter", *_EXITS, "now", "view", "find", "block"})
+EXITS = ("leave", "leave_tail", "leave_caller")
+"""The routines that end calls."""
+_ROUTINES = frozenset({"acquire", "process", "count", "enter", *EXITS, "now", "view", "find", "block"})
 _PROGRESS = {
     "acquire": Progress.BACK, "process": Progress.BACK, "now": Progress.BACK,
     "count": Progress.BACK, "count_done": Progress.FORWARD, "count_shared": Progress.BACK,
@@ -59,7 +60,7 @@ _LEAVE_PROGRESS = {
 def progress_in_routines() -> dict[str, Progress]:
     """Return what has to be done with a thread behind each label."""
     known = dict(_PROGRESS)
-    for name in _EXITS:
+    for name in EXITS:
         known.update({name + end: progress for end, progress in _LEAVE_PROGRESS.items()})
     return known
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self
 
 from anyprobe.core.errors import KernelRefused, PermissionDenied, TargetError, UnsupportedTarget, UsageError
 from anyprobe.core.refusal import Refusal
@@ -23,7 +23,7 @@ from anyprobe.probes.providers.kernel.handling import Handled
 from anyprobe.probes.providers.kernel.probe import KernelProbe, go_on
 from anyprobe.probes.providers.kernel.sites import FunctionType, KernelNames, KernelSite
 from anyprobe.probes.providers.kernel.specs import KernelSpec, parse
-from anyprobe.probes.scripts import current
+from anyprobe.probes.scripts import entering
 from anyprobe.target.kernel import programs
 
 if TYPE_CHECKING:
@@ -362,12 +362,12 @@ class KernelSession(FollowingModules, Handled, AnySessionApi[KernelProbe]):
 
     def __enter__(self) -> Self:
         """Return the session, which is the current one from here on: ``from anyprobe import session``."""
-        current.enter(cast("Any", self))
+        entering.enter(self)
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         """Detach."""
-        current.leave(cast("Any", self))
+        entering.leave(self)
         self.detach()
 
     def warn(self, text: str) -> None:
