@@ -33,7 +33,7 @@ def ended(monkeypatch):
         monkeypatch.setattr(removal, "_forget_lost", lambda *_: None)
         owner = SimpleNamespace(session=b"s", start_time=STARTED)
         splicing = SimpleNamespace(
-            holdings=SimpleNamespace(owner=owner, is_nowhere=False, inodes=lambda: frozenset([7])),
+            holdings=SimpleNamespace(owner=owner, is_nowhere=False, fresh_since=0, inodes=lambda: frozenset([7])),
             upkeep=SimpleNamespace(saved_copies=()),
             access=SimpleNamespace(pause_us={"disarm": 0}),
             end_live=lambda: None,
