@@ -44,6 +44,10 @@ class Follower(Protocol):
         """Follow a thread that waits before it executes by a function of the C library."""
         ...
 
+    def watches(self, session: Any) -> None:  # noqa: ANN401 - a session
+        """Take note that threads of a program wait before they execute, as far as they can."""
+        ...
+
 
 class Reconciled(Pumped):
     """A session whose probes are looked for in further objects."""
@@ -172,6 +176,7 @@ class Reconciled(Pumped):
             edits = gate.edits(self._objects, self._handlers.function_at)
             with self.functions.joining(edits):
                 yield
+        follower.watches(self)
         for each in gate.refusals():
             self.warn(f"programs that {self.exe} executes are not seen, since {each}")
 

@@ -97,14 +97,9 @@ class Followed(SessionGroup):
         """How often a program was executed that was left alone, by its path and the reason."""
         self.unseen = self._missed = 0
         """How often a program may have been executed and could not be held at its start."""
-        self._pids = {each.pid for each in sessions}
-        """The processes that are, or have been, members."""
-        self._strays = Strays(self._is_member, lambda path: self._leave(path, _UNEXPECTED))
+        self._strays = Strays(lambda path: self._leave(path, _UNEXPECTED))
         for each in sessions:
             each.follower = self
-
-    def _is_member(self, pid: int) -> bool:
-        return pid in self._pids
 
     @classmethod
     def attach(cls, pids: Sequence[int], options: SessionOptions | None = None, **changes: Unpack[OptionNames]) -> Self:
@@ -307,6 +302,10 @@ class Followed(SessionGroup):
 
     # -- executions
 
+    def watches(self, session: Session) -> None:
+        """Have told of what a program executes from now on without having waited before."""
+        self._strays.follow(session.pid, from_start=session.process.held is not None)
+
     def executes(self, session: Session, function: str, hit: "Hit") -> None:
         """Follow a thread that waits before it executes; called in the thread that serves the session's gate."""
         if self._ending:
@@ -393,7 +392,6 @@ class Followed(SessionGroup):
             generation = 1 + sum(each.pid == session.pid for each in self._members)
             session.children.generation = generation
             self._members.append(Member(session, session.pid, generation))
-            self._pids.add(session.pid)
             self.sessions = (*self.sessions, session)
         return True
 

@@ -22,25 +22,28 @@ _DEEP = 64
 class Strays:
     """Listens to the kernel's process events in a thread, and tells of what was executed unexpectedly."""
 
-    def __init__(self, is_ours: Callable[[int], bool], tell: Callable[[str], object]) -> None:
-        """Listen from now on.
-
-        Args:
-            is_ours: Says whether a process is one of the tree's, by its id.
-            tell: Called with the path of each program that was executed, in the thread.
-
-        """
-        self._is_ours, self._tell = is_ours, tell
+    def __init__(self, tell: Callable[[str], object]) -> None:
+        """Listen from now on; ``tell`` is called with the path of each program that was executed, in the thread."""
+        self._tell = tell
+        self._since: dict[int, int] = {}
+        """The processes that are followed, and since when, in the kernel's ticks."""
         self._expected: Counter[int] = Counter()
         self._found: set[int] = set()
         """Processes of the tree that were found by their parents."""
-        self._guard, self._ending = threading.Lock(), False
+        self._guard, self._looking, self._ending = threading.Lock(), threading.Lock(), False
         self._events: ProcEvents | None = None
         with suppress(OSError):
             self._events = ProcEvents()
         self._thread = threading.Thread(target=self._run, name="anyprobe strays", daemon=True)
         if self._events is not None:
             self._thread.start()
+
+    def follow(self, pid: int, *, from_start: bool) -> None:
+        """Tell of what a process executes from now on, and of what those do that it makes from now on.
+
+        Children that it has made before have no probes by which they could be followed. ``from_start``: it has none.
+        """
+        self._since[pid] = 0 if from_start else procfs.now()
 
     def expect(self, pid: int) -> None:
         """Note that a process is about to execute a program, and that this is known of."""
@@ -54,7 +57,7 @@ class Strays:
     def catch_up(self) -> None:
         """Tell of everything that has happened until now."""
         if self._events is not None and self._thread.is_alive():
-            self._look(0.0)
+            self._look()
 
     def end(self) -> None:
         """Look once more, and listen no more."""
@@ -66,20 +69,22 @@ class Strays:
         assert self._events is not None
         try:
             while not self._ending:
-                self._look(_WAIT)
-            self._look(0.0)
+                if self._events.wait(_WAIT):
+                    self._look()
+            self._look()
         finally:
             self._events.close()
 
-    def _look(self, seconds: float) -> None:
+    def _look(self) -> None:
         assert self._events is not None
-        for pid in self._events.read(seconds):
-            if not self._was_expected(pid) and self._belongs(pid):
-                self._found.add(pid)
-                path = "a program"
-                with suppress(OSError):
-                    path = os.readlink(f"/proc/{pid}/exe")
-                self._tell(path)
+        with self._looking:  # who catches up waits for what the other has read and not told of yet
+            for pid in self._events.read(0.0):
+                if not self._was_expected(pid) and self._belongs(pid):
+                    self._found.add(pid)
+                    path = "a program"
+                    with suppress(OSError):
+                        path = os.readlink(f"/proc/{pid}/exe")
+                    self._tell(path)
 
     def _was_expected(self, pid: int) -> bool:
         with self._guard:
@@ -90,14 +95,19 @@ class Strays:
             return True
 
     def _belongs(self, pid: int) -> bool:
-        """Return whether a process is of the tree, or one of its ancestors is."""
+        """Return whether a process is of the tree, or one of its ancestors was when it made the next one."""
+        born: int | None = None
         for _ in range(_DEEP):
-            if self._is_ours(pid) or pid in self._found:
+            since = self._since.get(pid)
+            if since is not None:
+                return born is None or born > since
+            if pid in self._found:
                 return True
             try:
-                pid = procfs.read_stat(pid).parent
+                stat = procfs.read_stat(pid)
             except OSError:
                 return False
+            born, pid = stat.start_time, stat.parent
             if pid <= 1:
                 return False
         return False

@@ -73,9 +73,13 @@ class ProcEvents:
                 return
         raise OSError(errno.ETIMEDOUT, "the kernel does not answer")
 
+    def wait(self, seconds: float) -> bool:
+        """Return whether there is something to be read, as soon as there is."""
+        return bool(select.select([self._socket], [], [], seconds)[0])
+
     def read(self, seconds: float) -> list[int]:
         """Return the processes that have executed a program, in their order, as soon as there are any."""
-        if not select.select([self._socket], [], [], seconds)[0]:
+        if not self.wait(seconds):
             return []
         found: list[int] = []
         while True:
