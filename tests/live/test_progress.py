@@ -36,7 +36,7 @@ def terminal(monkeypatch):
             """Run a command; pytest takes standard error back before each test begins."""
             with monkeypatch.context() as patched:
                 patched.setattr(sys, "stderr", stream)
-                assert main(arguments) == 0
+                assert main(arguments) == 0, "".join(shown)
             return "".join(shown)
 
         yield told

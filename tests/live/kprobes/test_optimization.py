@@ -21,6 +21,7 @@ from anyprobe.kprobes import (
     unregister_kprobe,
 )
 from anyprobe.probes.outside import listing
+from support.driver import wait_until
 
 pytestmark = pytest.mark.live
 
@@ -121,6 +122,7 @@ def test_neighbours_post_handlers_and_disabling_lose_nothing(target, either, on)
         for other in others:
             assert register_kprobe(other) == 0, other.error
             assert bool(kept.flags & KPROBE_FLAG_OPTIMIZED) == on
+        wait_until(lambda: next_seen.result().total.count, "a neighbour is hit")
         assert disable_kprobe(others[-2]) == disable_kprobe(others[0]) == 0
         assert bool(kept.flags & KPROBE_FLAG_OPTIMIZED) == on
         for other in others:

@@ -20,6 +20,7 @@ class FakeSession:
 
     hooks = SimpleNamespace(waits=False, begin=lambda: None, look=lambda: None, end=lambda: None)
     pending = ()
+    splicing = SimpleNamespace(holdings=SimpleNamespace(inodes=lambda: ()))
 
     def __init__(self, fakes, pid, settings):
         self.fakes, self.pid, self.settings, self.calls = fakes, pid, settings, []
