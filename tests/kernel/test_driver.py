@@ -17,16 +17,10 @@ from anyprobe.target.kernel import symbols
 from anyprobe.target.kernel.driver import loading
 from anyprobe.target.kernel.driver.device import BatchRefused, Driver
 from anyprobe.target.kernel.driver.layout import NEAR_COUNTERS, Fixup, Verdict, Write
-from support.kernel_patches import Patches, fixups, function, text
+from support.kernel_patches import Patches, fixups, function, text, warnings
 
 GETPPID = "__do_sys_getppid"
 CALLS = 5000
-
-
-def warnings():
-    """Return what the kernel's log has of warnings and worse."""
-    log = subprocess.run(["dmesg"], capture_output=True, text=True, check=True).stdout
-    return [line for line in log.splitlines() if "WARNING:" in line or "BUG:" in line or "Oops" in line]
 
 
 @pytest.fixture

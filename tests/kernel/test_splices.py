@@ -10,16 +10,10 @@ import pytest
 import anyprobe
 from anyprobe import Reason
 from anyprobe.target.kernel.driver.device import Driver
-from support.kernel_patches import function, text
+from support.kernel_patches import function, text, warnings
 
 GETPPID = "__do_sys_getppid"
 CALLS = 5000
-
-
-def warnings():
-    """Return what the kernel's log has of warnings and worse."""
-    log = subprocess.run(["dmesg"], capture_output=True, text=True, check=True).stdout
-    return [line for line in log.splitlines() if "WARNING:" in line or "BUG:" in line or "Oops" in line]
 
 
 @pytest.fixture

@@ -75,24 +75,20 @@ def test_a_profiler_never_meets_a_pc_of_ours(run_target, spec):
     target.finish()
 
 
-def test_a_profiler_of_a_timed_function(run_target):
-    target = run_target("signal_pc.c")
+@pytest.mark.parametrize("options", [(), ("-DENDS_IN_A_JUMP",)], ids=["returns", "over in its caller"])
+def test_a_profiler_of_a_timed_function(run_target, options):
+    """Where its calls end in the caller, signals arrive there too, before and after a call is ended."""
+    target = run_target("signal_pc.c", options=options)
     with anyprobe.attach(target.pid) as session:
         session.time("a.out:profiled")
-        counts = target.go(100)
-        result = timing(session.snapshot(), "profiled")
-        assert (result.count, result.unmatched, result.nmissed) == (counts.calls["profiled"], 0, 0)
-    target.finish()
-
-
-def test_a_profiler_of_a_function_that_is_over_in_its_caller(run_target):
-    """Signals arrive at the return point too, and before and after a call is ended there."""
-    target = run_target("signal_pc_jumps.c")
-    with anyprobe.attach(target.pid) as session:
-        session.time("a.out:jumping")
         counts = target.go(200)
-        result = timing(session.snapshot(), "jumping")
-        assert (result.count, result.tail_exits, result.unmatched, result.nmissed) == (counts.calls["jumping"], 0, 0, 0)
+        result = timing(session.snapshot(), "profiled")
+        assert (result.count, result.tail_exits, result.unmatched, result.nmissed) == (
+            counts.calls["profiled"],
+            0,
+            0,
+            0,
+        )
     target.finish()
 
 

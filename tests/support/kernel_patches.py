@@ -1,6 +1,7 @@
 """Patches in the kernel, made by hand: each counts in a counter of the processor, and goes on as the text would."""
 
 import struct
+import subprocess
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -25,6 +26,12 @@ _NOPS = {
 def jump(at: int, to: int) -> bytes:
     """Return ``jmp`` with 32 bits."""
     return b"\xe9" + struct.pack("<i", to - (at + JUMP))
+
+
+def warnings() -> list[str]:
+    """Return what the kernel's log has of warnings and worse."""
+    log = subprocess.run(["dmesg"], capture_output=True, text=True, check=True).stdout
+    return [line for line in log.splitlines() if "WARNING:" in line or "BUG:" in line or "Oops" in line]
 
 
 def function(name: str) -> list[Insn]:

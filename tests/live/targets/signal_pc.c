@@ -8,7 +8,12 @@ TALLY(profiled);
 static volatile unsigned long strange, samples;
 static unsigned long ranges[64][2];
 static int known;
+#ifdef ENDS_IN_A_JUMP
+PROBED long target(long x) { long y = x; asm volatile("" : "+r"(y)); return y * 11; }
+__attribute__((noipa, naked)) long profiled(long x) { asm("lea (%rdi,%rdi), %rax; jmp target"); }
+#else
 PROBED long profiled(long x) { long y = x; asm volatile("" : "+r"(y)); return y * 11; }
+#endif
 static void on_tick(int signal, siginfo_t *info, void *context) {
     (void)signal; (void)info;
     unsigned long pc = (unsigned long)((ucontext_t *)context)->uc_mcontext.gregs[REG_RIP];
