@@ -78,11 +78,15 @@ class Pumped(Observed, Tended):
         if any(probe.timed for probe in probes):
             self.return_points.settle(probes)
 
-    @locked
     def learn_return_points(self) -> None:
         """Have calls that leave their function by a jump end in callers that were not known when it was armed."""
-        if "return_points" in vars(self) and not self._is_over and not self.splicing.upkeep.evicted:
-            self.return_points.learn()  # else nothing is timed
+        if "return_points" in vars(self):  # else nothing is timed; this is asked often, so nobody's lock is waited for
+            self._learn_return_points()
+
+    @locked
+    def _learn_return_points(self) -> None:
+        if not self._is_over and not self.splicing.upkeep.evicted:
+            self.return_points.learn()
 
     @locked
     def look_at_children(self) -> None:
