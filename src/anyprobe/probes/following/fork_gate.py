@@ -8,7 +8,7 @@ of ``vfork`` and ``posix_spawn`` share the program's memory, and so its probes.
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from anyprobe.core.code import Input, InputKind, NativeCode
@@ -86,9 +86,13 @@ class ForkGate:
             return
         self._being_freed.add(tid)
         try:
-            self._free(tid, hit.let_go)
+            self._free(tid, partial(self._let_go, hit))
         finally:
             self._being_freed.discard(tid)
+
+    def _let_go(self, hit: Hit) -> None:
+        self.freed += 1
+        hit.let_go()
 
     def _free(self, pid: int, let_go: Callable[[], object]) -> bool:
         """Take the probes out of a child; ``let_go`` is called as soon as its text is its own again."""
@@ -103,7 +107,6 @@ class ForkGate:
             return False
         try:
             restore_text(process, sessions)
-            self.freed += 1
             let_go()
             remove(process, sessions, lambda: Sleepers(splicing.engine.patches()))
         except TargetExited:
@@ -132,10 +135,8 @@ class ForkGate:
         for pid in processes_with_splices(holdings.inodes(), holdings.owner.start_time):
             if pid == self._session.pid or pid in self._being_freed or self._shares_memory(pid):
                 continue
-            freed = self.freed
             if self._free(pid, lambda: None):
                 self.late += 1
-            self.freed = freed
 
     def _shares_memory(self, pid: int) -> bool:
         with suppress(OSError):
