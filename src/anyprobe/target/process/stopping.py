@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from anyprobe.target.process.tracee import Tracee
 from anyprobe.target.process.urgency import urgent
 from anyprobe.target.remote.batch import WAIT_US
 from anyprobe.target.remote.calls import RemoteCalls, fitness
-from anyprobe.target.remote.thread import VFORK_CALLS, Thread
+from anyprobe.target.remote.thread import VFORK_CALLS, Thread, is_traced_here
 from anyprobe.target.system import procfs, ptrace
 
 _PATIENCE = 0.002
@@ -288,7 +287,7 @@ class Stopper:
         A dead controller's last call is made as soon as its thread runs, which may be when this stop has seized that.
         """
         unreleased = any(thread.tid == tid for thread in self._process.unreleased)
-        return not unreleased and permission.tracer_of(tid) == threading.get_native_id()
+        return not unreleased and is_traced_here(tid)
 
     def _wait(self, thread: Thread) -> None:
         """Wait for one thread to stop; one that fell into vfork meanwhile is left for the next scan."""

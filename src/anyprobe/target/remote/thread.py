@@ -215,12 +215,12 @@ class Thread:
         try:
             ptrace.interrupt(self.tid)
         except ProcessLookupError:  # another thread that was not traced has executed a program and has its number now
-            self.ended = not _is_traced_here(self.tid)
+            self.ended = not is_traced_here(self.tid)
         return not self.ended
 
     def _release_successor(self, deadline: float) -> bool:
         """Let go what it has become by executing a program, if it is that; return whether nothing stays traced."""
-        if self.status is not None or self.tid == self.pid or not _is_traced_here(self.pid):
+        if self.status is not None or self.tid == self.pid or not is_traced_here(self.pid):
             return True
         child = procfs.read_stat(self.pid).parent == os.getpid()
         return Thread(self.pid, self.pid, child=child).release(deadline)
@@ -247,7 +247,7 @@ class Thread:
         return call is not None and call.number in VFORK_CALLS
 
 
-def _is_traced_here(tid: int) -> bool:
+def is_traced_here(tid: int) -> bool:
     """Return whether the calling OS thread traces a thread; raise ``OSError`` where that cannot be read."""
     try:
         return int(procfs.read_status(tid).get("TracerPid", "0")) == threading.get_native_id()

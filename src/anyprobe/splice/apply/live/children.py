@@ -28,7 +28,7 @@ _BIRTH = 0.003
 
 def ticks_now() -> int:
     """Return the time as start times of processes are given, a little early."""
-    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK")) - 1
+    return procfs.now() - 1
 
 
 def complete_in_children(parent: int, inodes: frozenset[int], windows: Sequence[Rewrite], began: int) -> None:
