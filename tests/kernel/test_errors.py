@@ -112,6 +112,8 @@ def test_unknown_function_has_the_nearest_names():
         assert "vfs_read" in str(caught.value)
         with pytest.raises(anyprobe.SpecError, match="vfs_read is in vmlinux"):
             session.count("kernel:overlay:vfs_read:entry")
+        with pytest.raises(anyprobe.SpecError, match="no such module is loaded"):
+            session.count("kernel:no_such_module:*:entry")
         with pytest.raises(anyprobe.SpecError, match="no tracepoint of this category"):
             session.count("tracepoint:sched:sched_swich")
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     Measured = Session | KernelSession
 
 PID_IN_SPEC = re.compile(r"pid(\d+):")
+SOURCE_LINE = re.compile(r"[\w./-]+\.[chS]:\d+")
 KERNEL = 0
 """The pid of sessions on the kernel."""
 
@@ -81,7 +82,9 @@ def choose(
     if new and not probed:
         raise click.UsageError("--new is about probes in processes, and all of these are in the kernel")
     if not running and not program and probed and not new:
-        raise click.UsageError("choose a target: -p PID, -n NAME, or a command after --")
+        message = "choose a target: -p PID, -n NAME, or a command after --"
+        line = next((each for each in specs if SOURCE_LINE.fullmatch(each)), "")
+        raise click.UsageError(f"{message}; or, for a line of the kernel, kernel::{line}" if line else message)
     for spec in specs:
         if spec not in in_kernel and meant_elsewhere(spec, running):
             raise click.UsageError(f"{spec!r} names a process that is not among the targets")

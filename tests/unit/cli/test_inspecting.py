@@ -10,6 +10,9 @@ from anyprobe.core.errors import NoSuchProcess
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.data.explanation import ListedSite
 
+NO_PID = (1 << 22) + 1
+"""Above all that Linux gives to processes."""
+
 
 def test_explain_marks_the_regions_and_names_the_verdicts(fakes, capsys):
     assert main(["explain", "libc:malloc", "-p", "4242"]) == 0
@@ -168,13 +171,13 @@ def test_doctor_ends_with_what_to_try(sleeper, capsys):
 def test_probes_without_a_process_lists_those_that_have_some(fakes, capsys, monkeypatch):
     from anyprobe.probes.outside import listing
 
-    monkeypatch.setattr(listing, "probed_processes", lambda: [4242, 4243], raising=False)
+    monkeypatch.setattr(listing, "probed_processes", lambda: [NO_PID, NO_PID + 1], raising=False)
     assert main(["probes"]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert lines[:2] == [["pid", "probes", "owner", "program"], ["4242", "1", "77"]]
+    assert lines[:2] == [["pid", "probes", "owner", "program"], [str(NO_PID), "1", "77"]]
     assert main(["probes", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert document[0] == {"pid": 4242, "exe": "", "probes": 1, "owners": [77]}
+    assert document[0] == {"pid": NO_PID, "exe": "", "probes": 1, "owners": [77]}
     monkeypatch.setattr(listing, "probed_processes", list)
     assert main(["probes"]) == 0
     assert "no process that you may look at has probes" in capsys.readouterr().out

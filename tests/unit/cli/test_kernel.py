@@ -12,7 +12,7 @@ import pytest
 
 from anyprobe.cli import main, options
 from anyprobe.cli.commands.schema import text_of
-from anyprobe.core.errors import PermissionDenied, SpecError
+from anyprobe.core.errors import PermissionDenied, SpecError, TargetError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.data.explanation import ListedSite
 from anyprobe.data.processes import TargetInfo
@@ -20,6 +20,8 @@ from anyprobe.data.snapshot import RefusedSite, Snapshot
 from anyprobe.probes.providers.kernel import mechanisms
 from anyprobe.probes.providers.kernel import session as kernel_session
 from anyprobe.probes.scripts.hooks import Scripted
+from anyprobe.target.kernel import attached, kprobelist
+from anyprobe.target.kernel.attached import LoadedProgram
 from support.sample_snapshots import site
 
 HIT = site(
@@ -219,6 +221,7 @@ def test_without_privilege_nothing_is_started(kernel, fakes, capsys):
         (["kernel::vfs_read", "--mechanism", "hope"], "hope"),
         (["libc:read", "--mechanism", "kprobe", "-p", "1"], "--mechanism is about probes in the kernel"),
         (["libc:read", "kernel::vfs_read"], "choose a target"),
+        (["fs/read_write.c:463"], "for a line of the kernel, kernel::fs/read_write.c:463"),
         (["kernel::vfs_read", "--kill"], "--kill is about a command"),
     ],
 )
@@ -278,3 +281,18 @@ def test_what_could_be_probed_is_listed(kernel, capsys):
 def test_what_list_cannot_do_is_exit_status_2(kernel, fakes, capsys, arguments, message):
     assert main(["list", *arguments]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("readable", "programs", "status"), [(True, True, 0), (False, True, 0), (False, False, 1)])
+def test_probes_of_the_kernel_that_cannot_be_read(monkeypatch, capsys, readable, programs, status):
+    def unreadable(*_):
+        raise TargetError("it cannot be read")
+
+    program = LoadedProgram(7, "kprobe", "counts", 0, None)
+    monkeypatch.setattr(attached, "loaded_programs", (lambda: [program]) if programs else unreadable)
+    monkeypatch.setattr(kprobelist, "kprobes", list if readable else unreadable)
+    monkeypatch.setattr(kprobelist, "events", list)
+    assert main(["probes", "--kernel"]) == status
+    told = capsys.readouterr()
+    assert told.out.startswith("no kprobes (" if readable else "kprobes not readable (")
+    assert ("it cannot be read" in told.err) == (not readable)

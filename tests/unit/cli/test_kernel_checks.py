@@ -59,6 +59,14 @@ def test_reasons_of_what_is_forbidden(kernel):
     (found,) = kernel_checks.judged([kprobe])
     assert found.detail == FORBIDDEN
     assert "CAP_BPF" in found.remedy
+    (found,) = kernel_checks.judged([Trial("kprobe", FUNCTIONS, problem=f"{FORBIDDEN}: be root")])
+    assert found.remedy == ""
+
+
+def test_lockdown_for_integrity_is_no_reason_against_probes(kernel):
+    kernel.setattr(switches, "lockdown", lambda: "integrity")
+    for name in ("kprobe", "tracepoint"):
+        assert "locked down" not in kernel_checks.judged([Trial(name, FUNCTIONS, problem=FORBIDDEN)])[0].detail
 
 
 def test_next_step():

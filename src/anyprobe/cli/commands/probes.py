@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @options.json
 @click.option("--sites", is_flag=True, help="The sites that were changed, and how, instead of what is registered.")
 @options.on_kernel
-def command(pids: tuple[int, ...], names: tuple[str, ...], as_json: bool, sites: bool, kernel: bool) -> None:
+def command(pids: tuple[int, ...], names: tuple[str, ...], as_json: bool, sites: bool, kernel: bool) -> int:
     """Show what all sessions have installed in a process, as the kernel lists its kprobes.
 
     With --kernel: the kernel's own list, with who has set each kprobe and what was missed there, then the programs of
@@ -41,11 +41,10 @@ def command(pids: tuple[int, ...], names: tuple[str, ...], as_json: bool, sites:
         from anyprobe.cli.kernel import switching
 
         switching.check_alone(pids, names)
-        kernel_probes.show(as_json=as_json)
-        return
+        return kernel_probes.show(as_json=as_json)
     if not pids and not names:
         show_processes(as_json=as_json)
-        return
+        return 0
     chosen = targets.choose_one(pids, names)
     with output.progress("looking", quiet=False):
         found = listing.inspect(chosen)
@@ -59,6 +58,7 @@ def command(pids: tuple[int, ...], names: tuple[str, ...], as_json: bool, sites:
     else:
         for each in shown:
             click.echo(str(each))
+    return 0
 
 
 def show_processes(*, as_json: bool) -> None:

@@ -23,7 +23,7 @@ _OPTIONS = {
 }  # fmt: skip
 """With which options a kernel is built that has these."""
 _LOCKED = frozenset({"kprobe", "kretprobe", "tracepoint", "memory of the kernel"})
-"""What a locked-down kernel refuses."""
+"""What a kernel that is locked down for confidentiality refuses."""
 _PRIVILEGED = "use sudo, or have CAP_BPF and CAP_PERFMON"
 _OF_KPROBES = frozenset({"kprobe", "kretprobe"})
 
@@ -76,7 +76,7 @@ def file_systems() -> Finding:
     except TargetError:
         remedy = "mount -t tracefs tracefs /sys/kernel/tracing; tracepoints by raw_tp are possible without"
         detail = "not mounted, or not to be read"
-        if switches.lockdown() != "none":
+        if switches.lockdown() == "confidentiality":
             detail += f", since the kernel is locked down ({switches.lockdown()})"
         return Finding("tracefs", "limited", detail, remedy)
     if switches.ARMED.read() is None:
@@ -137,7 +137,8 @@ def _judged(trial: Trial, others: Sequence[str]) -> Finding:
         seen = f"works: {trial.made} of {trial.made} hits" if trial.made > 1 else "works"
         return Finding(trial.name, "ok", f"{seen} ({trial.at})")
     detail = "; ".join(filter(None, [_problem(trial), _reason(trial)]))
-    remedies = [_PRIVILEGED] if _is_forbidden(trial) and privileges().verdict == "no" else []
+    lacking = _is_forbidden(trial) and "be root" not in trial.problem and privileges().verdict == "no"
+    remedies = [_PRIVILEGED] if lacking else []
     if trial.at in _INSTEAD or others:
         remedies.append(_INSTEAD.get(trial.at) or f"works still for {trial.at}: {', '.join(others)}")
     verdict: Verdict = "limited" if trial.at in _INSTEAD or others else "no"
@@ -160,7 +161,7 @@ def _reason(trial: Trial) -> str:
     """Return what stands behind a problem, as far as that can be told and is not said yet."""
     if _is_forbidden(trial) and privileges().verdict == "no":
         return ""
-    if trial.problem and trial.name in _LOCKED and switches.lockdown() != "none":
+    if trial.problem and trial.name in _LOCKED and switches.lockdown() == "confidentiality":
         return f"the kernel is locked down ({switches.lockdown()})"
     if _is_forbidden(trial):
         return "this user has the privileges, so a security module forbids it, or this kernel's maker"

@@ -16,17 +16,18 @@ from anyprobe.target.kernel.kprobelist import DynamicEvent
 _STATES = {True: "on", False: "off", None: "unknown"}
 
 
-def show(*, as_json: bool) -> None:
-    """Look, and print what was found."""
+def show(*, as_json: bool) -> int:
+    """Look, and print what was found; return the exit status, 1 where nothing could be read."""
     with output.progress("looking", quiet=False):
         found = kernel_listing.inspect()
     if as_json:
         output.write_json(as_document(found), sys.stdout)
-        return
-    for line in lines(found):
-        click.echo(line)
-    for problem in found.problems:
-        click.echo(f"anyprobe: {problem}", err=True)
+    else:
+        for line in lines(found):
+            click.echo(line)
+        for problem in found.problems:
+            click.echo(f"anyprobe: {problem}", err=True)
+    return int(bool(found.problems) and not (found.kprobes or found.programs or found.events))
 
 
 def as_document(found: KernelProbes) -> dict[str, Any]:
@@ -48,7 +49,8 @@ def as_document(found: KernelProbes) -> dict[str, Any]:
 def lines(found: KernelProbes) -> Iterator[str]:
     """Yield the lines: the kernel's list, programs, events, each under a heading where there is any."""
     states = f"armed: {_STATES[found.armed]}, optimization: {_STATES[found.optimization]}"
-    yield f"kprobes ({states})" if found.kprobes else f"no kprobes ({states})"
+    listed = "kprobes" if found.kprobes else "no kprobes" if found.listed else "kprobes not readable"
+    yield f"{listed} ({states})"
     yield from map(str, found.kprobes)
     if found.programs:
         yield "programs of BPF"

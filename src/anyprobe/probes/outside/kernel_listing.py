@@ -53,11 +53,13 @@ class KernelProbes:
     armed: bool | None
     optimization: bool | None
     problems: tuple[str, ...] = ()
+    listed: bool = True
+    """Whether the kernel's list of kprobes could be read."""
 
 
 def inspect() -> KernelProbes:
     """Look; nothing is changed."""
-    problems, programs, listed = [], [], []
+    problems, programs, listed, readable = [], [], [], True
     try:
         programs = attached.loaded_programs()
     except TargetError as failure:
@@ -65,13 +67,14 @@ def inspect() -> KernelProbes:
     try:
         listed = kprobelist.kprobes()
     except TargetError as failure:
+        readable = False
         problems.append(str(failure))
     events = kprobelist.events()
     for program in programs:
         program.places = [_with_name(place, listed) for place in program.places]
     owned = [OwnedKprobe(each, tuple(owners(each, programs, events))) for each in listed]
     armed, optimization = switches.ARMED.read(), switches.OPTIMIZATION.read()
-    return KernelProbes(owned, programs, events, armed, optimization, tuple(problems))
+    return KernelProbes(owned, programs, events, armed, optimization, tuple(problems), readable)
 
 
 def _with_name(place: Place, listed: Iterable[ListedKprobe]) -> Place:

@@ -39,12 +39,27 @@ def _detail(number: int) -> str:
         return f"this process may have {most} open files; ask for fewer places, or raise RLIMIT_NOFILE (ulimit -n)"
     if number == errno.ENFILE:
         return "the machine has as many open files as fs.file-max permits"
-    return locked_down() if number in {errno.EPERM, errno.EACCES} else ""
+    return _forbidden() if number in {errno.EPERM, errno.EACCES} else ""
 
 
-def locked_down() -> str:
-    """Return what to say where the kernel forbids even root something, nothing where it is not locked down."""
+def _forbidden() -> str:
+    """Return why the kernel forbids what sets and reads probes: the user, or that it is locked down."""
+    from anyprobe.target.kernel import switches
+
+    if not (switches.has_capability(switches.CAP_BPF) and switches.has_capability(switches.CAP_PERFMON)):
+        return "be root, or have CAP_BPF and CAP_PERFMON"
+    return locked_down()
+
+
+def locked_down(*, writing: bool = False) -> str:
+    """Return what to say where the kernel forbids even root something, nothing if it is not locked down so far.
+
+    ``integrity`` forbids modules that are not signed and files of debugfs that can be written (``writing``);
+    ``confidentiality`` also kprobes, tracefs and what reads the kernel's memory.
+    """
     from anyprobe.target.kernel import switches
 
     mode = switches.lockdown()
-    return "" if mode == "none" else f"the kernel is locked down ({mode}); boot without lockdown= and secure boot"
+    if mode == "none" or (mode == "integrity" and not writing):
+        return ""
+    return f"the kernel is locked down ({mode}); boot without lockdown= and secure boot"

@@ -1,6 +1,7 @@
 """perf_event_open(2): events that run a program of BPF."""
 
 import ctypes
+import errno
 import os
 import struct
 from functools import cache
@@ -99,7 +100,13 @@ def open_timer(processor: int, *, hertz: int = 0, nanoseconds: int = 0) -> int:
 def open_event(name: str, processor: int, every: int) -> int:
     """Return a descriptor of a software or hardware event that runs its program every so many times, once enabled."""
     kind, number = (_SOFTWARE, SOFTWARE[name]) if name in SOFTWARE else (_HARDWARE, HARDWARE[name])
-    return _open(f"open {name}", _attribute(kind, number, period=every, flags=_DISABLED), processor)
+    try:
+        return _open(f"open {name}", _attribute(kind, number, period=every, flags=_DISABLED), processor)
+    except KernelRefused as refusal:
+        if kind != _HARDWARE or refusal.errno not in {errno.ENOENT, errno.EOPNOTSUPP, errno.ENODEV}:
+            raise
+        detail = "this machine has no such counter, or a virtual machine does not show it"
+        raise KernelRefused(refusal.what, refusal.errno, detail) from None
 
 
 def enable(event: int) -> None:

@@ -41,6 +41,9 @@ def _orphans() -> Iterator[str]:
         with open(_path()) as file:
             listed = file.read()
     except OSError as failure:
+        if failure.errno == errno.ENOENT:  # tracefs itself is there
+            detail = "it was built without CONFIG_KPROBE_EVENTS"
+            raise KernelRefused("set a kprobe", failure.errno, detail) from None
         raise KernelRefused("list the kprobes of tracefs", failure.errno or 0) from None
     for name, pid in _DEFINITION.findall(listed):
         if not os.path.exists(f"/proc/{pid}"):

@@ -43,7 +43,10 @@ class Switch:
             with open(self.path, "w") as file:
                 file.write("1" if on else "0")
         except PermissionError as failure:
-            raise PermissionDenied(self.path, f"{self.path} may not be written", "be root") from failure
+            from anyprobe.target.kernel.descriptors import locked_down
+
+            remedy = locked_down(writing=True) if os.geteuid() == 0 else ""
+            raise PermissionDenied(self.path, f"{self.path} may not be written", remedy or "be root") from failure
         except OSError as failure:
             if failure.errno == errno.ENOENT:
                 raise TargetError(f"{self.path} is not there: {self.remedy}") from None

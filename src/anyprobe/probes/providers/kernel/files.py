@@ -113,7 +113,11 @@ def _markers(spec: KernelSpec, image: "Image") -> list[InFile]:
     if not found:
         known = sorted({f"{each.provider}:{each.name}" for each in markers})
         message = f"{image.path} has no marker of this name" if known else f"{image.path} has no USDT markers"
-        raise spec.error(spec.function, message, nearest_names(spec.function.text, known))
+        nearest = nearest_names(spec.function.text, known)
+        if not nearest:  # it may have been given without the provider
+            close = nearest_names(name, [each.name for each in markers])
+            nearest = tuple(full for each in close for full in known if full.partition(":")[2] == each)
+        raise spec.error(spec.function, message, nearest)
     offset_of = image.elf.offset_of
     return [
         InFile(

@@ -200,6 +200,9 @@ class KernelNames:
         if spec.module and elsewhere:
             where = ", ".join(sorted({each.module for each in elsewhere}))
             raise spec.error(spec.module, f"{spec.function.text} is in {where}")
+        if spec.module and not is_pattern(spec.module.text) and spec.module.text not in {KERNEL, *self._loaded}:
+            message = "no such module is loaded; to wait for it: --pending, follow=True"
+            raise spec.error(spec.module, message, nearest_names(spec.module.text, self._loaded))
         within = [] if spec.is_glob else _containing_inlined(spec.function.text)
         if within:
             others = "other functions" if len(within) > 1 else "another function"

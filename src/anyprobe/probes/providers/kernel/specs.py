@@ -152,8 +152,7 @@ def is_kernel(text: str, *, short: bool = True) -> bool:
 
 def is_in_any_process(text: str) -> bool:
     """Return whether a spec means places in a file, in all processes, if no process is chosen."""
-    head, colon, rest = text.strip().partition(":")
-    return bool(colon) and head in _IN_FILES and "/" in rest.partition(":")[0]
+    return text.strip().partition(":")[0] in _IN_FILES and text.count(":") > 1
 
 
 def parse(text: str) -> KernelSpec:

@@ -59,7 +59,7 @@ def _refused(what: str, failure: OSError) -> KernelRefused:
     number = failure.errno or errno.EIO
     detail = _REMEDIES.get(number, "")
     if number == errno.EPERM:
-        detail = descriptors.locked_down() or detail
+        detail = descriptors.locked_down(writing=True) or detail
     return KernelRefused(what, number, detail)
 
 

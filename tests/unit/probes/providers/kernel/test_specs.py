@@ -3,7 +3,7 @@
 import pytest
 
 from anyprobe.core.errors import SpecError
-from anyprobe.probes.providers.kernel.specs import Provider, is_kernel, parse
+from anyprobe.probes.providers.kernel.specs import Provider, is_in_any_process, is_kernel, parse
 
 
 @pytest.mark.parametrize(
@@ -123,6 +123,16 @@ def test_places_in_files(text, provider, name, offset, canonical):
     assert (spec.provider, spec.name, spec.offset) == (provider, name, offset)
     assert spec.canonical(spec.module.text, spec.function.text) == canonical
     assert parse(canonical).name == name
+
+
+@pytest.mark.parametrize("text", ["uprobe:libc:read", "ur:/bin/bash:readline", "usdt:libc:libc:setjmp", " U:a:b"])
+def test_without_a_process_places_in_files_are_in_all(text):
+    assert is_in_any_process(text)
+
+
+@pytest.mark.parametrize("text", ["uprobe:readline", "libc:read", "u", "main.c:12", "k:vfs_read"])
+def test_what_needs_a_process_or_is_in_the_kernel(text):
+    assert not is_in_any_process(text)
 
 
 @pytest.mark.parametrize(
