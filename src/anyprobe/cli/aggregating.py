@@ -1,7 +1,7 @@
 """What ``hist`` counts: an aggregation of an expression's values, by other expressions."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,7 +10,6 @@ from anyprobe.cli.expressions import Expression
 from anyprobe.cli.handlerplaces import HandlerMaker, once_each, place_in
 from anyprobe.cli.handlertext import HandlerText, check_names, uses_returns
 from anyprobe.cli.knownfunctions import knowledge_of
-from anyprobe.core.values import dataclass
 
 if TYPE_CHECKING:
     from anyprobe.cli.targets import Measured

@@ -2,10 +2,8 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
-
-from anyprobe.core.values import dataclass
 
 if TYPE_CHECKING:
     from anyprobe.cli.expressions import Expression

@@ -6,9 +6,9 @@ import itertools
 import tokenize
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 
 from anyprobe.core.errors import HandlerError
-from anyprobe.core.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,6 @@ from anyprobe.cli.expressions import Expression
 from anyprobe.cli.handlertext import OF_RETURNS, PARAMETERS, HandlerText, context_lines
 from anyprobe.cli.knownfunctions import Knowledge, Received, received
 from anyprobe.cli.targets import KERNEL, in_the_kernel, on_process
-from anyprobe.core.values import dataclass
 
 if TYPE_CHECKING:
     from anyprobe.cli.targets import Measured

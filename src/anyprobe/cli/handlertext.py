@@ -8,12 +8,11 @@ import itertools
 import linecache
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from anyprobe.cli.expressions import Expression
 from anyprobe.core.errors import HandlerError
-from anyprobe.core.values import dataclass
 
 PARAMETERS = tuple(f"arg{index}" for index in range(10))
 """Names of parameters of which nothing is known but their position."""

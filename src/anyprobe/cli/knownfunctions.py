@@ -1,14 +1,13 @@
 """What is known of a function whose parameters expressions use: what debug information says, or positions alone."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from anyprobe.cli.expressions import Expression
 from anyprobe.cli.handlertext import OF_RETURNS, PARAMETERS
 from anyprobe.cli.targets import KERNEL, in_the_kernel, on_process
 from anyprobe.core.errors import SpecError, UnsupportedTarget, UsageError
-from anyprobe.core.values import dataclass
 
 if TYPE_CHECKING:
     from anyprobe.cli.targets import Measured

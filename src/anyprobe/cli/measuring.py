@@ -4,7 +4,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TextIO
 
 import click
@@ -14,7 +14,6 @@ from anyprobe.cli.interrupts import Interrupts
 from anyprobe.core.collection import collection_paused
 from anyprobe.core.errors import Interrupted, TargetError, TargetExited
 from anyprobe.core.refusal import Reason
-from anyprobe.core.values import dataclass
 from anyprobe.data.last_results import results_at_end
 from anyprobe.data.processes import TargetInfo
 from anyprobe.data.snapshot import MARKERS, Snapshot

@@ -4,12 +4,12 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import click
 
 from anyprobe.core.errors import NoSuchProcess, TargetExited
-from anyprobe.core.values import dataclass
 
 if TYPE_CHECKING:
     from anyprobe.probes.following.selection import Selection

@@ -1,6 +1,6 @@
 """Ranges and pages of the target's addresses, which are plain integers."""
 
-from anyprobe.core.values import dataclass
+from dataclasses import dataclass
 
 PAGE = 4096
 """Bytes in a page of x86-64 Linux text."""

@@ -4,9 +4,8 @@ Compiled code has one argument, a pointer to an array of 64-bit *words*, one for
 The code that places it fills them in. The code knows nothing of the site that calls it, so one compilation serves all.
 """
 
+from dataclasses import dataclass
 from enum import StrEnum
-
-from anyprobe.core.values import dataclass
 
 
 class InputKind(StrEnum):

@@ -1,8 +1,7 @@
 """Typed reasons why something cannot be done at an address. Verdicts are refusals, never booleans."""
 
+from dataclasses import dataclass
 from enum import StrEnum
-
-from anyprobe.core.values import dataclass
 
 
 class Reason(StrEnum):

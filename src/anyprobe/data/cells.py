@@ -7,9 +7,8 @@ valid start there too.
 
 import math
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from anyprobe.core.values import dataclass
 from anyprobe.data import histogram
 from anyprobe.data.buckets import nonempty
 from anyprobe.data.histogram import Bucket

@@ -6,13 +6,13 @@ does.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anyprobe.core.errors import UsageError
-from anyprobe.core.values import dataclass
 from anyprobe.data.cells import Key
 
 KEY_WORDS_LIMIT = 16

@@ -7,10 +7,9 @@ Sums over all blocks are exact: a block is written by one thread only, the share
 instructions only.
 """
 
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from anyprobe.core.errors import InternalError
-from anyprobe.core.values import dataclass
 from anyprobe.data.histogram import BUCKETS
 
 MAXACTIVE = 1024

@@ -25,13 +25,13 @@ that number.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NoReturn, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anyprobe.core.errors import TargetError, UsageError
-from anyprobe.core.values import dataclass
 from anyprobe.data.cells import Key
 from anyprobe.data.contents import ByKey
 from anyprobe.data.keys import KeyShape, Names, Place

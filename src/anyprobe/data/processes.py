@@ -2,11 +2,10 @@
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from anyprobe.core.quoting import shown_module
-from anyprobe.core.values import dataclass
 
 Key = tuple[str, str, str, int, str]
 """A site as all processes have it: its spec, module, function, offset and kind."""

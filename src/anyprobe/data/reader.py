@@ -6,12 +6,12 @@ So only those are read that hold data.
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anyprobe.core.address import PAGE
-from anyprobe.core.values import dataclass
 from anyprobe.data.layout import (
     BLOCK_OWNER,
     BLOCK_TOP,

@@ -3,6 +3,7 @@
 import heapq
 import itertools
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
@@ -11,7 +12,6 @@ from numpy.typing import NDArray
 
 from anyprobe.core.arrays import unique
 from anyprobe.core.errors import UsageError
-from anyprobe.core.values import dataclass
 from anyprobe.data.keys import Names
 
 if TYPE_CHECKING:

@@ -2,11 +2,10 @@
 
 import dataclasses
 from collections.abc import ItemsView, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from anyprobe.core.values import dataclass
 from anyprobe.data.cells import CellValue, Key
 from anyprobe.data.contents import ByKey, Contents
 

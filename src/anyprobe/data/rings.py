@@ -15,13 +15,12 @@ before it was read: a full ring drops what is new, and counts it.
 
 import time
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anyprobe.core.errors import UsageError
-from anyprobe.core.values import dataclass
 from anyprobe.data.records import TIME, Gathering, Records, RecordType
 
 NEXT_RING = 0

@@ -8,13 +8,13 @@ changes; row 0 is shared and changed by atomic operations only. Sums over the ro
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anyprobe.core.arrays import unique
-from anyprobe.core.values import dataclass
 from anyprobe.data.aggregations import Aggregation
 from anyprobe.data.cells import EXTREMES, SQUARES, CellValue, Key, cell_value
 from anyprobe.data.keys import UNKEYED, KeyShape, Names

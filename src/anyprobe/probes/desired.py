@@ -1,13 +1,12 @@
 """What is wanted of a process, apart from what is installed: specs with policies, and where each was looked for."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, TypeVar
 
 from anyprobe.binary.images.modules import VDSO
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.core.values import dataclass
 from anyprobe.probes.probe import Place, Probe, Timed
 from anyprobe.probes.specs.spec import awaits_module, parse
 

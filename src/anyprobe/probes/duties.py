@@ -6,12 +6,11 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import wraps
 from typing import Concatenate, ParamSpec, Protocol, TypeVar, cast
 
 from anyprobe.core.errors import AnyprobeError, UsageError
-from anyprobe.core.values import dataclass
 
 HANDLER_LOOKS = 0.02
 """Seconds between two looks at the signal handlers of a program, of which each takes 80 microseconds."""

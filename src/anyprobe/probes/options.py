@@ -1,10 +1,9 @@
 """How a session probes: the options that ``attach``, ``run`` and ``attach_self`` take, listed here only."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypedDict
 
 from anyprobe.core.errors import UsageError
-from anyprobe.core.values import dataclass
 from anyprobe.data.layout import MAXACTIVE
 
 RETURNS = ("auto", "exits", "trampoline")

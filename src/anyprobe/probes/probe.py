@@ -2,12 +2,11 @@
 
 import fnmatch
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from anyprobe.binary.flow.function import FunctionCode
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.core.values import dataclass
 from anyprobe.probes.providers.function.resolve import ResolvedSite
 from anyprobe.splice.codegen.patch import REPLACING, ActionKind
 from anyprobe.splice.edits import Edit, FunctionState, Module

@@ -1,14 +1,13 @@
 """What an engine works on: modules, their probed functions, and what a change does to one of them."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Self
 
 from anyprobe.binary.flow.cfg import CodeMap
 from anyprobe.binary.flow.function import FunctionCode
 from anyprobe.core.address import AddressRange
 from anyprobe.core.refusal import Refusal
-from anyprobe.core.values import dataclass
 from anyprobe.splice.emitted import EmittedSplice, FunctionChange
 from anyprobe.splice.journal.installed import Part
 from anyprobe.splice.plan.claims import Claims

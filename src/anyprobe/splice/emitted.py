@@ -5,9 +5,8 @@ What becomes of them is kept by those who see to it: the transaction has the ref
 """
 
 from collections.abc import Hashable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from anyprobe.core.values import dataclass
 from anyprobe.isa.decode import Flow
 from anyprobe.splice.plan.splices import PlannedSplice, Strategy
 

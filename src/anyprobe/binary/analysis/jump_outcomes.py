@@ -1,8 +1,7 @@
 """Where an indirect jump goes: the values that the analysis of jump tables returns."""
 
+from dataclasses import dataclass
 from typing import NamedTuple
-
-from anyprobe.core.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

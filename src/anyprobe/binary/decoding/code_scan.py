@@ -8,7 +8,7 @@ that matter and drops those that are not what they look like.
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,6 @@ import numpy as np
 
 from anyprobe.binary.objects.text import ModuleText
 from anyprobe.core.memory import MemoryFault
-from anyprobe.core.values import dataclass
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -5,7 +5,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
@@ -15,7 +15,6 @@ from anyprobe.core.address import AddressRange, page_floor
 from anyprobe.core.errors import TargetError, UnsupportedTarget
 from anyprobe.core.mapping import MappingLike
 from anyprobe.core.memory import Memory, MemoryFault
-from anyprobe.core.values import dataclass
 
 DELETED = " (deleted)"
 VDSO = "[vdso]"

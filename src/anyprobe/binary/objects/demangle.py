@@ -2,9 +2,8 @@
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import lru_cache
-
-from anyprobe.core.values import dataclass
 
 # What compilers append to a mangled name for a part or a copy of a function; not part of the mangling.
 _CLONE = re.compile(r"^(_(?:Z|R).+?)((?:\.(?:cold|part|isra|constprop|llvm|clone|lto_priv|localalias|resolver|\w+))*)$")

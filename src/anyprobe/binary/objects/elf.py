@@ -4,6 +4,7 @@ import mmap
 import os
 import stat
 import struct
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -13,7 +14,6 @@ from numpy.typing import DTypeLike, NDArray
 from anyprobe.core.address import page_ceil, page_floor
 from anyprobe.core.errors import UnsupportedTarget
 from anyprobe.core.memory import MemoryFault
-from anyprobe.core.values import dataclass
 
 ET_REL, ET_EXEC, ET_DYN = 1, 2, 3
 EM_X86_64 = 62

@@ -2,8 +2,8 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from anyprobe.core.values import dataclass
 from anyprobe.isa.registers import NUMBERS, part_of
 
 _START = re.compile(r"(?:^|(?<=\s))(?=-?\d+f?@)")

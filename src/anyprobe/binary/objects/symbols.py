@@ -2,7 +2,7 @@
 
 import struct
 from collections.abc import Collection, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -13,7 +13,6 @@ from anyprobe.binary.objects.elf import SHT_SYMTAB, ElfFile
 from anyprobe.core.arrays import among
 from anyprobe.core.errors import UnsupportedTarget
 from anyprobe.core.memory import MemoryFault
-from anyprobe.core.values import dataclass
 
 STT_NOTYPE, STT_FUNC, STT_TLS, STT_GNU_IFUNC = 0, 2, 6, 10
 STB_LOCAL, STB_GLOBAL = 0, 1

@@ -7,6 +7,7 @@ installed since), by this very version of the code that reads it. All of that st
 import os
 import zlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache as once
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,7 +21,6 @@ from anyprobe.binary.objects.elf import ElfFile
 from anyprobe.binary.objects.symbols import SymbolTable
 from anyprobe.core.address import AddressRange
 from anyprobe.core.refusal import Reason
-from anyprobe.core.values import dataclass
 
 if TYPE_CHECKING:
     from anyprobe.binary.objects.bounds import Bounds

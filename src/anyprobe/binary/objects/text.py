@@ -1,13 +1,13 @@
 """What the code analysis needs to know of one object, in link-time virtual addresses."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from anyprobe.core.address import AddressRange
 from anyprobe.core.areas import Areas
 from anyprobe.core.cachedproperty import cached_property
 from anyprobe.core.memory import Memory
-from anyprobe.core.values import dataclass
 
 if TYPE_CHECKING:
     import numpy as np

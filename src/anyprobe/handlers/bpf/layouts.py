@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from anyprobe.core.code import Input, InputKind
-from anyprobe.core.values import dataclass
 from anyprobe.data.tables import TableLayout
 from anyprobe.handlers.types.storages import Stacks
 

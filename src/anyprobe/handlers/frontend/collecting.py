@@ -1,10 +1,9 @@
 """What handlers collect: calls of aggregations, maps, and records."""
 
 import ast
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from anyprobe.core.errors import UsageError
-from anyprobe.core.values import dataclass
 from anyprobe.data.aggregations import Aggregation
 from anyprobe.data.keys import KeyKind, KeyPart, KeyShape
 from anyprobe.data.maps import Map, MapLayout

@@ -1,10 +1,9 @@
 """``ctx``: what a handler can ask about its hit, and, with ``unsafe=True``, change."""
 
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from anyprobe.core.code import SKIP, InputKind, Miss
 from anyprobe.core.errors import UnsupportedTarget
-from anyprobe.core.values import dataclass
 from anyprobe.handlers.frontend.emitter import Emitter
 from anyprobe.handlers.frontend.members import received
 from anyprobe.handlers.frontend.operators import Fail, convert

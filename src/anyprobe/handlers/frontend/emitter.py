@@ -3,10 +3,9 @@
 import ast
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 from anyprobe.core.code import Input, InputKind
-from anyprobe.core.values import dataclass
 from anyprobe.handlers.frontend.source import Source
 from anyprobe.handlers.ir import nodes as ir
 from anyprobe.handlers.ir import ranges

@@ -2,11 +2,10 @@
 
 import ast
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from anyprobe.core.errors import HandlerError, UsageError
-from anyprobe.core.values import dataclass
 from anyprobe.handlers.frontend.emitter import Emitter
 from anyprobe.handlers.frontend.operators import Fail, convert, typed, widened
 from anyprobe.handlers.frontend.source import Source

@@ -6,8 +6,8 @@ round: as a statement of the loop's body itself, with no ``continue`` before it.
 
 import ast
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from anyprobe.core.values import dataclass
 from anyprobe.handlers.ir import ranges
 from anyprobe.handlers.types.annotations import IntegerType, Type
 

@@ -3,11 +3,10 @@
 import ast
 import types
 from collections.abc import Callable
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from anyprobe.core.errors import InternalError
-from anyprobe.core.values import dataclass
 from anyprobe.handlers.frontend import operators
 from anyprobe.handlers.frontend.calls import Calls
 from anyprobe.handlers.frontend.collecting import Collecting

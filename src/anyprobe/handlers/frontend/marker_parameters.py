@@ -3,11 +3,11 @@
 import ast
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from anyprobe.binary.objects.marker_arguments import Constant, Followed, InMemory, InRegister, MarkerArgument
 from anyprobe.core.code import InputKind
-from anyprobe.core.values import dataclass
 from anyprobe.handlers import intrinsics
 from anyprobe.handlers.frontend import members, operators, texts
 from anyprobe.handlers.frontend.frame import annotated, type_of_annotation

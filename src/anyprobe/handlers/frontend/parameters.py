@@ -3,11 +3,10 @@
 import ast
 import difflib
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from anyprobe.core.code import InputKind
 from anyprobe.core.errors import UnsupportedTarget
-from anyprobe.core.values import dataclass
 from anyprobe.handlers.frontend.emitter import Emitter
 from anyprobe.handlers.frontend.frame import annotated, type_of_annotation
 from anyprobe.handlers.frontend.members import received

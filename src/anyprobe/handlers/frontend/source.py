@@ -7,10 +7,10 @@ import functools
 import linecache
 import types
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from anyprobe.core.errors import HandlerError
-from anyprobe.core.values import dataclass
 
 Definition = ast.FunctionDef | ast.Lambda
 

@@ -1,8 +1,8 @@
 """What an expression of a handler is while it is compiled."""
 
+from dataclasses import dataclass
 from typing import Any
 
-from anyprobe.core.values import dataclass
 from anyprobe.handlers.ir import nodes as ir
 from anyprobe.handlers.types.annotations import Layout, Type
 

@@ -8,8 +8,9 @@ A ``Leave`` goes to the end of the enclosing ``Block`` or ``Loop`` of that label
 All locals are 0 and all buffers are zeros when a handler starts.
 """
 
+from dataclasses import dataclass
+
 from anyprobe.core.code import Input, Miss
-from anyprobe.core.values import dataclass
 from anyprobe.handlers.types.annotations import FloatType, IntegerType, Type, boolean, u64
 from anyprobe.handlers.types.storages import Storage
 

@@ -5,10 +5,10 @@ Called outside of a handler, an integer type wraps a Python integer as the handl
 
 import math
 import struct
+from dataclasses import dataclass
 from typing import Any
 
 from anyprobe.core.errors import UsageError
-from anyprobe.core.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

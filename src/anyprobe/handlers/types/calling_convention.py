@@ -1,9 +1,9 @@
 """Where the parameters and the result of a function are, by the conventions of System V and of Windows for x86-64."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from anyprobe.core.errors import UnsupportedTarget
-from anyprobe.core.values import dataclass
 from anyprobe.handlers.types.annotations import AnyType, FloatType
 from anyprobe.handlers.types.layouts import ArrayType, OpaqueType, StructType, alignment_of
 

@@ -1,11 +1,10 @@
 """Structs, unions and arrays: what is where in them. ``Struct("point", x=i32, y=f64)`` is laid out as C does it."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from anyprobe.core.errors import UsageError
-from anyprobe.core.values import dataclass
 from anyprobe.handlers.types.annotations import AnyType, Layout, Type
 
 

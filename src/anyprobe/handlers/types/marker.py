@@ -1,11 +1,11 @@
 """What handlers at one place of a USDT marker know: its arguments, where they are, and their types."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Self
 
 from anyprobe.binary.objects.marker_arguments import MarkerArgument
-from anyprobe.core.values import dataclass
 from anyprobe.handlers.types.annotations import FloatType, IntegerType, Type, f64, i64, ptr, u64
 from anyprobe.handlers.types.calling_convention import Prototype
 

@@ -1,8 +1,8 @@
 """Aggregations, maps and records as handlers use them: with which keys, and values of which type."""
 
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-from anyprobe.core.values import dataclass
 from anyprobe.data import stacks
 from anyprobe.data.aggregations import Aggregation
 from anyprobe.data.keys import KeyKind, KeyShape

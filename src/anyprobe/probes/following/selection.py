@@ -2,9 +2,9 @@
 
 import os
 import re
+from dataclasses import dataclass
 
 from anyprobe.core.errors import UsageError
-from anyprobe.core.values import dataclass
 from anyprobe.target.system import procfs
 
 _CGROUPS = "/sys/fs/cgroup"

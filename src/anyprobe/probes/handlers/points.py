@@ -1,11 +1,9 @@
 """Where a handler runs, and all that is asked for when it is compiled."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
-
-from anyprobe.core.values import dataclass
 
 if TYPE_CHECKING:
     from anyprobe.handlers.types.annotations import AnyType

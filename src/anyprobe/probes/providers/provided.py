@@ -1,11 +1,10 @@
 """Probes of providers other than the session's own one for functions."""
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from anyprobe.core.errors import UsageError
-from anyprobe.core.values import dataclass
 from anyprobe.probes.probe import Probe
 
 if TYPE_CHECKING:

@@ -3,12 +3,11 @@
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from anyprobe.core.errors import AnyprobeError, UsageError
-from anyprobe.core.values import dataclass
 from anyprobe.probes.scripts.entering import entered
 
 Hook = Callable[[], object]

@@ -1,10 +1,10 @@
 """A probe spec's parts, and how a text is cut into them."""
 
 import re
+from dataclasses import dataclass
 
 from anyprobe.core.errors import SpecError
 from anyprobe.core.quoting import QUOTE, quoted_at, shown_module, unquoted
-from anyprobe.core.values import dataclass
 
 PROVIDERS = ("pid", "usdt", "kernel", "kprobe", "fentry", "tracepoint", "syscall")
 _HEADS = frozenset((*PROVIDERS, "uprobe", "uretprobe", "u", "ur"))

@@ -6,11 +6,11 @@ last one is gone. Precondition of all changes here: no other anyprobe is in the 
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import TargetError
 from anyprobe.core.memory import MemoryFault
-from anyprobe.core.values import dataclass
 from anyprobe.splice.edits import Edit, hook_of
 from anyprobe.splice.journal.records import Journal, Record
 

@@ -6,8 +6,8 @@ counter, in the displaced bytes, and in where they lie. Made by filling in, a pa
 
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from anyprobe.core.values import dataclass
 from anyprobe.isa.decode import Flow
 from anyprobe.splice.codegen.patch import Action, ActionKind, BankCode, PatchWriter
 from anyprobe.splice.emitted import EmittedPatch

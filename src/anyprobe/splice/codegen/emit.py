@@ -1,10 +1,10 @@
 """From a planned splice to bytes: its patch at a given address, and what to write at its head."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.core.values import dataclass
 from anyprobe.isa.decode import Flow, Insn
 from anyprobe.isa.encode import CONDITIONS, head
 from anyprobe.isa.relocate import displace

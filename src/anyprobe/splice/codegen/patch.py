@@ -6,13 +6,12 @@ conditional exits) follow the hot path.
 
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TYPE_CHECKING, NamedTuple
 
 from anyprobe.core.errors import InternalError
 from anyprobe.core.refusal import Refusal
-from anyprobe.core.values import dataclass
 from anyprobe.isa.assemble import Assembler
 from anyprobe.isa.encode import head, machine_code
 from anyprobe.splice.codegen.routines import Routines

@@ -10,8 +10,8 @@ reserved but unfilled instance holds stack pointer 0, which nothing matches.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from anyprobe.core.values import dataclass
 from anyprobe.data import layout as at
 from anyprobe.data.layout import RECORD, SP, START, TOMBSTONE, BankLayout
 from anyprobe.isa.assemble import Assembler

@@ -8,8 +8,8 @@ is needed. Where the table has no room for a pair the return address is left alo
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from anyprobe.core.values import dataclass
 from anyprobe.data.layout import RETURN_BYTES
 from anyprobe.isa.assemble import Assembler, i32
 from anyprobe.isa.encode import head, machine_code

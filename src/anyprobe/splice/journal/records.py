@@ -8,6 +8,7 @@ is read back is untrusted input: every record has a checksum and is compared wit
 import struct
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
 from typing import NamedTuple
@@ -15,7 +16,6 @@ from typing import NamedTuple
 from anyprobe.core.address import page_ceil
 from anyprobe.core.errors import UnsupportedTarget
 from anyprobe.core.memory import Memory, MemoryFault
-from anyprobe.core.values import dataclass
 from anyprobe.target.base import DataMemory
 
 MAGIC = b"anyprobe"

@@ -1,9 +1,9 @@
 """Memory that a target sees in pieces and the controller as a whole, with a journal that lists the pieces."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from anyprobe.core.errors import InternalError
-from anyprobe.core.values import dataclass
 from anyprobe.splice.journal.records import Journal, MappingUse, Record, RecordKind
 from anyprobe.target.base import SharedMemory
 

@@ -2,12 +2,11 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from anyprobe.core.addressset import AddressCounts, AddressSet
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.core.values import dataclass
 from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.splice.plan.splices import PlannedSplice
 

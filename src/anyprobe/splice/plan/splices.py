@@ -6,12 +6,11 @@ All addresses are link-time addresses of the module unless they are said to be r
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from anyprobe.core.refusal import Refusal
-from anyprobe.core.values import dataclass
 from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.isa.decode import Insn
 

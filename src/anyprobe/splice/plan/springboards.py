@@ -9,11 +9,10 @@ import sys
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from anyprobe.core.address import PAGE
 from anyprobe.core.errors import InternalError
-from anyprobe.core.values import dataclass
 from anyprobe.splice.journal.records import MappingUse
 from anyprobe.splice.memory.arena import Arena, Piece
 from anyprobe.splice.memory.space import AddressSpace

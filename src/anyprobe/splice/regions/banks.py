@@ -1,10 +1,10 @@
 """Where hits are counted: hooks, and the banks that hold their counters and timing records."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from anyprobe.core.refusal import Refusal
-from anyprobe.core.values import dataclass
 from anyprobe.splice.codegen.patch import REPLACING, ActionKind
 from anyprobe.splice.regions.code_region import NearBank, SlotBank
 

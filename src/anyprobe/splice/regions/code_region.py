@@ -1,12 +1,11 @@
 """Code memory within reach of some modules: patches, the gate page, near counters, and the shared routines."""
 
 from collections.abc import Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from anyprobe.core.address import PAGE, page_ceil
 from anyprobe.core.errors import InternalError
-from anyprobe.core.values import dataclass
 from anyprobe.data.layout import BankLayout
 from anyprobe.isa.assemble import u64
 from anyprobe.splice.codegen.counter_template import CounterTemplates

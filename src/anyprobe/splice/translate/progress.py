@@ -1,9 +1,9 @@
 """How far a thread in a routine has come: what has to be done so that the program sees nothing of the routine."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import Enum, auto
 
-from anyprobe.core.values import dataclass
 from anyprobe.isa.assemble import Assembler
 
 

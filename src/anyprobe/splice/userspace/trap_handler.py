@@ -19,8 +19,8 @@ sender's. rip still tells, except where a thread can also come to the byte behin
 import signal
 import struct
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from anyprobe.core.values import dataclass
 from anyprobe.isa import signal_frame as uc
 from anyprobe.isa.assemble import Assembler
 

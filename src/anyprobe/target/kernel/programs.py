@@ -7,11 +7,11 @@ import re
 import struct
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final
 
 from anyprobe.core.code import BpfProgram
 from anyprobe.core.errors import KernelRefused, TargetError
-from anyprobe.core.values import dataclass
 from anyprobe.target.kernel import bpf, descriptors, perf
 
 _LOAD, _RUN, _OPEN_RAW, _CREATE_LINK = 5, 10, 17, 28

@@ -6,12 +6,12 @@ import struct
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from itertools import accumulate
 from operator import gt
 
 from anyprobe.core.errors import PermissionDenied
-from anyprobe.core.values import dataclass
 from anyprobe.target.kernel import kept_content
 from anyprobe.target.kernel.name_table import NameTable
 

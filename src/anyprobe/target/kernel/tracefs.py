@@ -5,10 +5,10 @@ import re
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache, cached_property
 
 from anyprobe.core.errors import TargetError
-from anyprobe.core.values import dataclass
 from anyprobe.target.kernel import kept_content, symbols
 from anyprobe.target.kernel.descriptors import locked_down
 

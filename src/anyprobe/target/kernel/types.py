@@ -1,8 +1,7 @@
 """The kernel's types as BTF has them, one value each; types are referred to by their numbers."""
 
+from dataclasses import dataclass
 from enum import IntEnum
-
-from anyprobe.core.values import dataclass
 
 
 class Tag(IntEnum):

@@ -5,10 +5,10 @@ import errno
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property
 
 from anyprobe.core.errors import StopTimeout
-from anyprobe.core.values import dataclass
 from anyprobe.target.process import permission
 from anyprobe.target.process.tracee import Tracee
 from anyprobe.target.process.urgency import urgent

@@ -12,9 +12,8 @@ import mmap as _mmap
 import os
 import signal
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
-
-from anyprobe.core.values import dataclass
 
 # PyDLL keeps the GIL: these calls do not block, and while the target is stopped another Python thread must not get in.
 _libc = ctypes.PyDLL(None, use_errno=True)

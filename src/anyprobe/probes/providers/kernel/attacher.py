@@ -3,12 +3,11 @@
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import KernelRefused, TargetError
-from anyprobe.core.values import dataclass
 from anyprobe.probes.providers.kernel.counters import GO_ON, Counters
 from anyprobe.probes.providers.kernel.sites import KernelNames, KernelSite, Unable
 from anyprobe.target.kernel import bpf, perf, probe_events, programs, tracefs

@@ -1,9 +1,9 @@
 """Parameters of system calls and of tracepoints by name: what the kernel's events and types say of them."""
 
 import re
+from dataclasses import dataclass
 
 from anyprobe.core.errors import TargetError, UnsupportedTarget
-from anyprobe.core.values import dataclass
 from anyprobe.handlers.bpf.layouts import RecordPlace, argument_place
 from anyprobe.handlers.types.annotations import (
     AnyType,

@@ -1,8 +1,8 @@
 """Timers and events as places: what ``interval:s:1``, ``profile:hz:99`` and ``software:page-faults:100`` mean."""
 
+from dataclasses import dataclass
 from typing import Final
 
-from anyprobe.core.values import dataclass
 from anyprobe.probes.providers.kernel.specs import KernelSpec, Provider
 from anyprobe.probes.specs.nearest import nearest_names
 from anyprobe.target.kernel import perf

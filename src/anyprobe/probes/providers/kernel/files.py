@@ -5,13 +5,12 @@ import glob
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import UnsupportedTarget
 from anyprobe.core.memory import MemoryFault
-from anyprobe.core.values import dataclass
 from anyprobe.probes.providers.kernel.specs import KernelSpec, Provider
 from anyprobe.probes.specs.nearest import nearest_names
 

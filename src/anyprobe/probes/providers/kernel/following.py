@@ -2,14 +2,13 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, groupby
 from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import HandlerError, SpecError
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.core.values import dataclass
 from anyprobe.probes.duties import PROGRAM_LOOKS, Duties, Tended, locked
 from anyprobe.probes.providers.kernel.attacher import Begin, at_once
 from anyprobe.probes.providers.kernel.probe import KernelProbe, go_on

@@ -1,13 +1,12 @@
 """Handlers in the kernel: compiled for the functions that they are attached to, and what they have collected."""
 
 from collections.abc import Callable
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from anyprobe.core.code import InputKind
 from anyprobe.core.errors import HandlerError, UnsupportedTarget
-from anyprobe.core.values import dataclass
 from anyprobe.handlers.bpf.layouts import Passed, RecordPlace
 from anyprobe.handlers.compile_cache import kernel_program, places_in
 from anyprobe.handlers.compiler import intermediate

@@ -6,10 +6,10 @@ kernel removes all when they are closed, also when it does so for a process that
 
 import errno
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from anyprobe.core.errors import KernelRefused, TargetError, UnsupportedTarget
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.core.values import dataclass
 from anyprobe.probes.providers.kernel.attacher import Attacher, Attachment
 from anyprobe.probes.providers.kernel.sites import KernelSite, Unable
 from anyprobe.probes.providers.kernel.specs import KernelSpec

@@ -1,11 +1,10 @@
 """One probe in the kernel: its sites, what is attached at them, and what was counted."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from anyprobe.core.refusal import Refusal
-from anyprobe.core.values import dataclass
 from anyprobe.data.snapshot import SiteResult
 from anyprobe.probes.providers.kernel import mechanisms
 from anyprobe.probes.providers.kernel.attacher import Attacher, Attachment, Begin, at_once

@@ -2,11 +2,11 @@
 
 import fnmatch
 import os
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import UnsupportedTarget
-from anyprobe.core.values import dataclass
 from anyprobe.probes.providers.kernel.events import Event, event_of
 from anyprobe.probes.providers.kernel.files import InFile, places
 from anyprobe.probes.providers.kernel.specs import KernelSpec, Name, Provider, is_pattern

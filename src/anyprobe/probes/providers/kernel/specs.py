@@ -1,12 +1,11 @@
 """Specs of probes in the kernel: text to parts, with a caret where it cannot be read."""
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Literal, cast
 
 from anyprobe.core.errors import SpecError
-from anyprobe.core.values import dataclass
 from anyprobe.probes.specs.parts import Part, split
 
 Name = Literal["entry", "return", "offset"]

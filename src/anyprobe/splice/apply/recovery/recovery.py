@@ -7,6 +7,7 @@ bytes that are the splice's are restored, bytes that are the old ones are left, 
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,6 @@ from anyprobe.core.errors import (
     UnsupportedTarget,
 )
 from anyprobe.core.memory import MemoryFault
-from anyprobe.core.values import dataclass
 from anyprobe.splice.apply.blocked_syscalls import Sleepers
 from anyprobe.splice.apply.dead_jumps import leave, listed
 from anyprobe.splice.apply.recovery.occupants import (
