@@ -46,7 +46,7 @@ lint: setup
 test:
 	@$(MAKE) --no-print-directory -j2 packages lint
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check pyarrow==$(PYARROW) 2>/dev/null || echo "pyarrow cannot be installed; its tests are left out" >&2
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 20
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 1 --durations 20
 
 live: packages setup
 	$(BIN)/pytest tests/live

@@ -3,12 +3,14 @@
 import datetime as dt
 import os
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 from support.slices import all_are_wanted, left_out
+from support.watchdog import Watchdog
 
 HERE = Path(__file__).parent
 FOLDER_MARKERS = {"live": "live", "torture": "torture"}
@@ -36,6 +38,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--torture", action="store_true", help="run the long tests too")
     parser.addoption("--slice", action="store_true", help="in a guest, leave the thorough tests of the kernel out")
     parser.addoption("--part", default="1/1", help="K/N: of an enumeration of faults in the torture, every N-th from K")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item):
+    marker = item.get_closest_marker("timeout")
+    limit = float(marker.args[0] if marker else item.config.getini("timeout"))
+    if limit > 0:  # else there is none, in a debugger for instance
+        watchdog().begin(item.nodeid, limit)
+    try:
+        return (yield)
+    finally:
+        watchdog().end()
+
+
+@cache
+def watchdog() -> Watchdog:
+    return Watchdog()
+
+
+def pytest_configure() -> None:
+    watchdog()  # before output is captured
 
 
 def pytest_report_header() -> str:
