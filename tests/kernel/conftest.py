@@ -17,7 +17,7 @@ import pytest
 
 from anyprobe.core import kept
 from anyprobe.target.kernel.driver import building, loading
-from support import driver, guest_driver
+from support import driver, guest_driver, spliced_handlers
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
@@ -152,6 +152,7 @@ def _run_in_guest(config):
 def _boot(place):
     build_programs()  # faster than in there
     guest_driver.build("6.12")
+    spliced_handlers.compile_all()
     command = [
         sys.executable,
         "-m",

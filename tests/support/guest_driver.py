@@ -1,6 +1,6 @@
 """The driver for a guest's kernel, built on the host: in an emulated guest a compiler takes minutes.
 
-``python -m support.guest_driver KERNEL`` builds it where the guest finds it.
+``python -m support.guest_driver KERNEL`` builds it where the guest finds it, and compiles the handlers of splices.
 """
 
 import subprocess
@@ -10,6 +10,7 @@ from pathlib import Path
 from anyprobe.core import kept
 from anyprobe.core.errors import TargetError
 from anyprobe.target.kernel.driver import building
+from support import spliced_handlers
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,5 +28,6 @@ def build(kernel: str) -> None:
 if __name__ == "__main__":
     try:
         build(sys.argv[1])
+        spliced_handlers.compile_all()
     except TargetError as failure:
         sys.exit(str(failure))

@@ -110,7 +110,7 @@ def _place_in_kernel(text: str, expressions: Sequence[Expression], of_entry: Seq
     if not spec.has_return and of_returns:
         instead = "syscall::NAME:return, kernel::NAME:return"
         _refuse(expressions, of_returns, f"there is no return ({text})", instead)
-    if spec.name == "offset":
+    if spec.name not in {"entry", "return"}:
         _refuse(expressions, [*of_both, *of_returns], f"{{}} is not known at an instruction ({text})", "ctx.regs.rdi")
         return HandlerPlace(text, Ends.INSIDE, in_kernel=True)
     if "latency_ns" in of_returns or (of_both and (of_returns or spec.name == "return")):

@@ -35,8 +35,8 @@ INSERTING = 64
 """Numbers beyond the capacity: a thread takes one before it knows that another is about to insert the same key."""
 PROBES = 128
 """Directory words that are looked at for one key. The directory is at most half full, so no cluster is that long."""
-OWN_ROWS_BYTES = 64 << 10
-"""Cells of one thread above which all threads share one row, unless it is demanded otherwise."""
+OWN_ROWS_BYTES = 64 << 20
+"""Cells of all threads together above which they share one row, unless it is demanded otherwise."""
 ROWS_BYTES_LIMIT = 1 << 30
 _TOP = 1 << 63
 _ONES = (1 << 64) - 1
@@ -97,7 +97,7 @@ class TableLayout:
         """Number of rows; threads whose number is not below it use the shared one."""
         own = self.aggregation.per_thread
         if own is None:
-            own = self.capacity * self.cell_bytes <= OWN_ROWS_BYTES
+            own = self.capacity * self.cell_bytes * self.threads <= OWN_ROWS_BYTES
         return 1 + min(self.threads, ROWS_BYTES_LIMIT // self.stride) if own else 1
 
     @property

@@ -186,7 +186,11 @@ class _Emission:
     def _before_retargeted(self, insn: Insn, wants: list[Want]) -> None:
         """Append actions; handlers see the stack as it was in front of a call."""
         handlers = [action for want in wants for action in self._source.actions(want)]
-        handlers = [action for action in handlers if action.kind in _SEE_STACK and insn.flow is Flow.CALL]
+        handlers = [
+            action
+            for action in handlers
+            if action.kind in _SEE_STACK and insn.flow is Flow.CALL and not action.bank.per_processor
+        ]  # a kernel has no red zone
         if any(action.moves_stack for action in handlers):
             detail = (
                 "a call by a changed branch has pushed its return address: the stack pointer cannot be changed here"

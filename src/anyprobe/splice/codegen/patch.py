@@ -206,6 +206,9 @@ class PatchWriter:
 
     def call_handler(self, action: Action, push_target: Callable[[int], bytes] | None = None) -> None:
         """Append the call of a handler."""
+        if action.bank.per_processor:
+            self._call_in_kernel(action)
+            return
         if action.takes_target:
             assert push_target is not None
             self.code(_BELOW)
@@ -215,6 +218,15 @@ class PatchWriter:
             self.code("lea rsp, [rsp+144]")
         else:
             self._call(action.bank.handler, action.offset)
+        self._tell_place(action)
+
+    def _call_in_kernel(self, action: Action) -> None:
+        """Append the call of a kernel's handler, with its argument if it has one: there is no red zone."""
+        if action.offset >= 0:
+            self.argument("push argument", action.offset)
+        self._routine(action.bank.handler)
+        if action.offset >= 0:
+            self.value("lea rsp, [rsp+pushed]", 8)
         self._tell_place(action)
 
     def handle_return(self, action: Action) -> None:

@@ -56,17 +56,16 @@ class PatchMaker:
     faulting: Container[int]
     clobbers: Callable[[Want], Clobbers]
 
-    def make(self, splice: PlannedSplice, address: int, counter: Callable[[Want], int]) -> KernelPatch | Refusal:
-        """Return the patch of a splice at an address; ``counter`` tells the offset from ``gs`` of a want's counter."""
+    def make(
+        self, splice: PlannedSplice, address: int, actions: Callable[[Want], tuple[Action, ...]]
+    ) -> KernelPatch | Refusal:
+        """Return the patch of a splice at an address; ``actions`` tells what it does for a want."""
         if any(want.block for want in splice.wants):  # of instructions as the analysis has settled them
             return Refusal(Reason.TOO_SHORT, splice.head, "the exit has no room for a jump")
         found = self._live_form(splice)
         if isinstance(found, Refusal):
             return found
         live, old = found
-
-        def actions(want: Want) -> tuple[Action, ...]:
-            return (Action(ActionKind.COUNT, counter(want), BankCode(None, 0, 0, None, per_processor=True)),)
 
         patch = emit_patch(live, address, BIAS, ActionSource(actions, self.clobbers), {}, looped=False)
         if isinstance(patch, Refusal):
@@ -103,6 +102,24 @@ class PatchMaker:
         if any(insn.is_call for insn in written[:-1]):
             return Refusal(Reason.RETURN_ADDRESS, start, "a displaced call would return into the bytes of the jump")
         return replace(splice, insns=live), b"".join(insn.raw for insn in written)
+
+
+def count(counter: int) -> Action:
+    """Return what counts in the counter at an offset from ``gs``, of each processor."""
+    return Action(ActionKind.COUNT, counter, BankCode(None, 0, 0, None, per_processor=True))
+
+
+def handle(routine: int, argument: int | None, ip: int = 0, function: int = 0) -> Action:
+    """Return what calls the routine of a handler.
+
+    Args:
+        routine: its address.
+        argument: what it is told of hits that it misses; None where it is told nothing.
+        ip: what the handler is told as ``ctx.ip``, with ``function`` as ``ctx.func``; 0 where it does not ask.
+        function: see ``ip``.
+    """
+    bank = BankCode(None, 0, 0, None, handler=routine, per_processor=True)
+    return Action(ActionKind.HANDLER, -1 if argument is None else argument, bank, ip, function)
 
 
 def _is_same_branch(live: Sequence[Insn], insn: Insn) -> bool:

@@ -22,7 +22,7 @@ _ADDRESS = re.compile(rb"\n([0-9a-f]+) ")
 _NO_MODULES = (b"bpf", b"__builtin__")
 """What the kernel has made itself: programs, trampolines."""
 _PADDING = ("__pfx_", "__cfi_")
-_HIGHEST = 1 << 64
+_HIGHEST, _UPPER = 1 << 64, 1 << 63
 _MODULE_FUNCTION_LIMIT = 1 << 16
 """Bytes of a module's last function at most: what lies behind a module belongs to nothing."""
 _PATH, _MODULES, _BOOT = "/proc/kallsyms", "/proc/modules", "/proc/sys/kernel/random/boot_id"
@@ -130,6 +130,12 @@ class Symbols:
         """Return the address of a variable of the kernel."""
         found = re.search(rb"\n([0-9a-f]+) [bBdDrR] %s\n" % re.escape(name.encode()), self._text)
         return None if found is None else int(found[1], 16)
+
+    def of_processor(self, name: str) -> int | None:
+        """Return the offset from ``gs`` of a variable that each processor has for itself."""
+        found = re.search(rb"\n([0-9a-f]+) [aAbBdDrRvV] %s\n" % re.escape(name.encode()), self._text)
+        # in later kernels such variables have addresses as all others, relative to those of the code
+        return None if found is None or int(found[1], 16) >= _UPPER else int(found[1], 16)
 
     def module_structure(self, module: str) -> int | None:
         """Return where the kernel's description of a module (``struct module``) lies."""

@@ -6,7 +6,7 @@ from anyprobe.binary.kernel.addresses import BIAS
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import decode_range
 from anyprobe.splice.kernel import planning
-from anyprobe.splice.kernel.patches import PatchMaker, nop
+from anyprobe.splice.kernel.patches import PatchMaker, count, nop
 from anyprobe.splice.kernel.places import entry_of
 from anyprobe.splice.plan.claims import Claims
 from anyprobe.splice.plan.splices import Clobbers, Want, WantKind
@@ -38,7 +38,7 @@ def patch(kernel, address, *, counter=0x1F000, clobbers=FLAGS_DEAD, live=None):
         return refused[0][1]
     read = live or (lambda low, high: kernel.source.memory.read(low, high - low))
     maker = PatchMaker(read, set(kernel.image.tables.fixups[:, 0].tolist()), lambda _: clobbers)
-    return maker.make(splices[0], PATCH, lambda _: counter)
+    return maker.make(splices[0], PATCH, lambda _: (count(counter),))
 
 
 def texts(made):
@@ -120,7 +120,7 @@ def test_what_others_may_enter_behind_the_jump_stays(build):
     assert ([len(splice.wants) for splice in splices], refused) == ([2], [])
     maker = PatchMaker(lambda low, high: kernel.source.memory.read(low, high - low), (), lambda _: FLAGS_DEAD)
     for splice in splices:
-        made = maker.make(splice, PATCH, lambda _: 0x1F000)
+        made = maker.make(splice, PATCH, lambda _: (count(0x1F000),))
         assert start + BIAS <= made.site < made.site + len(made.old) <= start + BIAS + 10
         assert len(made.new) == len(made.old)
 

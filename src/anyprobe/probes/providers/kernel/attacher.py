@@ -62,6 +62,13 @@ class Attachment:
         counts = self.splices.counts()
         return {slot: counts[slot] for slot in self.slots}
 
+    def missed(self) -> Mapping[int, int]:
+        """Return what is known of misses by slot: of splices, and of what has one slot alone."""
+        if self.splices is not None:
+            missed = self.splices.missed()
+            return {slot: missed[slot] for slot in self.slots}
+        return {self.slots[0]: self.misses()} if len(self.slots) == 1 else {}
+
     def close(self) -> None:
         """Take it away; what was missed up to now is kept."""
         with suppress(KernelRefused):
@@ -183,11 +190,10 @@ class Attacher:
         """Write jumps to patches of anyprobe's into the kernel's text."""
         from anyprobe.probes.providers.kernel.splicing import splice
 
-        if self.handler is not None:
-            raise Unable("splices count; handlers are run by other mechanisms")
         if self.counters.pids:
             raise Unable("splices count the hits of all processes")
-        made.splices = self.spliced or splice(self.names, [made.sites])[0]
+        handling = None if self.handler is None else self.handler.handling
+        made.splices = self.spliced or splice(self.names, [made.sites], handling)[0]
 
     def raw(self, made: Attachment) -> None:
         """Attach to a tracepoint without its record."""

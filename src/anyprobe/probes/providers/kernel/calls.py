@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from anyprobe.probes.providers.kernel.probe import KernelProbe
 
 Handler = Callable[..., Any]
-_TWINS = {"fexit": "fentry", "kretprobe": "kprobe"}
+_TWINS = {"fexit": "fentry", "kretprobe": "kprobe", "splice": "splice"}
 """By which mechanism the entry of a call is seen whose return is seen by another: both know its frame."""
 
 
@@ -51,7 +51,7 @@ class KernelCall:
             if self.waiting:
                 self.entry += self._entries(spec, returns, entering)
         self.waiting = False
-        collection.maps.open(self.data.storage)  # no call is seen at its end alone that began before
+        collection.open(self.data.storage)  # no call is seen at its end alone that began before
         return function
 
     def _entries(self, spec: KernelSpec, returns: "KernelProbe", handler: KernelHandler) -> "Iterator[KernelProbe]":
@@ -73,6 +73,22 @@ class KernelCall:
             self.entry += self.session.arm(self.specs, self.mechanism, handler)
 
 
+def timing(times: Hist, unmatched: Count) -> tuple[Handler, Handler]:
+    """Return the handlers of both ends of calls that take durations, and count ends without a beginning."""
+
+    def entered(ctx):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202 - a handler
+        ctx.data.began = ctx.now
+
+    def left(ctx):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202 - a handler
+        began = ctx.data.began
+        if began is None:
+            unmatched.add(key=(ctx.func,))
+        else:
+            times.add(ctx.now - began, key=(ctx.func,))
+
+    return entered, left
+
+
 class Timing:
     """The durations of the calls of some functions."""
 
@@ -83,18 +99,7 @@ class Timing:
         sites = session.resolve(replace(spec, name="entry"))
         self._times = Hist("times", by=("func",), capacity=len(sites))
         self._unmatched = Count("unmatched", by=("func",), capacity=len(sites))
-        times, unmatched = self._times, self._unmatched
-
-        def entered(ctx):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202 - a handler
-            ctx.data.began = ctx.now
-
-        def left(ctx):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202 - a handler
-            began = ctx.data.began
-            if began is None:
-                unmatched.add(key=(ctx.func,))
-            else:
-                times.add(ctx.now - began, key=(ctx.func,))
-
+        entered, left = timing(self._times, self._unmatched)
         self.call = KernelCall(session, [spec], entered, mechanism=mechanism)
         self.call.ret(left)
         self._session = session

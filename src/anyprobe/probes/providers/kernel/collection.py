@@ -1,6 +1,6 @@
 """What the handlers of a session in the kernel collect together: storages, their maps in the kernel, and the names."""
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from functools import cached_property
 
 from anyprobe.data.aggregations import Aggregation
@@ -13,6 +13,7 @@ from anyprobe.handlers.types.storages import CallData, MapTable, Ring, Stacks, S
 from anyprobe.probes.providers.kernel.event_prototypes import EventPrototypes
 from anyprobe.probes.providers.kernel.live_views import LiveAggregation, LiveMap
 from anyprobe.probes.providers.kernel.naming import KernelNaming
+from anyprobe.probes.providers.kernel.shared_storages import SharedStorages
 from anyprobe.probes.providers.kernel.sites import KernelNames
 
 
@@ -21,7 +22,7 @@ class Collection:
 
     def __init__(self, names: KernelNames) -> None:
         """Hold nothing yet."""
-        self.events = EventPrototypes(names)
+        self.events, self._names = EventPrototypes(names), names
         self.storages: Storages = {}
         """What handlers use, by aggregation or map, by a record's name, by the side and depth of stacks."""
         self._calls: list[CallData] = []
@@ -30,6 +31,19 @@ class Collection:
     def maps(self) -> KernelMaps:
         """The kernel's maps."""
         return KernelMaps()
+
+    @cached_property
+    def shared(self) -> SharedStorages:
+        """What handlers of splices share with this process."""
+        from anyprobe.probes.providers.kernel.splicing import opened
+
+        return SharedStorages(self._names, opened, self.shown)
+
+    def _in_maps(self, storage: Storage) -> bool:
+        return "maps" in self.__dict__ and self.maps.has(storage)
+
+    def _in_shared(self, storage: Storage) -> bool:
+        return "shared" in self.__dict__ and self.shared.has(storage)
 
     @cached_property
     def naming(self) -> KernelNaming:
@@ -53,28 +67,53 @@ class Collection:
                 each.layout.map.views.append(LiveMap(self.maps, each, self.shown))
 
     def _used(self) -> Iterator[tuple[object, Storage]]:
-        return ((key, each) for key, each in list(self.storages.items()) if self.maps.has(each))
+        for key, each in list(self.storages.items()):
+            if self._in_maps(each) or self._in_shared(each):
+                yield key, each
+
+    def _result(self, storage: Table, names: Callable[[str, int], str] | None) -> AggregationResult:
+        """Return what an aggregation has counted, by whatever mechanism; numbers are named by ``names``."""
+        found = [self.maps.result(storage, names)] if self._in_maps(storage) else []
+        if self._in_shared(storage):
+            found.append(self.shared.result(storage, names))
+        return found[0] if len(found) == 1 else found[0].merged(found[1])
 
     def aggregations(self, without: Container[object] = ()) -> tuple[AggregationResult, ...]:
         """Return what the aggregations have counted, some left out."""
         used = [each for key, each in self._used() if key not in without]
-        return tuple(self.maps.result(each, self.shown) for each in used if isinstance(each, Table))
+        return tuple(self._result(each, self.shown) for each in used if isinstance(each, Table))
 
     def numbers(self, aggregation: Aggregation) -> Mapping[Key, CellValue]:
         """Return what one aggregation has counted, by keys of plain numbers."""
         storage = self.storages.get(aggregation)
-        return self.maps.result(storage).entries if isinstance(storage, Table) and self.maps.has(storage) else {}
+        used = isinstance(storage, Table) and (self._in_maps(storage) or self._in_shared(storage))
+        return self._result(storage, None).entries if used and isinstance(storage, Table) else {}
 
     def held(self) -> tuple[MapResult, ...]:
         """Return what the maps hold that are to be shown."""
         found = [each for _, each in self._used() if isinstance(each, MapTable) and each.layout.map.shown]
-        return tuple(
-            MapResult(each.layout.map.name, each.layout.map.by, self.maps.items(each, self.shown)) for each in found
-        )
+        return tuple(MapResult(each.layout.map.name, each.layout.map.by, self._items(each)) for each in found)
+
+    def _items(self, storage: MapTable) -> dict[Key, int | str]:
+        found = self.maps.items(storage, self.shown) if self._in_maps(storage) else {}
+        return found | self.shared.items(storage) if self._in_shared(storage) else found
 
     def misses(self) -> dict[str, int]:
         """Return what went wrong in handlers, by kind."""
-        return {kind: count for kind, count in self.maps.misses().items() if count}
+        total: dict[str, int] = {}
+        for found in (
+            self.maps.misses().items() if "maps" in self.__dict__ else (),
+            self.shared.misses() if "shared" in self.__dict__ else (),
+        ):
+            for kind, count in found:
+                total[kind] = total.get(kind, 0) + count
+        return {kind: count for kind, count in total.items() if count}
+
+    def _dropped(self, storage: Storage) -> Iterator[tuple[str, int]]:
+        if self._in_maps(storage):
+            yield from self.maps.dropped(storage).items()
+        if self._in_shared(storage):
+            yield from self.shared.dropped(storage).items()
 
     def dropped(self) -> dict[str, dict[str, int]]:
         """Return what maps, records and stacks have lost, by name and cause."""
@@ -84,19 +123,37 @@ class Collection:
                 "stacks" if isinstance(each, Stacks) else key.name if isinstance(key, Aggregation | Map) else str(key)
             )
             causes = found.get(name, {})
-            for cause, count in self.maps.dropped(each).items():
+            for cause, count in self._dropped(each):
                 causes[cause] = causes.get(cause, 0) + count
             if causes:
                 found[name] = causes
-        lost = sum(self.maps.dropped(each).get("no room", 0) for each in self._calls)
+        lost = sum(count for each in self._calls for cause, count in self._dropped(each) if cause == "no room")
         return found | {"calls": {"no room": lost}} if lost else found
 
     def records(self, until: int | None) -> Iterator[tuple[str, str, Records]]:
         """Yield what was emitted since the last time, by record: its name, how a row is shown, and the rows."""
         for key, each in self._used():
-            if isinstance(each, Ring):
+            if not isinstance(each, Ring):
+                continue
+            if self._in_maps(each):
                 found = self.maps.records(each, until=until)
                 yield str(key), each.format, named(found, each.layout.record, self.shown)
+            if self._in_shared(each):
+                found = self.shared.records(each, until=until)
+                yield str(key), each.format, named(found, each.layout.record, self.shown)
+
+    def open(self, calls: CallData) -> None:
+        """Let the handlers of both ends of calls run, which are in place."""
+        if self._in_maps(calls):
+            self.maps.open(calls)
+        if self._in_shared(calls):
+            self.shared.open(calls)
+
+    def place(self, calls: CallData) -> int:
+        """Return where splices have the data of calls."""
+        if calls not in self._calls:
+            self._calls.append(calls)
+        return self.shared.place(calls)
 
     def close(self) -> None:
         """Keep what aggregations and maps hold, and give the kernel's maps back."""
@@ -105,4 +162,7 @@ class Collection:
                 for view in key.views:
                     if isinstance(view, LiveAggregation | LiveMap):
                         view.keep()
-        self.maps.close()
+        if "maps" in self.__dict__:
+            self.maps.close()
+        if "shared" in self.__dict__:
+            self.shared.close()

@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from anyprobe.core.code import InputKind
+from anyprobe.core.code import Input, InputKind, NativeCode
 from anyprobe.core.errors import HandlerError, UnsupportedTarget
-from anyprobe.handlers.bpf.layouts import Passed, RecordPlace
-from anyprobe.handlers.compile_cache import kernel_program, places_in
+from anyprobe.handlers.bpf.layouts import SAVED_ARGUMENTS, Passed, RecordPlace, argument_of
+from anyprobe.handlers.compile_cache import kernel_program, native_code, places_in
 from anyprobe.handlers.compiler import intermediate
 from anyprobe.handlers.frontend.context import InstanceLayout
 from anyprobe.handlers.frontend.lowering import Setting
@@ -16,7 +16,7 @@ from anyprobe.handlers.frontend.source import source_of
 from anyprobe.handlers.ir import nodes as ir
 from anyprobe.handlers.types.annotations import AnyType, i64
 from anyprobe.handlers.types.calling_convention import KnownPrototype, Prototype
-from anyprobe.handlers.types.storages import CallData
+from anyprobe.handlers.types.storages import CallData, Storage
 from anyprobe.probes.providers.kernel.collection import Collection
 from anyprobe.probes.providers.kernel.passing import (
     BY_RECORD,
@@ -27,8 +27,13 @@ from anyprobe.probes.providers.kernel.passing import (
     by_type,
     prototype,
 )
+from anyprobe.probes.providers.kernel.shared_storages import of_processors
 from anyprobe.probes.providers.kernel.sites import FunctionType, KernelSite, Unable
+from anyprobe.splice.kernel.handlers import KernelHandler as PlacedHandler
 from anyprobe.target.kernel.programs import VerifierRefusal
+
+if TYPE_CHECKING:
+    from anyprobe.probes.providers.kernel.splicing import Handling
 
 Handler = Callable[..., Any]
 
@@ -39,6 +44,18 @@ class KernelCallData:
 
     layout: InstanceLayout = field(default_factory=InstanceLayout)
     storage: CallData = field(default_factory=CallData)
+
+
+@dataclass(frozen=True, slots=True)
+class SplicedHandler:
+    """A handler compiled for splices, and the storages that its code uses, in their order."""
+
+    code: NativeCode
+    storages: tuple[Storage, ...]
+    calls: CallData | None = None
+    """The data of the calls that it is at an end of."""
+    enters: bool = False
+    """Whether it runs where they begin."""
 
 
 class KernelHandler:
@@ -56,6 +73,7 @@ class KernelHandler:
         self._collection, self.function, self._when, self._retval = collection, function, when, retval
         self._call = call
         self._made: dict[object, bytes] = {}
+        self._spliced: dict[object, SplicedHandler] = {}
         self._last: tuple[KernelSite, KnownPrototype, Passed | None] | None = None
         """What was compiled last."""
 
@@ -81,6 +99,43 @@ class KernelHandler:
         known = (site.name, site.marker) if found is None else (site.module, found.types.name, found.number)
         key = ("registers", site.kind, known)
         return self._program(key, self._intermediate(site, self._at_function(site, found)), by_registers(site))
+
+    def for_splice(
+        self, site: KernelSite, found: FunctionType | None, processors: int, *, tail: bool = False
+    ) -> SplicedHandler:
+        """Return the machine code for a place in a function; ``tail``: it ends in a jump to another one there."""
+        known = (site.name, site.marker) if found is None else (site.module, found.types.name, found.number)
+        key = (site.kind, known, tail)
+        if key not in self._spliced:
+            handler = self._intermediate(site, self._at_function(site, found), tail=tail)
+            handler = replace(handler, inputs=tuple(map(_placed, handler.inputs)))
+            own = [each for each in handler.storages if not isinstance(each, CallData)]
+            storages = tuple(of_processors(each, processors) for each in own)
+            code = native_code(replace(handler, storages=storages))
+            calls = self._call.storage if self._call is not None and self._call.layout.fields else None
+            self._spliced[key] = SplicedHandler(code, tuple(own), calls, site.kind == "entry")
+        return self._spliced[key]
+
+    @property
+    def handling(self) -> "Handling":
+        """How splices run it."""
+        from anyprobe.probes.providers.kernel.splicing import Handling
+
+        return Handling(self, self._collection.shared, self._place)
+
+    def _place(self, made: SplicedHandler) -> PlacedHandler:
+        """Give what was compiled for splices the addresses of what it uses."""
+        shared, code = self._collection.shared, made.code
+        kinds = {each.kind for each in code.inputs}
+        return PlacedHandler(
+            code,
+            tuple(map(shared.place, made.storages)),
+            shared.misses_address if InputKind.MISSES in kinds else 0,
+            shared.guard,
+            calls=self._collection.place(made.calls) if made.calls is not None else 0,
+            enters=made.enters,
+            calls_clock=not shared.kernel.nanoseconds,
+        )
 
     def for_tracepoint(self, site: KernelSite) -> bytes:
         """Return the program for a raw tracepoint: its parameters are what the tracepoint passes."""
@@ -176,7 +231,9 @@ class KernelHandler:
             self._made[key] = self._collection.maps.placed(program, handler.storages)
         return self._made[key]
 
-    def _intermediate(self, site: KernelSite, known_prototype: KnownPrototype, *, marked: bool = False) -> ir.Function:
+    def _intermediate(
+        self, site: KernelSite, known_prototype: KnownPrototype, *, marked: bool = False, tail: bool = False
+    ) -> ir.Function:
         if not marked:
             self._last = (site, known_prototype, None)
         returns = site.kind == "return"
@@ -187,6 +244,7 @@ class KernelHandler:
             InstanceLayout() if self._call is None else self._call.layout,
             retval=retval,
             entry=not returns,
+            tail=tail,
             prototype=known_prototype,
             kernel=known,
             marker=site.marker,
@@ -198,6 +256,12 @@ class KernelHandler:
         if self._call is not None and self._call.layout.fields:
             return replace(handler, storages=(*handler.storages, self._call.storage))
         return handler
+
+
+def _placed(given: Input) -> Input:
+    """Return an input of which a parameter of a system call is where its function finds it."""
+    argument = argument_of(given.place)
+    return given if argument is None else replace(given, place=f"saved+{SAVED_ARGUMENTS[argument]}")
 
 
 def _result(known: KnownPrototype) -> AnyType | None:

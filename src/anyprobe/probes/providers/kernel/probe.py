@@ -113,9 +113,8 @@ class KernelProbe:
         """Return what the kernel missed, by counter, where that is told of one site alone."""
         found: dict[int, int] = {}
         for each in (*self.earlier, *self.attachments):
-            missed = each.misses()
-            if len(each.slots) == 1:
-                found[each.slots[0]] = found.get(each.slots[0], 0) + missed
+            for slot, missed in each.missed().items():
+                found[slot] = found.get(slot, 0) + missed
         return found
 
     def missed_together(self) -> int:

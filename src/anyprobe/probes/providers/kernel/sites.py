@@ -2,14 +2,14 @@
 
 import fnmatch
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import UnsupportedTarget
 from anyprobe.probes.providers.kernel.events import Event, event_of
 from anyprobe.probes.providers.kernel.files import InFile, places
-from anyprobe.probes.providers.kernel.specs import KernelSpec, Name, Provider, is_pattern
+from anyprobe.probes.providers.kernel.specs import EACH, KernelSpec, Name, Provider, is_pattern
 from anyprobe.probes.specs.nearest import nearest_names
 from anyprobe.probes.specs.parts import Part
 from anyprobe.target.kernel import btf, loaded_modules, symbols, tracefs
@@ -193,6 +193,14 @@ class KernelNames:
         if not found:
             self._no_function(spec)
         by_address = {each.address: each for each in reversed(found)}  # a function may have several names
+        if spec.name in EACH:
+            from anyprobe.probes.providers.kernel.instructions import offsets_of
+
+            return [
+                self._at(replace(spec, name="offset", offset=offset), function)
+                for function in reversed(by_address.values())
+                for offset in offsets_of(self.symbols, spec, function)
+            ]
         return [self._at(spec, function) for function in reversed(by_address.values())]
 
     def _no_function(self, spec: KernelSpec) -> None:

@@ -8,7 +8,11 @@ from typing import Literal, cast
 from anyprobe.core.errors import SpecError
 from anyprobe.probes.specs.parts import Part, split
 
-Name = Literal["entry", "return", "offset"]
+Name = Literal["entry", "return", "offset", "insn", "block", "call"]
+EACH = frozenset({"insn", "block", "call"})
+"""Names that mean many instructions of a function: each, each first one of a basic block, each call."""
+_EVERY = "*"
+"""Stands for ``insn``."""
 _HEX = re.compile(r"(?:0[xX])?[0-9a-fA-F]+")
 _NUMBER = re.compile(r"0[xX][0-9a-fA-F]+|[0-9]+")
 _SOURCE = re.compile(r"[\w./-]+\.[chS]")
@@ -269,7 +273,7 @@ def _four(text: str, head: Part, rest: list[Part]) -> KernelSpec:
         spec = _suffixed(spec)
     elif rest[2].text not in {"", "entry"}:
         spec = _named(spec, rest[2])
-    if spec.name == "offset" and provider is Provider.SYSCALL:
+    if spec.name in {"offset", *EACH} and provider is Provider.SYSCALL:
         raise spec.error(spec.function, "a system call has an entry and a return, no offsets")
     return spec
 
@@ -277,10 +281,13 @@ def _four(text: str, head: Part, rest: list[Part]) -> KernelSpec:
 def _named(spec: KernelSpec, name: Part) -> KernelSpec:
     if name.text == "return":
         return KernelSpec(spec.text, spec.provider, spec.module, spec.function, "return")
+    if name.text in EACH or name.text == _EVERY:
+        each = cast("Name", "insn" if name.text == _EVERY else name.text)
+        return KernelSpec(spec.text, spec.provider, spec.module, spec.function, each)
     if _HEX.fullmatch(name.text):
         return KernelSpec(spec.text, spec.provider, spec.module, spec.function, "offset", int(name.text, 16))
-    message = f"no such name {name.text!r}: entry, return or a hexadecimal offset"
-    raise spec.error(name, message, ("entry", "return"))
+    message = f"no such name {name.text!r}: entry, return, insn, block, call or a hexadecimal offset"
+    raise spec.error(name, message, ("entry", "return", "block"))
 
 
 def _suffixed(spec: KernelSpec) -> KernelSpec:

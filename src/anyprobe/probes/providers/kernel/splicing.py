@@ -6,24 +6,32 @@ kernel's text is as it was.
 
 import errno
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from anyprobe.binary.flow.exits import ExitKind
 from anyprobe.binary.flow.function import FunctionCode
 from anyprobe.binary.kernel.addresses import BIAS
-from anyprobe.core.errors import KernelRefused, UnsupportedTarget
+from anyprobe.core.errors import InternalError, KernelRefused, UnsupportedTarget
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.probes.providers.function.clobbering import clobbers
 from anyprobe.probes.providers.kernel.code import LiveModule, RunningCode, running, shown
 from anyprobe.probes.providers.kernel.sites import KernelNames, KernelSite
 from anyprobe.splice.codegen.emit import estimate
+from anyprobe.splice.codegen.patch import Action
 from anyprobe.splice.kernel import planning
-from anyprobe.splice.kernel.patches import PatchMaker
+from anyprobe.splice.kernel.handlers import KernelHandler as PlacedHandler
+from anyprobe.splice.kernel.handlers import assemble
+from anyprobe.splice.kernel.patches import PatchMaker, count, handle
 from anyprobe.splice.kernel.places import entry_of
 from anyprobe.splice.plan.claims import Claims
 from anyprobe.splice.plan.splices import Clobbers, PlannedSplice, Want, WantKind
-from anyprobe.target.kernel.driver.device import BatchRefused, Driver
+from anyprobe.target.kernel.driver.device import BatchRefused, Driver, Shared
 from anyprobe.target.kernel.driver.layout import MAX_PERCPU, MEANINGS, NEAR_COUNTERS, Fixup, Verdict, Write
+
+if TYPE_CHECKING:
+    from anyprobe.probes.providers.kernel.handlers import KernelHandler, SplicedHandler
+    from anyprobe.probes.providers.kernel.shared_storages import SharedStorages
 
 _WORD: Final = 8
 _FIRST: Final = NEAR_COUNTERS * _WORD
@@ -93,9 +101,30 @@ class _Numbered(NamedTuple):
         return self.write.address
 
 
-def splice(names: KernelNames, groups: "Sequence[Sequence[KernelSite]]") -> "list[Spliced]":
+class Handling(NamedTuple):
+    """A handler that splices run, and what it shares with this process."""
+
+    handler: "KernelHandler"
+    shared: "SharedStorages"
+    place: "Callable[[SplicedHandler], PlacedHandler]"
+    """Gives it the addresses of what it uses."""
+
+
+def opened() -> Driver:
+    """Return a new client of the driver; raise ``KernelRefused`` with what helps where it cannot be opened."""
+    try:
+        return Driver()
+    except KernelRefused as refusal:
+        if refusal.errno != errno.ENOENT:
+            raise
+        raise KernelRefused(refusal.what, refusal.errno, "load the driver: anyprobe driver load") from None
+
+
+def splice(
+    names: KernelNames, groups: "Sequence[Sequence[KernelSite]]", handling: Handling | None = None
+) -> "list[Spliced]":
     """Splice the sites of several probes, planned together and written in one stop; return what each probe has."""
-    whole = Splices(names, [site for sites in groups for site in sites])
+    whole = Splices(names, [site for sites in groups for site in sites], handling)
     try:
         whole.arm()
     except BaseException:
@@ -125,6 +154,10 @@ class Spliced:
         """Return what has been counted at each site."""
         return self._whole.counts()[self._numbers.start : self._numbers.stop]
 
+    def missed(self) -> Sequence[int]:
+        """Return how many hits of each site ran no handler."""
+        return self._whole.missed()[self._numbers.start : self._numbers.stop]
+
     def close(self) -> None:
         """Take the splices out; what was counted is kept."""
         self._whole.remove(self._numbers)
@@ -133,20 +166,20 @@ class Spliced:
 class Splices:
     """Splices that were planned together: a client of the driver."""
 
-    def __init__(self, names: KernelNames, sites: Sequence[KernelSite]) -> None:
-        """Open the driver; raise ``KernelRefused`` with what helps where it cannot be opened."""
+    def __init__(self, names: KernelNames, sites: Sequence[KernelSite], handling: Handling | None = None) -> None:
+        """Open the driver, unless there is a handler: all of a session are of one client."""
         self._code: RunningCode = running(names.symbols)
-        try:
-            self._driver: Driver | None = Driver()
-        except KernelRefused as refusal:
-            if refusal.errno != errno.ENOENT:
-                raise
-            raise KernelRefused(refusal.what, refusal.errno, "load the driver: anyprobe driver load") from None
-        self._sites = sites
+        self._names, self._sites, self._handling = names, sites, handling
+        self._driver: Driver | None = opened() if handling is None else handling.shared.driver
+        self._lost: Shared | None = None
+        """Counters of hits that ran no handler, by site, where handlers may be hit inside themselves."""
+        self._missed = [0] * len(sites)
+        self._routines: dict[int, tuple[PlacedHandler, int]] = {}
+        """Handlers and the addresses of their routines, by the identity of what was compiled."""
         try:
             self._counters = _Counters(self._driver, len(sites))
         except BaseException:
-            self._driver.close()
+            self._give_back()
             raise
         self._in_force: list[_Numbered] = []
         self._counted = [0] * len(sites)
@@ -162,6 +195,12 @@ class Splices:
             for number in self._open:
                 self._counted[number] = now[number]
         return self._counted
+
+    def missed(self) -> Sequence[int]:
+        """Return how many hits of each site ran no handler: they were inside one, on the same processor."""
+        if self._lost is not None:
+            self._missed = self._lost.view.cast("Q")[: len(self._sites)].tolist()
+        return self._missed
 
     def remove(self, numbers: Iterable[int]) -> None:
         """Take out the splices that only some sites need, and count no more at these."""
@@ -181,12 +220,20 @@ class Splices:
             self._open = last
             self._in_force = [each for each in self._in_force if each not in idle]
             if not last:
-                self.close()
+                self._give_back()
 
     def close(self) -> None:
-        """Give everything back; the driver takes out what is left."""
+        """Give everything back; the driver takes out what is left, in the end that of the session's handlers, too."""
         if self._driver is not None:
-            driver, self._driver = self._driver, None
+            if self._handling is not None and self._open:
+                self.remove(tuple(self._open))
+            self._give_back()
+
+    def _give_back(self) -> None:
+        self.missed()
+        self._lost = None  # which would keep the client
+        driver, self._driver = self._driver, None
+        if driver is not None and self._handling is None:
             driver.close()
 
     # -- arming
@@ -258,11 +305,20 @@ class Splices:
         made: list[_Numbered] = []
         if not splices:
             return made
-        start = at = self._driver.reserve(sum(estimate(splice) + _LIVE_FORM for splice in splices))
+        actions = {
+            origin: self._actions(origin)
+            for splice in splices
+            for want in splice.wants
+            for origin in (want, want.origin)
+            if origin is not None
+        }
+        per_want = _HANDLING if self._handling is not None else 0
+        room = sum(estimate(splice) + _LIVE_FORM + per_want * len(splice.wants) for splice in splices)
+        start = at = self._reserve(room)
         code = bytearray()
         for splice in splices:
             numbers = frozenset(map(_number, splice.wants))
-            patch = maker.make(splice, at, lambda want: self._counters.place(_number(want)))
+            patch = maker.make(splice, at, lambda want: actions[want])
             if isinstance(patch, Refusal):
                 self.refused.update(dict.fromkeys(numbers, shown(patch)))
                 continue
@@ -273,6 +329,45 @@ class Splices:
         if code:
             self._driver.write_patch(start, bytes(code))
         return made
+
+    def _reserve(self, size: int) -> int:
+        """Return the address of so much memory for patches."""
+        assert self._driver is not None
+        return self._driver.reserve(size) if self._handling is None else self._handling.shared.reserve(size)
+
+    def _actions(self, want: Want) -> tuple[Action, ...]:
+        """Return what a patch does for a want."""
+        number = _number(want)
+        counting = count(self._counters.place(number))
+        if self._handling is None:
+            return (counting,)
+        site = self._sites[number]
+        assert site.function is not None
+        placed, routine = self._routine(site, tail=_is_tail(want))
+        ip = site.address if placed.asks_place else 0
+        function = site.function.address if placed.asks_place else 0
+        return counting, handle(routine, _WORD * number if placed.guarded else None, ip, function)
+
+    def _routine(self, site: KernelSite, *, tail: bool) -> tuple[PlacedHandler, int]:
+        """Return a handler as it is placed for a site, and where the routine is that patches call."""
+        assert self._handling is not None
+        assert self._driver is not None
+        compiled = self._handling.handler.for_splice(
+            site, self._names.type_of(site), self._driver.processors, tail=tail
+        )
+        if id(compiled) not in self._routines:
+            placed = self._handling.place(compiled)
+            if placed.guarded:
+                if self._lost is None:
+                    self._lost = self._driver.share(_WORD * len(self._sites))
+                placed = replace(placed, lost=self._lost.address)
+            at = self._handling.shared.reserve(placed.bytes)
+            code = assemble(self._handling.shared.kernel, placed, at)
+            if len(code) > placed.bytes:
+                raise InternalError(f"a handler's routine of {len(code)} bytes where {placed.bytes} were expected")
+            self._driver.write_patch(at, code)
+            self._routines[id(compiled)] = placed, at
+        return self._routines[id(compiled)]
 
     def _live_text(self, module: LiveModule, splices: Sequence[PlannedSplice]) -> Callable[[int, int], bytes]:
         """Return what reads the text as it is around some splices: that is read once."""
@@ -288,7 +383,7 @@ class Splices:
         assert site.function is not None
         address = site.function.address - BIAS
         if site.kind == "offset":
-            return [Want(address + site.offset, WantKind.OFFSET, tag=number)]
+            return [Want(address + site.offset, WantKind.OFFSET, tag=_Tag(number))]
         module = self._code.module(site.function.module)
         function = module.code.function_at(address)
         if isinstance(function, Refusal):
@@ -296,7 +391,7 @@ class Splices:
         if site.kind == "return":
             return _exits(function, number)
         at = entry_of(module.code, function, module.image.settled)
-        return at if isinstance(at, Refusal) else [Want(at, WantKind.OFFSET, tag=number)]
+        return at if isinstance(at, Refusal) else [Want(at, WantKind.OFFSET, tag=_Tag(number))]
 
 
 def _exits(function: FunctionCode, number: int) -> Sequence[Want] | Refusal:
@@ -306,7 +401,14 @@ def _exits(function: FunctionCode, number: int) -> Sequence[Want] | Refusal:
     if not function.exits:
         return Refusal(Reason.NO_EXIT, function.start, "the function never returns")
     return [
-        Want(each.address, WantKind.EXIT, each.conditional, tag=number, inside=each.inside) for each in function.exits
+        Want(
+            each.address,
+            WantKind.EXIT,
+            each.conditional,
+            tag=_Tag(number, each.kind is ExitKind.TAIL),
+            inside=each.inside,
+        )
+        for each in function.exits
     ]
 
 
@@ -314,6 +416,21 @@ _LIVE_FORM: Final = 64
 """Bytes that the copies of what the text has now may take beyond those of what the analysis has seen."""
 
 
+_HANDLING: Final = 48
+"""Bytes that the call of a handler takes in a patch."""
+
+
+class _Tag(NamedTuple):
+    """Which site a want is of, and whether the function ends there in a jump to another one."""
+
+    number: int
+    tail: bool = False
+
+
 def _number(want: Want) -> int:
-    assert isinstance(want.tag, int)
-    return want.tag
+    assert isinstance(want.tag, _Tag)
+    return want.tag.number
+
+
+def _is_tail(want: Want) -> bool:
+    return isinstance(want.tag, _Tag) and want.tag.tail

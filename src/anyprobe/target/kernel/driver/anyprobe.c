@@ -92,7 +92,7 @@ static int forbidden_count;
 struct client {
 	struct list_head list;		/* among those that are gone and still have a task in their patches */
 	DECLARE_BITMAP(pages, PATCHES >> PAGE_SHIFT);	/* of patches */
-	struct memory { void *address; void __percpu *percpu; u64 size; } memory[16];
+	struct memory { void *address; void __percpu *percpu; u64 size; } memory[256];
 	int memories;
 };
 

@@ -1,0 +1,130 @@
+"""Handlers that splices run in the kernel: machine code, and what it collects is as other mechanisms have it."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+import anyprobe
+from anyprobe import Count, Sum, u64
+from anyprobe.target.kernel.driver.device import Driver
+from support import spliced_handlers
+from support.kernel_patches import warnings
+
+SIZE, CALLS = 7777, 3000
+
+
+@pytest.fixture
+def session(loaded):
+    """Open a session; no write is in force before or after, and the kernel has nothing to complain of."""
+    before = warnings()
+    with anyprobe.kernel(mechanism="splice") as opened:
+        yield opened
+    with Driver() as driver:
+        assert driver.live == 0
+    assert warnings() == before
+
+
+def read(times, size=SIZE):
+    zero = os.open("/dev/zero", os.O_RDONLY)
+    for _ in range(times):
+        os.read(zero, size)
+    os.close(zero)
+
+
+def test_a_predicate_and_a_sum_without_a_compiler(session):
+    some, total = Count("some"), Sum("total")
+
+    @session.entry("kernel::vfs_read")
+    def counted(file: u64, buffer: u64, size: u64):
+        if size == SIZE:
+            some.add()
+
+    @session.entry("kernel::ksys_read")
+    def summed(number: u64, buffer: u64, size: u64):
+        if size == SIZE:
+            total.add(size)
+
+    assert session.refused == []
+    read(CALLS)
+    assert some.result().entries[()].count == CALLS
+    cell = total.result().entries[()]
+    assert (cell.count, cell.sum) == (CALLS, CALLS * SIZE)
+    (probe,) = session.probes_of(counted)
+    (site,) = probe.results()
+    assert (site.strategy, site.nmissed) == ("splice", 0)
+    assert site.hits >= CALLS
+    session.remove(probe)
+    read(10)
+    assert some.result().entries[()].count == CALLS
+    assert session.snapshot().aggregation("total").entries[()].count == CALLS + 10
+
+
+def test_each_block_and_call_of_a_function_is_counted_or_refused_by_name(session):
+    probes = session.count("kernel::ksys_read:block", "kernel::ksys_read:call", "kernel::ksys_read:*")
+    read(CALLS)
+    for probe in probes:
+        assert len(probe.sites) > 2
+        assert len(probe.refused) < len(probe.sites) / 2
+        assert max(site.hits for site in probe.results()) >= CALLS
+    blocks, calls, every = ({site.offset: site.hits for site in probe.results()} for probe in probes)
+    # who reads meanwhile is seen, too: what is counted at one place is the same for all probes, up to what is under way
+    for offset in every.keys() & (blocks.keys() | calls.keys()):
+        found = [each[offset] for each in (blocks, calls, every) if offset in each]
+        assert max(found) - min(found) <= 100, (hex(offset), found)
+
+
+def test_a_histogram_by_process_and_records(session):
+    session.entry("kernel::vfs_read")(spliced_handlers.measured)
+    assert session.refused == []
+    wanted = [SIZE, SIZE, 1 << 16, 5000]
+    for size in (*wanted, 10):
+        read(1, size)
+    cell = spliced_handlers.sizes.result().entries[(os.getpid(),)]
+    assert (cell.count, cell.sum, cell.max) == (4, sum(wanted), 1 << 16)
+    rows = session.records()["large"]
+    assert [(row["pid"], row["size"]) for row in rows if row["pid"] == os.getpid()] == [(os.getpid(), 1 << 16)]
+
+
+def test_counts_by_name(session):
+    session.entry("kernel::vfs_read")(spliced_handlers.named)
+    read(CALLS)
+    with open("/proc/self/comm") as file:
+        name = file.read().strip()
+    assert spliced_handlers.by_comm.result().entries[(name,)].count >= CALLS
+
+
+def test_calls_are_timed_from_end_to_end(session):
+    session.time("kernel::ksys_read")
+    assert session.refused == []
+    read(CALLS)
+    (timing,) = session.snapshot().functions
+    assert timing.count >= CALLS
+    assert timing.unmatched + timing.in_flight < 100
+    assert 0 < timing.min_ns < 1e6
+
+
+def test_commands_have_handlers_run_by_splices(loaded):
+    def told(*arguments):
+        run = [
+            sys.executable,
+            "-m",
+            "anyprobe",
+            *arguments,
+            "--mechanism",
+            "splice",
+            "--json",
+            "--",
+            sys.executable,
+            "-c",
+            f"import os; [os.read(os.open('/dev/zero', 0), {SIZE}) for _ in range(9)]",
+        ]
+        done = subprocess.run(run, capture_output=True, text=True, check=True)
+        return json.loads(done.stderr or done.stdout)
+
+    found = told("count", "kernel::vfs_read", "--when", f"count == {SIZE}")
+    (site,) = found["sites"]
+    assert site["strategy"] == "splice"
+    assert site["hits"] == 9
