@@ -16,7 +16,7 @@ TEST_PACKAGES := $(DEMO_PACKAGES) bc binutils busybox-static clang coreutils g++
 
 KERNELS := 6.1 6.12 6.1-rt
 
-.PHONY: setup test lint live guest test-kernel bench demo docs torture lock packages bench-packages clean
+.PHONY: setup test lint live guest test-kernel bench demo docs torture torture-kernel lock packages bench-packages clean
 .DEFAULT_GOAL := setup
 
 setup: $(STAMP)
@@ -69,6 +69,16 @@ torture: packages setup
 	$(BIN)/pytest --torture -m sliced tests/unit tests/live
 	@tools/guest -t 3000 '$(BIN)/python -m pytest -p no:cacheprovider --torture -m torture tests/kernel' || test $$? -eq 125
 	ANYPROBE_EXAMPLES=1000 $(BIN)/pytest --timeout 3600 tests/unit/handlers/test_differential.py
+
+# Splices of the kernel: all that is long, on each kernel, and where it can be chosen with and without preemption.
+torture-kernel: packages setup
+	@for kernel in $(KERNELS); do \
+	    PYTHONPATH=tests $(BIN)/python -m support.guest_driver $$kernel || exit 1; \
+	    for preempt in $$(case $$kernel in *-rt) echo rt;; *) echo voluntary full;; esac); do \
+	        echo "Linux $$kernel, preempt=$$preempt"; \
+	        tools/guest -k $$kernel -a preempt=$$preempt -t 14400 '$(BIN)/python -m pytest -p no:cacheprovider --torture --timeout 7200 tests/kernel/test_driver*.py tests/kernel/test_splices.py tests/kernel/test_many_splices.py' || test $$? -eq 125 || exit 1; \
+	    done; \
+	done
 
 # Frida is a peer to measure, not a dependency.
 bench: bench-packages setup

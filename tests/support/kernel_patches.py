@@ -1,7 +1,10 @@
 """Patches in the kernel, made by hand: each counts in a counter of the processor, and goes on as the text would."""
 
+import os
 import struct
 import subprocess
+import threading
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -9,7 +12,7 @@ from anyprobe.core.refusal import Refusal
 from anyprobe.isa import relocate
 from anyprobe.isa.decode import Flow, Insn, decode_range
 from anyprobe.target.kernel import symbols
-from anyprobe.target.kernel.driver.device import Driver
+from anyprobe.target.kernel.driver.device import BatchRefused, Driver
 from anyprobe.target.kernel.driver.layout import NEAR_COUNTERS, Fixup, Write
 from anyprobe.target.kernel.kcore import LiveMemory
 
@@ -61,6 +64,20 @@ def text(address: int, size: int) -> bytes:
         return memory.read(address, size)
 
 
+def call_getppid(times: int, threads: int = 1) -> None:
+    """Make a system call that does nothing, in each of some threads."""
+
+    def work() -> None:
+        for _ in range(times):
+            os.getppid()
+
+    several = [threading.Thread(target=work) for _ in range(threads)]
+    for each in several:
+        each.start()
+    for each in several:
+        each.join()
+
+
 class Counting(NamedTuple):
     """A write that leads through a counter."""
 
@@ -100,7 +117,7 @@ class Patches:
         if {insn.address for insn in displaced[1:]} & {*(insn.target for insn in body), *(faulting or {}).values()}:
             return None
         fixed: list[Fixup] = []
-        slot, self.slots = self.slots, self.slots + 1
+        slot = self.slots
         assert slot < _COUNTERS
         at = self.start + self.used
         count = b"\x65\x48\xff\x04\x25" + struct.pack("<I", self.counters + 8 * slot)
@@ -119,6 +136,7 @@ class Patches:
                 fixed.append(Fixup(where, insn.address))
             code += copy
         code += jump(at + len(code), displaced[-1].end)
+        self.slots += 1
         self.used += len(code) + 15 & ~15
         assert self.used <= self.size
         self.driver.write_patch(at, code)
@@ -127,7 +145,44 @@ class Patches:
         boundaries = tuple(insn.address - displaced[0].address for insn in displaced[1:])
         return Counting(Write(displaced[0].address, old, new, boundaries), slot, tuple(fixed))
 
+    def again(self, writes: Iterable[Write]) -> list[Write]:
+        """Return writes at the same places as others, which lead to patches of this client."""
+        made = []
+        for write in writes:
+            body = decode_range(write.old, write.address)
+            counting = self.counting(body, 0)
+            assert counting is not None
+            made.append(counting.write)
+        return made
+
     def count(self, slot: int) -> int:
         """Return what a counter has, over all processors."""
         parts = self.driver.read_per_processor(self.counters + 8 * slot, 8)
         return sum(int.from_bytes(part, "little") for part in parts)
+
+
+def is_refused(driver: Driver, write: Write) -> bool:
+    """Return whether the driver refuses a write; it is not in force afterwards."""
+    try:
+        driver.apply([write])
+    except BatchRefused:
+        return True
+    driver.apply([write.undone()])
+    return False
+
+
+def writes_of(patches: Patches, names: Iterable[str], most: int = 8) -> list[Write]:
+    """Return up to so many writes in each of some functions, which the driver accepts together."""
+    made: list[Write] = []
+    for name in names:
+        body, end, found = function(name), 0, 0
+        for index in range(3, len(body)):
+            before = patches.slots, patches.used
+            counting = patches.counting(body, index) if body[index].address >= end and found < most else None
+            if counting is None or is_refused(patches.driver, counting.write):
+                patches.slots, patches.used = before
+                continue
+            made.append(counting.write)
+            end = counting.write.address + len(counting.write.old)
+            found += 1
+    return made

@@ -51,6 +51,7 @@ _REASONS: Final = {
     Verdict.KPROBE: Reason.KPROBE,
     Verdict.BUG: Reason.BUG,
     Verdict.FAULTS: Reason.MAY_FAULT,
+    Verdict.LANDING_PAD: Reason.LANDING_PAD,
 }
 
 

@@ -3,11 +3,9 @@
  * anyprobe: memory in reach of the kernel's text, and batches of writes to that text that happen whole or not at all.
  * All planning is done in user space; what is here checks that a wrong plan cannot hurt the kernel's own patching.
  */
-#include <linux/bug.h>
 #include <linux/cpu.h>
 #include <linux/delay.h>
 #include <linux/extable.h>
-#include <linux/ftrace.h>
 #include <linux/jump_label.h>
 #include <linux/kallsyms.h>
 #include <linux/kprobes.h>
@@ -19,7 +17,6 @@
 #include <linux/sched/signal.h>
 #include <linux/security.h>
 #include <linux/slab.h>
-#include <linux/sort.h>
 #include <linux/static_call.h>
 #include <linux/stop_machine.h>
 #include <linux/suspend.h>
@@ -41,36 +38,46 @@ extern u8 anyprobe_patches[PATCHES];
 static DEFINE_PER_CPU(u64[ANYPROBE_COUNTERS], anyprobe_counters);
 
 /*
- * Functions that the kernel does not export. Static calls are direct ones: on a processor with IBT an indirect call
- * of a function whose address is taken nowhere ends in a fault.
+ * What the kernel does not export. Static calls are direct ones: on a processor with IBT an indirect call of a function
+ * whose address is taken nowhere ends in a fault.
  */
-#define KERNEL_FUNCTION(result, name, ...) \
+#define KERNEL_FUNCTIONS(F) \
+	F(void *, text_poke_copy, void *, const void *, size_t) \
+	F(int, core_kernel_text, unsigned long) \
+	F(struct task_struct *, idle_task, int) \
+	F(unsigned int, nr_running, void) \
+	F(int, stop_machine_cpuslocked, cpu_stop_fn_t, void *, const struct cpumask *) \
+	F(int, ftrace_text_reserved, const void *, const void *) \
+	F(int, alternatives_text_reserved, void *, void *) \
+	F(bool, within_kprobe_blacklist, unsigned long) \
+	F(struct kprobe *, get_kprobe, void *) \
+	F(unsigned long, recover_probed_instruction, u8 *, unsigned long) \
+	F(const struct exception_table_entry *, search_exception_tables, unsigned long) \
+	F(int, insn_decode, struct insn *, const void *, int, enum insn_mode) \
+	F(int, kallsyms_lookup_size_offset, unsigned long, unsigned long *, unsigned long *) \
+	F(struct module *, __module_text_address, unsigned long) \
+	F(void, jump_label_lock, void) \
+	F(void, jump_label_unlock, void)
+#define KERNEL_DATA(F) \
+	F(struct mutex, kprobe_mutex) \
+	F(struct mutex, text_mutex) \
+	F(struct jump_entry, __start___jump_table) \
+	F(struct jump_entry, __stop___jump_table) \
+	F(struct static_call_site, __start_static_call_sites) \
+	F(struct static_call_site, __stop_static_call_sites)
+
+#define DEFINE_FUNCTION(result, name, ...) \
 	static result none_##name(__VA_ARGS__) { return (result)0; } \
-	DEFINE_STATIC_CALL(to_##name, none_##name)
-KERNEL_FUNCTION(void *, text_poke_copy, void *, const void *, size_t);
-KERNEL_FUNCTION(int, core_kernel_text, unsigned long);
-KERNEL_FUNCTION(struct task_struct *, idle_task, int);
-KERNEL_FUNCTION(int, stop_machine_cpuslocked, cpu_stop_fn_t, void *, const struct cpumask *);
-KERNEL_FUNCTION(int, jump_label_text_reserved, void *, void *);
-KERNEL_FUNCTION(int, static_call_text_reserved, void *, void *);
-KERNEL_FUNCTION(int, ftrace_text_reserved, const void *, const void *);
-KERNEL_FUNCTION(int, alternatives_text_reserved, void *, void *);
-KERNEL_FUNCTION(bool, within_kprobe_blacklist, unsigned long);
-KERNEL_FUNCTION(struct kprobe *, get_kprobe, void *);
-KERNEL_FUNCTION(struct bug_entry *, find_bug, unsigned long);
-KERNEL_FUNCTION(const struct exception_table_entry *, search_exception_tables, unsigned long);
-KERNEL_FUNCTION(int, insn_decode, struct insn *, const void *, int, enum insn_mode);
-KERNEL_FUNCTION(int, kallsyms_lookup_size_offset, unsigned long, unsigned long *, unsigned long *);
-KERNEL_FUNCTION(struct module *, __module_text_address, unsigned long);
-KERNEL_FUNCTION(unsigned long, kallsyms_lookup_name, const char *);
-static void none_lock(void) { }
-DEFINE_STATIC_CALL(to_jump_label_lock, none_lock);
-DEFINE_STATIC_CALL(to_jump_label_unlock, none_lock);
-static struct mutex *kernel_text_mutex;
+	DEFINE_STATIC_CALL(to_##name, none_##name);
+#define DEFINE_DATA(type, name) static type *the_##name;
+KERNEL_FUNCTIONS(DEFINE_FUNCTION)
+KERNEL_DATA(DEFINE_DATA)
+DEFINE_FUNCTION(unsigned long, kallsyms_lookup_name, const char *)
+#define CALL(name) static_call(to_##name)
 
 /*
  * Code that NMIs run before anything could refuse it, what a stop needs, and what runs while gs does not lead to the
- * processor's memory: processors that come up, and what sets gs. Ranges may not be named by kprobes' blacklist alone.
+ * processor's memory: processors that come up and go down, and what sets gs. Kprobes' blacklist does not name all of them.
  */
 static const char *const forbidden_functions[] = {
 	"exc_nmi", "default_do_nmi", "nmi_handle", "nmi_cpu_backtrace", "nmi_cpu_backtrace_handler", "perf_event_nmi_handler",
@@ -79,11 +86,13 @@ static const char *const forbidden_functions[] = {
 	"startup_64", "secondary_startup_64", "secondary_startup_64_no_verify", "verify_cpu", "sev_verify_cbit", "start_cpu0",
 	"load_percpu_segment", "switch_to_new_gdt", "switch_gdt_and_percpu_base", "native_write_msr", "native_load_gs_index",
 	"machine_kexec", "relocate_kernel", "wakeup_long64", "__restore_processor_state", "restore_processor_state",
+	"play_dead_common", "hlt_play_dead", "mwait_play_dead", "native_play_dead",
 };
 static const char *const forbidden_ranges[][2] = {
 	{ "__entry_text_start", "__entry_text_end" }, { "__noinstr_text_start", "__noinstr_text_end" },
 	{ "__kprobes_text_start", "__kprobes_text_end" }, { "__cpuidle_text_start", "__cpuidle_text_end" },
 	{ "__indirect_thunk_start", "__indirect_thunk_end" }, { "_sinittext", "_einittext" },
+	{ "__static_call_text_start", "__static_call_text_end" },
 };
 static struct { unsigned long start, end; } forbidden[ARRAY_SIZE(forbidden_functions) + ARRAY_SIZE(forbidden_ranges)];
 static int forbidden_count;
@@ -96,131 +105,303 @@ struct client {
 	int memories;
 };
 
-/* A write in force. In ascending order of addresses. */
-struct change { unsigned long address; u32 length; struct client *client; u8 original[ANYPROBE_MAX_LENGTH], now[ANYPROBE_MAX_LENGTH]; };
-static struct change *changes;
-static u32 change_count;
+/* A write in force, with the original bytes as the old ones. */
+struct change { struct anyprobe_write w; struct client *client; };
 
-static DEFINE_MUTEX(lock);		/* of all that is below, and above */
+static DEFINE_MUTEX(lock);		/* of all that is below */
+static struct change *changes;		/* in ascending order of addresses */
+static u32 change_count;
+static bool asleep;			/* suspend has begun */
 static DECLARE_BITMAP(used_pages, PATCHES >> PAGE_SHIFT);
 static DECLARE_BITMAP(used_counters, ANYPROBE_COUNTERS);
 static LIST_HEAD(leaving);
 static struct exception_table_entry tables[2][MAX_FIXUPS];
 static int table_used;
-static struct exception_table_entry *own_table;
-static unsigned int own_entries;
 
-/* --- what may be written --- */
+/* One batch while it is checked and written. */
+struct batch {
+	struct anyprobe_write *writes;	/* in ascending order; `boundaries` only where no task may be */
+	u32 count;
+	u8 *reasons;			/* of each write */
+	u8 **aliases;			/* where each can be written; NULL: left out */
+	bool lenient;			/* what has other bytes is left out instead of refused */
+	bool scan;			/* no task may be on a boundary, or in a patch */
+	struct client *of;		/* only its patches matter; NULL: those of all */
+	struct exception_table_entry *table;	/* put in force; NULL: none */
+	u32 table_entries;
+	atomic_t arrived;
+	atomic64_t began;
+	bool done;
+	u32 failed;
+	enum anyprobe_reason reason;
+	u64 took_ns;
+};
 
-/* Return the bytes of text as they were before any write of ours. */
-static void original_text(u8 *out, unsigned long address, u32 length)
+static unsigned long end_of(const struct anyprobe_write *w)
 {
-	u32 low = 0, high = change_count;
+	return w->address + w->length;
+}
 
-	memcpy(out, (void *)address, length);
-	while (low < high) {		/* the first change that ends after the address */
+static bool in_patches(struct client *client, unsigned long address)
+{
+	unsigned long page = (address - (unsigned long)anyprobe_patches) >> PAGE_SHIFT;
+
+	return page < PATCHES >> PAGE_SHIFT && (!client || test_bit(page, client->pages));
+}
+
+/* Return the first of some writes, or changes, that ends after an address. */
+static u32 first_after(const void *array, size_t stride, u32 count, unsigned long address)
+{
+	u32 low = 0, high = count;
+
+	while (low < high) {
 		u32 middle = (low + high) / 2;
 
-		if (changes[middle].address + changes[middle].length > address)
+		if (end_of(array + middle * stride) > address)
 			high = middle;
 		else
 			low = middle + 1;
 	}
-	for (; low < change_count && changes[low].address < address + length; low++) {
-		struct change *c = &changes[low];
-		long shift = (long)(c->address - address);
-		u32 i;
-
-		for (i = 0; i < c->length; i++)
-			if (shift + i < length)
-				out[shift + i] = c->original[i];
-	}
+	return low;
 }
 
-/* Decode a function from its start, as kprobes do, and compare with what the plan says. */
-static enum anyprobe_reason check_boundaries(struct anyprobe_write *w)
+static u32 write_after(const struct batch *b, unsigned long address)
 {
-	unsigned long size, offset, at, end = w->address + w->length;
-	u8 bytes[MAX_INSN_SIZE];
+	return first_after(b->writes, sizeof *b->writes, b->count, address);
+}
+
+static u32 change_after(unsigned long address)
+{
+	return first_after(changes, sizeof *changes, change_count, address);
+}
+
+/* --- what may be written --- */
+
+/* Where the check of a batch is. Writes ascend, so that each function is decoded once. */
+struct walk {
+	unsigned long at, end;		/* the next instruction, the function's end */
+	unsigned long probed;		/* up to there a kprobe's jump may reach */
+	bool blacklisted;
+	u8 bytes[MAX_INSN_SIZE];	/* of the instruction, as they were before changes and kprobes */
 	struct insn insn;
-	u32 boundaries = 0;
-	bool call = false;
+};
 
-	if (!static_call(to_kallsyms_lookup_size_offset)(w->address, &size, &offset))
-		return ANYPROBE_NOT_TEXT;
-	if (offset + w->length > size)
-		return ANYPROBE_NOT_BOUNDARY;
-	for (at = w->address - offset; at < end; at += insn.length) {
-		if (at > w->address)
-			boundaries |= 1u << (at - w->address);
-		if (at > w->address && call)
-			return ANYPROBE_CALL_INSIDE;
-		original_text(bytes, at, min_t(unsigned long, sizeof bytes, w->address - offset + size - at));
-		if (static_call(to_insn_decode)(&insn, bytes, sizeof bytes, INSN_MODE_KERN) < 0)
-			return ANYPROBE_NOT_BOUNDARY;
-		if (at < w->address && at + insn.length > w->address)
-			return ANYPROBE_NOT_BOUNDARY;
-		call = at >= w->address && (insn.opcode.bytes[0] == 0xe8 ||
-			(insn.opcode.bytes[0] == 0xff && (X86_MODRM_REG(insn.modrm.value) & 6) == 2));
-	}
-	return at == end && boundaries == w->boundaries ? ANYPROBE_DONE : ANYPROBE_NOT_BOUNDARY;
-}
-
-static enum anyprobe_reason check_tables(struct anyprobe_write *w, struct anyprobe_fixup *fixups, u32 fixup_count)
+static struct kprobe *kprobe_at(unsigned long address)
 {
-	void *first = (void *)w->address, *last = (void *)(w->address + w->length - 1);
-	unsigned long at;
-	u32 i;
+	struct kprobe *found;
 
-	for (i = 0; i < forbidden_count; i++)
-		if (w->address < forbidden[i].end && w->address + w->length > forbidden[i].start)
-			return ANYPROBE_FORBIDDEN;
-	if (within_module(w->address, THIS_MODULE))
-		return ANYPROBE_FORBIDDEN;
-	if (static_call(to_jump_label_text_reserved)(first, last))
-		return ANYPROBE_STATIC_KEY;
-	if (static_call(to_static_call_text_reserved)(first, last))
-		return ANYPROBE_STATIC_CALL;
-	if (static_call(to_ftrace_text_reserved)(first, last))
-		return ANYPROBE_FTRACE;
-	if (static_call(to_alternatives_text_reserved)(first, last))
-		return ANYPROBE_ALTERNATIVE;
-	for (at = w->address; at < w->address + w->length; at++) {
-		if (static_call(to_within_kprobe_blacklist)(at))
-			return ANYPROBE_FORBIDDEN;
-		if (static_call(to_find_bug)(at))
-			return ANYPROBE_BUG;
-		if (!static_call(to_search_exception_tables)(at))
-			continue;
-		for (i = 0; i < fixup_count && fixups[i].original != at; i++)
-			;
-		if (i == fixup_count)
-			return ANYPROBE_FAULTS;
-	}
-	for (at = w->address - LONGEST_OPTIMIZED + 1; at < w->address + w->length; at++) {
-		struct kprobe *probe;
-
-		preempt_disable();
-		probe = static_call(to_get_kprobe)((void *)at);
-		preempt_enable();
-		if (probe)
-			return ANYPROBE_KPROBE;
-	}
-	return ANYPROBE_DONE;
+	preempt_disable();
+	found = CALL(get_kprobe)((void *)address);
+	preempt_enable();
+	return found;		/* kprobe_mutex is held */
 }
 
-static bool is_live_text(unsigned long address, u32 length)
+static bool has_kprobe(const struct anyprobe_write *w)
+{
+	unsigned long at = w->address;
+
+	while (at < end_of(w) && !kprobe_at(at))
+		at++;
+	return at < end_of(w);
+}
+
+static bool decode(struct walk *walk)
+{
+	unsigned long size = min_t(unsigned long, MAX_INSN_SIZE, walk->end - walk->at), from = walk->at;
+	struct kprobe *probe;
+	u32 i, c;
+
+	probe = kprobe_at(walk->at);
+	if (probe && !kprobe_ftrace(probe))
+		walk->probed = walk->at + LONGEST_OPTIMIZED;
+	memset(walk->bytes, 0, MAX_INSN_SIZE);
+	memcpy(walk->bytes, (void *)walk->at, size);
+	if (walk->at < walk->probed) {
+		preempt_disable();
+		from = CALL(recover_probed_instruction)(walk->bytes, walk->at);
+		preempt_enable();
+	}
+	for (c = change_after(walk->at); c < change_count && changes[c].w.address < walk->at + size; c++)
+		for (i = 0; i < changes[c].w.length; i++)
+			if (changes[c].w.address + i - walk->at < size)
+				walk->bytes[changes[c].w.address + i - walk->at] = changes[c].w.old_bytes[i];
+	return from && CALL(insn_decode)(&walk->insn, walk->bytes, MAX_INSN_SIZE, INSN_MODE_KERN) >= 0;
+}
+
+static bool is_live_text(unsigned long address)
 {
 	struct module *module;
 	bool live;
 
-	if (static_call(to_core_kernel_text)(address))
-		return static_call(to_core_kernel_text)(address + length - 1);
+	if (CALL(core_kernel_text)(address))
+		return true;
 	preempt_disable();
-	module = static_call(to___module_text_address)(address);
-	live = module && module->state == MODULE_STATE_LIVE && within_module(address + length - 1, module);
+	module = CALL(__module_text_address)(address);
+	live = module && module->state == MODULE_STATE_LIVE;
 	preempt_enable();
 	return live;
+}
+
+static bool has_fixup(unsigned long address, struct anyprobe_fixup *fixups, u32 count)
+{
+	while (count && fixups[count - 1].original != address)
+		count--;
+	return count;
+}
+
+/* Decode up to the end of a write, from the function's start, as kprobes do; compare with what the plan says. */
+static enum anyprobe_reason check_instructions(struct walk *walk, struct anyprobe_write *w, struct anyprobe_fixup *fixups, u32 count)
+{
+	unsigned long size, offset;
+	u32 boundaries = 0;
+	bool call = false;
+
+	if (w->address >= walk->end) {
+		if (!CALL(kallsyms_lookup_size_offset)(w->address, &size, &offset))
+			return ANYPROBE_NOT_TEXT;
+		walk->at = w->address - offset;
+		walk->end = walk->at + size;
+		walk->blacklisted = CALL(within_kprobe_blacklist)(w->address);
+	}
+	if (walk->blacklisted)
+		return ANYPROBE_FORBIDDEN;
+	if (end_of(w) > walk->end)
+		return ANYPROBE_NOT_BOUNDARY;
+	for (; walk->at < end_of(w); walk->at += walk->insn.length) {
+		u8 *op = walk->insn.opcode.bytes;
+
+		if (!decode(walk))
+			return ANYPROBE_NOT_BOUNDARY;
+		if (walk->at + walk->insn.length <= w->address)
+			continue;
+		if (walk->at < w->address)
+			return ANYPROBE_NOT_BOUNDARY;
+		if (walk->at > w->address)
+			boundaries |= 1u << (walk->at - w->address);
+		if (call)
+			return ANYPROBE_CALL_INSIDE;
+		call = op[0] == 0xe8 || (op[0] == 0xff && (X86_MODRM_REG(walk->insn.modrm.value) & 6) == 2);
+		if (op[0] == 0x0f && (op[1] == 0x0b || op[1] == 0xb9))	/* ud2 and ud1 */
+			return ANYPROBE_BUG;
+		if (!memcmp(walk->bytes, "\xf3\x0f\x1e\xfa", 4))
+			return ANYPROBE_LANDING_PAD;
+		if (CALL(search_exception_tables)(walk->at) && !has_fixup(walk->at, fixups, count))
+			return ANYPROBE_FAULTS;
+	}
+	if (walk->at != end_of(w) || boundaries != w->boundaries)
+		return ANYPROBE_NOT_BOUNDARY;
+	return walk->probed > w->address ? ANYPROBE_KPROBE : ANYPROBE_DONE;
+}
+
+/*
+ * What is written are jumps to the client's patches or to other writes of the batch, calls and conditional jumps of the
+ * old text that lead there now, nops, and what was there.
+ */
+static bool leads_home(struct client *client, struct batch *b, struct anyprobe_write *w)
+{
+	u8 bytes[ANYPROBE_MAX_LENGTH + MAX_INSN_SIZE], *op;
+	struct insn insn;
+	unsigned long to;
+	u32 at, i;
+
+	memcpy(bytes, (void *)w->address, sizeof bytes);
+	memcpy(bytes, w->new_bytes, w->length);
+	for (at = 0; at < w->length; at += insn.length) {
+		op = bytes + at;
+		if (CALL(insn_decode)(&insn, op, MAX_INSN_SIZE, INSN_MODE_KERN) < 0)
+			return false;
+		if (op[0] == 0x90 || (insn.opcode.bytes[0] == 0x0f && insn.opcode.bytes[1] == 0x1f) || (op[0] == 0x66 && op[1] == 0x90))
+			continue;
+		if (at + insn.length <= w->length && !memcmp(op, w->old_bytes + at, insn.length))
+			continue;
+		if (!(op[0] == 0xe9 || op[0] == 0xeb || (op[0] == w->old_bytes[at] && (op[0] == 0xe8 || (op[0] & 0xf0) == 0x70)) ||
+		      (op[0] == 0x0f && (op[1] & 0xf0) == 0x80 && at + 2 <= w->length && !memcmp(op, w->old_bytes + at, 2))))
+			return false;
+		to = w->address + at + insn.length + (long)insn.immediate.value;
+		i = write_after(b, to);
+		if (!in_patches(client, to) && !(i < b->count && b->writes[i].address == to))
+			return false;
+	}
+	return true;
+}
+
+static enum anyprobe_reason check_write(struct client *client, struct batch *b, struct anyprobe_write *w, struct walk *walk,
+		struct anyprobe_fixup *fixups, u32 count)
+{
+	void *first = (void *)w->address, *last = (void *)(end_of(w) - 1);
+	u32 i = change_after(w->address);
+
+	if (i < change_count && changes[i].w.address < end_of(w)) {
+		struct change *c = &changes[i];		/* written again; nothing is inside a jump and what fills up */
+
+		if (c->w.address != w->address || c->w.length != w->length || c->client != client)
+			return ANYPROBE_OVERLAP;
+		w->boundaries = 0;
+		if (has_kprobe(w))		/* it would go on with what it has copied: a jump to this client's patch */
+			return ANYPROBE_KPROBE;
+		return !memcmp(w->new_bytes, c->w.old_bytes, w->length) || leads_home(client, b, w) ? ANYPROBE_DONE : ANYPROBE_STRAY;
+	}
+	if (!is_live_text(w->address) || !is_live_text(end_of(w) - 1))
+		return ANYPROBE_NOT_TEXT;
+	for (i = 0; i < forbidden_count; i++)
+		if (w->address < forbidden[i].end && end_of(w) > forbidden[i].start)
+			return ANYPROBE_FORBIDDEN;
+	if (within_module(w->address, THIS_MODULE))
+		return ANYPROBE_FORBIDDEN;
+	if (b->reasons[w - b->writes])
+		return b->reasons[w - b->writes];
+	if (CALL(ftrace_text_reserved)(first, last))
+		return ANYPROBE_FTRACE;
+	if (CALL(alternatives_text_reserved)(first, last))
+		return ANYPROBE_ALTERNATIVE;
+	i = check_instructions(walk, w, fixups, count);
+	if (i != ANYPROBE_DONE)
+		return i;
+	return leads_home(client, b, w) ? ANYPROBE_DONE : ANYPROBE_STRAY;
+}
+
+static void mark(struct batch *b, unsigned long address, unsigned long end, enum anyprobe_reason reason)
+{
+	u32 i = write_after(b, address);
+
+	for (; i < b->count && b->writes[i].address < end; i++)
+		b->reasons[i] = reason;
+}
+
+/* Mark the writes that touch what jump labels and static calls change: these tables are long, and gone through once. */
+static void mark_table(struct batch *b, struct jump_entry *j, struct jump_entry *j_end, struct static_call_site *s, struct static_call_site *s_end)
+{
+	for (; j < j_end; j++) {
+		u8 *code = (u8 *)jump_entry_code(j);
+		u32 i = write_after(b, (unsigned long)code);
+
+		if (i < b->count && b->writes[i].address < (unsigned long)code + JMP32_INSN_SIZE)	/* bytes may be gone: look late */
+			mark(b, (unsigned long)code, (unsigned long)code + (*code == 0xeb || *code == 0x66 ? 2 : 5), ANYPROBE_STATIC_KEY);
+	}
+	for (; s < s_end; s++) {
+		unsigned long code = (unsigned long)&s->addr + s->addr;
+
+		mark(b, code, code + CALL_INSN_SIZE, ANYPROBE_STATIC_CALL);
+	}
+}
+
+static void mark_tables(struct batch *b)
+{
+	struct module *last = NULL;
+	u32 i;
+
+	mark_table(b, the___start___jump_table, the___stop___jump_table, the___start_static_call_sites, the___stop_static_call_sites);
+	for (i = 0; i < b->count; i++) {
+		struct module *m;
+
+		preempt_disable();
+		m = CALL(__module_text_address)(b->writes[i].address);
+		preempt_enable();	/* a module that is live cannot go: its notifier waits for `lock` */
+		if (m && m != last && m->state == MODULE_STATE_LIVE)
+			mark_table(b, m->jump_entries, m->jump_entries + m->num_jump_entries,
+				   m->static_call_sites, m->static_call_sites + m->num_static_call_sites);
+		last = m;
+	}
 }
 
 /* --- the stop --- */
@@ -231,41 +412,23 @@ static const int errors[] = {
 	[ANYPROBE_BUSY] = -EAGAIN, [ANYPROBE_FORBIDDEN] = -EPERM, [ANYPROBE_STATIC_KEY] = -EPERM,
 	[ANYPROBE_STATIC_CALL] = -EPERM, [ANYPROBE_FTRACE] = -EPERM, [ANYPROBE_ALTERNATIVE] = -EPERM,
 	[ANYPROBE_KPROBE] = -EPERM, [ANYPROBE_BUG] = -EPERM, [ANYPROBE_FAULTS] = -EPERM, [ANYPROBE_BAD_FIXUP] = -EINVAL,
+	[ANYPROBE_STRAY] = -EINVAL, [ANYPROBE_LANDING_PAD] = -EPERM,
 };
 
-struct write_now { unsigned long address; u32 length; const u8 *old, *new_; u8 *alias; bool skip; };
-struct batch {
-	struct write_now *writes;
-	u32 count, inside_count;
-	unsigned long *inside;		/* where no task may be, in ascending order */
-	struct client *of;		/* a client whose patches no task may be in; NULL if that does not matter */
-	bool lenient;			/* what has other bytes is left out instead of refused */
-	struct exception_table_entry *table;	/* put in force; NULL: none */
-	u32 table_entries;
-	atomic_t arrived;
-	bool done;
-	u32 failed;
-	enum anyprobe_reason reason;
-	u64 took_ns;
-};
-
+/*
+ * On a boundary of what is written, or in a patch: also of writes that are in force no more, since a task that was
+ * preempted in a patch goes on at the end of what was displaced, which may now lie within another write.
+ */
 static bool is_inside(struct batch *b, unsigned long word)
 {
-	u32 low = 0, high = b->inside_count;
+	u32 i;
 
-	if (b->of && word >= (unsigned long)anyprobe_patches && word < (unsigned long)anyprobe_patches + PATCHES)
-		return test_bit((word - (unsigned long)anyprobe_patches) >> PAGE_SHIFT, b->of->pages);
-	if (!high || word < b->inside[0] || word > b->inside[high - 1])
+	if (in_patches(NULL, word))
+		return !b->of || in_patches(b->of, word);
+	if (!b->count || word < b->writes[0].address || word >= end_of(&b->writes[b->count - 1]))
 		return false;
-	while (low < high) {
-		u32 middle = (low + high) / 2;
-
-		if (b->inside[middle] < word)
-			low = middle + 1;
-		else
-			high = middle;
-	}
-	return low < b->inside_count && b->inside[low] == word;
+	i = write_after(b, word);
+	return word > b->writes[i].address && b->writes[i].boundaries >> (word - b->writes[i].address) & 1;
 }
 
 /* Does the unwinder find a task inside? What it cannot unwind to the end counts as inside. */
@@ -309,55 +472,56 @@ static bool has_word_inside(struct task_struct *t, struct batch *b)
 static bool is_any_inside(struct batch *b)
 {
 	struct task_struct *group, *t;
+	unsigned int runnable = 0;
 	int cpu;
 
-	if (!b->inside_count && !b->of)
-		return false;
-	for_each_process_thread(group, t)
+	for_each_process_thread(group, t) {
 		if (has_word_inside(t, b))
 			return true;
+		runnable += t->on_rq != 0;
+	}
 	for_each_online_cpu(cpu)
-		if (has_word_inside(static_call(to_idle_task)(cpu), b))
+		if (has_word_inside(CALL(idle_task)(cpu), b))
 			return true;
-	return false;
+	/* At the end of its exit a task is on no list. Where it can be preempted then, it is one more that wants to run. */
+	return preempt_model_preemptible() && CALL(nr_running)() != runnable;
 }
 
 static void write_all(struct batch *b)
 {
-	u32 i;
+	u32 i, j;
 
-	for (i = 0; i < b->count; i++) {
-		struct write_now *w = &b->writes[i];
-
-		w->skip = memcmp((void *)w->address, w->old, w->length) != 0;
-		if (w->skip && !b->lenient) {
-			b->failed = i;
-			b->reason = ANYPROBE_OLD_BYTES;
-			return;
+	for (i = 0; i < b->count; i++)
+		if (memcmp((void *)b->writes[i].address, b->writes[i].old_bytes, b->writes[i].length)) {
+			if (!b->lenient) {
+				b->failed = i;
+				b->reason = ANYPROBE_OLD_BYTES;
+				return;
+			}
+			b->aliases[i] = NULL;
 		}
-	}
-	b->reason = is_any_inside(b) ? ANYPROBE_BUSY : ANYPROBE_DONE;
+	b->reason = b->scan && is_any_inside(b) ? ANYPROBE_BUSY : ANYPROBE_DONE;
 	if (b->reason != ANYPROBE_DONE)
 		return;
 	if (b->table) {			/* before a copy can run */
 		WRITE_ONCE(THIS_MODULE->extable, b->table);
 		WRITE_ONCE(THIS_MODULE->num_exentries, b->table_entries);
 	}
-	for (i = 0; i < b->count; i++)
-		if (!b->writes[i].skip)
-			memcpy(b->writes[i].alias, b->writes[i].new_, b->writes[i].length);
+	for (i = 0; i < b->count; i++)	/* without memcpy(), which may be what is written */
+		for (j = 0; b->aliases[i] && j < b->writes[i].length; j++)
+			WRITE_ONCE(b->aliases[i][j], b->writes[i].new_bytes[j]);
+	sync_core();
 }
 
-/* Every processor runs this with interrupts off; the first writes, all then drop what they have fetched of old text. */
+/* Every processor runs this with interrupts off. The last to come writes: all others are in here then, and nowhere else. */
 static int in_stop(void *data)
 {
 	struct batch *b = data;
 
-	if (atomic_inc_return(&b->arrived) == 1) {
-		u64 began = ktime_get_ns();
-
+	atomic64_cmpxchg(&b->began, 0, ktime_get_ns());
+	if (atomic_inc_return(&b->arrived) == num_online_cpus()) {
 		write_all(b);
-		b->took_ns = ktime_get_ns() - began;
+		b->took_ns = ktime_get_ns() - atomic64_read(&b->began);
 		smp_store_release(&b->done, true);
 	} else {
 		while (!smp_load_acquire(&b->done))
@@ -369,13 +533,13 @@ static int in_stop(void *data)
 
 static struct page *page_of(unsigned long address)
 {
-	return static_call(to_core_kernel_text)(address) ? virt_to_page((void *)address) : vmalloc_to_page((void *)address);
+	return CALL(core_kernel_text)(address) ? virt_to_page((void *)address) : vmalloc_to_page((void *)address);
 }
 
 /* Map the pages of all writes once more, writable: in the stop a write is then a copy of some bytes. */
 static void *map_aliases(struct batch *b)
 {
-	struct page **pages = kvmalloc_array(2 * b->count + 1, sizeof *pages, GFP_KERNEL);
+	struct page **pages = kvmalloc_array(2 * b->count, sizeof *pages, GFP_KERNEL);
 	unsigned long last = 0;
 	u32 i, count = 0;
 	void *base;
@@ -383,50 +547,91 @@ static void *map_aliases(struct batch *b)
 	if (!pages)
 		return NULL;
 	for (i = 0; i < b->count; i++) {
-		unsigned long first = b->writes[i].address & PAGE_MASK, end = (b->writes[i].address + b->writes[i].length - 1) & PAGE_MASK;
+		unsigned long first = b->writes[i].address >> PAGE_SHIFT, end = (end_of(&b->writes[i]) - 1) >> PAGE_SHIFT;
 
-		for (; first <= end; first += PAGE_SIZE)
-			if (first != last || !count) {
-				/* a write over a page's end follows one on that page: pages are asked for in order */
-				pages[count++] = page_of(first);
-				last = first;
-			}
-		b->writes[i].alias = (u8 *)(((unsigned long)(count - 1) << PAGE_SHIFT) + offset_in_page(b->writes[i].address)
-			- (((b->writes[i].address ^ (b->writes[i].address + b->writes[i].length - 1)) & PAGE_MASK) ? PAGE_SIZE : 0));
+		if (first != last)
+			pages[count++] = page_of(first << PAGE_SHIFT);
+		b->aliases[i] = (u8 *)((count - 1ul) << PAGE_SHIFT) + offset_in_page(b->writes[i].address);
+		if (end != first)
+			pages[count++] = page_of(end << PAGE_SHIFT);
+		last = end;
 	}
 	base = vmap(pages, count, VM_MAP, PAGE_KERNEL);
 	kvfree(pages);
-	for (i = 0; base && i < b->count; i++)
-		b->writes[i].alias += (unsigned long)base;
+	for (i = 0; i < b->count; i++)
+		b->aliases[i] += (unsigned long)base;
 	return base;
 }
 
-/* Called with the locks of text. */
-static long stop_and_write(struct batch *b)
+/* Merge what was written into what is in force; what has its original bytes again is in force no more. */
+static void merge(struct change *into, struct client *client, struct batch *b)
 {
-	void *aliases = b->count ? map_aliases(b) : NULL;
+	u32 i = 0, j, n = 0;
 
-	if (b->count && !aliases)
-		return -ENOMEM;
-	atomic_set(&b->arrived, 0);
-	b->done = false;
-	static_call(to_stop_machine_cpuslocked)(in_stop, b, cpu_online_mask);
-	vunmap(aliases);
-	return errors[b->reason];
+	for (j = 0; j <= b->count; j++) {
+		unsigned long next = j < b->count ? b->writes[j].address : ULONG_MAX;
+
+		while (i < change_count && changes[i].w.address < next)
+			into[n++] = changes[i++];
+		if (j == b->count)
+			break;
+		into[n] = i < change_count && changes[i].w.address == next ? changes[i++] : (struct change){ b->writes[j], client };
+		if (b->aliases[j])
+			memcpy(into[n].w.new_bytes, b->writes[j].new_bytes, into[n].w.length);
+		n += memcmp(into[n].w.new_bytes, into[n].w.old_bytes, into[n].w.length) != 0;
+	}
+	kvfree(changes);
+	changes = into;
+	change_count = n;
 }
 
+/* Stop the machine and write; called with the locks of text. What has other bytes is counted in `failed` if that is allowed. */
+static long commit(struct client *client, struct batch *b)
+{
+	struct change *merged = kvmalloc_array(change_count + b->count + 1, sizeof *merged, GFP_KERNEL);
+	void *base = NULL;
+	long r = -ENOMEM;
+	u32 i;
+
+	b->aliases = kvcalloc(b->count + 1, sizeof *b->aliases, GFP_KERNEL);
+	if (b->aliases && b->count)
+		base = map_aliases(b);
+	if (merged && b->aliases && (base || !b->count)) {
+		atomic_set(&b->arrived, 0);
+		atomic64_set(&b->began, 0);
+		b->done = false;
+		CALL(stop_machine_cpuslocked)(in_stop, b, cpu_online_mask);
+		r = errors[b->reason];
+	}
+	vunmap(base);
+	if (!r) {
+		for (i = 0; i < b->count; i++)
+			b->failed += !b->aliases[i];
+		if (b->table)
+			table_used = !table_used;
+		merge(merged, client, b);
+		merged = NULL;
+	}
+	kvfree(merged);
+	kvfree(b->aliases);
+	return r;
+}
+
+/* In the kernel's own order, see kprobes. What a kprobe has copied of text is in its table before that text changes. */
 static void lock_text(void)
 {
-	cpus_read_lock();		/* the kernel's own order, see arch_jump_label_transform and kprobes */
-	static_call(to_jump_label_lock)();
-	mutex_lock(kernel_text_mutex);
+	mutex_lock(the_kprobe_mutex);
+	cpus_read_lock();
+	CALL(jump_label_lock)();
+	mutex_lock(the_text_mutex);
 }
 
 static void unlock_text(void)
 {
-	mutex_unlock(kernel_text_mutex);
-	static_call(to_jump_label_unlock)();
+	mutex_unlock(the_text_mutex);
+	CALL(jump_label_unlock)();
 	cpus_read_unlock();
+	mutex_unlock(the_kprobe_mutex);
 }
 
 /* --- batches --- */
@@ -436,269 +641,157 @@ static unsigned long insn_of(const struct exception_table_entry *e)
 	return (unsigned long)&e->insn + e->insn;
 }
 
-static int compare_fixups(const void *a, const void *b)
-{
-	unsigned long x = insn_of(a), y = insn_of(b);
-
-	return x < y ? -1 : x > y;
-}
-
-/* swap for sort(): the members are relative to where an entry lies */
-static void swap_fixups(void *a, void *b, int size)
-{
-	struct exception_table_entry *x = a, *y = b, old = *x;
-	int distance = b - a;
-
-	x->insn = y->insn + distance;
-	x->fixup = y->fixup + distance;
-	x->data = y->data;
-	y->insn = old.insn - distance;
-	y->fixup = old.fixup - distance;
-	y->data = old.data;
-}
-
-static void put_entry(struct exception_table_entry *to, unsigned long insn, const struct exception_table_entry *from)
-{
-	to->insn = insn - (unsigned long)&to->insn;
-	to->fixup = (unsigned long)&from->fixup + from->fixup - (unsigned long)&to->fixup;
-	to->data = from->data;
-}
-
-/* Make the table of a batch: what is in force, without what lies in the patches of a client that goes, and what is new. */
+/* Make the table of a batch, by address: what is in force, without what a client leaves, and the new ones, which ascend. */
 static long make_table(struct batch *b, struct client *gone, struct anyprobe_fixup *fixups, u32 count)
 {
-	struct module *module = THIS_MODULE;
-	struct exception_table_entry *table = tables[!table_used];
-	u32 i, n = 0;
+	struct exception_table_entry *now = THIS_MODULE->extable, *now_end = now + THIS_MODULE->num_exentries, *to;
+	u32 n = 0;
 
-	for (i = 0; i < module->num_exentries; i++) {
-		unsigned long insn = insn_of(&module->extable[i]), page = (insn - (unsigned long)anyprobe_patches) >> PAGE_SHIFT;
+	b->table = tables[!table_used];
+	while (now < now_end || count) {
+		bool old = !count || (now < now_end && insn_of(now) < fixups->copy);
+		const struct exception_table_entry *from = old ? now : CALL(search_exception_tables)(fixups->original);
+		unsigned long insn = old ? insn_of(now) : fixups->copy;
 
-		if (gone && page < PATCHES >> PAGE_SHIFT && test_bit(page, gone->pages))
+		if (old)
+			now++;
+		else
+			fixups++, count--;
+		if (old && gone && in_patches(gone, insn))
 			continue;
 		if (n == MAX_FIXUPS)
 			return -ENOSPC;
-		put_entry(&table[n++], insn, &module->extable[i]);
+		to = &b->table[n++];		/* members are relative to where an entry lies */
+		to->insn = insn - (unsigned long)&to->insn;
+		to->fixup = (unsigned long)&from->fixup + from->fixup - (unsigned long)&to->fixup;
+		to->data = from->data;
 	}
-	for (i = 0; i < count; i++) {
-		const struct exception_table_entry *e = static_call(to_search_exception_tables)(fixups[i].original);
-
-		if (n == MAX_FIXUPS)
-			return -ENOSPC;
-		if (e)
-			put_entry(&table[n++], fixups[i].copy, e);
-	}
-	sort(table, n, sizeof *table, compare_fixups, swap_fixups);
-	b->table = table;
 	b->table_entries = n;
 	return 0;
 }
 
-/* Check one write against all tables, and against what is in force; changes are walked along with the writes. */
-static enum anyprobe_reason check(struct client *client, struct anyprobe_write *w, u32 *at, struct anyprobe_fixup *fixups, u32 count)
+/* Check all writes; what is found of each is in `reasons`, the first refusal in `failed` and `reason`. */
+static void check(struct client *client, struct batch *b, struct anyprobe_fixup *fixups, u32 count)
 {
-	struct change *c;
-	enum anyprobe_reason reason;
+	struct walk walk = { };
+	u32 i;
 
-	while (*at < change_count && changes[*at].address + changes[*at].length <= w->address)
-		(*at)++;
-	c = *at < change_count && changes[*at].address < w->address + w->length ? &changes[*at] : NULL;
-	if (c)		/* one of these again: other bytes, or the original ones; nothing is inside a jump and what fills up */
-		return c->address == w->address && c->length == w->length && c->client == client ? ANYPROBE_DONE : ANYPROBE_OVERLAP;
-	if (!is_live_text(w->address, w->length))
-		return ANYPROBE_NOT_TEXT;
-	reason = check_tables(w, fixups, count);
-	return reason == ANYPROBE_DONE ? check_boundaries(w) : reason;
-}
+	b->reason = ANYPROBE_BAD_FIXUP;
+	for (i = 0; i < count; i++) {
+		b->failed = i;
+		if (!in_patches(client, fixups[i].copy) || !CALL(search_exception_tables)(fixups[i].original) ||
+		    (i && fixups[i].copy <= fixups[i - 1].copy))
+			return;
+	}
+	b->reason = ANYPROBE_BAD_WRITE;
+	for (i = 0; i < b->count; i++) {
+		struct anyprobe_write *w = &b->writes[i];
 
-static enum anyprobe_reason check_fixup(struct client *client, struct anyprobe_fixup *f)
-{
-	unsigned long page = (f->copy - (unsigned long)anyprobe_patches) >> PAGE_SHIFT;
-
-	return f->copy >= (unsigned long)anyprobe_patches && page < PATCHES >> PAGE_SHIFT && test_bit(page, client->pages) &&
-		static_call(to_search_exception_tables)(f->original) ? ANYPROBE_DONE : ANYPROBE_BAD_FIXUP;
-}
-
-/* Merge what was written into what is in force; what has its original bytes again is in force no more. */
-static void merge(struct change *into, struct client *client, struct write_now *writes, u32 count)
-{
-	u32 i = 0, j = 0, n = 0;
-
-	while (i < change_count || j < count) {
-		struct change c;
-
-		if (j == count || (i < change_count && changes[i].address < writes[j].address)) {
-			into[n++] = changes[i++];
-			continue;
+		b->failed = i;
+		b->reasons[i] = ANYPROBE_BAD_WRITE;
+		if (!w->length || w->length > ANYPROBE_MAX_LENGTH || end_of(w) < w->address || (w->boundaries & 1) ||
+		    (w->length < 32 && w->boundaries >> w->length) || (i && w->address < end_of(w - 1)))
+			return;
+		b->reasons[i] = b->failed = 0;
+	}
+	b->reason = ANYPROBE_DONE;
+	mark_tables(b);
+	for (i = 0; i < b->count; i++) {
+		b->reasons[i] = check_write(client, b, &b->writes[i], &walk, fixups, count);
+		b->scan |= b->writes[i].boundaries != 0;
+		if (b->reason == ANYPROBE_DONE) {
+			b->reason = b->reasons[i];
+			b->failed = i;
 		}
-		if (i < change_count && changes[i].address == writes[j].address) {
-			c = changes[i++];
-		} else {
-			c = (struct change){ .address = writes[j].address, .length = writes[j].length, .client = client };
-			memcpy(c.original, writes[j].old, c.length);
-		}
-		if (!writes[j].skip)
-			memcpy(c.now, writes[j].new_, c.length);
-		j++;
-		if (memcmp(c.now, c.original, c.length))
-			into[n++] = c;
+		cond_resched();
 	}
-	kvfree(changes);
-	changes = into;
-	change_count = n;
-}
-
-static long try_batch(struct client *client, struct anyprobe_batch *io, struct anyprobe_write *writes, struct anyprobe_fixup *fixups,
-		      u8 *reasons)
-{
-	struct batch b = { .count = io->write_count };
-	struct change *merged = kvmalloc_array(change_count + io->write_count + 1, sizeof *merged, GFP_KERNEL);
-	unsigned long end = 0;
-	u32 i, bit, at = 0;
-	long r = -ENOMEM;
-
-	b.writes = kvcalloc(b.count + 1, sizeof *b.writes, GFP_KERNEL);
-	b.inside = kvmalloc_array(b.count + 1, ANYPROBE_MAX_LENGTH * sizeof *b.inside, GFP_KERNEL);
-	lock_text();
-	if (!merged || !b.writes || !b.inside)
-		goto out;
-	io->reason = ANYPROBE_DONE;
-	for (i = 0; i < io->fixup_count && io->reason == ANYPROBE_DONE; i++)
-		io->reason = check_fixup(client, &fixups[i]);
-	io->failed = i ? i - 1 : 0;
-	for (i = 0; i < b.count && (io->reason == ANYPROBE_DONE || reasons); i++) {
-		struct anyprobe_write *w = &writes[i];
-		enum anyprobe_reason reason = ANYPROBE_BAD_WRITE;
-
-		if (w->length && w->length <= ANYPROBE_MAX_LENGTH && w->address >= end && w->address + w->length >= w->address &&
-		    !(w->boundaries & 1) && (w->length == 32 || !(w->boundaries >> w->length)))
-			reason = check(client, w, &at, fixups, io->fixup_count);
-		if (reasons)
-			reasons[i] = reason;
-		if (reason != ANYPROBE_DONE) {
-			if (io->reason == ANYPROBE_DONE) {
-				io->failed = i;
-				io->reason = reason;
-			}
-			if (reason == ANYPROBE_BAD_WRITE)
-				break;
-			continue;
-		}
-		end = w->address + w->length;
-		b.writes[i] = (struct write_now){ w->address, w->length, w->old_bytes, w->new_bytes };
-		if (at < change_count && changes[at].address == w->address)
-			continue;
-		for (bit = 1; bit < w->length; bit++)
-			if (w->boundaries >> bit & 1)
-				b.inside[b.inside_count++] = w->address + bit;
-	}
-	r = errors[io->reason];
-	if (r)
-		goto out;
-	if (io->fixup_count) {
-		r = make_table(&b, NULL, fixups, io->fixup_count);
-		if (r)
-			goto out;
-	}
-	r = stop_and_write(&b);
-	io->reason = b.reason;
-	io->failed = b.failed;
-	io->stopped_ns = b.took_ns;
-	if (!r) {
-		if (b.table)
-			table_used = !table_used;
-		merge(merged, client, b.writes, b.count);
-		merged = NULL;
-	}
-out:
-	unlock_text();
-	kvfree(merged);
-	kvfree(b.writes);
-	kvfree(b.inside);
-	return r;
 }
 
 static long apply(struct client *client, struct anyprobe_batch *io)
 {
-	struct anyprobe_write *writes;
+	struct batch b = { .count = io->write_count };
+	u64 size = (u64)b.count * sizeof *b.writes;
 	struct anyprobe_fixup *fixups;
-	u8 *reasons = NULL;
 	long r = -EFAULT;
 
 	io->failed = io->reason = io->tried = 0;
-	if (io->write_count > ANYPROBE_MAX_WRITES || io->fixup_count > MAX_FIXUPS || io->tries > 100000)
+	if (b.count > ANYPROBE_MAX_WRITES || io->fixup_count > MAX_FIXUPS || io->tries > ANYPROBE_MAX_TRIES)
 		return -E2BIG;
-	writes = kvmalloc_array(io->write_count + 1, sizeof *writes, GFP_KERNEL);
+	b.writes = kvmalloc(size + 1, GFP_KERNEL);
+	b.reasons = kvzalloc(b.count + 1, GFP_KERNEL);
 	fixups = kvmalloc_array(io->fixup_count + 1, sizeof *fixups, GFP_KERNEL);
-	if (io->reasons)
-		reasons = kvzalloc(io->write_count + 1, GFP_KERNEL);
-	if (!writes || !fixups || (io->reasons && !reasons))
+	if (!b.writes || !b.reasons || !fixups) {
 		r = -ENOMEM;
-	else if (!copy_from_user(writes, (void __user *)io->writes, io->write_count * sizeof *writes) &&
-		 !copy_from_user(fixups, (void __user *)io->fixups, io->fixup_count * sizeof *fixups))
-		for (;;) {
+	} else if (!copy_from_user(b.writes, (void __user *)io->writes, size) &&
+		   !copy_from_user(fixups, (void __user *)io->fixups, io->fixup_count * sizeof *fixups)) {
+		lock_text();
+		check(client, &b, fixups, io->fixup_count);
+		r = asleep ? -EBUSY : errors[b.reason];
+		if (!r && io->fixup_count)
+			r = make_table(&b, NULL, fixups, io->fixup_count);
+		while (!r) {
 			io->tried++;
-			r = try_batch(client, io, writes, fixups, reasons);
+			r = commit(client, &b);
 			if (r != -EAGAIN || io->tried >= io->tries || fatal_signal_pending(current))
 				break;
 			usleep_range(500, 1500);
+			r = 0;
 		}
-	if (reasons && copy_to_user((void __user *)io->reasons, reasons, io->write_count))
+		unlock_text();
+	}
+	io->failed = b.failed;
+	io->reason = b.reason;
+	io->stopped_ns = b.took_ns;
+	if (io->reasons && b.reasons && copy_to_user((void __user *)io->reasons, b.reasons, b.count))
 		r = r ?: -EFAULT;
-	kvfree(reasons);
-	kvfree(writes);
+	kvfree(b.reasons);
+	kvfree(b.writes);
 	kvfree(fixups);
 	return r;
 }
 
 /*
- * Take out what a client has written; without one, what all have written in a module. What has other bytes now stays,
- * and with it the client's patches.
+ * Take out what a client has written; without one, what all have written in a module. What has other bytes now, or a
+ * kprobe that has copied them, stays, and with it the client's patches.
  */
 static long restore(struct client *client, struct module *module)
 {
-	struct batch b = { .lenient = true };
-	struct change *merged = kvmalloc_array(change_count + 1, sizeof *merged, GFP_KERNEL);
+	struct batch b = { .lenient = true, .writes = kvmalloc_array(change_count + 1, sizeof *b.writes, GFP_KERNEL) };
 	u32 i, left = 0;
-	long r = -ENOMEM;
+	long r = b.writes ? 0 : -ENOMEM;
 
-	b.writes = kvcalloc(change_count + 1, sizeof *b.writes, GFP_KERNEL);
 	lock_text();
-	if (!merged || !b.writes)
-		goto out;
-	for (i = 0; i < change_count; i++) {
-		struct change *c = &changes[i];
+	for (i = 0; i < change_count && !r; i++) {
+		struct anyprobe_write *w = &changes[i].w, *to = &b.writes[b.count];
 
-		if (client ? c->client == client : within_module(c->address, module))
-			b.writes[b.count++] = (struct write_now){ c->address, c->length, c->now, c->original };
+		if (client ? changes[i].client != client : !within_module(w->address, module))
+			continue;
+		if (has_kprobe(w)) {
+			left++;
+			continue;
+		}
+		*to = (struct anyprobe_write){ .address = w->address, .length = w->length };
+		memcpy(to->old_bytes, w->new_bytes, w->length);
+		memcpy(to->new_bytes, w->old_bytes, w->length);
+		b.count++;
 	}
-	r = b.count ? stop_and_write(&b) : 0;
-	if (r || !b.count)
-		goto out;
-	for (i = 0; i < b.count; i++)
-		left += b.writes[i].skip;
-	merge(merged, client, b.writes, b.count);
-	merged = NULL;
-	r = left ? -ESTALE : 0;
-out:
+	if (b.count)
+		r = commit(client, &b);
 	unlock_text();
-	kvfree(merged);
 	kvfree(b.writes);
-	return r;
+	return r ?: left + b.failed ? -ESTALE : 0;
 }
 
 /* Give up the fix-ups in a client's patches, when no task is in these any more. */
 static long leave_patches(struct client *client)
 {
-	struct batch b = { .of = client };
+	struct batch b = { .of = client, .scan = true };
 	long r;
 
 	if (bitmap_empty(client->pages, PATCHES >> PAGE_SHIFT))
 		return 0;
 	lock_text();
-	r = make_table(&b, client, NULL, 0) ?: stop_and_write(&b);
-	if (!r)
-		table_used = !table_used;
+	r = make_table(&b, client, NULL, 0) ?: commit(client, &b);
 	unlock_text();
 	return r;
 }
@@ -811,15 +904,14 @@ static long give_memory(struct client *client, struct anyprobe_memory *io, bool 
 		return -ENOSPC;
 	if (!io->size || io->size > (percpu ? ANYPROBE_MAX_PERCPU : ANYPROBE_MAX_SHARED))
 		return -EINVAL;
-	m->size = percpu ? round_up(io->size, 8) : PAGE_ALIGN(io->size);
+	io->size = m->size = percpu ? round_up(io->size, 8) : PAGE_ALIGN(io->size);
 	if (percpu)
 		m->percpu = give_counters(m->size);
 	else
 		m->address = vmalloc_user(m->size);
-	if (!m->percpu && !m->address)
-		return -ENOMEM;
-	io->size = m->size;
 	io->address = percpu ? (unsigned long)m->percpu : (unsigned long)m->address;
+	if (!io->address)
+		return -ENOMEM;
 	io->offset = (u64)client->memories++ << 32;
 	return 0;
 }
@@ -844,15 +936,9 @@ static long list_changes(struct anyprobe_changes *io)
 {
 	u32 i;
 
-	for (i = 0; i < change_count && i < io->room; i++) {
-		struct change *c = &changes[i];
-		struct anyprobe_write w = { .address = c->address, .length = c->length };
-
-		memcpy(w.old_bytes, c->original, c->length);
-		memcpy(w.new_bytes, c->now, c->length);
-		if (copy_to_user((struct anyprobe_write __user *)io->writes + i, &w, sizeof w))
+	for (i = 0; i < change_count && i < io->room; i++)
+		if (copy_to_user((struct anyprobe_write __user *)io->writes + i, &changes[i].w, sizeof changes[i].w))
 			return -EFAULT;
-	}
 	io->count = change_count;
 	return 0;
 }
@@ -916,7 +1002,7 @@ static ssize_t driver_write(struct file *file, const char __user *from, size_t s
 		if (!test_bit(page, client->pages))
 			r = -EPERM;
 	if (r > 0) {
-		static_call(to_text_poke_copy)(anyprobe_patches + start, copy, size);
+		CALL(text_poke_copy)(anyprobe_patches + start, copy, size);
 		*at += size;
 	}
 	mutex_unlock(&lock);
@@ -956,7 +1042,7 @@ static int on_module(struct notifier_block *self, unsigned long event, void *dat
 	mutex_lock(&lock);
 	restore(NULL, module);
 	for (i = 0; i < change_count; i++)	/* what has other bytes: nobody runs them any more */
-		if (!within_module(changes[i].address, module))
+		if (!within_module(changes[i].w.address, module))
 			changes[n++] = changes[i];
 	change_count = n;
 	mutex_unlock(&lock);
@@ -967,70 +1053,72 @@ static struct notifier_block of_modules = { .notifier_call = on_module, .priorit
 /* A processor that wakes up runs code of its own before it is in order: no suspend while anything is written. */
 static int on_power(struct notifier_block *self, unsigned long event, void *data)
 {
-	bool refuse = (event == PM_SUSPEND_PREPARE || event == PM_HIBERNATION_PREPARE) && READ_ONCE(change_count);
+	bool begins = event == PM_SUSPEND_PREPARE || event == PM_HIBERNATION_PREPARE || event == PM_RESTORE_PREPARE;
 
-	return refuse ? notifier_from_errno(-EBUSY) : NOTIFY_DONE;
+	mutex_lock(&lock);
+	asleep = begins && !change_count;
+	mutex_unlock(&lock);
+	return begins && !asleep ? notifier_from_errno(-EBUSY) : NOTIFY_DONE;
 }
 static struct notifier_block of_power = { .notifier_call = on_power };
 
-static unsigned long find(const char *name)
+static unsigned long find(const char *name, int *missing)
 {
-	unsigned long address = static_call(to_kallsyms_lookup_name)(name);
+	unsigned long address = CALL(kallsyms_lookup_name)(name);
 
-	if (!address)
+	if (!address) {
 		pr_err("anyprobe: this kernel has no %s\n", name);
+		++*missing;
+	}
 	return address;
 }
 
-static void __init add_forbidden(unsigned long start, unsigned long end)
+static void __init forbid(unsigned long start, unsigned long end)
 {
 	forbidden[forbidden_count].start = start;
 	forbidden[forbidden_count++].end = end;
 }
 
-#define FOUND(name) ({ unsigned long at_ = find(#name); if (at_) static_call_update(to_##name, (void *)at_); at_; })
+#define FIND_FUNCTION(result, name, ...) \
+	at = find(#name, &missing); \
+	if (at) \
+		static_call_update(to_##name, (void *)at);
+#define FIND_DATA(type, name) the_##name = (type *)find(#name, &missing);
 
-static int __init find_functions(void)
+static int __init find_all(void)
 {
 	struct kprobe probe = { .symbol_name = "kallsyms_lookup_name" };
 	unsigned long start, size, offset, at;
-	int i, r = register_kprobe(&probe);
+	int i, missing = 0, r = register_kprobe(&probe);
 
 	if (r)
 		return r;
 	at = (unsigned long)probe.addr & ~15ul;	/* before its endbr64, if there is one */
 	unregister_kprobe(&probe);
 	static_call_update(to_kallsyms_lookup_name, (void *)at);
-	if (!FOUND(text_poke_copy) || !FOUND(core_kernel_text) || !FOUND(idle_task) || !FOUND(stop_machine_cpuslocked) ||
-	    !FOUND(jump_label_text_reserved) || !FOUND(static_call_text_reserved) || !FOUND(ftrace_text_reserved) ||
-	    !FOUND(alternatives_text_reserved) || !FOUND(within_kprobe_blacklist) || !FOUND(get_kprobe) || !FOUND(find_bug) ||
-	    !FOUND(search_exception_tables) || !FOUND(insn_decode) || !FOUND(kallsyms_lookup_size_offset) ||
-	    !FOUND(__module_text_address) || !FOUND(jump_label_lock) || !FOUND(jump_label_unlock))
-		return -ENOENT;
-	kernel_text_mutex = (void *)find("text_mutex");
-	if (!kernel_text_mutex)
+	KERNEL_FUNCTIONS(FIND_FUNCTION)
+	KERNEL_DATA(FIND_DATA)
+	if (missing)
 		return -ENOENT;
 	for (i = 0; i < ARRAY_SIZE(forbidden_functions); i++) {
-		start = static_call(to_kallsyms_lookup_name)(forbidden_functions[i]);
-		if (start && static_call(to_kallsyms_lookup_size_offset)(start, &size, &offset))
-			add_forbidden(start - offset, start - offset + size);
+		start = CALL(kallsyms_lookup_name)(forbidden_functions[i]);
+		if (start && CALL(kallsyms_lookup_size_offset)(start, &size, &offset))
+			forbid(start - offset, start - offset + size);
 	}
 	for (i = 0; i < ARRAY_SIZE(forbidden_ranges); i++) {
-		start = static_call(to_kallsyms_lookup_name)(forbidden_ranges[i][0]);
+		start = CALL(kallsyms_lookup_name)(forbidden_ranges[i][0]);
 		if (start)
-			add_forbidden(start, static_call(to_kallsyms_lookup_name)(forbidden_ranges[i][1]));
+			forbid(start, CALL(kallsyms_lookup_name)(forbidden_ranges[i][1]));
 	}
 	return 0;
 }
 
 static int __init anyprobe_init(void)
 {
-	int r = find_functions();
+	int r = find_all();
 
 	if (r)
 		return r;
-	own_table = THIS_MODULE->extable;
-	own_entries = THIS_MODULE->num_exentries;
 	r = register_module_notifier(&of_modules);
 	if (r)
 		return r;
@@ -1050,8 +1138,6 @@ static void __exit anyprobe_exit(void)
 	cancel_delayed_work_sync(&later);
 	unregister_pm_notifier(&of_power);
 	unregister_module_notifier(&of_modules);
-	THIS_MODULE->extable = own_table;
-	THIS_MODULE->num_exentries = own_entries;
 	kvfree(changes);
 }
 

@@ -6,9 +6,10 @@
 #include <linux/ioctl.h>
 #include <linux/types.h>
 
-#define ANYPROBE_ABI 3
+#define ANYPROBE_ABI 4
 #define ANYPROBE_MAX_LENGTH 32	/* bytes of one write: a jump, and what is left of the last instruction that it displaces */
 #define ANYPROBE_MAX_WRITES 65536
+#define ANYPROBE_MAX_TRIES 16	/* of one batch; text is locked meanwhile */
 #define ANYPROBE_MAX_SHARED (1u << 30)
 #define ANYPROBE_MAX_PERCPU (32u << 10)
 #define ANYPROBE_COUNTERS 256	/* of 8 bytes per processor, in reach of a gs: displacement of 32 bits; who asks first has them */
@@ -31,7 +32,9 @@ enum anyprobe_reason {
 	ANYPROBE_KPROBE,
 	ANYPROBE_BUG,		/* the ud2 of a BUG or WARN, found by its address */
 	ANYPROBE_FAULTS,	/* an instruction with an exception fix-up, and the batch has none for its copy */
-	ANYPROBE_BAD_FIXUP,	/* EINVAL: the copy is not in the client's patches, or the original has no fix-up */
+	ANYPROBE_BAD_FIXUP,	/* EINVAL: the copy is not in the client's patches or not after the one before, or the original has no fix-up */
+	ANYPROBE_STRAY,		/* EINVAL: what is written is neither a branch to the client's patches, nor a nop, nor what was there */
+	ANYPROBE_LANDING_PAD,	/* EPERM: indirect branches land on this endbr64 */
 };
 
 struct anyprobe_info {
@@ -55,7 +58,7 @@ struct anyprobe_fixup {
 struct anyprobe_batch {
 	__u64 writes, fixups;		/* user addresses of arrays; writes in ascending order */
 	__u32 write_count, fixup_count;
-	__u32 tries;			/* how often to look whether no task is inside, a millisecond apart */
+	__u32 tries;			/* how often to look at once whether no task is inside, a millisecond apart */
 	__u32 failed, reason;		/* out */
 	__u32 tried;			/* out */
 	__u64 stopped_ns;		/* out: how long the machine stood in the last try */

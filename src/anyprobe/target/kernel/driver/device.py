@@ -4,6 +4,7 @@ import ctypes
 import errno
 import os
 import struct
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -18,6 +19,7 @@ from anyprobe.target.system import gateway
 PATH: Final = "/dev/anyprobe"
 _TRIES: Final = 1000
 """How often a batch is tried, a millisecond apart, while tasks are inside what is to be replaced."""
+_PAUSE: Final = 0.001
 
 
 class BatchRefused(KernelRefused):
@@ -134,22 +136,29 @@ class Driver:
         """
         ordered = sorted(writes, key=lambda write: write.address)
         data = ctypes.create_string_buffer(b"".join(write.packed() for write in ordered))
-        more = ctypes.create_string_buffer(b"".join(fixup.packed() for fixup in fixups))
+        more = ctypes.create_string_buffer(b"".join(fixup.packed() for fixup in sorted(fixups, key=_copy)))
         addresses = ctypes.addressof(data), ctypes.addressof(more)
         reasons = ctypes.create_string_buffer(len(ordered))
         told = ctypes.addressof(reasons)
-        batch = bytearray(layout.BATCH.pack(*addresses, len(ordered), len(fixups), tries, 0, 0, 0, 0, told))
-        try:
-            gateway.ioctl(self._fd, layout.APPLY, batch)
-        except OSError as failure:
-            failed, verdict = layout.BATCH.unpack(batch)[5:7]
-            if verdict == Verdict.DONE:
-                raise KernelRefused("write its text", failure.errno or errno.EIO) from None
-            concerned = ordered[failed] if verdict != Verdict.BAD_FIXUP and failed < len(ordered) else None
-            every = {write.address: Verdict(byte) for write, byte in zip(ordered, reasons.raw, strict=True) if byte}
-            raise BatchRefused(failure.errno or errno.EIO, Verdict(verdict), concerned, every) from None
-        *_, tried, stopped, _ = layout.BATCH.unpack(batch)
-        return Applied(tried, stopped)
+        tried = 0
+        while True:  # a task may be inside; the driver looks again some times, and lets others at the text in between
+            at_once = min(tries - tried, layout.MAX_TRIES)
+            batch = bytearray(layout.BATCH.pack(*addresses, len(ordered), len(fixups), at_once, 0, 0, 0, 0, told))
+            try:
+                gateway.ioctl(self._fd, layout.APPLY, batch)
+            except OSError as failure:
+                failed, verdict, now_tried = layout.BATCH.unpack(batch)[5:8]
+                tried += now_tried
+                if verdict == Verdict.BUSY and tried < tries:
+                    time.sleep(_PAUSE)
+                    continue
+                if verdict == Verdict.DONE:
+                    raise KernelRefused("write its text", failure.errno or errno.EIO) from None
+                concerned = ordered[failed] if verdict != Verdict.BAD_FIXUP and failed < len(ordered) else None
+                every = {write.address: Verdict(byte) for write, byte in zip(ordered, reasons.raw, strict=True) if byte}
+                raise BatchRefused(failure.errno or errno.EIO, Verdict(verdict), concerned, every) from None
+            *_, now_tried, stopped, _ = layout.BATCH.unpack(batch)
+            return Applied(tried + now_tried, stopped)
 
     def changes(self) -> list[Write]:
         """Return the writes in force, of all clients, in ascending order."""
@@ -171,3 +180,7 @@ class Driver:
         except OSError as failure:
             raise KernelRefused(what, failure.errno or errno.EIO) from None
         return form.unpack(answer)
+
+
+def _copy(fixup: Fixup) -> int:
+    return fixup.copy

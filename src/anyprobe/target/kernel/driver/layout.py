@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-ABI: Final = 3
+ABI: Final = 4
 MAX_LENGTH: Final = 32
 """Bytes of one write."""
 MAX_WRITES: Final = 65536
 """Writes of one batch."""
+MAX_TRIES: Final = 16
+"""How often the driver looks at once whether a task is inside."""
 NEAR_COUNTERS: Final = 256
 """Counters of each processor in reach of a ``gs:`` displacement of 32 bits."""
 MAX_PERCPU: Final = 32 << 10
@@ -61,6 +63,8 @@ class Verdict(IntEnum):
     BUG = 14
     FAULTS = 15
     BAD_FIXUP = 16
+    STRAY = 17
+    LANDING_PAD = 18
 
 
 MEANINGS: Final = {
@@ -80,6 +84,8 @@ MEANINGS: Final = {
     Verdict.BUG: "the kernel finds a BUG or WARN by the address of this instruction",
     Verdict.FAULTS: "an instruction may fault there, and nothing says what its copy does then",
     Verdict.BAD_FIXUP: "a fix-up is of no copy in the client's patches, or of no instruction that has one",
+    Verdict.STRAY: "what is written leads to no patch of this client",
+    Verdict.LANDING_PAD: "indirect branches must land on this endbr64",
 }
 
 

@@ -2,6 +2,8 @@
 
 import errno
 import os
+import re
+from contextlib import suppress
 from typing import Final
 
 from anyprobe.core.errors import KernelRefused
@@ -14,10 +16,12 @@ _REMEDIES: Final = {
     errno.EPERM: "be root (CAP_SYS_MODULE)",
     errno.ENOEXEC: "it was built for another kernel",
     errno.EKEYREJECTED: "this kernel takes signed modules only: sign it with a key that is enrolled (mokutil --import)",
-    errno.ENOENT: "this kernel lacks a function that the driver needs: see dmesg",
+    errno.ENOENT: "this kernel lacks what the driver needs: see dmesg",
     errno.EBUSY: "it is in use: an anyprobe session, or a task that is still in a patch",
     errno.EAGAIN: "it is in use: an anyprobe session, or a task that is still in a patch",
 }
+_LOG: Final = "/dev/kmsg"
+_MISSING: Final = re.compile(r"anyprobe: this kernel has no (\w+)")
 
 
 def is_loaded() -> bool:
@@ -28,13 +32,37 @@ def is_loaded() -> bool:
 def load(file: str) -> None:
     """Load the driver from its file; nothing happens if one is loaded. Raise ``KernelRefused`` with what would help."""
     fd = descriptors.made(f"open {file}", lambda: gateway.open_file(file, os.O_RDONLY | os.O_CLOEXEC))
+    log = _log_from_now_on()
     try:
         gateway.finit_module(fd)
     except OSError as failure:
+        if failure.errno == errno.ENOENT and (missing := _missing(log)):
+            detail = f"this kernel has no {', '.join(missing)}, which the driver needs"
+            raise KernelRefused("load the driver", errno.ENOENT, detail) from None
         if failure.errno != errno.EEXIST:
             raise _refused("load the driver", failure) from None
     finally:
-        gateway.close(fd)
+        for each in (fd, log):
+            if each >= 0:
+                gateway.close(each)
+
+
+def _log_from_now_on() -> int:
+    """Return a descriptor of the kernel's log, -1 if it cannot be read: what comes from now on is read from it."""
+    with suppress(OSError):
+        log = gateway.open_file(_LOG, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        os.lseek(log, 0, os.SEEK_END)
+        return log
+    return -1
+
+
+def _missing(log: int) -> list[str]:
+    """Return what the driver has named in the log when it found that it was not there."""
+    found: list[str] = []
+    with suppress(OSError):  # a record a call, and EAGAIN at the end
+        while record := os.read(log, 8192):
+            found += _MISSING.findall(record.decode(errors="replace"))
+    return found
 
 
 def unload() -> None:

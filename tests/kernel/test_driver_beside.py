@@ -1,0 +1,298 @@
+"""Splices beside what else changes the kernel's text: all goes on, every call is counted, no warning is in the log."""
+
+import contextlib
+import errno
+import os
+import socket
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import anyprobe
+from anyprobe.target.kernel import symbols
+from anyprobe.target.kernel.driver.device import BatchRefused, Driver
+from anyprobe.target.kernel.driver.layout import Verdict
+from support.kernel_patches import Patches, call_getppid, function, is_refused, text, warnings, writes_of
+
+GETPPID = "__do_sys_getppid"
+CALLS = 3000
+TRACING = Path("/sys/kernel/tracing")
+WITH_KEYS = (
+    "__schedule", "try_to_wake_up", "enqueue_task_fair", "dequeue_task_fair", "update_curr",
+    "finish_task_switch.isra.0",
+    "tcp_sendmsg_locked", "tcp_recvmsg", "__netif_receive_skb_core.constprop.0", "ip_rcv", "__dev_queue_xmit",
+)  # fmt: skip
+KEYS = (
+    "kernel/sched_schedstats", "kernel/timer_migration", "net/ipv4/tcp_timestamps", "net/core/netdev_tstamp_prequeue",
+    "kernel/perf_event_max_sample_rate",
+)  # fmt: skip
+
+
+@pytest.fixture
+def driver(loaded):
+    """Open the device; nothing is left and nothing is in the log afterwards."""
+    log = warnings()
+    with Driver() as opened:
+        yield opened
+    with Driver() as again:
+        assert again.live == 0
+    assert warnings() == log
+
+
+@pytest.fixture
+def patches(driver):
+    return Patches(driver)
+
+
+@pytest.fixture
+def armed(driver, patches):
+    """Arm places in functions with static keys, and one whose count is known; return the writes."""
+    places = [name for name in WITH_KEYS if symbols.running().named(name)]
+    writes = writes_of(patches, places, 5)
+    assert len(writes) >= 30
+    driver.apply(writes)
+    return writes
+
+
+@pytest.fixture
+def counted(driver, patches):
+    """Arm a place of getppid; return what it has counted since it was armed."""
+    made = first_of(patches)
+    driver.apply([made.write])
+    return lambda: patches.count(made.slot)
+
+
+def first_of(patches, name=GETPPID, start=3):
+    """Return the first place of a function, with its counter, that the driver accepts."""
+    body = function(name)
+    for index in range(start, len(body)):
+        made = patches.counting(body, index)
+        if made is not None and not made.fixups and not is_refused(patches.driver, made.write):
+            return made
+    raise AssertionError(name)
+
+
+def work():
+    """Have the scheduler, pipes and the loopback do something, with results that are checked."""
+    reading, writing = os.pipe()
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
+        peer, _ = server.accept()
+        with peer:
+            for number in range(20):
+                os.write(writing, bytes([number]))
+                client.sendall(os.read(reading, 1))
+                assert peer.recv(1) == bytes([number])
+    os.close(reading)
+    os.close(writing)
+
+
+def set_to(path, value):
+    """Set a file of the kernel's if there is one that can be set; return whether it was."""
+    with contextlib.suppress(OSError):
+        path.write_text(value)
+        return True
+    return False
+
+
+def test_static_keys_that_flip_while_neighbours_are_armed(armed, counted):
+    flipped = 0
+    for name in KEYS:
+        path = Path("/proc/sys", name)
+        if not path.exists():
+            continue
+        before = path.read_text().strip()
+        for value in ("0", "1", "0", before):
+            flipped += set_to(path, value)
+            work()
+    for events in ("sched", "net", "sock", "tcp"):
+        path = TRACING / "events" / events / "enable"
+        for value in "10" if path.exists() else "":
+            flipped += set_to(path, value)
+            work()
+    assert flipped >= 10
+    before = counted()
+    call_getppid(CALLS)
+    assert counted() - before == CALLS
+    assert [text(write.address, len(write.new)) for write in armed] == [write.new for write in armed]
+
+
+def test_modules_that_come_and_go(driver, armed, counted):
+    before = counted()
+    for _ in range(3):
+        for module in ("loop", "dummy"):
+            subprocess.run(["modprobe", module], check=True)
+        call_getppid(CALLS)
+        for module in ("dummy", "loop"):
+            subprocess.run(["modprobe", "-r", module], check=True)
+    assert counted() - before == 3 * CALLS
+    assert driver.live == len(armed) + 1
+
+
+def test_processors_that_go_off_and_on(armed, counted):
+    online = Path("/sys/devices/system/cpu/cpu1/online")
+    if not online.exists():
+        pytest.skip("one processor")
+    before = counted()
+    ended = threading.Event()
+    busy = threading.Thread(target=lambda: [work() for _ in iter(ended.is_set, True)])
+    busy.start()
+    try:
+        for _ in range(3):
+            online.write_text("0")
+            call_getppid(CALLS)
+            online.write_text("1")
+            call_getppid(CALLS)
+    finally:
+        ended.set()
+        busy.join(60)
+        set_to(online, "1")
+    assert counted() - before == 6 * CALLS
+
+
+@pytest.mark.thorough
+def test_all_functions_traced(armed, counted):
+    tracer = TRACING / "current_tracer"
+    before = counted()
+    try:
+        for name in ("function", "function_graph"):
+            tracer.write_text(name)
+            call_getppid(CALLS)
+            work()
+            tracer.write_text("nop")
+    finally:
+        tracer.write_text("nop")
+    assert counted() - before == 2 * CALLS
+    assert [text(write.address, len(write.new)) for write in armed] == [write.new for write in armed]
+
+
+def test_arming_while_all_functions_are_traced(driver, patches):
+    (TRACING / "set_ftrace_filter").write_text("vfs_*\n*getppid*\nschedule*\n")
+    tracer = TRACING / "current_tracer"
+    try:
+        tracer.write_text("function")
+        made = first_of(patches)
+        driver.apply([made.write])
+        call_getppid(CALLS)
+        tracer.write_text("nop")
+        call_getppid(CALLS)
+    finally:
+        tracer.write_text("nop")
+        (TRACING / "set_ftrace_filter").write_text("\n")
+    assert patches.count(made.slot) == 2 * CALLS
+
+
+@pytest.mark.parametrize("mechanism", ["fentry", "kprobe"])
+@pytest.mark.parametrize("first", ["theirs", "ours"])
+def test_another_probe_of_the_same_function(driver, patches, mechanism, first):
+    made = first_of(patches)
+    if first == "ours":
+        driver.apply([made.write])
+    with anyprobe.kernel(mechanism=mechanism) as session:
+        probes = session.count(f"kernel::{GETPPID}:entry", f"kernel::{GETPPID}:return")
+        if first == "theirs":
+            driver.apply([made.write])
+        before = patches.count(made.slot)
+        call_getppid(CALLS)
+        assert [sum(site.hits for site in probe.results()) for probe in probes] == [CALLS, CALLS]
+        assert patches.count(made.slot) - before == CALLS
+        if first == "theirs":
+            driver.apply([made.write.undone()])
+            call_getppid(CALLS)
+            assert [sum(site.hits for site in probe.results()) for probe in probes] == [2 * CALLS, 2 * CALLS]
+    if first == "ours":
+        call_getppid(CALLS)
+        assert patches.count(made.slot) - before == 2 * CALLS
+
+
+def test_a_kprobe_earlier_in_the_function_hides_no_boundary(driver, patches):
+    body = function("vfs_read")
+    *_, written = writes_of(patches, ["vfs_read"], 20)
+    assert written.address - body[0].address > 64
+    for insn in body[4:12]:
+        if insn.end > written.address - 20 or not insn.falls_through:
+            break
+        with anyprobe.kernel(mechanism="kprobe") as session:
+            (probe,) = session.count(f"kernel::vfs_read:{insn.address - body[0].address:#x}")
+            if probe.refused:
+                continue
+            assert not is_refused(driver, written), insn.text
+
+
+def test_a_kprobe_that_is_switched_off_keeps_what_it_has_copied(driver):
+    before = text(function(GETPPID)[0].address, 64)
+    enable = TRACING / "events/anyprobe_test/on_top/enable"
+    try:
+        with Driver() as other:
+            made = first_of(Patches(other))
+            other.apply([made.write])
+            define(f"p:anyprobe_test/on_top {GETPPID}+{made.write.address - function(GETPPID)[0].address}")
+            enable.write_text("1")
+            call_getppid(10)
+            enable.write_text("0")  # disarmed, but its copy of the jump is kept
+            with pytest.raises(BatchRefused) as caught:
+                other.apply([made.write.undone()])
+            assert (caught.value.errno, caught.value.verdict) == (errno.EPERM, Verdict.KPROBE)
+        assert driver.live == 1, "the kprobe would still jump to the patch"
+        enable.write_text("1")
+        call_getppid(CALLS)
+    finally:
+        set_to(enable, "0")
+        define("-:anyprobe_test/on_top")
+    for _ in range(100):
+        if not driver.live:
+            break
+        time.sleep(0.1)
+    assert driver.live == 0
+    assert text(function(GETPPID)[0].address, 64) == before
+    call_getppid(10)
+
+
+def define(event):
+    """Define or remove an event of tracefs."""
+    fd = os.open(TRACING / "kprobe_events", os.O_WRONLY | os.O_APPEND)
+    try:
+        os.write(fd, f"{event}\n".encode())
+    finally:
+        os.close(fd)
+
+
+def test_suspend_is_refused_while_something_is_written(driver, counted):
+    state = Path("/sys/power/state")
+    if not state.exists() or "freeze" not in state.read_text():
+        pytest.skip("this kernel does not suspend")
+    with pytest.raises(OSError, match="busy") as caught:
+        state.write_text("freeze")
+    assert caught.value.errno == errno.EBUSY
+    before = counted()
+    call_getppid(CALLS)
+    assert counted() - before == CALLS
+
+
+def test_batches_while_threads_end(driver, patches):
+    made = first_of(patches)
+    ended = threading.Event()
+
+    def short_threads():
+        while not ended.is_set():
+            several = [threading.Thread(target=call_getppid, args=[1]) for _ in range(8)]
+            for each in several:
+                each.start()
+            for each in several:
+                each.join(60)
+
+    busy = threading.Thread(target=short_threads)
+    busy.start()
+    try:
+        for _ in range(200):
+            driver.apply([made.write])
+            driver.apply([made.write.undone()])
+    finally:
+        ended.set()
+        busy.join(60)
+    before = patches.count(made.slot)
+    driver.apply([made.write])
+    call_getppid(CALLS)
+    assert patches.count(made.slot) - before == CALLS
