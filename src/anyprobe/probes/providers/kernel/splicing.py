@@ -258,9 +258,12 @@ class Splices:
     def _try(self, writes: Iterable[Write], fixups: Sequence[Fixup]) -> Mapping[int, Refusal]:
         """Write all, or return which ones cannot be written, by address; nothing is written then."""
         assert self._driver is not None
+        writes = list(writes)
         try:
             self._driver.apply(writes, fixups)
         except BatchRefused as refusal:
+            if refusal.verdict is Verdict.BUSY and refusal.write is None:
+                return {each.address: Refusal(Reason.TASK_INSIDE, each.address, str(refusal)) for each in writes}
             if refusal.write is None:
                 raise
             return {

@@ -74,7 +74,7 @@ MEANINGS: Final = {
     Verdict.CALL_INSIDE: "a call is displaced that is not the last instruction, so that it would return into a jump",
     Verdict.OLD_BYTES: "other bytes are there than expected",
     Verdict.OVERLAP: "another write is in force there",
-    Verdict.BUSY: "a task is inside the instructions that are to be replaced",
+    Verdict.BUSY: "a task is between the instructions that are to be replaced, or in a patch",
     Verdict.FORBIDDEN: "entry code, code without instrumentation, code that NMIs run, or what kprobes may not touch",
     Verdict.STATIC_KEY: "the kernel changes these bytes itself: a static key",
     Verdict.STATIC_CALL: "the kernel changes these bytes itself: a static call",
