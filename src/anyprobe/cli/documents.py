@@ -38,6 +38,14 @@ def _of(snapshot: Snapshot, always: Mapping[str, object], *, nonzero: bool) -> d
     return {**always, **kept.as_json(), "left_out": left_out}
 
 
+_OF_FUNCTIONS = ("spec", "module", "function", "address", "callers", "exits", "exit_kind")
+"""What is the same in all processes, or not of one."""
+
+
+def _without(document: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    return {name: value for name, value in document.items() if name not in names}
+
+
 def _add_pids(document: dict[str, Any], together: Snapshot) -> None:
     """Add to each site the hits by process, of all its programs; of sites that are folded those of all of them."""
     document["processes"] = [each.process.as_json() for each in together.processes]
@@ -48,6 +56,14 @@ def _add_pids(document: dict[str, Any], together: Snapshot) -> None:
         for (*names, offset, kind), hits in each.hits.items():
             exact.setdefault((*names, offset, kind), Counter())[pid] += hits
             folded.setdefault((*names, kind), Counter())[pid] += hits
+    timed: dict[tuple[object, ...], dict[str, dict[str, Any]]] = {}
+    for each in together.processes:
+        for timing in each.functions:
+            key = (timing.spec, timing.module, timing.function)
+            exact.setdefault((*key, 0, "entry"), Counter())[str(each.process.pid)] += sum(s.hits for s in timing.sites)
+            timed.setdefault(key, {})[str(each.process.pid)] = _without(timing.as_json(), _OF_FUNCTIONS)
+    for function in document.get("functions", ()):
+        function["by_pid"] = timed.get((function["spec"], function["module"], function["function"]), {})
     for site in document["sites"]:
         is_folded = bool(site.get("folded_sites"))
         parts = ("spec", "module", "function", *(() if is_folded else ("offset",)), "kind")

@@ -26,7 +26,11 @@ def dump(snapshot: Snapshot) -> bytes:
             ]
         elif field.name == "processes":
             value = [
-                [dataclasses.asdict(each.process), [[list(key), hits] for key, hits in each.hits.items()]]
+                [
+                    dataclasses.asdict(each.process),
+                    [[list(key), hits] for key, hits in each.hits.items()],
+                    [dataclasses.asdict(timing) for timing in each.functions],
+                ]
                 for each in value
             ]
         elif field.name in _PARTS:
@@ -47,8 +51,12 @@ def load(data: bytes) -> Snapshot:
         for name, part in _PARTS.items():
             document[name] = tuple(part(**_with_tuples(values)) for values in document.get(name, ()))
         document["processes"] = tuple(
-            ProcessCounts(ProcessInfo(**process), {tuple(key): hits for key, hits in counts})
-            for process, counts in document.get("processes", ())
+            ProcessCounts(
+                ProcessInfo(**process),
+                {tuple(key): hits for key, hits in counts},
+                tuple(FunctionTiming(**_with_tuples(values)) for values in (timings[0] if timings else ())),
+            )
+            for process, counts, *timings in document.get("processes", ())
         )
         document["maps"] = tuple(
             MapResult(name, tuple(by), {tuple(key): value for key, value in entries})

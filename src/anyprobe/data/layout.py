@@ -1,7 +1,9 @@
 """The byte layouts shared by generated code, the target and the reader, in one table.
 
 A *bank* is one shared memory region: a header page, the shared block (atomic operations), then one block per thread.
-All blocks have the same shape; an *offset* handed out by ``BankLayout`` is valid in each of them.
+All blocks have the same shape; an *offset* handed out by ``BankLayout`` is valid in each of them. Of a bank with timing
+records there are spare copies of header and blocks in the file, behind the region: each fork child maps one of them
+over what it has inherited.
 
 Sums over all blocks are exact: a block is written by one thread only, the shared block by ``lock``-prefixed
 instructions only.
@@ -18,6 +20,11 @@ HEADER_BYTES = 4096
 """The header page before the blocks."""
 NEXT_BLOCK = 0x40
 """Header: number of blocks handed out, changed by ``lock xadd``; may exceed the number of blocks."""
+FORKED = 0x48
+"""Header: not 0 in a fork child's own one."""
+CLOSED, UNWATCHED = 0x50, 2
+"""Header of a session's first bank: not 0 where fork children must not make system calls to get blocks of their own;
+``UNWATCHED``: not yet, until it is seen that a program is about to filter them."""
 BLOCK_HINTS = 0x800
 """Header: by the hash of a thread pointer, the number, from 1, of the block that a thread had there last, or 0."""
 HINT_BITS = 9
@@ -74,6 +81,12 @@ RECORD_LEARNING = 56
 RECORD_BUCKETS = 64
 RETURN_BYTES = 16
 """Entry of the table of replaced return addresses: the true address, then whose it was; written once."""
+CHILDREN = 2048
+"""Copies of header and blocks for fork children, of a bank with timing records, where these do not take too much."""
+CHILDREN_BYTES_LIMIT = 1 << 40
+"""Bytes of the file that they may take, of which next to none are ever written."""
+CHILD_BYTES = 8
+"""Entry of the table of these copies: which process has it, with the bit ``CHILD_BIT``, or 0."""
 CALLERS = 4096
 """Pairs of a return point and a timed function that are not known yet and one bank can note, a power of two."""
 CALLER_BYTES = 16
@@ -107,6 +120,8 @@ class BankLayout:
     """Entries of the table in which threads note return points, a power of two; 0 where calls end at exits only."""
     left_out: int = 0
     """The first blocks, which are handed out to no thread that comes by, and are not read: for threads left out."""
+    adopting: bool = False
+    """Whether fork children have header and blocks of their own."""
     _next_counter: int = field(default=0, init=False)
     _next_record: int = field(default=0, init=False)
 
@@ -166,9 +181,38 @@ class BankLayout:
         return self.callers_offset + (self.callers * CALLER_BYTES + 4095 & ~4095)
 
     @property
+    def children_offset(self) -> int:
+        """Offset of the table that says which fork child has which copy of header and blocks."""
+        return self.known_callers_offset + (self.known_callers * CALLER_BYTES + 4095 & ~4095)
+
+    @property
+    def children(self) -> int:
+        """Number of copies of header and blocks for fork children."""
+        return min(CHILDREN, CHILDREN_BYTES_LIMIT // self.child_bytes) if self.adopting else 0
+
+    @property
+    def child_bytes(self) -> int:
+        """Bytes of a copy of header and blocks."""
+        return self.returns_offset
+
+    @property
     def size(self) -> int:
         """Bytes of the whole region."""
-        return self.known_callers_offset + (self.known_callers * CALLER_BYTES + 4095 & ~4095)
+        return self.children_offset + (self.children * CHILD_BYTES + 4095 & ~4095)
+
+    @property
+    def file_bytes(self) -> int:
+        """Bytes of the region and, behind it, of the copies for fork children, which are not mapped."""
+        return self.size + self.children * self.child_bytes
+
+    def child_offset(self, number: int) -> int:
+        """Return where a fork child's copy of header and blocks is, from the region on."""
+        return self.size + number * self.child_bytes
+
+    @property
+    def records_used(self) -> int:
+        """Number of timing records that have been handed out."""
+        return self._next_record
 
     def counters_left(self) -> int:
         """Return how many counters can still be handed out."""

@@ -3,9 +3,12 @@
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from anyprobe.core.quoting import shown_module
+
+if TYPE_CHECKING:
+    from anyprobe.data.snapshot import FunctionTiming
 
 Key = tuple[str, str, str, int, str]
 """A site as all processes have it: its spec, module, function, offset and kind."""
@@ -86,6 +89,8 @@ class ProcessCounts:
     process: ProcessInfo
     hits: Mapping[Key, int] = field(default_factory=dict, hash=False)
     """By what tells a site from others: see ``SiteResult.key``."""
+    functions: "tuple[FunctionTiming, ...]" = ()
+    """The calls of timed functions, of those that were called."""
 
 
 def by_spec(counts: Iterable[ProcessCounts], sites: Sequence[tuple[str, Key]]) -> dict[ProcessInfo, dict[str, int]]:

@@ -5,8 +5,9 @@ So only those are read that hold data.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,7 @@ from anyprobe.data.layout import (
     BLOCK_OWNER,
     BLOCK_TOP,
     CHILD_BIT,
+    CHILD_BYTES,
     INSTANCE_BYTES,
     INSTANCE_RECORD,
     INSTANCE_SP,
@@ -54,35 +56,130 @@ class RecordValues:
     learning: int = 0
 
 
-class BankReader:
-    """Reads one bank of per-thread blocks, as it is at one moment."""
+class _Blocks:
+    """Header, shared block and blocks of one process, at one moment."""
 
-    def __init__(self, region: memoryview, layout: BankLayout, extents: Extents | None = None) -> None:
-        """Read ``region``, the whole bank; the view is live. ``extents``: the pages with data, all if not given."""
-        self._words = np.frombuffer(region, dtype=np.uint64)
-        self._layout = layout
+    def __init__(self, region: memoryview, layout: BankLayout, extents: Extents | None) -> None:
+        words = np.frombuffer(region, dtype=np.uint64)
         present = _present(len(region), extents)
-        used = min(int(self._words[NEXT_BLOCK // 8]), layout.blocks) if present[NEXT_BLOCK // PAGE] else 0
-        self.is_full = bool(present[NEXT_BLOCK // PAGE]) and int(self._words[NEXT_BLOCK // 8]) > layout.blocks
-        """Whether threads or fork children have found no block left, and count together with others."""
+        used = min(int(words[NEXT_BLOCK // 8]), layout.blocks) if present[NEXT_BLOCK // PAGE] else 0
+        self.is_full = bool(present[NEXT_BLOCK // PAGE]) and int(words[NEXT_BLOCK // 8]) > layout.blocks
         start, size = layout.shared_offset, (used + 1) * layout.stride
-        self._blocks = self._words[start // 8 : (start + size) // 8].reshape(used + 1, layout.stride // 8)
+        self.rows = words[start // 8 : (start + size) // 8].reshape(used + 1, layout.stride // 8)
         """The shared block and the blocks in use, one per row."""
-        self._present = present[start // PAGE : (start + size) // PAGE].reshape(used + 1, layout.stride // PAGE)
-        self._present[1 : 1 + layout.left_out] = False
+        self.present = present[start // PAGE : (start + size) // PAGE].reshape(used + 1, layout.stride // PAGE)
+        self.present[1 : 1 + layout.left_out] = False
 
-    def _columns(self, offset: int, size: int) -> NDArray[np.uint64]:
-        """Return what all blocks hold at an offset, one block per row; untouched memory is zero."""
-        rows = self._blocks[:, offset // 8 : (offset + size) // 8]
+    def columns(self, offset: int, size: int) -> NDArray[np.uint64]:
+        rows = self.rows[:, offset // 8 : (offset + size) // 8]
         pages = range(offset // PAGE, (offset + size + PAGE - 1) // PAGE)
-        if self._present[:, pages.start : pages.stop].all():
+        if self.present[:, pages.start : pages.stop].all():
             return rows
         found: NDArray[np.uint64] = np.zeros(rows.shape, dtype=np.uint64)
         for page in pages:
             low, high = max(page * PAGE - offset, 0) // 8, min((page + 1) * PAGE - offset, size) // 8
-            touched = self._present[:, page]
+            touched = self.present[:, page]
             found[touched, low:high] = rows[touched, low:high]
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class ForkChild:
+    """What tells the blocks of a fork child from others."""
+
+    number: int
+    """Of its block, or of its copy of all blocks."""
+    tid: int
+    """The process, or the thread that came first."""
+    has_copy: bool = False
+    ended: int = 0
+    """Counted from 1, where its copy may be another child's by now, and what it has counted is kept elsewhere."""
+
+
+class EndedChild:
+    """What a fork child has counted that has ended: one block, of which only what is not zero is kept."""
+
+    def __init__(self, reader: "BankReader", child: ForkChild, layout: BankLayout) -> None:
+        """Keep what the child's copy holds."""
+        values = reader.summed(child)
+        self._at = np.flatnonzero(values)
+        self._values = values[self._at]
+        self._width = layout.stride // 8
+        self.running = reader.in_flight(child)
+        self.rows = (None,)
+
+    def columns(self, offset: int, size: int) -> NDArray[np.uint64]:
+        """Return what its block holds at an offset."""
+        found: NDArray[np.uint64] = np.zeros((1, size // 8), dtype=np.uint64)
+        low, high = np.searchsorted(self._at, (offset // 8, (offset + size) // 8))
+        found[0, self._at[low:high] - offset // 8] = self._values[low:high]
+        return found
+
+
+Whose = Literal["all", "target"] | ForkChild
+"""Blocks of all processes, of the target itself, or of a fork child that has a copy."""
+
+
+class BankReader:
+    """Reads one bank of per-thread blocks, as it is at one moment."""
+
+    def __init__(
+        self,
+        region: memoryview,
+        layout: BankLayout,
+        extents: Extents | None = None,
+        copies: "Callable[[int], tuple[memoryview, Extents]] | None" = None,
+        ended: "Mapping[ForkChild, EndedChild] | None" = None,
+    ) -> None:
+        """Read ``region``, the whole bank; the view is live. ``extents``: the pages with data, all if not given.
+
+        ``copies``: gives the memory of a fork child's copy, and its pages with data, by its number. ``ended``: what is
+        kept of other children.
+        """
+        self._layout = layout
+        self._own = _Blocks(region, layout, extents)
+        self._copies: dict[ForkChild, _Blocks | EndedChild | None] = dict(ended or {})
+        """None for those that have not been looked at."""
+        self._copy_of = copies
+        for number, owner in _owners(region, layout) if copies is not None else ():
+            self._copies[ForkChild(number, owner & _TID_MASK, has_copy=True)] = None
+        self.is_full = self._own.is_full
+        """Whether threads or fork children have found no block left, and count together with others."""
+
+    @property
+    def copies(self) -> list[ForkChild]:
+        """The fork children that have copies."""
+        return list(self._copies)
+
+    def summed(self, child: ForkChild) -> NDArray[np.uint64]:
+        """Return the blocks of a fork child as one, without its instances."""
+        layout = self._layout
+        end = layout.records_offset + layout.records_used * RECORD_BYTES
+        rows = self._columns(layout.counters_offset, end - layout.counters_offset, child)
+        total: NDArray[np.uint64] = np.zeros(layout.stride // 8, dtype=np.uint64)
+        total[layout.counters_offset // 8 : end // 8] = rows.sum(axis=0, dtype=np.uint64)
+        for at in range(layout.records_offset, end, RECORD_BYTES):
+            for field in (at + RECORD_NOT_MIN, at + RECORD_MAX):
+                total[field // 8] = rows[:, (field - layout.counters_offset) // 8].max()
+        return total
+
+    def _blocks(self, whose: Whose) -> "list[_Blocks | EndedChild]":
+        if isinstance(whose, ForkChild):
+            return [self._copy(whose)]
+        return [self._own, *(map(self._copy, self._copies) if whose == "all" else ())]
+
+    def _copy(self, child: ForkChild) -> _Blocks | EndedChild:
+        found = self._copies[child]
+        if found is None:
+            assert self._copy_of is not None
+            view, pages = self._copy_of(child.number)
+            found = self._copies[child] = _Blocks(view, self._layout, pages)
+        return found
+
+    def _columns(self, offset: int, size: int, whose: Whose = "all") -> NDArray[np.uint64]:
+        """Return what blocks hold at an offset, one block per row; untouched memory is zero."""
+        found = [each.columns(offset, size) for each in self._blocks(whose)]
+        return np.concatenate(found) if len(found) > 1 else found[0]
 
     def counters(self) -> NDArray[np.uint64]:
         """Return all counters, summed over the blocks; index with ``counter_index``."""
@@ -90,10 +187,24 @@ class BankReader:
         total: NDArray[np.uint64] = rows.sum(axis=0, dtype=np.uint64)
         return total
 
-    def children(self) -> dict[int, int]:
-        """Return for each block that is a fork child's, by its number, the number of the thread that came first."""
-        owners = self._columns(BLOCK_OWNER, 8)[:, 0].tolist()
-        return {number: owner & _TID_MASK for number, owner in enumerate(owners) if number and owner >> CHILD_BIT}
+    def forked(self) -> list[ForkChild]:
+        """Return the fork children that have counted."""
+        owners = self._own.columns(BLOCK_OWNER, 8)[:, 0].tolist()
+        blocks = [
+            ForkChild(number, owner & _TID_MASK) for number, owner in enumerate(owners) if number and owner >> CHILD_BIT
+        ]
+        return [*blocks, *self._copies]
+
+    def children(self) -> dict[ForkChild, slice]:
+        """Return which blocks are whose, of all fork children: their rows in ``counters_by_block``."""
+        found = {}
+        at = len(self._own.rows)
+        for child in self.forked():
+            rows = len(self._copy(child).rows) if child.has_copy else 1
+            first = at if child.has_copy else child.number
+            found[child] = slice(first, first + rows)
+            at += rows if child.has_copy else 0
+        return found
 
     def counters_by_block(self) -> NDArray[np.uint64]:
         """Return the counters of each block, one block per row; index the columns with ``counter_index``."""
@@ -103,12 +214,12 @@ class BankReader:
         """Return the index of a counter from its block offset."""
         return (offset - self._layout.counters_offset) // 8
 
-    def record(self, offset: int) -> RecordValues:
-        """Return one timing record, summed over the blocks; its count is that of its buckets.
+    def record(self, offset: int, whose: Whose = "all") -> RecordValues:
+        """Return one timing record, summed over blocks; its count is that of its buckets.
 
         The program may be writing: a call is recorded once it has its bucket, which it gets last.
         """
-        rows = self._columns(offset, RECORD_BYTES).copy()
+        rows = self._columns(offset, RECORD_BYTES, whose).copy()
 
         def total(place: int) -> int:
             return int(rows[:, place // 8].sum(dtype=np.uint64))
@@ -127,15 +238,17 @@ class BankReader:
             buckets=tuple(buckets.tolist()),
         )
 
-    def in_flight(self) -> dict[int, int]:
+    def in_flight(self, whose: Whose = "all") -> dict[int, int]:
         """Return how many instances are on the threads' stacks, by record offset; leftovers of longjmp included."""
         layout = self._layout
         if not layout.maxactive:
             return {}
         first = layout.instances_offset // 8
         size = layout.maxactive * INSTANCE_BYTES // 8
-        found: dict[int, int] = {}
-        for block in self._blocks[self._present[:, BLOCK_TOP // PAGE]]:
+        those = self._blocks(whose)
+        found = dict(sum((Counter(each.running) for each in those if isinstance(each, EndedChild)), Counter[int]()))
+        read = (each for each in those if isinstance(each, _Blocks))
+        for block in (block for each in read for block in each.rows[each.present[:, BLOCK_TOP // PAGE]]):
             top = min(int(block[BLOCK_TOP // 8]), layout.maxactive)
             instances = block[first : first + size].reshape(layout.maxactive, INSTANCE_BYTES // 8)[:top]
             alive = instances[instances[:, INSTANCE_SP // 8] > 1][:, INSTANCE_RECORD // 8]
@@ -155,6 +268,14 @@ class NearReader:
     def counter(self, offset: int) -> int:
         """Return the counter at a block offset."""
         return int(self._words[offset // 8]) if self._present[offset // PAGE] else 0
+
+
+def _owners(region: memoryview, layout: BankLayout) -> list[tuple[int, int]]:
+    """Return the numbers of the copies that fork children have, and whose they are."""
+    at = layout.children_offset
+    words = np.frombuffer(region[at : at + layout.children * CHILD_BYTES], dtype=np.uint64)
+    taken = np.flatnonzero(words)
+    return list(zip(taken.tolist(), words[taken].tolist(), strict=True))
 
 
 def _present(size: int, extents: Extents | None) -> NDArray[np.bool_]:

@@ -13,7 +13,8 @@ from anyprobe.target.system import procfs
 
 if TYPE_CHECKING:
     from anyprobe.data.processes import TargetInfo
-    from anyprobe.data.reader import BankReader
+    from anyprobe.data.reader import BankReader, ForkChild
+    from anyprobe.data.snapshot import FunctionTiming
     from anyprobe.splice.regions.banks import Hook
 
 Sites = Sequence[tuple[Key, "Sequence[Hook]", int]]
@@ -29,7 +30,7 @@ class Children:
         self.generation = 1
         """Which program of its process it runs."""
         self._started: float | None = None
-        self._blocks: dict[tuple[int, int], ProcessInfo] = {}
+        self._blocks: dict[tuple[int, ForkChild], ProcessInfo] = {}
 
     def begin(self) -> None:
         """Note when the target began, as long as it is there."""
@@ -37,12 +38,20 @@ class Children:
             self._started = _start_of(self._pid)
 
     def counts(
-        self, target: "TargetInfo", sites: Sites, reader_of: "Callable[[SlotBank], BankReader]", *, listed: bool = True
+        self,
+        target: "TargetInfo",
+        sites: Sites,
+        reader_of: "Callable[[SlotBank], BankReader]",
+        *,
+        listed: bool = True,
+        timings: "Mapping[ProcessInfo | None, Sequence[FunctionTiming]] | None" = None,
     ) -> tuple[ProcessCounts, ...]:
         """Return what each process has counted: the target, with all that is not of a known child, comes first.
 
-        ``listed``: whether there are children; else all hits are the target's.
+        ``listed``: whether there are children; else all hits are the target's. ``timings``: the calls of each process,
+        those of the target under None.
         """
+        timings = timings or {}
         by_child: dict[ProcessInfo, Counter[Key]] = {}
         own: Counter[Key] = Counter()
         for key, _, hits in sites:
@@ -55,9 +64,9 @@ class Children:
             if not there:
                 continue
             blocks = reader.counters_by_block()
-            for number in there:
-                counters = blocks[number]
-                counted = by_child.setdefault(self._blocks[id(bank), number], Counter())
+            for child, rows in there.items():
+                counters = blocks[rows].sum(axis=0)
+                counted = by_child.setdefault(self._blocks[id(bank), child], Counter())
                 for key, hooks, _ in sites:
                     hits = sum(int(counters[reader.counter_index(hook.offset)]) for hook in hooks if hook.bank is bank)
                     counted[key] += hits
@@ -65,12 +74,16 @@ class Children:
         itself = ProcessInfo(
             self._pid, self._exe, self.generation, self._started, exited=target.shell_status, alive=target.alive
         )
-        return (ProcessCounts(itself, +own), *self._listed(by_child))
+        for process in timings:
+            if process is not None:
+                by_child.setdefault(process, Counter())
+        timed = {None: timings.get(None, ()), **timings}
+        return (ProcessCounts(itself, +own, tuple(timed[None])), *self._listed(by_child, timed))
 
     def apart(self, sites: Sites, reader_of: "Callable[[SlotBank], BankReader]") -> list[int]:
         """Return for each site how many of its hits are known to be of fork children."""
         found = []
-        numbers: dict[int, list[int]] = {}
+        rows: dict[int, list[slice]] = {}
         for _, hooks, _ in sites:
             hits = 0
             for hook in hooks:
@@ -78,27 +91,40 @@ class Children:
                 if not isinstance(bank, SlotBank):
                     continue
                 reader = reader_of(bank)
-                if id(bank) not in numbers:
-                    numbers[id(bank)] = list(reader.children())
-                if numbers[id(bank)]:
+                if id(bank) not in rows:
+                    rows[id(bank)] = list(reader.children().values())
+                if rows[id(bank)]:
                     column = reader.counters_by_block()[:, reader.counter_index(hook.offset)]
-                    hits += sum(int(column[number]) for number in numbers[id(bank)])
+                    hits += sum(int(column[each].sum()) for each in rows[id(bank)])
             found.append(hits)
         return found
 
-    def _listed(self, by_child: "dict[ProcessInfo, Counter[Key]]") -> Iterable[ProcessCounts]:
+    def _listed(
+        self,
+        by_child: "dict[ProcessInfo, Counter[Key]]",
+        timings: "Mapping[ProcessInfo | None, Sequence[FunctionTiming]]",
+    ) -> Iterable[ProcessCounts]:
         for child, counted in by_child.items():
             is_alive = child.started is not None and _start_of(child.pid) == child.started
-            yield ProcessCounts(replace(child, alive=is_alive), counted)
+            yield ProcessCounts(replace(child, alive=is_alive), counted, tuple(timings.get(child, ())))
 
-    def note(self, bank: SlotBank, blocks: Mapping[int, int]) -> None:
+    def end(self, bank: SlotBank, child: "ForkChild", kept: "ForkChild") -> None:
+        """Note under what the counts of a child are kept from now on."""
+        self._blocks[id(bank), kept] = self._blocks.pop((id(bank), child))
+
+    def of(self, bank: SlotBank, child: "ForkChild") -> ProcessInfo:
+        """Return the process that has blocks of its own."""
+        self.note(bank, [child])
+        return self._blocks[id(bank), child]
+
+    def note(self, bank: SlotBank, there: "Iterable[ForkChild]") -> None:
         """Learn whose blocks are, which threads by these numbers have made; the process's, where it is gone by now."""
-        for number, tid in blocks.items():
-            if (id(bank), number) not in self._blocks:
-                pid = tid
+        for child in there:
+            if (id(bank), child) not in self._blocks:
+                pid = child.tid
                 with suppress(OSError, KeyError, ValueError):
-                    pid = procfs.group_of(tid)
-                self._blocks[id(bank), number] = ProcessInfo(pid, self._exe, started=_start_of(pid), alive=False)
+                    pid = procfs.group_of(pid)
+                self._blocks[id(bank), child] = ProcessInfo(pid, self._exe, started=_start_of(pid), alive=False)
 
 
 def _start_of(pid: int) -> float | None:

@@ -163,6 +163,11 @@ class Probe:
         return any(place.hook.armed for place in self.all_places)
 
 
+def places_of(probes: Sequence[Probe]) -> list[Place]:
+    """Return the places of some probes."""
+    return [place for probe in probes for place in probe.all_places]
+
+
 def edits_for(places: list[Place], *, remove: bool = False) -> list[Edit]:
     """Group places by function into edits."""
     edits: dict[FunctionState, Edit] = {}

@@ -12,6 +12,8 @@ from anyprobe.probes.observed import Observed
 
 if TYPE_CHECKING:
     from anyprobe.binary.images.modules import LoadedObject
+    from anyprobe.probes.adopting import Adopting
+    from anyprobe.probes.ended_children import EndedChildren
     from anyprobe.probes.probe import Probe
     from anyprobe.probes.return_points import ReturnPoints
 
@@ -68,6 +70,13 @@ class Pumped(Observed, Tended):
 
         return ReturnPoints(self)
 
+    @cached_property
+    def adopting(self) -> "Adopting":
+        """Whether fork children may come to blocks of their own."""
+        from anyprobe.probes.adopting import Adopting
+
+        return Adopting(self)
+
     def place_return_points(self, probes: "Sequence[Probe]") -> None:
         """Have calls that leave their function by a jump end in the callers that are known."""
         if any(probe.timed for probe in probes):
@@ -77,6 +86,8 @@ class Pumped(Observed, Tended):
         """Say in which callers calls end, after probes were removed or armed again."""
         if any(probe.timed for probe in probes):
             self.return_points.settle(probes)
+            if not any(timed.armed for probe in self.probes for timed in probe.timed):
+                self.adopting.end()
 
     def learn_return_points(self) -> None:
         """Have calls that leave their function by a jump end in callers that were not known when it was armed."""
@@ -98,7 +109,16 @@ class Pumped(Observed, Tended):
         values = BankValues()
         places = (place for probe in self.probes for place in probe.all_places)
         for bank in {bank for place in places if isinstance(bank := place.hook.bank, SlotBank)}:
-            self.children.note(bank, values.reader(bank).children())
+            reader = values.reader(bank)
+            self.children.note(bank, reader.forked())
+            if reader.copies:
+                self._ended_children.look(bank, reader, self.children, self.splicing.holdings.inodes())
+
+    @cached_property
+    def _ended_children(self) -> "EndedChildren":
+        from anyprobe.probes.ended_children import EndedChildren
+
+        return EndedChildren()
 
     def _look_for_forked(self) -> None:
         """Relieve fork children of their probes, where they did not wait for that."""

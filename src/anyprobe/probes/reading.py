@@ -3,13 +3,13 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 from typing import TYPE_CHECKING
 
 from anyprobe.core.refusal import Refusal
 from anyprobe.data import histogram
-from anyprobe.data.processes import TargetInfo
-from anyprobe.data.reader import BankReader, NearReader
+from anyprobe.data.processes import ProcessInfo, TargetInfo
+from anyprobe.data.reader import BankReader, ForkChild, NearReader, Whose
 from anyprobe.data.snapshot import ExitKind, FunctionTiming, RefusedSite, SiteResult, Snapshot
 from anyprobe.probes.probe import Place, Probe, Timed, at_run_time
 from anyprobe.probes.providers import provided
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from anyprobe.binary.images.modules import LoadedObject
     from anyprobe.data.results import AggregationResult
+    from anyprobe.probes.children import Children
     from anyprobe.probes.host import ProbeHost
 
 
@@ -35,13 +36,14 @@ class BankValues:
         self._readers: dict[int, BankReader] = {}
         self._near: dict[int, NearReader] = {}
         self._counters: dict[int, NDArray[np.uint64]] = {}
-        self._in_flight: dict[int, dict[int, int]] = {}
+        self._in_flight: dict[tuple[int, Whose], dict[int, int]] = {}
 
     def reader(self, bank: SlotBank) -> BankReader:
         """Return the reader of a bank."""
         reader = self._readers.get(id(bank))
         if reader is None:
-            reader = self._readers[id(bank)] = BankReader(_view(bank), bank.layout, _extents(bank))
+            copies = partial(_copy_of, bank) if bank.layout.children else None
+            reader = self._readers[id(bank)] = BankReader(_view(bank), bank.layout, _extents(bank), copies, bank.ended)
         return reader
 
     def hits(self, hook: Hook) -> int:
@@ -72,11 +74,11 @@ class BankValues:
         self.hits(hook)
         return int(self._counters[id(hook.bank)][self.reader(hook.bank).counter_index(hook.offset + UNREPLACED)])
 
-    def in_flight(self, bank: SlotBank, record: int) -> int:
+    def in_flight(self, bank: SlotBank, record: int, whose: Whose = "all") -> int:
         """Return how many calls of a timed function have not come back."""
-        if id(bank) not in self._in_flight:
-            self._in_flight[id(bank)] = self.reader(bank).in_flight()
-        return self._in_flight[id(bank)].get(record, 0)
+        if (id(bank), whose) not in self._in_flight:
+            self._in_flight[id(bank), whose] = self.reader(bank).in_flight(whose)
+        return self._in_flight[id(bank), whose].get(record, 0)
 
 
 def at_least_none(counter: int) -> int:
@@ -93,6 +95,12 @@ def _view(bank: SlotBank | NearBank) -> memoryview:
 
 def _extents(bank: SlotBank | NearBank) -> Iterator[tuple[int, int]]:
     return bank.arena.data_extents(bank.piece.offset, bank.piece.size)
+
+
+def _copy_of(bank: SlotBank, number: int) -> tuple[memoryview, Iterator[tuple[int, int]]]:
+    """Return the memory of a fork child's blocks, and which of its pages hold data."""
+    at, size = bank.piece.offset + bank.layout.child_offset(number), bank.layout.child_bytes
+    return bank.arena.view(at, size), bank.arena.data_extents(at, size)
 
 
 def snapshot(
@@ -121,6 +129,8 @@ def snapshot(
             [(site.key, [*place.earlier, place.hook], site.hits) for site, place in counted],
             BankValues().reader,
             listed=session.options.children == "count",
+            timings=timings_by_process(session.probes, session.children, ns_per_tick)
+            or {None: [each for each in functions if each.was_called]},
         ),
         duration_s=duration,
         pause_us=dict(session.splicing.access.pause_us),
@@ -238,8 +248,33 @@ def _timings(probes: Iterable[Probe], values: BankValues, ns_per_tick: float) ->
             yield reduce(FunctionTiming.merged, counted)
 
 
-def _timing(timed: Timed, group: TimingGroup, bank: SlotBank, values: BankValues, ns_per_tick: float) -> FunctionTiming:
-    record = values.reader(bank).record(group.offset)
+def timings_by_process(
+    probes: Iterable[Probe], children: "Children", ns_per_tick: float
+) -> dict["ProcessInfo | None", list[FunctionTiming]]:
+    """Return the calls of each fork child that has timed some, and then those of the target itself, under None."""
+    values = BankValues()
+    found: dict[ProcessInfo | None, list[FunctionTiming]] = {}
+    for timed in (timed for probe in probes for timed in probe.timed):
+        by_process: dict[ProcessInfo | None, list[FunctionTiming]] = {}
+        for group in ([timed.group] if timed.was_armed else []) + timed.earlier:
+            bank = group.bank
+            if bank is None:
+                continue
+            everyone: list[Whose] = [*values.reader(bank).copies, "target"]
+            for whose in everyone:
+                each = _timing(timed, group, bank, values, ns_per_tick, whose)
+                process = children.of(bank, whose) if isinstance(whose, ForkChild) else None
+                if each.was_called:
+                    by_process.setdefault(process, []).append(each)
+        for process, parts in by_process.items():
+            found.setdefault(process, []).append(reduce(FunctionTiming.merged, parts))
+    return found if found.keys() - {None} else {}
+
+
+def _timing(
+    timed: Timed, group: TimingGroup, bank: SlotBank, values: BankValues, ns_per_tick: float, whose: Whose = "all"
+) -> FunctionTiming:
+    record = values.reader(bank).record(group.offset, whose)
     return FunctionTiming(
         spec=timed.site.canonical,
         module=timed.site.object.name,
@@ -254,7 +289,7 @@ def _timing(timed: Timed, group: TimingGroup, bank: SlotBank, values: BankValues
         max_ns=record.max * ns_per_tick,
         buckets=histogram.nonempty(record.buckets, ns_per_tick),
         nmissed=record.missed,
-        in_flight=values.in_flight(bank, group.offset),
+        in_flight=values.in_flight(bank, group.offset, whose),
         address=timed.site.address,
         callers=sum(place.hook.armed for place in timed.points.values()),
         callers_refused=_callers_refused(timed),

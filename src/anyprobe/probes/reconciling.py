@@ -96,6 +96,25 @@ class Reconciled(Pumped):
     def _fall_back(self, probes: Sequence[Probe]) -> None:
         """See to functions whose exits could not all be spliced."""
 
+    @contextmanager
+    def adopting_children(self, probes: Sequence[Probe], *, first: bool = False) -> Iterator[None]:
+        """Let fork children be timed, if probes that are placed within a ``with`` block time anything.
+
+        ``first``: what that needs is placed before, not together with them.
+        """
+        if self.options.children != "count" or not any(probe.timed for probe in probes):
+            yield
+            return
+        self.splicing.memory.adopt_children()
+        edits = self.adopting.edits()
+        if first:
+            self.engine.change(edits)
+            yield
+        else:
+            with self.functions.joining(edits):
+                yield
+        self.adopting.settle()
+
     @property
     def pending(self) -> "Sequence[PendingSpec]":
         """The specs that follow what is loaded and have meant nothing yet."""

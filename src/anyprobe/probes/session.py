@@ -22,7 +22,7 @@ from anyprobe.probes.handlers.trampolining import Trampolines
 from anyprobe.probes.live_proof import LiveProof
 from anyprobe.probes.options import DEFAULT, SessionOptions
 from anyprobe.probes.outside import registering
-from anyprobe.probes.probe import Place, Probe, dressed, edits_for
+from anyprobe.probes.probe import Place, Probe, dressed, edits_for, places_of
 from anyprobe.probes.providers import provided
 from anyprobe.probes.providers.function.clobbering import clobbers
 from anyprobe.probes.providers.function.copies import Copies
@@ -158,7 +158,7 @@ class Session(Reconciled, SessionApi[Probe]):
         Args:
             probes: those to disarm, as ``count`` and the other methods return them.
         """
-        self._disarm(probes, [place for probe in probes for place in probe.all_places])
+        self._disarm(probes, places_of(probes))
         self.settle_return_points(probes)
         self.warn(*provided.detach(probes))
 
@@ -207,7 +207,7 @@ class Session(Reconciled, SessionApi[Probe]):
         from anyprobe.probes.replanning import keep_order_of_handlers
 
         self._check_attached()
-        with typed(self._process, "arming probes in"):
+        with typed(self._process, "arming probes in"), self.adopting_children(probes, first=True):
             removal.rearm(self.splicing, probes)
             self.warn(*provided.attach([each for each in probes if not each.armed]))
         keep_order_of_handlers(self, probes)
@@ -486,7 +486,8 @@ class Session(Reconciled, SessionApi[Probe]):
         with typed(self._process, "arming probes in"):
             told = provided.attach(probes)
             try:
-                told += self.functions.attach([place for probe in probes for place in probe.all_places])
+                with self.adopting_children(probes):
+                    told += self.functions.attach(places_of(probes))
             except BaseException:
                 provided.detach(probes)
                 raise

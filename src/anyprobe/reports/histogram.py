@@ -117,7 +117,11 @@ def _print_footnotes(timings: list[FunctionTiming], console: Console) -> None:
                 (timing.learning, "call", "not timed, from callers not known yet (learning)"),
                 (timing.unmatched, "return", "without an entry that was seen"),
                 (timing.in_flight, "call", "still running"),
-                (timing.nmissed, "call", "not timed (in fork children, or beyond --maxactive)"),
+                (
+                    timing.nmissed,
+                    "call",
+                    "not timed (beyond --maxactive, or in threads or fork children that there was no room for)",
+                ),
             )
             if count
         ]

@@ -1,13 +1,13 @@
-"""Hits per process: the target's own, those of its fork children, and of programs that were executed."""
+"""Hits and times per process: the target's own, those of its fork children, and of programs that were executed."""
 
 import os
 from typing import TYPE_CHECKING
 
 from anyprobe.data.snapshot import Snapshot
-from anyprobe.reports.heading import print_heading, print_left_out, print_refusals, tail_clause
+from anyprobe.reports.heading import learning_clause, print_heading, print_left_out, print_refusals, tail_clause
 from anyprobe.reports.losses import print_losses
 from anyprobe.reports.plain import Rows, escape
-from anyprobe.reports.quantities import counted
+from anyprobe.reports.quantities import counted, duration
 from anyprobe.reports.table import site_name
 
 if TYPE_CHECKING:
@@ -42,5 +42,35 @@ def print_by_process(snapshot: Snapshot, console: "Console", top: int = 0) -> No
     rest = rows[len(shown) :]
     more = f"{counted(len(rest), 'more row')} with {counted(sum(row[0] for row in rest), 'hit')}" if rest else ""
     print_left_out(more, [], "row", "hit", console)
+    print_losses(snapshot, console)
+    print_refusals(snapshot, console)
+
+
+def print_timings_by_process(snapshot: Snapshot, console: "Console", top: int = 0) -> None:
+    """Print a row for each process and function, the longest in all first; ``top`` limits them unless 0."""
+    parts = [(each.process, timing) for each in snapshot.processes for timing in each.functions]
+    parts.sort(key=lambda part: (-part[1].sum_ns, part[0].pid, part[0].generation, part[1].function))
+    calls = sum(timing.count for _, timing in parts)
+    what = (
+        f"{counted(calls, 'call')} timed in {counted(len({process for process, _ in parts}), 'process', 'processes')}"
+    )
+    print_heading(snapshot, console, what, "; ".join(filter(None, (tail_clause(snapshot), learning_clause(snapshot)))))
+    shown, step = parts[:top] if top else parts, snapshot.clock_step_ns
+    if shown:
+        table = Rows()
+        for name in ("calls", "pid", "total", "mean", "p50", "p99", "max"):
+            table.add_column(name, justify="right", no_wrap=True)
+        table.add_column("function", overflow="fold", style="cyan")
+        table.add_column("module", no_wrap=True)
+        for process, timing in shown:
+            exact = [duration(timing.sum_ns), duration(timing.mean_ns)]
+            stepped = [duration(each, step) for each in (timing.p50_ns, timing.p99_ns, timing.max_ns)]
+            cells = [f"{timing.count:,}", str(process.pid), *(exact + stepped if timing.count else ["-"] * 5)]
+            table.add_row(*map(escape, [*cells, timing.label or timing.function, timing.shown_module]))
+        console.print()
+        console.print(table)
+    rest = parts[len(shown) :]
+    more = f"{counted(len(rest), 'more row')} with {counted(sum(each.count for _, each in rest), 'call')}"
+    print_left_out(more if rest else "", [], "row", "call", console)
     print_losses(snapshot, console)
     print_refusals(snapshot, console)

@@ -70,6 +70,10 @@ class ProcessMemory:
         """Keep so many blocks of each bank for threads that are not to be counted."""
         self._counting = replace(self._counting, left_out=threads)
 
+    def adopt_children(self) -> None:
+        """Give fork children blocks of their own in banks made from now on that time calls."""
+        self._counting = replace(self._counting, children=True)
+
     def prepare(self, edits: Sequence[Edit]) -> None:
         """Map what the change needs and is not there yet: code, counters, journal, springboard pages."""
         try:

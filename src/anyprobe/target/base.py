@@ -68,6 +68,10 @@ class SharedMemory(Protocol):
         """Give bytes of it their memory now, if there is enough."""
         ...
 
+    def give_back(self, offset: int, size: int) -> bool:
+        """Give the memory of whole pages back, which are zeros from then on; return whether that could be."""
+        ...
+
     def close(self) -> None:
         """Drop the controller's side."""
         ...

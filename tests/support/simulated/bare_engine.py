@@ -55,6 +55,10 @@ class PlainMemory:
         """Yield all of it."""
         yield 0, size
 
+    def give_back(self, offset: int, size: int) -> bool:
+        self.view(offset, size)[:] = bytes(size)
+        return True
+
     def allocate(self, offset: int, size: int) -> None:
         """Do nothing: it is there."""
 

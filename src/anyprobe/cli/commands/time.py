@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 @options.appearing
 @options.measuring
 @options.clock
+@options.by
 @click.pass_obj
 def command(
     program: tuple[str, ...],
@@ -40,6 +41,7 @@ def command(
     anyprobe time 'libz:*flate' -- gzip -k FILE
     anyprobe time libc:write --when 'arg2 > 4096' -p 4242
     anyprobe time kernel::vfs_fsync_range --for 10
+    anyprobe time standard_ExecutorRun --by pid -p 4242
     """  # noqa: D301 - click's mark for lines that stay as they are
     from anyprobe.cli import conditional, measuring, targets
 
@@ -51,7 +53,7 @@ def command(
         specs=specs,
         arm=only.arm,
         seen=only.seen,
-        render=_render,
+        render=_by_pid if settings["by"] else _render,
         always={"functions": []},
         pending=pending,
         **settings,
@@ -64,3 +66,10 @@ def _render(snapshot: "Snapshot", console: "Console", top: int) -> None:
     from anyprobe.reports import histogram
 
     histogram.print_timings(snapshot, console, top)
+
+
+def _by_pid(snapshot: "Snapshot", console: "Console", top: int) -> None:
+    """Print the table with a row for each process and function."""
+    from anyprobe.reports import processes
+
+    processes.print_timings_by_process(snapshot, console, top)

@@ -1,5 +1,6 @@
 """Whether handlers may make system calls: not in a process that filters its own, or is about to."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -8,7 +9,7 @@ from anyprobe.core.memory import MemoryFault
 from anyprobe.core.refusal import Refusal
 from anyprobe.splice.codegen.handlers.facts import HandlerFacts
 from anyprobe.splice.codegen.patch import ActionKind
-from anyprobe.splice.edits import Edit
+from anyprobe.splice.edits import Edit, FunctionState, Module, hook_of
 from anyprobe.splice.plan.splices import Want, WantKind
 from anyprobe.splice.regions.banks import Hook
 from anyprobe.splice.userspace.seccomp_hook import filter_at_call, filter_check, filter_option
@@ -30,25 +31,47 @@ class FilterWatch:
     """Sees that a program is about to filter its system calls; from then on handlers make none."""
 
     def __init__(
-        self, splicing: "ProcessSplicing", objects: "ObjectTable", word: int, *, everywhere: bool = False
+        self,
+        splicing: "ProcessSplicing",
+        objects: "ObjectTable",
+        word: "int | Sequence[int]",
+        *,
+        everywhere: bool = False,
     ) -> None:
-        """Watch a program; ``word`` is where in it this is said.
+        """Watch a program; ``word`` is where in it this is said, or says so once memory is mapped.
 
         ``everywhere``: also where code makes the system calls itself, and in programs without thread slots.
         """
         self._splicing, self._objects, self._everywhere = splicing, objects, everywhere
-        self.word = word
+        self.word = word if isinstance(word, int) else 0
+        self._words = (word,) if isinstance(word, int) else word
         self._checks: dict[bytes, HandlerFacts] = {}
         self._hooks: dict[int, Hook] = {}
+        self._wants: list[tuple[Module, FunctionState, Want]] = []
 
     @property
     def permits(self) -> bool:
         """Whether system calls may be made as far as is known: nothing is filtered, and what would be is seen."""
         return not self._splicing.process.is_filtered() and all(hook.armed for hook in self._hooks.values())
 
+    @property
+    def is_placed(self) -> bool:
+        """Whether there is something that is watched, and all of it is."""
+        return bool(self._hooks) and self.permits
+
     def place(self) -> None:
         """Place the checks where the C library sets filters; in a program that has not loaded it yet there is none."""
         self._splicing.engine.change(self.edits())
+
+    def end(self) -> None:
+        """Take the checks out."""
+        edits: dict[int, Edit] = {}
+        for module, state, want in self._wants:
+            hook = hook_of(want)
+            if hook is not None and hook.armed:
+                edits.setdefault(id(state.root), Edit(module, state.root)).removed.append(want)
+        self._splicing.engine.change(list(edits.values()))
+        self._hooks, self._wants = {}, []
 
     def edits(self) -> list[Edit]:
         """Return the edits that place what checks are not placed yet, to be applied with others."""
@@ -80,12 +103,14 @@ class FilterWatch:
         if found is None or isinstance(found, Refusal):
             return
         module, entered = found
-        facts = self._checks.setdefault(code.code, HandlerFacts(code, (self.word,), needs_block=False))
+        facts = self._checks.setdefault(code.code, HandlerFacts(code, self._words, needs_block=False))
         hook = self._hooks[address] = Hook(ActionKind.HANDLER, handler=facts)
         state = module.state_of(entered)
         edit = edits.setdefault(id(state), Edit(module, state))
         kind = WantKind.ENTRY if address == function else WantKind.OFFSET
-        edit.added.append(Want(address - module.bias, kind, tag=hook, internal=True))
+        want = Want(address - module.bias, kind, tag=hook, internal=True)
+        edit.added.append(want)
+        self._wants.append((module, state, want))
 
 
 def _sets_filter(loaded: "LoadedObject", at: int) -> bool:

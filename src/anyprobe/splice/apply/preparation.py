@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Protocol
 from anyprobe.core.address import PAGE, page_ceil
 from anyprobe.core.errors import PermissionDenied, RemoteCallFailed, StopTimeout, TargetError
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.data.layout import CALLERS, NEXT_BLOCK, BankLayout
+from anyprobe.data.layout import CALLERS, CLOSED, NEXT_BLOCK, UNWATCHED, BankLayout
 from anyprobe.splice.apply.outcomes import give_up
 from anyprobe.splice.codegen.emit import estimate
 from anyprobe.splice.codegen.patch import REPLACING, ActionKind
+from anyprobe.splice.codegen.routines import ADOPTED, ADOPTING
 from anyprobe.splice.codegen.trampoline import AT_RETURN_BYTES, RETURNS, TRAMPOLINE_BYTES
 from anyprobe.splice.journal.records import MappingUse, Record, RecordKind, journal_size
 from anyprobe.splice.journal.registrations import records_for
 from anyprobe.splice.memory.arena import Arena, Piece
-from anyprobe.splice.memory.memfd import map_arena
+from anyprobe.splice.memory.memfd import has_room, map_arena
 from anyprobe.splice.memory.space import AddressSpace
 from anyprobe.splice.plan.springboards import Springboards
 from anyprobe.splice.regions.access import Access
@@ -155,6 +156,8 @@ class Counting:
     """Address of the vdso's ``clock_gettime``, if times are not taken from the TSC."""
     callers: int = CALLERS
     """Return points that threads can note; 0: calls end at exits only."""
+    children: bool = False
+    """Whether fork children have blocks of their own."""
 
 
 class Mapper(Protocol):
@@ -304,7 +307,9 @@ class Preparation:
         # any bank may come to call handlers, and those at replaced return addresses must be called by the same one
         maxactive = self._counting.maxactive if records else 0
         callers = self._counting.callers if records else 0
-        self._layout = BankLayout(counters, records, maxactive, RETURNS, callers, self._counting.left_out)
+        left_out = self._counting.left_out
+        adopting = self._counting.children and records > 0 and len(self._holdings.banks) < ADOPTING and has_room()
+        self._layout = BankLayout(counters, records, maxactive, RETURNS, callers, left_out, adopting)
 
     def _has_journal(self, records: int) -> bool:
         return any(arena.journal.room() >= records for arena in self._holdings.arenas[-1:])
@@ -363,7 +368,7 @@ class Preparation:
         pieces, offset = self._place_clusters()
         if self._layout is not None:
             pieces.append(self._place_region(self._layout, offset))
-            offset += self._layout.size
+            offset += self._layout.file_bytes
         boards = self._springboards.fresh_pieces(offset)
         pieces += boards
         records = max(_LEAST_JOURNAL, 2 * splices) + self._listing()
@@ -438,7 +443,7 @@ class Preparation:
         self._region = region_place(self._springboards.space, layout.size)
         if self._region is None:
             raise TargetError("no free address space for the counters")
-        return Piece(MappingUse.DATA, self._region[0], layout.size, offset)
+        return Piece(MappingUse.DATA, self._region[0], layout.size, offset, layout.file_bytes - layout.size)
 
     def _adopt(self, arena: Arena, slot: int) -> None:
         """Turn mapped pieces into code regions and banks."""
@@ -457,6 +462,11 @@ class Preparation:
             numbered = sum(bank.layout.blocks for bank in holdings.banks)
             number, mask = len(holdings.banks), self._region[1]
             bank = SlotBank(arena, piece, self._layout, slot, mask, number, self._counting.clock, numbered)
+            if self._layout.children:
+                bank.adopted = holdings.code_regions[0].gate.address + ADOPTED + 8 * number
+                bank.closed = (holdings.banks[0].piece.address if holdings.banks else piece.address) + CLOSED
+            if not holdings.banks:
+                arena.view(piece.offset + CLOSED, 8)[:] = UNWATCHED.to_bytes(8, "little")
             extra = slot | self._layout.blocks << 32
             arena.journal.add([Record(RecordKind.BANK, piece.address, self._layout.stride, extra)])
             if self._layout.left_out:

@@ -17,6 +17,13 @@ if TYPE_CHECKING:
     from anyprobe.splice.codegen.routines import RoutineFacts
 
 
+_OF_THE_PARENT = """call acquire
+            test rcx, rcx; jz {name}_done
+            mov rdi, rcx; mov rcx, [rsp+0x38]; jmp {name}_unmatched
+        {name}_blockless:"""
+"""A fork child returns from a call that its parent has begun."""
+
+
 def emit_leave(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
     """Emit ``leave``: take the instance with our stack pointer and record its duration.
 
@@ -67,8 +74,9 @@ def emit_leave(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
         {name}_unmatched_done:
             jmp {name}_done
         {name}_stranger:
-            # a fork child times nothing (its entries are counted as missed); a thread without a block entered before us
-            cmp qword [rax], 0; je {name}_done
+            cmp qword [rax], 0; {"jne" if facts.adopted else "je"} {name}_{"blockless" if facts.adopted else "done"}
+            {_OF_THE_PARENT.format(name=name) if facts.adopted else ""}
+            # a thread without a block entered before us
             mov rcx, [rsp+0x38]
             mov rdi, shared
             lock inc qword [rdi+rcx+{at.RECORD_UNMATCHED}]

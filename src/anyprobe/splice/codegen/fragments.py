@@ -13,7 +13,7 @@ A counter needs the thread's block. What one counter has loaded the next ones us
     inc qword [r11+counter]
 
 ``slow`` is the same line again, with a call of the counting routine at each counter: for a thread that has no block
-yet, and for fork children, which never have one. It ends in the function, wherever it leads to.
+yet, and for fork children, which have none where nothing is timed. It ends in the function, wherever it leads to.
 """
 
 import struct

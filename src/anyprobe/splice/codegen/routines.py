@@ -21,6 +21,11 @@ _HASH = -0x61C88647
 """Odd, and near to the golden section of 2**32."""
 CHILDREN = 2048
 """How far behind its gate a bank has the word of fork children: wiped, too, so that a child's child has a new block."""
+ADOPTED = 3072
+"""How far behind the first gate page's start, and its index, a bank has the word that says which blocks a fork child
+has."""
+ADOPTING = 128
+"""Banks of a session that have such a word, the first ones."""
 _TID = 0x2D0
 """Where glibc has a thread's number, from the thread pointer; in a fork child's first thread the child's own."""
 
@@ -42,6 +47,14 @@ class RoutineFacts:
     """Numbers that threads may have by earlier banks: nobody gets one of these by this bank."""
     near: int = 0
     """Address of the counters that all threads share, where these have no blocks; 0: they have."""
+    mask: int = 0
+    """What an open gate holds."""
+    adopted: int = 0
+    """Address of a word on a wipe-on-fork page that says which blocks a fork child has; 0: it can have none."""
+    closed: int = 0
+    """Address of a word that is not 0 where fork children must not make system calls for that."""
+    adopt: int = 0
+    """Address of the routine that gives it some; 0: it is among those that are assembled."""
 
     @property
     def own(self) -> int:
@@ -65,6 +78,7 @@ class Routines:
     leave_tail: int
     leave_caller: int = 0
     stretches: tuple[Stretch, ...] = ()
+    adopt: int = 0
     finish: int = 0
     """How far behind the routines of exits the copies are that return when an exit is recorded, and restore nothing."""
 
@@ -77,6 +91,10 @@ def assemble_routines(facts: RoutineFacts, address: int) -> tuple[bytes, Routine
     asm = Assembler()
     timed = facts.layout.records > 0
     emit_acquire(asm, facts)
+    if facts.adopted:
+        from anyprobe.splice.codegen.adoption import emit_adopt
+
+        emit_adopt(asm, facts)
     _process_block(asm, facts)
     _count(asm)
     if timed:
@@ -89,21 +107,22 @@ def assemble_routines(facts: RoutineFacts, address: int) -> tuple[bytes, Routine
             from anyprobe.splice.codegen.clock_call import emit_now
 
             emit_now(asm, facts.clock)
-    count, enter, leave, leave_tail, leave_caller = (
-        address + asm.offset_of(name) if asm.has(name) else 0 for name in ("count", "enter", *EXITS)
+    count, adopt, enter, leave, leave_tail, leave_caller = (
+        address + asm.offset_of(name) if asm.has(name) else 0 for name in ("count", "adopt", "enter", *EXITS)
     )
     code = asm.finish(address)
     finish = address + asm.offset_of("finish_leave") - leave if timed else 0
     stretches = stretches_of(asm, address, len(code), progress_in_routines())
-    routines = Routines(count, enter, leave, leave_tail, leave_caller, stretches, finish)
+    routines = Routines(count, enter, leave, leave_tail, leave_caller, stretches, adopt, finish)
     return code, routines, asm.listing_at(address)
 
 
 def emit_acquire(asm: Assembler, facts: RoutineFacts) -> None:
     """Emit ``acquire``: rcx = this thread's block, made on the first hit, or 0. Clobbers rax, rdx, flags.
 
-    0 means: a fork child (its copy of the gate is wiped; the inherited slots belong to the parent's threads), or no
-    block left. A signal handler that makes a block between ours and the store costs one block, never a count.
+    0 means: no block left, or a fork child without blocks of its own: its copy of the gate is wiped, and the inherited
+    slots belong to the parent's threads. A signal handler that makes a block between ours and the store costs one
+    block, never a count.
 
     Of threads with the same thread pointer only one is alive: it takes over the block of the one before it, as it does
     where glibc gives it the other's stack and with it the slot. So programs whose threads come and go need few blocks.
@@ -113,7 +132,7 @@ def emit_acquire(asm: Assembler, facts: RoutineFacts) -> None:
         """
         acquire:
             mov rax, [abs gate]
-            test rax, rax; jz none
+            test rax, rax; jz forked
             mov rcx, fs:[slot]
             test rax, rcx; jnz acquired
             mov rdx, region
@@ -154,11 +173,24 @@ def emit_acquire(asm: Assembler, facts: RoutineFacts) -> None:
             mov fs:[slot], rcx
         acquired:
             ret
-        none:
-            xor ecx, ecx; ret
         """,
         slot=facts.slot,
     )
+    if facts.adopted:
+        asm.code(
+            """
+            forked:
+                call adopt
+                test rax, rax; jnz acquire
+            """,
+            adopt=facts.adopt or "adopt",
+        )
+    else:
+        asm.label("forked")
+    asm.code("""
+    none:
+        xor ecx, ecx; ret
+    """)
 
 
 def _emit_hint(asm: Assembler) -> None:

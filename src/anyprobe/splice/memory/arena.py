@@ -16,6 +16,8 @@ class Piece:
     address: int
     size: int
     offset: int = 0
+    spare: int = 0
+    """Bytes of the memfd behind it that are not mapped, but may be later."""
 
     @property
     def end(self) -> int:
@@ -52,6 +54,10 @@ class Arena:
     def allocate(self, offset: int, size: int) -> None:
         """Give bytes of it their memory now, if there is enough, so that their first user need not wait."""
         self._memory.allocate(offset, size)
+
+    def give_back(self, offset: int, size: int) -> bool:
+        """Give the memory of whole pages back, which are zeros from then on; return whether that could be."""
+        return self._memory.give_back(offset, size)
 
     def write(self, piece: Piece, address: int, content: bytes) -> None:
         """Write into a piece by its address in the target; raise ``InternalError`` if that is not inside of it."""

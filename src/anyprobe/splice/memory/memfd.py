@@ -6,7 +6,9 @@ a file descriptor of the target only while everything is stopped.
 """
 
 import errno
+import mmap
 import os
+import resource
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -39,6 +41,12 @@ _FORM = {
 }
 
 
+def has_room() -> bool:
+    """Return whether a file may be as large, and be mapped here, as copies for fork children make it."""
+    limits = (resource.getrlimit(each)[0] for each in (resource.RLIMIT_FSIZE, resource.RLIMIT_AS))
+    return all(limit == resource.RLIM_INFINITY for limit in limits)
+
+
 class Memfd:
     """A memfd as the controller has it mapped: an implementation of ``SharedMemory``."""
 
@@ -64,6 +72,14 @@ class Memfd:
         """Give bytes of it their memory now, if there is enough."""
         with suppress(OSError):
             os.posix_fallocate(self.descriptor, offset, size)
+
+    def give_back(self, offset: int, size: int) -> bool:
+        """Give the memory of whole pages back, which are zeros from then on; return whether that could be."""
+        try:
+            self._memory.madvise(mmap.MADV_REMOVE, offset, size)
+        except OSError:
+            return False
+        return True
 
     def close(self) -> None:
         """Unmap and close it."""
@@ -91,7 +107,7 @@ def map_arena(
     journal_bytes = journal_size(records + len(pieces) + 8)
     placed = [Piece(MappingUse.JOURNAL, journal_at, journal_bytes)]
     placed += [replace(p, offset=p.offset + journal_bytes) for p in pieces]
-    size = page_ceil(max(p.offset + p.size for p in placed))
+    size = page_ceil(max(p.offset + p.size + p.spare for p in placed))
     fd = -1
     try:
         remote_fd = _memfd(remote)

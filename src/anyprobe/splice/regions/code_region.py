@@ -18,6 +18,7 @@ from anyprobe.splice.memory.space import REACH
 from anyprobe.splice.translate.progress import Stretch
 
 if TYPE_CHECKING:
+    from anyprobe.data.reader import EndedChild, ForkChild
     from anyprobe.splice.codegen.handlers.facts import HandlerFacts
     from anyprobe.splice.codegen.handlers.inline import Inline
     from anyprobe.splice.codegen.trampoline import Trampolines
@@ -44,12 +45,21 @@ class SlotBank:
     """Address of the vdso's ``clock_gettime`` if times are not taken from the TSC."""
     numbered: int = 0
     """Threads that earlier banks have room for: by this one they have numbers beyond, since it numbers them anew."""
+    adopted: int = 0
+    """Address of the word, wiped at a fork, that says which blocks a fork child has."""
+    closed: int = 0
+    """Address of the word that says that fork children get none any more."""
     hosts_handlers: bool = False
     """Whether handlers are called by it."""
+    ended: "dict[ForkChild, EndedChild]" = field(default_factory=dict)
+    """What fork children have counted that have ended, whose memory is for others."""
 
-    def facts(self, gate: int) -> RoutineFacts:
-        """Return what routines have to know that reach it by a gate."""
-        return RoutineFacts(self.layout, self.piece.address, gate, self.slot, self.clock, self.numbered)
+    def facts(self, gate: int, adopt: int = 0) -> RoutineFacts:
+        """Return what routines have to know that reach it by a gate; ``adopt``: the routine of that name."""
+        return RoutineFacts(
+            self.layout, self.piece.address, gate, self.slot, self.clock, self.numbered,
+            mask=self.mask, adopted=self.adopted, closed=self.closed, adopt=adopt,
+        )  # fmt: skip
 
 
 @dataclass(eq=False)
@@ -179,7 +189,7 @@ class CodeRegion:
 
         code = self.slot_code(bank)
         if code.trampolines is None and code.routines is not None:
-            facts = bank.facts(code.gate)
+            facts = bank.facts(code.gate, code.routines.adopt)
             content, trampolines, _ = assemble_trampolines(facts, code.routines, self.cursor)
             self.put(content)
             self.unlisted.append(trampolines)
@@ -193,7 +203,7 @@ class CodeRegion:
         code = self.slot_code(bank)
         _, address = self._handlers.get((bank.index, id(handler)), (handler, 0))
         if not address:
-            facts = bank.facts(code.gate)
+            facts = bank.facts(code.gate, code.routines.adopt if code.routines is not None else 0)
             content, address, _ = assemble_handler_call(facts, handler, self.cursor)
             self.put(content)
             self._handlers[bank.index, id(handler)] = handler, address
@@ -224,6 +234,7 @@ class CodeRegion:
         handlers = [action.handler for action in actions if action.handler is not None]
         bank = actions[0].bank
         facts = next(blob.facts for blob in self.blobs if blob.routines is bank.routines and blob.facts is not None)
+        facts = replace(facts, adopt=bank.routines.adopt if bank.routines is not None else 0)
         content, address, _ = assemble_handler_chain(facts, handlers, self.cursor)
         self.put(content)
         self._chains[_chain_key(actions)] = handlers, address

@@ -37,9 +37,9 @@ class Stretch:
 
 EXITS = ("leave", "leave_tail", "leave_caller")
 """The routines that end calls."""
-_ROUTINES = frozenset({"acquire", "process", "count", "enter", *EXITS, "now", "view", "find", "block"})
+_ROUTINES = frozenset({"acquire", "adopt", "process", "count", "enter", *EXITS, "now", "view", "find", "block"})
 _PROGRESS = {
-    "acquire": Progress.BACK, "process": Progress.BACK, "now": Progress.BACK,
+    "acquire": Progress.BACK, "adopt": Progress.BACK, "process": Progress.BACK, "now": Progress.BACK,
     "count": Progress.BACK, "count_done": Progress.FORWARD, "count_shared": Progress.BACK,
     "count_shared_done": Progress.FORWARD,
     "enter": Progress.BACK, "enter_reserved": Progress.RESERVED, "enter_done": Progress.FORWARD,

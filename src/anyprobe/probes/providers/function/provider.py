@@ -47,7 +47,7 @@ class FunctionProvider:
     @contextmanager
     def joining(self, edits: "Sequence[Edit]") -> Iterator[None]:
         """Have edits that add something made with the first places within a ``with`` block, or at its end."""
-        self._joining = list(edits)
+        self._joining = joined(self._joining, edits)
         try:
             yield
         except BaseException:

@@ -7,7 +7,8 @@ is preserved, but for those that the handler is to change.
 A hit inside a handler runs no handler and is counted as missed: while one runs, the thread's block holds its stack
 pointer. That is forgotten once the stack is above it (a signal handler that a handler was interrupted by has left with
 ``siglongjmp``), or after ``PATIENCE`` misses in a row, if the stack has only ever been below it since. Threads without
-a block (fork children) run handlers unguarded, with number 0: what handlers change is safe under interruption.
+a block (fork children, where nothing is timed) run handlers unguarded, with number 0: what handlers change is safe
+under interruption.
 """
 
 from collections.abc import Iterator, Sequence

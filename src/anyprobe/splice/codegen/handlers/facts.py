@@ -1,6 +1,6 @@
 """What is known of a handler where it is placed: its code, and where in the target what it needs is."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from anyprobe.core.code import SKIP, InputKind, NativeCode
@@ -18,7 +18,7 @@ class HandlerFacts:
     """A handler, and where in the target what it needs is."""
 
     code: NativeCode
-    storages: tuple[int, ...] = ()
+    storages: Sequence[int] = ()
     """Addresses of its storages."""
     misses: int = 0
     reading: ReadingFacts = UNKNOWN

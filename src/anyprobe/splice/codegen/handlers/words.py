@@ -1,6 +1,6 @@
 """What handlers are told that takes more than an instruction to find out."""
 
-from anyprobe.data.layout import BLOCK_NUMBER
+from anyprobe.data.layout import BLOCK_NUMBER, FORKED
 from anyprobe.isa.assemble import Assembler
 from anyprobe.splice.codegen.handlers.facts import HandlerFacts
 from anyprobe.splice.codegen.routines import RoutineFacts
@@ -40,6 +40,14 @@ def emit_thread_number(asm: Assembler, facts: RoutineFacts, known: str) -> None:
             test rax, rax; jnz {known}
         """,
     )
+    if facts.adopted:  # rows of its parent are no fork child's
+        asm.code(
+            f"""
+                push rcx; mov rcx, forked; cmp qword [rcx], 0; pop rcx
+                jne {known}
+            """,
+            forked=facts.data + FORKED,
+        )
     first = facts.data + facts.layout.blocks_offset
     asm.code(
         f"""

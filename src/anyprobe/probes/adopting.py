@@ -1,0 +1,67 @@
+"""Whether fork children may make the system calls by which they come to blocks of their own: there they are timed."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, overload
+
+from anyprobe.data.layout import CLOSED, UNWATCHED
+from anyprobe.probes.handlers.filter_watch import FilterWatch
+
+if TYPE_CHECKING:
+    from anyprobe.probes.host import ProbeHost
+    from anyprobe.splice.edits import Edit
+    from anyprobe.splice.regions.holdings import Holdings
+
+
+class Adopting:
+    """Lets fork children make them once it is seen that a program filters its own, which may punish them."""
+
+    def __init__(self, session: "ProbeHost") -> None:
+        """Let no child make any yet."""
+        self._holdings, self._is_open = session.splicing.holdings, False
+        self._filters = FilterWatch(session.splicing, session.symbols.objects, _Word(self._holdings), everywhere=True)
+
+    def edits(self) -> "Sequence[Edit]":
+        """Return the edits that watch for filters, to be made in one change with the first timing probes.
+
+        Children that are forked from then on have both, or neither.
+        """
+        return self._filters.edits()
+
+    def settle(self) -> None:
+        """After the change: let children make their system calls, if filters are seen."""
+        if self._is_open or not self._holdings.banks or not self._filters.is_placed:
+            return
+        self._is_open = True
+        bank = self._holdings.banks[0]
+        word = bank.arena.view(bank.piece.offset + CLOSED, 8)
+        if int.from_bytes(word, "little") == UNWATCHED:
+            word[:] = bytes(8)
+
+    def end(self) -> None:
+        """Nothing is timed any more: take out what watches, and let no child make system calls."""
+        if not self._holdings.banks:
+            return
+        bank = self._holdings.banks[0]
+        bank.arena.view(bank.piece.offset + CLOSED, 8)[:] = UNWATCHED.to_bytes(8, "little")
+        self._is_open = False
+        self._filters.end()
+
+
+class _Word(Sequence[int]):
+    """Where it is said that no system calls may be made: in the first bank, which may be mapped in this change."""
+
+    def __init__(self, holdings: "Holdings") -> None:
+        self._holdings = holdings
+
+    def __len__(self) -> int:
+        return 1
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[int]: ...
+
+    def __getitem__(self, index: int | slice) -> int | Sequence[int]:
+        word = self._holdings.banks[0].piece.address + CLOSED
+        return [word][index]

@@ -1,0 +1,75 @@
+"""Fork children that have ended: what they have counted is kept by the controller, their memory is for others."""
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from anyprobe.data.layout import CHILD_BYTES
+from anyprobe.data.reader import EndedChild
+from anyprobe.splice.journal.memfds import is_ours
+from anyprobe.target.system import procfs
+
+if TYPE_CHECKING:
+    from anyprobe.data.reader import BankReader, ForkChild
+    from anyprobe.probes.children import Children
+    from anyprobe.splice.regions.code_region import SlotBank
+
+_SHARE = 4
+"""One part in so many of the copies may belong to children of which nobody has looked whether they have ended."""
+
+
+class EndedChildren:
+    """Looks for them, where copies become few."""
+
+    def __init__(self) -> None:
+        """Know none."""
+        self._seen: dict[int, frozenset[ForkChild]] = {}
+        self._alive: dict[int, int] = {}
+
+    def look(self, bank: "SlotBank", reader: "BankReader", children: "Children", inodes: frozenset[int]) -> None:
+        """Keep what children have counted that have ended, and give their copies to others.
+
+        Only those that had their copy at the look before: a child may just have taken one and not mapped it yet.
+        """
+        there = frozenset(child for child in reader.copies if not child.ended)
+        before = self._seen.get(id(bank), frozenset())
+        self._seen[id(bank)] = there
+        if len(there) - self._alive.get(id(bank), 0) < bank.layout.children // _SHARE:
+            return
+        pids, offsets = _living(inodes, bank.arena.inode)
+        self._alive[id(bank)] = 0
+        for child in sorted(there & before, key=lambda child: child.number):
+            at = bank.piece.offset + bank.layout.child_offset(child.number)
+            if child.tid in pids or any(low <= at < high for low, high in offsets):
+                self._alive[id(bank)] += 1
+                continue
+            children.note(bank, [child])
+            kept = replace(child, ended=len(bank.ended) + 1)
+            bank.ended[kept] = EndedChild(reader, child, bank.layout)
+            children.end(bank, child, kept)
+            if bank.arena.give_back(at, bank.layout.child_bytes):
+                entry = bank.piece.offset + bank.layout.children_offset + CHILD_BYTES * child.number
+                bank.arena.view(entry, CHILD_BYTES)[:] = bytes(CHILD_BYTES)
+            else:  # it stays the child's, and counts nothing any more
+                del bank.ended[kept]
+                children.end(bank, kept, child)
+
+
+def _living(inodes: frozenset[int], inode: int) -> tuple[frozenset[int], list[tuple[int, int]]]:
+    """Return the processes with a session's memory, as they call themselves, and which parts of a memfd are mapped."""
+    pids: set[int] = set()
+    parts: list[tuple[int, int]] = []
+    for pid in _processes():
+        with suppress(OSError, ValueError):
+            ours = [m for m in procfs.read_mappings(pid) if is_ours(m) and m.inode in inodes]
+            if ours:
+                pids.add(pid)
+                pids |= {int(each) for each in procfs.read_status(pid).get("NSpid", "").split()}
+                parts += [(m.offset, m.offset + m.end - m.start) for m in ours if m.inode == inode]
+    return frozenset(pids), parts
+
+
+def _processes() -> Iterable[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()]

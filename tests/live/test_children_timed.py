@@ -1,0 +1,220 @@
+"""Fork children are timed from their first call, each process by itself, and what they have counted is kept."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+
+import pytest
+
+import anyprobe
+from anyprobe.data import archive
+from anyprobe.splice.journal.memfds import MEMFD_PATH
+
+pytestmark = pytest.mark.live
+PATIENCE = 60
+
+
+@pytest.fixture
+def program(compiled):
+    return str(compiled("forks_timed.c", "-O1", "-pthread"))
+
+
+def told(text):
+    """Return what each process says of its calls: how many, and how many slept."""
+    found = {}
+    for pid, *calls in (map(int, line.split()) for line in text.splitlines() if line != "ready"):
+        assert pid not in found
+        found[pid] = tuple(calls)
+    return found
+
+
+def timed(snapshot, name):
+    """Return the calls of a function by process: how many, and how many took a millisecond."""
+    found = {}
+    for each in snapshot.processes:
+        for timing in each.functions:
+            if timing.function == name:
+                slow = sum(count for low, _, count in timing.buckets if low > 900_000)
+                assert each.process.pid not in found
+                found[each.process.pid] = (timing.count, slow)
+    return found
+
+
+def function(snapshot, name):
+    (found,) = (each for each in snapshot.functions if each.function == name)
+    return found
+
+
+def run(program, mode, count, *specs):
+    """Run the program to its end with some functions timed; return what it says, and the results."""
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as cat:
+        with anyprobe.run([program, mode, str(count)], stdout=cat.stdin) as session:
+            session.time(*(specs or ["a.out:work"]))
+            session.resume()
+            cat.stdin.close()
+            deadline = time.monotonic() + PATIENCE
+            while session.pump(0.2) and time.monotonic() < deadline:
+                pass
+            assert session.wait(1) == 0
+            snapshot = session.snapshot()
+        return told(cat.stdout.read()), snapshot
+
+
+@pytest.mark.parametrize(("mode", "count"), [("plain", 6), ("threads", 4), ("deep", 2), ("vfork", 3)])
+def test_each_process_has_the_calls_that_it_says(program, mode, count):
+    said, snapshot = run(program, mode, count)
+    found = timed(snapshot, "work")
+    assert {pid: calls for pid, (calls, _) in found.items()} == {pid: calls for pid, (calls, _) in said.items()}
+    assert all(found[pid][1] >= slept for pid, (_, slept) in said.items())
+    work = function(snapshot, "work")
+    assert (work.count, work.nmissed, work.unmatched, work.in_flight) == (sum(c for c, _ in said.values()), 0, 0, 0)
+    restored = archive.load(archive.dump(snapshot))
+    assert timed(restored, "work") == found
+
+
+def test_children_of_an_attached_process_are_timed(program):
+    with subprocess.Popen([program, "plain!", "5"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"ready\n"
+        with anyprobe.attach(process.pid) as session:
+            session.time("a.out:work")
+            process.stdin.write(b"\n")
+            process.stdin.flush()
+            said = told(process.communicate(timeout=PATIENCE)[0].decode())
+            session.wait(20)
+            snapshot = session.snapshot()
+    assert {pid: calls for pid, (calls, _) in timed(snapshot, "work").items()} == {
+        pid: calls for pid, (calls, _) in said.items()
+    }
+    assert len(said) == 6
+
+
+def test_a_call_in_which_a_child_is_forked_is_its_parents(program):
+    """It ends in both. It is counted once, where it began; the child's return has no entry."""
+    said, snapshot = run(program, "inside", 4, "a.out:work", "a.out:held")
+    held = function(snapshot, "held")
+    assert (held.count, held.unmatched, held.nmissed) == (4, 4, 0)
+    (parent,) = (pid for pid, calls in timed(snapshot, "held").items() if calls[0])
+    assert parent == snapshot.target.pid
+    assert function(snapshot, "work").count == sum(calls for calls, _ in said.values())
+
+
+def test_calls_that_a_child_leaves_do_not_disturb_others(program):
+    said, snapshot = run(program, "thrown", 3, "a.out:work", "a.out:left")
+    assert function(snapshot, "work").count == sum(calls for calls, _ in said.values())
+    left = function(snapshot, "left")
+    assert (left.count, left.in_flight + left.nmissed) == (0, 15)
+
+
+def test_signal_handlers_in_children_are_timed_too(program):
+    said, snapshot = run(program, "signals", 2)
+    work = function(snapshot, "work")
+    assert work.count + work.nmissed == sum(calls for calls, _ in said.values())
+    assert work.nmissed <= len(said)
+
+
+def test_killed_children_keep_what_they_have_counted(program):
+    with subprocess.Popen([program, "killed!", "3"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"ready\n"
+        with anyprobe.attach(process.pid) as session:
+            session.time("a.out:work", "a.out:hangs")
+            process.stdin.write(b"\n")
+            process.stdin.flush()
+            lines = [process.stdout.readline().decode() for _ in range(3)]
+            session.pump(0.3)
+            for line in lines:
+                os.kill(int(line.split()[0]), signal.SIGKILL)
+            said = told("".join(lines) + process.communicate(timeout=PATIENCE)[0].decode())
+            session.wait(20)
+            snapshot = session.snapshot()
+    assert {pid: calls for pid, (calls, _) in timed(snapshot, "work").items()} == {
+        pid: calls for pid, (calls, _) in said.items()
+    }
+    assert function(snapshot, "hangs").in_flight == 3
+
+
+def test_more_children_than_there_are_copies(program):
+    """What ended children have counted is kept elsewhere, and their memory is given to others."""
+    count = 800
+    said, snapshot = run(program, "many", count)
+    work = function(snapshot, "work")
+    assert sum(calls for calls, _ in said.values()) == 1
+    assert (work.count, work.nmissed) == (count + 1, 0)
+    assert len([each for each in snapshot.processes if each.functions]) == count + 1
+    assert Counter(timing.count for each in snapshot.processes for timing in each.functions) == Counter({1: count + 1})
+
+
+def test_a_child_that_filters_its_system_calls_is_not_harmed(program):
+    """It would be killed for the system call by which children come to memory of their own."""
+    said, snapshot = run(program, "filters", 2)
+    work = function(snapshot, "work")
+    assert len(said) == 3
+    assert work.count + work.nmissed == 3
+
+
+def test_probes_are_taken_out_of_children_that_live(program):
+    """Their text and their memory are as before, and they run on."""
+    with subprocess.Popen([program, "killed!", "3"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"ready\n"
+        with anyprobe.attach(process.pid) as session:
+            session.time("a.out:work", "a.out:hangs")
+            process.stdin.write(b"\n")
+            process.stdin.flush()
+            children = [int(process.stdout.readline().split()[0]) for _ in range(3)]
+            session.pump(0.1)
+        for pid in children:
+            with open(f"/proc/{pid}/maps") as maps:
+                assert MEMFD_PATH not in maps.read()
+            with open(f"/proc/{pid}/stat") as stat:
+                assert stat.read().rsplit(")", 1)[1].split()[0] == "S"
+            os.kill(pid, signal.SIGKILL)
+        process.communicate(timeout=PATIENCE)
+        assert process.returncode == 0
+
+
+def test_children_live_on_without_the_controller(program):
+    """It is killed; they go on, are timed into memory that nobody reads, and ``detach`` takes the probes out."""
+    code = (
+        "import anyprobe, sys, time\n"
+        "session = anyprobe.attach(int(sys.argv[1])); session.time('a.out:work', 'a.out:hangs')\n"
+        "print('armed', flush=True); time.sleep(100)"
+    )
+    with subprocess.Popen([program, "killed!", "2"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"ready\n"
+        command = [sys.executable, "-c", code, str(process.pid)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as controller:
+            assert controller.stdout.readline() == b"armed\n"
+            controller.kill()
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+        children = [int(process.stdout.readline().split()[0]) for _ in range(2)]
+        detach = [sys.executable, "-m", "anyprobe", "detach", "-p", str(process.pid)]
+        subprocess.run(detach, check=True, timeout=PATIENCE, capture_output=True)
+        for pid in (process.pid, *children):
+            with open(f"/proc/{pid}/maps") as maps:
+                assert MEMFD_PATH not in maps.read()
+        for pid in children:
+            os.kill(pid, signal.SIGKILL)
+        process.communicate(timeout=PATIENCE)
+        assert process.returncode == 0
+
+
+def test_the_command_line_tells_processes_apart(program, tmp_path):
+    results = tmp_path / "results"
+    command = [sys.executable, "-m", "anyprobe", "time", "a.out:work", "--by", "pid", "-o", str(results)]
+    outcome = subprocess.run(
+        [*command, "--json", "--", program, "plain", "4"], stdout=subprocess.PIPE, text=True, timeout=PATIENCE
+    )
+    said = told(outcome.stdout)
+    document = json.loads(results.read_text())
+    (timing,) = document["functions"]
+    assert {int(pid): each["count"] for pid, each in timing["by_pid"].items()} == {p: c for p, (c, _) in said.items()}
+    assert {each["pid"] for each in document["processes"]} == set(said)
+    outcome = subprocess.run(
+        [*command, "--", program, "plain", "4"], stdout=subprocess.PIPE, text=True, timeout=PATIENCE
+    )
+    rows = [line.split() for line in results.read_text().splitlines() if line.endswith("forks_timed")]
+    assert {int(row[1]): int(row[0]) for row in rows} == {p: c for p, (c, _) in told(outcome.stdout).items()}
