@@ -1,4 +1,4 @@
-"""What it adds to follow a fork and the exec of a small command, and what each further process costs the controller."""
+"""What it adds to follow a fork and an exec, and a ``dlopen``, and what each further process costs the controller."""
 
 import os
 import statistics
@@ -7,11 +7,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from rows import Report
 
+import anyprobe
 from anyprobe import Followed, SessionGroup
 from anyprobe.probes.following.appearing import Appearing
 from anyprobe.probes.following.selection import Selection
@@ -31,7 +32,31 @@ int main(int argc, char **argv) {
     return 0;
 }
 """
+FUNCTION = """
+static volatile int data_%d[64];
+int loaded_%d(int n) {
+    int sum = 0;
+    for (int at = 0; at < n; at++) sum += data_%d[at & 63] > %d ? data_%d[at + %d & 63] : at * 3;
+    return sum == %d ? loaded_%d(sum - 1) : sum;
+}
+"""
+LOADS = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+#include <time.h>
+int main(int argc, char **argv) {
+    struct timespec begin, end;
+    puts("ready"), fflush(stdout), getchar();
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    void *library = dlopen(argv[argc - 1], RTLD_NOW);
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    printf("%.6f\\n", library ? end.tv_sec - begin.tv_sec + (end.tv_nsec - begin.tv_nsec) / 1e9 : -1), fflush(stdout);
+    return getchar() == 0;
+}
+"""
 EXECUTIONS, PROCESSES, ROUNDS = 40, 100, 5
+FUNCTIONS, LOADINGS = 100, 20
 NEWCOMERS, INTERVAL = 200, 0.01
 SPEC = "libc:malloc"
 SLEEPER = "sleep"
@@ -44,6 +69,7 @@ def following_rows(report: Report, scale: float) -> None:
         source.write_text(PROGRAM)
         subprocess.run(["cc", "-O1", "-o", program, source], check=True)
         executed(report, str(program), max(int(EXECUTIONS * scale), 10))
+        loaded(report, Path(folder), max(int(LOADINGS * scale), 5))
     together(report)
     newcomers(report, max(int(NEWCOMERS * scale), 10))
 
@@ -69,6 +95,61 @@ def executed(report: Report, program: str, count: int) -> None:
         f"{statistics.median(processor):.1f} ms of a processor in the controller; median of {ROUNDS} x {count} execs"
     )
     report.add(name, f"{statistics.median(added):.1f} ms", "<= 15 ms", statistics.median(added) <= 15, notes)
+
+
+def loaded(report: Report, folder: Path, rounds: int) -> None:
+    """Print how long a ``dlopen`` takes whose library has a hundred functions to be probed, known to the cache or not.
+
+    Each round is a process and a session of its own; what the program waits without probes is subtracted.
+    """
+    numbers = ((number, max(number - 1, 0)) for number in range(FUNCTIONS))
+    (folder / "loaded.c").write_text("".join(FUNCTION % (*[number] * 7, before) for number, before in numbers))
+    (folder / "loads.c").write_text(LOADS)
+    compiler = ["cc", "-O2", "-fPIC"]
+    subprocess.run([*compiler, "-c", "-o", folder / "loaded.o", folder / "loaded.c"], check=True)
+    subprocess.run(["cc", "-O1", "-o", folder / "loads", folder / "loads.c", "-ldl"], check=True)
+
+    def linked(name: str) -> Path:
+        """Return the library with a build-id of its own, by which caches know it."""
+        library = folder / name
+        identity = f"-Wl,--build-id=0x{os.urandom(20).hex()}"
+        subprocess.run([*compiler, "-shared", identity, "-o", library, folder / "loaded.o"], check=True)
+        return library
+
+    known, plain, waited, used = linked("libloaded.so"), [], {"known": [], "unknown": []}, {"known": [], "unknown": []}
+    load(folder, known, probed=True)
+    for number in range(rounds):
+        plain.append(load(folder, known, probed=False)[0])
+        for kind, library in (("known", known), ("unknown", linked(f"libloaded{number}.so"))):
+            seconds, processor = load(folder, library, probed=True)
+            waited[kind].append(seconds), used[kind].append(processor)
+    for kind, most in (("known", 5), ("unknown", 25)):
+        added = [(each - statistics.median(plain)) * 1e3 for each in waited[kind]]
+        median = statistics.median(added)
+        notes = (
+            f"{min(added):.1f} ms at best; {statistics.median(used[kind]) * 1e3:.1f} ms of a processor in the "
+            f"controller, {min(used[kind]) * 1e3:.1f} ms at best; {rounds} sessions"
+        )
+        name = f"a dlopen waits for {FUNCTIONS} probes, library {kind}"
+        report.add(name, f"{median:.1f} ms", f"<= {most} ms", median <= most, notes)
+
+
+def load(folder: Path, library: Path, *, probed: bool) -> tuple[float, float]:
+    """Return the seconds of a ``dlopen``, and those of a processor that the controller takes meanwhile."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen([folder / "loads", library], stdin=pipe, stdout=pipe, text=True) as program:
+        assert program.stdout.readline() == "ready\n"
+        with anyprobe.attach(program.pid) if probed else nullcontext() as session:
+            probes = session.count("libloaded*:loaded_*", follow=True) if session is not None else []
+            begin = time.process_time()
+            program.stdin.write("\n")
+            program.stdin.flush()
+            seconds = float(program.stdout.readline())
+            processor = time.process_time() - begin
+            assert seconds >= 0
+            assert sum(len(each.places) for each in probes) == FUNCTIONS * probed
+        program.stdin.close()
+    return seconds, processor
 
 
 def together(report: Report) -> None:

@@ -12,6 +12,7 @@ import pytest
 import anyprobe
 from anyprobe import Count, Sum, i32
 from anyprobe.probes.outside import listing
+from anyprobe.probes.session import Session
 from support.driver import PATIENCE, build, wait_until
 
 pytestmark = pytest.mark.live
@@ -116,6 +117,24 @@ def test_cycles_count_on_and_leave_nothing(program):
         assert site.hits == 4 * 50 * (IN_ONE_LIFE + 10)
         assert mapped(program.pid) <= before + 8
     program("lwu")
+
+
+def test_only_what_is_new_is_looked_at(program, monkeypatch):
+    """What a look costs does not grow with what is loaded already."""
+    asked, resolve = [], Session.resolve
+
+    def asking(session, spec, within=None):
+        asked.append(within)
+        return resolve(session, spec, within)
+
+    monkeypatch.setattr(Session, "resolve", asking)
+    with anyprobe.attach(program.pid) as session:
+        session.count("*:plugin_work", follow=True)
+        assert asked == [None]
+        program("l")
+        assert [len(each) for each in asked[1:]] == [1]
+        assert session.snapshot().hits == IN_ONE_LIFE
+    program("u")
 
 
 def mapped(pid):

@@ -96,6 +96,14 @@ class Desired:
         self.unchosen = {each: looks for each, looks in self.unchosen.items() if each in modules and looks > 0}
         return (modules - self.seen) | set(self.unchosen)
 
+    def within(self, modules: "set[LoadedObject]") -> "set[LoadedObject] | None":
+        """Return the objects in which it is enough to look: those of a look; ``None`` where that may not be enough.
+
+        Functions may have been chosen by now in objects that are looked at no more.
+        """
+        is_later = self.policy is Policy.FOLLOW and bool(self.seen)
+        return modules if is_later and not any(_is_unchosen(each[1]) for each in self.probe.refused) else None
+
     def look_in(self, modules: "set[LoadedObject]") -> "Callable[[ResolvedSite], bool]":
         """Note that sites are looked for in some objects; return whether a site there has been dealt with already."""
         again = modules & self.seen

@@ -1,7 +1,7 @@
 """What the parts of a session may ask of it: the interface that keeps them from importing the whole of it."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -106,8 +106,10 @@ class ProbeHost(ABC):
         """Wait for the target's end; return its wait status if it is a child of this process and has ended."""
 
     @abstractmethod
-    def resolve(self, spec: str) -> "tuple[Sequence[ResolvedSite], list[tuple[str, Refusal]]]":
-        """Return the sites that a spec means in the process now, and what is refused already."""
+    def resolve(
+        self, spec: str, within: "Collection[LoadedObject] | None" = None
+    ) -> "tuple[Sequence[ResolvedSite], list[tuple[str, Refusal]]]":
+        """Return the sites that a spec means in the process now, or in some of its objects, and what is refused."""
 
     @abstractmethod
     def refusal_of(self, site: "ResolvedSite") -> "Refusal | None":

@@ -1,12 +1,13 @@
 """The part of a session that makes what is installed equal to what is wanted, as objects are loaded."""
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 from anyprobe.binary.images.modules import VDSO, LoadedObject
+from anyprobe.core.collection import collection_paused
 from anyprobe.core.errors import SpecError, TargetError
 from anyprobe.core.refusal import Refusal
 from anyprobe.probes.clock import own_clock
@@ -233,9 +234,10 @@ class Reconciled(Pumped):
             self._execs.end()
 
     @locked
-    def _look_at_loads(self) -> None:
+    def _look_at_loads(self, let_go: "Callable[[], object]") -> None:
         if not self._is_over:
-            self.reconcile()
+            with collection_paused():  # it has time when the thread has been let go
+                self._reconcile(None, let_go)
 
     def _end_gate(self) -> None:
         """Have no thread wait any more; the caller does not hold the lock."""
@@ -269,12 +271,17 @@ class Reconciled(Pumped):
         Returns:
             The probes that have more places than before. Done by ``pump`` where probes follow what is loaded.
         """
+        return self._reconcile(modules, lambda: None)
+
+    def _reconcile(self, modules: "Sequence[LoadedObject] | None", placed: "Callable[[], object]") -> list[Probe]:
+        """Do so; ``placed`` is called once everything is in place, before it is written down."""
         if modules is None:
             self._check_attached()
             with typed(self._process, "resolving specs in"):
                 self._proof.refresh()
             modules = self._objects.objects
-        if self._desired.has_lost(modules):
+        has_lost = self._desired.has_lost(modules)
+        if has_lost:
             self._note_losses()  # what is loaded again where it was goes on from there
         found: list[tuple[Desired, set[LoadedObject], Probe]] = []
         with typed(self._process, "resolving specs in"):
@@ -299,7 +306,8 @@ class Reconciled(Pumped):
             each.add(part)
         changed = [each.probe for each, _, part in found if part.all_places or part.exitless]
         self._fall_back(changed)
-        registering.note(self)
+        placed()
+        registering.note(self, None if has_lost else changed)
         return changed
 
     def _wanted_once(self, spec: str) -> Probe:
@@ -334,9 +342,10 @@ class Reconciled(Pumped):
         """Return what a spec means in some objects, not armed yet."""
         timed = desired.probe.is_timing
         part = Probe(spec, is_timing=timed)
+        within = desired.within(modules)
         is_known = desired.look_in(modules)
         try:
-            sites, part.refused = ((known,), []) if known is not None else self.resolve(spec)
+            sites, part.refused = ((known,), []) if known is not None else self.resolve(spec, within)
         except SpecError as error:
             open_ended = self._awaits_libraries or desired.may_mean_nothing or self.is_one_of_many
             if not open_ended and not desired.wait_for(error):

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Self
@@ -388,10 +388,12 @@ class Session(Reconciled, SessionApi[Probe]):
 
     # -- arming
 
-    def resolve(self, spec: str) -> tuple[Sequence[ResolvedSite], Refusals]:
-        """Return the sites that a spec means in the process now, and what is refused already."""
+    def resolve(
+        self, spec: str, within: Collection[LoadedObject] | None = None
+    ) -> tuple[Sequence[ResolvedSite], Refusals]:
+        """Return the sites that a spec means in the process now, or in some of its objects, and what is refused."""
         resolution = self._markers_of(spec) or resolve_all(
-            spec, self._objects.objects, ifunc_targets=self._objects.ifunc_slots, pid=self.pid
+            spec, self._objects.objects, ifunc_targets=self._objects.ifunc_slots, pid=self.pid, within=within
         )
         return resolution.sites, [(each.canonical, each.refusal) for each in resolution.refused]
 

@@ -32,8 +32,12 @@ _R_STATE = 24
 class LoadGate:
     """The gate of one session."""
 
-    def __init__(self, session: "ProbeHost", look: Callable[[], object]) -> None:
-        """Nothing is placed yet; ``look`` places probes in what has been loaded, in the thread that serves the gate."""
+    def __init__(self, session: "ProbeHost", look: Callable[[Callable[[], object]], object]) -> None:
+        """Nothing is placed yet.
+
+        ``look`` places probes in what has been loaded, in the thread that serves the gate; it is given what lets the
+        thread go that waits, which else goes when ``look`` returns.
+        """
         self._session, self._look = session, look
         self._callbacks = Callbacks(session)
         self._ending = False
@@ -56,11 +60,13 @@ class LoadGate:
         if self._session.process.is_filtered():
             return "it filters its system calls"
         (refusal,) = self._callbacks.place_inside([Wait(notifier, is_whole(debug))], self._serve, timeout=PATIENCE)
+        if refusal is None:
+            get_ready()
         return "" if refusal is None else str(refusal)
 
-    def _serve(self, _: Hit) -> None:
+    def _serve(self, hit: Hit) -> None:
         if not self._ending:
-            self._look()
+            self._look(hit.let_go)
 
     def missed(self) -> list[str]:
         """Return in words how often libraries were loaded, or unloaded, without the program waiting to the end.
@@ -83,6 +89,13 @@ class LoadGate:
         """Let all threads go; none waits from here on. The caller does not hold the session's lock."""
         self._ending = True
         self._callbacks.end()
+
+
+def get_ready() -> None:
+    """Import what places probes, which is not done before it is needed: a thread would wait for it."""
+    from anyprobe.binary.flow import flow_graph, jump_tables  # noqa: F401 - as said
+    from anyprobe.binary.liveness import entry  # noqa: F401 - as said
+    from anyprobe.splice.plan import planner  # noqa: F401 - as said
 
 
 def _times(count: int) -> str:

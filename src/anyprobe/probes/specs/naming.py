@@ -1,6 +1,7 @@
 """What functions are called in results: names that mean just them, and nothing else, when they are pasted as specs."""
 
 import re
+from functools import lru_cache
 
 from anyprobe.core.errors import SpecError
 from anyprobe.core.quoting import quoted
@@ -19,6 +20,7 @@ def as_spec(name: str) -> str:
     return quoted(name)
 
 
+@lru_cache(1 << 14)
 def _reads_as(name: str) -> bool:
     is_glob = any(sign in name for sign in "*?[") and not any(sign in name for sign in _EXACT)
     if is_glob or not name.isprintable():

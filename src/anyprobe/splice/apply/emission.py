@@ -124,7 +124,7 @@ class Emission:
         if moved is not None:
             patch = moved
         else:
-            patch = self._fill_template(edit, planned, home) or self._write_patch(edit, planned, home, behind)
+            patch = self._fill_template(edit, planned, home, behind) or self._write_patch(edit, planned, home, behind)
             if isinstance(patch, Refusal):
                 return patch
             home.put(patch.code)
@@ -162,7 +162,9 @@ class Emission:
         home.put(written[0])
         return written[1]
 
-    def _fill_template(self, edit: Edit, planned: PlannedSplice, home: CodeRegion) -> EmittedPatch | None:
+    def _fill_template(
+        self, edit: Edit, planned: PlannedSplice, home: CodeRegion, behind: dict[int, int]
+    ) -> EmittedPatch | None:
         if len(planned.wants) != 1:
             return None
         want = planned.wants[0]
@@ -170,7 +172,9 @@ class Emission:
         if len(actions) != 1:
             return None
         clobbers = self._clobbers.of
-        return home.templates.fill(planned, home.cursor, edit.module.bias, actions[0], lambda: clobbers(edit, want))
+        return home.templates.fill(
+            planned, home.cursor, edit.module.bias, actions[0], lambda: clobbers(edit, want), behind
+        )
 
     def _write_patch(
         self, edit: Edit, planned: PlannedSplice, home: CodeRegion, behind: dict[int, int]

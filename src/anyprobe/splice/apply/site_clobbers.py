@@ -77,5 +77,6 @@ class SiteClobbers:
 def function_of(edit: Edit, want: Want) -> FunctionCode:
     """Return the function that a want of an edit lies in."""
     code = edit.state.code
-    own = code.start <= want.address < code.end
+    # where a function ends is known once it is decoded, which entries do not need
+    own = want.address == code.start or code.start <= want.address < code.end
     return code if own else edit.module.code.containing(want.address) or code

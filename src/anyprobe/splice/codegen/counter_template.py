@@ -1,14 +1,18 @@
-"""The commonest patch by the thousand: one counter in front of instructions that can be copied as they are.
+"""The commonest patch by the thousand: one counter in front of instructions behind which control goes on.
 
 The first such patch of a kind is written by ``emit`` and becomes the template of the others, which differ in their
-counter, in the displaced bytes, and in where they lie. Made by filling in, a patch costs a tenth.
+counter, in the displaced copies, and in where they lie. Made by filling in, a patch costs a tenth.
 """
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
-from anyprobe.isa.decode import Flow
+from anyprobe.core.refusal import Refusal
+from anyprobe.isa.assemble import JUMP_BYTES
+from anyprobe.isa.decode import Flow, Insn
+from anyprobe.isa.relocate import displace
 from anyprobe.splice.codegen.patch import Action, ActionKind, BankCode, PatchWriter
 from anyprobe.splice.emitted import EmittedPatch
 from anyprobe.splice.memory.places import CopiedPlaces
@@ -53,38 +57,96 @@ class CounterTemplates:
     def __init__(self) -> None:
         """Start with none."""
         self._known: dict[tuple[int, Clobbers, int], _Template] = {}
+        self._fronts: dict[tuple[int, Clobbers], int] = {}
+        """Where in a patch the displaced copies begin."""
 
     def fill(
-        self, splice: PlannedSplice, address: int, bias: int, action: Action, clobbers_of: Callable[[], Clobbers]
-    ) -> EmittedPatch | None:
-        """Return the splice's patch at ``address``; ``None`` where it is not of the simple kind."""
+        self, splice: PlannedSplice, address: int, bias: int, action: Action, clobbers_of: Callable[[], Clobbers],
+        behind: Mapping[int, int] = MappingProxyType({}),
+    ) -> EmittedPatch | None:  # fmt: skip
+        """Return the splice's patch at ``address``; ``None`` where it is not of the simple kind.
+
+        ``behind`` is as for ``emit_patch``; a branch that does not go where it says is not simple.
+        """
         if not is_plain(splice, action):
             return None
         want, insns = splice.wants[0], splice.insns
+        copied = True
         for insn in insns:
             if insn.flow is not Flow.NEXT or insn.iced.is_ip_rel_memory_operand:
+                copied = False
+        if not copied and not _can_displace(splice, bias, behind):
+            return None
+        clobbers = clobbers_of()
+        starts: Sequence[tuple[int, int]]
+        copies: Sequence[tuple[int, int]]
+        if copied:
+            displaced = b"".join([insn.raw for insn in insns])
+            template = self._template(address, action.bank, clobbers, len(displaced))
+            at = template.displaced_at
+            starts = CopiedPlaces(insns, bias, address + at, address)
+            copies = CopiedPlaces(insns, bias, address + at)
+        else:
+            front = (action.bank.gate, clobbers)
+            at = self._fronts.get(front) or self._template(address, action.bank, clobbers, JUMP_BYTES).displaced_at
+            made = _displaced(insns, bias, address + at)
+            if made is None:
                 return None
-        size, clobbers = splice.end - insns[0].address, clobbers_of()
-        key = (action.bank.gate, clobbers, size)
-        template = self._known.get(key)
-        if template is None:
-            template = self._known[key] = _make(address, action.bank, clobbers, size)
+            displaced, copies = made
+            starts = ((copies[0][0], address), *copies[1:-1])
+            template = self._template(address, action.bank, clobbers, len(displaced))
         code = bytearray(template.code)
-        at = template.displaced_at
-        code[at : at + size] = b"".join([insn.raw for insn in insns])
+        code[at : at + len(displaced)] = displaced
         for place in template.arguments:
             _I32.pack_into(code, place, action.offset)
         for place, target in template.outward:
             _I32.pack_into(code, place, target - address - place - 4)
         end = splice.end + bias
         _I32.pack_into(code, template.back_at, end - address - template.back_at - 4)
-        behind = address + at if want.kind is WantKind.ENTRY else address
-        starts = CopiedPlaces(insns, bias, address + at, address)
-        copies = CopiedPlaces(insns, bias, address + at)
-        return EmittedPatch(address, bytes(code), starts, copies, behind, template.front)
+        entered = address + at if want.kind is WantKind.ENTRY else address
+        return EmittedPatch(address, bytes(code), starts, copies, entered, template.front)
+
+    def _template(self, address: int, bank: BankCode, clobbers: Clobbers, size: int) -> _Template:
+        key = (bank.gate, clobbers, size)
+        template = self._known.get(key)
+        if template is None:
+            template = self._known[key] = _make(address, bank, clobbers, size)
+            self._fronts[bank.gate, clobbers] = template.displaced_at
+        return template
+
+
+def _can_displace(splice: PlannedSplice, bias: int, behind: Mapping[int, int]) -> bool:
+    """Return whether nothing but copies is made of the displaced instructions, and control goes on behind them."""
+    if not splice.insns[-1].may_go_on:
+        return False
+    for insn in splice.insns:
+        if insn.flow not in _DISPLACED:
+            return False
+        if insn.target is None or insn.flow is Flow.CALL:
+            continue
+        if insn.target + bias in behind or insn.target in (splice.head, splice.head - 4):
+            return False
+    return True
+
+
+def _displaced(insns: Sequence[Insn], bias: int, at: int) -> tuple[bytes, Sequence[tuple[int, int]]] | None:
+    """Return copies that lie at ``at``, and where each instruction has gone, the one that follows included."""
+    out, places = bytearray(), []
+    for insn in insns:
+        here = at + len(out)
+        address = insn.address + bias
+        places.append((address, here))
+        plain = insn.flow is Flow.NEXT and not insn.iced.is_ip_rel_memory_operand
+        copy = insn.raw if plain else displace(insn.at(address), here)
+        if isinstance(copy, Refusal):
+            return None
+        out += copy
+    places.append((insns[-1].end + bias, at + len(out)))
+    return bytes(out), tuple(places)
 
 
 _I32 = struct.Struct("<i")
+_DISPLACED = frozenset({Flow.NEXT, Flow.JCC, Flow.CALL})
 
 
 def _make(address: int, bank: BankCode, clobbers: Clobbers, size: int) -> _Template:

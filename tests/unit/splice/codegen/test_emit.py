@@ -338,7 +338,19 @@ DEAD_OR_ALIVE = [
 
 
 @pytest.mark.parametrize("clobbers", DEAD_OR_ALIVE, ids=str)
-@pytest.mark.parametrize("code", ["5589e54883ec10", "4883ec1889f8", "b801000000"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        "5589e54883ec10",
+        "4883ec1889f8",
+        "b801000000",
+        "e8000000004889e5",  # call
+        "488b0510000000",  # mov rax, [rip+0x10]
+        "85ff7e0a4889e5",  # test edi, edi; jle short; mov rbp, rsp
+        "4885ff0f8410000000",  # test rdi, rdi; je
+        "e3057510e800000000",  # jrcxz; jne short; call
+    ],
+)
 @pytest.mark.parametrize("kind", [WantKind.ENTRY, WantKind.OFFSET])
 def test_a_patch_filled_into_a_template_is_the_patch_that_would_be_written(clobbers, code, kind):
     templates = CounterTemplates()
@@ -357,17 +369,27 @@ def test_a_patch_filled_into_a_template_is_the_patch_that_would_be_written(clobb
 @pytest.mark.parametrize(
     "splice",
     [
-        splice_of("e8000000004889e5", (0, WantKind.ENTRY)),
-        splice_of("488b0510000000", (0, WantKind.ENTRY)),
+        splice_of("85ff7efc4889e5", (0, WantKind.ENTRY)),
+        splice_of("85ff7ef84889e5", (0, WantKind.ENTRY)),
+        splice_of("31c0e910000000", (0, WantKind.ENTRY)),
+        splice_of("31c031d2c3", (0, WantKind.ENTRY)),
+        splice_of("0f054889e5", (0, WantKind.ENTRY)),
         splice_of("5589e54883ec10", (0, WantKind.ENTRY), (1, WantKind.OFFSET)),
         splice_of("5589e54883ec10", (1, WantKind.OFFSET)),
         splice_of("e800000000", (0, WantKind.ENTRY), strategy=Strategy.RETARGET),
     ],
-    ids=["call", "rip-relative", "two wants", "not at the head", "retargeted"],
+    ids=["back", "back to endbr64", "jump", "return", "system call", "two wants", "not at the head", "retargeted"],
 )
 def test_what_is_not_simple_has_no_template(splice):
     action = Action(ActionKind.COUNT, 0x40, SLOTS)
     assert CounterTemplates().fill(splice, PATCH, BIAS, action, Clobbers) is None
+
+
+def test_a_branch_that_goes_behind_what_runs_elsewhere_has_no_template():
+    splice, action = splice_of("85ff7e0a4889e5", (0, WantKind.ENTRY)), Action(ActionKind.COUNT, 0x40, SLOTS)
+    target = splice.insns[1].target + BIAS
+    assert CounterTemplates().fill(splice, PATCH, BIAS, action, Clobbers, {target: PATCH + 0x100}) is None
+    assert CounterTemplates().fill(splice, PATCH, BIAS, action, Clobbers, {target + 1: PATCH + 0x100}) is not None
 
 
 def test_other_actions_and_atomic_counters_have_no_template():

@@ -3,7 +3,7 @@
 import fnmatch
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -79,9 +79,13 @@ def resolve(
 
 
 def resolve_all(
-    spec: Spec | str, objects: Sequence[LoadedObject], *, ifunc_targets: IfuncTargets | None = None, pid: int = 0
-) -> Resolution:
-    """Return the sites of a spec in process ``pid`` (0: any), and the functions that are refused already here."""
+    spec: Spec | str, objects: Sequence[LoadedObject], *, ifunc_targets: IfuncTargets | None = None, pid: int = 0,
+    within: Collection[LoadedObject] | None = None,
+) -> Resolution:  # fmt: skip
+    """Return the sites of a spec in process ``pid`` (0: any), and the functions that are refused already here.
+
+    ``within``: only functions of these objects are looked for; it is no mistake if there are none.
+    """
     see_texts((spec,))
     if isinstance(spec, str):
         spec = parse(spec)
@@ -89,7 +93,12 @@ def resolve_all(
         at = spec.text.index("pid")
         length = len(f"pid{spec.pid}")
         raise SpecError(spec.text, at, f"this names process {spec.pid}, and not {pid}, which is probed", length=length)
-    chosen = readable_modules(spec, meant_modules(spec, objects))
+    meant = meant_modules(spec, objects)
+    if within is not None:
+        meant = [each for each in meant if each in within]
+        if not meant:
+            return Resolution(())
+    chosen = readable_modules(spec, meant)
     if spec.line is not None:
         from anyprobe.probes.providers.function.source_lines import places_of_line
 
@@ -98,7 +107,7 @@ def resolve_all(
     if spec.is_absolute:
         return _absolute(spec, chosen)
     if spec.pattern:
-        return _any_name(spec, lambda each: resolve_all(each, objects, ifunc_targets=ifunc_targets))
+        return _any_name(spec, lambda each: resolve_all(each, objects, ifunc_targets=ifunc_targets, within=within))
     found = _named(spec, chosen)
     if not found and spec.offset is not None:  # "bare+0x1139" is what a function without a name is called
         called = replace(spec.function, text=f"{spec.function.text}+{spec.offset:#x}")
