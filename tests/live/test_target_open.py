@@ -10,11 +10,14 @@ from pathlib import Path
 
 import pytest
 
+import anyprobe
 from anyprobe.cli.doctor import target_checks
 from anyprobe.core.errors import (
     NoSuchProcess,
     PermissionDenied,
+    SpecError,
     StopTimeout,
+    TargetError,
     TargetExited,
     UnsupportedTarget,
     UsageError,
@@ -424,3 +427,25 @@ def test_our_own_child_keeps_its_exit_status_for_whoever_started_it():
     child.terminate()
     assert process.wait(10) == signal.SIGTERM
     assert child.wait() == -signal.SIGTERM
+
+
+def test_a_program_that_executes_itself_again_and_again():
+    """It is attached to, or what it has executed is said; that it has ended is said of none that runs."""
+    loop = 'exec sh -c "$0" "$0"'
+    placed, met = 0, []
+    with subprocess.Popen(["sh", "-c", loop, loop]) as program:
+        try:
+            for _ in range(40):
+                try:
+                    with anyprobe.attach(program.pid) as session:
+                        session.count("libc:malloc")
+                        placed += 1
+                except SpecError:
+                    pass  # its libraries are not mapped yet
+                except TargetError as error:
+                    met.append(str(error))
+        finally:
+            program.kill()
+    assert [each for each in met if "has exited" in each] == []
+    assert [each for each in met if "has executed" not in each and "vanished" not in each] == []
+    assert placed + len(met) > 0

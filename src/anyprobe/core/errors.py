@@ -74,12 +74,16 @@ class TargetError(AnyprobeError):
 
 
 class TargetExited(TargetError):  # noqa: N818 - an event, not a mistake
-    """The target is gone. ``status`` is its wait status where that can be known (children only), else ``None``."""
+    """The target is gone. ``status`` is its wait status where that can be known (children only), else ``None``.
 
-    def __init__(self, pid: int, status: int | None = None) -> None:
+    ``became`` is the program that it has executed, where that is how the probed one has ended.
+    """
+
+    def __init__(self, pid: int, status: int | None = None, became: str = "") -> None:
         """Keep who and how."""
-        super().__init__(f"process {pid} has exited")
-        self.pid, self.status = pid, status
+        how = f"has executed {became}, where there are no probes" if became else "has exited"
+        super().__init__(f"process {pid} {how}")
+        self.pid, self.status, self.became = pid, status, became
 
 
 class NoSuchProcess(TargetError):  # noqa: N818

@@ -1,10 +1,13 @@
 """How sessions begin: on a running process, or with a program that is started."""
 
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Unpack
 
+from anyprobe.core.errors import TargetError
 from anyprobe.probes import removal
 from anyprobe.probes.options import OptionNames, SessionOptions, chosen
+from anyprobe.probes.providers.function.copies import has_libraries
 from anyprobe.probes.session import Session
 from anyprobe.probes.target_errors import refuse_emulated, typed
 from anyprobe.splice.apply.uprobes import ADVICE, IN_USE, has_uprobes
@@ -16,10 +19,18 @@ if TYPE_CHECKING:
     from anyprobe.target.process.launch import Stream
 
 
+_EXECUTING = 2.0
+"""Seconds for which a process is attached to anew that goes on executing other programs."""
+
+_LOADING = 0.25
+"""Seconds that a program which has just begun has to map its libraries."""
+
+
 def attach(pid: int, options: SessionOptions | None = None, **changes: Unpack[OptionNames]) -> Session:
     """Open a session on a running process. Nothing is changed in it until a probe is armed.
 
-    What an earlier controller left behind when it died is removed first.
+    What an earlier controller left behind when it died is removed first. A process that executes another program
+    meanwhile is attached to anew.
 
     Args:
         pid: the process.
@@ -34,17 +45,29 @@ def attach(pid: int, options: SessionOptions | None = None, **changes: Unpack[Op
         The session: use it in a ``with`` block, which removes everything at its end.
     """
     settings = chosen(options, changes)
-    process = Process.open(pid)
-    try:
-        with typed(process, "attaching to"):
-            refuse_emulated(process)
-            warnings = removal.clean_up(process)
-            if has_uprobes(process.mappings()):
-                warnings.append(f"{IN_USE}: {ADVICE}")
+    deadline = time.monotonic() + _EXECUTING
+    while True:
+        process = Process.open(pid)
+        try:
+            return _attached(process, settings)
+        except BaseException as error:
+            executes = isinstance(error, TargetError) and process.became() is not None and not process.exited()
+            process.close()
+            if not executes or time.monotonic() > deadline:
+                raise
+
+
+def _attached(process: Process, settings: SessionOptions) -> Session:
+    with typed(process, "attaching to"):
+        refuse_emulated(process)
+        warnings = removal.clean_up(process)
+        if has_uprobes(process.mappings()):
+            warnings.append(f"{IN_USE}: {ADVICE}")
+        session = Session(process, settings)
+        deadline = time.monotonic() + _LOADING
+        while not has_libraries(session.objects, process.mem) and time.monotonic() < deadline:  # it has just begun
+            time.sleep(0.001)
             session = Session(process, settings)
-    except BaseException:
-        process.close()
-        raise
     session.warnings = [*warnings, *session.warnings]
     return session
 

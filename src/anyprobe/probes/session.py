@@ -420,8 +420,7 @@ class Session(Reconciled, SessionApi[Probe]):
         if self.splicing.live is not None:
             module.plans = None  # they are for changes in a stop
         self.engine.add_module(module)
-        early = self._held and (self._objects.is_loader(loaded) or not self._awaits_libraries)
-        module.early = early
+        module.early = early = self._held and (self._objects.is_loader(loaded) or not self._awaits_libraries)
         module.slotless = early or loaded.image.moves_thread_pointer
         return module
 
@@ -477,8 +476,7 @@ class Session(Reconciled, SessionApi[Probe]):
         self._watch_loads()
         self._watch_execs()
         registering.enter(self, probes)
-        if self._began is None:
-            self._began = time.monotonic()
+        self._began = self._began or time.monotonic()
         return probes
 
     def _probes_vdso(self) -> bool:

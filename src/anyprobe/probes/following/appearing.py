@@ -2,7 +2,6 @@
 
 import queue
 import threading
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -12,15 +11,12 @@ from anyprobe.probes.following.followed import Followed, Prepare
 from anyprobe.probes.following.selection import Selection
 from anyprobe.probes.following.watches import Watch, best_watch
 from anyprobe.probes.options import SessionOptions
-from anyprobe.probes.providers.function.copies import has_libraries
 from anyprobe.target.system import procfs
 
 if TYPE_CHECKING:
     from anyprobe.probes.session import Session
 
 _WAIT = 0.1
-_LOADING = 0.25
-"""Seconds that a process has to map its libraries."""
 _ENDING = 10.0
 _TAKERS = 4
 """Threads that probe: each waits for its process most of the time, while that stops, and where processors are busy."""
@@ -108,10 +104,6 @@ class Appearing(Followed):
 
         session = attach(pid, self._options)
         try:
-            deadline = time.monotonic() + _LOADING
-            while not has_libraries(session.objects, session.process.mem) and time.monotonic() < deadline:
-                time.sleep(0.001)
-                session.objects.refresh()
             session.is_one_of_many = True
             session.follower = self if self._executes else None
             self._prepare(session)
