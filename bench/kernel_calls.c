@@ -1,5 +1,5 @@
 /*
- * Makes one system call again and again: kernel_calls CALL BATCHES COUNT FILE, CALL being getppid or read.
+ * Makes one system call again and again: kernel_calls CALL BATCHES COUNT FILE, CALL being getppid, read, or large read.
  *
  * Into FILE it writes as JSON how long a call took in the quickest batch and in the middle one, in nanoseconds, how
  * many calls there were, and how long the machine had been busy and on when they began and when they were done, in
@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { VALUES = 64 };
+enum { VALUES = 64, LARGE = 4096 };
 
 static long now(void)
 {
@@ -45,19 +45,20 @@ static int by_size(const void *left, const void *right)
 
 int main(int argc, char **argv)
 {
-    static char room[VALUES];
+    static char room[VALUES + LARGE];
     double began = busy();
     long first = now(), last;
 
     if (argc != 5)
         return 2;
-    int reads = !strcmp(argv[1], "read"), null = open("/dev/null", O_RDONLY);
+    int large = !strcmp(argv[1], "large read"), reads = large || !strcmp(argv[1], "read");
+    int null = open("/dev/null", O_RDONLY), more = large ? LARGE : 0;
     long batches = atol(argv[2]), count = atol(argv[3]), *took = calloc(batches, sizeof *took);
     for (long batch = 0; batch < batches; batch++) {
         long start = now();
         if (reads)
             for (long n = 0; n < count; n++)
-                syscall(SYS_read, null, room, n % VALUES);
+                syscall(SYS_read, null, room, more + n % VALUES);
         else
             for (long n = 0; n < count; n++)
                 syscall(SYS_getppid, n % VALUES);

@@ -10,7 +10,7 @@ import pytest
 
 import anyprobe
 from anyprobe import Hist
-from support import driver
+from support import driver, spliced_handlers
 
 PROGRAM = Path(__file__).parents[2] / "bench/kernel_calls.c"
 CALLS, BATCHES = 1_000, 20
@@ -93,6 +93,23 @@ def test_histogram_by_process_costs_little(mechanism, bound, tmp_path):
     added = told["least"] - bare
     print(f"histogram by {mechanism}: {added:.0f} instructions added per hit")
     assert added <= bound
+
+
+# A predicate, a histogram by process, and a record for the largest.
+@pytest.mark.thorough
+def test_a_handler_costs_less_by_a_splice_than_by_fentry(loaded, tmp_path):
+    bare = without_probe("large read", tmp_path)
+    added = {}
+    for mechanism in ("fentry", "splice"):
+        with anyprobe.kernel(mechanism=mechanism) as session:
+            session.entry("kernel::vfs_read")(spliced_handlers.measured)
+            assert session.refused == []
+            told = timed("large read", tmp_path)
+            snapshot = session.snapshot()
+        assert max(cell.count for cell in snapshot.aggregation("sizes").entries.values()) >= told["calls"]
+        added[mechanism] = told["least"] - bare
+    print(f"the same handler: {added['splice']:.0f} instructions added by a splice, {added['fentry']:.0f} by fentry")
+    assert added["splice"] <= 0.4 * added["fentry"]
 
 
 def busy():

@@ -1,9 +1,10 @@
-"""One handler at libc's ``read`` in a process, at the system call and at ``vfs_read``: three equal histograms."""
+"""One handler at libc's ``read`` in a process, and in the kernel by BPF and by splices: what it collects is equal."""
 
 import pytest
 
 import anyprobe
 from anyprobe import Hist
+from support import spliced_handlers
 
 COUNT, LEAST = 20, 1000
 SIZES = [1 << power for power in range(10, 17) for _ in range(9, power)]
@@ -35,3 +36,25 @@ def test_sizes_of_reads_are_the_same_in_libc_in_the_system_call_and_in_the_file_
         assert (cell.count, cell.sum) == (COUNT * len(SIZES), COUNT * sum(SIZES))
     first, second, third = (cell.buckets for cell in places.values())
     assert first == second == third
+
+
+@pytest.mark.thorough
+def test_one_handler_as_bpf_as_a_splice_and_in_a_process(loaded, reads_sizes):
+    process = anyprobe.run([reads_sizes, str(COUNT)])
+    with process, anyprobe.kernel(mechanism="fentry") as traced, anyprobe.kernel(mechanism="splice") as spliced:
+        process.entry("libc:read")(spliced_handlers.measured)
+        for session in (traced, spliced):
+            session.entry("kernel::vfs_read")(spliced_handlers.measured)
+            assert session.refused == []
+        process.resume()
+        assert process.wait(60) == 0
+        own = (process.pid,)
+        found = [each.snapshot().aggregation("sizes").entries[own] for each in (process, traced, spliced)]
+        rows = [
+            sorted(row["size"] for row in each.records()["large"] if row["pid"] == process.pid)
+            for each in (process, traced, spliced)
+        ]
+    assert found[0] == found[1] == found[2]
+    assert found[0].count == COUNT * len(SIZES), "the loader reads less"
+    assert rows[0] == rows[1] == rows[2]
+    assert len(rows[0]) == COUNT * SIZES.count(1 << 16) > 0

@@ -41,7 +41,8 @@ def _unknown() -> Prototype:
 
 
 def compile_all() -> None:
-    """Compile all."""
+    """Compile all for splices, and one for processes."""
+    native_code(intermediate(measured, Setting(retval=None, entry=True, prototype=_unknown)))
     timing = Hist("times", by=("func",), capacity=1), Count("unmatched", by=("func",), capacity=1)
     for processors in PROCESSORS:
         for functions in ((measured,), (named,), calls.timing(*timing)):
