@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import anyprobe
-from anyprobe import Count, Sum, u64
+from anyprobe import Count, Reason, Sum, u64
 from anyprobe.target.kernel.driver.device import Driver
 from support import spliced_handlers
 from support.kernel_patches import warnings
@@ -98,12 +98,22 @@ def test_counts_by_name(session):
 
 def test_calls_are_timed_from_end_to_end(session):
     session.time("kernel::ksys_read")
+    session.time("kernel::__do_sys_getppid")
     assert session.refused == []
     read(CALLS)
-    (timing,) = session.snapshot().functions
-    assert timing.count >= CALLS
-    assert timing.unmatched + timing.in_flight < 100
-    assert 0 < timing.min_ns < 1e6
+    for _ in range(CALLS):
+        os.getppid()
+    reads, small = session.snapshot().functions
+    assert reads.count >= CALLS
+    assert reads.unmatched + reads.in_flight < 100
+    assert 0 < reads.min_ns < 1e6
+    assert (small.count, small.unmatched, small.in_flight) == (CALLS, 0, 0)
+
+
+def test_a_function_that_does_not_return_has_no_end_and_no_beginning(session):
+    (entry, returns) = session.time("kernel::do_exit")
+    assert [why.reason for _, why in (*entry.refused, *returns.refused)] == [Reason.NO_EXIT] * 2
+    assert not (entry.armed or returns.armed)
 
 
 def test_commands_have_handlers_run_by_splices(loaded):

@@ -193,7 +193,7 @@ class Attacher:
         if self.counters.pids:
             raise Unable("splices count the hits of all processes")
         handling = None if self.handler is None else self.handler.handling
-        made.splices = self.spliced or splice(self.names, [made.sites], handling)[0]
+        made.splices = self.spliced or splice(self.names, [(made.sites, handling)])[0]
 
     def raw(self, made: Attachment) -> None:
         """Attach to a tracepoint without its record."""

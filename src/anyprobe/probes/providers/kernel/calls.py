@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from anyprobe.probes.providers.kernel.probe import KernelProbe
 
 Handler = Callable[..., Any]
-_TWINS = {"fexit": "fentry", "kretprobe": "kprobe", "splice": "splice"}
+_SPLICE = "splice"
+_TWINS = {"fexit": "fentry", "kretprobe": "kprobe"}
 """By which mechanism the entry of a call is seen whose return is seen by another: both know its frame."""
 
 
@@ -42,7 +43,13 @@ class KernelCall:
         collection = self.session.collection
         entering = KernelHandler(collection, self.function, self.when, call=self.data)
         leaving = KernelHandler(collection, function, None, self.retval, self.data)
+        together = self.waiting and self.session.demanded(self.mechanism) == _SPLICE
         for spec in self.specs:
+            if together:
+                entry, returns = self.session.arm_ends(spec, entering, leaving)
+                self.entry.append(entry)
+                self.returns.append(returns)
+                continue
             if self.waiting:
                 self.session.check_handler(spec, entering)
             # first the ends: a call whose beginning alone is seen would keep its data

@@ -63,6 +63,16 @@ class Handled(Emitted, Scripted):
         """Attach a handler to some sites."""
 
     @abstractmethod
+    def demanded(self, mechanism: str | None) -> str | None:
+        """Return the only mechanism to use, where one is demanded for some specs or for all."""
+
+    @abstractmethod
+    def arm_ends(
+        self, spec: KernelSpec, entering: "KernelHandler", leaving: "KernelHandler"
+    ) -> "tuple[KernelProbe, KernelProbe]":
+        """Splice both ends of the calls of functions at once."""
+
+    @abstractmethod
     def resolve(self, spec: KernelSpec) -> list[KernelSite]:
         """Return the sites that a spec means."""
 

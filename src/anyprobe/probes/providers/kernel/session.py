@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
@@ -191,7 +192,7 @@ class KernelSession(FollowingModules, Handled, AnySessionApi[KernelProbe]):
             for spec, sites, demanded in resolved:
                 probe = KernelProbe.of(spec.text.strip(), sites, demanded, handler, self.pids)
                 made.append(FollowedProbe.instead(probe, spec, self._names) if follow else probe)
-            if not (follow or handler is not None or self.pids):
+            if not (follow or self.pids):
                 spliced = self._splice_together(made)
             for each in made:
                 each.attach(self._names, self._check, spliced=spliced.get(each))
@@ -216,7 +217,38 @@ class KernelSession(FollowingModules, Handled, AnySessionApi[KernelProbe]):
             return {}
         from anyprobe.probes.providers.kernel.splicing import splice
 
-        return dict(zip(meant, splice(self._names, [probe.sites for probe in meant]), strict=True))
+        groups = [(probe.sites, None if probe.handler is None else probe.handler.handling) for probe in meant]
+        return dict(zip(meant, splice(self._names, groups), strict=True))
+
+    def demanded(self, mechanism: str | None) -> str | None:
+        """Return the only mechanism to use, where one is demanded for some specs or for all."""
+        return mechanism or self._mechanism
+
+    @locked
+    def arm_ends(
+        self, spec: KernelSpec, entering: "KernelHandler", leaving: "KernelHandler"
+    ) -> tuple[KernelProbe, KernelProbe]:
+        """Splice both ends of the calls of functions at once; a function of which one is refused has neither."""
+        self._check_attached()
+        if self.pids:
+            raise UnsupportedTarget("splices count the hits of all processes")
+        from anyprobe.probes.providers.kernel.splicing import splice_ends
+
+        specs = replace(spec, name="entry"), replace(spec, name="return")
+        sites = [self.resolve(each) for each in specs]
+        for handler, (site, *_) in zip((entering, leaving), sites, strict=True):
+            handler.check(site, self._names.type_of(site))
+        text = spec.text.strip()
+        made = [
+            KernelProbe.of(text, each, mechanisms.SPLICE.name, handler)
+            for each, handler in zip(sites, (entering, leaving), strict=True)
+        ]
+        spliced = splice_ends(self._names, (sites[0], entering.handling), (sites[1], leaving.handling))
+        for probe, each in zip(made, spliced, strict=True):
+            probe.attach(self._names, spliced=each)
+        self.probes += made
+        self._began = self._began or time.monotonic()
+        return made[0], made[1]
 
     @contextmanager
     def placing_once(self, *, each_mechanism: bool = False) -> Iterator[None]:

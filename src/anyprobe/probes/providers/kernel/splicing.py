@@ -6,7 +6,7 @@ kernel's text is as it was.
 
 import errno
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from anyprobe.binary.flow.exits import ExitKind
@@ -16,6 +16,7 @@ from anyprobe.core.errors import InternalError, KernelRefused, UnsupportedTarget
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.probes.providers.function.clobbering import clobbers
 from anyprobe.probes.providers.kernel.code import LiveModule, RunningCode, running, shown
+from anyprobe.probes.providers.kernel.processor_counters import ProcessorCounters
 from anyprobe.probes.providers.kernel.sites import KernelNames, KernelSite
 from anyprobe.splice.codegen.emit import estimate
 from anyprobe.splice.codegen.patch import Action
@@ -27,15 +28,13 @@ from anyprobe.splice.kernel.places import entry_of
 from anyprobe.splice.plan.claims import Claims
 from anyprobe.splice.plan.splices import Clobbers, PlannedSplice, Want, WantKind
 from anyprobe.target.kernel.driver.device import BatchRefused, Driver, Shared
-from anyprobe.target.kernel.driver.layout import MAX_PERCPU, MEANINGS, NEAR_COUNTERS, Fixup, Verdict, Write
+from anyprobe.target.kernel.driver.layout import MEANINGS, Fixup, Verdict, Write
 
 if TYPE_CHECKING:
     from anyprobe.probes.providers.kernel.handlers import KernelHandler, SplicedHandler
     from anyprobe.probes.providers.kernel.shared_storages import SharedStorages
 
 _WORD: Final = 8
-_FIRST: Final = NEAR_COUNTERS * _WORD
-"""Bytes of the first piece of counters, which is in reach of an instruction's displacement if it is free."""
 _REASONS: Final = {
     Verdict.NOT_TEXT: Reason.NOT_CODE,
     Verdict.NOT_BOUNDARY: Reason.NOT_A_BOUNDARY,
@@ -53,40 +52,6 @@ _REASONS: Final = {
     Verdict.FAULTS: Reason.MAY_FAULT,
     Verdict.LANDING_PAD: Reason.LANDING_PAD,
 }
-
-
-@dataclass
-class _Counters:
-    """Counters of each processor, in as few pieces of memory as there can be."""
-
-    driver: Driver
-    count: int
-    pieces: list[tuple[int, int]] = field(default_factory=list)
-    """Where each begins, as an offset from ``gs``, and its size."""
-
-    def __post_init__(self) -> None:
-        """Have the memory given."""
-        left, most = self.count * _WORD, _FIRST
-        while left > 0:
-            size = min(left, most)
-            self.pieces.append((self.driver.per_processor(size), size))
-            left, most = left - size, MAX_PERCPU
-
-    def place(self, slot: int) -> int:
-        """Return where a counter is, as an offset from ``gs``."""
-        at = slot * _WORD
-        if at < _FIRST:
-            return self.pieces[0][0] + at
-        piece, behind = divmod(at - _FIRST, MAX_PERCPU)
-        return self.pieces[1 + piece][0] + behind
-
-    def read(self) -> list[int]:
-        """Return what all processors have counted together, by counter."""
-        sums: list[int] = []
-        for start, size in self.pieces:
-            rows = [memoryview(row).cast("Q") for row in self.driver.read_per_processor(start, size)]
-            sums += [sum(each) for each in zip(*rows, strict=True)]
-        return sums
 
 
 class _Numbered(NamedTuple):
@@ -121,21 +86,41 @@ def opened() -> Driver:
         raise KernelRefused(refusal.what, refusal.errno, "load the driver: anyprobe driver load") from None
 
 
-def splice(
-    names: KernelNames, groups: "Sequence[Sequence[KernelSite]]", handling: Handling | None = None
-) -> "list[Spliced]":
+Group = tuple[Sequence[KernelSite], Handling | None]
+"""The sites of a probe, and the handler that runs there; None: they are counted."""
+
+
+def splice(names: KernelNames, groups: Sequence[Group]) -> "list[Spliced]":
     """Splice the sites of several probes, planned together and written in one stop; return what each probe has."""
-    whole = Splices(names, [site for sites in groups for site in sites], handling)
+    whole = Splices(names, [(site, handling) for sites, handling in groups for site in sites])
     try:
         whole.arm()
     except BaseException:
         whole.close()
         raise
     made, first = [], 0
-    for sites in groups:
+    for sites, _ in groups:
         made.append(Spliced(whole, range(first, first + len(sites))))
         first += len(sites)
     return made
+
+
+def splice_ends(names: KernelNames, entries: Group, returns: Group) -> "list[Spliced]":
+    """Splice both ends of the calls of functions; a function of which one is refused has neither."""
+    first, second = splice(names, [entries, returns])
+    ends = {site.function: position for position, site in enumerate(returns[0])}
+    try:
+        for position, site in enumerate(entries[0]):
+            other = ends[site.function]
+            if position in first.refused and other not in second.refused:
+                second.give_up(other, first.refused[position])
+            elif other in second.refused and position not in first.refused:
+                first.give_up(position, second.refused[other])
+    except BaseException:
+        first.close()
+        second.close()
+        raise
+    return [first, second]
 
 
 @dataclass(frozen=True)
@@ -159,6 +144,11 @@ class Spliced:
         """Return how many hits of each site ran no handler."""
         return self._whole.missed()[self._numbers.start : self._numbers.stop]
 
+    def give_up(self, position: int, why: Refusal) -> None:
+        """Take the splices of a site out, which is refused now."""
+        self._whole.remove([self._numbers[position]])
+        self._whole.refused.setdefault(self._numbers[position], why)
+
     def close(self) -> None:
         """Take the splices out; what was counted is kept."""
         self._whole.remove(self._numbers)
@@ -167,18 +157,20 @@ class Spliced:
 class Splices:
     """Splices that were planned together: a client of the driver."""
 
-    def __init__(self, names: KernelNames, sites: Sequence[KernelSite], handling: Handling | None = None) -> None:
-        """Open the driver, unless there is a handler: all of a session are of one client."""
+    def __init__(self, names: KernelNames, sites: Sequence[tuple[KernelSite, Handling | None]]) -> None:
+        """Open the driver, unless there is a handler: all of a session's are of one client."""
         self._code: RunningCode = running(names.symbols)
-        self._names, self._sites, self._handling = names, sites, handling
-        self._driver: Driver | None = opened() if handling is None else handling.shared.driver
+        self._names, self._sites = names, [site for site, _ in sites]
+        self._handlings = [handling for _, handling in sites]
+        self._shared = next((each.shared for each in self._handlings if each is not None), None)
+        self._driver: Driver | None = opened() if self._shared is None else self._shared.driver
         self._lost: Shared | None = None
         """Counters of hits that ran no handler, by site, where handlers may be hit inside themselves."""
         self._missed = [0] * len(sites)
         self._routines: dict[int, tuple[PlacedHandler, int]] = {}
         """Handlers and the addresses of their routines, by the identity of what was compiled."""
         try:
-            self._counters = _Counters(self._driver, len(sites))
+            self._counters = ProcessorCounters(self._driver, len(sites))
         except BaseException:
             self._give_back()
             raise
@@ -226,7 +218,7 @@ class Splices:
     def close(self) -> None:
         """Give everything back; the driver takes out what is left, in the end that of the session's handlers, too."""
         if self._driver is not None:
-            if self._handling is not None and self._open:
+            if self._shared is not None and self._open:
                 self.remove(tuple(self._open))
             self._give_back()
 
@@ -234,7 +226,7 @@ class Splices:
         self.missed()
         self._lost = None  # which would keep the client
         driver, self._driver = self._driver, None
-        if driver is not None and self._handling is None:
+        if driver is not None and self._shared is None:
             driver.close()
 
     # -- arming
@@ -316,7 +308,7 @@ class Splices:
             for origin in (want, want.origin)
             if origin is not None
         }
-        per_want = _HANDLING if self._handling is not None else 0
+        per_want = _HANDLING if self._shared is not None else 0
         room = sum(estimate(splice) + _LIVE_FORM + per_want * len(splice.wants) for splice in splices)
         start = at = self._reserve(room)
         code = bytearray()
@@ -337,36 +329,34 @@ class Splices:
     def _reserve(self, size: int) -> int:
         """Return the address of so much memory for patches."""
         assert self._driver is not None
-        return self._driver.reserve(size) if self._handling is None else self._handling.shared.reserve(size)
+        return self._driver.reserve(size) if self._shared is None else self._shared.reserve(size)
 
     def _actions(self, want: Want) -> tuple[Action, ...]:
         """Return what a patch does for a want."""
         number = _number(want)
         counting = count(self._counters.place(number))
-        if self._handling is None:
+        handling = self._handlings[number]
+        if handling is None:
             return (counting,)
         site = self._sites[number]
         assert site.function is not None
-        placed, routine = self._routine(site, tail=_is_tail(want))
+        placed, routine = self._routine(site, handling, tail=_is_tail(want))
         ip = site.address if placed.asks_place else 0
         function = site.function.address if placed.asks_place else 0
         return counting, handle(routine, _WORD * number if placed.guarded else None, ip, function)
 
-    def _routine(self, site: KernelSite, *, tail: bool) -> tuple[PlacedHandler, int]:
+    def _routine(self, site: KernelSite, handling: Handling, *, tail: bool) -> tuple[PlacedHandler, int]:
         """Return a handler as it is placed for a site, and where the routine is that patches call."""
-        assert self._handling is not None
         assert self._driver is not None
-        compiled = self._handling.handler.for_splice(
-            site, self._names.type_of(site), self._driver.processors, tail=tail
-        )
+        compiled = handling.handler.for_splice(site, self._names.type_of(site), self._driver.processors, tail=tail)
         if id(compiled) not in self._routines:
-            placed = self._handling.place(compiled)
+            placed = handling.place(compiled)
             if placed.guarded:
                 if self._lost is None:
                     self._lost = self._driver.share(_WORD * len(self._sites))
                 placed = replace(placed, lost=self._lost.address)
-            at = self._handling.shared.reserve(placed.bytes)
-            code = assemble(self._handling.shared.kernel, placed, at)
+            at = handling.shared.reserve(placed.bytes)
+            code = assemble(handling.shared.kernel, placed, at)
             if len(code) > placed.bytes:
                 raise InternalError(f"a handler's routine of {len(code)} bytes where {placed.bytes} were expected")
             self._driver.write_patch(at, code)

@@ -1,0 +1,45 @@
+"""Counters that each processor has for itself, in as few pieces of the driver's memory as there can be."""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from anyprobe.target.kernel.driver.device import Driver
+from anyprobe.target.kernel.driver.layout import MAX_PERCPU, NEAR_COUNTERS
+
+_WORD: Final = 8
+_FIRST: Final = NEAR_COUNTERS * _WORD
+"""Bytes of the first piece of counters, which is in reach of an instruction's displacement if it is free."""
+
+
+@dataclass
+class ProcessorCounters:
+    """Counters of each processor, in as few pieces of memory as there can be."""
+
+    driver: Driver
+    count: int
+    pieces: list[tuple[int, int]] = field(default_factory=list)
+    """Where each begins, as an offset from ``gs``, and its size."""
+
+    def __post_init__(self) -> None:
+        """Have the memory given."""
+        left, most = self.count * _WORD, _FIRST
+        while left > 0:
+            size = min(left, most)
+            self.pieces.append((self.driver.per_processor(size), size))
+            left, most = left - size, MAX_PERCPU
+
+    def place(self, slot: int) -> int:
+        """Return where a counter is, as an offset from ``gs``."""
+        at = slot * _WORD
+        if at < _FIRST:
+            return self.pieces[0][0] + at
+        piece, behind = divmod(at - _FIRST, MAX_PERCPU)
+        return self.pieces[1 + piece][0] + behind
+
+    def read(self) -> list[int]:
+        """Return what all processors have counted together, by counter."""
+        sums: list[int] = []
+        for start, size in self.pieces:
+            rows = [memoryview(row).cast("Q") for row in self.driver.read_per_processor(start, size)]
+            sums += [sum(each) for each in zip(*rows, strict=True)]
+        return sums
