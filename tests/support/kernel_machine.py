@@ -17,7 +17,7 @@ from routine_machine import ENTER, FLAGS, REGS, STACK, STATUS, Machine
 from anyprobe.core.code import MISSES, InputKind
 from anyprobe.data.rings import RingReader
 from anyprobe.data.tables import TableView
-from anyprobe.handlers.compile_cache import native_code
+from anyprobe.handlers.compile_cache import native_code, spliced_code
 from anyprobe.handlers.compiler import intermediate
 from anyprobe.handlers.frontend.context import InstanceLayout
 from anyprobe.handlers.frontend.lowering import Setting
@@ -85,14 +85,21 @@ class KernelMachine(Machine):
         skip = -ctypes.addressof(region) % 64
         return ctypes.addressof(region) + skip, memoryview(region).cast("B")[skip : skip + size]
 
-    def place(self, function, setting, *, enters=False, calls=0):
+    def place(self, function, setting, *, enters=False, calls=0, compiled=spliced_code, by_clock=False):
         """Return a handler that is placed, with views of its storages."""
         found = intermediate(function, setting)
-        stores = tuple(of_processors(each, PROCESSORS) for each in found.storages)
-        code = native_code(replace(found, storages=stores))
+        stores = tuple(of_processors(each, PROCESSORS, by_clock=by_clock) for each in found.storages)
+        code = compiled(replace(found, storages=stores))
         shared = [self.share(each.layout.size) for each in stores]
         handler = KernelHandler(
-            code, tuple(address for address, _ in shared), self.base + MISSED, GUARD, self.base + LOST, calls, enters
+            code,
+            tuple(address for address, _ in shared),
+            self.base + MISSED,
+            GUARD,
+            self.base + LOST,
+            calls,
+            enters,
+            by_clock,
         )
         return handler, [_view(store, view) for store, (_, view) in zip(stores, shared, strict=True)]
 
@@ -147,7 +154,7 @@ def _view(store, view):
     return RingReader(view, store.layout)
 
 
-def _shown(view):
+def _shown(view, *, times=False):
     if isinstance(view, TableView):
         found = view.result()
         return {
@@ -155,7 +162,7 @@ def _shown(view):
             for key, cell in found.entries.items()
         }
     return [
-        [value if not isinstance(value, bytes) else value.decode() for value in row.tolist()[1:]]
+        [value if not isinstance(value, bytes) else value.decode() for value in row.tolist()[not times :]]
         for row in view.drain()
     ]
 
@@ -166,8 +173,11 @@ def run(case):
     address, table = machine.share(call_data.size(call_data.CALLS)) if len(functions) > 1 else (0, None)
     # a return's handler can be compiled only when what it loads is known
     settings = [Setting(storages, instance, entry=not at, kernel=ATTRIBUTES) for at in range(len(functions))]
+    compiled = native_code if case.get("llvm") else spliced_code
     placed = [
-        machine.place(function, setting, enters=not at, calls=address)
+        machine.place(
+            function, setting, enters=not at, calls=address, compiled=compiled, by_clock=case.get("by_clock", False)
+        )
         for at, (function, setting) in enumerate(zip(functions, settings, strict=True))
     ]
     if table is not None and case.get("open", True):
@@ -179,7 +189,7 @@ def run(case):
     for words in case["hits"]:
         values = {name: text[0] if value == "text" else value for name, value in words.get("registers", {}).items()}
         lost += machine.hit(values, words.get("context", 0), words.get("taken", ()))
-    views = [_shown(view) for view in placed[-1][1]]
+    views = [_shown(view, times=case.get("by_clock", False)) for view in placed[-1][1]]
     misses = struct.unpack_from(f"<{len(MISSES)}Q", machine.memory, MISSED)
     return {
         "lost": lost,

@@ -42,6 +42,13 @@ def native_code(handler: ir.Function) -> NativeCode:
     return found
 
 
+def spliced_code(handler: ir.Function) -> NativeCode:
+    """Return the handler compiled for splices of a kernel; simple ones need no compiler."""
+    from anyprobe.handlers.x86.simple import simple_code
+
+    return trivial_code(handler) or simple_code(handler) or native_code(handler)
+
+
 def kernel_program(handler: ir.Function, passed: Passed) -> BpfProgram:
     """Return the handler compiled for the kernel, kept or made now; simple ones need no compiler."""
     simple = direct_program(handler, passed)

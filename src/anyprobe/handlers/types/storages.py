@@ -56,12 +56,15 @@ class Ring:
 
     layout: RingLayout
     format: str = ""
+    by_clock: bool = False
+    """Whether records have ``ctx.now`` as their time; else that of the time stamp counter."""
 
     @property
     def signature(self) -> str:
         """Everything that the code of emitting depends on."""
         fields = ",".join(f"{field.kind}*{field.size}" for field in self.layout.record.fields)
-        return f"records ({fields}) slots {self.layout.slots} rings {self.layout.rings} threads {self.layout.threads}"
+        layout, clock = self.layout, " by clock" * self.by_clock
+        return f"records ({fields}) slots {layout.slots} rings {layout.rings} threads {layout.threads}{clock}"
 
 
 @dataclass(frozen=True, slots=True)

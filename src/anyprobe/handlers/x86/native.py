@@ -103,7 +103,8 @@ class NativeMachine:
             thread = self._input(InputKind.THREAD) if store.layout.rows > 1 else number(0)
             updates.add(builder, store.layout, base, thread, values[0] if values else None, flat(key))
         elif isinstance(store, Ring):
-            updates.emit(builder, store.layout, base, self._input(InputKind.THREAD), key)
+            now = self._input(InputKind.CONTEXT, "now") if store.by_clock else None
+            updates.emit(builder, store.layout, base, self._input(InputKind.THREAD), key, now)
         elif isinstance(store, Stacks):
             return self._capture(base, operation, values)
         elif operation.operation == "set":

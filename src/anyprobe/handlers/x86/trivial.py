@@ -18,12 +18,12 @@ from anyprobe.isa.assemble import Assembler
 _CELLS = frozenset({(COUNT,), (COUNT, SUM), (COUNT, NOT_MIN), (COUNT, MAX)})
 _EXTREMES = {NOT_MIN: "min", MAX: "max"}
 _INVERSE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", "<=": ">", ">": "<="}
-_CONDITIONS = _STEPS = 4
+CONDITIONS = _STEPS = 4
 """Comparisons, and conversions of one number: more are another compiler's."""
 _SIGNED = {"<": "jge", "<=": "jg", ">": "jle", ">=": "jl"}
 _UNSIGNED = {"<": "jae", "<=": "ja", ">": "jbe", ">=": "jb"}
 _UNLESS = {"==": "jne", "!=": "je"}
-_TO_RAX = {
+TO_RAX = {
     (8, True): "movsx rax, al", (16, True): "movsx rax, ax", (32, True): "movsxd rax, eax",
     (8, False): "movzx eax, al", (16, False): "movzx eax, ax", (32, False): "mov eax, eax",
 }  # fmt: skip
@@ -33,11 +33,20 @@ _TO_RDI = {
 }  # fmt: skip
 
 
+UPDATES = frozenset({"add"})
+"""Operations of aggregations."""
+
+
+def jump_unless(comparison: Comparison) -> str:
+    """Return the jump that is taken where a comparison does not hold."""
+    return (_UNLESS | (_SIGNED if comparison.number.signed else _UNSIGNED))[comparison.symbol]
+
+
 def trivial_code(handler: ir.Function) -> NativeCode | None:
     """Return the code of a trivial handler, ``None`` for any other."""
-    reader = _Reader()
+    reader = Reader()
     update = reader.update_in(handler.body)
-    if handler.result is not None or update is None or len(reader.conditions) > _CONDITIONS:
+    if handler.result is not None or update is None or len(reader.conditions) > CONDITIONS:
         return None
     table = handler.storages[update.storage]
     if update.operation != "add" or update.key or not isinstance(table, Table) or table.layout.rows == 1:
@@ -49,10 +58,11 @@ def trivial_code(handler: ir.Function) -> NativeCode | None:
     return _Writer(handler, update.storage, table).run(tuple(reader.conditions), value, cell)
 
 
-class _Reader:
+class Reader:
     """Finds the one update of a handler, and under which comparisons, all of which have to hold, it is made."""
 
     def __init__(self) -> None:
+        """Know nothing yet."""
         self.conditions: list[Comparison] = []
         self._numbers: dict[str, Number] = {}
         self._truths: dict[str, ir.Expr] = {}
@@ -74,9 +84,13 @@ class _Reader:
                     return self.update_in(inner, label)
                 case ir.Update() if last:
                     return each
-                case _:
+                case _ if not self.passes(each, end):
                     return None
         return None
+
+    def passes(self, each: ir.Stmt, end: str) -> bool:  # noqa: ARG002 - for others
+        """Return whether a statement is one that others know of."""
+        return False
 
     def _assign(self, local: ir.Local, value: ir.Expr) -> bool:
         number = self.number(value)
@@ -215,9 +229,8 @@ class _Writer:
         )
 
     def _leave_unless(self, comparison: Comparison) -> None:
-        self._load(comparison.number, _TO_RAX, "rax")
-        jumps = _UNLESS | (_SIGNED if comparison.number.signed else _UNSIGNED)
-        self._asm.code(f"cmp rax, constant; {jumps[comparison.symbol]} out", constant=comparison.constant)
+        self._load(comparison.number, TO_RAX, "rax")
+        self._asm.code(f"cmp rax, constant; {jump_unless(comparison)} out", constant=comparison.constant)
 
     def _load(self, number: Number, conversions: dict[tuple[int, bool], str], register: str) -> None:
         self._asm.code(f"mov {register}, [rdi+word]", word=8 * number.word)

@@ -36,8 +36,9 @@ def run(handler, hits, **more):
         ("keyed_values", {"(1, 1000)": [4, 245]}),
     ],
 )
-def test_what_handlers_collect_is_in_the_row_of_the_processor(handler, cells):
-    found = run(handler, SIZES)
+@pytest.mark.parametrize("llvm", [False, True])
+def test_what_handlers_collect_is_in_the_row_of_the_processor(handler, cells, llvm):
+    found = run(handler, SIZES, llvm=llvm)
     assert found["found"] == [cells]
     assert not any(found["guarded"])
 
@@ -63,6 +64,12 @@ def test_a_hit_inside_a_handler_of_its_kind_of_context_is_counted_as_missed(cont
 def test_records_are_written_where_the_reader_finds_them():
     (rows,) = run("recorded", SIZES)["found"]
     assert [(pid, size, name) for pid, size, _, name in rows] == [(1234, size, "a name") for size in (100, 70, 65)]
+
+
+def test_records_have_the_time_of_the_kernels_clock_where_it_has_no_other():
+    found = run("recorded", SIZES, by_clock=True)
+    assert [row[0] for row in found["found"][0]] == [123456789] * 3
+    assert found["guarded"] == [True]
 
 
 def test_both_ends_of_a_call_share_its_data_and_leave_none():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from anyprobe.core.code import Input, InputKind, NativeCode
 from anyprobe.core.errors import HandlerError, UnsupportedTarget
 from anyprobe.handlers.bpf.layouts import SAVED_ARGUMENTS, Passed, RecordPlace, argument_of
-from anyprobe.handlers.compile_cache import kernel_program, native_code, places_in
+from anyprobe.handlers.compile_cache import kernel_program, places_in, spliced_code
 from anyprobe.handlers.compiler import intermediate
 from anyprobe.handlers.frontend.context import InstanceLayout
 from anyprobe.handlers.frontend.lowering import Setting
@@ -110,8 +110,9 @@ class KernelHandler:
             handler = self._intermediate(site, self._at_function(site, found), tail=tail)
             handler = replace(handler, inputs=tuple(map(_placed, handler.inputs)))
             own = [each for each in handler.storages if not isinstance(each, CallData)]
-            storages = tuple(of_processors(each, processors) for each in own)
-            code = native_code(replace(handler, storages=storages))
+            by_clock = self._collection.shared.by_clock
+            storages = tuple(of_processors(each, processors, by_clock=by_clock) for each in own)
+            code = spliced_code(replace(handler, storages=storages))
             calls = self._call.storage if self._call is not None and self._call.layout.fields else None
             self._spliced[key] = SplicedHandler(code, tuple(own), calls, site.kind == "entry")
         return self._spliced[key]
@@ -134,7 +135,7 @@ class KernelHandler:
             shared.guard,
             calls=self._collection.place(made.calls) if made.calls is not None else 0,
             enters=made.enters,
-            calls_clock=not shared.kernel.nanoseconds,
+            calls_clock=shared.by_clock,
         )
 
     def for_tracepoint(self, site: KernelSite) -> bytes:

@@ -32,14 +32,14 @@ _CHUNK: Final = 64 << 10
 _PAGE: Final = 4096
 
 
-def of_processors(storage: Storage, processors: int) -> Storage:
-    """Return a storage with a row for each processor instead of each thread."""
+def of_processors(storage: Storage, processors: int, *, by_clock: bool = False) -> Storage:
+    """Return a storage with a row for each processor instead of each thread; ``by_clock``: records are so."""
     match storage:
         case Table(layout):
             return Table(replace(layout, threads=processors))
         case Ring(layout, shown):
             sized = type(layout).of_size(layout.record, _RING_BYTES, rings=processors, threads=processors)
-            return Ring(sized, shown)
+            return Ring(sized, shown, by_clock)
         case Stacks():
             raise UnsupportedTarget("splices take no stacks: kprobe and fentry do")
         case _:
@@ -68,6 +68,11 @@ class SharedStorages:
     def kernel(self) -> Kernel:
         """Where in the kernel is what handlers ask for."""
         return facts_of(self._names)
+
+    @property
+    def by_clock(self) -> bool:
+        """Whether the kernel's clock has to be called for the time."""
+        return not self.kernel.nanoseconds
 
     @cached_property
     def guard(self) -> int:
@@ -100,13 +105,8 @@ class SharedStorages:
                     found = self._maps[storage] = _Map(MapView(shared.view, layout), self._shown)
                     layout.map.views.append(found)
                 case Ring(layout):
-                    self._rings[storage] = RingReader(shared.view, layout, nanoseconds=self._nanoseconds())
+                    self._rings[storage] = RingReader(shared.view, layout, nanoseconds=self.kernel.nanoseconds)
         return self._placed[storage].address
-
-    def _nanoseconds(self) -> int:
-        if not self.kernel.nanoseconds:
-            raise UnsupportedTarget("records of splices have times of the TSC, which this kernel does not trust")
-        return self.kernel.nanoseconds
 
     def open(self, storage: CallData) -> None:
         """Let the handlers of both ends of calls run, which are in place."""

@@ -1,0 +1,369 @@
+"""Simple handlers without LLVM: one update of an aggregation, by keys or not, perhaps under comparisons.
+
+Counters, sums, extremes, averages and histograms, whose keys are words of the context or the thread's name. The code is
+longer than what LLVM makes of them, and is there in no time: in an emulated machine that is a minute less.
+``handlers.llvm.tables`` says why updates need no locks; both may change the same table.
+"""
+
+from dataclasses import dataclass
+
+from anyprobe.core.code import MISSES, Comparison, Input, InputKind, Miss, NativeCode, Number
+from anyprobe.data import buckets, histogram
+from anyprobe.data.aggregations import Hist, Quantize
+from anyprobe.data.cells import COUNT, MAX, NOT_MIN, SUM
+from anyprobe.data.tables import DROPPED, PROBES, ROW_HEAD_BYTES, SPARE_WORDS, SPARES, USED, TableLayout
+from anyprobe.handlers.ir import nodes as ir
+from anyprobe.handlers.passes import bounds
+from anyprobe.handlers.types.storages import Table
+from anyprobe.handlers.x86.trivial import CONDITIONS, TO_RAX, UPDATES, Reader, jump_unless
+from anyprobe.isa.assemble import Assembler
+
+_MULTIPLIER = 0x9E3779B97F4A7C15
+"""As ``handlers.llvm.tables`` has it: both look for a key in the same places."""
+_COMM_BYTES, _COMM = 16, "comm"
+_FIELDS = frozenset({COUNT, SUM, NOT_MIN, MAX})
+_CHANGED = frozenset({"rax", "rcx", "rdx", "rsi", "rdi", "r8", "r9", "r10", "r11", "flags"})
+
+
+def simple_code(handler: ir.Function) -> NativeCode | None:
+    """Return the code of a simple handler, None for any other."""
+    reader = _Reader()
+    update = reader.update_in(handler.body)
+    if handler.result is not None or update is None or len(reader.conditions) > CONDITIONS:
+        return None
+    table = handler.storages[update.storage]
+    if update.operation not in UPDATES or not isinstance(table, Table):
+        return None
+    aggregation = table.layout.aggregation
+    if not _FIELDS.issuperset(aggregation.cell.fields):
+        return None
+    if aggregation.cell.buckets and not isinstance(aggregation, Hist | Quantize):
+        return None
+    parts = [reader.part(each) for each in update.key]
+    value = reader.number(update.values[0]) if update.values else None
+    if any(part is None for part in parts) or (value is None and update.values):
+        return None
+    key = [part for part in parts if part is not None]
+    return _Writer(handler, update.storage, table.layout, key, value).run(reader.conditions, comm=reader.has_comm)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A part of a key: a number, or the thread's name."""
+
+    number: Number | None = None
+
+    @property
+    def words(self) -> int:
+        return 1 if self.number is not None else _COMM_BYTES // 8
+
+
+class _Reader(Reader):
+    """Also takes the thread's name, without which nothing is done."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._buffers: set[str] = set()
+        self._present: set[str] = set()
+
+    @property
+    def has_comm(self) -> bool:
+        return bool(self._buffers)
+
+    def part(self, expr: ir.Expr | ir.Buffer) -> _Part | None:
+        if isinstance(expr, ir.Buffer):
+            known = expr.name in self._buffers and expr.size == _COMM_BYTES
+            return _Part() if known else None
+        number = self.number(expr)
+        return None if number is None else _Part(number)
+
+    def passes(self, each: ir.Stmt, end: str) -> bool:
+        match each:
+            case ir.ReadComm(present, _, buffer):
+                self._buffers.add(buffer.name)
+                self._present.add(present.name)
+                return True
+            case ir.If(ir.Unary("not", ir.Local(name, _)), (ir.CountMiss(Miss.ABANDONED), ir.Leave(label)), ()):
+                return name in self._present and label == end
+            case _:
+                return False
+
+
+class _Writer:
+    """Writes the code: ``rbx`` leads to the words, the key is on the stack."""
+
+    def __init__(
+        self, handler: ir.Function, storage: int, layout: TableLayout, key: list[_Part], value: Number | None
+    ) -> None:
+        self._handler, self._layout, self._key, self._value = handler, layout, key, value
+        self._asm = Assembler()
+        self._inputs = [*handler.inputs, Input(InputKind.STORAGE, index=storage), Input(InputKind.THREAD)]
+        self._base, self._thread = 8 * len(handler.inputs), 8 * len(handler.inputs) + 8
+        self._bytes = 8 * layout.shape.words
+
+    def run(self, comparisons: list[Comparison], *, comm: bool) -> NativeCode:
+        asm, layout = self._asm, self._layout
+        asm.code("push rbx; mov rbx, rdi; sub rsp, size", size=self._bytes)
+        for each in comparisons:
+            self._load(each.number)
+            asm.code(f"cmp rax, constant; {jump_unless(each)} out", constant=each.constant)
+        self._store_key()
+        if self._value is not None:
+            self._load(self._value)
+            asm.code("mov rdx, rax")
+        bucket = self._bucket()
+        if self._key:
+            asm.code("push rdx; push r8; mov rdi, [rbx+base]; lea rsi, [rsp+16]", base=self._base)
+            asm.code("call find; pop r8; pop rdx")
+        if layout.rows > 1:
+            # a thread without a number of its own is 0, which wraps to the largest
+            asm.code(
+                """
+                    mov rcx, [rbx+thread]; dec rcx; cmp rcx, last; jae shared
+                    imul rcx, rcx, stride; add rcx, [rbx+base]
+                    add rcx, rows
+                """,
+                thread=self._thread,
+                last=layout.rows - 1,
+                stride=layout.stride,
+                base=self._base,
+                rows=layout.rows_offset + layout.stride,
+            )
+            self._update("own", "", bucket=bucket)
+        asm.code(
+            """
+            shared:
+                mov rcx, [rbx+base]; add rcx, rows
+            """,
+            base=self._base,
+            rows=layout.rows_offset,
+        )
+        self._update("theirs", "lock ", bucket=bucket)
+        if comm:
+            self._without_name()
+        if self._key:
+            self._find()
+        code = asm.finish(0)
+        stack = 8 + 8 + self._bytes + (16 + 8 + 8 if self._key else 0) + 8 * comm
+        return NativeCode(code, tuple(self._inputs), _CHANGED, stack, bounds.steps(self._handler))
+
+    # -- words
+
+    def _load(self, number: Number) -> None:
+        """Emit: rax = a word, converted."""
+        self._asm.code("mov rax, [rbx+word]", word=8 * number.word)
+        for step in number.steps:
+            self._asm.code(TO_RAX[step])
+
+    def _word(self, kind: InputKind, name: str = "") -> int:
+        """Return where a word is that the code needs besides."""
+        found = next((at for at, each in enumerate(self._inputs) if (each.kind, each.name) == (kind, name)), None)
+        if found is None:
+            self._inputs.append(Input(kind, name))
+            found = len(self._inputs) - 1
+        return 8 * found
+
+    def _store_key(self) -> None:
+        at = 0
+        for part in self._key:
+            if part.number is not None:
+                self._load(part.number)
+                self._asm.code("mov [rsp+place], rax", place=at)
+            else:
+                self._asm.code(
+                    "lea rdi, [rsp+place]; mov rax, [rbx+routine]; call rax; test rax, rax; js nameless",
+                    place=at,
+                    routine=self._word(InputKind.ROUTINE, _COMM),
+                )
+            at += 8 * part.words
+
+    def _without_name(self) -> None:
+        """Emit: the name could not be read, as ``ReadComm`` says it, and so the handler ends."""
+        misses = self._word(InputKind.MISSES)
+        self._asm.code("nameless:\n mov rax, [rbx+misses]", misses=misses)
+        for miss in (Miss.FAULT, Miss.ABANDONED):
+            self._asm.code("lock inc qword [rax+counter]", counter=8 * MISSES.index(miss))
+        self._asm.code("jmp out")
+
+    def _bucket(self) -> bool:
+        """Emit: r8 = the number of the bucket of the value in rdx; return whether there are buckets."""
+        match self._layout.aggregation:
+            case Hist():
+                self._log_linear()
+            case Quantize():
+                self._power()
+            case _:
+                return False
+        return True
+
+    def _log_linear(self) -> None:
+        self._asm.code(
+            f"""
+                mov r8, rdx; mov rax, limit
+                cmp r8, rax; jbe within
+                mov r8, rax
+            within:
+                mov rax, r8; or rax, {histogram.SUB_BUCKETS}; bsr rax, rax
+                sub eax, {histogram.SUB_BITS}; mov ecx, eax; shr r8, cl
+                shl eax, {histogram.SUB_BITS}; lea r8, [r8+rax+1]
+            """,
+            limit=(1 << histogram.MAX_BITS) - 1,
+        )
+        if self._layout.signed:
+            self._asm.code("""
+                test rdx, rdx; jns positive
+                xor r8d, r8d
+            positive:
+            """)
+
+    def _power(self) -> None:
+        signed = self._layout.signed
+        self._asm.code("mov r8, rdx")
+        if signed:
+            self._asm.code("""
+                test r8, r8; jns magnitude
+                neg r8
+            magnitude:
+            """)
+        self._asm.code("""
+            xor eax, eax; test r8, r8; jz nothing
+            bsr rax, r8; inc eax
+        nothing:
+        """)
+        if signed:
+            self._asm.code("""
+                test rdx, rdx; jns above
+                neg rax
+            above:
+            """)
+        self._asm.code(f"lea r8, [rax+{buckets.ZERO}]")
+
+    # -- the cell
+
+    def _update(self, label: str, lock: str, *, bucket: bool) -> None:
+        """Emit: the cell of number rax, or the only one, of the row at rcx is changed, and the handler ends."""
+        asm, layout = self._asm, self._layout
+        cell = layout.aggregation.cell
+        first = ROW_HEAD_BYTES
+        if self._key:
+            asm.code(f"test rax, rax; jz {label}_dropped; imul rax, rax, size; add rcx, rax", size=layout.cell_bytes)
+            first -= layout.cell_bytes
+        for field in cell.fields:
+            offset = first + cell.offset(field)
+            if field == COUNT:
+                asm.code(f"{lock}inc qword [rcx+offset]", offset=offset)
+            elif field == SUM:
+                asm.code(f"{lock}add [rcx+offset], rdx", offset=offset)
+            else:
+                self._raise(f"{label}_{field}", offset, negate=field == NOT_MIN)
+        if bucket:
+            asm.code(f"{lock}inc qword [rcx+r8*8+offset]", offset=first + cell.buckets_offset)
+        if label == "own":
+            asm.label("out")
+            asm.code("add rsp, size; pop rbx; ret", size=self._bytes)
+        elif layout.rows > 1:
+            asm.code("jmp out")
+        else:
+            asm.label("out")
+            asm.code("add rsp, size; pop rbx; ret", size=self._bytes)
+        if self._key:
+            asm.label(f"{label}_dropped")
+            asm.code(f"{lock}inc qword [rcx+dropped]; jmp out", dropped=DROPPED)
+
+    def _raise(self, label: str, offset: int, *, negate: bool) -> None:
+        """Emit: a word becomes the larger of itself and the code of rdx; whoever changes it meanwhile is seen."""
+        asm = self._asm
+        asm.code("mov rsi, rdx")
+        if self._layout.signed:
+            asm.code("btc rsi, 63")
+        if negate:
+            asm.code("not rsi")
+        asm.code(
+            f"""
+                mov rax, [rcx+offset]
+            {label}:
+                cmp rsi, rax; jbe {label}_out
+                lock cmpxchg [rcx+offset], rsi; jne {label}
+            {label}_out:
+            """,
+            offset=offset,
+        )
+
+    # -- the number of a key
+
+    def _find(self) -> None:
+        """Emit ``find(base: rdi, key: rsi)``: rax = the number of a key, made if it is new, 0 if there is no room.
+
+        Where it is new, a number is taken (r11), the key written, and both are published by one exchange; who loses the
+        race for the word looks at what is there, and gives the number back if it is the same key.
+        """
+        asm, layout = self._asm, self._layout
+        words, size = layout.shape.words, 8 * layout.shape.words
+        asm.label("find")
+        asm.code("mov r8d, words; mov r9, multiplier", words=words, multiplier=_MULTIPLIER)
+        for index in range(words):
+            asm.code("xor r8, [rsi+word]; imul r8, r9; mov rax, r8; shr rax, 32; xor r8, rax", word=8 * index)
+        asm.code(
+            f"""
+                xor r11d, r11d; mov r10, r8; mov r9d, {PROBES}
+            probe:
+                mov rcx, r10; and ecx, mask
+                mov rax, [rdi+rcx*8+directory]
+                test rax, rax; jz empty
+            taken:
+                mov rdx, rax; xor rdx, r8; shr rdx, 32; jnz next
+                mov eax, eax; imul rdx, rax, size
+            """,
+            mask=layout.slots - 1,
+            directory=layout.directory_offset,
+            size=size,
+        )
+        keys = layout.keys_offset - size
+        for index in range(words):
+            asm.code("mov rcx, [rsi+word]; cmp rcx, [rdi+rdx+key]; jne next", word=8 * index, key=keys + 8 * index)
+        asm.code("""
+            test r11, r11; jnz give_back
+            ret
+        next:
+            inc r10; dec r9d; jnz probe
+            xor eax, eax; test r11, r11; jnz give_back
+            ret
+        empty:
+            test r11, r11; jnz publish
+        """)
+        asm.code(
+            f"""
+                cmp qword [rdi+{USED}], capacity; jae spare
+                mov r11d, 1; lock xadd [rdi+{USED}], r11
+                inc r11; cmp r11, capacity; jbe write
+                xor r11d, r11d
+            spare:
+            """,
+            capacity=layout.capacity,
+        )
+        for index in range(SPARE_WORDS):
+            asm.code(f"xchg [rdi+{SPARES + 8 * index}], r11; test r11, r11; jnz write")
+        asm.code("xor eax, eax; ret")
+        asm.label("write")
+        asm.code("imul rdx, r11, size", size=size)
+        for index in range(words):
+            asm.code("mov rax, [rsi+word]; mov [rdi+rdx+key], rax", word=8 * index, key=keys + 8 * index)
+        asm.code(
+            """
+            publish:
+                mov rcx, r10; and ecx, mask
+                mov rdx, r8; shr rdx, 32; shl rdx, 32; or rdx, r11
+                xor eax, eax; lock cmpxchg [rdi+rcx*8+directory], rdx; jne taken
+                mov rax, r11; ret
+            give_back:
+                mov rdx, rax
+            """,
+            mask=layout.slots - 1,
+            directory=layout.directory_offset,
+        )
+        for index in range(SPARE_WORDS):
+            asm.code(f"xor eax, eax; lock cmpxchg [rdi+{SPARES + 8 * index}], r11; je given_back")
+        asm.code("""
+        given_back:
+            mov rax, rdx; ret
+        """)
