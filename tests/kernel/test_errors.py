@@ -140,8 +140,10 @@ def test_blacklisted_function():
 
 def test_tracepoint_that_there_is_not_in_the_kernel():
     with anyprobe.kernel() as session:
-        session.count("rawtracepoint:no_such_tracepoint")
-        assert "ENOENT" in refused(session).detail
+        session.count("rawtracepoint:sched_swich")
+        detail = refused(session).detail
+    assert detail.startswith("no tracepoint of the kernel has this name; nearest: sched_switch, ")
+    assert "ENOENT" in detail
 
 
 def test_mechanism_that_is_not_for_this():

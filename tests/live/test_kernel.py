@@ -143,10 +143,11 @@ def test_mechanism_that_is_not_for_this_is_said():
 
 def test_what_the_kernel_refuses_is_said():
     with anyprobe.kernel() as session:
-        session.count("rawtracepoint:no_such_tracepoint")
+        session.count("rawtracepoint:sched_swich")
         ((spec, why),) = session.refused
         assert not session.snapshot().sites
-    assert spec == "rawtracepoint:no_such_tracepoint"
+    assert spec == "rawtracepoint:sched_swich"
+    assert why.detail.startswith("no tracepoint of the kernel has this name; nearest: sched_switch")
     assert why.reason is anyprobe.Reason.KERNEL_REFUSES
     assert "ENOENT" in why.detail
 
@@ -290,7 +291,8 @@ def test_stacks_of_programs_that_have_ended(monkeypatch):
 
         @session.entry("software:page-faults:1")
         def faulted(ctx):
-            faults.add(key=(ctx.comm, ctx.ustack(3)))
+            if ctx.comm == "true":  # a busy machine's other programs take all places
+                faults.add(key=(ctx.comm, ctx.ustack(3)))
 
         for _ in range(20):
             subprocess.run(["true"], check=True)

@@ -102,8 +102,19 @@ def place(
             each.close()
         raise
     restrictions = tracefs.Restrictions()
-    refused |= {slot: refusal(site, failed[slot], restrictions) for slot, site in left.items()}
+    for slot, site in left.items():
+        if _is_unknown(site, failed[slot]):
+            near = attacher.names.tracepoints_like(site.name)
+            nearest = f"; nearest: {', '.join(near)}" if near else ""
+            failed[slot].insert(0, f"no tracepoint of the kernel has this name{nearest}")
+        refused[slot] = refusal(site, failed[slot], restrictions)
     return made, [(sites[slot].spec, refused[slot]) for slot in sorted(refused)]
+
+
+def _is_unknown(site: KernelSite, failed: Sequence[str]) -> bool:
+    """Return whether it is at a tracepoint by a name that the kernel does not know."""
+    named_only = site.raw is not None and site.tracepoint is None
+    return named_only and any(f"({errno.errorcode[errno.ENOENT]})" in each for each in failed)
 
 
 def _spliced(attacher: Attacher, sites: Sequence[KernelSite]) -> tuple[list[Attachment], list[tuple[str, Refusal]]]:

@@ -27,6 +27,8 @@ _RENAMED = {
 """System calls whose functions the kernel calls otherwise."""
 
 
+_ITERATOR = "__traceiter_"
+"""What the function of a tracepoint begins with that calls what is attached to it."""
 _MANY = 8
 """Functions that an error names at most."""
 
@@ -131,7 +133,7 @@ class KernelNames:
         """Return the module that a site is in, ``vmlinux`` for the kernel itself."""
         if site.function is not None:
             return site.function.module
-        iterators = self.symbols.named(f"__traceiter_{site.raw}")
+        iterators = self.symbols.named(f"{_ITERATOR}{site.raw}")
         return iterators[0].module if iterators else KERNEL
 
     def resolve(self, spec: KernelSpec) -> list[KernelSite]:
@@ -241,6 +243,11 @@ class KernelNames:
             if types is not None and number is not None and len(self.symbols.named(name)) == 1:
                 return FunctionType(types, number)
         return None
+
+    def tracepoints_like(self, name: str) -> tuple[str, ...]:
+        """Return the tracepoints with names near to one, as the kernel calls them itself."""
+        known = [each.removeprefix(_ITERATOR) for each in self.symbols.names() if each.startswith(_ITERATOR)]
+        return nearest_names(name, known)
 
     def see_types(self) -> None:
         """Raise ``TypesUnavailable`` where the kernel tells no types at all."""
