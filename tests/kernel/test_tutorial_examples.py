@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 pytestmark = pytest.mark.thorough
 EXAMPLES = Path(__file__).parents[2] / "examples" / "kernel"
 OPENS = 20
+CLOCK_NANOSLEEP, PATIENCE = 230, 60
 
 
 @contextmanager
@@ -25,6 +27,11 @@ def example(name):
         said.append(first.rstrip("\n"))
         assert "registered" in first.lower(), first + child.stdout.read()
         yield said
+        # a signal that comes before the call that it is to interrupt is not seen until that returns
+        state, deadline = Path(f"/proc/{child.pid}/syscall"), time.monotonic() + PATIENCE
+        while not state.read_text().startswith(f"{CLOCK_NANOSLEEP} "):
+            assert time.monotonic() < deadline, state.read_text()
+            time.sleep(0.01)
         child.send_signal(signal.SIGINT)
         said += child.stdout.read().splitlines()
     assert child.returncode == 0, said
