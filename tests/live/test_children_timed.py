@@ -11,6 +11,7 @@ from collections import Counter
 import pytest
 
 import anyprobe
+from anyprobe import Count, Hist, i32
 from anyprobe.data import archive
 from anyprobe.splice.journal.memfds import MEMFD_PATH
 
@@ -218,3 +219,57 @@ def test_the_command_line_tells_processes_apart(program, tmp_path):
     )
     rows = [line.split() for line in results.read_text().splitlines() if line.endswith("forks_timed")]
     assert {int(row[1]): int(row[0]) for row in rows} == {p: c for p, (c, _) in told(outcome.stdout).items()}
+
+
+def test_handlers_in_children_know_their_calls_and_their_process(program):
+    """Data of calls is kept from entry to return, for each of many threads of several processes."""
+    latency, pids = Hist("latency", by=("pid",)), Count("pids", by=("pid",))
+    with subprocess.Popen([program, "threads!", "4"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"ready\n"
+        with anyprobe.attach(process.pid) as session:
+
+            @session.call("a.out:work")
+            def on_work(ctx, slow: i32):
+                ctx.data.slow = slow
+                ctx.data.began = ctx.now
+                pids.add(key=(ctx.pid,))
+
+            @on_work.ret
+            def on_return(ctx):
+                if ctx.data.slow:
+                    latency.add(ctx.now - ctx.data.began, key=(ctx.pid,))
+
+            process.stdin.write(b"\n")
+            process.stdin.flush()
+            said = told(process.communicate(timeout=PATIENCE)[0].decode())
+            session.wait(20)
+            snapshot = session.snapshot()
+            assert {pid: cell.count for (pid,), cell in pids.items()} == {p: c for p, (c, _) in said.items()}
+            assert {pid: cell.count for (pid,), cell in latency.items()} == {p: c for p, (_, c) in said.items()}
+            assert all(cell.min >= 900_000 for _, cell in latency.items())
+    assert not snapshot.missing
+    assert snapshot.nmissed == 0
+
+
+def test_a_call_that_a_child_inherits_has_no_data_in_it(program):
+    """Its end has: in the parent."""
+    ends = Count("ends", by=("pid",))
+    with subprocess.Popen([program, "inside!", "4"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"ready\n"
+        with anyprobe.attach(process.pid) as session:
+
+            @session.call("a.out:held")
+            def on_held(ctx):
+                ctx.data.mark = 7
+
+            @on_held.ret
+            def on_return(ctx):
+                if ctx.data.mark == 7:
+                    ends.add(key=(ctx.pid,))
+
+            process.stdin.write(b"\n")
+            process.communicate(timeout=PATIENCE)
+            session.wait(20)
+            snapshot = session.snapshot()
+            assert {pid: cell.count for (pid,), cell in ends.items()} == {process.pid: 4}
+    assert snapshot.missing == {"abandoned": 4}

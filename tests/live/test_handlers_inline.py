@@ -15,7 +15,9 @@ BITS = 1 << 64
 def calls_of_the_routine(session):
     """Return how often the patches call a handler's routine, but for rare cases behind the jump back."""
     splices = [splice for module in session.engine.modules for splice in module.splices()]
-    patches = [each.patch for each in splices if any(want.tag.handler is not None for want in each.planned.wants)]
+    patches = [
+        each.patch for each in splices if any(want.tag.handler and not want.internal for want in each.planned.wants)
+    ]
     hot = [patch.code[: patch.copies[-1][1] - patch.address] for patch in patches]
     return sum(text.startswith("call") for code in hot for _, _, text in disassemble.format(code, 0))
 

@@ -20,8 +20,8 @@ HEADER_BYTES = 4096
 """The header page before the blocks."""
 NEXT_BLOCK = 0x40
 """Header: number of blocks handed out, changed by ``lock xadd``; may exceed the number of blocks."""
-FORKED = 0x48
-"""Header: not 0 in a fork child's own one."""
+FORKED, COPY = 0x48, 0x58
+"""Header: in a fork child's own one the child's process id, and the number of its copy, from 1."""
 CLOSED, UNWATCHED = 0x50, 2
 """Header of a session's first bank: not 0 where fork children must not make system calls to get blocks of their own;
 ``UNWATCHED``: not yet, until it is seen that a program is about to filter them."""

@@ -1,7 +1,7 @@
 """Fork children that have ended: what they have counted is kept by the controller, their memory is for others."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -28,10 +28,18 @@ class EndedChildren:
         self._seen: dict[int, frozenset[ForkChild]] = {}
         self._alive: dict[int, int] = {}
 
-    def look(self, bank: "SlotBank", reader: "BankReader", children: "Children", inodes: frozenset[int]) -> None:
+    def look(
+        self,
+        bank: "SlotBank",
+        reader: "BankReader",
+        children: "Children",
+        inodes: frozenset[int],
+        forget: Callable[[int], object],
+    ) -> None:
         """Keep what children have counted that have ended, and give their copies to others.
 
         Only those that had their copy at the look before: a child may just have taken one and not mapped it yet.
+        ``forget`` is called with the number of each copy, from 1, before another child may have it.
         """
         there = frozenset(child for child in reader.copies if not child.ended)
         before = self._seen.get(id(bank), frozenset())
@@ -49,6 +57,7 @@ class EndedChildren:
             kept = replace(child, ended=len(bank.ended) + 1)
             bank.ended[kept] = EndedChild(reader, child, bank.layout)
             children.end(bank, child, kept)
+            forget(child.number + 1)
             if bank.arena.give_back(at, bank.layout.child_bytes):
                 entry = bank.piece.offset + bank.layout.children_offset + CHILD_BYTES * child.number
                 bank.arena.view(entry, CHILD_BYTES)[:] = bytes(CHILD_BYTES)

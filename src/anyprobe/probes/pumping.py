@@ -112,13 +112,19 @@ class Pumped(Observed, Tended):
             reader = values.reader(bank)
             self.children.note(bank, reader.forked())
             if reader.copies:
-                self._ended_children.look(bank, reader, self.children, self.splicing.holdings.inodes())
+                inodes = self.splicing.holdings.inodes()
+                self._ended_children.look(bank, reader, self.children, inodes, self._forget_child)
 
     @cached_property
     def _ended_children(self) -> "EndedChildren":
         from anyprobe.probes.ended_children import EndedChildren
 
         return EndedChildren()
+
+    def _forget_child(self, copy: int) -> None:
+        """Give up the data of calls that a fork child was in when it ended."""
+        if "handling" in vars(self):
+            self.handling.forget_child(copy)
 
     def _look_for_forked(self) -> None:
         """Relieve fork children of their probes, where they did not wait for that."""

@@ -99,11 +99,12 @@ class Reconciled(Pumped):
 
     @contextmanager
     def adopting_children(self, probes: Sequence[Probe], *, first: bool = False) -> Iterator[None]:
-        """Let fork children be timed, if probes that are placed within a ``with`` block time anything.
+        """Let fork children be timed, if probes placed within a ``with`` block time anything, or have handlers.
 
         ``first``: what that needs is placed before, not together with them.
         """
-        if self.options.children != "count" or not any(probe.timed for probe in probes):
+        handled = any(place.hook.handler is not None for probe in probes for place in probe.all_places)
+        if self.options.children != "count" or not (handled or any(probe.timed for probe in probes)):
             yield
             return
         self.splicing.memory.adopt_children()

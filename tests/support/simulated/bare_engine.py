@@ -56,6 +56,7 @@ class PlainMemory:
         yield 0, size
 
     def give_back(self, offset: int, size: int) -> bool:
+        """Write zeros."""
         self.view(offset, size)[:] = bytes(size)
         return True
 

@@ -33,7 +33,13 @@ from anyprobe.probes.handlers.stack_tables import StackTables
 from anyprobe.probes.probe import Probe
 from anyprobe.probes.providers.function.prototypes import Prototypes
 from anyprobe.probes.specs.spec import means_markers
-from anyprobe.splice.codegen.handlers.facts import INSTANCE_BYTES, TID_OFFSET, HandlerFacts, instances_bytes
+from anyprobe.splice.codegen.handlers.facts import (
+    INSTANCE_BYTES,
+    TID_OFFSET,
+    HandlerFacts,
+    forget_instances,
+    instances_bytes,
+)
 from anyprobe.splice.codegen.handlers.memory_routines import UNKNOWN, ReadingFacts
 from anyprobe.splice.regions.stores import Store
 
@@ -90,6 +96,8 @@ class Handling:
         self._nanoseconds = 0
         self._tids_checked = self._tids_wanted = False
         self._probes: dict[Handler, list[Probe]] = {}
+        self._calls: list[Call] = []
+        """Those that have data."""
         self._begun: list[Call] = []
         """Calls of which there is no handler for the return yet."""
         self.ring_bytes = Setting.ring_bytes
@@ -269,6 +277,12 @@ class Handling:
 
     # -- memory
 
+    def forget_child(self, copy: int) -> None:
+        """Free the data of the calls of a fork child that has ended, by the number of its copy of all blocks."""
+        for call in self._calls:
+            if call.store is not None and not call.pool:
+                forget_instances(call.store.view(), copy)
+
     def _facts(self, code: NativeCode, storages: Storages, call: Call | None, *, enters: bool) -> HandlerFacts:
         """Map what the handler needs and is not there yet."""
         sizes: dict[object, int] = {
@@ -287,6 +301,7 @@ class Handling:
                 self._misses = store
             elif isinstance(key, Call):
                 key.store = store
+                self._calls.append(key)
             else:
                 self._adopt(key, storages[key], store)
         if not errno and self._session.symbols.objects.libc() is not None:

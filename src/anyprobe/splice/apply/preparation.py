@@ -308,7 +308,8 @@ class Preparation:
         maxactive = self._counting.maxactive if records else 0
         callers = self._counting.callers if records else 0
         left_out = self._counting.left_out
-        adopting = self._counting.children and records > 0 and len(self._holdings.banks) < ADOPTING and has_room()
+        tells = records > 0 or any(hook.handler is not None and hook.handler.needs_block for hook in hooks)
+        adopting = self._counting.children and tells and len(self._holdings.banks) < ADOPTING and has_room()
         self._layout = BankLayout(counters, records, maxactive, RETURNS, callers, left_out, adopting)
 
     def _has_journal(self, records: int) -> bool:

@@ -136,7 +136,8 @@ def _fill_header(asm: Assembler, layout: at.BankLayout, region: int) -> None:
     asm.code(
         f"""
             mov r10, rbx; shr r10, 32
-            mov qword [rdi+{at.FORKED}], 1
+            mov eax, ebx; mov [rdi+{at.COPY}], rax
+            mov rsi, table; mov eax, [rsi+rax*{at.CHILD_BYTES}-{at.CHILD_BYTES}]; mov [rdi+{at.FORKED}], rax
             xor eax, eax
             lock cmpxchg [rdi+{at.NEXT_BLOCK}], r10
             mov rsi, region; mov r8, blocks
@@ -149,6 +150,7 @@ def _fill_header(asm: Assembler, layout: at.BankLayout, region: int) -> None:
         adopt_owners:
         """,
         region=region,
+        table=region + layout.children_offset,
         blocks=layout.blocks_offset + at.BLOCK_OWNER,
         stride=layout.stride,
     )

@@ -14,11 +14,10 @@ under interruption.
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from anyprobe.core.code import SKIP, Input, InputKind, NativeCode
+from anyprobe.core.code import SKIP, Input, InputKind
 from anyprobe.core.errors import InternalError
-from anyprobe.data.layout import BLOCK_GUARD, BLOCK_REFUSED
+from anyprobe.data.layout import BLOCK_GUARD, BLOCK_REFUSED, FORKED
 from anyprobe.isa.assemble import Assembler
-from anyprobe.isa.registers import NUMBERS
 from anyprobe.splice.codegen.handlers import context_routines, stack_move
 from anyprobe.splice.codegen.handlers.facts import (
     INSTANCE_BYTES,
@@ -30,17 +29,20 @@ from anyprobe.splice.codegen.handlers.facts import (
     HandlerFacts,
 )
 from anyprobe.splice.codegen.handlers.memory_routines import emit_memory_routines
-from anyprobe.splice.codegen.handlers.words import emit_errno, emit_set_errno, emit_thread_number
+from anyprobe.splice.codegen.handlers.words import (
+    emit_errno,
+    emit_process_number,
+    emit_set_errno,
+    emit_shared_instance,
+    emit_thread_number,
+    saved_by,
+)
 from anyprobe.splice.codegen.instance_pool import emit_claim, emit_decline, emit_find, emit_release
 from anyprobe.splice.codegen.routines import RoutineFacts, emit_acquire
 from anyprobe.splice.codegen.stub_directory import emit_true_caller
 
-_ALWAYS_SAVED = ("rax", "flags", "rbx", "rdi")
-"""What every handler's call changes; ``flags`` are kept as ``lahf`` and ``seto`` have them."""
 _PASSED_BY = 144
 """From the routine's return address to the site's stack pointer."""
-_SCRATCH = {"now": {"rdx"}, "cpu": {"rcx", "rdx"}, "true_caller": {"rcx", "rdx"}}
-"""What finding out attributes of ``ctx`` changes."""
 _IN_REGISTERS = frozenset({InputKind.PARAMETER, InputKind.REGISTER})
 _CHANGED = frozenset({"rax", "rbx"})
 """Registers that are no longer the program's when the words are filled in."""
@@ -64,7 +66,7 @@ class CallWriter:
         self._numbers = 0
         code = handler.code
         self._strings, self._aligned = "df" in code.clobbers, code.vectors
-        self._saved = _saved_by([each.code for each in handlers])
+        self._saved = saved_by([each.code for each in handlers])
         self._passed_by = _PASSED_BY + 8 * (handler.takes_target or handler.takes_trap or len(handlers) - 1)
         self._base, self._pushed = ("rbp", 0) if self._aligned else ("rsp", 8 * self._strings)
 
@@ -365,8 +367,7 @@ class CallWriter:
             case "tid":
                 asm.code(f"mov eax, fs:[{TID_OFFSET}]")
             case "pid":
-                self._constant(index, handler.pid)
-                return
+                emit_process_number(asm, self._facts, handler)
             case "cpu":
                 asm.code("rdtscp; mov eax, ecx; and eax, 0xfff")
             case "now":
@@ -408,7 +409,14 @@ class CallWriter:
             self._pooled()
             return
         self._thread_number()
-        asm.code("xor edx, edx; test rax, rax; jz no_instance")
+        asm.code("xor edx, edx; test rax, rax")
+        if self._facts.adopted:
+            asm.code("jnz numbered; test rbx, rbx; jz no_instance")
+            self._address_of_site("rdx")
+            emit_shared_instance(asm, self._facts, handler)
+            asm.label("numbered")
+        else:
+            asm.code("jz no_instance")
         if self._facts.numbered + self._facts.layout.blocks > INSTANCE_THREADS:
             asm.code(f"cmp rax, {INSTANCE_THREADS}; ja no_instance")
         asm.code(
@@ -439,14 +447,18 @@ class CallWriter:
             for at in range(INSTANCE_DATA, INSTANCE_BYTES, 8):
                 asm.code(f"mov qword [rdi+{at}], 0")
         asm.code(f"""
+        instance_data:
             lea rdx, [rdi+{INSTANCE_DATA}]
         no_instance:
         """)
 
     def _pooled(self) -> None:
         """Emit: rdx = address of the data of the call, by an instance of the pool, 0 if there is none."""
-        handler = self._handler
+        asm, handler = self.asm, self._handler
         self._address_of_site("rdx")
+        if self._facts.adopted:  # who has one of these is known by what is the same in parent and child
+            forked = self._facts.data + FORKED
+            asm.code("mov rcx, forked; cmp qword [rcx], 0; jne pool_none", forked=forked)
         if handler.enters:
             may_read = handler.system_calls
             emit_claim(self.asm, handler.instances, handler.pool, tid_offset=TID_OFFSET, may_read=may_read)
@@ -486,15 +498,3 @@ class CallWriter:
             self._store(self._place_of(name))
         else:
             self.asm.code(f"mov.s {name}, rax")
-
-
-def _saved_by(codes: Sequence[NativeCode]) -> tuple[str, ...]:
-    """Return what has to be saved: what the handlers change, and what filling in their words does."""
-    changed = {name for code in codes for name in code.clobbers if name in NUMBERS}
-    for each in (each for code in codes for each in code.inputs):
-        if each.kind is InputKind.CONTEXT:
-            changed |= _SCRATCH.get(each.name, set())
-        elif each.kind is InputKind.INSTANCE:
-            changed |= {"rcx", "rdx", "r11"}
-    others = sorted(changed - set(_ALWAYS_SAVED) - {"rbp"}, key=NUMBERS.__getitem__)
-    return (*_ALWAYS_SAVED, *others, *(("rbp",) if codes[0].vectors else ()))

@@ -90,7 +90,11 @@ INSTANCES, INSTANCE_BYTES, INSTANCE_DATA = 256, 128, 64
 """Instances of a thread, bytes of one (the site's stack pointer, then, on a line of its own, the data)."""
 INSTANCE_THREADS = 1024
 """Threads that have instances of their own, those with the lowest numbers."""
-CALL_BYTES = 1536
+SHARED_INSTANCES = 1 << 14
+"""Instances behind those, which all threads of all fork children share: known by the stack pointer, and in the upper 16
+bits the number of the child's copy of all blocks."""
+SHARED_INSTANCES_AT = (INSTANCE_THREADS + 1) * INSTANCES * INSTANCE_BYTES
+CALL_BYTES = 1792
 """Bytes of the routine besides the handler and its words."""
 POOL_BYTES = 512
 """Bytes that instances out of a pool take besides."""
@@ -100,7 +104,15 @@ STORAGE_BYTES = 16
 
 def instances_bytes() -> int:
     """Return the size of the instances of all threads."""
-    return (INSTANCE_THREADS + 1) * INSTANCES * INSTANCE_BYTES
+    return SHARED_INSTANCES_AT + SHARED_INSTANCES * INSTANCE_BYTES
+
+
+def forget_instances(memory: memoryview, copy: int) -> None:
+    """Free the instances of a fork child that has ended, by the number of its copy of all blocks, from 1."""
+    import numpy as np
+
+    words = np.frombuffer(memory[SHARED_INSTANCES_AT:], dtype=np.uint64).reshape(-1, INSTANCE_BYTES // 8)
+    words[words[:, 0] >> np.uint64(48) == copy, 0] = 0
 
 
 def handler_bytes(hooks: Iterable[object]) -> int:

@@ -1,9 +1,27 @@
 """What handlers are told that takes more than an instruction to find out."""
 
-from anyprobe.data.layout import BLOCK_NUMBER, FORKED
+from collections.abc import Sequence
+
+from anyprobe.core.code import InputKind, NativeCode
+from anyprobe.data.layout import BLOCK_NUMBER, COPY, FORKED
 from anyprobe.isa.assemble import Assembler
-from anyprobe.splice.codegen.handlers.facts import HandlerFacts
+from anyprobe.isa.registers import NUMBERS
+from anyprobe.splice.codegen.handlers.facts import (
+    INSTANCE_BYTES,
+    INSTANCE_DATA,
+    SHARED_INSTANCES,
+    SHARED_INSTANCES_AT,
+    TID_OFFSET,
+    HandlerFacts,
+)
 from anyprobe.splice.codegen.routines import RoutineFacts
+
+_GOLDEN = 0x9E37_79B9_7F4A_7C15
+_PROBES = 16
+_ALWAYS_SAVED = ("rax", "flags", "rbx", "rdi")
+"""What every handler's call changes; ``flags`` are kept as ``lahf`` and ``seto`` have them."""
+_SCRATCH = {"now": {"rdx"}, "cpu": {"rcx", "rdx"}, "true_caller": {"rcx", "rdx"}}
+"""What finding out attributes of ``ctx`` changes."""
 
 
 def emit_errno(asm: Assembler, handler: HandlerFacts) -> None:
@@ -62,3 +80,72 @@ def emit_thread_number(asm: Assembler, facts: RoutineFacts, known: str) -> None:
         numbered=facts.numbered + 1,
     )
     asm.label(known)
+
+
+def emit_process_number(asm: Assembler, facts: RoutineFacts, handler: HandlerFacts) -> None:
+    """Emit: rax = the process's number; in a fork child without blocks of its own that of the thread."""
+    if not facts.adopted:
+        asm.code("mov eax, pid", pid=handler.pid)
+        return
+    asm.code(
+        f"""
+            mov eax, fs:[{TID_OFFSET}]
+            test rbx, rbx; jz process_told
+            push rcx; mov rcx, forked; mov rax, [rcx]; pop rcx
+            test rax, rax; jnz process_told
+            mov eax, pid
+        process_told:
+        """,
+        forked=facts.data + FORKED,
+        pid=handler.pid,
+    )
+
+
+def emit_shared_instance(asm: Assembler, facts: RoutineFacts, handler: HandlerFacts) -> None:
+    """Emit: rdi = the instance of a fork child's call, and go to ``instance_data``, or ``no_instance`` with rdx = 0.
+
+    ``rdx`` is the site's stack pointer. All children share these instances: who takes one does it by one instruction.
+    """
+    taken = ""
+    if handler.enters:
+        taken = """
+            cmp qword [rdi], 0; jne shared_next
+            push rax; xor eax, eax; lock cmpxchg [rdi], rdx; pop rax; je shared_found
+        """
+    cleared = "; ".join(f"mov qword [rdi+{at}], 0" for at in range(INSTANCE_DATA, INSTANCE_BYTES, 8))
+    asm.code(
+        f"""
+            mov rcx, copy; mov rax, [rcx]
+            shl rax, 48; jz shared_none
+            or rdx, rax
+            mov rcx, shared; mov rax, {_GOLDEN}; imul rax, rdx
+            shr rax, {64 - (SHARED_INSTANCES.bit_length() - 1)}
+            mov r11d, {_PROBES}
+        shared_probe:
+            mov edi, eax; shl edi, 7; add rdi, rcx
+            cmp [rdi], rdx; je shared_found
+            {taken}
+        shared_next:
+            inc eax; and eax, {SHARED_INSTANCES - 1}
+            dec r11d; jnz shared_probe
+        shared_none:
+            xor edx, edx; jmp no_instance
+        shared_found:
+            {cleared if handler.enters else ""}
+            jmp instance_data
+        """,
+        copy=facts.data + COPY,
+        shared=handler.instances + SHARED_INSTANCES_AT,
+    )
+
+
+def saved_by(codes: Sequence[NativeCode]) -> tuple[str, ...]:
+    """Return what has to be saved: what the handlers change, and what filling in their words does."""
+    changed = {name for code in codes for name in code.clobbers if name in NUMBERS}
+    for each in (each for code in codes for each in code.inputs):
+        if each.kind is InputKind.CONTEXT:
+            changed |= _SCRATCH.get(each.name, set())
+        elif each.kind is InputKind.INSTANCE:
+            changed |= {"rcx", "rdx", "r11"}
+    others = sorted(changed - set(_ALWAYS_SAVED) - {"rbp"}, key=NUMBERS.__getitem__)
+    return (*_ALWAYS_SAVED, *others, *(("rbp",) if codes[0].vectors else ()))
