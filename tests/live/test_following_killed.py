@@ -1,4 +1,7 @@
-"""Acceptance: the controller killed, or a call failing, at every call that it makes while it follows an execution."""
+"""Acceptance: the controller killed, or a call failing, at every call that it makes while it follows a program.
+
+That is: an execution, a library that is loaded, a fork child that is relieved.
+"""
 
 import datetime as dt
 import random
@@ -10,12 +13,19 @@ import pytest
 
 from anyprobe.splice.journal.memfds import MEMFD_PATH
 from support.asked_controller import Controller
+from support.driver import build
 
 pytestmark = pytest.mark.live
 SLICE = 10
 KINDS = ("kill-before", "kill-after", "fail:EIO", "fail:ESRCH")
 EXECUTIONS = 4
 """One by fork, of which a first one fails, one by vfork, one by posix_spawn, and one more."""
+LOADS = 3
+LIBRARY = """
+static volatile int loaded;
+__attribute__((constructor)) static void begin(void) { loaded = 2; }
+__attribute__((noinline)) int plugin_work(int n) { __asm__ volatile("" : "+r"(n)); return n + loaded; }
+"""
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +45,7 @@ def is_clean(controller: Controller, pid: int) -> bool:
     return False
 
 
-def numbers(classes: list[int], kind: str, request: pytest.FixtureRequest) -> list[int]:
+def numbers(classes: list[int], kind: str, request: pytest.FixtureRequest, some: int = SLICE) -> list[int]:
     """Return which calls go wrong: in the torture one of each class, else some of these, others every day."""
     chance = random.Random(f"{dt.datetime.now(dt.UTC).date()} {kind}")
     everything = range(1, len(classes) + 1)
@@ -43,7 +53,7 @@ def numbers(classes: list[int], kind: str, request: pytest.FixtureRequest) -> li
     for number in chance.sample(everything, len(everything)):
         members.setdefault(classes[number - 1], number)
     chosen = list(members.values())
-    return sorted(chosen if request.config.getoption("--torture") else chosen[:SLICE])
+    return sorted(chosen if request.config.getoption("--torture") else chosen[:some])
 
 
 @pytest.mark.timeout(3600)
@@ -62,6 +72,33 @@ def test_every_call_of_following(controller, compiled, request, kind):
             name, _, code = kind.partition(":")
             plan = f"{name}:{number}" + (f":{code}" if code else "")
             answer = controller.ask("follow", program.pid, plan, EXECUTIONS)
+            assert "untyped" not in answer, (plan, answer)
+            assert program.poll() is None, (plan, program.stdout.read())
+            assert is_clean(controller, program.pid), plan
+        print(f"{kind}: {len(chosen)} of {answer.get('calls')} calls")
+        said, _ = program.communicate(timeout=30)
+        assert said == b"well 1\n"
+        assert program.returncode == 0
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_call_of_loading_and_relieving(controller, compiled, request, kind):
+    """A thread that waits for probes in its library, and a child that waits to be rid of its own, go on unharmed."""
+    command = [compiled("loads_often.c", "-O1", "-ldl"), build("loaded.c", "-shared", "-fPIC", "-O1", text=LIBRARY)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
+        assert program.stdout.readline() == b"ready\n"
+        controller.ask("load", program.pid, "none", LOADS)
+        answer = controller.ask("load", program.pid, "none", LOADS)
+        assert "untyped" not in answer, answer
+        assert "error" not in answer, answer
+        assert answer["hits"] >= 10 * LOADS
+        assert answer["notes"] == []
+        chosen = numbers(answer["classes"], kind, request, SLICE // 2)
+        for number in chosen:
+            name, _, code = kind.partition(":")
+            plan = f"{name}:{number}" + (f":{code}" if code else "")
+            answer = controller.ask("load", program.pid, plan, LOADS)
             assert "untyped" not in answer, (plan, answer)
             assert program.poll() is None, (plan, program.stdout.read())
             assert is_clean(controller, program.pid), plan

@@ -2,7 +2,8 @@
 
 stdin, one request per line:  ``session PID PLAN [STRATEGY [SPEC...]]``  where PLAN is ``none`` or what
 ``FaultPlan.parse`` reads;  ``follow PID PLAN EXECUTIONS``  (counts, and follows so many executions, in which the call
-goes wrong);  ``cli ARGUMENT...``;  ``hold PID SPEC...``  (armed until ``drop`` kills the holder).
+goes wrong);  ``load PID PLAN LOADS``  (the same with libraries that are loaded, and children that are relieved);
+``cli ARGUMENT...``;  ``hold PID SPEC...``  (armed until ``drop`` kills the holder).
 stdout, one JSON object per answer: whether the forked child was ``killed``, the ``calls`` it made through the gateway,
 ``reached`` (whether the planned call came), ``phase`` and ``error``; without a plan also the ``classes`` of the calls:
 those of one class do the same in the same phase.
@@ -83,6 +84,30 @@ def following(pid: int, plan: str, executions: str) -> dict[str, object]:
     return answer
 
 
+def loading(pid: int, plan: str, loads: str) -> dict[str, object]:
+    """Attach, count in a library that is loaded again and again, and free fork children, with one call going wrong."""
+    answer: dict[str, object] = {}
+    fault = None if plan == "none" else gateway.FaultPlan.parse(plan)
+    try:
+        with anyprobe.attach(pid, children="free") as running:
+            running.count("a.out:work")
+            running.count("loaded*:plugin_work", follow=True)
+            gateway.faults.install(fault, log=True)
+            deadline = time.monotonic() + 20
+            while running.snapshot().hits < 10 * int(loads) and time.monotonic() < deadline:
+                time.sleep(0.01)
+            answer["calls"], answer["reached"] = gateway.faults.calls, gateway.faults.reached
+            log = gateway.faults.log or []
+            gateway.faults.clear()
+            answer["hits"] = running.snapshot().hits
+        answer["notes"] = list(running.warnings)
+    except anyprobe.AnyprobeError as error:
+        answer["error"] = f"{type(error).__name__}: {error}"
+    if fault is None:
+        answer["classes"] = classes(log)
+    return answer
+
+
 def classes(log: list[str]) -> list[int]:
     """Return a number for each call: which call, which request or file of a process, after which other call."""
     words = []
@@ -121,7 +146,7 @@ def forked(words: list[str], deadline: float) -> dict[str, object]:
             if words[0] == "cli":
                 answer = command(words[1:])
             else:
-                answer = {"session": session, "follow": following}[words[0]](int(words[1]), *words[2:])
+                answer = {"session": session, "follow": following, "load": loading}[words[0]](int(words[1]), *words[2:])
         except BaseException as error:
             answer = {"untyped": f"{type(error).__name__}: {error}"}
         os.write(writing, json.dumps(answer).encode()[:60000])

@@ -47,6 +47,7 @@ class ForkGate:
         self._session = session
         self._callbacks = Callbacks(session, room=Room(_PLACES, taken=True))
         self._ending = False
+        self._unserved: dict[str, int] | None = None
         self._being_freed: set[int] = set()
         self._last_pid, self._next_look = -1, 0.0
         self.freed = self.late = 0
@@ -148,12 +149,14 @@ class ForkGate:
         said = [f"{count} fork children kept their probes: {why}" for why, count in self.failed.items()]
         if self.late:
             said.append(f"{self.late} children did not come by the C library's fork, and had probes for a moment")
-        if lost := sum(self._callbacks.lost().values()) - sum(self.failed.values()):
+        unserved = self._callbacks.lost() if self._unserved is None else self._unserved
+        if lost := sum(unserved.values()) - sum(self.failed.values()):
             said.append(f"{lost} fork children were not waited for, or not to the end")
         return said
 
     def end(self) -> None:
         """Let all children go; none waits from here on. The caller does not hold the session's lock."""
+        self._unserved = self._callbacks.lost()  # from here on children go on as they are meant to
         self._ending = True
         self._callbacks.end()
 

@@ -41,6 +41,7 @@ class LoadGate:
         self._session, self._look = session, look
         self._callbacks = Callbacks(session)
         self._ending = False
+        self._unserved: dict[str, int] | None = None
 
     def place(self, objects: "ObjectTable", function_at: "Callable[[int], Place | Refusal]") -> str:
         """Have threads wait that load libraries; return why they cannot be made to, nothing if they can."""
@@ -73,7 +74,7 @@ class LoadGate:
 
         Fork children, whose threads have no numbers, do not wait: the session has no hold on what they load.
         """
-        lost = Counter(self._callbacks.lost())
+        lost = Counter(self._callbacks.lost() if self._unserved is None else self._unserved)
         late, children = lost["callback timeout"] + lost["callback failed"], lost["no callback"]
         said = []
         if late:
@@ -87,6 +88,7 @@ class LoadGate:
 
     def end(self) -> None:
         """Let all threads go; none waits from here on. The caller does not hold the session's lock."""
+        self._unserved = self._callbacks.lost()  # from here on threads go on as they are meant to
         self._ending = True
         self._callbacks.end()
 
