@@ -171,6 +171,12 @@ def test_a_daemon_is_followed(tmp_path):
         assert hits(tree.snapshot(), "__libc_start_main") == len(names)
 
 
+def warnings_in(results):
+    """Return the warnings of results, of one program or of several."""
+    document = json.loads(results.read_text())
+    return [warning for each in document.get("targets", [document]) for warning in each.get("warnings", [])]
+
+
 def test_what_a_command_leaves_behind_is_said(tmp_path):
     """The results are of the time until the command's end; what it has started runs on unprobed."""
     script = "sleep 60 > /dev/null 2>&1 & echo $! > left"
@@ -178,10 +184,34 @@ def test_what_a_command_leaves_behind_is_said(tmp_path):
     subprocess.run([sys.executable, "-m", "anyprobe", *arguments], cwd=tmp_path, timeout=60, check=True)
     left = int((tmp_path / "left").read_text())
     try:
-        (warning,) = json.loads((tmp_path / "results").read_text())["warnings"]
+        (warning,) = warnings_in(tmp_path / "results")
         assert warning.startswith(f"a process that the command has left behind runs on without probes (pid {left})")
         assert "memfd:anyprobe" not in Path(f"/proc/{left}/maps").read_text()
     finally:
+        os.kill(left, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(("seconds", "whole"), [(50, True), (2, False)], ids=["to its end", "for its time"])
+def test_a_time_outlives_the_first_process(tmp_path, seconds, whole):
+    """What the command has left behind counts on, until the time is over or there is nothing of it any more."""
+    script = f"(sleep {1 if whole else 20}; /bin/true) > /dev/null 2>&1 & echo $! > left"
+    arguments = ["count", START, "--for", str(seconds), "--json", "-o", tmp_path / "results", "--", "sh", "-c", script]
+    begin = time.monotonic()
+    subprocess.run([sys.executable, "-m", "anyprobe", *arguments], cwd=tmp_path, timeout=90, check=True)
+    taken = time.monotonic() - begin
+    document = json.loads((tmp_path / "results").read_text())
+    names = [os.path.basename(each["target"]["exe"]) for each in document["targets"]]
+    warnings = warnings_in(tmp_path / "results")
+    if whole:
+        assert taken < seconds
+        assert (names.count("sleep"), names.count("true")) == (1, 1)
+        assert warnings == []
+    else:
+        assert taken >= seconds
+        assert "true" not in names
+        left = int((tmp_path / "left").read_text())
+        (warning,) = warnings
+        assert "left behind" in warning
         os.kill(left, signal.SIGKILL)
 
 

@@ -34,6 +34,9 @@ OVERHEAD_LOOKS = 0.5
 RECORD_LOOKS = 0.02
 """Seconds between two looks for records that handlers have emitted."""
 
+REMAINING_LOOKS = 0.2
+"""Seconds between two looks at which processes of a followed tree are there, once its first ones have ended."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
@@ -281,7 +284,10 @@ def wait(
     stream: TextIO,
     replacements: ending.Replacements,
 ) -> None:
-    """Wait for the end of the session: a signal, the time, the end of all targets. Show results meanwhile if asked."""
+    """Wait for the end of the session: a signal, the time, the end of all targets. Show results meanwhile if asked.
+
+    Where a time is given and programs are followed, what targets that have ended have left behind is a target, too.
+    """
     from anyprobe.probes.duties import PROGRAM_LOOKS, duties_of
 
     deadline = None if plan.seconds is None else time.monotonic() + plan.seconds
@@ -301,18 +307,34 @@ def wait(
     if plan.records is not None:
         records = plan.records
         duties.every(RECORD_LOOKS, lambda: records.look(sessions.all, stream))
+    remaining = Remaining(None if deadline is None else sessions.tree)
     while (
-        (ends or sessions.endless)
+        (ends or sessions.endless or remaining)
         and not interrupts.requested
         and not (plan.records is not None and plan.records.enough)
     ):
         if deadline is not None and time.monotonic() >= deadline:
             return
         moments = [each for each in (deadline, duties.work()) if each is not None]
-        if ends or sessions.endless:
+        if ends or sessions.endless or remaining:
             pause = max(min(moments) - time.monotonic(), 0.0) if moments else None
             for descriptor in interrupts.wait(ends, pause):
                 del ends[descriptor]
+
+
+class Remaining:
+    """Whether processes of a followed tree are there, its first ones or others; looked for five times a second."""
+
+    def __init__(self, tree: "Followed | None") -> None:
+        """Look at a tree; without one nothing is there."""
+        self._tree, self._next, self._found = tree, 0.0, False
+
+    def __bool__(self) -> bool:
+        """Return whether there are any, as of the last look."""
+        if self._tree is not None and time.monotonic() >= self._next:
+            self._found = bool(self._tree.remaining())
+            self._next = time.monotonic() + REMAINING_LOOKS
+        return self._found
 
 
 def with_end_of(target: TargetInfo, snapshot: Snapshot) -> Snapshot:
