@@ -8,8 +8,9 @@ import pytest
 
 import anyprobe
 from anyprobe.probes import planning
-from support.driver import Counts, build, started
+from support.driver import build, started
 from support.image import Image
+from support.learning import copied, learnt, since
 from support.results import timing
 
 ALL = ("ends", "by_pointer", "deep", "joined", "leaps", "ping", "pong")
@@ -25,28 +26,6 @@ def target():
 def commanded(*arguments):
     program = [sys.executable, "-m", "anyprobe", *arguments]
     return subprocess.run(program, input="go 40\nend\n", capture_output=True, text=True, timeout=120, check=False)
-
-
-def since(before, after, name):
-    return {
-        kind: getattr(after, kind)[name] - getattr(before, kind).get(name, 0) for kind in ("calls", "returns", "tails")
-    }
-
-
-def copied(counts):
-    return Counts(dict(counts.calls), dict(counts.returns), dict(counts.tails))
-
-
-def learnt(session, target, *, signals=False):
-    """Have the program make calls until every return point that it has is known."""
-    for _ in range(50):
-        target.go(12)
-        session.pump(0.05)
-        learning = sum(each.learning for each in session.snapshot().functions)
-        target.go(48 if signals else 12)
-        if sum(each.learning for each in session.snapshot().functions) == learning:
-            return
-    raise AssertionError("something is learnt for ever")
 
 
 def compare(timed, own):

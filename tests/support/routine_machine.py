@@ -13,7 +13,7 @@ import sys
 import threading
 
 from anyprobe.data.callers import CallerTables
-from anyprobe.data.layout import BankLayout
+from anyprobe.data.layout import INSTANCE_BYTES, START, BankLayout
 from anyprobe.splice.codegen.patch import Action, ActionKind, BankCode, PatchWriter
 from anyprobe.splice.codegen.routines import CHILDREN, RoutineFacts, assemble_routines
 from anyprobe.splice.codegen.trampoline import HANDLED, assemble_trampolines
@@ -28,7 +28,7 @@ SIZE = 1 << 20
 HANDLING = 0x3200
 """Code that calls a handler at replaced return addresses; here the handler counts."""
 ENTER, CALLERS, PEEK, POKE, ROUTINES, TRAMPOLINES, STATE, GATE, STACK, REGION = (
-    0x1000, 0x2000, 0x3000, 0x3100, 0x4000, 0x6000, 0x8000, 0x9000, 0x20000, 0x40000,
+    0x1000, 0x2000, 0x3000, 0x3100, 0x4000, 0x8000, 0xA000, 0xB000, 0x20000, 0x40000,
 )  # fmt: skip
 REGS, HARNESS_RSP, FLAGS = STATE, STATE + 0x200, STATE + 0x210
 STATUS = 0x8D5 | 0x400  # OF SF ZF AF PF CF and DF
@@ -45,6 +45,9 @@ class SmallLayout(BankLayout):
 
 def small_layout():
     noted = int(sys.argv[1]) if len(sys.argv) > 1 else 0
+    nested = int(sys.argv[2]) if len(sys.argv) > 2 else 0  # how many calls there can be
+    if nested:
+        return SmallLayout(COUNTERS, 2 * RECORDS, nested, RETURNS, noted, nested=True)
     return SmallLayout(COUNTERS, RECORDS, MAXACTIVE, RETURNS, noted)
 
 
@@ -233,6 +236,10 @@ def run(machine, steps, rng):
         elif kind == "age":
             at = REGION + step[1]
             machine.word(at, struct.unpack_from("<Q", machine.memory, at)[0] - step[2])
+        elif kind == "pass":  # so many ticks, as all open calls of the first thread see it
+            for number in range(machine.layout.maxactive):
+                at = REGION + machine.layout.blocks_offset + START + INSTANCE_BYTES * number
+                machine.word(at, struct.unpack_from("<Q", machine.memory, at)[0] - step[1])
     return broken
 
 

@@ -7,7 +7,18 @@ import click
 
 GROUPS = {
     "Target": ("pids", "names", "everywhere"),
-    "What is measured": ("when", "of", "by", "kind", "capacity", "printed", "parameters", "clock", "unsafe"),
+    "What is measured": (
+        "when",
+        "of",
+        "by",
+        "kind",
+        "capacity",
+        "printed",
+        "parameters",
+        "clock",
+        "self_time",
+        "unsafe",
+    ),
     "When it ends": ("seconds", "most", "at_end", "exit_status"),
     "Results": ("as_json", "every", "nonzero", "top", "fold", "output", "quiet"),
     "How probes are placed": ("strategy", "returns", "live", "maxactive", "max_overhead"),

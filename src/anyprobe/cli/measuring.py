@@ -61,6 +61,8 @@ class Plan:
     max_overhead: float | None = None
     clock: str | None = None
     returns: str | None = None
+    self_time: bool = False
+    """Whether timed functions have self times."""
     live: bool = False
     pending: bool | None = None
     """Whether specs follow what is loaded later; None: those that name a module which is not loaded."""
@@ -111,6 +113,7 @@ def measure(target: targets.Target, plan: Plan) -> int:
                 "maxactive": plan.maxactive,
                 "clock": plan.clock,
                 "returns": plan.returns,
+                "self_time": plan.self_time or None,
                 "live": plan.live or None,
                 "unsafe": plan.unsafe or None,
                 "children": plan.children,
@@ -219,6 +222,7 @@ def see_options(target: targets.Target, plan: Plan) -> None:
         "--strategy": plan.strategy != "auto",
         "--returns": plan.returns not in {None, "auto"},
         "--clock": plan.clock not in {None, "auto"},
+        "--self": plan.self_time,
         "--live": plan.live,
         "--unsafe": plan.unsafe,
         "--maxactive": plan.maxactive is not None,

@@ -176,6 +176,13 @@ mechanism = click.option(
     "raw_tp, tracepoint.",
 )
 
+self_time = click.option(
+    "--self",
+    "self_time",
+    is_flag=True,
+    help="Show self times, too: without what other functions take that are timed. Recursion counts once in the total.",
+)
+
 _until = click.option(
     "--for", "seconds", type=Seconds(min=0), metavar="SECONDS", help="End after so long. Default: Ctrl-C."
 )

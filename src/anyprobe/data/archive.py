@@ -2,15 +2,33 @@
 
 import dataclasses
 import json
+from collections.abc import Callable
 from typing import Any
 
 from anyprobe.core.errors import UsageError
+from anyprobe.data.nested import NestedTiming
 from anyprobe.data.processes import ProcessCounts, ProcessInfo, TargetInfo
 from anyprobe.data.results import AggregationResult, MapResult
 from anyprobe.data.snapshot import FunctionTiming, RefusedSite, SiteResult, Snapshot
 
 FORMAT = "anyprobe-snapshot-1"
-_PARTS = {"sites": SiteResult, "functions": FunctionTiming, "refused": RefusedSite, "others": TargetInfo}
+
+
+def _timing(**values: Any) -> FunctionTiming:  # noqa: ANN401 - what was written
+    nested, places = values.pop("nested", None), values.pop("places", ())
+    return FunctionTiming(
+        **values,
+        places=tuple(SiteResult(**_with_tuples(place)) for place in places),
+        nested=None if nested is None else NestedTiming(**nested),
+    )
+
+
+_PARTS: dict[str, Callable[..., Any]] = {
+    "sites": SiteResult,
+    "functions": _timing,
+    "refused": RefusedSite,
+    "others": TargetInfo,
+}
 
 
 def dump(snapshot: Snapshot) -> bytes:
@@ -54,7 +72,7 @@ def load(data: bytes) -> Snapshot:
             ProcessCounts(
                 ProcessInfo(**process),
                 {tuple(key): hits for key, hits in counts},
-                tuple(FunctionTiming(**_with_tuples(values)) for values in (timings[0] if timings else ())),
+                tuple(_timing(**_with_tuples(values)) for values in (timings[0] if timings else ())),
             )
             for process, counts, *timings in document.get("processes", ())
         )

@@ -46,18 +46,35 @@ BLOCK_REFUSED = 40
 """Block: hits in a row that ran no handler, since the thread was in one."""
 BLOCK_UNWOUND = 48
 """Block: how often an exception, or ``longjmp``, has begun to leave calls of the thread behind."""
+BLOCK_LEAVING = 56
+"""Block: the stack pointer where that began last, 0 once it is known which calls were left behind."""
 BLOCK_HEAD_BYTES = 64
 
-INSTANCE_BYTES = 32
+INSTANCE_BYTES = 64
 INSTANCE_SP = 0
 """Instance: stack pointer at the function's entry; 0 in a free or half-written one."""
 INSTANCE_T0 = 8
 INSTANCE_RECORD = 16
 """Instance: offset of the timing record it belongs to, with the bit ``JUMPED`` once the call has left by a jump."""
 INSTANCE_UNWOUND = 24
-"""Instance: the block's ``BLOCK_UNWOUND`` when the call left by a jump."""
-SP, START, RECORD, UNWOUND = (
-    BLOCK_HEAD_BYTES + field for field in (INSTANCE_SP, INSTANCE_T0, INSTANCE_RECORD, INSTANCE_UNWOUND)
+"""Instance: the block's ``BLOCK_UNWOUND`` when the call left by a jump; where calls are nested, at its entry, too."""
+INSTANCE_WITHIN = 32
+"""Instance of nested calls: how many ticks the calls took that it has made, of those that are timed."""
+INSTANCE_CHARGED = 40
+"""Instance of nested calls: how much of its own time is in what its callers know of theirs already."""
+INSTANCE_CALLER = 48
+"""Instance of nested calls: its caller's instance, as the offset behind that in the stack; 0: none is timed."""
+SP, START, RECORD, UNWOUND, WITHIN, CHARGED, CALLER = (
+    BLOCK_HEAD_BYTES + field
+    for field in (
+        INSTANCE_SP,
+        INSTANCE_T0,
+        INSTANCE_RECORD,
+        INSTANCE_UNWOUND,
+        INSTANCE_WITHIN,
+        INSTANCE_CHARGED,
+        INSTANCE_CALLER,
+    )
 )
 """Where an instance's fields are, counted from the block and the instance's offset in the stack."""
 TOMBSTONE = 1
@@ -78,7 +95,17 @@ RECORD_UNMATCHED = 40
 RECORD_MISSED = 48
 RECORD_LEARNING = 56
 """Timing record: calls that left by a jump and whose return point was not known yet."""
-RECORD_BUCKETS = 64
+RECORD_SELF = 64
+"""Timing record of nested calls: ticks in the function itself, not in timed functions that it calls."""
+RECORD_OUTERMOST = 72
+"""The same: ticks of calls that were not made, directly or not, by the function itself."""
+RECORD_ROOTS = 80
+"""The same: ticks of calls that no timed function has made, or none of which the time is known."""
+RECORD_OPEN = 88
+"""The same: where the function's outermost call is in the stack, as ``INSTANCE_CALLER`` says it; may be outdated."""
+RECORD_LEFT = 96
+"""The same: calls that an exception, or ``longjmp``, has left behind."""
+RECORD_BUCKETS = 128
 RETURN_BYTES = 16
 """Entry of the table of replaced return addresses: the true address, then whose it was; written once."""
 CHILDREN = 2048
@@ -122,6 +149,8 @@ class BankLayout:
     """The first blocks, which are handed out to no thread that comes by, and are not read: for threads left out."""
     adopting: bool = False
     """Whether fork children have header and blocks of their own."""
+    nested: bool = False
+    """Whether it is known of timed calls which other timed ones they have made."""
     _next_counter: int = field(default=0, init=False)
     _next_record: int = field(default=0, init=False)
 

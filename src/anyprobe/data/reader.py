@@ -26,9 +26,13 @@ from anyprobe.data.layout import (
     RECORD_BUCKETS,
     RECORD_BYTES,
     RECORD_LEARNING,
+    RECORD_LEFT,
     RECORD_MAX,
     RECORD_MISSED,
     RECORD_NOT_MIN,
+    RECORD_OUTERMOST,
+    RECORD_ROOTS,
+    RECORD_SELF,
     RECORD_SUM,
     RECORD_TAIL,
     RECORD_UNMATCHED,
@@ -54,6 +58,14 @@ class RecordValues:
     missed: int
     buckets: tuple[int, ...]
     learning: int = 0
+    own: int = 0
+    """What was not in other timed functions; this and what follows is known where calls are nested."""
+    outermost: int = 0
+    """The sum without calls within others of the same function."""
+    roots: int = 0
+    """The sum of calls without a caller that is timed."""
+    left: int = 0
+    """Calls that were left behind."""
 
 
 class _Blocks:
@@ -235,6 +247,10 @@ class BankReader:
             unmatched=total(RECORD_UNMATCHED),
             missed=total(RECORD_MISSED),
             learning=total(RECORD_LEARNING),
+            own=_signed(total(RECORD_SELF)),
+            outermost=total(RECORD_OUTERMOST),
+            roots=_signed(total(RECORD_ROOTS)),
+            left=total(RECORD_LEFT),
             buckets=tuple(buckets.tolist()),
         )
 
@@ -276,6 +292,10 @@ def _owners(region: memoryview, layout: BankLayout) -> list[tuple[int, int]]:
     words = np.frombuffer(region[at : at + layout.children * CHILD_BYTES], dtype=np.uint64)
     taken = np.flatnonzero(words)
     return list(zip(taken.tolist(), words[taken].tolist(), strict=True))
+
+
+def _signed(word: int) -> int:
+    return word - (1 << 64) if word >> 63 else word
 
 
 def _present(size: int, extents: Extents | None) -> NDArray[np.bool_]:

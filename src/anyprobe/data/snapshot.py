@@ -12,6 +12,7 @@ from anyprobe.data.processes import Key, ProcessCounts, ProcessInfo, TargetInfo,
 
 if TYPE_CHECKING:
     from anyprobe.data.interval import Interval
+    from anyprobe.data.nested import NestedTiming
     from anyprobe.data.pending import PendingSpec
     from anyprobe.data.results import AggregationResult, MapResult
 
@@ -143,6 +144,8 @@ class FunctionTiming:
     """The places in callers at which calls that left by a jump are seen to end."""
     callers_refused: tuple[tuple[str, int], ...] = ()
     """Why other such places cannot be spliced, and how many they are: calls from there are ``tail_exits``."""
+    nested: "NestedTiming | None" = None
+    """What is known by which calls made which, where that was asked for."""
 
     @property
     def sites(self) -> tuple[SiteResult, ...]:
@@ -158,7 +161,8 @@ class FunctionTiming:
     @property
     def was_called(self) -> bool:
         """Whether there is more to say than that it was not called."""
-        return any((self.count, self.tail_exits, self.learning, self.unmatched, self.nmissed, self.in_flight))
+        left = self.nested.left if self.nested is not None else 0
+        return any((self.count, self.tail_exits, self.learning, self.unmatched, self.nmissed, self.in_flight, left))
 
     @property
     def mean_ns(self) -> float | None:
@@ -207,6 +211,8 @@ class FunctionTiming:
             "in_flight": self.in_flight,
             "learning": self.learning,
         }
+        if self.nested is not None:
+            document |= self.nested.as_json()
         if self.callers or self.callers_refused:
             document["callers"] = {"watched": self.callers, "refused": dict(self.callers_refused)}
         if self.places:
@@ -230,6 +236,7 @@ class FunctionTiming:
             learning=self.learning + other.learning,
             callers=self.callers + other.callers,
             callers_refused=_summed(self.callers_refused, other.callers_refused),
+            nested=self.nested.plus(other.nested) if self.nested and other.nested else self.nested or other.nested,
         )
 
 

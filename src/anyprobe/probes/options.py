@@ -32,6 +32,8 @@ class SessionOptions:
     where its caller goes on. ``exits``: at its own exits only, so that calls that leave by a jump are not timed.
     ``trampoline``: as ``auto``, and functions whose exits cannot all be spliced have their return addresses replaced,
     where nothing is seen that this could break; else they are refused."""
+    self_time: bool = False
+    """Whether timed functions have self times, too: without what other timed functions take that they call."""
     live: bool = False
     """Whether probes are armed and removed while all threads but a borrowed one run on. What cannot be done so is
     done in a stop, and ``Session.warnings`` says why."""
@@ -65,6 +67,7 @@ class OptionNames(TypedDict, total=False):
     maxactive: int
     clock: str
     returns: str
+    self_time: bool
     live: bool
     unsafe: bool
     pending: str

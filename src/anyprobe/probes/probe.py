@@ -111,6 +111,18 @@ class Timed:
         return next((place.hook.refusal for place in self.places if place.hook.refusal is not None), None)
 
 
+def shared(probes: "Sequence[Probe]", earlier: "Sequence[Probe] | None") -> None:
+    """Have functions that several probes time measured once: each call has one caller, and one time in that.
+
+    ``earlier``: the session's probes, None where it is not asked for self times.
+    """
+    if earlier is None:
+        return
+    known = {timed.identity: timed for probe in earlier for timed in probe.timed if timed.armed}
+    for probe in probes:
+        probe.timed = [known.setdefault(timed.identity, timed) for timed in probe.timed]
+
+
 @dataclass(frozen=True, slots=True)
 class Exitless:
     """A function that is to be seen at its exits, and whose exits are not all known or cannot all be spliced."""
@@ -163,9 +175,10 @@ class Probe:
         return any(place.hook.armed for place in self.all_places)
 
 
-def places_of(probes: Sequence[Probe]) -> list[Place]:
-    """Return the places of some probes."""
-    return [place for probe in probes for place in probe.all_places]
+def places_of(probes: Sequence[Probe], *, fresh: bool = False) -> list[Place]:
+    """Return the places of some probes, each once; ``fresh``: those that are not armed yet."""
+    places = (place for probe in probes for place in probe.all_places)
+    return list(dict.fromkeys(place for place in places if not (fresh and place.armed)))
 
 
 def edits_for(places: list[Place], *, remove: bool = False) -> list[Edit]:

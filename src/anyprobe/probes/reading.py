@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from anyprobe.core.refusal import Refusal
 from anyprobe.data import histogram
+from anyprobe.data.nested import NestedTiming
 from anyprobe.data.processes import ProcessInfo, TargetInfo
 from anyprobe.data.reader import BankReader, ForkChild, NearReader, Whose
 from anyprobe.data.snapshot import ExitKind, FunctionTiming, RefusedSite, SiteResult, Snapshot
@@ -295,6 +296,7 @@ def _timing(
         callers_refused=_callers_refused(timed),
         exit_kind="trampoline" if any(place.at_replaced_return for place in timed.places) else None,
         places=tuple(map(_site, timed.places)),
+        nested=NestedTiming.of(record, ns_per_tick) if bank.layout.nested else None,
     )
 
 

@@ -46,13 +46,15 @@ class ReturnPoints:
         self._session, self._unwinding = session, Unwinding(session)
         self._timed: dict[tuple[int, int], tuple[SlotBank, Timed]] = {}
         """By the number of its bank and the offset of its record."""
+        self._nested: dict[int, tuple[SlotBank, list[Timed]]] = {}
+        """By bank, all timed functions where it is known which calls they make."""
         self._next_look = 0.0
         """When to look for libraries that leave calls behind."""
 
     def place(self, probes: Iterable[Probe]) -> None:
         """Splice the return points of direct calls of functions that are timed from now on, if these are not many."""
         fresh = list(self._fresh(probes))
-        if not fresh:
+        if not fresh and not self._nested:
             return
         known = sorted(([(timed, point) for point in points_known(timed)] for timed in fresh), key=len)
         pairs: list[tuple[Timed, int]] = []
@@ -65,7 +67,7 @@ class ReturnPoints:
 
     def learn(self) -> None:
         """Splice the return points that threads have noted since the last look, as far as that can be now."""
-        if not self._timed:
+        if not self._timed and not self._nested:
             return
         self._forget_lost()
         pairs: list[tuple[Timed, int]] = []
@@ -83,10 +85,12 @@ class ReturnPoints:
 
     def _watch_unwinding(self) -> None:
         """See what leaves calls behind, in libraries that were loaded meanwhile too, while anything is timed."""
-        if not any(timed.armed for _, timed in self._timed.values()):
+        nested = any(timed.armed for _, all_timed in self._nested.values() for timed in all_timed)
+        if not nested and not any(timed.armed for _, timed in self._timed.values()):
             self._unwinding.end()
             return
-        for bank in {bank.index: bank for bank, _ in self._timed.values()}.values():
+        banks = [*(bank for bank, _ in self._timed.values()), *(bank for bank, _ in self._nested.values())]
+        for bank in {bank.index: bank for bank in banks}.values():
             self._unwinding.watch(bank)
 
     def settle(self, probes: Iterable[Probe]) -> None:
@@ -94,13 +98,15 @@ class ReturnPoints:
         for timed in (timed for probe in probes for timed in probe.timed):
             for point, place in timed.points.items():
                 self._say(timed, point, CALLER_WATCHED if place.hook.armed else CALLER_REFUSED)
-        if self._timed:
+        if self._timed or self._nested:
             with suppress(TargetError):
                 self._watch_unwinding()
 
     def _fresh(self, probes: Iterable[Probe]) -> Iterator[Timed]:
         for timed in (timed for probe in probes for timed in probe.timed):
             bank = timed.group.bank
+            if timed.armed and bank is not None and bank.layout.nested:
+                self._nested.setdefault(bank.index, (bank, []))[1].append(timed)
             if timed.armed and timed.leaves_by_jumps and bank is not None and bank.layout.callers:
                 key = bank.index, timed.group.offset
                 if key not in self._timed:

@@ -22,7 +22,7 @@ from anyprobe.probes.handlers.trampolining import Trampolines
 from anyprobe.probes.live_proof import LiveProof
 from anyprobe.probes.options import DEFAULT, SessionOptions
 from anyprobe.probes.outside import registering
-from anyprobe.probes.probe import Place, Probe, dressed, edits_for, places_of
+from anyprobe.probes.probe import Place, Probe, dressed, edits_for, places_of, shared
 from anyprobe.probes.providers import provided
 from anyprobe.probes.providers.function.clobbering import clobbers
 from anyprobe.probes.providers.function.copies import Copies
@@ -63,8 +63,7 @@ class Session(Reconciled, SessionApi[Probe]):
     ) -> None:  # fmt: skip
         """Use ``attach`` or ``run``; ``files`` opens what is mapped, where that is not by the process's own root."""
         self._process, self._held, self.options = process, held, options
-        self.unsafe, self.strict = options.unsafe, options.strict
-        self.lock = threading.RLock()
+        self.unsafe, self.strict, self.lock = options.unsafe, options.strict, threading.RLock()
         self._began: float | None = None
         self._ended: float | None = None
         self._detached = False
@@ -96,6 +95,7 @@ class Session(Reconciled, SessionApi[Probe]):
             slots=self._objects.has_thread_slots(),
             maxactive=options.maxactive,
             callers=options.returns != "exits",
+            nested=options.self_time,
             proof=self._proof if options.live else None,
         )
         self.functions = FunctionProvider(self.splicing, self.copies, self._wanted_once)
@@ -462,9 +462,9 @@ class Session(Reconciled, SessionApi[Probe]):
             for probe in probes if dress is not None else ():
                 probe.dress = dress
                 dressed(probe, dress)  # type: ignore[arg-type] # it is there
+            shared(probes, self.probes if timed and self.options.self_time else None)
         self.engine.seconds["resolve"] += time.perf_counter() - begin
-        if timed and self._clock is None:
-            self._clock = self._choice.start()
+        self._clock = self._clock or (self._choice.start() if timed else None)
         self.probes += probes
         try:
             self._place(probes)
@@ -487,7 +487,7 @@ class Session(Reconciled, SessionApi[Probe]):
             told = provided.attach(probes)
             try:
                 with self.adopting_children(probes):
-                    told += self.functions.attach(places_of(probes))
+                    told += self.functions.attach(places_of(probes, fresh=True))
             except BaseException:
                 provided.detach(probes)
                 raise

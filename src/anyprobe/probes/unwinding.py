@@ -24,6 +24,8 @@ UNWINDING = (
     "_longjmp", "siglongjmp", "__libc_longjmp", "__libc_siglongjmp", "__longjmp_chk", "____longjmp_chk", "setcontext",
 )  # fmt: skip
 """Functions that leave others behind, by the names that C, C++, Rust and their unwinders have for them."""
+CATCHING = ("__cxa_begin_catch",)
+"""Functions that are called where the program goes on."""
 
 
 class Unwinding:
@@ -45,8 +47,10 @@ class Unwinding:
             return
         edits: dict[int, Edit] = {}
         for loaded in fresh:
-            for function in {each.start for name in UNWINDING for each in loaded.image.functions.lookup(name)}:
-                self._want(bank, loaded, function, edits)
+            names = UNWINDING + CATCHING if bank.layout.nested else UNWINDING
+            found = {each.start: name in UNWINDING for name in names for each in loaded.image.functions.lookup(name)}
+            for function, leaves in found.items():
+                self._want(bank, loaded, function, edits, leaves=leaves)
         with typed(self._session.process, "arming probes in"):
             self._session.engine.change(list(edits.values()))
         self._looked[bank.index] = objects
@@ -67,7 +71,9 @@ class Unwinding:
         complete = all(found is not None and found[3].armed for found in own)
         return self._session.objects.libc() is not None and bool(own) and complete
 
-    def _want(self, bank: "SlotBank", loaded: "LoadedObject", start: int, edits: dict[int, Edit]) -> None:
+    def _want(
+        self, bank: "SlotBank", loaded: "LoadedObject", start: int, edits: dict[int, Edit], *, leaves: bool
+    ) -> None:
         key = bank.index, loaded.runtime(start)
         self._wants[key] = None
         module = self._session.module(loaded)
@@ -75,6 +81,8 @@ class Unwinding:
         if not isinstance(code, FunctionCode) or self._session.objects.refusal(loaded) is not None:
             return
         hook = Hook(ActionKind.COUNT, None, bank, BLOCK_UNWOUND)
+        if bank.layout.nested:
+            hook = Hook(ActionKind.UNWIND, None, bank, int(leaves))
         state, want = module.state_of(code), Want(code.entry, WantKind.ENTRY, tag=hook, internal=True)
         self._wants[key] = module, state, want, hook
         edits.setdefault(id(state), Edit(module, state)).added.append(want)

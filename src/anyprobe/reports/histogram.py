@@ -29,7 +29,8 @@ LEFT_OUT_FIRST = ("min", "p90", "mean", "module")
 """Columns that a narrow terminal has no room for, in this order."""
 _DURATIONS: dict[str, Callable[[FunctionTiming, float], str]] = {
     # sums and means of many calls are more precise than the clock
-    "total": lambda timing, _: duration(timing.sum_ns),
+    "total": lambda timing, _: duration(timing.nested.outermost_ns if timing.nested else timing.sum_ns),
+    "self": lambda timing, _: duration(max(timing.nested.self_ns, 0.0) if timing.nested else None),
     "mean": lambda timing, _: duration(timing.mean_ns),
     "min": lambda timing, step: duration(timing.min_ns, step),
     "p50": lambda timing, step: duration(timing.p50_ns, step),
@@ -50,8 +51,8 @@ def print_timings(snapshot: Snapshot, console: Console, top: int = 0) -> None:
 
 
 def print_functions(snapshot: Snapshot, console: Console, top: int = 0) -> None:
-    """Print the functions that were timed, the longest in all first."""
-    ordered = sorted(snapshot.functions, key=lambda timing: (-timing.sum_ns, timing.module, timing.function))
+    """Print the functions that were timed, the longest in all first; by their self times, if these are known."""
+    ordered = sorted(snapshot.functions, key=lambda timing: (-_weight(timing), timing.module, timing.function))
     called = [timing for timing in ordered if timing.was_called]
     silent = [timing for timing in ordered if not timing.was_called]
     shown = called[:top] if top else called + silent
@@ -69,10 +70,16 @@ def print_functions(snapshot: Snapshot, console: Console, top: int = 0) -> None:
         print_step(snapshot.clock_step_ns, console)
 
 
+def _weight(timing: FunctionTiming) -> float:
+    return timing.nested.self_ns if timing.nested else timing.sum_ns
+
+
 def _table(timings: list[FunctionTiming], step: float, width: int) -> Table:
     """Return the table, without what histograms show too where there is no room for it."""
     columns = {"calls": [f"{timing.count:,}" for timing in timings]}
     for name, text in _DURATIONS.items():
+        if name == "self" and not any(timing.nested for timing in timings):
+            continue
         columns[name] = [text(timing, step) if timing.count else "-" for timing in timings]
     names = {
         "function": [timing.label or timing.function for timing in timings],
@@ -117,6 +124,7 @@ def _print_footnotes(timings: list[FunctionTiming], console: Console) -> None:
                 (timing.learning, "call", "not timed, from callers not known yet (learning)"),
                 (timing.unmatched, "return", "without an entry that was seen"),
                 (timing.in_flight, "call", "still running"),
+                (timing.nested.left if timing.nested else 0, "call", "left by an exception or longjmp, and not timed"),
                 (
                     timing.nmissed,
                     "call",

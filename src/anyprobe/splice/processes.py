@@ -223,6 +223,7 @@ class ProcessSplicing:
         slots: bool,
         maxactive: int = MAXACTIVE,
         callers: bool = True,
+        nested: bool = False,
         proof: "Proof | None" = None,
     ) -> None:
         """Serve a process.
@@ -234,10 +235,11 @@ class ProcessSplicing:
             slots: Whether the target's runtime has thread slots for anyprobe.
             maxactive: Instances of calls that a thread can have at once.
             callers: Whether calls that leave their function by a jump are followed to where their caller goes on.
+            nested: Whether it is known of timed calls which other timed ones they have made.
             proof: Given where changes are to be made without a stop if that can be: why they cannot.
 
         """
-        counting, modules = Counting(maxactive, callers=CALLERS if callers else 0), list[Module]()
+        counting, modules = Counting(maxactive, callers=CALLERS if callers else 0, nested=nested), list[Module]()
         owner = Owner(os.urandom(16), os.getpid(), procfs.read_stat(os.getpid()).start_time)
         self.process, self.holdings = process, Holdings(owner)
         self.access = Access(process, self.holdings)

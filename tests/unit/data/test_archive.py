@@ -4,15 +4,18 @@ import pytest
 
 from anyprobe.core.errors import UsageError
 from anyprobe.data.archive import dump, load
+from anyprobe.data.nested import NestedTiming
 from anyprobe.data.processes import TargetInfo
 from anyprobe.data.results import AggregationResult, CellValue
 from support.sample_snapshots import refused, site, snapshot, timing
+
+NESTED = timing("free", places=(site("free", 1),), nested=NestedTiming(5.0, 4.0, 3.0, 2))
 
 
 def full():
     cell = CellValue(3, 6, 1, 3, None, ((1.0, 2.0, 3),))
     return dataclasses.replace(
-        snapshot(sites=(site("malloc", 1), site("free", 2)), functions=(timing(),), refused=(refused(),)),
+        snapshot(sites=(site("malloc", 1), site("free", 2)), functions=(timing(), NESTED), refused=(refused(),)),
         warnings=("w",),
         dropped={"r": {"ring full": 2}},
         missing={"fault": 1},

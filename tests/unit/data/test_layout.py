@@ -13,7 +13,7 @@ def test_the_parts_of_a_block_follow_each_other(capacities):
     bank = BankLayout(*capacities)
     counters, records, maxactive = capacities
     assert bank.instances_offset == layout.BLOCK_HEAD_BYTES
-    assert bank.counters_offset == bank.instances_offset + 32 * maxactive
+    assert bank.counters_offset == bank.instances_offset + layout.INSTANCE_BYTES * maxactive
     assert bank.records_offset == bank.counters_offset + 8 * counters
     assert bank.stride % 4096 == 0
     assert 0 <= bank.stride - (bank.records_offset + records * layout.RECORD_BYTES) < 4096

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 @options.measuring
 @options.clock
 @options.by
+@options.self_time
 @click.pass_obj
 def command(
     program: tuple[str, ...],
@@ -39,6 +40,7 @@ def command(
     \b
     anyprobe time libc:malloc -p 4242 --for 5
     anyprobe time 'libz:*flate' -- gzip -k FILE
+    anyprobe time --self 'a.out:*' -p 4242 --for 5
     anyprobe time libc:write --when 'arg2 > 4096' -p 4242
     anyprobe time kernel::vfs_fsync_range --for 10
     anyprobe time standard_ExecutorRun --by pid -p 4242
@@ -47,6 +49,8 @@ def command(
 
     target = targets.choose(pids, names, program, specs, **targets.selected(settings))
     if when is not None:
+        if settings["self_time"]:
+            raise click.UsageError("--self is about all calls of a function; --when times some of them")
         targets.see_pending(target, pending)
     only = conditional.Times.of(when, pending=pending)
     plan = measuring.Plan(

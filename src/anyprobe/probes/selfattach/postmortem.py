@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from anyprobe.data import histogram
 from anyprobe.data.layout import BankLayout
+from anyprobe.data.nested import NestedTiming
 from anyprobe.data.reader import BankReader, NearReader
 from anyprobe.data.snapshot import FunctionTiming, SiteResult, Snapshot
 from anyprobe.splice.memory.arena import Arena
@@ -128,5 +129,6 @@ class _Reading:
             max_ns=record.max * ns_per_tick,
             buckets=histogram.nonempty(record.buckets, ns_per_tick),
             nmissed=record.missed,
+            nested=NestedTiming.of(record, ns_per_tick) if known.nested is not None else None,
             in_flight=self._bank.in_flight().get(where.place, 0),
         )

@@ -158,6 +158,8 @@ class Counting:
     """Return points that threads can note; 0: calls end at exits only."""
     children: bool = False
     """Whether fork children have blocks of their own."""
+    nested: bool = False
+    """Whether it is known of timed calls which others they have made."""
 
 
 class Mapper(Protocol):
@@ -300,7 +302,8 @@ class Preparation:
         enough = bank is not None and bank.layout.counters_left() >= need.counters
         if enough and bank is not None and bank.layout.records_left() >= need.records:
             return
-        records = max(_LEAST_RECORDS, need.records) if need.records else 0
+        nested = self._counting.nested and need.records > 0
+        records = max(_LEAST_RECORDS, need.records * (1 + nested)) if need.records else 0  # one bank knows callers
         counters = max(_LEAST_COUNTERS, need.counters + need.counters // 4)
         if self._home is None and any(hook.handler is not None for hook in hooks):
             counters += _HANDLERS_COUNTERS
@@ -310,7 +313,7 @@ class Preparation:
         left_out = self._counting.left_out
         tells = records > 0 or any(hook.handler is not None and hook.handler.needs_block for hook in hooks)
         adopting = self._counting.children and tells and len(self._holdings.banks) < ADOPTING and has_room()
-        self._layout = BankLayout(counters, records, maxactive, RETURNS, callers, left_out, adopting)
+        self._layout = BankLayout(counters, records, maxactive, RETURNS, callers, left_out, adopting, nested)
 
     def _has_journal(self, records: int) -> bool:
         return any(arena.journal.room() >= records for arena in self._holdings.arenas[-1:])

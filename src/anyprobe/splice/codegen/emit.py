@@ -26,7 +26,9 @@ code of a counter that has to save everything, its first hit included."""
 PATCH_ESTIMATE, ACTION_ESTIMATE, INSTRUCTION_ESTIMATE = 200, 112, 32
 """The same of any other patch, of any action, and of the copy of an instruction that cannot be copied as it is."""
 
-_COUNT_FIRST = frozenset({ActionKind.COUNT, ActionKind.LEAVE, ActionKind.LEAVE_TAIL, ActionKind.LEAVE_CALLER})
+_COUNT_FIRST = frozenset(
+    {ActionKind.COUNT, ActionKind.LEAVE, ActionKind.LEAVE_TAIL, ActionKind.LEAVE_CALLER, ActionKind.UNWIND}
+)
 _SEE_STACK = REPLACING | {ActionKind.HANDLER}
 """What looks at the stack, which has to be as in front of the instruction."""
 _ORDER = {WantKind.ENTRY: 0, WantKind.RETURN_POINT: 0, WantKind.LOOP: 1, WantKind.OFFSET: 2, WantKind.EXIT: 3}

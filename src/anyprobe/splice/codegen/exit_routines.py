@@ -12,6 +12,7 @@ from anyprobe.data import layout as at
 from anyprobe.data.histogram import BUCKETS
 from anyprobe.data.layout import RECORD, SP, START, TOMBSTONE, UNWOUND
 from anyprobe.isa.assemble import Assembler
+from anyprobe.splice.codegen import nested_calls
 
 if TYPE_CHECKING:
     from anyprobe.splice.codegen.routines import RoutineFacts
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 _OF_THE_PARENT = """call acquire
             test rcx, rcx; jz {name}_done
-            mov rdi, rcx; mov rcx, [rsp+0x38]; jmp {name}_unmatched
+            mov rdi, rcx; mov rcx, [rsp+{argument}]; jmp {name}_unmatched
         {name}_blockless:"""
 """A fork child returns from a call that its parent has begun."""
 
@@ -35,11 +36,13 @@ def emit_leave(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
     if name.endswith("caller"):
         _leave_caller(asm, facts, name)
         return
-    tail = name.endswith("tail")
+    tail, nested = name.endswith("tail"), facts.layout.nested
+    more = " push r8; push r9; push r11" if nested else ""
+    pushed = 24 if nested else 0
     asm.code(f"""
     {name}:
         push rax; lahf; seto al; push rax
-        push rcx; push rdx; push rsi; push rdi
+        push rcx; push rdx; push rsi; push rdi;{more}
     """)
     if not tail:
         _read_clock(asm, facts)
@@ -47,15 +50,18 @@ def emit_leave(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
         f"mov rdi, fs:[slot]; mov rax, gate; test [rax], rdi; jz {name}_stranger", slot=facts.slot, gate=facts.gate
     )
     if tail:
-        _look_up_caller(asm, facts, name)
+        _look_up_caller(asm, facts, name, pushed)
     asm.code(f"""
-        lea rax, [rsp+0xc0]
-        mov rcx, [rsp+0x38]
+        lea rax, [rsp+{0xC0 + pushed}]
+        mov rcx, [rsp+{0x38 + pushed}]
         mov rsi, [rdi+{at.BLOCK_TOP}]
         sub rsi, 1; js {name}_unmatched
-        shl rsi, 5
+        shl rsi, 6
     """)
-    _take_top(asm, name)
+    if nested:
+        _take_top_nested(asm, name)
+    else:
+        _take_top(asm, name)
     asm.label(name + "_found")
     if tail:
         asm.code("add rdi, rcx; inc qword [rdi+rdx]")
@@ -63,8 +69,10 @@ def emit_leave(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
         asm.code("add rdi, rcx")
         _record_duration(asm, name)
     asm.label(name + "_done")
-    _give_back(asm, name, "pop rdi; pop rsi; pop rdx; pop rcx; pop rax; add al, 0x7f; sahf; pop rax; ret", 9)
-    _leave_search(asm, name)
+    back = "pop r11; pop r9; pop r8; " if nested else ""
+    rest = "pop rdi; pop rsi; pop rdx; pop rcx; pop rax; add al, 0x7f; sahf; pop rax; ret"
+    _give_back(asm, name, back + rest, 15 if nested else 9)
+    _leave_search(asm, name, nested=nested)
     if not tail:
         _new_extremes(asm, name)
     asm.code(
@@ -75,9 +83,9 @@ def emit_leave(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
             jmp {name}_done
         {name}_stranger:
             cmp qword [rax], 0; {"jne" if facts.adopted else "je"} {name}_{"blockless" if facts.adopted else "done"}
-            {_OF_THE_PARENT.format(name=name) if facts.adopted else ""}
+            {_OF_THE_PARENT.format(name=name, argument=0x38 + pushed) if facts.adopted else ""}
             # a thread without a block entered before us
-            mov rcx, [rsp+0x38]
+            mov rcx, [rsp+{0x38 + pushed}]
             mov rdi, shared
             lock inc qword [rdi+rcx+{at.RECORD_UNMATCHED}]
         {name}_stranger_done:
@@ -103,32 +111,37 @@ def _leave_caller(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
     call is timed unless something may have left it behind since it jumped away, and the first one in any case where
     nothing else is called. Argument: offset of the timing record, and ``JUMPED``, ``CERTAIN``, ``UNSEEN``.
     """
+    nested = facts.layout.nested
+    pushed = 8 if nested else 0
     asm.code(f"""
     {name}:
         push rax; lahf; seto al; push rax
         push rcx; push rdx; push rsi; push rdi
-        push r8; push r9; push r11
+        push r8; push r9; push r11;{" push r10" if nested else ""}
     """)
     asm.code(
         f"""
             mov rdi, fs:[slot]; mov rax, gate; test [rax], rdi; jz {name}_done
-            lea r11, [rsp+0xd0]; mov r9, [rsp+0x50]
+            lea r11, [rsp+{0xD0 + pushed}]; mov r9, [rsp+{0x50 + pushed}]
             mov ecx, r9d; and ecx, -8
             mov rsi, [rdi+{at.BLOCK_TOP}]
             sub rsi, 1; js {name}_done
-            shl rsi, 5
+            shl rsi, 6
         {name}_search:
             cmp [rdi+rsi+{SP}], r11; jne {name}_below
             lea rax, [rcx+{at.JUMPED}]
             cmp [rdi+rsi+{RECORD}], rax; je {name}_hit
         {name}_below:
-            sub rsi, 32; jns {name}_search
+            sub rsi, 64; jns {name}_search
             jmp {name}_done
         {name}_hit:
         """,
         slot=facts.slot,
         gate=facts.gate,
     )
+    if nested:
+        asm.code(f"cmp qword [rdi+{at.BLOCK_LEAVING}], 0; jne {name}_left")
+        asm.label(name + "_going_on")
     _read_clock(asm, facts)
     asm.code(
         f"""
@@ -140,34 +153,47 @@ def _leave_caller(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
             test r9d, {at.UNSEEN}; jnz {name}_missed
             cmp rax, [rdi+{at.BLOCK_UNWOUND}]; jne {name}_missed
         {name}_timed:
-            add rdi, rcx
         """
     )
+    if nested:
+        nested_calls.emit_split(asm, name, "r8", ("rax", "r10", "rcx"))
+        asm.code(f"mov ecx, r9d; and ecx, -8; test rdx, rdx; jns {name}_positive; xor edx, edx")
+        asm.label(name + "_positive")
+        nested_calls.emit_charged(asm, name, ("rax", "r10"))
+    asm.code("add rdi, rcx")
     _record_duration(asm, name)
     asm.code(
         f"""
             mov rdi, fs:[slot]; mov ecx, r9d; and ecx, -8
         {name}_next:
-            sub rsi, 32; js {name}_shrink
+            sub rsi, 64; js {name}_shrink
             cmp qword [rdi+rsi+{SP}], {TOMBSTONE}; je {name}_next
             cmp [rdi+rsi+{SP}], r11; jne {name}_shrink
             lea rax, [rcx+{at.JUMPED}]
             cmp [rdi+rsi+{RECORD}], rax; jne {name}_next
             jmp {name}_another
-        {name}_missed:
-            inc qword [rdi+rcx+{at.RECORD_MISSED}]; jmp {name}_next
         {name}_another:
             mov rdx, r8; sub rdx, [rdi+rsi+{START}]
             mov rax, [rdi+rsi+{UNWOUND}]
             mov qword [rdi+rsi+{SP}], {TOMBSTONE}
             jmp {name}_removed
+        {name}_missed:
         """,
         slot=facts.slot,
     )
+    if nested:
+        nested_calls.emit_split(asm, name + "_missed", None, ("rax", "rdx", "r10"))
+        nested_calls.emit_untimed(asm, name, ("rax", "r10"))
+    asm.code(f"inc qword [rdi+rcx+{at.RECORD_MISSED}]; jmp {name}_next")
     asm.label(name + "_done")
     restored = "pop r11; pop r9; pop r8; pop rdi; pop rsi; pop rdx; pop rcx; pop rax; add al, 0x7f; sahf; pop rax; ret"
-    _give_back(asm, name, restored, 15)
+    _give_back(asm, name, ("pop r10; " if nested else "") + restored, 17 if nested else 15)
     _shrink(asm, name, "done")
+    if nested:
+        nested_calls.emit_root(asm, name, "r10")
+        asm.label(name + "_left")
+        nested_calls.emit_settled(asm, name, "r11", ("rax", "rdx", "r8"))
+        asm.code(f"jmp {name}_going_on")
     _new_extremes(asm, name)
 
 
@@ -198,7 +224,26 @@ def _take_top(asm: Assembler, name: str) -> None:
     """)
 
 
-def _look_up_caller(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
+def _take_top_nested(asm: Assembler, name: str) -> None:
+    """Emit the same where calls are nested; with nothing above it, all that was left behind is known."""
+    tail = name.endswith("tail")
+    asm.code(f"""
+            cmp [rdi+rsi+{SP}], rax; jne {name}_search
+            cmp [rdi+rsi+{RECORD}], rcx; jne {name}_search
+            {f"test edx, edx; jz {name}_jumped" if tail else f"sub rdx, [rdi+rsi+{START}]; js {name}_before"}
+        {name}_after:
+            mov qword [rdi+{at.BLOCK_LEAVING}], 0
+            mov qword [rdi+rsi+{SP}], {TOMBSTONE}
+        {name}_taken:
+    """)
+    if tail:
+        nested_calls.emit_untimed(asm, name, ("rax", "r8"))
+    else:
+        nested_calls.emit_charged(asm, name, ("rax", "r8"))
+    asm.code(f"mov qword [rdi+rsi+{SP}], 0; dec qword [rdi+{at.BLOCK_TOP}]")
+
+
+def _look_up_caller(asm: Assembler, facts: "RoutineFacts", name: str, pushed: int = 0) -> None:
     """Emit: edx = 0 if the return point on the stack is watched, else the field of the record that counts the exit.
 
     A return point that is not known is noted. Pairs are noted once, so whoever is interrupted can begin anew. ``rdi``
@@ -210,7 +255,7 @@ def _look_up_caller(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
         return
     asm.code(f"""
         push r8
-        mov rsi, [rsp+0xc8]; mov rcx, [rsp+0x40]
+        mov rsi, [rsp+{0xC8 + pushed}]; mov rcx, [rsp+{0x40 + pushed}]
         test rsi, rsi; jz {name}_unknown
     """)
     _hash(asm, facts.data + layout.known_callers_offset, layout.known_callers)
@@ -317,21 +362,39 @@ def _new_extremes(asm: Assembler, name: str) -> None:
     """)
 
 
-def _leave_search(asm: Assembler, name: str) -> None:
+def _leave_search(asm: Assembler, name: str, *, nested: bool) -> None:
     """Emit: look below the top for the instance (rax = stack pointer, rcx = record), then drop tombstones."""
+    tail = name.endswith("tail")
+    taken = f"test edx, edx; jz {name}_jumped" if tail else "" if nested else f"sub rdx, [rdi+rsi+{START}]"
     asm.code(f"""
     {name}_search:
         cmp [rdi+rsi+{SP}], rax; jne {name}_below
         cmp [rdi+rsi+{RECORD}], rcx; je {name}_hit
     {name}_below:
-        sub rsi, 32; jns {name}_search
+        sub rsi, 64; jns {name}_search
         jmp {name}_unmatched
     {name}_hit:
-        {f"test edx, edx; jz {name}_jumped" if name.endswith("tail") else f"sub rdx, [rdi+rsi+{START}]"}
+        {taken}
         mov qword [rdi+rsi+{SP}], {TOMBSTONE}
     {name}_removed:
     """)
+    if nested:
+        nested_calls.emit_settled(asm, name, "rax", ("r11", "r8", "r9"))
+        nested_calls.emit_split(asm, name, None if tail else "rdx", ("r11", "r8", "r9"))
+        if tail:
+            nested_calls.emit_untimed(asm, name + "_below", ("rax", "r8"))
+        else:
+            asm.code(f"sub rdx, [rdi+rsi+{START}]; jns {name}_positive; xor edx, edx")
+            asm.label(name + "_positive")
+            nested_calls.emit_charged(asm, name + "_below", ("rax", "r8"))
     _shrink(asm, name, "found")
+    if nested and not tail:
+        nested_calls.emit_root(asm, name, "r8")
+        nested_calls.emit_root(asm, name + "_below", "r8")
+        asm.code(f"""
+        {name}_before:
+            xor edx, edx; jmp {name}_after
+        """)
 
 
 def _shrink(asm: Assembler, name: str, then: str) -> None:
@@ -344,7 +407,7 @@ def _shrink(asm: Assembler, name: str, then: str) -> None:
     {name}_shrink:
         mov rsi, [rdi+{at.BLOCK_TOP}]
         sub rsi, 1; js {name}_{then}
-        shl rsi, 5
+        shl rsi, 6
         cmp qword [rdi+rsi+{SP}], {TOMBSTONE}; jne {name}_{then}
         mov qword [rdi+rsi+{SP}], 0
         dec qword [rdi+{at.BLOCK_TOP}]; jmp {name}_shrink

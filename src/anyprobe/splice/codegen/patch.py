@@ -42,6 +42,8 @@ class ActionKind(Enum):
     """The function ends in a jump: its call goes on to the return point, if that is watched."""
     LEAVE_CALLER = auto()
     """At a return point: a call that left by a jump ends, if there is one."""
+    UNWIND = auto()
+    """Calls are left behind from here on (1), or that has ended (0), where it is known which calls made which."""
     ENTER_RETURN = auto()
     """Time the call; its end is seen by a replaced return address."""
     COUNT_RETURN = auto()
@@ -190,6 +192,7 @@ class PatchWriter:
             ActionKind.LEAVE: routines.leave,
             ActionKind.LEAVE_TAIL: routines.leave_tail,
             ActionKind.LEAVE_CALLER: routines.leave_caller,
+            ActionKind.UNWIND: routines.unwind,
         }[action.kind]
         assert target, "a bank without timing records"
         self._call(target, action.offset)

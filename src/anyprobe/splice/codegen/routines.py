@@ -79,6 +79,8 @@ class Routines:
     leave_caller: int = 0
     stretches: tuple[Stretch, ...] = ()
     adopt: int = 0
+    unwind: int = 0
+    """0: it is not known which calls have made which."""
     finish: int = 0
     """How far behind the routines of exits the copies are that return when an exit is recorded, and restore nothing."""
 
@@ -101,19 +103,23 @@ def assemble_routines(facts: RoutineFacts, address: int) -> tuple[bytes, Routine
         from anyprobe.splice.codegen.exit_routines import emit_leave
 
         emit_enter(asm, facts)
+        if facts.layout.nested:
+            from anyprobe.splice.codegen.nested_calls import emit_unwind
+
+            emit_unwind(asm, facts.slot, facts.gate)
         for name in (*EXITS, *(f"finish_{name}" for name in EXITS)):
             emit_leave(asm, facts, name)
         if facts.clock:
             from anyprobe.splice.codegen.clock_call import emit_now
 
             emit_now(asm, facts.clock)
-    count, adopt, enter, leave, leave_tail, leave_caller = (
-        address + asm.offset_of(name) if asm.has(name) else 0 for name in ("count", "adopt", "enter", *EXITS)
+    count, adopt, enter, leave, leave_tail, leave_caller, unwind = (
+        address + asm.offset_of(name) if asm.has(name) else 0 for name in ("count", "adopt", "enter", *EXITS, "unwind")
     )
     code = asm.finish(address)
     finish = address + asm.offset_of("finish_leave") - leave if timed else 0
     stretches = stretches_of(asm, address, len(code), progress_in_routines())
-    routines = Routines(count, enter, leave, leave_tail, leave_caller, stretches, adopt, finish)
+    routines = Routines(count, enter, leave, leave_tail, leave_caller, stretches, adopt, unwind, finish)
     return code, routines, asm.listing_at(address)
 
 
@@ -291,12 +297,16 @@ def emit_enter(asm: Assembler, facts: RoutineFacts, prepare: Callable[[], None] 
             xadd [rcx+{at.BLOCK_TOP}], rsi
         enter_reserved:
             cmp rsi, maxactive; jae enter_full
-            shl rsi, 5
+            shl rsi, 6
         """,
         slot=facts.slot,
         gate=facts.gate,
         maxactive=layout.maxactive,
     )
+    if layout.nested:
+        from anyprobe.splice.codegen import nested_calls
+
+        nested_calls.emit_entered(asm, argument, site)
     asm.code(f"mov rax, [rsp+argument]; mov [rcx+rsi+{RECORD}], rax", argument=argument)
     if facts.clock:
         asm.code("call now")
@@ -325,6 +335,8 @@ def emit_enter(asm: Assembler, facts: RoutineFacts, prepare: Callable[[], None] 
         argument=argument,
     )
     _enter_full(asm, layout, argument, site)
+    if layout.nested:
+        nested_calls.emit_entering(asm, argument, site)
 
 
 def _enter_full(asm: Assembler, layout: BankLayout, argument: int, site: int) -> None:
@@ -351,13 +363,13 @@ def _enter_full(asm: Assembler, layout: BankLayout, argument: int, site: int) ->
             mov edx, maxactive
         purge_check:
             cmp qword [rsi], 0; je purge_not
-            add rsi, 32
+            add rsi, 64
             dec edx; jnz purge_check
         purge_top:
-            cmp [rsi-32], rax; jne purge_begin
-            mov r8, [rsi-16]; and r8, -2
+            cmp [rsi-64], rax; jne purge_begin
+            mov r8, [rsi-48]; and r8, -2
             cmp r8, r9; je purge_begin
-            sub rsi, 32
+            sub rsi, 64
             cmp rsi, rdi; ja purge_top
         purge_begin:
             mov r9, rsi; mov rsi, rdi; mov edx, maxactive
@@ -371,17 +383,17 @@ def _enter_full(asm: Assembler, layout: BankLayout, argument: int, site: int) ->
             mov r8, [rsi+8]; mov [rdi+8], r8
             mov r8, [rsi+16]; mov [rdi+16], r8
             mov r8, [rsi+24]; mov [rdi+24], r8
-            add rdi, 32
+            add rdi, 64
         purge_skip:
-            add rsi, 32
+            add rsi, 64
             dec edx; jnz purge_next
             mov rdx, rdi
         purge_zero:
             cmp rdi, rsi; jae purge_end
             mov qword [rdi], 0
-            add rdi, 32; jmp purge_zero
+            add rdi, 64; jmp purge_zero
         purge_end:
-            sub rdx, rcx; sub rdx, 0x40; shr rdx, 5
+            sub rdx, rcx; sub rdx, 0x40; shr rdx, 6
             mov [rcx+{at.BLOCK_TOP}], rdx
             pop r9; pop r8; pop rdi
             dec dword [rcx+{at.BLOCK_PURGING}]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from anyprobe.splice.codegen.handlers.inline import Inline
     from anyprobe.splice.codegen.trampoline import Trampolines
 
-ROUTINE_BYTES = 8192
+ROUTINE_BYTES = 16384
 """Room reserved for the routines of one bank and the signal view's."""
 _VIEW_LEAST, _VIEW_SHARE, _VIEW_SHARE_OF_MORE, _MORE = 16 * PAGE, 3, 9, 6 << 20
 """What the signal view may have of a code piece: so many bytes, and one part of so many; of what is more than a few

@@ -37,7 +37,9 @@ class Stretch:
 
 EXITS = ("leave", "leave_tail", "leave_caller")
 """The routines that end calls."""
-_ROUTINES = frozenset({"acquire", "adopt", "process", "count", "enter", *EXITS, "now", "view", "find", "block"})
+_ROUTINES = frozenset(
+    {"acquire", "adopt", "process", "count", "enter", "unwind", *EXITS, "now", "view", "find", "block"}
+)
 _PROGRESS = {
     "acquire": Progress.BACK, "adopt": Progress.BACK, "process": Progress.BACK, "now": Progress.BACK,
     "count": Progress.BACK, "count_done": Progress.FORWARD, "count_shared": Progress.BACK,
@@ -47,13 +49,17 @@ _PROGRESS = {
     "enter_unreserved": Progress.BACK, "enter_purging": Progress.HALF, "enter_purged": Progress.BACK,
     "purge_not": Progress.HALF,
     "enter_missed": Progress.BACK, "enter_missed_done": Progress.FORWARD,
+    "enter_leaving": Progress.RESERVED, "enter_left": Progress.HALF,
+    "unwind": Progress.BACK, "unwind_left": Progress.HALF, "unwind_begins": Progress.BACK,
+    "unwind_done": Progress.FORWARD,
 }  # fmt: skip
 _LEAVE_PROGRESS = {
     "": Progress.BACK, "_taken": Progress.HALF, "_done": Progress.FORWARD, "_search": Progress.BACK,
     "_removed": Progress.HALF, "_shrink": Progress.HALF,
     "_unmatched": Progress.BACK, "_unmatched_done": Progress.FORWARD,
     "_stranger": Progress.BACK, "_stranger_done": Progress.FORWARD,
-    "_jumped": Progress.BACK, "_jumped_done": Progress.FORWARD,
+    "_jumped": Progress.BACK, "_jumped_done": Progress.FORWARD, "_left": Progress.HALF,
+    "_before": Progress.BACK,
 }  # fmt: skip
 
 

@@ -346,7 +346,7 @@ def _counts(asm: Assembler) -> None:
         movsxd rax, dword [rbp+r8]
         call block; jz unmiss_shared
         mov r8, [rcx+{at.BLOCK_TOP}]; sub r8, 1; js unmiss
-        shl r8, 5; mov r10, [rdx+{uc.RSP}]
+        shl r8, 6; mov r10, [rdx+{uc.RSP}]
         cmp [rcx+r8+{at.BLOCK_HEAD_BYTES + at.INSTANCE_SP}], r10; jne unmiss
         cmp [rcx+r8+{at.BLOCK_HEAD_BYTES + at.INSTANCE_RECORD}], rax; jne unmiss
         mov qword [rcx+r8+{at.BLOCK_HEAD_BYTES + at.INSTANCE_SP}], 0
@@ -376,15 +376,16 @@ def _finish(asm: Assembler) -> None:
     {Op.FINISH.name}:
         mov r10, [rdx+{uc.RIP}]; add r10, rdi
         push rsi; push rdx
-        push r8; push r9; push r11
+        push r8; push r9; push r11; push r10
         push qword [rdx+{uc.EFLAGS}]
         and dword [rsp], {uc.STATUS_FLAGS}
-        mov r8, [rdx+{uc.R8}]; mov r9, [rdx+{uc.R9}]; mov r11, [rdx+{uc.R11}]
+        mov r8, [rdx+{uc.R8}]; mov r9, [rdx+{uc.R9}]
+        mov r10, [rdx+{uc.R10}]; mov r11, [rdx+{uc.R11}]
         mov rdi, [rdx+{uc.RDI}]; mov rsi, [rdx+{uc.RSI}]
         mov rcx, [rdx+{uc.RCX}]
         mov rax, [rdx+{uc.RAX}]
         mov rdx, [rdx+{uc.RDX}]; popfq
-        call r10; pop r11; pop r9; pop r8; pop rdx; pop rsi; jmp next
+        call qword [rsp]; lea rsp, [rsp+8]; pop r11; pop r9; pop r8; pop rdx; pop rsi; jmp next
     """)
 
 

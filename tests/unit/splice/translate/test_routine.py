@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from anyprobe.data.layout import BLOCK_TOP, INSTANCE_RECORD, INSTANCE_SP, RECORD_MISSED
+from anyprobe.data.layout import BLOCK_TOP, INSTANCE_BYTES, INSTANCE_RECORD, INSTANCE_SP, RECORD_MISSED
 from anyprobe.isa import disassemble
 from anyprobe.splice.translate.routine import assemble_view
 from anyprobe.splice.translate.steps import Op, Step, frame_index
@@ -18,7 +18,7 @@ from anyprobe.splice.translate.table import ViewTable
 
 MACHINE = Path(__file__).parents[3] / "support" / "view_machine.py"
 ADDRESS, ROOT = 0x7000_0000, 0x7100_0010
-PATCH, SITE, FRAME, STACK, REGION, GATE = 0xA4000, 0xC8000, 0xD0000, 0xE0000, 0x40000, 0x9000
+PATCH, SITE, FRAME, STACK, REGION, GATE = 0xA4000, 0xC8000, 0xD0000, 0xE0000, 0x40000, 0xB000
 BLOCK, NEAR = REGION + 0x8000, REGION + 0x10000
 OTHER_FRAME = FRAME + 0x1000
 RAX, RBX, RCX, R8, RSP, RIP, EFLAGS = *(frame_index(n) for n in (0, 3, 1, 8, 4)), 16, 17
@@ -174,7 +174,7 @@ def test_hits_are_taken_back_where_they_were_counted():
     ("pointer", "record", "popped"), [(STACK, 0x100, True), (STACK + 8, 0x100, False), (STACK, 0x108, False)]
 )
 def test_entered_calls_are_taken_back_or_their_misses(pointer, record, popped):
-    instance = BLOCK + 0x40 + 32
+    instance = BLOCK + 0x40 + INSTANCE_BYTES
     words = {
         GATE: MASK, BLOCK + BLOCK_TOP: 2, instance + INSTANCE_SP: [pointer], instance + INSTANCE_RECORD: record,
         BLOCK + 0x100 + RECORD_MISSED: 9,

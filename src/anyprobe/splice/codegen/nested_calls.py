@@ -1,0 +1,265 @@
+"""Parts of the generated routines by which it is known of timed calls which others they have made.
+
+Each open call has a word for the ticks that calls took which it has made itself. A call that ends adds its time to that
+word of its caller's, and what is left of its own time is its *self time*. So the self times of all calls and the times
+of calls without a timed caller have the same sum, to the tick.
+
+Not all calls end in the order in which they began. What an exception or ``longjmp`` has left behind never ends: all of
+it lies between the stack pointers where the unwinding began and where the program has gone on, and is taken out there;
+what it has called then belongs to its caller. Calls on other stacks, of coroutines, go on where their caller ends: they
+are charged to it for the time until then.
+"""
+
+from anyprobe.data import layout as at
+from anyprobe.data.layout import CALLER, CHARGED, RECORD, SP, START, TOMBSTONE, UNWOUND, WITHIN
+from anyprobe.isa.assemble import Assembler
+
+_SIZE = at.INSTANCE_BYTES
+_STACK_SHIFT = 23
+"""No stack is taken to be larger than this power of two: what lies further apart is on two."""
+
+
+def emit_entered(asm: Assembler, argument: int, site: int) -> None:
+    """Emit, for ``enter``: say who has made the call (rcx = block, rsi = its instance), and if it is the outermost.
+
+    Clobbers rax, rdx.
+    """
+    asm.code(
+        f"""
+            cmp qword [rcx+{at.BLOCK_LEAVING}], 0; jne enter_leaving
+        enter_current:
+            mov rax, [rcx+{at.BLOCK_UNWOUND}]; mov [rcx+rsi+{UNWOUND}], rax
+            xor eax, eax; mov [rcx+rsi+{WITHIN}], rax; mov [rcx+rsi+{CHARGED}], rax
+            mov rdx, rsi; test esi, esi; jz enter_caller
+            lea rax, [rsp+site]
+            cmp [rcx+rsi+{SP - _SIZE}], rax; jbe enter_seek
+        enter_caller:
+            mov [rcx+rsi+{CALLER}], rdx
+            mov rdx, [rsp+argument]
+            cmp qword [rcx+rdx+{at.RECORD_OPEN}], 0; jne enter_open
+        enter_outermost:
+            lea rax, [rsi+{_SIZE}]; mov [rcx+rdx+{at.RECORD_OPEN}], rax
+        enter_nested:
+        """,
+        argument=argument,
+        site=site,
+    )
+
+
+def emit_entering(asm: Assembler, argument: int, site: int) -> None:
+    """Emit the rare paths of that: an instance is reserved at ``enter_leaving``, ``enter_seek`` and ``enter_open``."""
+    asm.code(
+        f"""
+        enter_leaving:
+            lea rax, [rsp+site]; cmp rax, [rcx+{at.BLOCK_LEAVING}]; jb enter_current
+            jmp enter_settling
+        enter_seek:
+            # below: the caller is on another stack; or it is free, or was left behind
+            ja enter_caller
+            cmp qword [rcx+rdx+{SP - _SIZE}], {TOMBSTONE}; jbe enter_further
+            cmp [rcx+rdx+{SP - _SIZE}], rax; jne enter_elsewhere
+            test byte [rcx+rdx+{RECORD - _SIZE}], {at.JUMPED}; jz enter_further
+        enter_elsewhere:
+            mov rax, [rcx+rdx+{UNWOUND - _SIZE}]; cmp rax, [rcx+{at.BLOCK_UNWOUND}]; je enter_caller
+        enter_further:
+            sub rdx, {_SIZE}; jz enter_caller
+            lea rax, [rsp+site]; cmp [rcx+rdx+{SP - _SIZE}], rax; jmp enter_seek
+        enter_open:
+            mov rax, [rcx+rdx+{at.RECORD_OPEN}]; cmp rax, rsi; ja enter_outermost
+            mov edx, [rcx+rax+{RECORD - _SIZE}]; and edx, -8
+            cmp edx, [rsp+argument]; mov rdx, [rsp+argument]; jne enter_outermost
+            mov rax, [rcx+rax+{SP - _SIZE}]; cmp rax, {TOMBSTONE}; jbe enter_outermost
+            sub rax, rsp; cmp rax, site; jg enter_nested
+            jne enter_outermost
+            mov rax, [rcx+rdx+{at.RECORD_OPEN}]
+            test byte [rcx+rax+{RECORD - _SIZE}], {at.JUMPED}; jnz enter_nested
+            jmp enter_outermost
+        enter_settling:
+            dec qword [rcx+{at.BLOCK_TOP}]
+        enter_left:
+            push rdi; push r8; push r9; push r11
+            mov rdi, rcx; lea r11, [rsp+site+32]
+        """,
+        argument=argument,
+        site=site,
+    )
+    _settle(asm, "enter", "r11", ("rax", "r8", "r9"), equal=True)
+    _drop(asm, "enter", "rax")
+    asm.code("pop r11; pop r9; pop r8; pop rdi; jmp enter_block")
+
+
+def emit_unwind(asm: Assembler, slot: int, gate: int) -> None:
+    """Emit ``unwind``: calls are left behind from here on. Argument: 0 where that has ended and the program goes on."""
+    asm.code(
+        f"""
+        unwind:
+            push rax; lahf; seto al; push rax
+            push rcx; push rdi; push r8; push r9; push r11
+            mov rdi, fs:[slot]; mov rax, gate; test [rax], rdi; jz unwind_done
+            lea r11, [rsp+0xc8]
+            mov rcx, [rdi+{at.BLOCK_LEAVING}]; test rcx, rcx; jz unwind_begins
+            cmp r11, rcx; jb unwind_begins
+        unwind_left:
+        """,
+        slot=slot,
+        gate=gate,
+    )
+    _settle(asm, "unwind", "r11", ("rax", "r8", "r9"), equal=True)
+    _drop(asm, "unwind", "rax")
+    asm.code(f"""
+        unwind_begins:
+            cmp qword [rsp+0x40], 0; je unwind_done
+            # what was left behind before, and is deeper, is still there
+            mov rax, r11; sub rax, rcx; shr rax, {_STACK_SHIFT}; cmovz r11, rcx
+            inc qword [rdi+{at.BLOCK_UNWOUND}]; mov [rdi+{at.BLOCK_LEAVING}], r11
+        unwind_done:
+            pop r11; pop r9; pop r8; pop rdi; pop rcx; pop rax
+            add al, 0x7f; sahf; pop rax; ret
+    """)
+
+
+def emit_settled(asm: Assembler, name: str, sp: str, free: tuple[str, str, str]) -> None:
+    """Emit, where a call with the stack pointer ``sp`` ends: take out what was left behind above it (rdi = block)."""
+    asm.code(f"""
+        cmp qword [rdi+{at.BLOCK_LEAVING}], 0; je {name}_settled
+        cmp {sp}, [rdi+{at.BLOCK_LEAVING}]; jb {name}_settled
+    """)
+    _settle(asm, name, sp, free, equal=False)
+
+
+def emit_charged(asm: Assembler, name: str, free: tuple[str, str]) -> None:
+    """Emit: a call has taken rdx ticks; rdi = block, rsi = its instance, rcx = record. The rare path follows later."""
+    caller, ticks = free
+    asm.code(f"""
+            mov {caller}, [rdi+rsi+{CALLER}]
+            mov {ticks}, rdx; sub {ticks}, [rdi+rsi+{CHARGED}]
+            test {caller}, {caller}; jz {name}_root
+            add [rdi+{caller}+{WITHIN - _SIZE}], {ticks}
+        {name}_charged:
+            mov {ticks}, rdx; sub {ticks}, [rdi+rsi+{WITHIN}]
+            add [rdi+rcx+{at.RECORD_SELF}], {ticks}
+            lea {caller}, [rsi+{_SIZE}]
+            cmp [rdi+rcx+{at.RECORD_OPEN}], {caller}; jne {name}_inner
+            mov qword [rdi+rcx+{at.RECORD_OPEN}], 0
+            add [rdi+rcx+{at.RECORD_OUTERMOST}], rdx
+        {name}_inner:
+    """)
+
+
+def emit_root(asm: Assembler, name: str, ticks: str) -> None:
+    """Emit the rare path of that: no timed call has made it."""
+    asm.code(f"""
+        {name}_root:
+            add [rdi+rcx+{at.RECORD_ROOTS}], {ticks}; jmp {name}_charged
+    """)
+
+
+def emit_untimed(asm: Assembler, name: str, free: tuple[str, str]) -> None:
+    """Emit: a call is over of which the time is not known, so what it has called was called by its caller."""
+    caller, ticks = free
+    asm.code(f"""
+            mov {ticks}, [rdi+rsi+{WITHIN}]; sub {ticks}, [rdi+rsi+{CHARGED}]
+            mov {caller}, [rdi+rsi+{CALLER}]
+            test {caller}, {caller}; jz {name}_rootless
+            add [rdi+{caller}+{WITHIN - _SIZE}], {ticks}; jmp {name}_passed_on
+        {name}_rootless:
+            add [rdi+rcx+{at.RECORD_ROOTS}], {ticks}
+        {name}_passed_on:
+            lea {caller}, [rsi+{_SIZE}]
+            cmp [rdi+rcx+{at.RECORD_OPEN}], {caller}; jne {name}_forgotten
+            mov qword [rdi+rcx+{at.RECORD_OPEN}], 0
+        {name}_forgotten:
+    """)
+
+
+def emit_split(asm: Assembler, name: str, now: str | None, free: tuple[str, str, str]) -> None:
+    """Emit: a call ends before others that it has made (rdi = block, rsi = its instance); they go on for its caller.
+
+    ``now`` holds the time: what they took until then is within the call's. Where it is ``None`` that is not known.
+    """
+    other, ticks, word = free
+    asm.code(f"""
+            mov {other}, [rdi+{at.BLOCK_TOP}]; shl {other}, 6
+        {name}_above:
+            sub {other}, {_SIZE}; cmp {other}, rsi; jbe {name}_split
+            lea {word}, [rsi+{_SIZE}]
+            cmp [rdi+{other}+{CALLER}], {word}; jne {name}_above
+            cmp qword [rdi+{other}+{SP}], {TOMBSTONE}; jbe {name}_above
+            mov {word}, [rdi+rsi+{CALLER}]; mov [rdi+{other}+{CALLER}], {word}
+    """)
+    if now is not None:
+        asm.code(f"""
+                mov {ticks}, {now}; sub {ticks}, [rdi+{other}+{START}]
+                mov {word}, [rdi+{at.BLOCK_UNWOUND}]
+                cmp [rdi+{other}+{UNWOUND}], {word}; jne {name}_unsure
+                mov {word}, {ticks}; sub {word}, [rdi+{other}+{CHARGED}]
+                mov [rdi+{other}+{CHARGED}], {ticks}
+                add [rdi+rsi+{WITHIN}], {word}; jmp {name}_above
+            {name}_unsure:
+                # it may have been left behind: what it has called counts for the call, and its own time does not
+                mov {word}, [rdi+{other}+{WITHIN}]; sub {word}, [rdi+{other}+{CHARGED}]
+                add [rdi+rsi+{WITHIN}], {word}
+                mov [rdi+{other}+{WITHIN}], {ticks}; mov [rdi+{other}+{CHARGED}], {ticks}
+        """)
+    asm.code(f"""
+            jmp {name}_above
+        {name}_split:
+    """)
+
+
+def _settle(asm: Assembler, name: str, sp: str, free: tuple[str, str, str], *, equal: bool) -> None:
+    """Emit: take out what lies from where calls began to be left behind up to ``sp``, as that is on the same stack.
+
+    ``equal``: up to it and with it, since the program has just called a function there.
+    """
+    other, word, more = free
+    asm.code(f"""
+            mov {word}, {sp}; sub {word}, [rdi+{at.BLOCK_LEAVING}]
+            shr {word}, {_STACK_SHIFT}; jnz {name}_gone
+            mov {other}, [rdi+{at.BLOCK_TOP}]; shl {other}, 6
+        {name}_settle:
+            sub {other}, {_SIZE}; js {name}_gone
+            mov {word}, [rdi+{other}+{SP}]
+            cmp {word}, [rdi+{at.BLOCK_LEAVING}]; jb {name}_settle
+            cmp {word}, {sp}; {"ja" if equal else "jae"} {name}_settle
+            mov {word}, [rdi+{at.BLOCK_UNWOUND}]
+            cmp [rdi+{other}+{UNWOUND}], {word}; je {name}_settle
+            mov qword [rdi+{other}+{SP}], {TOMBSTONE}
+            mov {more}, [rdi+{other}+{RECORD}]; and {more}, -8
+            inc qword [rdi+{more}+{at.RECORD_LEFT}]
+            lea {word}, [{other}+{_SIZE}]
+            cmp [rdi+{more}+{at.RECORD_OPEN}], {word}; jne {name}_not_open
+            mov qword [rdi+{more}+{at.RECORD_OPEN}], 0
+        {name}_not_open:
+            mov {word}, [rdi+{other}+{WITHIN}]; sub {word}, [rdi+{other}+{CHARGED}]
+            cmp qword [rdi+{other}+{CALLER}], 0; jne {name}_dead_called
+            add [rdi+{more}+{at.RECORD_ROOTS}], {word}; jmp {name}_passed_down
+        {name}_dead_called:
+            mov {more}, [rdi+{other}+{CALLER}]
+            add [rdi+{more}+{WITHIN - _SIZE}], {word}
+        {name}_passed_down:
+            mov {word}, [rdi+{at.BLOCK_TOP}]; shl {word}, 6
+        {name}_its_calls:
+            sub {word}, {_SIZE}; cmp {word}, {other}; jbe {name}_settle
+            lea {more}, [{other}+{_SIZE}]
+            cmp [rdi+{word}+{CALLER}], {more}; jne {name}_its_calls
+            mov {more}, [rdi+{other}+{CALLER}]
+            mov [rdi+{word}+{CALLER}], {more}; jmp {name}_its_calls
+        {name}_gone:
+            mov qword [rdi+{at.BLOCK_LEAVING}], 0
+        {name}_settled:
+    """)
+
+
+def _drop(asm: Assembler, name: str, free: str) -> None:
+    """Emit: drop what was taken out from the top of the stack."""
+    asm.code(f"""
+        {name}_drop:
+            mov {free}, [rdi+{at.BLOCK_TOP}]
+            sub {free}, 1; js {name}_dropped
+            shl {free}, 6
+            cmp qword [rdi+{free}+{SP}], {TOMBSTONE}; jne {name}_dropped
+            mov qword [rdi+{free}+{SP}], 0
+            dec qword [rdi+{at.BLOCK_TOP}]; jmp {name}_drop
+        {name}_dropped:
+    """)

@@ -1,0 +1,112 @@
+"""Whose time it is: self times, and totals in which recursion counts once, against programs' own records."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import anyprobe
+from support.driver import Counts, build
+from support.learning import copied, learnt, since
+from support.results import timing
+
+FUNCTIONS = ("outer", "middle", "deep", "fib")
+FIELDS = ("count", "learning", "tail_exits", "unmatched", "nmissed", "in_flight")
+
+
+def balanced(snapshot):
+    """See that all self times are somebody's: their sum is that of calls without a timed caller."""
+    nested = [each.nested for each in snapshot.functions]
+    own, roots = sum(each.self_ns for each in nested), sum(each.root_ns for each in nested)
+    assert own == pytest.approx(roots, rel=1e-9, abs=1e-3)
+    return own
+
+
+@pytest.mark.parametrize("threads", [1, 8])
+def test_times_are_those_of_the_program_s_own_record(run_target, threads):
+    target = run_target("nested_calls.c", str(threads), options=("-O2", "-pthread"))
+    with anyprobe.attach(target.pid, self_time=True) as session:
+        session.time(*(f"a.out:{name}" for name in FUNCTIONS))
+        assert not session.refused
+        counts = target.go(20).calls
+        snapshot = session.snapshot()
+    balanced(snapshot)
+    program = sum(counts[f"{name}_self"] for name in FUNCTIONS)
+    for name in FUNCTIONS:
+        found = timing(snapshot, name)
+        assert (found.count, found.nested.left, found.in_flight) == (counts[name], 0, 0)
+        # of both clocks, what a part is of the whole; a thread that has to wait waits in the same function for both
+        share = found.nested.self_ns / sum(each.nested.self_ns for each in snapshot.functions)
+        assert share == pytest.approx(counts[f"{name}_self"] / program, abs=0.02)
+        own = counts[f"{name}_all"] / counts["outer_all"]
+        assert found.nested.outermost_ns / timing(snapshot, "outer").nested.outermost_ns == pytest.approx(own, abs=0.02)
+    fib = timing(snapshot, "fib")
+    assert fib.nested.outermost_ns == pytest.approx(fib.nested.self_ns)
+    assert fib.sum_ns > 2 * fib.nested.outermost_ns
+    outer = timing(snapshot, "outer")
+    assert outer.nested.root_ns == pytest.approx(outer.sum_ns)
+    target.finish()
+
+
+@pytest.mark.parametrize("options", ["1 calm", "8 calm", "1 wild", "8 wild", "4 calm signals", "4 wild signals"])
+def test_self_times_of_random_programs_are_all_somebody_s(run_target, options):
+    """Tail calls, recursion, exceptions, longjmp, signals: no tick is lost, and none is counted twice."""
+    target = run_target("tail_calls.cpp", *options.split(), options=("-O2", "-pthread"))
+    names = [f"f{number}" for number in range(8)]
+    with anyprobe.attach(target.pid, maxactive=4096, self_time=True) as session:
+        session.time(*(f"a.out:{name}" for name in names))
+        assert not session.refused
+        learnt(session, target, signals="signals" in options)
+        start, before = session.snapshot(), copied(target.counts)
+        counts: Counts = target.go(40)
+        end = session.snapshot()
+    for name in names:
+        then, now, own = timing(start, name), timing(end, name), since(before, counts, name)
+        account = {field: getattr(now, field) - getattr(then, field) for field in FIELDS}
+        account["left"] = now.nested.left - then.nested.left
+        told = name, account, own
+        assert account["learning"] == account["tail_exits"] == account["unmatched"] == 0, told
+        if "signals" not in options:
+            seen = account["count"] + account["nmissed"] + account["in_flight"] + account["left"]
+            assert seen == own["calls"], told
+            assert account["count"] <= own["returns"], told
+        if options.split()[1:] == ["calm"]:
+            assert (account["count"], account["nmissed"], account["left"]) == (own["calls"], 0, 0), told
+    if "wild" not in options and "signals" not in options:
+        assert balanced(end) > 0
+    target.go(2)
+    target.finish()
+
+
+def test_specs_that_overlap_measure_a_function_once(run_target):
+    target = run_target("nested_calls.c", options=("-O2", "-pthread"))
+    with anyprobe.attach(target.pid, self_time=True) as session:
+        one, other = session.time("a.out:fib", "a.out:*i*")
+        (later,) = session.time("a.out:outer")
+        counts = target.go(5).calls
+        snapshot = session.snapshot().distinct()
+    assert {timed.site.name for timed in other.timed} > {"fib", "middle"}
+    assert one.timed[0] in other.timed
+    assert len(later.timed) == 1
+    assert timing(snapshot, "fib").count == counts["fib"]
+    balanced(snapshot)
+    target.finish()
+
+
+def test_the_command_shows_them(tmp_path):
+    results, program = tmp_path / "results.json", str(build("nested_calls.c", "-O2", "-pthread"))
+    options = ("time", "--self", *(f"a.out:{name}" for name in FUNCTIONS), "-o", str(results))
+
+    def run(*more):
+        command = [sys.executable, "-m", "anyprobe", *options, *more, "--", program]
+        return subprocess.run(command, input="go 5\nend\n", capture_output=True, text=True, timeout=120, check=False)
+
+    assert run("--json").returncode == 0
+    found = {each["function"]: each for each in json.loads(results.read_text())["functions"]}
+    total = sum(each["self_ns"] for each in found.values())
+    assert total == pytest.approx(sum(each["root_ns"] for each in found.values()), abs=8)
+    assert found["fib"]["outermost_ns"] < found["fib"]["sum_ns"]
+    assert run().returncode == 0
+    heading = next(line for line in results.read_text().splitlines() if {"calls", "total"} < set(line.split()))
+    assert heading.split()[:3] == ["calls", "total", "self"]
