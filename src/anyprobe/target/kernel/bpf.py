@@ -25,12 +25,16 @@ _HASH_MAP, _ARRAY_MAP, _STACKS_MAP, _RING = 1, 2, 7, 27
 _NAME_BYTES, _TYPES_INFO_BYTES = 64, 32
 
 
-def call(command: int, attribute: bytes | ctypes.Array[ctypes.c_char]) -> int:
-    """Make the system call; raise ``KernelRefused`` if it fails. An array is written to where the kernel answers."""
+def call(command: int, attribute: bytes | ctypes.Array[ctypes.c_char], what: str = "") -> int:
+    """Make the system call; raise ``KernelRefused`` if it fails, which says ``what`` or else what the command does.
+
+    An array is written to where the kernel answers.
+    """
     if isinstance(attribute, bytes):
         attribute = ctypes.create_string_buffer(attribute.ljust(ATTRIBUTE_BYTES, b"\0"), ATTRIBUTE_BYTES)
-    address, what = ctypes.addressof(attribute), _COMMANDS.get(command, f"bpf command {command}")
-    return descriptors.made(what, lambda: gateway.bpf(command, address, ATTRIBUTE_BYTES))
+    address = ctypes.addressof(attribute)
+    said = what or _COMMANDS.get(command, f"bpf command {command}")
+    return descriptors.made(said, lambda: gateway.bpf(command, address, ATTRIBUTE_BYTES))
 
 
 def create_array(size: int) -> int:

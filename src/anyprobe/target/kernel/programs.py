@@ -161,7 +161,7 @@ def attach_raw(program: int, tracepoint: str) -> int:
 
 def attach_typed(program: int) -> int:
     """Attach a program to what it was loaded for: the entry or exit of a function, or a typed tracepoint."""
-    return bpf.call(_OPEN_RAW, struct.pack("<QI", 0, program))
+    return bpf.call(_OPEN_RAW, struct.pack("<QI", 0, program), "attach a program to what it was loaded for")
 
 
 def attach_to_event(program: int, event: int) -> int | None:

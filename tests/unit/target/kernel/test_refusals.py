@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from anyprobe.core.errors import KernelRefused, PermissionDenied
-from anyprobe.target.kernel import descriptors, perf, probe_events, switches, tracefs
+from anyprobe.target.kernel import descriptors, perf, probe_events, programs, switches, tracefs
 
 LOCKED = "the kernel is locked down ({}); boot without lockdown= and secure boot"
 
@@ -74,3 +74,14 @@ def test_counter_that_the_machine_does_not_have(monkeypatch, number, told):
     with pytest.raises(KernelRefused, match="does not open cache-misses") as caught:
         perf.open_event("cache-misses", 0, 1000)
     assert ("no such counter" in str(caught.value)) == told
+
+
+def test_function_that_takes_no_program_is_no_raw_tracepoint(monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.EINVAL, "")
+
+    monkeypatch.setattr(programs.bpf.gateway, "bpf", refuse)
+    with pytest.raises(KernelRefused, match="does not attach a program to what it was loaded for"):
+        programs.attach_typed(7)
+    with pytest.raises(KernelRefused, match="does not attach to a raw tracepoint"):
+        programs.attach_raw(7, "sched_switch")
