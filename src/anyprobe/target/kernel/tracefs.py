@@ -4,12 +4,12 @@ import os
 import re
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 
 from anyprobe.core.errors import TargetError
-from anyprobe.target.kernel import kept_content, symbols
+from anyprobe.target.kernel import kept_content, loaded_modules, symbols
 from anyprobe.target.kernel.descriptors import locked_down
 
 _PLACES = ("/sys/kernel/tracing", "/sys/kernel/debug/tracing")
@@ -153,6 +153,14 @@ class Restrictions:
     @cached_property
     def _blacklist(self) -> list[tuple[int, int, str]]:
         return blacklist()
+
+    @cached_property
+    def _modules(self) -> Container[str]:
+        return loaded_modules.loaded()
+
+    def has_gone(self, module: str) -> bool:
+        """Return whether a module that a function was in is not loaded any more."""
+        return module != symbols.KERNEL and module not in self._modules
 
     def blacklisted(self, address: int, names: Iterable[str]) -> str:
         """Return the function at an address that kprobes may not touch, nothing if they may.

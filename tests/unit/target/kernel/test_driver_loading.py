@@ -42,7 +42,7 @@ def test_what_a_kernel_has_not_is_named(kernel):
         (errno.ENOENT, "see dmesg"),
         (errno.EKEYREJECTED, "mokutil"),
         (errno.ENOEXEC, "another kernel"),
-        (errno.EPERM, ""),
+        (errno.EPERM, r"CAP_SYS_MODULE|locked down"),
     ],
 )
 def test_other_reasons(kernel, monkeypatch, number, said):

@@ -59,14 +59,15 @@ def installed() -> DebugFile:
     wanted, others = _build_id(), []
     for path in _paths():
         image = Image.open(path)
-        if wanted and image.build_id != wanted:
+        if image.elf.section(".debug_info") is None:
+            others.append(f"{path} has none")
+        elif wanted and image.build_id != wanted:
             others.append(f"{path} is of another kernel")
-        elif image.elf.section(".debug_info") is None:
-            others.append(f"{path} has no debug information")
         else:
             return DebugFile(image)
-    why = "; ".join(others) or "it is in the package linux-image-$(uname -r)-dbg or kernel-debuginfo"
-    raise UnsupportedTarget(f"no vmlinux of Linux {os.uname().release} with debug information is installed: {why}")
+    release = os.uname().release
+    why = "; ".join([*others, f"it is in the package linux-image-{release}-dbg or kernel-debuginfo"])
+    raise UnsupportedTarget(f"no vmlinux of Linux {release} with debug information is installed: {why}")
 
 
 def _paths() -> Iterator[str]:

@@ -96,6 +96,9 @@ class FollowedProbe(KernelProbe):
         for name, here in groupby(by_module, names.module_of):
             if name in fresh:
                 self._attach_in(name, list(here), names)
+                if loaded_modules.loaded().get(name) == now[name]:  # else what was refused is none of its functions
+                    known = {spec for spec, _ in self.refused}
+                    self.refused += [each for each in self.in_modules[name].refused if each[0] not in known]
         self._seen |= {name: now[name] for name in fresh}
         return True
 
@@ -112,8 +115,6 @@ class FollowedProbe(KernelProbe):
             part.attach(names)
         except HandlerError as error:  # no caller waits for it here
             part.refused = [(each.spec, Refusal(Reason.KERNEL_REFUSES, each.address, str(error))) for each in sites]
-        known = {spec for spec, _ in self.refused}
-        self.refused += [each for each in part.refused if each[0] not in known]
 
     def _parts(self) -> "chain[KernelProbe]":
         return chain(self._others, self.in_modules.values())

@@ -213,6 +213,9 @@ def on_their_way(function: str) -> str:
 
 def refusal(site: KernelSite, failed: Sequence[str], restrictions: tracefs.Restrictions) -> Refusal:
     """Return why no mechanism could do it."""
+    if site.function is not None and restrictions.has_gone(site.function.module):
+        detail = f"{site.function.module} has been unloaded meanwhile"
+        return Refusal(Reason.KERNEL_REFUSES, site.address, detail)
     blacklisted = restrictions.blacklisted(site.address, site.names) if site.function is not None else ""
     if blacklisted:
         detail = f"{on_their_way(blacklisted)}, and {'; '.join(failed)}"

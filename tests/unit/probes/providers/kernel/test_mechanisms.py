@@ -11,6 +11,7 @@ from anyprobe.core.refusal import Reason
 from anyprobe.probes.providers.kernel import mechanisms
 from anyprobe.probes.providers.kernel.mechanisms import FENTRY, KPROBE, MULTI, TRACEPOINT, Attacher, place
 from anyprobe.probes.providers.kernel.sites import KernelSite
+from anyprobe.target.kernel import tracefs
 from anyprobe.target.kernel.symbols import KernelFunction
 
 ATTACHER = Attacher(None, None)
@@ -172,3 +173,12 @@ def test_preemptible_kernel_is_not_probed_by_what_misses_hits_then(kernel, monke
     kernel.refuses = {"kprobe.multi": errno.EOPNOTSUPP}
     assert [each.mechanism for each in place(ATTACHER, [function()], None)[0]] == [KPROBE.name]
     assert [each.mechanism for each in place(ATTACHER, [function()], "fentry")[0]] == [FENTRY.name]
+
+
+def test_function_of_a_module_that_has_gone(kernel, monkeypatch):
+    kernel.refuses = dict.fromkeys(["fentry", "kprobe.multi", "kprobe"], errno.ENOENT)
+    monkeypatch.setattr(tracefs.loaded_modules, "loaded", lambda: {"other": 1})
+    site = KernelSite("kernel:visitor:arrive:entry", "visitor", "arrive", "entry", 0,
+        KernelFunction("arrive", "visitor", 0x1000), ("arrive",))  # fmt: skip
+    _, ((_, why),) = place(ATTACHER, [site], None)
+    assert (why.reason, why.detail) == (Reason.KERNEL_REFUSES, "visitor has been unloaded meanwhile")
