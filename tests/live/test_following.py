@@ -1,17 +1,21 @@
 """Programs that are executed are counted in from their first instruction on, and the old ones keep their counts."""
 
 import os
+import time
 from contextlib import contextmanager
 
 import pytest
 
 from anyprobe.probes.following.followed import Followed
+from anyprobe.target.process import execution
+from anyprobe.target.remote.thread import Thread
 from support.results import hits
 
 pytestmark = pytest.mark.live
 CALLS = ("execl", "execlp", "execle", "execv", "execvp", "execve", "execvpe")
 DEEP = 2
 """How many programs each first one leads to."""
+SLOW = 1.5
 
 
 @contextmanager
@@ -41,6 +45,20 @@ def counted(program, how, call, generations):
 def test_every_way_to_execute_in_a_child(compiled, how, call):
     """Each program's own calls are counted apart; what the child does before is its parent's program's."""
     status, found = counted(compiled("executes.c"), how, call, DEEP)
+    assert status == DEEP + 1
+    assert found == [(10, 1, 0)] * DEEP + [(10, 0, 0)]
+
+
+def test_a_thread_that_is_slow_to_stop(compiled, monkeypatch):
+    """On a busy machine it may take more than a second until a thread that is interrupted runs, and stops."""
+
+    class Slow(Thread):
+        def poll(self):
+            self.begin = getattr(self, "begin", time.monotonic())
+            return time.monotonic() - self.begin > SLOW and super().poll()
+
+    monkeypatch.setattr(execution, "Thread", Slow)
+    status, found = counted(compiled("executes.c"), "fork", "execvp", DEEP)
     assert status == DEEP + 1
     assert found == [(10, 1, 0)] * DEEP + [(10, 0, 0)]
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from anyprobe.probes.probe import Probe
     from anyprobe.target.system.ptrace import Registers
 
-_TIMEOUT = 5.0
+_TIMEOUT = 8.0
 """Seconds from a thread's release to its call."""
 _SWEEPS = 0.2
 """Seconds between two looks for programs that have ended."""

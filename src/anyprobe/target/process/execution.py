@@ -25,7 +25,8 @@ EXECUTING = frozenset({59, 322})
 """The numbers of ``execve`` and ``execveat``."""
 Permits = Callable[["Registers"], bool]
 """Whether a program may be traced that is executed with some registers."""
-_STOPPING = 1.0
+_STOPPING = 4.0
+"""Seconds that a thread which waits anyway has to stop: it has to run for that, and processors may be busy."""
 _RELEASING = 1.0
 
 
