@@ -215,6 +215,17 @@ def test_a_time_outlives_the_first_process(tmp_path, seconds, whole):
         os.kill(left, signal.SIGKILL)
 
 
+@pytest.mark.parametrize("children", ["ignore", "free"])
+def test_what_children_execute_that_are_none_of_the_users(children):
+    """It is not followed, as was asked for, and nothing is said of it."""
+    with Followed.run(["sh", "-c", "/bin/true; /bin/true; exec /bin/true"], children=children) as tree:
+        tree.count(START)
+        tree.resume()
+        assert os.waitstatus_to_exitcode(tree.wait(60)) == 0
+        assert hits(tree.snapshot(), "__libc_start_main") == 2
+        assert tree.notes() == []
+
+
 def test_what_must_not_be_traced_is_left_alone(tmp_path):
     """A set-uid program runs as it would; it is told by name, and how often."""
     program = tmp_path / "of-another"

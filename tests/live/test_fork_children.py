@@ -148,3 +148,24 @@ def test_the_command_line(program, tmp_path, what, expected):
     assert outcome.stdout == ("0\n" if what == "free" else f"{CHILDREN}\n")
     grandchildren = CHILDREN if what == "count" else 0
     assert json.loads(results.read_text())["sites"][0]["hits"] == expected * CHILDREN * CALLS + grandchildren
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("time", "a.out:work"),
+        ("hist", "libc:waitpid", "--of", "arg0"),
+        ("trace", "libc:waitpid", "--print", "arg0"),
+        ("count", "libc:waitpid", "--when", "arg0 > 1"),
+        ("script", "handles.py"),
+    ],
+    ids=lambda command: command[0],
+)
+def test_every_command_that_cannot_leave_children_out_says_so(program, tmp_path, command):
+    (tmp_path / "handles.py").write_text(
+        "from anyprobe import session\n@session.entry('a.out:work')\ndef on(ctx):\n    pass\n"
+    )
+    whole = [sys.executable, "-m", "anyprobe", *command, "--children", "ignore", "--", program, "plain"]
+    outcome = subprocess.run(whole, cwd=tmp_path, timeout=100, check=False, capture_output=True, text=True)
+    assert outcome.returncode == 2
+    assert "of fork children only counts can be ignored" in outcome.stderr

@@ -97,7 +97,7 @@ class Followed(SessionGroup):
         """How often a program was executed that was left alone, by its path and the reason."""
         self.unseen = self._missed = 0
         """How often a program may have been executed and could not be held at its start."""
-        self._strays = Strays(lambda path: self._leave(path, _UNEXPECTED))
+        self._strays = Strays(lambda path: self._leave(path, _UNEXPECTED), of_children=options.children == "count")
         for each in sessions:
             each.follower = self
 

@@ -22,9 +22,12 @@ _DEEP = 64
 class Strays:
     """Listens to the kernel's process events in a thread, and tells of what was executed unexpectedly."""
 
-    def __init__(self, tell: Callable[[str], object]) -> None:
-        """Listen from now on; ``tell`` is called with the path of each program that was executed, in the thread."""
-        self._tell = tell
+    def __init__(self, tell: Callable[[str], object], *, of_children: bool = True) -> None:
+        """Listen from now on; ``tell`` is called with the path of each program that was executed, in the thread.
+
+        ``of_children``: also what fork children execute, which may be none of the user's.
+        """
+        self._tell, self._of_children = tell, of_children
         self._since: dict[int, int] = {}
         """The processes that are followed, and since when, in the kernel's ticks."""
         self._expected: Counter[int] = Counter()
@@ -101,6 +104,8 @@ class Strays:
             since = self._since.get(pid)
             if since is not None:
                 return born is None or born > since
+            if not self._of_children:
+                return False
             if pid in self._found:
                 return True
             try:
