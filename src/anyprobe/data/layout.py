@@ -119,8 +119,9 @@ CALLERS = 4096
 CALLER_BYTES = 16
 """Entry of a table of return points: the address, then the offset of the timing record, then the state (32 bits)."""
 CALLER_RECORD, CALLER_STATE = 8, 12
-CALLER_NEW, CALLER_WATCHED, CALLER_REFUSED = 0, 1, 2
-"""States of a return point: nothing is spliced there yet; calls end there; it cannot be spliced."""
+CALLER_NEW, CALLER_WATCHED, CALLER_REFUSED, CALLER_SINCE = 0, 1, 2, 3
+"""States of a return point: nothing is spliced there yet; calls end there; it cannot be spliced. From ``CALLER_SINCE``
+on: calls end there in processes whose text is of this change or a later one, as a word says that fork copies, too."""
 CALLER_HASH = 0x9E37_79B9_7F4A_7C15
 CALLER_PROBES = 32
 """How many entries of a table are looked at for a pair."""

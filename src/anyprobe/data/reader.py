@@ -289,7 +289,7 @@ class NearReader:
 def _owners(region: memoryview, layout: BankLayout) -> list[tuple[int, int]]:
     """Return the numbers of the copies that fork children have, and whose they are."""
     at = layout.children_offset
-    words = np.frombuffer(region[at : at + layout.children * CHILD_BYTES], dtype=np.uint64)
+    words = np.frombuffer(region[at : at + layout.children * CHILD_BYTES], dtype=np.uint64).copy()  # others write there
     taken = np.flatnonzero(words)
     return list(zip(taken.tolist(), words[taken].tolist(), strict=True))
 

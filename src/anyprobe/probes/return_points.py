@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 from anyprobe.binary.decoding.code_scan import Kind
 from anyprobe.binary.flow.function import FunctionCode
 from anyprobe.core.errors import StopTimeout, TargetError
+from anyprobe.core.memory import MemoryFault
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.data.callers import CallerTables
-from anyprobe.data.layout import CALLER_NEW, CALLER_REFUSED, CALLER_WATCHED, CERTAIN, JUMPED, UNSEEN
+from anyprobe.data.layout import CALLER_NEW, CALLER_REFUSED, CALLER_SINCE, CALLER_WATCHED, CERTAIN, JUMPED, UNSEEN
 from anyprobe.isa.decode import Flow
 from anyprobe.probes.probe import Place, Probe, Timed, edits_for
 from anyprobe.probes.target_errors import typed
@@ -48,6 +49,8 @@ class ReturnPoints:
         """By the number of its bank and the offset of its record."""
         self._nested: dict[int, tuple[SlotBank, list[Timed]]] = {}
         """By bank, all timed functions where it is known which calls they make."""
+        self._change = CALLER_SINCE - 1
+        """Counted up with each change of what is spliced."""
         self._next_look = 0.0
         """When to look for libraries that leave calls behind."""
 
@@ -95,9 +98,10 @@ class ReturnPoints:
 
     def settle(self, probes: Iterable[Probe]) -> None:
         """Say which return points are watched, after probes were removed or armed again."""
+        self._note_change()
         for timed in (timed for probe in probes for timed in probe.timed):
             for point, place in timed.points.items():
-                self._say(timed, point, CALLER_WATCHED if place.hook.armed else CALLER_REFUSED)
+                self._say(timed, point, self._watched(timed) if place.hook.armed else CALLER_REFUSED)
         if self._timed or self._nested:
             with suppress(TargetError):
                 self._watch_unwinding()
@@ -135,9 +139,22 @@ class ReturnPoints:
                 else:
                     places.append((timed, point, found))
             session.engine.change(edits_for([place for _, _, place in places]))
+        self._note_change()
         for timed, point, place in places:
             timed.points[point] = place
-            self._say(timed, point, CALLER_WATCHED if place.hook.armed else CALLER_REFUSED)
+            self._say(timed, point, self._watched(timed) if place.hook.armed else CALLER_REFUSED)
+
+    def _note_change(self) -> None:
+        """Take note that the text has jumps at further return points: fork children of before have none there."""
+        self._change += 1
+        for bank in {bank.index: bank for bank, _ in self._timed.values() if bank.change}.values():
+            with suppress(MemoryFault):  # the process has ended
+                bank.arena.journal.note_change(self._change)
+
+    def _watched(self, timed: Timed) -> int:
+        """Return the state of a return point that has just been spliced."""
+        bank = timed.group.bank
+        return self._change if bank is not None and bank.change else CALLER_WATCHED
 
     def _place_of(self, timed: Timed, point: int) -> Place | Refusal:
         module = self._session.module_at(point)

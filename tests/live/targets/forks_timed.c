@@ -12,6 +12,7 @@
  *   killed     the child prints after its calls and waits to be killed in the middle of held()
  *   signals    a timer interrupts the child all the time, whose handler calls work(), too
  *   many       N children one after another, each with one call
+ *   learns     the child is forked before the parent has called tail() by a pointer; then both call it
  *   filters    the child filters its system calls before it calls work()
  */
 #define _GNU_SOURCE
@@ -46,6 +47,22 @@ KEPT int held(void) {
     int child = fork();
     __asm__ volatile("" ::: "memory");
     return child;
+}
+
+KEPT int end_of_tail(int n) {
+    __asm__ volatile("" ::: "memory");
+    return n + 1;
+}
+
+__attribute__((noinline, optimize("O2"))) int tail(int n) {
+    __asm__ volatile("" ::: "memory");
+    return end_of_tail(n);
+}
+
+static int (*volatile by_pointer)(int) = tail;
+
+KEPT int calls_tail(int n) {
+    return by_pointer(n) + 1;
 }
 
 KEPT void left(int leave) {
@@ -130,6 +147,32 @@ static void in_child(const char *mode, long n, int depth) {
     _exit(0);
 }
 
+static int learns(void) {
+    int told[2], status, sum = 0;
+    char byte;
+    if (pipe(told)) return 6;
+    if (!fork()) {
+        if (read(told[0], &byte, 1) != 1) _exit(5);
+        for (int i = 0; i < 3000; i++) sum += calls_tail(i);
+        tell(3000, sum < 0);
+        _exit(0);
+    }
+    for (int i = 0; i < 2000; i++) {
+        sum += calls_tail(i);
+        usleep(500);
+    }
+    if (write(told[1], "", 1) != 1) return 4;
+    wait(&status);
+    if (!fork()) {
+        for (int i = 0; i < 1000; i++) sum += calls_tail(i);
+        tell(1000, sum < 0);
+        _exit(0);
+    }
+    wait(&status);
+    tell(2000, sum < 0);
+    return 0;
+}
+
 int main(int argc, char **argv) {
     const char *mode = argc > 1 ? argv[1] : "plain";
     int count = argc > 2 ? atoi(argv[2]) : 4, bad = 0, status;
@@ -138,6 +181,7 @@ int main(int argc, char **argv) {
         puts("ready");
         if (getchar() == EOF) return 7;
     }
+    if (!strncmp(mode, "learns", 6)) return learns();
     work(1);
     if (!strncmp(mode, "threads", 7)) {
         pthread_t other;

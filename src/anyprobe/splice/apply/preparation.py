@@ -469,6 +469,7 @@ class Preparation:
             if self._layout.children:
                 bank.adopted = holdings.code_regions[0].gate.address + ADOPTED + 8 * number
                 bank.closed = (holdings.banks[0].piece.address if holdings.banks else piece.address) + CLOSED
+                bank.change = arena.journal.change_at
             if not holdings.banks:
                 arena.view(piece.offset + CLOSED, 8)[:] = UNWATCHED.to_bytes(8, "little")
             extra = slot | self._layout.blocks << 32

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from anyprobe.splice.codegen.routines import RoutineFacts
 
 
+_IN_THIS_TEXT = f"""cmp eax, {at.CALLER_REFUSED}; je {{name}}_unknown
+            jb {{name}}_noted
+            mov r8, change; cmp eax, [r8]; jbe {{name}}_looked"""
+"""A fork child may have been made before its parent's text was changed."""
 _OF_THE_PARENT = """call acquire
             test rcx, rcx; jz {name}_done
             mov rdi, rcx; mov rcx, [rsp+{argument}]; jmp {name}_unmatched
@@ -294,7 +298,7 @@ def _look_up_caller(asm: Assembler, facts: "RoutineFacts", name: str, pushed: in
             mov eax, [rdi+rdx+{at.CALLER_STATE}]
             xor edx, edx
             cmp eax, {at.CALLER_WATCHED}; je {name}_looked
-            ja {name}_unknown
+            {_IN_THIS_TEXT.format(name=name) if facts.change else f"ja {name}_unknown"}
         {name}_noted:
             mov edx, {at.RECORD_LEARNING}
         {name}_looked:
@@ -303,6 +307,7 @@ def _look_up_caller(asm: Assembler, facts: "RoutineFacts", name: str, pushed: in
         """,
         last=(layout.callers - 1) * at.CALLER_BYTES,
         slot=facts.slot,
+        change=facts.change,
     )
 
 

@@ -53,6 +53,8 @@ class RoutineFacts:
     """Address of a word on a wipe-on-fork page that says which blocks a fork child has; 0: it can have none."""
     closed: int = 0
     """Address of a word that is not 0 where fork children must not make system calls for that."""
+    change: int = 0
+    """Address of a word that says which return points the text of a process has jumps at; 0: there is one process."""
     adopt: int = 0
     """Address of the routine that gives it some; 0: it is among those that are assembled."""
 

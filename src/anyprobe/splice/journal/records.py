@@ -26,6 +26,7 @@ _READ = (1, 2)
 _HEADER = struct.Struct("<8sII16sIIQ8x")
 _START_TIME_AT = 40
 _REQUESTS_AT = 48
+_CHANGE_AT = 56
 HEADER_BYTES = 64
 _RECORD = struct.Struct("<IBBBBQQQ16s16s")
 RECORD_BYTES = 64
@@ -156,6 +157,15 @@ class Journal:
         """Write the header."""
         body = _HEADER.pack(MAGIC, VERSION, self.capacity, owner.session, owner.pid, 0, owner.start_time)
         self._memory.write(self.address, body)
+
+    @property
+    def change_at(self) -> int:
+        """Address of a word that says which return points the text has jumps at: fork copies both together."""
+        return self.address + _CHANGE_AT
+
+    def note_change(self, number: int) -> None:
+        """Write that word, once the text is as it says."""
+        self._memory.write(self.change_at, number.to_bytes(8, "little"))
 
     def room(self) -> int:
         """Return how many more records fit."""

@@ -49,6 +49,8 @@ class SlotBank:
     """Address of the word, wiped at a fork, that says which blocks a fork child has."""
     closed: int = 0
     """Address of the word that says that fork children get none any more."""
+    change: int = 0
+    """Address of the word that says which return points the text has jumps at, where fork children are timed."""
     hosts_handlers: bool = False
     """Whether handlers are called by it."""
     ended: "dict[ForkChild, EndedChild]" = field(default_factory=dict)
@@ -58,7 +60,7 @@ class SlotBank:
         """Return what routines have to know that reach it by a gate; ``adopt``: the routine of that name."""
         return RoutineFacts(
             self.layout, self.piece.address, gate, self.slot, self.clock, self.numbered,
-            mask=self.mask, adopted=self.adopted, closed=self.closed, adopt=adopt,
+            mask=self.mask, adopted=self.adopted, closed=self.closed, change=self.change, adopt=adopt,
         )  # fmt: skip
 
 
