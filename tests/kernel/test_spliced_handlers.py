@@ -138,3 +138,21 @@ def test_commands_have_handlers_run_by_splices(loaded):
     (site,) = found["sites"]
     assert site["strategy"] == "splice"
     assert site["hits"] == 9
+
+
+def test_each_hit_of_a_busy_kernel_runs_the_handler_or_is_told_of(session):
+    # in tasks, softirqs and interrupts; the last is what the handler itself reads memory by
+    functions = "try_to_wake_up", "kmem_cache_free", "__hrtimer_run_queues", "pipe_write", "copy_from_kernel_nofault"
+    session.entry(*(f"kernel::{name}" for name in functions))(spliced_handlers.looked)
+    placed = [probe for probe in session.probes_of(spliced_handlers.looked) if probe.armed]
+    assert len(placed) >= 4, session.refused
+    subprocess.run(["sh", "-c", "for n in 1 2 3; do seq 20000 | cat | cat | tail -1; done"], check=True, timeout=60)
+    session.remove(*placed)
+    runs = {str(place): cell.count for (place,), cell in spliced_handlers.looked_at.result().entries.items()}
+    failed = session.misses().get("abandoned", 0)
+    hits = {site.function: (site.hits, site.nmissed) for probe in placed for site in probe.results()}
+    assert sum(map(sum, hits.values())) > 0
+    assert hits["copy_from_kernel_nofault"][1] > 0, "it is hit inside each handler"
+    lost = {name: count - runs.get(name, 0) for name, (count, _) in hits.items()}
+    assert min(lost.values()) >= 0, lost
+    assert sum(lost.values()) == failed, (lost, failed)

@@ -7,7 +7,7 @@ is kept where guests find it.
 from dataclasses import replace
 from itertools import product
 
-from anyprobe import Count, Hist, emit, i64, u64
+from anyprobe import Count, Hist, Sum, emit, i64, ptr, u64
 from anyprobe.core.errors import UnsupportedTarget
 from anyprobe.handlers.compile_cache import native_code, spliced_code
 from anyprobe.handlers.compiler import intermediate
@@ -22,6 +22,7 @@ from anyprobe.probes.providers.kernel.shared_storages import of_processors
 LEAST = 1000
 PROCESSORS = 1, 2
 sizes, by_comm = Hist("sizes", by=("pid",)), Count("by_comm", by=("comm",))
+looked_at = Sum("looked_at", by=("func",))
 
 
 def measured(ctx, file: u64, buffer: u64, size: u64):
@@ -43,6 +44,11 @@ def named(ctx):
     by_comm.add(key=(ctx.comm,))
 
 
+def looked(ctx, first: ptr[u64]):
+    """Read memory where the first parameter points."""
+    looked_at.add(first[0], key=(ctx.func,))
+
+
 def _unknown() -> Prototype:
     raise UnsupportedTarget("compiled beforehand")
 
@@ -52,7 +58,7 @@ def compile_all() -> None:
     native_code(intermediate(measured_alone, Setting(retval=None, entry=True, prototype=_unknown)))
     timing = Hist("times", by=("func",), capacity=1), Count("unmatched", by=("func",), capacity=1)
     for processors, by_clock in product(PROCESSORS, (False, True)):
-        for functions in ((measured,), (named,), calls.timing(*timing)):
+        for functions in ((measured,), (named,), (looked,), calls.timing(*timing)):
             layout, storages = InstanceLayout(), {}
             compiled = []
             # as sessions do: what an entry stores has a type by the time the return is compiled

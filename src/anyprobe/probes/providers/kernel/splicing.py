@@ -137,8 +137,10 @@ class Spliced:
         return {number - first: refused[number] for number in self._numbers if number in refused}
 
     def counts(self) -> Sequence[int]:
-        """Return what has been counted at each site."""
-        return self._whole.counts()[self._numbers.start : self._numbers.stop]
+        """Return what has been counted at each site, hits that ran no handler left out."""
+        own = slice(self._numbers.start, self._numbers.stop)
+        missed = self._whole.missed()[own]  # first: what comes in between is counted
+        return [count - lost for count, lost in zip(self._whole.counts()[own], missed, strict=True)]
 
     def missed(self) -> Sequence[int]:
         """Return how many hits of each site ran no handler."""
