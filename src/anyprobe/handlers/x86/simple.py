@@ -1,26 +1,29 @@
-"""Simple handlers without LLVM: one update of an aggregation, by keys or not, perhaps under comparisons.
+"""Simple handlers without LLVM: one update of an aggregation, by keys or not, or one record, perhaps under comparisons.
 
-Counters, sums, extremes, averages and histograms, whose keys are words of the context or the thread's name. The code is
-longer than what LLVM makes of them, and is there in no time: in an emulated machine that is a minute less.
+Counters, sums, extremes, averages and histograms; keys and fields are words of the context or the thread's name. The
+code is longer than what LLVM makes of them, and is there in no time: in an emulated machine that is a minute less.
 ``handlers.llvm.tables`` says why updates need no locks; both may change the same table.
 """
 
 from dataclasses import dataclass
 
-from anyprobe.core.code import MISSES, Comparison, Input, InputKind, Miss, NativeCode, Number
+from anyprobe.core.code import MISSES, Input, InputKind, Miss, NativeCode, Number
 from anyprobe.data import buckets, histogram
 from anyprobe.data.aggregations import Hist, Quantize
 from anyprobe.data.cells import COUNT, MAX, NOT_MIN, SUM
 from anyprobe.data.tables import DROPPED, PROBES, ROW_HEAD_BYTES, SPARE_WORDS, SPARES, USED, TableLayout
 from anyprobe.handlers.ir import nodes as ir
 from anyprobe.handlers.passes import bounds
-from anyprobe.handlers.types.storages import Table
-from anyprobe.handlers.x86.trivial import CONDITIONS, TO_RAX, UPDATES, Reader, jump_unless
+from anyprobe.handlers.types.storages import Ring, Table
+from anyprobe.handlers.x86.records import emit_record
+from anyprobe.handlers.x86.trivial import CONDITIONS, TO_RAX, Reader, jump_unless
 from anyprobe.isa.assemble import Assembler
 
 _MULTIPLIER = 0x9E3779B97F4A7C15
 """As ``handlers.llvm.tables`` has it: both look for a key in the same places."""
 _COMM_BYTES, _COMM = 16, "comm"
+_RECORD_BYTES = 512
+"""Of the fields of a record: more is for another compiler."""
 _FIELDS = frozenset({COUNT, SUM, NOT_MIN, MAX})
 _CHANGED = frozenset({"rax", "rcx", "rdx", "rsi", "rdi", "r8", "r9", "r10", "r11", "flags"})
 
@@ -31,20 +34,27 @@ def simple_code(handler: ir.Function) -> NativeCode | None:
     update = reader.update_in(handler.body)
     if handler.result is not None or update is None or len(reader.conditions) > CONDITIONS:
         return None
-    table = handler.storages[update.storage]
-    if update.operation not in UPDATES or not isinstance(table, Table):
+    parts = [reader.part(each) for each in update.key]
+    if any(part is None for part in parts):
         return None
-    aggregation = table.layout.aggregation
+    key = [part for part in parts if part is not None]
+    store = handler.storages[update.storage]
+    if isinstance(store, Ring):
+        fits = 8 * sum(part.words for part in key) <= _RECORD_BYTES
+        plain = all(field.kind not in {"f32", "f64"} for field in store.layout.record.fields)
+        written = len(store.layout.record.fields) == len(key)
+        if update.operation != "emit" or not (fits and plain and written):
+            return None
+        return _Writer(handler, update.storage, key).record(store, reader)
+    value = reader.number(update.values[0]) if update.values else None
+    if update.operation != "add" or not isinstance(store, Table) or (value is None and update.values):
+        return None
+    aggregation = store.layout.aggregation
     if not _FIELDS.issuperset(aggregation.cell.fields):
         return None
     if aggregation.cell.buckets and not isinstance(aggregation, Hist | Quantize):
         return None
-    parts = [reader.part(each) for each in update.key]
-    value = reader.number(update.values[0]) if update.values else None
-    if any(part is None for part in parts) or (value is None and update.values):
-        return None
-    key = [part for part in parts if part is not None]
-    return _Writer(handler, update.storage, table.layout, key, value).run(reader.conditions, comm=reader.has_comm)
+    return _TableWriter(handler, update.storage, key, store.layout, value).run(reader)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,61 +100,40 @@ class _Reader(Reader):
 
 
 class _Writer:
-    """Writes the code: ``rbx`` leads to the words, the key is on the stack."""
+    """Writes the code: ``rbx`` leads to the words, the key or the fields are on the stack."""
 
-    def __init__(
-        self, handler: ir.Function, storage: int, layout: TableLayout, key: list[_Part], value: Number | None
-    ) -> None:
-        self._handler, self._layout, self._key, self._value = handler, layout, key, value
-        self._asm = Assembler()
+    def __init__(self, handler: ir.Function, storage: int, key: list[_Part]) -> None:
+        self._handler, self._key, self._asm = handler, key, Assembler()
         self._inputs = [*handler.inputs, Input(InputKind.STORAGE, index=storage), Input(InputKind.THREAD)]
         self._base, self._thread = 8 * len(handler.inputs), 8 * len(handler.inputs) + 8
-        self._bytes = 8 * layout.shape.words
+        self._bytes = 8 * sum(part.words for part in key)
 
-    def run(self, comparisons: list[Comparison], *, comm: bool) -> NativeCode:
-        asm, layout = self._asm, self._layout
+    def record(self, store: Ring, reader: "_Reader") -> NativeCode:
+        """Write a record."""
+        self._begin(reader)
+        now = self._word(InputKind.CONTEXT, "now") if store.by_clock else None
+        emit_record(self._asm, store.layout, self._base, self._thread, now)
+        self._asm.label("out")
+        self._leave()
+        return self._finish(reader, 0)
+
+    def _begin(self, reader: "_Reader") -> None:
+        asm = self._asm
         asm.code("push rbx; mov rbx, rdi; sub rsp, size", size=self._bytes)
-        for each in comparisons:
+        for each in reader.conditions:
             self._load(each.number)
             asm.code(f"cmp rax, constant; {jump_unless(each)} out", constant=each.constant)
         self._store_key()
-        if self._value is not None:
-            self._load(self._value)
-            asm.code("mov rdx, rax")
-        bucket = self._bucket()
-        if self._key:
-            asm.code("push rdx; push r8; mov rdi, [rbx+base]; lea rsi, [rsp+16]", base=self._base)
-            asm.code("call find; pop r8; pop rdx")
-        if layout.rows > 1:
-            # a thread without a number of its own is 0, which wraps to the largest
-            asm.code(
-                """
-                    mov rcx, [rbx+thread]; dec rcx; cmp rcx, last; jae shared
-                    imul rcx, rcx, stride; add rcx, [rbx+base]
-                    add rcx, rows
-                """,
-                thread=self._thread,
-                last=layout.rows - 1,
-                stride=layout.stride,
-                base=self._base,
-                rows=layout.rows_offset + layout.stride,
-            )
-            self._update("own", "", bucket=bucket)
-        asm.code(
-            """
-            shared:
-                mov rcx, [rbx+base]; add rcx, rows
-            """,
-            base=self._base,
-            rows=layout.rows_offset,
-        )
-        self._update("theirs", "lock ", bucket=bucket)
-        if comm:
+
+    def _leave(self) -> None:
+        self._asm.code("add rsp, size; pop rbx; ret", size=self._bytes)
+
+    def _finish(self, reader: "_Reader", more: int) -> NativeCode:
+        """Return the code; ``more``: bytes of the stack besides."""
+        if reader.has_comm:
             self._without_name()
-        if self._key:
-            self._find()
-        code = asm.finish(0)
-        stack = 8 + 8 + self._bytes + (16 + 8 + 8 if self._key else 0) + 8 * comm
+        stack = 16 + self._bytes + more + 8 * reader.has_comm
+        code = self._asm.finish(0)
         return NativeCode(code, tuple(self._inputs), _CHANGED, stack, bounds.steps(self._handler))
 
     # -- words
@@ -184,6 +173,56 @@ class _Writer:
         for miss in (Miss.FAULT, Miss.ABANDONED):
             self._asm.code("lock inc qword [rax+counter]", counter=8 * MISSES.index(miss))
         self._asm.code("jmp out")
+
+
+class _TableWriter(_Writer):
+    """Writes an update of an aggregation."""
+
+    def __init__(
+        self, handler: ir.Function, storage: int, key: list[_Part], layout: TableLayout, value: Number | None
+    ) -> None:
+        super().__init__(handler, storage, key)
+        self._layout, self._value = layout, value
+
+    def run(self, reader: _Reader) -> NativeCode:
+        asm, layout = self._asm, self._layout
+        self._begin(reader)
+        if self._value is not None:
+            self._load(self._value)
+            asm.code("mov rdx, rax")
+        bucket = self._bucket()
+        if self._key:
+            asm.code("push rdx; push r8; mov rdi, [rbx+base]; lea rsi, [rsp+16]", base=self._base)
+            asm.code("call find; pop r8; pop rdx")
+        if layout.rows > 1:
+            # a thread without a number of its own is 0, which wraps to the largest
+            asm.code(
+                """
+                    mov rcx, [rbx+thread]; dec rcx; cmp rcx, last; jae shared
+                    imul rcx, rcx, stride; add rcx, [rbx+base]
+                    add rcx, rows
+                """,
+                thread=self._thread,
+                last=layout.rows - 1,
+                stride=layout.stride,
+                base=self._base,
+                rows=layout.rows_offset + layout.stride,
+            )
+            self._update("own", "", bucket=bucket)
+        asm.code(
+            """
+            shared:
+                mov rcx, [rbx+base]; add rcx, rows
+            """,
+            base=self._base,
+            rows=layout.rows_offset,
+        )
+        self._update("theirs", "lock ", bucket=bucket)
+        asm.label("out")
+        self._leave()
+        if self._key:
+            self._find()
+        return self._finish(reader, 32 if self._key else 0)
 
     def _bucket(self) -> bool:
         """Emit: r8 = the number of the bucket of the value in rdx; return whether there are buckets."""
@@ -258,14 +297,7 @@ class _Writer:
                 self._raise(f"{label}_{field}", offset, negate=field == NOT_MIN)
         if bucket:
             asm.code(f"{lock}inc qword [rcx+r8*8+offset]", offset=first + cell.buckets_offset)
-        if label == "own":
-            asm.label("out")
-            asm.code("add rsp, size; pop rbx; ret", size=self._bytes)
-        elif layout.rows > 1:
-            asm.code("jmp out")
-        else:
-            asm.label("out")
-            asm.code("add rsp, size; pop rbx; ret", size=self._bytes)
+        asm.code("jmp out")
         if self._key:
             asm.label(f"{label}_dropped")
             asm.code(f"{lock}inc qword [rcx+dropped]; jmp out", dropped=DROPPED)

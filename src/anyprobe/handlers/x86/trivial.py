@@ -33,10 +33,6 @@ _TO_RDI = {
 }  # fmt: skip
 
 
-UPDATES = frozenset({"add"})
-"""Operations of aggregations."""
-
-
 def jump_unless(comparison: Comparison) -> str:
     """Return the jump that is taken where a comparison does not hold."""
     return (_UNLESS | (_SIGNED if comparison.number.signed else _UNSIGNED))[comparison.symbol]

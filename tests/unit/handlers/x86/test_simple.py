@@ -8,16 +8,17 @@ from dataclasses import replace
 
 import pytest
 
-from anyprobe import Avg, Count, Hist, Max, Min, Quantize, Stddev, Sum, i64, u32, u64
+from anyprobe import Avg, Count, Hist, Max, Min, Quantize, Stddev, Sum, emit, i16, i64, u8, u32, u64
 from anyprobe.core.code import InputKind
-from anyprobe.data.tables import TableView
+from anyprobe.data.rings import RingReader
+from anyprobe.data.tables import TableLayout, TableView
 from anyprobe.handlers.compiler import intermediate
 from anyprobe.handlers.frontend.lowering import Setting
 from anyprobe.handlers.types.storages import Table
 from anyprobe.handlers.x86.native import compile_native
 from anyprobe.handlers.x86.simple import simple_code
 
-ROUNDS, THREADS = 400, 2
+ROUNDS, THREADS, SLOTS = 400, 2, 64
 VALUES = [0, 1, 5, 63, 64, 65, 1 << 20, (1 << 44) - 1, 1 << 44, (1 << 63) - 1, 1 << 63, (1 << 64) - 1, (1 << 64) - 64]
 
 
@@ -32,7 +33,8 @@ class Running:
         self._call = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)
         self._region = ctypes.create_string_buffer(layout.size + 64)
         self._base = ctypes.addressof(self._region) + -ctypes.addressof(self._region) % 64
-        self.view = TableView(memoryview((ctypes.c_char * layout.size).from_address(self._base)).cast("B"), layout)
+        region = memoryview((ctypes.c_char * layout.size).from_address(self._base)).cast("B")
+        self.view = TableView(region, layout) if isinstance(layout, TableLayout) else RingReader(region, layout)
 
     def run(self, given, thread):
         words = []
@@ -42,11 +44,14 @@ class Running:
         self._call((ctypes.c_uint64 * len(words))(*words))
 
 
-def both(function, capacity_of=None):
+def both(function):
     handler = intermediate(function, Setting(entry=True, retval=None))
-    (table,) = handler.storages
-    layout = replace(table.layout, threads=THREADS)
-    placed = replace(handler, storages=(Table(layout),))
+    (store,) = handler.storages
+    if isinstance(store, Table):
+        layout = replace(store.layout, threads=THREADS)
+    else:
+        layout = replace(store.layout, slots=SLOTS, rings=1, threads=THREADS)
+    placed = replace(handler, storages=(replace(store, layout=layout),))
     code = simple_code(placed)
     assert code is not None
     return Running(code, layout), Running(compile_native(placed), layout)
@@ -131,6 +136,26 @@ def test_a_row_that_all_share():
         found.add(third, key=(first,))
 
     assert sum(cell.count for cell in compare(measured, keys=5).entries.values()) == ROUNDS
+
+
+def test_records_of_all_widths_and_what_finds_no_room():
+    def emitted(first: u8, second: u32, third: i64, fourth: i16):
+        if second > 5:
+            emit("it", first=first, second=second, third=third, fourth=fourth, whole=u64(third))
+
+    rng = random.Random(3)
+    ours, theirs = both(emitted)
+    for round_ in range(ROUNDS):
+        words = {index: rng.choice(VALUES) if rng.random() < 0.5 else rng.getrandbits(64) for index in range(4)}
+        thread = rng.randrange(THREADS + 2)
+        ours.run(words, thread)
+        theirs.run(words, thread)
+        if round_ % 150 == 149:  # the rings are full by then
+            rows, expected = ([row.tolist()[1:] for row in each.view.drain()] for each in (ours, theirs))
+            assert rows == expected
+            assert rows
+    assert ours.view.drops() == theirs.view.drops()
+    assert sum(ours.view.drops().full.values()) > 0
 
 
 def test_what_is_not_simple_is_for_another_compiler():
