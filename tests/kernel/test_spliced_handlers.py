@@ -62,6 +62,7 @@ def test_a_predicate_and_a_sum_without_a_compiler(session):
     assert session.snapshot().aggregation("total").entries[()].count == CALLS + 10
 
 
+@pytest.mark.thorough
 def test_each_block_and_call_of_a_function_is_counted_or_refused_by_name(session):
     probes = session.count("kernel::ksys_read:block", "kernel::ksys_read:call", "kernel::ksys_read:*")
     read(CALLS)
@@ -76,18 +77,19 @@ def test_each_block_and_call_of_a_function_is_counted_or_refused_by_name(session
         assert max(found) - min(found) <= 100, (hex(offset), found)
 
 
-def test_a_histogram_by_process_and_records(session):
+def test_a_histogram_by_process_and_records(session, reads_sizes):
     session.entry("kernel::vfs_read")(spliced_handlers.measured)
     assert session.refused == []
-    wanted = [SIZE, SIZE, 1 << 16, 5000]
-    for size in (*wanted, 10):
-        read(1, size)
-    cell = spliced_handlers.sizes.result().entries[(os.getpid(),)]
-    assert (cell.count, cell.sum, cell.max) == (4, sum(wanted), 1 << 16)
-    rows = session.records()["large"]
-    assert [(row["pid"], row["size"]) for row in rows if row["pid"] == os.getpid()] == [(os.getpid(), 1 << 16)]
+    with subprocess.Popen([reads_sizes, "3"]) as child:
+        assert child.wait(60) == 0
+    cell = session.snapshot().aggregation("sizes").entries[(child.pid,)]
+    wanted = [1 << power for power in range(10, 17) for _ in range(9, power)] * 3
+    assert (cell.count, cell.sum, cell.max) == (len(wanted), sum(wanted), 1 << 16), "the loader reads less"
+    rows = [row["size"] for row in session.records()["large"] if row["pid"] == child.pid]
+    assert rows == [1 << 16] * wanted.count(1 << 16)
 
 
+@pytest.mark.thorough
 def test_counts_by_name(session):
     session.entry("kernel::vfs_read")(spliced_handlers.named)
     read(CALLS)
@@ -110,12 +112,14 @@ def test_calls_are_timed_from_end_to_end(session):
     assert (small.count, small.unmatched, small.in_flight) == (CALLS, 0, 0)
 
 
+@pytest.mark.thorough
 def test_a_function_that_does_not_return_has_no_end_and_no_beginning(session):
     (entry, returns) = session.time("kernel::do_exit")
     assert [why.reason for _, why in (*entry.refused, *returns.refused)] == [Reason.NO_EXIT] * 2
     assert (entry.armed, returns.armed) == (False, False)
 
 
+@pytest.mark.thorough
 def test_commands_have_handlers_run_by_splices(loaded):
     def told(*arguments):
         run = [
