@@ -33,7 +33,10 @@ from anyprobe.splice.plan.splices import Clobbers
 
 PROCESSORS, PROCESSOR = 2, 1
 PREEMPT, NUMBER, CURRENT, GUARD, HITS = 0x100, 0x108, 0x110, 0x118, 0x120
-ROUTINES, STUBS, TASK, LOST, MISSED = 0x10000, 0x18000, 0x1A000, 0x1B000, 0x1B800
+ROUTINES, STUBS, TASK, LOST, MISSED, RESCHEDULED = (
+    0x10000, 0x18000, 0x1A000, 0x1B000, 0x1B800, 0x1BC00,
+)  # fmt: skip
+
 ATTRIBUTES = EVERYWHERE | {"func", "ip", "regs", "retval", "data"}
 _SYSCALL, _ARCH_PRCTL, _SET_GS = 158, 158, 0x1001
 
@@ -76,7 +79,8 @@ class KernelMachine(Machine):
             functions[name] = self.base + at
             at += len(code) + 15 & -16
         members = {"pid": 0, "tgid": 4, "comm": 8, "cred": 0x40, "uid": 0, "gid": 4}
-        self.kernel = Kernel(PREEMPT, NUMBER, CURRENT, members, functions)
+        self.put(at, b"\x48\xff\x05" + self.rel(at + 7, RESCHEDULED) + b"\xc3")  # inc qword [rescheduled]; ret
+        self.kernel = Kernel(PREEMPT, NUMBER, CURRENT, members, functions, reschedule=self.base + at)
         self.regions = []
 
     def share(self, size):
@@ -197,6 +201,7 @@ def run(case):
         "hits": struct.unpack_from("<Q", machine.memory, HITS)[0],
         "missed": struct.unpack_from("<Q", machine.memory, LOST + 8)[0],
         "misses": list(misses),
+        "rescheduled": struct.unpack_from("<Q", machine.memory, RESCHEDULED)[0],
         "guarded": [handler.guarded for handler, _ in placed],
         "free": None if table is None else not any(table[call_data.HEAD_BYTES :: call_data.SLOT_BYTES]),
         "asks": [

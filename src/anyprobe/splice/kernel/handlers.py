@@ -4,11 +4,11 @@ A patch counts the hit and calls the routine. ``[rsp]`` is the return address th
 zone, is the site's own stack; in between stands an argument where the handler needs one. Every register and flag is
 preserved.
 
-While the handler runs, the thread stays on its processor (the count of ``preempt_disable`` is raised), so it has the
-row of that processor for itself but for interrupts, which change words by one instruction each, as signal handlers do
-in a process. A handler that calls functions of the kernel, such as those that read memory, might be hit in one of
-these: it runs once at a time on a processor and in each kind of context (task, softirq, interrupt). A hit inside is
-counted as missed, by its argument.
+While the handler runs, the thread stays on its processor: the count of ``preempt_disable`` is raised. A task that has
+waited for the processor meanwhile gets it afterwards. So the thread has the row of the processor for itself but for
+interrupts, which change words by one instruction each, as signal handlers do in a process. A handler that calls
+functions of the kernel, such as those that read memory, might be hit in one of these: it runs once at a time on a
+processor and in each kind of context (task, softirq, interrupt). A hit inside is counted as missed, by its argument.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,6 +23,9 @@ from anyprobe.splice.kernel import call_data
 READ, READ_USER = "copy_from_kernel_nofault", "copy_from_user_nofault"
 READ_TEXT, READ_USER_TEXT = "strncpy_from_kernel_nofault", "strncpy_from_user_nofault"
 CLOCK = "ktime_get_mono_fast_ns"
+RESCHEDULE = "preempt_schedule_notrace_thunk"
+ON_ITS_WAY = frozenset({"preempt_schedule_notrace", RESCHEDULE})
+"""Functions in which no handler may run: it would call them again and again."""
 FUNCTIONS = (READ, READ_USER, READ_TEXT, READ_USER_TEXT, CLOCK)
 """Functions of the kernel that handlers are given values by; each may be called in every context but an NMI."""
 _READING = frozenset({"read", "read_text"})
@@ -35,6 +38,8 @@ POP_BYTES = 8
 """Of the instruction that takes the argument from the stack, where there is one."""
 _ALWAYS_SAVED = ("rax", "flags", "rdi")
 """What every call changes; ``flags`` are kept as ``lahf`` and ``seto`` have them."""
+_USER_ACCESS = 1 << 18
+"""The flag AC: user memory may be accessed, which is no state to be preempted in."""
 _INTERRUPT, _SOFT = 0x00FF0000, 1
 """Bits of the count of ``preempt_disable``: in an interrupt or NMI; of its second byte: in a softirq."""
 _COMM_BYTES = 16
@@ -59,6 +64,8 @@ class Kernel:
     """Nanoseconds per tick of the TSC, times two to the 32; 0: the kernel's clock is called."""
     since: int = 0
     """What is added to that for the kernel's monotonic clock."""
+    reschedule: int = 0
+    """Address of what gives the processor to a task that waits, and preserves all registers; 0: none is needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +128,8 @@ class _Writer:
         self._guarded = handler.guarded
         self._saved = self._registers()
         self._size = 8 * len(handler.code.inputs)
+        self._extra = 8 * self._guarded
+        """Bytes between the words and the saved registers: all flags, of which functions of the kernel may clear AC."""
 
     def _registers(self) -> Sequence[str]:
         changed = {name for name in self._code.clobbers if name in NUMBERS}
@@ -140,6 +149,8 @@ class _Writer:
         asm.code("push rax; lahf; seto al; push rax")
         for name in self._saved[2:]:
             asm.code(f"push {name}")
+        if self._guarded:
+            asm.code("pushfq")
         asm.code("inc dword gs:[count]", count=kernel.preempt_count)
         if self._guarded:
             self._guard()
@@ -157,9 +168,22 @@ class _Writer:
             asm.code("mov byte gs:[rbx], 0")
         asm.label("out")
         asm.code("dec dword gs:[count]", count=kernel.preempt_count)
+        if kernel.reschedule:
+            asm.code("jz waited_for\n resumed:")  # the count has a bit that is 0 if another task waits
+        if self._guarded:
+            asm.code("popfq")
         for name in reversed(self._saved[2:]):
             asm.code(f"pop {name}")
         asm.code("pop rax; add al, 0x7f; sahf; pop rax; ret")
+        if kernel.reschedule:
+            asm.code(
+                f"""
+                waited_for:
+                    pushfq; test dword [rsp], {_USER_ACCESS}; lea rsp, [rsp+8]; jnz resumed
+                    call reschedule; jmp resumed
+                """,
+                reschedule=kernel.reschedule,
+            )
         if self._guarded:
             self._rare()
         names = {each.name for each in self._code.inputs if each.kind is InputKind.ROUTINE}
@@ -198,7 +222,7 @@ class _Writer:
                 lock inc qword [rbx+rax]; jmp out
             """,
             lost=self._handler.lost,
-            argument=8 * len(self._saved) + 8,
+            argument=self._extra + 8 * len(self._saved) + 8,
         )
 
     # -- words
@@ -238,12 +262,12 @@ class _Writer:
 
     def _saved_place(self, name: str) -> int:
         """Return where a saved register is, from the words on."""
-        return self._size + 8 * (len(self._saved) - 1 - self._saved.index(name))
+        return self._size + self._extra + 8 * (len(self._saved) - 1 - self._saved.index(name))
 
     @property
     def _site(self) -> int:
         """Where the site's stack pointer points, from the words on; the return address is before the argument."""
-        return self._size + 8 * len(self._saved) + (16 if self._guarded else 8)
+        return self._size + self._extra + 8 * len(self._saved) + (16 if self._guarded else 8)
 
     def _load(self, register: str, place: int) -> None:
         self._asm.code(f"mov {register}, [rsp+place]", place=place)
@@ -290,7 +314,7 @@ class _Writer:
                 self._now()
             case "ip" | "func":
                 at = PLACE[name] + POP_BYTES * self._guarded
-                self._load("rax", self._size + 8 * len(self._saved))
+                self._load("rax", self._size + self._extra + 8 * len(self._saved))
                 asm.code(f"movsxd rdi, dword [rax+{at}]; lea rax, [rax+rdi+{at + 4}]")
             case _:
                 raise UnsupportedTarget(f"splices tell no ctx.{name}")

@@ -61,6 +61,17 @@ def test_a_hit_inside_a_handler_of_its_kind_of_context_is_counted_as_missed(cont
     assert found["found"] == [{"()": [1, HELLO]} if runs else {}]
 
 
+WAITED_FOR, NOT_WAITED_FOR = 0, 1 << 31
+"""Counts of ``preempt_disable`` of a thread that may be preempted: the highest bit says that no task waits."""
+
+
+@pytest.mark.parametrize("handler", ["counted", "read"])
+@pytest.mark.parametrize(("context", "times"), [(WAITED_FOR, 1), (NOT_WAITED_FOR, 0), (1, 0), (HARD, 0), (SOFT, 0)])
+def test_a_task_that_has_waited_gets_the_processor_afterwards(handler, context, times):
+    registers = {"rdi": "text", "rdx": 70}
+    assert run(handler, [{"registers": registers, "context": context}])["rescheduled"] == times
+
+
 def test_records_are_written_where_the_reader_finds_them():
     (rows,) = run("recorded", SIZES)["found"]
     assert [(pid, size, name) for pid, size, _, name in rows] == [(1234, size, "a name") for size in (100, 70, 65)]

@@ -5,7 +5,8 @@ from contextlib import suppress
 from anyprobe.core.errors import UnsupportedTarget
 from anyprobe.probes.clock import clock_source, own_time, tick_nanoseconds
 from anyprobe.probes.providers.kernel.sites import KernelNames
-from anyprobe.splice.kernel.handlers import FUNCTIONS, Kernel
+from anyprobe.splice.kernel.handlers import FUNCTIONS, RESCHEDULE, Kernel
+from anyprobe.target.kernel import preemption
 from anyprobe.target.kernel.btf import Btf, TypesUnavailable
 from anyprobe.target.kernel.symbols import Symbols
 
@@ -30,7 +31,10 @@ def facts_of(names: KernelNames) -> Kernel:
         nanoseconds = tick_nanoseconds()
         own, monotonic = own_time()
         since = monotonic - own
-    return Kernel(count, number, task, members, functions, nanoseconds, since)
+    reschedule = names.symbols.named(RESCHEDULE) if preemption.is_preemptible() else []
+    return Kernel(
+        count, number, task, members, functions, nanoseconds, since, reschedule[0].address if reschedule else 0
+    )
 
 
 def _of_processor(symbols: Symbols, types: Btf | None, name: str) -> int:

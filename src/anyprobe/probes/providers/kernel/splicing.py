@@ -21,8 +21,8 @@ from anyprobe.probes.providers.kernel.sites import KernelNames, KernelSite
 from anyprobe.splice.codegen.emit import estimate
 from anyprobe.splice.codegen.patch import Action
 from anyprobe.splice.kernel import planning
+from anyprobe.splice.kernel.handlers import ON_ITS_WAY, assemble
 from anyprobe.splice.kernel.handlers import KernelHandler as PlacedHandler
-from anyprobe.splice.kernel.handlers import assemble
 from anyprobe.splice.kernel.patches import PatchMaker, count, handle
 from anyprobe.splice.kernel.places import entry_of
 from anyprobe.splice.plan.claims import Claims
@@ -378,6 +378,8 @@ class Splices:
         site = self._sites[number]
         assert site.function is not None
         address = site.function.address - BIAS
+        if self._handlings[number] is not None and ON_ITS_WAY.intersection(site.names):
+            return Refusal(Reason.NO_INSTRUMENTATION, address + site.offset, "handlers run it when they have run")
         if site.kind == "offset":
             return [Want(address + site.offset, WantKind.OFFSET, tag=_Tag(number))]
         module = self._code.module(site.function.module)
