@@ -77,6 +77,29 @@ def test_each_block_and_call_of_a_function_is_counted_or_refused_by_name(session
         assert max(found) - min(found) <= 100, (hex(offset), found)
 
 
+def test_several_handlers_at_one_place_see_the_same_hits_and_go_one_by_one(session):
+    seen, again = Count("seen"), Count("again")
+
+    @session.entry("kernel::ksys_read")
+    def first(number: u64, buffer: u64, size: u64):
+        if size == SIZE:
+            seen.add()
+
+    @session.entry("kernel::ksys_read")
+    def second(number: u64, buffer: u64, size: u64):
+        if size == SIZE:
+            again.add()
+
+    assert session.refused == []
+    read(CALLS)
+    session.remove(*session.probes_of(first))
+    read(10)
+    session.enable(*session.probes_of(first))
+    read(20)
+    assert seen.result().entries[()].count == CALLS + 20
+    assert again.result().entries[()].count == CALLS + 30
+
+
 def test_a_histogram_by_process_and_records(session, reads_sizes):
     session.entry("kernel::vfs_read")(spliced_handlers.measured)
     assert session.refused == []

@@ -21,6 +21,7 @@ from anyprobe.data.results import AggregationResult
 from anyprobe.data.rings import RingReader
 from anyprobe.data.tables import TableView
 from anyprobe.handlers.types.storages import CallData, MapTable, Ring, Stacks, Storage, Table
+from anyprobe.probes.providers.kernel.joints import Joints
 from anyprobe.probes.providers.kernel.kernel_facts import facts_of
 from anyprobe.probes.providers.kernel.sites import KernelNames
 from anyprobe.splice.kernel import call_data
@@ -68,6 +69,11 @@ class SharedStorages:
     def kernel(self) -> Kernel:
         """Where in the kernel is what handlers ask for."""
         return facts_of(self._names)
+
+    @cached_property
+    def joints(self) -> Joints:
+        """The places of the kernel's text that lead to patches of this client."""
+        return Joints({}, self.reserve, self.driver.write_patch)
 
     @property
     def by_clock(self) -> bool:

@@ -5,19 +5,19 @@ kernel's text is as it was.
 """
 
 import errno
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from anyprobe.binary.flow.exits import ExitKind
-from anyprobe.binary.flow.function import FunctionCode
 from anyprobe.binary.kernel.addresses import BIAS
 from anyprobe.core.errors import InternalError, KernelRefused, UnsupportedTarget
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.probes.providers.function.clobbering import clobbers
 from anyprobe.probes.providers.kernel.code import LiveModule, RunningCode, running, shown
+from anyprobe.probes.providers.kernel.joints import Change
 from anyprobe.probes.providers.kernel.processor_counters import ProcessorCounters
 from anyprobe.probes.providers.kernel.sites import KernelNames, KernelSite
+from anyprobe.probes.providers.kernel.wanted import Tag, exits_of, is_tail, number_of
 from anyprobe.splice.codegen.emit import estimate
 from anyprobe.splice.codegen.patch import Action
 from anyprobe.splice.kernel import planning
@@ -55,16 +55,20 @@ _REASONS: Final = {
 
 
 class _Numbered(NamedTuple):
-    """What leads to a patch, and the numbers of the sites that are counted there."""
+    """A write that leads to a patch, and what is wanted there."""
 
-    write: Write
-    faulting: tuple[tuple[int, int], ...]
-    numbers: frozenset[int]
+    change: Change
+    wants: tuple[Want, ...]
+
+    @property
+    def numbers(self) -> frozenset[int]:
+        """The numbers of the sites that are counted there."""
+        return frozenset(map(number_of, self.wants))
 
     @property
     def site(self) -> int:
         """Where it is written."""
-        return self.write.address
+        return self.change.write.address
 
 
 class Handling(NamedTuple):
@@ -202,20 +206,30 @@ class Splices:
         if self._driver is None or self._open.isdisjoint(numbers):
             return
         last = self._open.difference(numbers)
-        idle = [each for each in self._in_force if last.isdisjoint(each.numbers)]
+        left = {each.write.address: each for each in self._undone(last)}
         try:
-            left = {each.site: each.write.undone() for each in idle}
             while left:  # what others have changed meanwhile, or is gone with its module, the driver sees to
-                refused = self._try(left.values(), ())
+                refused = self._try([*left.values()])
                 if not refused:
                     break
-                left = {site: write for site, write in left.items() if site not in refused}
+                left = {site: change for site, change in left.items() if site not in refused}
             self.counts()
         finally:
             self._open = last
-            self._in_force = [each for each in self._in_force if each not in idle]
+            self._in_force = [each for each in self._in_force if not last.isdisjoint(each.numbers)]
             if not last:
                 self._give_back()
+
+    def _undone(self, last: Collection[int]) -> Iterator[Change]:
+        """Yield the changes after which only some sites are counted."""
+        for each in self._in_force:
+            gone = [want for want in each.wants if number_of(want) not in last]
+            if self._shared is not None:
+                change = self._shared.joints.drop(each.site, gone) if gone else None
+                if change is not None:
+                    yield change
+            elif len(gone) == len(each.wants):
+                yield Change(each.change.write.undone())
 
     def close(self) -> None:
         """Give everything back; the driver takes out what is left, in the end that of the session's handlers, too."""
@@ -240,8 +254,7 @@ class Splices:
         """
         patches = [each for name, numbers in self._by_module().items() for each in self._prepare(name, numbers)]
         while left := [each for each in patches if not self.refused.keys() >= each.numbers]:
-            fixups = [Fixup(*pair) for each in left for pair in each.faulting]
-            refused = self._try([each.write for each in left], fixups)
+            refused = self._try([each.change for each in left])
             if not refused:
                 self._in_force = left
                 return
@@ -249,12 +262,12 @@ class Splices:
                 if each.site in refused:
                     self.refused.update(dict.fromkeys(each.numbers, refused[each.site]))
 
-    def _try(self, writes: Iterable[Write], fixups: Sequence[Fixup]) -> Mapping[int, Refusal]:
+    def _try(self, changes: Sequence[Change]) -> Mapping[int, Refusal]:
         """Write all, or return which ones cannot be written, by address; nothing is written then."""
         assert self._driver is not None
-        writes = list(writes)
+        writes = [each.write for each in changes]
         try:
-            self._driver.apply(writes, fixups)
+            self._driver.apply(writes, [fixup for each in changes for fixup in each.fixups])
         except BatchRefused as refusal:
             if refusal.verdict is Verdict.BUSY and refusal.write is None:
                 return {each.address: Refusal(Reason.TASK_INSIDE, each.address, str(refusal)) for each in writes}
@@ -264,6 +277,9 @@ class Splices:
                 address: Refusal(_REASONS.get(each, Reason.KERNEL_REFUSES), address, MEANINGS.get(each, str(refusal)))
                 for address, each in refusal.verdicts.items()
             }
+        if self._shared is not None:
+            for change in changes:
+                self._shared.joints.commit(change)
         return {}
 
     def _by_module(self) -> Mapping[str, list[int]]:
@@ -287,7 +303,7 @@ class Splices:
                 wants += found
         splices, refused = planning.plan(module.code, wants, Claims())
         for want, why in refused:
-            self.refused[_number(want)] = shown(why)
+            self.refused[number_of(want)] = shown(why)
 
         def dead(want: Want) -> Clobbers:
             function = module.code.containing(want.address)
@@ -315,15 +331,23 @@ class Splices:
         start = at = self._reserve(room)
         code = bytearray()
         for splice in splices:
-            numbers = frozenset(map(_number, splice.wants))
+            numbers = frozenset(map(number_of, splice.wants))
             patch = maker.make(splice, at, lambda want: actions[want])
             if isinstance(patch, Refusal):
                 self.refused.update(dict.fromkeys(numbers, shown(patch)))
                 continue
             code += patch.code.ljust(patch.end - at, b"\xcc")
             at = patch.end
-            write = Write(patch.site, patch.old, patch.new, patch.boundaries)
-            made.append(_Numbered(write, patch.faulting, numbers))
+            change: Change | Refusal = Change(
+                Write(patch.site, patch.old, patch.new, patch.boundaries),
+                tuple(Fixup(*each) for each in patch.faulting),
+            )
+            if self._shared is not None:
+                change = self._shared.joints.add(maker, splice, actions, patch)
+            if isinstance(change, Refusal):
+                self.refused.update(dict.fromkeys(numbers, shown(change)))
+            else:
+                made.append(_Numbered(change, tuple(splice.wants)))
         if code:
             self._driver.write_patch(start, bytes(code))
         return made
@@ -335,14 +359,14 @@ class Splices:
 
     def _actions(self, want: Want) -> tuple[Action, ...]:
         """Return what a patch does for a want."""
-        number = _number(want)
+        number = number_of(want)
         counting = count(self._counters.place(number))
         handling = self._handlings[number]
         if handling is None:
             return (counting,)
         site = self._sites[number]
         assert site.function is not None
-        placed, routine = self._routine(site, handling, tail=_is_tail(want))
+        placed, routine = self._routine(site, handling, tail=is_tail(want))
         ip = site.address if placed.asks_place else 0
         function = site.function.address if placed.asks_place else 0
         return counting, handle(routine, _WORD * number if placed.guarded else None, ip, function)
@@ -381,33 +405,15 @@ class Splices:
         if self._handlings[number] is not None and ON_ITS_WAY.intersection(site.names):
             return Refusal(Reason.NO_INSTRUMENTATION, address + site.offset, "handlers run it when they have run")
         if site.kind == "offset":
-            return [Want(address + site.offset, WantKind.OFFSET, tag=_Tag(number))]
+            return [Want(address + site.offset, WantKind.OFFSET, tag=Tag(number))]
         module = self._code.module(site.function.module)
         function = module.code.function_at(address)
         if isinstance(function, Refusal):
             return function
         if site.kind == "return":
-            return _exits(function, number)
+            return exits_of(function, number)
         at = entry_of(module.code, function, module.image.settled)
-        return at if isinstance(at, Refusal) else [Want(at, WantKind.OFFSET, tag=_Tag(number))]
-
-
-def _exits(function: FunctionCode, number: int) -> Sequence[Want] | Refusal:
-    """Return all instructions at which a function ends, or why they are not known."""
-    if function.exits_complete is not None:
-        return function.exits_complete
-    if not function.exits:
-        return Refusal(Reason.NO_EXIT, function.start, "the function never returns")
-    return [
-        Want(
-            each.address,
-            WantKind.EXIT,
-            each.conditional,
-            tag=_Tag(number, each.kind is ExitKind.TAIL),
-            inside=each.inside,
-        )
-        for each in function.exits
-    ]
+        return at if isinstance(at, Refusal) else [Want(at, WantKind.OFFSET, tag=Tag(number))]
 
 
 _LIVE_FORM: Final = 64
@@ -416,19 +422,3 @@ _LIVE_FORM: Final = 64
 
 _HANDLING: Final = 48
 """Bytes that the call of a handler takes in a patch."""
-
-
-class _Tag(NamedTuple):
-    """Which site a want is of, and whether the function ends there in a jump to another one."""
-
-    number: int
-    tail: bool = False
-
-
-def _number(want: Want) -> int:
-    assert isinstance(want.tag, _Tag)
-    return want.tag.number
-
-
-def _is_tail(want: Want) -> bool:
-    return isinstance(want.tag, _Tag) and want.tag.tail

@@ -1,0 +1,45 @@
+"""Instructions that are to be spliced: which site of a probe each is of, and where functions end."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from anyprobe.binary.flow.exits import ExitKind
+from anyprobe.binary.flow.function import FunctionCode
+from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.splice.plan.splices import Want, WantKind
+
+
+class Tag(NamedTuple):
+    """Which site a want is of, and whether the function ends there in a jump to another one."""
+
+    number: int
+    tail: bool = False
+
+
+def number_of(want: Want) -> int:
+    """Return the number of the site that an instruction is wanted for."""
+    assert isinstance(want.tag, Tag)
+    return want.tag.number
+
+
+def is_tail(want: Want) -> bool:
+    """Return whether the function ends there in a jump to another one."""
+    return isinstance(want.tag, Tag) and want.tag.tail
+
+
+def exits_of(function: FunctionCode, number: int) -> Sequence[Want] | Refusal:
+    """Return all instructions at which a function ends, or why they are not known."""
+    if function.exits_complete is not None:
+        return function.exits_complete
+    if not function.exits:
+        return Refusal(Reason.NO_EXIT, function.start, "the function never returns")
+    return [
+        Want(
+            each.address,
+            WantKind.EXIT,
+            each.conditional,
+            tag=Tag(number, each.kind is ExitKind.TAIL),
+            inside=each.inside,
+        )
+        for each in function.exits
+    ]
