@@ -136,6 +136,16 @@ def test_calls_are_timed_from_end_to_end(session):
 
 
 @pytest.mark.thorough
+def test_calls_that_go_on_in_another_function_have_no_duration(session):
+    session.time("kernel::__x64_sys_read")  # which jumps to ksys_read
+    assert session.refused == []
+    read(CALLS)
+    (timing,) = session.snapshot().functions
+    assert timing.count == 0
+    assert timing.tail_exits >= CALLS
+
+
+@pytest.mark.thorough
 def test_a_function_that_does_not_return_has_no_end_and_no_beginning(session):
     (entry, returns) = session.time("kernel::do_exit")
     assert [why.reason for _, why in (*entry.refused, *returns.refused)] == [Reason.NO_EXIT] * 2

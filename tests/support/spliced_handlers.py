@@ -56,7 +56,8 @@ def _unknown() -> Prototype:
 def compile_all() -> None:
     """Compile all for splices, and one for processes."""
     native_code(intermediate(measured_alone, Setting(retval=None, entry=True, prototype=_unknown)))
-    timing = Hist("times", by=("func",), capacity=1), Count("unmatched", by=("func",), capacity=1)
+    one = {"by": ("func",), "capacity": 1}
+    timing = Hist("times", **one), Count("unmatched", **one), Count("tails", **one)
     for processors, by_clock in product(PROCESSORS, (False, True)):
         for functions in ((measured,), (named,), (looked,), calls.timing(*timing)):
             layout, storages = InstanceLayout(), {}

@@ -31,6 +31,8 @@ class KernelCall:
     when: Handler | None = None
     retval: AnyType | None = None
     mechanism: str | None = None
+    at_tails: Handler | None = None
+    """What runs instead of the return's handler where a function is seen to end in a jump to another one."""
     waiting: bool = True
     """Whether the entry's handler waits for ``ret``."""
     entry: "list[KernelProbe]" = field(default_factory=list)
@@ -42,7 +44,7 @@ class KernelCall:
         self.session.settle(self)
         collection = self.session.collection
         entering = KernelHandler(collection, self.function, self.when, call=self.data)
-        leaving = KernelHandler(collection, function, None, self.retval, self.data)
+        leaving = KernelHandler(collection, function, None, self.retval, self.data, self.at_tails)
         together = self.waiting and self.session.demanded(self.mechanism) == _SPLICE
         for spec in self.specs:
             if together:
@@ -80,8 +82,11 @@ class KernelCall:
             self.entry += self.session.arm(self.specs, self.mechanism, handler)
 
 
-def timing(times: Hist, unmatched: Count) -> tuple[Handler, Handler]:
-    """Return the handlers of both ends of calls that take durations, and count ends without a beginning."""
+def timing(times: Hist, unmatched: Count, tails: Count) -> tuple[Handler, Handler, Handler]:
+    """Return the handlers of both ends of calls that take durations, and count ends without a beginning.
+
+    The last one is for ends by a jump to another function: the call is not over then.
+    """
 
     def entered(ctx):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202 - a handler
         ctx.data.began = ctx.now
@@ -93,7 +98,13 @@ def timing(times: Hist, unmatched: Count) -> tuple[Handler, Handler]:
         else:
             times.add(ctx.now - began, key=(ctx.func,))
 
-    return entered, left
+    def jumped(ctx):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202 - a handler
+        if ctx.data.began is None:
+            unmatched.add(key=(ctx.func,))
+        else:
+            tails.add(key=(ctx.func,))
+
+    return entered, left, jumped
 
 
 class Timing:
@@ -106,15 +117,16 @@ class Timing:
         sites = session.resolve(replace(spec, name="entry"))
         self._times = Hist("times", by=("func",), capacity=len(sites))
         self._unmatched = Count("unmatched", by=("func",), capacity=len(sites))
-        entered, left = timing(self._times, self._unmatched)
-        self.call = KernelCall(session, [spec], entered, mechanism=mechanism)
+        self._tails = Count("tails", by=("func",), capacity=len(sites))
+        entered, left, jumped = timing(self._times, self._unmatched, self._tails)
+        self.call = KernelCall(session, [spec], entered, mechanism=mechanism, at_tails=jumped)
         self.call.ret(left)
         self._session = session
 
     @property
     def aggregations(self) -> frozenset[object]:
         """What is no aggregation of the user's."""
-        return frozenset({self._times, self._unmatched})
+        return frozenset({self._times, self._unmatched, self._tails})
 
     @property
     def probes(self) -> "list[KernelProbe]":
@@ -126,6 +138,7 @@ class Timing:
         collection = self._session.collection
         times = collection.numbers(self._times)
         unmatched = collection.numbers(self._unmatched)
+        tails = collection.numbers(self._tails)
         ends: dict[int, list[SiteResult]] = {}
         for probe in self.call.returns:
             for site in probe.results():
@@ -134,11 +147,12 @@ class Timing:
             for site in probe.results():
                 cell, lost = times.get((site.address,)), unmatched.get((site.address,))
                 places = (site, *ends.get(site.address, ()))
-                count = 0 if cell is None else cell.count
+                jumped = tails.get((site.address,))
+                count, jumps = (0 if each is None else each.count for each in (cell, jumped))
                 timing = FunctionTiming(
-                    site.spec, site.module, site.function, count,
+                    site.spec, site.module, site.function, count, tail_exits=jumps,
                     unmatched=0 if lost is None else lost.count,
-                    in_flight=max(0, site.hits - count - sum(each.nmissed for each in places[1:])),
+                    in_flight=max(0, site.hits - count - jumps - sum(each.nmissed for each in places[1:])),
                     nmissed=sum(each.nmissed for each in places),
                     address=site.address, places=places,
                 )  # fmt: skip

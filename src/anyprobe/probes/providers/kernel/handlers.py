@@ -68,8 +68,19 @@ class KernelHandler:
         when: Handler | None = None,
         retval: AnyType | None = None,
         call: "KernelCallData | None" = None,
+        at_tails: Handler | None = None,
     ) -> None:
-        """Compile nothing yet; ``call``: the data that both ends of a call share."""
+        """Compile nothing yet.
+
+        Args:
+            collection: what it collects into.
+            function: the handler.
+            when: a condition for it to run.
+            retval: the result's type if it is not the kernel's.
+            call: the data that both ends of a call share.
+            at_tails: what runs instead where a function ends in a jump to another one, if that is something else.
+        """
+        self._at_tails = at_tails or function
         self._collection, self.function, self._when, self._retval = collection, function, when, retval
         self._call = call
         self._made: dict[object, bytes] = {}
@@ -251,7 +262,7 @@ class KernelHandler:
             marker=site.marker,
             marked=marked,
         )
-        handler = intermediate(self.function, setting, self._when)
+        handler = intermediate(self._at_tails if tail else self.function, setting, self._when)
         if site.kind != "entry" and any(each.kind is InputKind.PARAMETER for each in handler.inputs):
             raise HandlerError("the parameters are gone here", instead="a handler at the entry")
         if self._call is not None and self._call.layout.fields:
