@@ -173,25 +173,45 @@ def tells_of_executions():
     return True
 
 
-def test_a_go_program_is_named(tmp_path):
-    """Its stacks have no room for a thread that waits: it runs as it would, and a warning says so."""
+GO = """
+package main
+import ("fmt"; "os"; "os/exec"; "sync"; "syscall")
+func main() {
+    var all sync.WaitGroup
+    for routine := 0; routine < 4; routine++ {
+        all.Add(1)
+        go func() {
+            defer all.Done()
+            for n := 0; n < 3; n++ {
+                if exec.Command("/bin/true").Run() != nil { os.Exit(2) }
+                if exec.Command("/etc/passwd").Run() == nil { os.Exit(3) }
+            }
+        }()
+    }
+    all.Wait()
+    fmt.Println(syscall.Exec("/bin/echo", []string{"echo", "well"}, os.Environ()))
+}
+"""
+ROUTINES, TIMES = 4, 3
+
+
+@pytest.mark.parametrize("flags", ["", "-s -w"], ids=["plain", "stripped"])
+def test_a_go_program_is_followed(tmp_path, flags):
+    """By ``os/exec``, where the child borrows a goroutine's stack, by several at once, and by ``syscall.Exec``."""
     if shutil.which("go") is None:
         pytest.skip("there is no go")
-    (tmp_path / "main.go").write_text(
-        'package main\nimport ("os"; "os/exec")\n'
-        'func main() { c := exec.Command("/bin/sh", "-c", "echo well; sleep 0.5"); c.Stdout = os.Stdout; c.Run() }\n'
-    )
+    (tmp_path / "main.go").write_text(GO)
     environment = dict(os.environ, GOCACHE=str(tmp_path / "cache"), GOFLAGS="-mod=mod", GO111MODULE="off")
-    subprocess.run(["go", "build", "-o", "runs", "main.go"], cwd=tmp_path, env=environment, check=True)
+    command = ["go", "build", f"-ldflags={flags}", "-o", "runs", "main.go"]
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True)
     with open(tmp_path / "said", "w+") as said:
         with Followed.run([str(tmp_path / "runs")], stdout=said) as tree:
+            tree.count("*main")
             tree.resume()
-            assert tree.wait(60) == 0
-            (warning,) = tree.snapshots()[0].warnings
-            told = sorted(tree.notes())
+            status = os.waitstatus_to_exitcode(tree.wait(100))
+            found = [(os.path.basename(each.target.exe), hits(each, "__libc_start_main")) for each in tree.snapshots()]
+            told = [*tree.notes(), *(warning for each in tree.sessions for warning in each.warnings)]
         said.seek(0)
-        assert said.read() == "well\n"
-    assert warning.endswith("are not seen, since it is a Go program, whose stacks have no room for that")
-    if tells_of_executions():
-        paths = [os.path.realpath(f"/bin/{name}") for name in ("sh", "sleep")]
-        assert told == [f"{path} was executed once without probes: {UNEXPECTED}" for path in paths]
+        assert (status, said.read()) == (0, "well\n")
+    assert told == []
+    assert found == [("runs", 0), *[("true", 1)] * (ROUTINES * TIMES), ("echo", 1)]

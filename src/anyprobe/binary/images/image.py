@@ -20,7 +20,7 @@ from anyprobe.core.arrays import among, unique
 from anyprobe.core.memory import MemoryFault
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
@@ -333,12 +333,19 @@ class Image:
         """Where code makes a system call itself that executes a program or filters system calls, and its number."""
         found = self._store.own_calls()
         if found is None:
-            from anyprobe.binary.restrictions.raw_calls import OWN_CALLS, system_call_sites
-
-            made = sorted(set(system_call_sites(self.elf, self.code_ranges, OWN_CALLS)))
+            made = sorted(set(self._find_own_calls()))
             found = np.array(made, np.int64).reshape(len(made), 2)
             self._store.keep_own_calls(found)
         return [(int(at), int(number)) for at, number in found]
+
+    def _find_own_calls(self) -> "Iterator[tuple[int, int]]":
+        from anyprobe.binary.restrictions.raw_calls import EXECUTING, FILTERING, OWN_CALLS, system_call_sites
+
+        yield from system_call_sites(self.elf, self.code_ranges, OWN_CALLS)
+        if self.is_go:
+            from anyprobe.binary.restrictions.go_calls import go_call_sites
+
+            yield from go_call_sites(self.elf, self.code_ranges, self.functions, EXECUTING, FILTERING)
 
     def _find_task_makers(self) -> list[int]:
         from anyprobe.binary.objects.stubs import imported_slots

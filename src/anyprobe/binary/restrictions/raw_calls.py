@@ -9,7 +9,8 @@ from anyprobe.core.address import AddressRange
 EXECUTING = (59, 322)
 """``execve`` and ``execveat``."""
 PRCTL, SECCOMP = 157, 317
-OWN_CALLS = (*EXECUTING, PRCTL, SECCOMP)
+FILTERING = (PRCTL, SECCOMP)
+OWN_CALLS = (*EXECUTING, *FILTERING)
 """What has to be known of: what executes a program, and what filters system calls."""
 _MOV_EAX, _MOV_RAX = b"\xb8", b"\x48\xc7\xc0"
 _POP_RAX = b"\x58"

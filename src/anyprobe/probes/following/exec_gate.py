@@ -2,9 +2,9 @@
 
 All of glibc's ``exec`` functions, ``posix_spawn``, ``system`` and ``popen`` come through ``execve``; ``execveat`` and
 ``fexecve`` make their call themselves, and so does ``syscall``. musl's are alike. Code elsewhere that makes the system
-call itself waits where it loads its number. Fork children wait as well, and those that borrow their parent's memory:
-places to wait in are taken by turns, not by numbers of threads, which these do not have. No thread waits if the
-controller is gone.
+call itself waits where it loads its number, Go code, too. Fork children wait as well, and those that borrow their
+parent's memory: places to wait in are taken by turns, not by numbers of threads, which these do not have. No thread
+waits if the controller is gone.
 """
 
 from collections.abc import Callable
@@ -58,8 +58,6 @@ class ExecGate:
         """Return the edits by which threads wait that execute; ``refusals`` says afterwards where they cannot."""
         if self._session.process.is_filtered():
             return self._refuse("it filters its system calls")
-        if any(each.is_executable and each.image.text().is_go for each in objects.objects):
-            return self._refuse("it is a Go program, whose stacks have no room for that")
         library = objects.c_library()
         why = self._why
         named: dict[str, Place] = {}
@@ -85,7 +83,7 @@ class ExecGate:
             else:
                 own.append((place, at))
         if not named and not own and not why:
-            return self._refuse("no function is known by which it could")
+            return self._refuse("no place is known where it could")
         waits = {name: Wait(place, _executes() if name == ANY_CALL else None) for name, place in named.items()}
         self._names = {
             code.entry + module.bias: ITSELF if name == ANY_CALL else name for name, (module, code) in named.items()

@@ -1,7 +1,8 @@
 """Executions in a followed tree for which no thread has waited, as far as the kernel tells this user of them.
 
-A Go program's, or those of a program that filters its system calls: what they execute has no probes, and is told of by
-name. Where the kernel tells of none (without CAP_NET_ADMIN, or in a namespace of process ids) nothing is known of them.
+Those of a program that filters its system calls, or of old Go programs: what they execute has no probes, and is told
+of by name. Where the kernel tells of none (without CAP_NET_ADMIN, or in a namespace of process ids) nothing is known of
+them.
 """
 
 import os

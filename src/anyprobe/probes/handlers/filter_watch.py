@@ -91,8 +91,10 @@ class FilterWatch:
             maker = loaded.image.functions.containing(at)
             if maker is not None and maker.start + loaded.bias not in inside:
                 where = maker.start + loaded.bias
-                known = number == SECCOMP or _sets_filter(loaded, at)
-                self._add(edits, where, at + loaded.bias, filter_at_call() if known else filter_option())
+                go = loaded.image.is_go
+                known = number == SECCOMP or (not go and _sets_filter(loaded, at))
+                option = filter_option("rbx" if go else "rdi")
+                self._add(edits, where, at + loaded.bias, filter_at_call() if known else option)
         return list(edits.values())
 
     def _add(self, edits: dict[int, Edit], function: int, address: int, code: "NativeCode") -> None:

@@ -27,7 +27,7 @@ def filter_at_call() -> NativeCode:
 
 
 @cache
-def filter_option() -> NativeCode:
+def filter_option(register: str = "rdi") -> NativeCode:
     """Return the code for a place that comes to ``prctl``, where the option is in its register already."""
     asm = Assembler()
     asm.code(f"""
@@ -38,7 +38,7 @@ def filter_option() -> NativeCode:
         ret
     """)
     code = asm.finish(0)
-    inputs = (Input(InputKind.REGISTER, "rdi"), Input(InputKind.STORAGE))
+    inputs = (Input(InputKind.REGISTER, register), Input(InputKind.STORAGE))
     return NativeCode(code, inputs, frozenset({"rax", "rcx", "flags"}), 8, len(code))
 
 
