@@ -7,6 +7,7 @@ import sys
 import pytest
 
 import anyprobe
+from anyprobe.data.calltree import NOT_KEPT, by_caller
 from support.driver import Counts, build
 from support.learning import copied, learnt, since
 from support.results import timing
@@ -77,6 +78,62 @@ def test_self_times_of_random_programs_are_all_somebody_s(run_target, options):
         assert balanced(end) > 0
     target.go(2)
     target.finish()
+
+
+@pytest.mark.parametrize("options", ["1 calm", "8 calm", "8 wild"])
+def test_trees_of_random_programs_have_each_call_once(run_target, options):
+    target = run_target("tail_calls.cpp", *options.split(), options=("-O2", "-pthread"))
+    names = [f"f{number}" for number in range(8)]
+    with anyprobe.attach(target.pid, maxactive=4096, call_tree=True) as session:
+        session.time(*(f"a.out:{name}" for name in names))
+        target.go(20)
+        session.pump(0.05)
+        target.go(20)
+        snapshot = session.snapshot()
+    counts, own = dict.fromkeys([*names, NOT_KEPT], 0), dict.fromkeys([*names, NOT_KEPT], 0.0)
+    for each in by_caller(snapshot.tree):
+        counts[each.function] += each.count
+        own[each.function] += each.self_ns
+    assert sum(counts.values()) == sum(each.count for each in snapshot.functions)
+    assert sum(own.values()) == pytest.approx(sum(each.nested.self_ns for each in snapshot.functions))
+    if not counts[NOT_KEPT]:
+        for name in names:
+            assert counts[name] == timing(snapshot, name).count
+            assert own[name] == pytest.approx(timing(snapshot, name).nested.self_ns)
+    target.finish()
+
+
+def test_the_tree_says_who_has_called_what(run_target):
+    target = run_target("nested_calls.c", "4", options=("-O2", "-pthread"))
+    with anyprobe.attach(target.pid, call_tree=True) as session:
+        session.time(*(f"a.out:{name}" for name in FUNCTIONS))
+        counts = target.go(5).calls
+        snapshot = session.snapshot()
+    (outer,) = snapshot.tree
+    assert (outer.function, outer.count) == ("outer", counts["outer"])
+    assert {each.function: each.count for each in outer.calls} == {"middle": counts["middle"], "fib": counts["outer"]}
+    found = {(each.caller, each.function): each.count for each in by_caller(snapshot.tree)}
+    assert found == {
+        ("", "outer"): counts["outer"], ("outer", "middle"): counts["middle"], ("middle", "deep"): counts["deep"],
+        ("outer", "fib"): counts["outer"], ("fib", "fib"): counts["fib"] - counts["outer"],
+    }  # fmt: skip
+    target.finish()
+
+
+@pytest.mark.parametrize(("options", "said"), [(["--tree"], "└─ deep"), (["--by", "func(caller)"], "called by")])
+def test_the_command_shows_trees_and_callers(tmp_path, options, said):
+    results, program = tmp_path / "results", str(build("nested_calls.c", "-O2", "-pthread"))
+    specs = [f"a.out:{name}" for name in FUNCTIONS]
+    for more in ([], ["--json"]):
+        command = [sys.executable, "-m", "anyprobe", "time", *specs, *options, *more, "-o", str(results), "--", program]
+        subprocess.run(command, input="go 5\nend\n", capture_output=True, text=True, timeout=120, check=True)
+        if not more:
+            assert said in results.read_text()
+    document = json.loads(results.read_text())
+    assert document["tree"][0]["function"] == "outer"
+    assert {"caller": "middle", "function": "deep"}.items() <= next(
+        each for each in document["by_caller"] if each["function"] == "deep"
+    ).items()
 
 
 def test_specs_that_overlap_measure_a_function_once(run_target):

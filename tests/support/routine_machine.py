@@ -47,7 +47,7 @@ def small_layout():
     noted = int(sys.argv[1]) if len(sys.argv) > 1 else 0
     nested = int(sys.argv[2]) if len(sys.argv) > 2 else 0  # how many calls there can be
     if nested:
-        return SmallLayout(COUNTERS, 2 * RECORDS, nested, RETURNS, noted, nested=True)
+        return SmallLayout(COUNTERS, 2 * RECORDS, nested, RETURNS, noted, nested=True, nodes=64)
     return SmallLayout(COUNTERS, RECORDS, MAXACTIVE, RETURNS, noted)
 
 

@@ -17,6 +17,7 @@ GROUPS = {
         "parameters",
         "clock",
         "self_time",
+        "tree",
         "unsafe",
     ),
     "When it ends": ("seconds", "most", "at_end", "exit_status"),

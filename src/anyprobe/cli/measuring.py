@@ -63,6 +63,8 @@ class Plan:
     returns: str | None = None
     self_time: bool = False
     """Whether timed functions have self times."""
+    tree: bool = False
+    """Whether results have the tree of timed calls."""
     live: bool = False
     pending: bool | None = None
     """Whether specs follow what is loaded later; None: those that name a module which is not loaded."""
@@ -114,6 +116,7 @@ def measure(target: targets.Target, plan: Plan) -> int:
                 "clock": plan.clock,
                 "returns": plan.returns,
                 "self_time": plan.self_time or None,
+                "call_tree": plan.tree or None,
                 "live": plan.live or None,
                 "unsafe": plan.unsafe or None,
                 "children": plan.children,
@@ -223,6 +226,7 @@ def see_options(target: targets.Target, plan: Plan) -> None:
         "--returns": plan.returns not in {None, "auto"},
         "--clock": plan.clock not in {None, "auto"},
         "--self": plan.self_time,
+        "--tree": plan.tree,
         "--live": plan.live,
         "--unsafe": plan.unsafe,
         "--maxactive": plan.maxactive is not None,

@@ -183,6 +183,17 @@ self_time = click.option(
     help="Show self times, too: without what other functions take that are timed. Recursion counts once in the total.",
 )
 
+tree = click.option(
+    "--tree",
+    is_flag=True,
+    help="Show which functions called which, of those that are timed, as a tree; self times, too.",
+)
+timed_by = click.option(
+    "--by",
+    type=click.Choice(["pid", "func(caller)"]),
+    help="Tell processes apart, fork children and programs that are executed too; or who called each function.",
+)
+
 _until = click.option(
     "--for", "seconds", type=Seconds(min=0), metavar="SECONDS", help="End after so long. Default: Ctrl-C."
 )

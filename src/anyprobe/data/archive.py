@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from anyprobe.core.errors import UsageError
+from anyprobe.data.calltree import CallNode
 from anyprobe.data.nested import NestedTiming
 from anyprobe.data.processes import ProcessCounts, ProcessInfo, TargetInfo
 from anyprobe.data.results import AggregationResult, MapResult
@@ -53,6 +54,8 @@ def dump(snapshot: Snapshot) -> bytes:
             ]
         elif field.name in _PARTS:
             value = [dataclasses.asdict(part) for part in value]
+        elif field.name == "tree":
+            value = [dataclasses.asdict(node) for node in value]
         elif field.name == "target":
             value = dataclasses.asdict(value)
         document[field.name] = value
@@ -81,6 +84,7 @@ def load(data: bytes) -> Snapshot:
             for name, by, entries in document.get("maps", ())
         )
         document["aggregations"] = tuple(map(AggregationResult.from_document, document["aggregations"]))
+        document["tree"] = tuple(map(CallNode.from_document, document.get("tree", ())))
         return Snapshot(**_with_tuples(document))
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError(f"this is not a snapshot: {error}") from error

@@ -3,6 +3,7 @@
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from anyprobe.data import calltree
 from anyprobe.data.histogram import Bucket
 from anyprobe.data.results import AggregationResult, CellValue
 from anyprobe.data.snapshot import FunctionTiming, SiteResult, Snapshot
@@ -41,6 +42,7 @@ def since(after: Snapshot, before: Snapshot | None, moment: str) -> Snapshot:
         aggregations=tuple(
             _result_since(each, earlier_results.get((each.name, each.kind, each.by))) for each in after.aggregations
         ),
+        tree=calltree.since(after.tree, before.tree),
         interval=Interval(moment, seconds, {_site(each): each.hits for each in after.sites}),
     )
 

@@ -64,7 +64,9 @@ INSTANCE_CHARGED = 40
 """Instance of nested calls: how much of its own time is in what its callers know of theirs already."""
 INSTANCE_CALLER = 48
 """Instance of nested calls: its caller's instance, as the offset behind that in the stack; 0: none is timed."""
-SP, START, RECORD, UNWOUND, WITHIN, CHARGED, CALLER = (
+INSTANCE_NODE = 56
+"""Instance in a call tree: the number of its node."""
+SP, START, RECORD, UNWOUND, WITHIN, CHARGED, CALLER, NODE = (
     BLOCK_HEAD_BYTES + field
     for field in (
         INSTANCE_SP,
@@ -74,6 +76,7 @@ SP, START, RECORD, UNWOUND, WITHIN, CHARGED, CALLER = (
         INSTANCE_WITHIN,
         INSTANCE_CHARGED,
         INSTANCE_CALLER,
+        INSTANCE_NODE,
     )
 )
 """Where an instance's fields are, counted from the block and the instance's offset in the stack."""
@@ -106,6 +109,15 @@ RECORD_OPEN = 88
 RECORD_LEFT = 96
 """The same: calls that an exception, or ``longjmp``, has left behind."""
 RECORD_BUCKETS = 128
+NODES = 4096
+"""Nodes of a call tree: a power of two, and less than ``NO_CALLER``."""
+NODE_BYTES, NODE_COUNT, NODE_SUM, NODE_SELF = 32, 0, 8, 16
+"""What a block has of each node: calls, their ticks, and those in the function itself. Node 0: what is in no other."""
+NO_CALLER, UNSURE_CALLER = 0xFFFF, 0xFFFE
+"""What a node's key has in place of its caller's node: no timed function called it; it is not known which did."""
+NODE_KEY_SHIFT = 16
+"""A node's key is its caller's node, and above that the offset of its function's record."""
+NODE_PROBES = 32
 RETURN_BYTES = 16
 """Entry of the table of replaced return addresses: the true address, then whose it was; written once."""
 CHILDREN = 2048
@@ -152,6 +164,8 @@ class BankLayout:
     """Whether fork children have header and blocks of their own."""
     nested: bool = False
     """Whether it is known of timed calls which other timed ones they have made."""
+    nodes: int = 0
+    """Nodes of the call tree, a power of two; 0: there is none."""
     _next_counter: int = field(default=0, init=False)
     _next_record: int = field(default=0, init=False)
 
@@ -171,9 +185,14 @@ class BankLayout:
         return self.counters_offset + self.counters * 8
 
     @property
+    def tree_offset(self) -> int:
+        """Offset of what a block has of the nodes of the call tree."""
+        return self.records_offset + self.records * RECORD_BYTES
+
+    @property
     def stride(self) -> int:
         """Bytes of a block, whole pages so that two threads never share a cache line."""
-        return (self.records_offset + self.records * RECORD_BYTES + 4095) & ~4095
+        return (self.tree_offset + self.nodes * NODE_BYTES + 4095) & ~4095
 
     @property
     def blocks(self) -> int:
@@ -211,9 +230,14 @@ class BankLayout:
         return self.callers_offset + (self.callers * CALLER_BYTES + 4095 & ~4095)
 
     @property
+    def nodes_offset(self) -> int:
+        """Offset of the keys of the call tree's nodes, which all threads and fork children share."""
+        return self.known_callers_offset + (self.known_callers * CALLER_BYTES + 4095 & ~4095)
+
+    @property
     def children_offset(self) -> int:
         """Offset of the table that says which fork child has which copy of header and blocks."""
-        return self.known_callers_offset + (self.known_callers * CALLER_BYTES + 4095 & ~4095)
+        return self.nodes_offset + (self.nodes * 8 + 4095 & ~4095)
 
     @property
     def children(self) -> int:

@@ -23,6 +23,10 @@ from anyprobe.data.layout import (
     INSTANCE_SP,
     JUMPED,
     NEXT_BLOCK,
+    NODE_BYTES,
+    NODE_COUNT,
+    NODE_SELF,
+    NODE_SUM,
     RECORD_BUCKETS,
     RECORD_BYTES,
     RECORD_LEARNING,
@@ -150,6 +154,7 @@ class BankReader:
         """
         self._layout = layout
         self._own = _Blocks(region, layout, extents)
+        self._region = np.frombuffer(region, dtype=np.uint64)
         self._copies: dict[ForkChild, _Blocks | EndedChild | None] = dict(ended or {})
         """None for those that have not been looked at."""
         self._copy_of = copies
@@ -173,6 +178,9 @@ class BankReader:
         for at in range(layout.records_offset, end, RECORD_BYTES):
             for field in (at + RECORD_NOT_MIN, at + RECORD_MAX):
                 total[field // 8] = rows[:, (field - layout.counters_offset) // 8].max()
+        if layout.nodes:
+            first, size = layout.tree_offset, layout.nodes * NODE_BYTES
+            total[first // 8 : (first + size) // 8] = self._columns(first, size, child).sum(axis=0, dtype=np.uint64)
         return total
 
     def _blocks(self, whose: Whose) -> "list[_Blocks | EndedChild]":
@@ -253,6 +261,22 @@ class BankReader:
             left=total(RECORD_LEFT),
             buckets=tuple(buckets.tolist()),
         )
+
+    def tree(self) -> dict[int, tuple[int, int, int, int]]:
+        """Return of each node of the call tree its key, calls, their ticks and those of the functions themselves."""
+        layout = self._layout
+        start = layout.nodes_offset // 8
+        keys = self._region[start : start + layout.nodes]
+        rows = self._columns(layout.tree_offset, layout.nodes * NODE_BYTES)
+        sums = rows.sum(axis=0, dtype=np.uint64).reshape(layout.nodes, NODE_BYTES // 8)
+        used = np.flatnonzero(sums.any(axis=1) | (keys != 0)).tolist()
+        return {
+            node: (
+                int(keys[node]), int(sums[node, NODE_COUNT // 8]), int(sums[node, NODE_SUM // 8]),
+                _signed(int(sums[node, NODE_SELF // 8])),
+            )
+            for node in used
+        }  # fmt: skip
 
     def in_flight(self, whose: Whose = "all") -> dict[int, int]:
         """Return how many instances are on the threads' stacks, by record offset; leftovers of longjmp included."""

@@ -1,7 +1,6 @@
 """What a session knows at one moment, as immutable values: the only thing that reports ever see."""
 
 import dataclasses
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -9,8 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from anyprobe.core.quoting import shown_module
 from anyprobe.data import histogram
 from anyprobe.data.processes import Key, ProcessCounts, ProcessInfo, TargetInfo, by_spec
+from anyprobe.data.sums import both, longest, summed, sums, union
 
 if TYPE_CHECKING:
+    from anyprobe.data.calltree import CallNode
     from anyprobe.data.interval import Interval
     from anyprobe.data.nested import NestedTiming
     from anyprobe.data.pending import PendingSpec
@@ -110,7 +111,7 @@ class SiteResult:
             hits=self.hits + other.hits,
             nmissed=self.nmissed + other.nmissed,
             armed=self.armed or other.armed,
-            notes=_union(self.notes, other.notes),
+            notes=union(self.notes, other.notes),
         )
 
 
@@ -235,7 +236,7 @@ class FunctionTiming:
             in_flight=self.in_flight + other.in_flight,
             learning=self.learning + other.learning,
             callers=self.callers + other.callers,
-            callers_refused=_summed(self.callers_refused, other.callers_refused),
+            callers_refused=summed(self.callers_refused, other.callers_refused),
             nested=self.nested.plus(other.nested) if self.nested and other.nested else self.nested or other.nested,
         )
 
@@ -293,6 +294,8 @@ class Snapshot:
     """Calls that aggregations have no time or result of, since they left by a jump; None where none is wanted."""
     processes: tuple[ProcessCounts, ...] = ()
     """What each process has counted: the target, its fork children that have, and so on for those of merged ones."""
+    tree: "tuple[CallNode, ...]" = ()
+    """The tree of timed calls, where that was asked for: see ``data.calltree``."""
     interval: "Interval | None" = None
     """The time in which this was counted, where that is a part of the session."""
 
@@ -339,6 +342,11 @@ class Snapshot:
             document["dropped"] = {**self.dropped, **dropped}
         if self.missing:
             document["missing"] = dict(self.missing)
+        if self.tree:
+            from anyprobe.data.calltree import by_caller
+
+            document["tree"] = [each.as_json() for each in self.tree]
+            document["by_caller"] = [each.as_json() for each in by_caller(self.tree)]
         if self.clock_step_ns:
             document["clock_step_ns"] = _rounded(self.clock_step_ns)
         if self.tail_exits is not None:
@@ -396,7 +404,7 @@ class Snapshot:
             self,
             sites=_added(self.sites, lambda each: (each.spec, each.address, each.kind, each.exit_kind), first),
             functions=_added(self.functions, lambda each: (each.spec, each.address), first),
-            refused=_union(self.refused, ()),
+            refused=union(self.refused, ()),
         )
 
     def merge(self, other: "Snapshot") -> "Snapshot":
@@ -409,13 +417,14 @@ class Snapshot:
         Args:
             other: the snapshot that is added.
         """
+        from anyprobe.data.calltree import merged as merged_trees
         from anyprobe.data.results import AggregationResult, MapResult
 
         return Snapshot(
             target=self.target,
             duration_s=max(self.duration_s, other.duration_s),
-            pause_us=_longest(self.pause_us, other.pause_us),
-            setup_s=_longest(self.setup_s, other.setup_s),
+            pause_us=longest(self.pause_us, other.pause_us),
+            setup_s=longest(self.setup_s, other.setup_s),
             sites=_added(
                 (*self.sites, *other.sites),
                 lambda site: site.key,
@@ -426,9 +435,9 @@ class Snapshot:
                 lambda timing: (timing.spec, timing.module, timing.function),
                 FunctionTiming.merged,
             ),
-            refused=_union(self.refused, other.refused),
-            pending=_union(self.pending, other.pending),
-            warnings=_union(self.warnings, other.warnings),
+            refused=union(self.refused, other.refused),
+            pending=union(self.pending, other.pending),
+            warnings=union(self.warnings, other.warnings),
             aggregations=_added(
                 (*self.aggregations, *other.aggregations),
                 lambda result: (result.name, result.kind, result.by),
@@ -436,14 +445,15 @@ class Snapshot:
             ),
             maps=_added((*self.maps, *other.maps), lambda each: (each.name, each.by), MapResult.merged),
             dropped={
-                name: _sums(self.dropped.get(name, {}), other.dropped.get(name, {}))
+                name: sums(self.dropped.get(name, {}), other.dropped.get(name, {}))
                 for name in {**self.dropped, **other.dropped}
             },
-            missing=_sums(self.missing, other.missing),
+            missing=sums(self.missing, other.missing),
             others=self._others(other),
             processes=(*self.processes, *other.processes),
             clock_step_ns=max(self.clock_step_ns, other.clock_step_ns),
-            tail_exits=_both(self.tail_exits, other.tail_exits),
+            tree=merged_trees(self.tree, other.tree) if self.tree or other.tree else (),
+            tail_exits=both(self.tail_exits, other.tail_exits),
         )
 
     def _others(self, other: "Snapshot") -> tuple[TargetInfo, ...]:
@@ -469,29 +479,9 @@ def _rounded(value: float | None) -> float | None:
     return value if value is None else round(value, 3)
 
 
-def _summed(one: tuple[tuple[str, int], ...], other: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
-    return tuple(sorted((Counter(dict(one)) + Counter(dict(other))).items()))
-
-
-def _union(left: tuple[T, ...], right: tuple[T, ...]) -> tuple[T, ...]:
-    return tuple(dict.fromkeys((*left, *right)))
-
-
-def _sums(left: Mapping[str, int], right: Mapping[str, int]) -> dict[str, int]:
-    return {name: left.get(name, 0) + right.get(name, 0) for name in {**left, **right}}
-
-
-def _both(left: int | None, right: int | None) -> int | None:
-    return left if right is None else right if left is None else left + right
-
-
-def _longest(left: dict[str, float], right: dict[str, float]) -> dict[str, float]:
-    return {name: max(left.get(name, 0), right.get(name, 0)) for name in {**left, **right}}
-
-
 def _added(items: Iterable[T], key: Callable[[T], Hashable], add: Callable[[T, T], T]) -> tuple[T, ...]:
-    sums: dict[Hashable, T] = {}
+    found: dict[Hashable, T] = {}
     for item in items:
         name = key(item)
-        sums[name] = add(sums[name], item) if name in sums else item
-    return tuple(sums.values())
+        found[name] = add(found[name], item) if name in found else item
+    return tuple(found.values())

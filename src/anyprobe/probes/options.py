@@ -34,6 +34,8 @@ class SessionOptions:
     where nothing is seen that this could break; else they are refused."""
     self_time: bool = False
     """Whether timed functions have self times, too: without what other timed functions take that they call."""
+    call_tree: bool = False
+    """Whether snapshots have the tree of timed calls: which functions made which; self times, too."""
     live: bool = False
     """Whether probes are armed and removed while all threads but a borrowed one run on. What cannot be done so is
     done in a stop, and ``Session.warnings`` says why."""
@@ -47,6 +49,11 @@ class SessionOptions:
     ``free``: each is relieved of all probes before it runs on from the C library's ``fork``."""
     strict: bool = False
     """Whether the functions of ``anyprobe.kprobes`` raise instead of returning error numbers."""
+
+    @property
+    def nested(self) -> str:
+        """What is to be known of which calls made which: ``tree``, ``times``, or nothing."""
+        return "tree" if self.call_tree else "times" if self.self_time else ""
 
     def __post_init__(self) -> None:
         """Refuse what means nothing before anything is done to a target."""
@@ -68,6 +75,7 @@ class OptionNames(TypedDict, total=False):
     clock: str
     returns: str
     self_time: bool
+    call_tree: bool
     live: bool
     unsafe: bool
     pending: str

@@ -12,6 +12,7 @@ from anyprobe.data.nested import NestedTiming
 from anyprobe.data.processes import ProcessInfo, TargetInfo
 from anyprobe.data.reader import BankReader, ForkChild, NearReader, Whose
 from anyprobe.data.snapshot import ExitKind, FunctionTiming, RefusedSite, SiteResult, Snapshot
+from anyprobe.probes.calltrees import tree_of
 from anyprobe.probes.probe import Place, Probe, Timed, at_run_time
 from anyprobe.probes.providers import provided
 from anyprobe.splice.codegen.patch import ActionKind
@@ -149,6 +150,7 @@ def snapshot(
         dropped=dropped,
         missing=missing,
         clock_step_ns=session.clock_step_ns or session.handlers_step_ns,
+        tree=tree_of(session.probes, BankValues(), ns_per_tick) if session.options.call_tree else (),
     )
 
 

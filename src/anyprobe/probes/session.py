@@ -95,7 +95,7 @@ class Session(Reconciled, SessionApi[Probe]):
             slots=self._objects.has_thread_slots(),
             maxactive=options.maxactive,
             callers=options.returns != "exits",
-            nested=options.self_time,
+            nested=options.nested,
             proof=self._proof if options.live else None,
         )
         self.functions = FunctionProvider(self.splicing, self.copies, self._wanted_once)

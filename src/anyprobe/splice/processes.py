@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import TargetError
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.data.layout import CALLERS, MAXACTIVE
+from anyprobe.data.layout import CALLERS, MAXACTIVE, NODES
 from anyprobe.splice.apply.preparation import Counting, Preparation, ThreadSlotUnusable
 from anyprobe.splice.apply.saved_pcs import FramesOnStacks
 from anyprobe.splice.apply.semaphores import Semaphores
@@ -223,7 +223,7 @@ class ProcessSplicing:
         slots: bool,
         maxactive: int = MAXACTIVE,
         callers: bool = True,
-        nested: bool = False,
+        nested: str = "",
         proof: "Proof | None" = None,
     ) -> None:
         """Serve a process.
@@ -235,11 +235,14 @@ class ProcessSplicing:
             slots: Whether the target's runtime has thread slots for anyprobe.
             maxactive: Instances of calls that a thread can have at once.
             callers: Whether calls that leave their function by a jump are followed to where their caller goes on.
-            nested: Whether it is known of timed calls which other timed ones they have made.
+            nested: What is known of which timed calls made which: ``times`` in them, a ``tree``, or nothing.
             proof: Given where changes are to be made without a stop if that can be: why they cannot.
 
         """
-        counting, modules = Counting(maxactive, callers=CALLERS if callers else 0, nested=nested), list[Module]()
+        counting = Counting(
+            maxactive, callers=CALLERS if callers else 0, nested=bool(nested), nodes=NODES if nested == "tree" else 0
+        )
+        modules = list[Module]()
         owner = Owner(os.urandom(16), os.getpid(), procfs.read_stat(os.getpid()).start_time)
         self.process, self.holdings = process, Holdings(owner)
         self.access = Access(process, self.holdings)

@@ -4,6 +4,7 @@ import pytest
 
 from anyprobe.core.errors import UsageError
 from anyprobe.data.archive import dump, load
+from anyprobe.data.calltree import CallNode
 from anyprobe.data.nested import NestedTiming
 from anyprobe.data.processes import TargetInfo
 from anyprobe.data.results import AggregationResult, CellValue
@@ -17,6 +18,7 @@ def full():
     return dataclasses.replace(
         snapshot(sites=(site("malloc", 1), site("free", 2)), functions=(timing(), NESTED), refused=(refused(),)),
         warnings=("w",),
+        tree=(CallNode("a", "f", 1, 2.0, 1.0, (CallNode("a", "g", 1, 1.0, 1.0),)),),
         dropped={"r": {"ring full": 2}},
         missing={"fault": 1},
         others=(TargetInfo(4243, "/usr/bin/perl"),),

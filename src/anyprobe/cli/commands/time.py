@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from anyprobe.data.snapshot import Snapshot
 
 
+_CALLER = "func(caller)"
+
+
 @click.command("time", cls=helping.Command, starts=True)
 @options.specs
 @options.when
@@ -22,8 +25,9 @@ if TYPE_CHECKING:
 @options.appearing
 @options.measuring
 @options.clock
-@options.by
+@options.timed_by
 @options.self_time
+@options.tree
 @click.pass_obj
 def command(
     program: tuple[str, ...],
@@ -41,6 +45,7 @@ def command(
     anyprobe time libc:malloc -p 4242 --for 5
     anyprobe time 'libz:*flate' -- gzip -k FILE
     anyprobe time --self 'a.out:*' -p 4242 --for 5
+    anyprobe time --tree 'a.out:*' -- ./program
     anyprobe time libc:write --when 'arg2 > 4096' -p 4242
     anyprobe time kernel::vfs_fsync_range --for 10
     anyprobe time standard_ExecutorRun --by pid -p 4242
@@ -49,15 +54,18 @@ def command(
 
     target = targets.choose(pids, names, program, specs, **targets.selected(settings))
     if when is not None:
-        if settings["self_time"]:
-            raise click.UsageError("--self is about all calls of a function; --when times some of them")
+        if settings["self_time"] or settings["tree"] or settings["by"] == _CALLER:
+            raise click.UsageError("--self and --tree are about all calls of a function; --when times some of them")
         targets.see_pending(target, pending)
+    render = {"pid": _by_pid, _CALLER: _by_caller}.get(settings["by"], _tree if settings["tree"] else _render)
+    if settings["by"] == _CALLER:
+        settings |= {"by": None, "tree": True}
     only = conditional.Times.of(when, pending=pending)
     plan = measuring.Plan(
         specs=specs,
         arm=only.arm,
         seen=only.seen,
-        render=_by_pid if settings["by"] else _render,
+        render=render,
         always={"functions": []},
         pending=pending,
         **settings,
@@ -77,3 +85,17 @@ def _by_pid(snapshot: "Snapshot", console: "Console", top: int) -> None:
     from anyprobe.reports import processes
 
     processes.print_timings_by_process(snapshot, console, top)
+
+
+def _tree(snapshot: "Snapshot", console: "Console", top: int) -> None:
+    """Print the tree of calls."""
+    from anyprobe.reports import calltree
+
+    calltree.print_tree(snapshot, console, top)
+
+
+def _by_caller(snapshot: "Snapshot", console: "Console", top: int) -> None:
+    """Print who has called each function."""
+    from anyprobe.reports import calltree
+
+    calltree.print_by_caller(snapshot, console, top)

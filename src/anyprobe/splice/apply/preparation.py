@@ -160,6 +160,8 @@ class Counting:
     """Whether fork children have blocks of their own."""
     nested: bool = False
     """Whether it is known of timed calls which others they have made."""
+    nodes: int = 0
+    """Nodes of the call tree of timed calls; 0: there is none."""
 
 
 class Mapper(Protocol):
@@ -310,10 +312,10 @@ class Preparation:
         # any bank may come to call handlers, and those at replaced return addresses must be called by the same one
         maxactive = self._counting.maxactive if records else 0
         callers = self._counting.callers if records else 0
-        left_out = self._counting.left_out
+        left_out, nodes = self._counting.left_out, self._counting.nodes if nested else 0
         tells = records > 0 or any(hook.handler is not None and hook.handler.needs_block for hook in hooks)
         adopting = self._counting.children and tells and len(self._holdings.banks) < ADOPTING and has_room()
-        self._layout = BankLayout(counters, records, maxactive, RETURNS, callers, left_out, adopting, nested)
+        self._layout = BankLayout(counters, records, maxactive, RETURNS, callers, left_out, adopting, nested, nodes)
 
     def _has_journal(self, records: int) -> bool:
         return any(arena.journal.room() >= records for arena in self._holdings.arenas[-1:])

@@ -63,7 +63,7 @@ def emit_leave(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
         shl rsi, 6
     """)
     if nested:
-        _take_top_nested(asm, name)
+        _take_top_nested(asm, name, facts.layout)
     else:
         _take_top(asm, name)
     asm.label(name + "_found")
@@ -76,7 +76,7 @@ def emit_leave(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
     back = "pop r11; pop r9; pop r8; " if nested else ""
     rest = "pop rdi; pop rsi; pop rdx; pop rcx; pop rax; add al, 0x7f; sahf; pop rax; ret"
     _give_back(asm, name, back + rest, 15 if nested else 9)
-    _leave_search(asm, name, nested=nested)
+    _leave_search(asm, name, facts.layout)
     if not tail:
         _new_extremes(asm, name)
     asm.code(
@@ -163,7 +163,7 @@ def _leave_caller(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
         nested_calls.emit_split(asm, name, "r8", ("rax", "r10", "rcx"))
         asm.code(f"mov ecx, r9d; and ecx, -8; test rdx, rdx; jns {name}_positive; xor edx, edx")
         asm.label(name + "_positive")
-        nested_calls.emit_charged(asm, name, ("rax", "r10"))
+        nested_calls.emit_charged(asm, name, ("rax", "r10"), facts.layout.nodes and facts.layout.tree_offset)
     asm.code("add rdi, rcx")
     _record_duration(asm, name)
     asm.code(
@@ -228,7 +228,7 @@ def _take_top(asm: Assembler, name: str) -> None:
     """)
 
 
-def _take_top_nested(asm: Assembler, name: str) -> None:
+def _take_top_nested(asm: Assembler, name: str, layout: at.BankLayout) -> None:
     """Emit the same where calls are nested; with nothing above it, all that was left behind is known."""
     tail = name.endswith("tail")
     asm.code(f"""
@@ -243,7 +243,7 @@ def _take_top_nested(asm: Assembler, name: str) -> None:
     if tail:
         nested_calls.emit_untimed(asm, name, ("rax", "r8"))
     else:
-        nested_calls.emit_charged(asm, name, ("rax", "r8"))
+        nested_calls.emit_charged(asm, name, ("rax", "r8"), layout.nodes and layout.tree_offset)
     asm.code(f"mov qword [rdi+rsi+{SP}], 0; dec qword [rdi+{at.BLOCK_TOP}]")
 
 
@@ -367,9 +367,9 @@ def _new_extremes(asm: Assembler, name: str) -> None:
     """)
 
 
-def _leave_search(asm: Assembler, name: str, *, nested: bool) -> None:
+def _leave_search(asm: Assembler, name: str, layout: at.BankLayout) -> None:
     """Emit: look below the top for the instance (rax = stack pointer, rcx = record), then drop tombstones."""
-    tail = name.endswith("tail")
+    tail, nested = name.endswith("tail"), layout.nested
     taken = f"test edx, edx; jz {name}_jumped" if tail else "" if nested else f"sub rdx, [rdi+rsi+{START}]"
     asm.code(f"""
     {name}_search:
@@ -391,7 +391,7 @@ def _leave_search(asm: Assembler, name: str, *, nested: bool) -> None:
         else:
             asm.code(f"sub rdx, [rdi+rsi+{START}]; jns {name}_positive; xor edx, edx")
             asm.label(name + "_positive")
-            nested_calls.emit_charged(asm, name + "_below", ("rax", "r8"))
+            nested_calls.emit_charged(asm, name + "_below", ("rax", "r8"), layout.nodes and layout.tree_offset)
     _shrink(asm, name, "found")
     if nested and not tail:
         nested_calls.emit_root(asm, name, "r8")

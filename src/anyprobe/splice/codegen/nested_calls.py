@@ -11,7 +11,7 @@ are charged to it for the time until then.
 """
 
 from anyprobe.data import layout as at
-from anyprobe.data.layout import CALLER, CHARGED, RECORD, SP, START, TOMBSTONE, UNWOUND, WITHIN
+from anyprobe.data.layout import CALLER, CHARGED, NODE, RECORD, SP, START, TOMBSTONE, UNWOUND, WITHIN
 from anyprobe.isa.assemble import Assembler
 
 _SIZE = at.INSTANCE_BYTES
@@ -19,10 +19,10 @@ _STACK_SHIFT = 23
 """No stack is taken to be larger than this power of two: what lies further apart is on two."""
 
 
-def emit_entered(asm: Assembler, argument: int, site: int) -> None:
+def emit_entered(asm: Assembler, argument: int, site: int, keys: int, nodes: int) -> None:
     """Emit, for ``enter``: say who has made the call (rcx = block, rsi = its instance), and if it is the outermost.
 
-    Clobbers rax, rdx.
+    ``keys`` is where the keys of the call tree's nodes are, if there are any. Clobbers rax, rdx.
     """
     asm.code(
         f"""
@@ -35,6 +35,13 @@ def emit_entered(asm: Assembler, argument: int, site: int) -> None:
             cmp [rcx+rsi+{SP - _SIZE}], rax; jbe enter_seek
         enter_caller:
             mov [rcx+rsi+{CALLER}], rdx
+        """,
+        site=site,
+    )
+    if nodes:
+        _find_node(asm, argument, keys, nodes)
+    asm.code(
+        f"""
             mov rdx, [rsp+argument]
             cmp qword [rcx+rdx+{at.RECORD_OPEN}], 0; jne enter_open
         enter_outermost:
@@ -42,8 +49,67 @@ def emit_entered(asm: Assembler, argument: int, site: int) -> None:
         enter_nested:
         """,
         argument=argument,
-        site=site,
     )
+
+
+def _find_node(asm: Assembler, argument: int, keys: int, nodes: int) -> None:
+    """Emit: find the node of a call (rdx = its caller), or make it: one of those with its caller's for each function.
+
+    A key is written once. Threads that make one at the same time see the other's.
+    """
+    asm.code(
+        f"""
+            push rdi; push r8
+            mov edi, {at.NO_CALLER}; test edx, edx; jz enter_key
+            mov edi, {at.UNSURE_CALLER}
+            mov rax, [rcx+{at.BLOCK_UNWOUND}]; cmp [rcx+rdx+{UNWOUND - _SIZE}], rax; jne enter_key
+            mov rdi, [rcx+rdx+{NODE - _SIZE}]; test edi, edi; jz enter_node
+        enter_key:
+            mov rdx, [rsp+argument+16]; shl rdx, {at.NODE_KEY_SHIFT}; or rdx, rdi
+            mov rdi, {at.CALLER_HASH}; imul rdi, rdx; shr rdi, {64 - (nodes.bit_length() - 1)}
+            mov r8d, {at.NODE_PROBES}
+        enter_probe:
+            test edi, edi; jz enter_next_node
+            mov rax, keys; lea rax, [rax+rdi*8]
+            cmp [rax], rdx; je enter_node
+            cmp qword [rax], 0; je enter_new_node
+        enter_next_node:
+            inc edi; and edi, {nodes - 1}
+            dec r8d; jnz enter_probe
+            xor edi, edi
+        enter_node:
+            mov [rcx+rsi+{NODE}], rdi
+            pop r8; pop rdi
+        """,
+        argument=argument,
+        keys=keys,
+    )
+
+
+def emit_new_node(asm: Assembler) -> None:
+    """Emit the rare path of that."""
+    asm.code(
+        """
+        enter_new_node:
+            push rbx
+            mov rbx, rax; xor eax, eax
+            lock cmpxchg [rbx], rdx
+            pop rbx
+            je enter_node
+            cmp rax, rdx; je enter_node
+            jmp enter_next_node
+        """
+    )
+
+
+def emit_in_tree(asm: Assembler, tree: int, free: str, ticks: str) -> None:
+    """Emit: a call has taken rdx ticks, of these ``ticks`` in itself; rdi = block, rsi = its instance."""
+    asm.code(f"""
+        mov {free}, [rdi+rsi+{NODE}]; shl {free}, 5; add {free}, rdi
+        inc qword [{free}+{tree + at.NODE_COUNT}]
+        add [{free}+{tree + at.NODE_SUM}], rdx
+        add [{free}+{tree + at.NODE_SELF}], {ticks}
+    """)
 
 
 def emit_entering(asm: Assembler, argument: int, site: int) -> None:
@@ -108,13 +174,20 @@ def emit_unwind(asm: Assembler, slot: int, gate: int) -> None:
     _drop(asm, "unwind", "rax")
     asm.code(f"""
         unwind_begins:
-            cmp qword [rsp+0x40], 0; je unwind_done
+            cmp qword [rsp+0x40], 0; je unwind_caught
             # what was left behind before, and is deeper, is still there
             mov rax, r11; sub rax, rcx; shr rax, {_STACK_SHIFT}; cmovz r11, rcx
             inc qword [rdi+{at.BLOCK_UNWOUND}]; mov [rdi+{at.BLOCK_LEAVING}], r11
         unwind_done:
             pop r11; pop r9; pop r8; pop rdi; pop rcx; pop rax
             add al, 0x7f; sahf; pop rax; ret
+        unwind_caught:  # what is above goes on
+            mov rax, [rdi+{at.BLOCK_UNWOUND}]; mov rcx, [rdi+{at.BLOCK_TOP}]; shl rcx, 6
+        unwind_alive:
+            sub rcx, {_SIZE}; js unwind_done
+            cmp [rdi+rcx+{SP}], r11; jbe unwind_alive
+            test byte [rdi+rcx+{RECORD}], {at.JUMPED}; jnz unwind_alive
+            mov [rdi+rcx+{UNWOUND}], rax; jmp unwind_alive
     """)
 
 
@@ -127,7 +200,7 @@ def emit_settled(asm: Assembler, name: str, sp: str, free: tuple[str, str, str])
     _settle(asm, name, sp, free, equal=False)
 
 
-def emit_charged(asm: Assembler, name: str, free: tuple[str, str]) -> None:
+def emit_charged(asm: Assembler, name: str, free: tuple[str, str], tree: int = 0) -> None:
     """Emit: a call has taken rdx ticks; rdi = block, rsi = its instance, rcx = record. The rare path follows later."""
     caller, ticks = free
     asm.code(f"""
@@ -138,6 +211,10 @@ def emit_charged(asm: Assembler, name: str, free: tuple[str, str]) -> None:
         {name}_charged:
             mov {ticks}, rdx; sub {ticks}, [rdi+rsi+{WITHIN}]
             add [rdi+rcx+{at.RECORD_SELF}], {ticks}
+    """)
+    if tree:
+        emit_in_tree(asm, tree, caller, ticks)
+    asm.code(f"""
             lea {caller}, [rsi+{_SIZE}]
             cmp [rdi+rcx+{at.RECORD_OPEN}], {caller}; jne {name}_inner
             mov qword [rdi+rcx+{at.RECORD_OPEN}], 0
@@ -182,26 +259,30 @@ def emit_split(asm: Assembler, name: str, now: str | None, free: tuple[str, str,
             mov {other}, [rdi+{at.BLOCK_TOP}]; shl {other}, 6
         {name}_above:
             sub {other}, {_SIZE}; cmp {other}, rsi; jbe {name}_split
-            lea {word}, [rsi+{_SIZE}]
-            cmp [rdi+{other}+{CALLER}], {word}; jne {name}_above
             cmp qword [rdi+{other}+{SP}], {TOMBSTONE}; jbe {name}_above
-            mov {word}, [rdi+rsi+{CALLER}]; mov [rdi+{other}+{CALLER}], {word}
     """)
     if now is not None:
         asm.code(f"""
                 mov {ticks}, {now}; sub {ticks}, [rdi+{other}+{START}]
                 mov {word}, [rdi+{at.BLOCK_UNWOUND}]
                 cmp [rdi+{other}+{UNWOUND}], {word}; jne {name}_unsure
+                lea {word}, [rsi+{_SIZE}]
+                cmp [rdi+{other}+{CALLER}], {word}; jne {name}_above
                 mov {word}, {ticks}; sub {word}, [rdi+{other}+{CHARGED}]
                 mov [rdi+{other}+{CHARGED}], {ticks}
-                add [rdi+rsi+{WITHIN}], {word}; jmp {name}_above
+                add [rdi+rsi+{WITHIN}], {word}; jmp {name}_goes_on
             {name}_unsure:
-                # it may have been left behind: what it has called counts for the call, and its own time does not
+                # it may have been left behind: what it has called counts for its caller, and its own time does not
                 mov {word}, [rdi+{other}+{WITHIN}]; sub {word}, [rdi+{other}+{CHARGED}]
-                add [rdi+rsi+{WITHIN}], {word}
                 mov [rdi+{other}+{WITHIN}], {ticks}; mov [rdi+{other}+{CHARGED}], {ticks}
+                mov {ticks}, [rdi+{other}+{CALLER}]; test {ticks}, {ticks}; jz {name}_above
+                add [rdi+{ticks}+{WITHIN - _SIZE}], {word}
         """)
     asm.code(f"""
+            lea {word}, [rsi+{_SIZE}]
+            cmp [rdi+{other}+{CALLER}], {word}; jne {name}_above
+        {name}_goes_on:
+            mov {word}, [rdi+rsi+{CALLER}]; mov [rdi+{other}+{CALLER}], {word}
             jmp {name}_above
         {name}_split:
     """)

@@ -308,7 +308,7 @@ def emit_enter(asm: Assembler, facts: RoutineFacts, prepare: Callable[[], None] 
     if layout.nested:
         from anyprobe.splice.codegen import nested_calls
 
-        nested_calls.emit_entered(asm, argument, site)
+        nested_calls.emit_entered(asm, argument, site, facts.data + layout.nodes_offset, layout.nodes)
     asm.code(f"mov rax, [rsp+argument]; mov [rcx+rsi+{RECORD}], rax", argument=argument)
     if facts.clock:
         asm.code("call now")
@@ -339,6 +339,8 @@ def emit_enter(asm: Assembler, facts: RoutineFacts, prepare: Callable[[], None] 
     _enter_full(asm, layout, argument, site)
     if layout.nested:
         nested_calls.emit_entering(asm, argument, site)
+        if layout.nodes:
+            nested_calls.emit_new_node(asm)
 
 
 def _enter_full(asm: Assembler, layout: BankLayout, argument: int, site: int) -> None:

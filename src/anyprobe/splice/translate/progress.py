@@ -51,7 +51,7 @@ _PROGRESS = {
     "enter_missed": Progress.BACK, "enter_missed_done": Progress.FORWARD,
     "enter_leaving": Progress.RESERVED, "enter_left": Progress.HALF,
     "unwind": Progress.BACK, "unwind_left": Progress.HALF, "unwind_begins": Progress.BACK,
-    "unwind_done": Progress.FORWARD,
+    "unwind_done": Progress.FORWARD, "unwind_caught": Progress.BACK,
 }  # fmt: skip
 _LEAVE_PROGRESS = {
     "": Progress.BACK, "_taken": Progress.HALF, "_done": Progress.FORWARD, "_search": Progress.BACK,

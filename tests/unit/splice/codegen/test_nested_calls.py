@@ -15,6 +15,12 @@ from anyprobe.data.layout import (
     BLOCK_TOP,
     CALLER_WATCHED,
     JUMPED,
+    NO_CALLER,
+    NODE_BYTES,
+    NODE_COUNT,
+    NODE_KEY_SHIFT,
+    NODE_SELF,
+    NODE_SUM,
     RECORD_COUNT,
     RECORD_LEARNING,
     RECORD_LEFT,
@@ -25,15 +31,27 @@ from anyprobe.data.layout import (
     RECORD_SUM,
     RECORD_TAIL,
     RECORD_UNMATCHED,
+    UNSURE_CALLER,
     BankLayout,
 )
 
 MACHINE = Path(__file__).parents[3] / "support" / "routine_machine.py"
 MAXACTIVE, NOTED = 64, 16
-LAYOUT = BankLayout(counters=4, records=4, maxactive=MAXACTIVE, nested=True)
+LAYOUT = BankLayout(counters=4, records=4, maxactive=MAXACTIVE, nested=True, nodes=64)
 RECORDS = [LAYOUT.new_record() for _ in range(4)]
 FIRST = LAYOUT.blocks_offset
-TICK = 1 << 32
+
+
+class Region(BankLayout):
+    """The machine's: it has two blocks."""
+
+    @property
+    def blocks(self):
+        return 2
+
+
+REGION = Region(counters=4, records=4, maxactive=MAXACTIVE, returns=8, callers=NOTED, nested=True, nodes=64)
+TICK = 1 << 40
 """A unit of time beside which what the test itself takes is nothing."""
 POINT, UNKNOWN = 0x5555_5555_1234, 0x5555_5555_5678
 
@@ -108,6 +126,27 @@ def account(words):
     ]  # fmt: skip
 
 
+def tree(words):
+    """Return {path of functions: (calls, their time, in themselves)}; a path may begin with what is not known."""
+    start = REGION.nodes_offset
+    keys = {node: words.at(start + 8 * node) for node in range(LAYOUT.nodes)}
+
+    def path(node):
+        if node in (NO_CALLER, UNSURE_CALLER):
+            return () if node == NO_CALLER else ("?",)
+        key = keys[node]
+        number = RECORDS.index(key >> NODE_KEY_SHIFT)
+        return (*path(key & (1 << NODE_KEY_SHIFT) - 1), number)
+
+    found = {}
+    for node in range(LAYOUT.nodes):
+        at = FIRST + LAYOUT.tree_offset + NODE_BYTES * node
+        count, total, own = (words.at(at + field) for field in (NODE_COUNT, NODE_SUM, NODE_SELF))
+        if count:
+            found[path(node) if node else None] = count, ticks(total), ticks(own)
+    return found
+
+
 def settled(words):
     assert words.block(BLOCK_TOP) == words.total(RECORD_UNMATCHED) == 0
     assert words.total(RECORD_SELF) == words.total(RECORD_ROOTS)
@@ -120,6 +159,7 @@ def test_a_call_s_time_is_its_own_without_that_of_the_calls_it_makes():
     ])  # fmt: skip
     settled(words)
     assert account(words) == [(1, 12, 162, 162, 0), (2, 50, 150, 0, 0), (1, 100, 100, 0, 0), (0, 0, 0, 0, 0)]
+    assert tree(words) == {(0,): (1, 162, 12), (0, 1): (2, 150, 50), (0, 1, 2): (1, 100, 100)}
 
 
 def test_recursion_counts_once():
@@ -186,6 +226,21 @@ def test_more_calls_than_there_is_room_for_are_their_caller_s():
     settled(words)
     assert words.total(RECORD_MISSED) == 3
     assert [found[:2] for found in account(words)[:2]] == [(32, 32), (32, 32 + 3)]
+    kept = tree(words)
+    assert sum(count for count, _, _ in kept.values()) == MAXACTIVE
+    assert sum(own for _, _, own in kept.values()) == MAXACTIVE + 3
+    assert None in kept  # for which the tree had no room
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_callers_are_not_guessed_after_unwinding(told):
+    steps = [enter(0, 0), enter(1, 2), enter(2, 4), passes(4), unwinds(6), *[caught(1)] * told]
+    steps += [passes(1), enter(3, 5), passes(2), leave(3, 5)]
+    words = ran([*steps, leave(0, 0)])
+    assert words.total(RECORD_SELF) == words.total(RECORD_ROOTS)
+    assert [found[1] for found in account(words)] == [5, 0, 0, 2]
+    assert words.block(BLOCK_TOP) == (0 if told else 3)  # they may be on another stack
+    assert set(tree(words)) == {(0,), (0, 3) if told else ("?", 3)}
 
 
 @dataclass
@@ -318,4 +373,11 @@ def test_of_random_programs_all_times_are_somebody_s(seed):
     tails = [words.record(number, RECORD_LEARNING) + words.record(number, RECORD_TAIL) for number in range(4)]
     assert tails == program.tails
     assert [each[2] for each in found] == program.outermost
+    by_function = [[0, 0] for _ in RECORDS]
+    for path, (count, _, own) in tree(words).items():
+        if path is not None:
+            by_function[path[-1]][0] += count
+            by_function[path[-1]][1] += own
+    if None not in tree(words):
+        assert [tuple(each) for each in by_function] == [(each[0], each[1]) for each in found]
     settled(words)

@@ -1,0 +1,91 @@
+"""Trees of timed calls, and who has called what."""
+
+from collections.abc import Iterable, Iterator
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from anyprobe.data.calltree import CallNode, by_caller, folded
+from anyprobe.data.snapshot import Snapshot
+from anyprobe.reports.heading import learning_clause, print_heading, print_refusals, tail_clause
+from anyprobe.reports.losses import print_losses
+from anyprobe.reports.quantities import counted, duration
+
+_LEAST_SHARE = 0.001
+"""Branches with a smaller share of the whole are left out, unless all are wanted."""
+
+
+def print_tree(snapshot: Snapshot, console: Console, top: int = 0) -> None:
+    """Print the tree of calls, the longest first; ``top`` 0 shows all branches."""
+    _print_heading(snapshot, console)
+    roots = [folded(node) for node in snapshot.tree]
+    least = _LEAST_SHARE * sum(map(_time, roots)) if top else 0.0
+    table = _table("calls", "total", "self")
+    left_out = 0
+    for prefix, node in _lines(roots, ""):
+        if _time(node) < least:
+            left_out += 1
+            continue
+        times = [duration(node.sum_ns), duration(max(node.self_ns, 0.0))] if node.count else ["-", "-"]
+        table.add_row(f"{node.count:,}", *times, escape(prefix + node.function), escape(node.shown_module))
+    console.print()
+    console.print(table)
+    if left_out:
+        text = f"{counted(left_out, 'branch', 'branches')} below 0.1 % left out; --top 0 shows all"
+        console.print(text, style="dim", soft_wrap=True)
+    _print_end(snapshot, console)
+
+
+def print_by_caller(snapshot: Snapshot, console: Console, top: int = 0) -> None:
+    """Print a row for each function and each that has called it."""
+    _print_heading(snapshot, console)
+    table = _table("calls", "total", "self")
+    table.columns[-1].header = "called by"
+    found = by_caller(snapshot.tree)
+    for each in found[:top] if top else found:
+        times = duration(each.sum_ns), duration(max(each.self_ns, 0.0))
+        table.add_row(f"{each.count:,}", *times, escape(each.function), escape(each.caller or "-"))
+    console.print()
+    console.print(table)
+    if top and len(found) > top:
+        console.print(f"{counted(len(found) - top, 'more row')}; --top 0 shows all", style="dim", soft_wrap=True)
+    _print_end(snapshot, console)
+
+
+def _print_heading(snapshot: Snapshot, console: Console) -> None:
+    calls = sum(timing.count for timing in snapshot.functions)
+    what = f"{counted(calls, 'call')} of {counted(len(snapshot.functions), 'function')} timed"
+    print_heading(snapshot, console, what, "; ".join(filter(None, (tail_clause(snapshot), learning_clause(snapshot)))))
+
+
+def _print_end(snapshot: Snapshot, console: Console) -> None:
+    left = sum(timing.nested.left for timing in snapshot.functions if timing.nested)
+    if left:
+        text = f"{counted(left, 'call')} left by an exception or longjmp, and not timed"
+        console.print(text, style="dim", soft_wrap=True)
+    print_losses(snapshot, console)
+    print_refusals(snapshot, console)
+
+
+def _table(*numbers: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in numbers:
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("function", overflow="fold", style="cyan")
+    table.add_column("module", no_wrap=True)
+    return table
+
+
+def _time(node: CallNode) -> float:
+    """Return the time of a node; of one whose own calls go on, that of what they have called."""
+    return max(node.sum_ns, sum(map(_time, node.calls)))
+
+
+def _lines(nodes: Iterable[CallNode], before: str, *, nested: bool = False) -> Iterator[tuple[str, CallNode]]:
+    """Yield nodes with what leads to their names."""
+    listed = list(nodes)
+    for number, node in enumerate(listed):
+        last = number == len(listed) - 1
+        yield before + ("" if not nested else "└─ " if last else "├─ "), node
+        yield from _lines(node.calls, before + ("" if not nested else "   " if last else "│  "), nested=True)
