@@ -328,6 +328,23 @@ def test_command_line_shows_a_distribution_by_key(document):
     assert (cell["count"], cell["min"], cell["max"]) == (COUNT * THREADS, NUMBER, NUMBER)
 
 
+def test_a_histogram_is_under_way_before_what_reads_and_shows_it_is_imported():
+    program = (
+        "import sys, anyprobe.cli; from anyprobe.cli import measuring; release = measuring.release\n"
+        "def released(*of):\n"
+        "    print(*(each for each in sys.argv[1].split() if each in sys.modules))\n"
+        "    release(*of)\n"
+        "measuring.release = released\n"
+        "sys.exit(anyprobe.cli.main(sys.argv[2:]))"
+    )
+    needless = "numpy rich llvmlite iced_x86 hashlib difflib json pickle anyprobe.binary.images.image anyprobe.kprobes"
+    command = ["hist", "tracepoint:raw_syscalls:sys_enter", "--of", "id", "--by", "pid", "--quiet", "--", "true"]
+    done = subprocess.run(
+        [sys.executable, "-c", program, needless, *command], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "\n"
+
+
 def test_command_line_traces(capsys, compiled):
     program = ["--", str(compiled("system_calls.c", "-pthread")), str(NUMBER), "5", "1"]
     assert main(["trace", "rawtracepoint:sys_enter", "--when", f"arg1 == {NUMBER}", "--json", *program]) == 0

@@ -106,13 +106,13 @@ def uses_returns(expressions: Iterable[Expression]) -> bool:
 
 def check_names(expressions: Iterable[Expression], known: Iterable[str] = (), reason: str = "") -> None:
     """Complain about the first name that means nothing; ``reason``: why there are no ``known`` parameters."""
-    import difflib
-
     allowed = {*PARAMETERS, *CONTEXT, *IN_KERNEL, *OF_RETURNS, *FUNCTIONS, *_TYPES, *known, "ctx"}
     expressions = list(expressions)
     for expression in expressions:
         for name, line, column in expression.names:
             if name not in allowed:
+                import difflib
+
                 near = difflib.get_close_matches(name, allowed, 3)
                 instead = ", ".join(near) if near else "arg0, retval, latency_ns, tid, cstr(arg0, 64), ctx.regs.rdi"
                 why = f" ({reason})" if reason else ""

@@ -5,13 +5,16 @@ than everything that we look up in a library.
 """
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+else:
+    from anyprobe.core.later import np
 
 
-def unique(values: NDArray[Any]) -> NDArray[Any]:
+def unique(values: "NDArray[Any]") -> "NDArray[Any]":
     """Return the distinct values, ascending."""
     ordered = np.sort(values)
     if len(ordered) < 2:
@@ -22,12 +25,12 @@ def unique(values: NDArray[Any]) -> NDArray[Any]:
     return ordered[first]
 
 
-def joined(arrays: Iterable[NDArray[np.int64]]) -> NDArray[np.int64]:
+def joined(arrays: "Iterable[NDArray[np.int64]]") -> "NDArray[np.int64]":
     """Return the arrays joined in their order, an empty one if there are none."""
     return np.concatenate([*arrays, np.empty(0, np.int64)])
 
 
-def places_in(ordered: NDArray[Any], values: NDArray[Any]) -> NDArray[np.int64]:
+def places_in(ordered: "NDArray[Any]", values: "NDArray[Any]") -> "NDArray[np.int64]":
     """Return where values stand in an ascending array, -1 where they do not."""
     found: NDArray[np.int64] = np.searchsorted(ordered, values)
     there = found < len(ordered)
@@ -35,6 +38,6 @@ def places_in(ordered: NDArray[Any], values: NDArray[Any]) -> NDArray[np.int64]:
     return np.where(there, found, -1)
 
 
-def among(values: NDArray[Any], wanted: NDArray[Any]) -> NDArray[np.bool_]:
+def among(values: "NDArray[Any]", wanted: "NDArray[Any]") -> "NDArray[np.bool_]":
     """Return which values are some of the wanted ones."""
     return places_in(np.sort(wanted), values) >= 0

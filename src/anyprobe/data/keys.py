@@ -7,13 +7,16 @@ does.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Self
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Literal, Self
 
 from anyprobe.core.errors import UsageError
 from anyprobe.data.cells import Key
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+else:
+    from anyprobe.core.later import np
 
 KEY_WORDS_LIMIT = 16
 """A key has at most 128 bytes."""
@@ -98,7 +101,7 @@ class KeyShape:
                 words.append(int(value) & (1 << 64) - 1)
         return tuple(words)
 
-    def decode(self, rows: NDArray[np.uint64], names: Names | None = None) -> list[Key]:
+    def decode(self, rows: "NDArray[np.uint64]", names: Names | None = None) -> list[Key]:
         """Return the keys of rows of words; without ``names``, addresses and stacks stay numbers."""
         columns: list[Sequence[int | str]] = []
         first = 0
@@ -116,6 +119,24 @@ class KeyShape:
             else:
                 columns.append((words.view(np.int64) if part.kind == "signed" else words).ravel().tolist())
         return list(zip(*columns, strict=True)) if columns else [()] * len(rows)
+
+    def key_of(self, content: bytes, names: Names | None = None) -> Key:
+        """Return the key of the bytes of one row, as ``decode`` does of many."""
+        found: list[int | str] = []
+        first = 0
+        for part in self.parts:
+            raw = content[8 * first : 8 * (first + part.words)]
+            first += part.words
+            number = int.from_bytes(raw[:8], "little", signed=part.kind == "signed")
+            if part.kind == "string":
+                found.append(raw.partition(b"\0")[0].decode(errors="backslashreplace"))
+            elif part.kind == "address":
+                found.append(Place(number, names("func", number) if names is not None else ""))
+            elif part.kind in NAMED and names is not None:
+                found.append(names(part.kind, number))
+            else:
+                found.append(number)
+        return tuple(found)
 
 
 UNKEYED = KeyShape(())

@@ -26,15 +26,18 @@ that number.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NoReturn, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from anyprobe.core.errors import TargetError, UsageError
 from anyprobe.data.cells import Key
 from anyprobe.data.contents import ByKey
 from anyprobe.data.keys import KeyShape, Names, Place
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+else:
+    from anyprobe.core.later import np
 
 FREE = 0
 """Head: the word that leads to the free nodes."""
@@ -266,7 +269,7 @@ class MapView:
                 return []  # it leads back to itself: the target has overwritten it
         raise TargetError(f"{layout.map.name}: the target changes it faster than it can be read")
 
-    def _walk(self, places: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
+    def _walk(self, places: "NDArray[np.int64]") -> "tuple[NDArray[np.int64], NDArray[np.uint64]]":
         """Go along the lists of some buckets, all at a time, one node each in a round.
 
         Returns the buckets whose lists changed meanwhile, and the nodes of the others.

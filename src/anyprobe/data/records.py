@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
-from numpy.typing import NDArray
-
 from anyprobe.core.arrays import unique
 from anyprobe.core.errors import UsageError
 from anyprobe.data.keys import Names
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
+    from numpy.typing import NDArray
+else:
+    from anyprobe.core.later import np
 
 TIME = "ts"
 """The first field of every record: when it was emitted."""
@@ -95,7 +96,7 @@ class RecordType:
         return (self.offsets[-1] + 7) // 8 * 8
 
     @cached_property
-    def dtype(self) -> np.dtype[np.void]:
+    def dtype(self) -> "np.dtype[np.void]":
         """The type of one element of the arrays: the time, then the fields."""
         return np.dtype(
             {
@@ -107,7 +108,10 @@ class RecordType:
         )
 
 
-Records = NDArray[np.void]
+if TYPE_CHECKING:
+    Records = NDArray[np.void]
+else:
+    Records = Any
 
 
 class Gathering:
@@ -116,7 +120,7 @@ class Gathering:
     Its memory is used again and again: new memory costs more than the copying.
     """
 
-    def __init__(self, dtype: np.dtype[np.void]) -> None:
+    def __init__(self, dtype: "np.dtype[np.void]") -> None:
         """Gather records of this type."""
         self._dtype = dtype
         self._plain = f"V{dtype.itemsize}"  # as plain bytes: numpy copies structures field by field

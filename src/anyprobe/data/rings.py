@@ -16,12 +16,16 @@ before it was read: a full ring drops what is new, and counts it.
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import UsageError
 from anyprobe.data.records import TIME, Gathering, Records, RecordType
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+else:
+    from anyprobe.core.later import np
 
 NEXT_RING = 0
 """Head: rings handed out, changed by ``lock xadd``; may exceed the number of rings."""
@@ -150,7 +154,7 @@ class RingReader:
         self.abandoned = 0
         """Records that were begun and never finished."""
 
-    def _rows(self) -> NDArray[np.uint64]:
+    def _rows(self) -> "NDArray[np.uint64]":
         rows = self._words[HEAD_BYTES // 8 : (HEAD_BYTES + (self.layout.threads + 1) * ROW_BYTES) // 8]
         return rows.reshape(-1, ROW_BYTES // 8)
 
@@ -180,7 +184,7 @@ class RingReader:
         self._held = ordered[place:]
         return ordered[:place]
 
-    def _drain_ring(self, rows: NDArray[np.uint64], thread: int, *, final: bool) -> None:
+    def _drain_ring(self, rows: "NDArray[np.uint64]", thread: int, *, final: bool) -> None:
         row, slots = rows[thread], self.layout.slots
         produced = int(row[PRODUCED // 8])
         ring = self._rings.get(thread) or self._claimed(row, thread)
@@ -197,7 +201,7 @@ class RingReader:
                 break
         row[CONSUMED // 8] = ring.consumed
 
-    def _claimed(self, row: NDArray[np.uint64], thread: int) -> _Ring | None:
+    def _claimed(self, row: "NDArray[np.uint64]", thread: int) -> _Ring | None:
         """Return the ring that a thread has claimed, None if its row makes no sense."""
         layout = self.layout
         offset = int(row[RING // 8]) if thread else layout.shared_offset
@@ -247,7 +251,7 @@ class RingReader:
         return Drops({thread: int(full[thread]) for thread in np.flatnonzero(full).tolist()}, self.abandoned)
 
 
-def _scaled(times: NDArray[np.uint64], factor: int) -> NDArray[np.uint64]:
+def _scaled(times: "NDArray[np.uint64]", factor: int) -> "NDArray[np.uint64]":
     """Return ``times * factor >> 32``, as handlers compute it in 128 bits."""
     whole, part = divmod(factor, 1 << 32)
     high, low = times >> np.uint64(32), times & np.uint64(0xFFFFFFFF)

@@ -6,7 +6,12 @@ meets a place that is taken and not finished, since its taker was interrupted, w
 no thread waits. A stack for which there is no place is number 0, and counted.
 """
 
-import numpy as np
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from anyprobe.core.later import np
 
 DROPPED = 0
 """Head: stacks that found no place."""

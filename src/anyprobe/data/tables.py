@@ -11,16 +11,18 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
 from anyprobe.core.arrays import unique
 from anyprobe.data.aggregations import Aggregation
 from anyprobe.data.cells import EXTREMES, SQUARES, CellValue, Key, cell_value
 from anyprobe.data.keys import UNKEYED, KeyShape, Names
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from anyprobe.data.results import AggregationResult
+else:
+    from anyprobe.core.later import np
 
 USED = 0
 """Head: numbers of keys handed out, changed by ``lock xadd``; may exceed the capacity."""
@@ -133,7 +135,7 @@ class TableView:
         """Keys that were truncated; one shows again when something is counted for it."""
         self._dropped_base = 0
 
-    def _rows(self) -> NDArray[np.uint64]:
+    def _rows(self) -> "NDArray[np.uint64]":
         layout = self.layout
         first, stride = layout.rows_offset // 8, layout.stride // 8
         return self._words[first : first + layout.rows * stride].reshape(layout.rows, stride)
@@ -152,7 +154,7 @@ class TableView:
                 found.append(slice(first, end))
         return found
 
-    def live(self, name: str, threads: int | None = None) -> NDArray[np.uint64]:
+    def live(self, name: str, threads: int | None = None) -> "NDArray[np.uint64]":
         """Return one field or ``buckets`` of all cells as it is, by row and number of the key: a view, not a copy.
 
         Row 0 is shared by the threads without a number. ``numbers`` and ``keys`` tell which key is where. ``threads``
@@ -164,7 +166,7 @@ class TableView:
         found.flags.writeable = False
         return found
 
-    def _cells(self) -> NDArray[np.uint64]:
+    def _cells(self) -> "NDArray[np.uint64]":
         """Return the live cells by row, key and word."""
         layout, words = self.layout, self.layout.aggregation.cell.words
         head = ROW_HEAD_BYTES // 8
@@ -173,7 +175,7 @@ class TableView:
         step = rows.strides
         return np.lib.stride_tricks.as_strided(rows, (len(rows), used, words), (step[0], 8 * words, 8), writeable=True)
 
-    def numbers(self) -> NDArray[np.int64]:
+    def numbers(self) -> "NDArray[np.int64]":
         """Return the numbers of the keys that are in the directory, counted from 0."""
         if not self.layout.slots:
             return np.zeros(1, np.int64)
@@ -183,14 +185,14 @@ class TableView:
         # what is out of bounds was not written by us
         return found[(found >= 0) & (found < self.layout.capacity)]
 
-    def keys(self, numbers: NDArray[np.int64]) -> list[Key]:
+    def keys(self, numbers: "NDArray[np.int64]") -> list[Key]:
         """Return the keys with these numbers."""
         width = self.layout.shape.words
         first = self.layout.keys_offset // 8
         words = self._words[first : first + width * self.layout.capacity].reshape(-1, max(width, 1))
         return self.layout.shape.decode(words[numbers] if width else np.zeros((len(numbers), 0), np.uint64), self.names)
 
-    def _sums(self) -> NDArray[np.uint64]:
+    def _sums(self) -> "NDArray[np.uint64]":
         """Return one summed cell per number."""
         cells = self._cells()
         total = np.zeros(cells.shape[1:], np.uint64)
@@ -208,7 +210,7 @@ class TableView:
             total += part
         return total
 
-    def _since_clear(self, total: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    def _since_clear(self, total: "NDArray[np.uint64]") -> "NDArray[np.uint64]":
         known = len(self._base)
         if not known:
             return total
@@ -251,7 +253,7 @@ class TableView:
             entries[key] = entries[key].merged(value) if key in entries else value
         return AggregationResult(aggregation.name, aggregation.kind, aggregation.by, entries, self.dropped)
 
-    def _counts(self, found: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    def _counts(self, found: "NDArray[np.uint64]") -> "NDArray[np.uint64]":
         cell = self.layout.aggregation.cell
         if cell.buckets:
             return np.asarray(found[:, len(cell.fields) :].sum(axis=1, dtype=np.uint64))

@@ -17,7 +17,6 @@ import anyprobe.data
 import anyprobe.isa
 from anyprobe.binary.objects import cache
 from anyprobe.core.code import BpfProgram, Input, InputKind, NativeCode, StorageReference
-from anyprobe.handlers.bpf.direct import direct_places, direct_program
 from anyprobe.handlers.bpf.layouts import Passed
 from anyprobe.handlers.ir import nodes as ir
 from anyprobe.handlers.ir import show
@@ -49,11 +48,8 @@ def spliced_code(handler: ir.Function) -> NativeCode:
     return trivial_code(handler) or simple_code(handler) or native_code(handler)
 
 
-def kernel_program(handler: ir.Function, passed: Passed) -> BpfProgram:
-    """Return the handler compiled for the kernel, kept or made now; simple ones need no compiler."""
-    simple = direct_program(handler, passed)
-    if simple is not None:
-        return simple
+def kept_program(handler: ir.Function, passed: Passed) -> BpfProgram:
+    """Return the handler compiled for the kernel by LLVM, kept or made now."""
     described = f"{_compiler()}\nkernel {passed.identity(handler.inputs)}\n{identity(handler)}"
     name = hashlib.sha256(described.encode()).hexdigest()
     found = _load_program(name, handler) if _compiler() else None
@@ -66,16 +62,6 @@ def kernel_program(handler: ir.Function, passed: Passed) -> BpfProgram:
             values = {"references": references, "steps": found.steps}
             cache.store(name, _KERNEL_KIND, values, {"code": np.frombuffer(found.code, np.uint8)})
     return found
-
-
-def places_in(marked: ir.Function, passed: Passed) -> tuple[tuple[int, ir.Mark], ...]:
-    """Return where the code of each marked place in the source begins in a handler's program for the kernel."""
-    places = direct_places(marked, passed)
-    if places is None:
-        from anyprobe.handlers.bpf.machine import compiled_places
-
-        places = compiled_places(marked, passed)
-    return places
 
 
 def _load_program(name: str, handler: ir.Function) -> BpfProgram | None:

@@ -10,7 +10,10 @@ SHAPE = KeyShape((KeyPart("signed"), KeyPart("string", 2), KeyPart("unsigned"), 
 
 
 def decoded(*keys):
-    return SHAPE.decode(np.array([SHAPE.encode(key) for key in keys], np.uint64).reshape(len(keys), SHAPE.words))
+    rows = np.array([SHAPE.encode(key) for key in keys], np.uint64).reshape(len(keys), SHAPE.words)
+    found = SHAPE.decode(rows)
+    assert found == [SHAPE.key_of(row.tobytes()) for row in rows]
+    return found
 
 
 @settings(deadline=None)
@@ -31,8 +34,19 @@ def test_texts_are_cut_at_their_bound_and_at_a_nul():
 
 
 def test_what_is_not_utf8_can_be_told_apart():
-    raw = np.frombuffer(b"\xff\xfea\0\0\0\0\0", np.uint64).reshape(1, 1)
-    assert KeyShape((KeyPart("string", 1),)).decode(raw) == [("\\xff\\xfea",)]
+    raw, shape = b"\xff\xfea\0\0\0\0\0", KeyShape((KeyPart("string", 1),))
+    assert shape.decode(np.frombuffer(raw, np.uint64).reshape(1, 1)) == [("\\xff\\xfea",)]
+    assert shape.key_of(raw) == ("\\xff\\xfea",)
+
+
+@pytest.mark.parametrize("names", [None, lambda kind, number: f"{kind} {number}"])
+def test_one_row_is_decoded_as_many_are(names):
+    shape = KeyShape((KeyPart("stack"), KeyPart("func"), KeyPart("address"), KeyPart("signed")))
+    words = np.array([[5, 6, 7, (1 << 64) - 8]], np.uint64)
+    (many,) = shape.decode(words, names)
+    one = shape.key_of(words.tobytes(), names)
+    assert one == many
+    assert list(map(str, one)) == list(map(str, many))
 
 
 def test_a_key_has_its_limit():

@@ -3,8 +3,7 @@
 import os
 import struct
 from collections.abc import Iterator
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from anyprobe.core.code import MISSES, BpfProgram
 from anyprobe.core.errors import InternalError
@@ -17,6 +16,11 @@ from anyprobe.handlers.ir import nodes as ir
 from anyprobe.handlers.types.storages import CallData, MapTable, Ring, Stacks, Storage, Table
 from anyprobe.target.kernel import bpf, programs
 from anyprobe.target.kernel.ring_buffers import RingBuffer
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from anyprobe.core.later import np
 
 _MISSES_BYTES = 8 * len(MISSES)
 _WORD = struct.Struct("<Q")
@@ -110,7 +114,7 @@ class KernelMaps:
         if storage in self._tables:
             # all is read before anything is named: that takes long, and what it does may be counted here
             for key, cell in list(self._elements(storage, 8 * layout.shape.words, layout.cell_bytes)):
-                shown = layout.shape.decode(np.frombuffer(key, np.uint64).reshape(1, -1), names)[0]
+                shown = layout.shape.key_of(key, names)
                 # what is shown by name may have the name of something else
                 entries[shown] = entries[shown].merged(value(cell)) if shown in entries else value(cell)
         elif (alone := value(region[layouts.HEAD_BYTES :])).count:
@@ -121,7 +125,7 @@ class KernelMaps:
         """Return what a map holds."""
         layout, found = storage.layout, {}
         for key, element in list(self._elements(storage, 8 * layout.shape.words, layouts.ELEMENT_BYTES)):
-            shown = layout.shape.decode(np.frombuffer(key, np.uint64).reshape(1, -1), names)[0]
+            shown = layout.shape.key_of(key, names)
             number = int.from_bytes(element[layouts.VALUE_AT : layouts.VALUE_AT + 8], "little", signed=layout.signed)
             found[shown] = shown_value(layout.map.value, number, names)
         return found

@@ -3,7 +3,6 @@
 import ast
 import types
 from dataclasses import replace
-from difflib import get_close_matches
 from typing import Any, Protocol
 
 from anyprobe.core.code import Miss
@@ -144,6 +143,8 @@ class Expressions:
                 return Member(storage, key, attribute)
             case Thing(types.ModuleType() | type() as thing):
                 if not hasattr(thing, attribute):
+                    from difflib import get_close_matches
+
                     near = get_close_matches(attribute, [each for each in dir(thing) if not each.startswith("_")])
                     raise self.error(node, f"{thing.__name__} has no {attribute}", " or ".join(near))
                 found = getattr(thing, attribute)

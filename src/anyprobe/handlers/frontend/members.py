@@ -4,8 +4,6 @@ A struct in memory, and an array, is known by its address: ``request.client`` is
 pointer or the struct itself. What cannot be read is missing, and so is whatever hangs on it.
 """
 
-import difflib
-
 from anyprobe.handlers.frontend import operators
 from anyprobe.handlers.frontend.emitter import Emitter
 from anyprobe.handlers.frontend.operators import Fail
@@ -98,6 +96,8 @@ def member_of(kind: StructType, name: str, fail: Fail) -> Field:
     if found is not None:
         return found
     names = [each.name for each in kind.members()]
+    import difflib
+
     near = difflib.get_close_matches(name, names, 3) or names[:12]
     if not names:
         raise fail(f"nothing is known of what is in {kind}", "ptr[u64](…)[0] for the words at the address")

@@ -1,7 +1,6 @@
 """What a handler receives of the probed function: its parameters, by position or by name, and its result."""
 
 import ast
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -124,6 +123,8 @@ def _placed(source: Source, node: ast.arg, prototype: Prototype) -> list[tuple[s
 
 def nearest(name: str, names: Sequence[str]) -> str:
     """Return which parameters may have been meant."""
+    import difflib
+
     return ", ".join(difflib.get_close_matches(name, names, 3) or names) or "a handler without parameters"
 
 

@@ -5,12 +5,15 @@ The kernel maps the data twice in a row, so that what goes over the end is in on
 
 import mmap
 import os
-from typing import Final
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Final
 
 from anyprobe.target.kernel import bpf
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+else:
+    from anyprobe.core.later import np
 
 _HEAD_BYTES: Final = 8
 _BUSY: Final = 1 << 31
@@ -34,7 +37,7 @@ class RingBuffer:
         # each word is read and written at once
         self._positions = [memoryview(each).cast("Q") for each in (self._consumed, self._shared)]
 
-    def take(self) -> NDArray[np.uint8]:
+    def take(self) -> "NDArray[np.uint8]":
         """Return what has been written since the last time, a row for each record, and give its room back."""
         consumed, produced = (words[0] for words in self._positions)
         count = (produced - consumed) // self._stride

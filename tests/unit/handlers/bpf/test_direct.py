@@ -171,7 +171,7 @@ PLAIN = """
 import sys
 from anyprobe import Count, Hist, Sum, i64, u64
 from anyprobe.handlers.bpf.layouts import Passed, AT_TRACEPOINT
-from anyprobe.handlers.compile_cache import kernel_program
+from anyprobe.handlers.kernel_programs import kernel_program
 from anyprobe.handlers.compiler import intermediate
 from anyprobe.handlers.frontend.lowering import Setting
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from anyprobe.core.code import Input, InputKind, NativeCode
 from anyprobe.core.errors import HandlerError, UnsupportedTarget
 from anyprobe.handlers.bpf.layouts import SAVED_ARGUMENTS, Passed, RecordPlace, argument_of
-from anyprobe.handlers.compile_cache import kernel_program, places_in, spliced_code
 from anyprobe.handlers.compiler import intermediate
 from anyprobe.handlers.frontend.context import InstanceLayout
 from anyprobe.handlers.frontend.lowering import Setting
 from anyprobe.handlers.frontend.source import source_of
 from anyprobe.handlers.ir import nodes as ir
+from anyprobe.handlers.kernel_programs import kernel_program, places_in
 from anyprobe.handlers.types.annotations import AnyType, i64
 from anyprobe.handlers.types.calling_convention import KnownPrototype, Prototype
 from anyprobe.handlers.types.storages import CallData, Storage
@@ -121,6 +121,8 @@ class KernelHandler:
             handler = self._intermediate(site, self._at_function(site, found), tail=tail)
             handler = replace(handler, inputs=tuple(map(_placed, handler.inputs)))
             own = [each for each in handler.storages if not isinstance(each, CallData)]
+            from anyprobe.handlers.compile_cache import spliced_code
+
             by_clock = self._collection.shared.by_clock
             storages = tuple(of_processors(each, processors, by_clock=by_clock) for each in own)
             code = spliced_code(replace(handler, storages=storages))

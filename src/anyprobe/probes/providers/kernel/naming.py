@@ -1,13 +1,16 @@
 """Addresses and stacks by name: the kernel's own, and those of the processes that hits were in."""
 
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from anyprobe.handlers.bpf.layouts import stack_parts
 from anyprobe.handlers.bpf.storages import KernelMaps
-from anyprobe.probes.providers.kernel.process_objects import ProcessObjects
-from anyprobe.probes.symbols import Symbols as ProcessSymbols
 from anyprobe.target.kernel import symbols
 from anyprobe.target.kernel.symbols import KERNEL, Symbols
+
+if TYPE_CHECKING:
+    from anyprobe.probes.providers.kernel.process_objects import ProcessObjects
+    from anyprobe.probes.symbols import Symbols as ProcessSymbols
 
 _UPPER = 1 << 63
 _ON_THE_WAY = ("bpf_", "__bpf_", "__traceiter_", "trace_call_bpf", "perf_trace_", "perf_call_bpf")
@@ -45,9 +48,12 @@ class KernelNaming:
             return self._of_kernel(addresses, store.depth)
         return self._process(pid).stack(addresses)
 
-    def _process(self, pid: int) -> ProcessSymbols[ProcessObjects]:
+    def _process(self, pid: int) -> "ProcessSymbols[ProcessObjects]":
         """Return what names addresses of a process."""
         if pid not in self._processes:
+            from anyprobe.probes.providers.kernel.process_objects import ProcessObjects
+            from anyprobe.probes.symbols import Symbols as ProcessSymbols
+
             self._processes[pid] = ProcessSymbols(ProcessObjects(pid))
         return self._processes[pid]
 

@@ -9,9 +9,9 @@ from anyprobe import Count, Quantize, u64
 from anyprobe.core.errors import KernelRefused
 from anyprobe.handlers.bpf.assembly import instruction
 from anyprobe.handlers.bpf.layouts import AT_TRACEPOINT
-from anyprobe.handlers.compile_cache import kernel_program, places_in
 from anyprobe.handlers.compiler import intermediate
 from anyprobe.handlers.frontend.lowering import Setting
+from anyprobe.handlers.kernel_programs import kernel_program, places_in
 from anyprobe.probes.providers.kernel import handlers
 from anyprobe.target.kernel import programs
 from support import bpf_running
