@@ -47,7 +47,7 @@ def console(stream: TextIO) -> "Console":
         return cast("Console", PlainConsole(stream, width))
     from rich.console import Console
 
-    return Console(file=stream, highlight=False, force_terminal=True)
+    return Console(file=stream, highlight=False, force_terminal=True, emoji=False)  # libc:fire:entry is no emoji
 
 
 def write_json(document: Any, stream: TextIO, *, one_line: bool = False) -> None:  # noqa: ANN401 - any document

@@ -23,9 +23,7 @@ def results_at_end(session: Finishing) -> Snapshot:
     before = session.snapshot()
     session.detach()
     after = session.snapshot()
-    sites = tuple(
-        dataclasses.replace(last, armed=was.armed) for last, was in zip(after.sites, before.sites, strict=True)
-    )
+    sites = tuple(last.with_armed(was.armed) for last, was in zip(after.sites, before.sites, strict=True))
     timed = zip(after.functions, before.functions, strict=True)
     functions = tuple(dataclasses.replace(last, places=was.places) for last, was in timed)
     return dataclasses.replace(after, sites=sites, functions=functions)

@@ -3,7 +3,6 @@
 To import rich takes longer than to arm a probe. What is more than plain lines, or a table that fits, is left to it.
 """
 
-import re
 from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
@@ -12,8 +11,6 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-_EMOJI = re.compile(r":(\S*?)(?:-(?:emoji|text))?:")
-"""What rich looks up in its emoji; nothing between two colons is none."""
 _GAP = "  "
 
 
@@ -85,7 +82,7 @@ class PlainConsole:
     def _rich(self) -> "Console":
         from rich.console import Console
 
-        return Console(file=self._stream, width=self._width, highlight=False, force_terminal=False)
+        return Console(file=self._stream, width=self._width, highlight=False, force_terminal=False, emoji=False)
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever a console has
         """Return what rich's console has."""
@@ -116,7 +113,7 @@ class PlainConsole:
 def plain_text(markup: str) -> str | None:
     """Return what a text looks like without colours, ``None`` where only rich can say."""
     text = markup.replace("[bold]", "").replace("[/bold]", "")
-    doubtful = "[" in text or "\\" in text or text.endswith(" ") or any(_EMOJI.findall(text))
+    doubtful = "[" in text or "\\" in text or text.endswith(" ")
     return None if doubtful or not text.lstrip("\n").isprintable() else text
 
 

@@ -3,10 +3,11 @@
 import os
 import re
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from itertools import accumulate
 
 from anyprobe.core.errors import TargetError
 from anyprobe.target.kernel import kept_content, loaded_modules, symbols
@@ -169,7 +170,21 @@ class Restrictions:
         ``names`` are those of the function at the address.
         """
         wholes = {whole for whole, dot, _ in (each.partition(".") for each in names) if dot}
+        lows, ends = self._bounds
+        at = bisect_right(lows, address)
+        if not (at and address < ends[at - 1]) and wholes.isdisjoint(self._blacklisted_names):
+            return ""
         return next((name for low, high, name in self._blacklist if low <= address < high or name in wholes), "")
+
+    @cached_property
+    def _bounds(self) -> tuple[list[int], list[int]]:
+        """Where the ranges begin, in order, and where the last of those up to each one ends."""
+        ordered = sorted(self._blacklist)
+        return [low for low, _, _ in ordered], list(accumulate((high for _, high, _ in ordered), max))
+
+    @cached_property
+    def _blacklisted_names(self) -> frozenset[str]:
+        return frozenset(name for _, _, name in self._blacklist)
 
 
 def traceable(addresses: Sequence[int]) -> list[bool] | None:

@@ -78,3 +78,27 @@ def test_what_is_traceable_is_kept_as_long_as_modules_stay(root, monkeypatch):
     assert tracefs.traceable(asked) == [True, True, True, False]
     state[0] = b"another module"
     assert tracefs.traceable(asked) == [False, False, False, True]
+
+
+RANGES = [(0x500, 0x520, "later"), (0x100, 0x180, "wide"), (0x120, 0x130, "within"), (0x200, 0x240, "after")]
+
+
+@pytest.mark.parametrize(
+    ("address", "names", "found"),
+    [
+        (0x0FF, ["a"], ""),
+        (0x100, ["a"], "wide"),
+        (0x125, ["a"], "wide"),
+        (0x17F, ["a"], "wide"),
+        (0x180, ["a"], ""),
+        (0x23F, ["a"], "after"),
+        (0x510, ["a"], "later"),
+        (0x520, ["a"], ""),
+        (0x900, ["within.part.0"], "within"),
+        (0x900, ["within"], ""),
+        (0x900, ["other.cold"], ""),
+    ],
+)
+def test_what_kprobes_may_not_touch(monkeypatch, address, names, found):
+    monkeypatch.setattr(tracefs, "blacklist", lambda: RANGES)
+    assert tracefs.Restrictions().blacklisted(address, names) == found
