@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache, cached_property, lru_cache, partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from anyprobe.core.errors import KernelRefused, TargetError
 from anyprobe.target.kernel import bpf
@@ -34,6 +34,12 @@ from anyprobe.target.kernel.types import (
     Type,
     Void,
 )
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+else:
+    from anyprobe.core.later import np
 
 _MAGIC = 0xEB9F
 _FIRST = _MAGIC.to_bytes(2, "little")
@@ -91,7 +97,7 @@ class Btf:
 
     @cached_property
     def _records(self) -> Records:
-        found = Records(self._parts[0], self._name, self._build)
+        found = Records(self._parts[0], self._names, self._build)
         if not found.are_whole:
             raise TypesUnavailable(f"the last type of {self.name} is cut")
         return found
@@ -116,6 +122,14 @@ class Btf:
             return self.base._name(offset)  # noqa: SLF001 - one table of texts in two parts
         start, texts = offset - self._first_text, self._texts
         return texts[start : texts.index(b"\0", start)]
+
+    def _names(self, offsets: "NDArray[np.uint32]") -> list[bytes]:
+        """Return the texts at many offsets."""
+        texts, starts = self._texts, offsets.astype(np.int64) - self._first_text
+        ends = np.flatnonzero(np.frombuffer(texts, np.uint8) == 0)
+        ends = ends[np.minimum(np.searchsorted(ends, starts), len(ends) - 1)]
+        bounds = zip(starts.tolist(), ends.tolist(), strict=True)
+        return [texts[low:high] if low >= 0 else self._name(low + self._first_text) for low, high in bounds]
 
     def _text(self, offset: int) -> str:
         return self._name(offset).decode(errors="replace")

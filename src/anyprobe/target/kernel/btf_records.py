@@ -9,10 +9,17 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator
 from functools import cached_property
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from anyprobe.target.kernel import kept_content
 from anyprobe.target.kernel.name_table import NameTable
 from anyprobe.target.kernel.types import Tag
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+else:
+    from anyprobe.core.later import np
 
 HEAD_WORDS = 3
 _FIXED: dict[int, int] = {Tag.INT: 1, Tag.ARRAY: 3, Tag.VAR: 1, Tag.DECL_TAG: 1}
@@ -65,15 +72,17 @@ class FunctionNumbers:
 class Records:
     """The records of the kernel's types, or of a module's; they count from 0 here."""
 
-    def __init__(self, content: bytes, name: Callable[[int], bytes], state: bytes = b"") -> None:
+    def __init__(
+        self, content: bytes, names: Callable[["NDArray[np.uint32]"], list[bytes]], state: bytes = b""
+    ) -> None:
         """Take the part of BTF that has the types.
 
         Args:
             content: that part.
-            name: what returns the text at an offset.
+            names: what returns the texts at some offsets.
             state: what says that the types are the same, to keep by what is found.
         """
-        self._content, self._name, self._state = content, name, state
+        self._content, self._names, self._state = content, names, state
         self.words = array("I", content)
         self._sizes = _Sizes()
 
@@ -96,23 +105,27 @@ class Records:
 
     @property
     def _packed(self) -> bytes:
-        functions = self._found[1]
-        return FunctionNumbers.packed(array("I", functions), [self._name(self.words[at]) for at in functions.values()])
+        _, numbers, starts = self._found
+        names = self._names(np.frombuffer(self.words, np.uint32)[starts])
+        return FunctionNumbers.packed(array("I", numbers.astype(np.uint32).tobytes()), names)
 
     @cached_property
-    def _found(self) -> tuple[tuple["array[int]", int, int], dict[int, int]]:
+    def _found(self) -> tuple[tuple["array[int]", int, int], "NDArray[np.int64]", "NDArray[np.int64]"]:
         """What is noted of all records, and the functions' numbers with the words at which they begin."""
-        words, sizes, noted, functions, count, at = self.words, self._sizes, array("I"), {}, 0, 0
-        end = len(words) - HEAD_WORDS
-        while at <= end:
-            if not count % _EVERY:
-                noted.append(at)
-            information = words[at + 1]
-            if information >> _KIND_BITS & _KINDS == _FUNCTION:
-                functions[count] = at
-            count += 1
-            at += sizes[information & _KIND_AND_COUNT]
-        return (noted, count, at), functions
+        words = np.frombuffer(self.words, np.uint32)
+        information = words[1 : max(1, len(words) - HEAD_WORDS + 2)]
+        kinds, counts = information >> _KIND_BITS & _KINDS, information & 0xFFFF
+        fixed, each = (np.array([table.get(kind, 0) for kind in range(_KINDS + 1)]) for table in (_FIXED, _EACH))
+        sizes = HEAD_WORDS + fixed[kinds] + each[kinds] * counts
+        behind = array("I", (np.arange(len(sizes)) + sizes).astype(np.uint32).tobytes())  # of what may be a record
+        starts, at, end = array("I"), 0, len(behind)
+        append = starts.append
+        while at < end:
+            append(at)
+            at = behind[at]
+        places = np.frombuffer(starts, np.uint32).astype(np.int64)
+        functions = np.flatnonzero(kinds[places] == _FUNCTION)
+        return (starts[::_EVERY], len(starts), at), functions, places[functions]
 
     def __len__(self) -> int:
         """Return how many there are."""

@@ -1,11 +1,14 @@
 """Many names in an order of their own, as one text and numbers: nothing is made of those that are not asked for."""
 
-from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from zlib import crc32
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from anyprobe.core.later import np
 
 _WORD: Final = "I"
 _WORD_BYTES: Final = 4
@@ -26,12 +29,13 @@ class NameTable:
     @staticmethod
     def packed(names: Sequence[bytes]) -> bytes:
         """Return a table of some names."""
-        hashes = list(map(crc32, names))
-        numbers = sorted(range(len(names)), key=hashes.__getitem__)
-        starts = list(accumulate((len(name) + 1 for name in names), initial=1))[:-1]
-        parts = (starts, map(hashes.__getitem__, numbers), numbers)
+        hashes = np.fromiter(map(crc32, names), np.uint32, len(names))
+        numbers = np.argsort(hashes, kind="stable").astype(np.uint32)
+        sizes = np.fromiter(map(len, names), np.uint32, len(names)) + np.uint32(1)
+        starts = np.cumsum(sizes, dtype=np.uint32) - sizes + np.uint32(1)
         head = len(names).to_bytes(_WORD_BYTES, "little")
-        return b"".join([head, *(array(_WORD, part).tobytes() for part in parts), b"\n%s\n" % b"\n".join(names)])
+        parts = (starts, hashes[numbers], numbers)
+        return b"".join([head, *(part.tobytes() for part in parts), b"\n%s\n" % b"\n".join(names)])
 
     def __len__(self) -> int:
         """Return how many there are."""

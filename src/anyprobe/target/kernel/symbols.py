@@ -9,18 +9,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from itertools import accumulate
-from operator import gt
 
 from anyprobe.core.errors import PermissionDenied
 from anyprobe.target.kernel import kept_content
+from anyprobe.target.kernel.listing import NO_MODULES, functions_in
 from anyprobe.target.kernel.name_table import NameTable
 
 KERNEL = "vmlinux"
 """What the kernel itself is called where modules have their names."""
-_FUNCTIONS = re.compile(rb"\n([0-9a-f]+) [tTwW] (\S+)(?:\t\[(\S+)\])?")
 _ADDRESS = re.compile(rb"\n([0-9a-f]+) ")
-_NO_MODULES = (b"bpf", b"__builtin__")
-"""What the kernel has made itself: programs, trampolines."""
 _PADDING = ("__pfx_", "__cfi_")
 _HIGHEST, _UPPER = 1 << 64, 1 << 63
 _MODULE_FUNCTION_LIMIT = 1 << 16
@@ -56,18 +53,15 @@ class _Functions:
     @staticmethod
     def packed(listing: bytes) -> bytes:
         """Return the functions of a text of kallsyms."""
-        found = [each for each in _FUNCTIONS.findall(b"\n" + listing) if not each[2].startswith(_NO_MODULES)]
-        addresses = [int(digits, 16) for digits, _, _ in found]
-        if any(map(gt, addresses, addresses[1:])):
-            order = sorted(range(len(found)), key=addresses.__getitem__)
-            found, addresses = [found[each] for each in order], [addresses[each] for each in order]
+        found = functions_in(listing)
+        count = len(found.names)
         numbers = {b"": 0}
-        modules = array("H", [numbers.setdefault(module, len(numbers)) for _, _, module in found])
+        module_of = array("H", bytes(_MODULE_BYTES * count))
+        for place, module in sorted(found.modules.items()):
+            module_of[place] = numbers.setdefault(module, len(numbers))
         named = b"\n".join([KERNEL.encode(), *list(numbers)[1:]])
-        names = NameTable.packed([name for _, name, _ in found])
-        return b"".join(
-            [_HEAD.pack(len(found), len(named)), named, array("Q", addresses).tobytes(), modules.tobytes(), names]
-        )
+        parts = (named, found.addresses.tobytes(), module_of.tobytes(), NameTable.packed(found.names))
+        return b"".join([_HEAD.pack(count, len(named)), *parts])
 
     def __len__(self) -> int:
         """Return how many there are."""
@@ -251,5 +245,5 @@ def _ends_of(modules: bytes) -> dict[str, int]:
 
 def _lasting(listing: bytes) -> bytes:
     """Return a listing without its end, which has what the kernel makes itself all the time."""
-    first = min((at for name in _NO_MODULES if (at := listing.find(b"\t[" + name)) >= 0), default=len(listing))
+    first = min((at for name in NO_MODULES if (at := listing.find(b"\t[" + name)) >= 0), default=len(listing))
     return listing[: listing.rfind(b"\n", 0, first) + 1]

@@ -12,6 +12,7 @@ from itertools import accumulate
 from anyprobe.core.errors import TargetError
 from anyprobe.target.kernel import kept_content, loaded_modules, symbols
 from anyprobe.target.kernel.descriptors import locked_down
+from anyprobe.target.kernel.listing import leading_addresses
 
 _PLACES = ("/sys/kernel/tracing", "/sys/kernel/debug/tracing")
 _ENDBR_BYTES = 4
@@ -113,8 +114,8 @@ class Traceable:
             known = kept_content.load(_KIND, state) if state else None
             if known is not None:
                 return known.cast("Q")
-            with open(f"{root()}/available_filter_functions_addrs", "rb") as file:
-                found = array("Q", sorted(int(line.partition(b" ")[0], 16) for line in file))
+            with open(f"{root()}/available_filter_functions_addrs", "rb", buffering=0) as file:
+                found = array("Q", leading_addresses(file.readall()).tobytes())
         except (OSError, ValueError, TargetError):
             return None
         if state:

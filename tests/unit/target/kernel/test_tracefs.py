@@ -65,6 +65,17 @@ def test_what_is_traceable_may_not_be_told(root):
     assert Traceable().has(0, ("f",)) is None
 
 
+@pytest.mark.parametrize("text", ["f\n", "0xffffffff81000000 f\n", "ffffffff81000000\n", "ffffffff81000000 f\n81 g\n"])
+def test_lines_without_addresses_tell_nothing(root, text):
+    (root / "available_filter_functions_addrs").write_text(text)
+    assert tracefs.traceable([0xFFFFFFFF81000000]) is None
+
+
+def test_nothing_is_traceable_where_no_line_is(root):
+    (root / "available_filter_functions_addrs").write_text("")
+    assert tracefs.traceable([0xFFFFFFFF81000000]) == [False]
+
+
 def test_what_is_traceable_is_kept_as_long_as_modules_stay(root, monkeypatch):
     state = [b"one"]
     monkeypatch.setenv("XDG_CACHE_HOME", str(root / "cache"))

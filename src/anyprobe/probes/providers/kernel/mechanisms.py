@@ -25,6 +25,7 @@ _NEVER_RETURN = frozenset({
 """Functions of which no return is seen; fexit would keep its trampoline for each thread that has entered them."""
 
 
+_UNTRACED = "ftrace cannot trace it"
 _OF_ONE_SITE = frozenset({errno.EINVAL, errno.ENOENT, errno.ESRCH, errno.EBUSY, errno.EADDRNOTAVAIL})
 """What the kernel says of a whole group of functions if one of them cannot be traced."""
 
@@ -92,7 +93,11 @@ def place(
     try:
         for way in in_order(len(sites)):
             able = [slot for slot, site in left.items() if is_meant(way, site, demanded)]
-            for group in _groups(way, able, left):
+            groups = _groups(way, able, left)
+            if way is FENTRY:
+                for slot in set(able).difference(*groups):
+                    failed[slot].append(f"{way.called(left[slot])}: {_UNTRACED}")
+            for group in groups:
                 for each in _try(attacher, way, [(slot, left[slot]) for slot in group], failed):
                     made.append(each)
                     for slot in each.slots:
@@ -154,15 +159,15 @@ def in_order(count: int) -> Sequence[Mechanism]:
 def _groups(way: Mechanism, slots: Sequence[int], sites: Mapping[int, KernelSite]) -> list[list[int]]:
     """Return the slots by attachment: of what is for many, those that can be traced together, and others alone.
 
-    Where the kernel does not tell what can be traced, all are tried together, then halves.
+    Where the kernel does not tell what can be traced, all are tried together, then halves. Where it does, others are
+    not tried by what needs that: of each one the type would be looked up first.
     """
-    if not way.many or len(slots) < _MULTI_FROM:
+    if len(slots) < _MULTI_FROM or not (way.many or way is FENTRY):
         return [[slot] for slot in slots]
     can = tracefs.traceable([sites[slot].address for slot in slots])
-    if can is None:
-        return [list(slots)]
-    together = [slot for slot, traceable in zip(slots, can, strict=True) if traceable]
-    return [together] if together else []
+    if can is not None:
+        slots = [slot for slot, traceable in zip(slots, can, strict=True) if traceable]
+    return [list(slots)] * bool(slots) if way.many else [[slot] for slot in slots]
 
 
 def _try(
