@@ -25,7 +25,7 @@ GROUPS = {
     "How probes are placed": ("strategy", "returns", "live", "maxactive", "max_overhead"),
 }
 """Options by their parameters' names. What is in none of them is the command's own, and comes first."""
-_RANGE = re.compile(r"(?:; )?(?:\d[\d.]*<=?x(?:<=?\d[\d.]*)?|x[<>]=?\d[\d.]*)(?=\])")
+_RANGE = r"(?:; )?(?:\d[\d.]*<=?x(?:<=?\d[\d.]*)?|x[<>]=?\d[\d.]*)(?=\])"
 SPEC_POINTER = "SPEC is module:function, with globs, and %return, +0x1c, %insn, ...: see 'anyprobe help specs'."
 
 
@@ -66,4 +66,4 @@ class Command(click.Command):
 
 def plain(text: str) -> str:
     """Return a help text without the bounds of numbers, which errors name."""
-    return _RANGE.sub("", text).removesuffix("[]").rstrip()
+    return re.sub(_RANGE, "", text).removesuffix("[]").rstrip()

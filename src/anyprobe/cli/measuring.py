@@ -401,10 +401,16 @@ def show(snapshots: Sequence[Snapshot], plan: Plan, stream: TextIO, *, between: 
     if plan.fold:
         snapshots = [snapshot.folded() for snapshot in snapshots]
     elif not plan.as_json:
-        snapshots = [snapshot.folded(MARKERS) for snapshot in snapshots]
-    from anyprobe.probes.group import merged
+        snapshots = [
+            snapshot.folded(MARKERS) if any(site.kind in MARKERS for site in snapshot.sites) else snapshot
+            for snapshot in snapshots
+        ]
+    if len(snapshots) == 1:
+        together = snapshots[0]
+    else:
+        from anyprobe.probes.group import merged
 
-    together = merged(snapshots)
+        together = merged(snapshots)
     if plan.lines:
         stream = sys.stderr
     last = None

@@ -1,7 +1,7 @@
 """What a session has counted at its end, where what was armed until then is still to be seen as armed."""
 
 import dataclasses
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from anyprobe.data.snapshot import Snapshot
 
@@ -18,8 +18,19 @@ class Finishing(Protocol):
         ...
 
 
+@runtime_checkable
+class FinishingAtOnce(Finishing, Protocol):
+    """A session that notes by itself what is armed until it ends, so that nothing is read twice."""
+
+    def finish(self) -> Snapshot:
+        """Remove everything, and return the results, in which what was armed until then is still armed."""
+        ...
+
+
 def results_at_end(session: Finishing) -> Snapshot:
     """Remove everything and return the results: the counts of the very end, and what was armed until then."""
+    if isinstance(session, FinishingAtOnce):
+        return session.finish()
     before = session.snapshot()
     session.detach()
     after = session.snapshot()

@@ -4,7 +4,7 @@ import ast
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from anyprobe.core.errors import InternalError
 from anyprobe.handlers.frontend import operators
@@ -14,8 +14,6 @@ from anyprobe.handlers.frontend.context import ContextAccess, InstanceLayout
 from anyprobe.handlers.frontend.emitter import Emitter
 from anyprobe.handlers.frontend.expressions import Expressions
 from anyprobe.handlers.frontend.frame import Frame, Notes, RetypeError, type_of_annotation
-from anyprobe.handlers.frontend.marker_parameters import marker_parameters
-from anyprobe.handlers.frontend.marker_parameters import receive as receive_argument
 from anyprobe.handlers.frontend.parameters import nearest, parameters_of, receive
 from anyprobe.handlers.frontend.source import Condition, Source, source_of
 from anyprobe.handlers.frontend.statements import Statements
@@ -23,8 +21,10 @@ from anyprobe.handlers.frontend.values import Array, Context, Kind, Literal, May
 from anyprobe.handlers.ir import nodes as ir
 from anyprobe.handlers.types.annotations import AnyType, boolean, i64
 from anyprobe.handlers.types.calling_convention import KnownPrototype
-from anyprobe.handlers.types.marker import MarkerAt
 from anyprobe.handlers.types.storages import Storages
+
+if TYPE_CHECKING:
+    from anyprobe.handlers.types.marker import MarkerAt
 
 RESULT = "return"
 """The variable that holds what a function returns; no variable of Python can have this name."""
@@ -47,7 +47,7 @@ class Setting:
     """Whether the handler runs where the function ends in a jump to another one."""
     prototype: KnownPrototype | None = None
     """What debug information says of the probed function."""
-    marker: MarkerAt | None = None
+    marker: "MarkerAt | None" = None
     """The USDT marker that the handler runs at."""
     kernel: frozenset[str] | None = None
     """The attributes of ``ctx`` that there are where the handler runs in the kernel; ``None``: it runs in a process."""
@@ -136,8 +136,11 @@ class _Handler:
             if isinstance(value, Scalar):
                 frame.note(self._notes, each.node, frame.kinds[name])
 
-    def _receive_marked(self, frame: Frame, marker: MarkerAt) -> None:
+    def _receive_marked(self, frame: Frame, marker: "MarkerAt") -> None:
         """Give the parameters their values: ``ctx``, then the marker's arguments, which may be missing."""
+        from anyprobe.handlers.frontend.marker_parameters import marker_parameters
+        from anyprobe.handlers.frontend.marker_parameters import receive as receive_argument
+
         expressions = Expressions(self._emit, frame, self._notes, self._context, self._calls)
         for each in marker_parameters(self._source, self._receive_context(frame), marker):
             name, value = each.node.arg, receive_argument(expressions, each)

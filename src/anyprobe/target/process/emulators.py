@@ -12,9 +12,9 @@ from anyprobe.target.system import gateway
 from anyprobe.target.system.procfs import Mapping
 
 _TRANSLATORS = (
-    (re.compile(r"/(?:vgpreload_[\w-]+|[\w-]+-(?:amd64|x86)-linux)(?:\.so)?$"), "valgrind", "valgrind"),
-    (re.compile(r"/libdynamorio[\w.-]*\.so[\d.]*$"), "DynamoRIO", ""),
-    (re.compile(r"/(?:pinbin|libpin(?:vm|crt|3dwarf|dwarf)[\w.-]*\.so[\d.]*)$"), "Pin", ""),
+    (r"/(?:vgpreload_[\w-]+|[\w-]+-(?:amd64|x86)-linux)(?:\.so)?$", "valgrind", "valgrind"),
+    (r"/libdynamorio[\w.-]*\.so[\d.]*$", "DynamoRIO", ""),
+    (r"/(?:pinbin|libpin(?:vm|crt|3dwarf|dwarf)[\w.-]*\.so[\d.]*)$", "Pin", ""),
 )
 """What translators map by which they are known: a pattern, a name, and what else the path must contain."""
 _DELETED = " (deleted)"
@@ -24,7 +24,7 @@ _GUESTS = (
     "|nios2|or1k|ppc(?:64|64le)?|riscv(?:32|64)|s390x|sh4(?:eb)?|sparc(?:32plus|64)?|x86_64|xtensa(?:eb)?"
 )
 """What qemu's user emulators are for; its other programs, ``qemu-img`` say, emulate nothing in their own process."""
-_EMULATORS = re.compile(rf"qemu-(?:{_GUESTS})(?:-static)?|rosetta|box(?:64|86)|FEX(?:Interpreter|Loader)?")
+_EMULATORS = rf"qemu-(?:{_GUESTS})(?:-static)?|rosetta|box(?:64|86)|FEX(?:Interpreter|Loader)?"
 """The executables of emulators, which may have been started through ``binfmt_misc``."""
 
 
@@ -37,7 +37,7 @@ _TEXTS = (
 
 The first text of each is looked for first.
 """
-_QEMU_NAME = re.compile(rb"usage: (qemu-\w+) ")
+_QEMU_NAME = rb"usage: (qemu-\w+) "
 _CHUNK = 4 << 20
 _OVERLAP = 128
 
@@ -47,12 +47,13 @@ def emulator_of(exe: str, mappings: Sequence[Mapping], image: str) -> str | None
 
     ``exe`` is the path of its executable, ``image`` one by which that can be opened even if it was replaced or deleted.
     """
-    found = _EMULATORS.fullmatch(os.path.basename(exe.removesuffix(_DELETED)))
+    found = re.fullmatch(_EMULATORS, os.path.basename(exe.removesuffix(_DELETED)))
     if found is not None:
         return found[0]
+    translators = [(re.compile(pattern).search, name, also) for pattern, name, also in _TRANSLATORS]
     for mapping in mappings:
-        for pattern, name, also in _TRANSLATORS:
-            if pattern.search(mapping.path) and also in mapping.path:
+        for search, name, also in translators:
+            if search(mapping.path) and also in mapping.path:
                 return name
     return _by_content(image, mappings)
 
@@ -76,7 +77,7 @@ def _named_by(contents: Iterable[bytes]) -> str | None:
     name = b""
     for content in contents:
         seen |= {text for texts, _ in _TEXTS for text in texts if text in content}
-        if not name and (found := _QEMU_NAME.search(content)):
+        if not name and (found := re.search(_QEMU_NAME, content)):
             name = found[1]
     whose = next((whose for texts, whose in _TEXTS if seen.issuperset(texts)), None)
     return name.decode() if whose == "qemu" and name else whose

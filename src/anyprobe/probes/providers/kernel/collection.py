@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Container, Iterator, Mapping
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from anyprobe.data.aggregations import Aggregation
 from anyprobe.data.cells import CellValue, Key
@@ -10,11 +11,13 @@ from anyprobe.data.records import Records, named
 from anyprobe.data.results import AggregationResult, MapResult
 from anyprobe.handlers.bpf.storages import KernelMaps
 from anyprobe.handlers.types.storages import CallData, MapTable, Ring, Stacks, Storage, Storages, Table
-from anyprobe.probes.providers.kernel.event_prototypes import EventPrototypes
 from anyprobe.probes.providers.kernel.live_views import LiveAggregation, LiveMap
 from anyprobe.probes.providers.kernel.naming import KernelNaming
 from anyprobe.probes.providers.kernel.shared_storages import SharedStorages
 from anyprobe.probes.providers.kernel.sites import KernelNames
+
+if TYPE_CHECKING:
+    from anyprobe.probes.providers.kernel.event_prototypes import EventPrototypes
 
 
 class Collection:
@@ -22,10 +25,17 @@ class Collection:
 
     def __init__(self, names: KernelNames) -> None:
         """Hold nothing yet."""
-        self.events, self._names = EventPrototypes(names), names
+        self._names = names
         self.storages: Storages = {}
         """What handlers use, by aggregation or map, by a record's name, by the side and depth of stacks."""
         self._calls: list[CallData] = []
+
+    @cached_property
+    def events(self) -> "EventPrototypes":
+        """What tracepoints and system calls pass and record."""
+        from anyprobe.probes.providers.kernel.event_prototypes import EventPrototypes
+
+        return EventPrototypes(self._names)
 
     @cached_property
     def maps(self) -> KernelMaps:

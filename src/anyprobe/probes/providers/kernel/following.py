@@ -119,6 +119,12 @@ class FollowedProbe(KernelProbe):
     def _parts(self) -> "chain[KernelProbe]":
         return chain(self._others, self.in_modules.values())
 
+    def note_armed(self) -> None:
+        """Let results show as armed what is armed now, also when it has been taken away at the end."""
+        super().note_armed()
+        for each in self._parts():
+            each.note_armed()
+
     def detach(self) -> None:
         """Take all away; the counters stay."""
         super().detach()

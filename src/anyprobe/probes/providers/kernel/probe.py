@@ -36,6 +36,8 @@ class KernelProbe:
     refused: list[tuple[str, Refusal]] = field(default_factory=list)
     armed: bool = False
     """Whether at least one site is attached."""
+    was_armed: bool = False
+    """Whether results say of what is attached no more that it was armed until the end."""
     earlier: list[Attachment] = field(default_factory=list)
     """What was attached before the probe was removed and enabled again."""
 
@@ -73,10 +75,14 @@ class KernelProbe:
         ``begin`` is given the last step of each kprobe, ``spliced`` is what has been spliced already for this probe.
         """
         self.earlier += self.attachments
-        self.attachments = []
+        self.attachments, self.was_armed = [], False
         attacher = Attacher(self.counters, names, self.handler, check, begin, spliced)
         self.attachments, self.refused = mechanisms.place(attacher, self.sites, self.mechanism)
         self.armed = bool(self.attachments)
+
+    def note_armed(self) -> None:
+        """Let results show as armed what is armed now, also when it has been taken away at the end."""
+        self.was_armed = self.armed
 
     def detach(self) -> None:
         """Take all away; the counters stay."""
@@ -92,12 +98,13 @@ class KernelProbe:
         """Yield what was counted at each site."""
         counts = self._counts()
         missed = self._missed()
+        armed = set(self.attachments) if self.armed or self.was_armed else set()
         latest = {slot: each for each in (*self.earlier, *self.attachments) for slot in each.slots}
         for slot, each in sorted(latest.items()):
             site = self.sites[slot]
             yield SiteResult(
                 site.spec, site.module, site.name, site.offset, site.address, each.mechanism,
-                self.armed and each in self.attachments, counts[slot], missed.get(slot, 0), site.kind,
+                each in armed, counts[slot], missed.get(slot, 0), site.kind,
                 notes=() if each.is_told else (_UNTOLD,),
             )  # fmt: skip
 

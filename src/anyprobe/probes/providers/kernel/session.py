@@ -392,6 +392,14 @@ class KernelSession(FollowingModules, Handled, AnySessionApi[KernelProbe]):
 
     close = detach
 
+    def finish(self) -> Snapshot:
+        """Remove everything, and return the results, in which what was armed until then is still armed."""
+        self.place_waiting()
+        for probe in self.probes:
+            probe.note_armed()
+        self.detach()
+        return self.snapshot()
+
     def __enter__(self) -> Self:
         """Return the session, which is the current one from here on: ``from anyprobe import session``."""
         entering.enter(self)
