@@ -65,6 +65,8 @@ class _Part:
 
 def _parts(option: str, text: str) -> list[_Part]:
     """Return what commas that are in no brackets separate."""
+    if not any(each in text for each in ",=()[]{}"):  # tokenize compiles its pattern, which takes some milliseconds
+        return [_part(option, text, "", 0, len(text))]
     lines = text.splitlines(keepends=True) or [""]
     starts = [0, *itertools.accumulate(map(len, lines))]
     parts: list[_Part] = []
