@@ -27,13 +27,12 @@ from anyprobe.probes.providers.kernel.passing import (
     by_type,
     prototype,
 )
-from anyprobe.probes.providers.kernel.shared_storages import of_processors
 from anyprobe.probes.providers.kernel.sites import FunctionType, KernelSite, Unable
-from anyprobe.splice.kernel.handlers import KernelHandler as PlacedHandler
 from anyprobe.target.kernel.programs import VerifierRefusal
 
 if TYPE_CHECKING:
     from anyprobe.probes.providers.kernel.splicing import Handling
+    from anyprobe.splice.kernel.handlers import KernelHandler as PlacedHandler
 
 Handler = Callable[..., Any]
 
@@ -137,8 +136,10 @@ class KernelHandler:
 
         return Handling(self, self._collection.shared, self._place)
 
-    def _place(self, made: SplicedHandler) -> PlacedHandler:
+    def _place(self, made: SplicedHandler) -> "PlacedHandler":
         """Give what was compiled for splices the addresses of what it uses."""
+        from anyprobe.splice.kernel.handlers import KernelHandler as PlacedHandler
+
         shared, code = self._collection.shared, made.code
         kinds = {each.kind for each in code.inputs}
         return PlacedHandler(
