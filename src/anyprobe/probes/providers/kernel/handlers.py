@@ -117,11 +117,12 @@ class KernelHandler:
         known = (site.name, site.marker) if found is None else (site.module, found.types.name, found.number)
         key = (site.kind, known, tail)
         if key not in self._spliced:
+            from anyprobe.handlers.compile_cache import spliced_code
+            from anyprobe.probes.providers.kernel.shared_storages import of_processors
+
             handler = self._intermediate(site, self._at_function(site, found), tail=tail)
             handler = replace(handler, inputs=tuple(map(_placed, handler.inputs)))
             own = [each for each in handler.storages if not isinstance(each, CallData)]
-            from anyprobe.handlers.compile_cache import spliced_code
-
             by_clock = self._collection.shared.by_clock
             storages = tuple(of_processors(each, processors, by_clock=by_clock) for each in own)
             code = spliced_code(replace(handler, storages=storages))
