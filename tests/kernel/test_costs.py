@@ -1,6 +1,8 @@
 """What a hit costs in instructions, in a guest whose time counts them (``tools/guest --icount``)."""
 
 import json
+import os
+import shlex
 import subprocess
 import sys
 from functools import cache
@@ -118,41 +120,62 @@ def busy():
     return up - idle
 
 
-def least(part, bound, spec, tmp_path):
-    """Return what ``count`` takes to its program's start, or from the program's end on; the least of some runs.
+def least(part, bound, command, tmp_path, **environment):
+    """Return what a command takes to its program's start, or from the program's end on; the least of some runs.
 
     A run that waits for files seems busy meanwhile, so there are more until one is within the bound.
     """
     told, figures = tmp_path / "told", []
-    call = [str(program()), "getppid", "1", "10", str(told)]
+    program_of = [str(program()), "getppid", "1", "10", str(told)]
+    whole = [sys.executable, "-m", "anyprobe", *shlex.split(command), "--", *program_of]
     while len(figures) < 6 and min(figures, default=bound + 1) > bound:
         began = busy()
-        subprocess.run([sys.executable, "-m", "anyprobe", "count", spec, "--", *call], check=True, capture_output=True)
+        subprocess.run(whole, check=True, capture_output=True, env={**os.environ, **environment})
         ended = busy()
         first, last = json.loads(told.read_text())["busy"]
         figures.append({"start": first - began, "removal": ended - last}[part])
     return min(figures)
 
 
-# Of bpftrace 0.17 on the same kernel, 6.12: 0.69 to the first hit of one probe, 1.15 of 1,400. While files are
-# waited for the guest's clock goes on, by an hour or more: no timeout.
+# Of bpftrace 0.17 on the same kernel, 6.12: 0.70 to the first hit of one probe, 0.75 of a histogram, 1.15 of 1,423
+# probes; 0.06 from the program's end on. While files are waited for the guest's clock goes on, by an hour or more: no
+# timeout.
 @pytest.mark.thorough
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize(
-    ("spec", "bound"),
-    [(f"kernel::{FUNCTION}", 0.80), ("tracepoint:raw_syscalls:sys_enter", 0.75), ("kernel:vmlinux:acpi_*", 1.70)],
+    ("command", "bound"),
+    [
+        (f"count kernel::{FUNCTION}", 0.70),
+        ("count tracepoint:raw_syscalls:sys_enter", 0.70),
+        ("hist kernel::vfs_read --of count --by pid", 0.86),
+        ("count kernel:vmlinux:acpi_*", 1.15),
+    ],
 )
-def test_start_to_first_hit_costs_little(spec, bound, tmp_path):
+def test_start_to_first_hit_costs_little(command, bound, tmp_path):
     without_probe("getppid", tmp_path)
-    to_first = least("start", bound, spec, tmp_path)
-    print(f"count {spec}: {to_first:.2f} G instructions to the first hit")
+    to_first = least("start", bound, command, tmp_path)
+    print(f"{command}: {to_first:.2f} G instructions to the first hit")
     assert to_first <= bound
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(0)
+def test_the_first_time_after_boot_costs_no_more_than_reading_the_kernel(tmp_path):
+    without_probe("getppid", tmp_path)
+    bound, figures = 3.3, []
+    for turn in range(4):
+        empty = str(tmp_path / f"cache-{turn}")
+        figures.append(least("start", 9, "count kernel:vmlinux:acpi_*", tmp_path, XDG_CACHE_HOME=empty))
+        if min(figures) <= bound:
+            break
+    print(f"{min(figures):.2f} G instructions to the first hit where nothing is kept of the kernel")
+    assert min(figures) <= bound
 
 
 @pytest.mark.thorough
 @pytest.mark.timeout(0)
 def test_removal_of_many_costs_little(tmp_path):
     without_probe("getppid", tmp_path)
-    removed = least("removal", 0.6, "kernel:vmlinux:acpi_*", tmp_path)
+    removed = least("removal", 0.14, "count kernel:vmlinux:acpi_*", tmp_path)
     print(f"{removed:.2f} G instructions from the program's end to the command's")
-    assert removed <= 0.6
+    assert removed <= 0.14

@@ -102,7 +102,16 @@ class KernelNames:
 
     def address(self, name: str) -> int | None:
         """Return the address of the first symbol of a name, the kernel's own if there is one."""
-        return self._address_of(self._strings.find(f" {name}\0".encode()) + 1)
+        return self._address_of(self._first_places.get(name.encode(), -1))
+
+    @cached_property
+    def _first_places(self) -> dict[bytes, int]:
+        """Where the first symbol of each name stands: of dozens of names, most are looked for and not there."""
+        places = self._symbols["name"].tolist()[::-1]
+        strings = self._strings
+        ends = np.flatnonzero(np.frombuffer(strings, np.uint8) == 0)
+        behind = np.append(ends, len(strings))[np.searchsorted(ends, places)].tolist()
+        return {strings[low:high]: low for low, high in zip(places, behind, strict=True)}
 
     def _address_of(self, place: int) -> int | None:
         """Return the address of the symbol whose name stands somewhere; none stands at 0."""

@@ -122,19 +122,28 @@ class Symbols:
 
     def data(self, name: str) -> int | None:
         """Return the address of a variable of the kernel."""
-        found = re.search(rb"\n([0-9a-f]+) [bBdDrR] %s\n" % re.escape(name.encode()), self._text)
-        return None if found is None else int(found[1], 16)
+        return self._address_before(b" %s\n" % name.encode(), b"bBdDrR")
 
     def of_processor(self, name: str) -> int | None:
         """Return the offset from ``gs`` of a variable that each processor has for itself."""
-        found = re.search(rb"\n([0-9a-f]+) [aAbBdDrRvV] %s\n" % re.escape(name.encode()), self._text)
+        found = self._address_before(b" %s\n" % name.encode(), b"aAbBdDrRvV")
         # in later kernels such variables have addresses as all others, relative to those of the code
-        return None if found is None or int(found[1], 16) >= _UPPER else int(found[1], 16)
+        return None if found is None or found >= _UPPER else found
 
     def module_structure(self, module: str) -> int | None:
         """Return where the kernel's description of a module (``struct module``) lies."""
-        found = re.search(rb"\n([0-9a-f]+) \S __this_module\t\[%s\]" % re.escape(module.encode()), self._text)
-        return None if found is None else int(found[1], 16)
+        return self._address_before(b" __this_module\t[%s]" % module.encode())
+
+    def _address_before(self, ending: bytes, letters: bytes = b"") -> int | None:
+        """Return the address in the first line of some kinds, or of any, that has a text behind the kind's letter."""
+        text = self._text
+        at = text.find(ending)
+        while at >= 0:
+            digits, _, letter = text[text.rfind(b"\n", 0, at) + 1 : at].partition(b" ")
+            if len(letter) == 1 and (letter in letters or not letters):
+                return int(digits, 16)
+            at = text.find(ending, at + 1)
+        return None
 
     @cached_property
     def _end(self) -> int:
