@@ -34,7 +34,10 @@ def results_at_end(session: Finishing) -> Snapshot:
     before = session.snapshot()
     session.detach()
     after = session.snapshot()
-    sites = tuple(last.with_armed(was.armed) for last, was in zip(after.sites, before.sites, strict=True))
+    sites = tuple(
+        last if last.armed == was.armed else dataclasses.replace(last, armed=was.armed)
+        for last, was in zip(after.sites, before.sites, strict=True)
+    )
     timed = zip(after.functions, before.functions, strict=True)
     functions = tuple(dataclasses.replace(last, places=was.places) for last, was in timed)
     return dataclasses.replace(after, sites=sites, functions=functions)

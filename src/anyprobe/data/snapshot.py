@@ -62,15 +62,6 @@ class SiteResult:
         """The module's name as a spec may have it."""
         return shown_module(self.module) if self.module else ""
 
-    def with_armed(self, armed: bool) -> "SiteResult":
-        """Return the same with another ``armed``; of many thousands that ``dataclasses.replace`` takes long for."""
-        if armed == self.armed:
-            return self
-        return SiteResult(
-            self.spec, self.module, self.function, self.offset, self.address, self.strategy, armed, self.hits,
-            self.nmissed, self.kind, self.exit_kind, self.notes, self.arming, self.folded_sites, self.label,
-        )  # fmt: skip
-
     def as_json(self) -> Json:
         """Return the JSON object; ``exit_kind`` and what is below it only where there is any."""
         document = {

@@ -8,7 +8,6 @@ import pytest
 from anyprobe.data import archive
 from anyprobe.data.processes import TargetInfo
 from anyprobe.data.results import AggregationResult, CellValue
-from anyprobe.data.snapshot import SiteResult
 from support.sample_snapshots import refused, site, snapshot, timing
 
 
@@ -48,13 +47,6 @@ def test_percentiles_stay_between_minimum_and_maximum():
 def test_snapshots_cannot_be_changed():
     with pytest.raises(dataclasses.FrozenInstanceError):
         snapshot().duration_s = 1.0
-
-
-def test_what_was_armed_is_all_that_another_armed_changes():
-    values = {each.name: f"the {each.name}" for each in dataclasses.fields(SiteResult)}
-    made = SiteResult(**values | {"armed": True})
-    assert made.with_armed(False) == dataclasses.replace(made, armed=False)
-    assert made.with_armed(True) is made
 
 
 def test_merge_adds_the_same_probes_and_keeps_the_others():

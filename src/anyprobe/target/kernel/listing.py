@@ -5,6 +5,8 @@ There are some hundred thousand lines; a loop over them takes seconds in an emul
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from anyprobe.core.arrays import among
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -45,7 +47,7 @@ def functions_in(listing: bytes) -> Lines:
     addresses = _addresses(text[starts[:, None] + np.arange(_DIGITS)])
     order = np.argsort(addresses, kind="stable")
     made = [line for line, module in modules.items() if module.startswith(NO_MODULES)]
-    order = order[~np.isin(order, made)] if made else order
+    order = order[~among(order, np.array(made, np.int64))] if made else order
     first, last = (starts + _NAME_AT)[order].tolist(), np.minimum(tabs, ends)[order].tolist()
     names = [listing[low:high] for low, high in zip(first, last, strict=True)]
     lines = order.tolist()
