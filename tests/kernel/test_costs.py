@@ -145,10 +145,10 @@ def least(part, bound, command, tmp_path, **environment):
 @pytest.mark.parametrize(
     ("command", "bound"),
     [
-        (f"count kernel::{FUNCTION}", 0.70),
-        ("count tracepoint:raw_syscalls:sys_enter", 0.70),
-        ("hist kernel::vfs_read --of count --by pid", 0.86),
-        ("count kernel:vmlinux:acpi_*", 1.15),
+        (f"count kernel::{FUNCTION}", 0.75),
+        ("count tracepoint:raw_syscalls:sys_enter", 0.75),
+        ("hist kernel::vfs_read --of count --by pid", 1.20),
+        ("count kernel:vmlinux:acpi_*", 1.05),
     ],
 )
 def test_start_to_first_hit_costs_little(command, bound, tmp_path):

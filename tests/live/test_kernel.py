@@ -328,6 +328,22 @@ def test_command_line_shows_a_distribution_by_key(document):
     assert (cell["count"], cell["min"], cell["max"]) == (COUNT * THREADS, NUMBER, NUMBER)
 
 
+def test_what_was_armed_until_the_end_is_shown_so():
+    with anyprobe.kernel() as session:
+        session.count("rawtracepoint:sys_enter")
+        (removed,) = session.count("rawtracepoint:sys_exit")
+        os.getppid()
+        session.remove(removed)
+        found = session.finish()
+        assert session.snapshot() is found
+    assert {each.spec: each.armed for each in found.sites} == {
+        "rawtracepoint:sys_enter": True,
+        "rawtracepoint:sys_exit": False,
+    }
+    assert all(each.hits for each in found.sites)
+    assert not any(probe.armed for probe in session.probes)
+
+
 def test_a_histogram_is_under_way_before_what_reads_and_shows_it_is_imported():
     program = (
         "import sys, anyprobe.cli; from anyprobe.cli import measuring; release = measuring.release\n"
