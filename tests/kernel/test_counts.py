@@ -216,7 +216,7 @@ def traceable():
 
 @pytest.mark.thorough
 def test_a_thousand_functions_at_once():
-    # A kprobe's removal ends with synchronize_rcu_tasks_trace, under a mutex: most of a second for each, whatever we do.
+    # A kprobe's removal waits in synchronize_rcu_tasks_trace, under a mutex: most of a second for each.
     one_by_one = preemption.is_preemptible() and not has_multi()
     wanted = 100 if one_by_one else 1000
     prefixes = collections.Counter(name[:2] for name in traceable() if name[:2].isalpha())
