@@ -34,8 +34,8 @@ MANY_FUNCTIONS = 300
 
 def worth_moving(edits: Sequence[Edit]) -> bool:
     """Return whether so much is counted that speed counts for more than what signal handlers see in between."""
-    added = (edit for edit in edits if edit.plan.splices)
-    inside = (edit for edit in added if any(want.kind is WantKind.OFFSET for want in edit.wants))
+    added = (edit.planned.wants for edit in edits if edit.planned.plan.splices)
+    inside = (wants for wants in added if any(want.kind is WantKind.OFFSET for want in wants))
     return sum(1 for _ in islice(inside, MANY_FUNCTIONS)) == MANY_FUNCTIONS
 
 
@@ -104,7 +104,7 @@ class Emission:
         self, edit: Edit, home: CodeRegion, moved: dict[PlannedSplice, EmittedPatch]
     ) -> FunctionChange | Refusal:
         """Write the one patch of a function: nothing leans on anything else."""
-        planned = edit.plan.splices[0]
+        planned = edit.planned.plan.splices[0]
         live = self._emit_splice(edit, planned, home, {}, moved.get(planned))
         if isinstance(live, Refusal):
             return live
@@ -233,7 +233,7 @@ class Emission:
 
     def _home_for(self, edit: Edit) -> CodeRegion:
         """Return where a function's patches go: all of a module where the stubs are that return addresses need."""
-        for want in edit.wants:
+        for want in edit.planned.wants:
             if (hook := hook_of(want)) is not None and hook.kind in REPLACING:
                 return self._homes_with_stubs.setdefault(id(edit.module), self._home_of(edit.module))
         return self._home_of(edit.module)

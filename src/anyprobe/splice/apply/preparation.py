@@ -178,7 +178,7 @@ class Mapper(Protocol):
 
 def _hooks_of(planned: "Planned") -> list[Hook]:
     """Return the hooks that a plan is to serve."""
-    return [want.tag for want in planned.wants if isinstance(want.tag, Hook)] if planned.plan.splices else []
+    return [want.tag for want in planned.wants if isinstance(want.tag, Hook)]
 
 
 class Preparation:
@@ -213,10 +213,11 @@ class Preparation:
         """
         self._access, self._process, self._holdings = access, access.process, access.holdings
         self._springboards, self._edits, self._counting = springboards, edits, counting
-        self._has_slots, self._view_used, self._words = has_slots, view_used, listing
+        self._view_used, self._words = view_used, listing
+        self._has_slots = {module: has_slots(module) for module in {edit.module for edit in edits}}
         self._mapper, self._note_stop = mapper, note_stop
-        self._hooks = {edit: _hooks_of(edit.planned) for edit in edits}
-        """What hooks each edit has places for; none where it makes no splice."""
+        self._hooks = {edit: _hooks_of(edit.planned) for edit in edits if edit.planned.plan.splices}
+        """The hooks of each edit that makes splices, which are to have places."""
         self._clusters: list[_Cluster] = []
         self._layout: BankLayout | None = None
         self._home: SlotBank | None = None
@@ -226,7 +227,7 @@ class Preparation:
     def run(self) -> None:
         """Map what is missing, and give every hook a place to count."""
         self._springboards.reserve_fresh()
-        splices = [splice for edit in self._edits for splice in edit.planned.plan.splices]
+        splices = [splice for edit in self._hooks for splice in edit.planned.plan.splices]
         splices += [splice for splice in splices if splice.dead_springboard]  # these take two journal records
         if splices:
             self._want_code()
@@ -242,17 +243,14 @@ class Preparation:
 
     # -- needs
 
-    def _uses_slots(self, edit: "Edit") -> bool:
-        return self._has_slots(edit.module)
-
     def _want_code(self) -> None:
         """Find modules whose code region lacks room or near counters, and cluster them."""
         holdings = self._holdings
         needs: dict[int, _Need] = {}
         replacing: set[int] = set()
         stubs = TRAMPOLINE_BYTES * (1 + sum(bank.layout.returns > 0 for bank in holdings.banks))
-        for edit in self._edits:
-            hooks, planned = self._hooks[edit], edit.planned
+        for edit, hooks in self._hooks.items():
+            planned = edit.planned
             size = sum([estimate(splice) for splice in planned.plan.splices])
             special = [hook for hook in hooks if hook.handler is not None or hook.kind is not ActionKind.COUNT]
             if any(hook.handler is not None for hook in special):
@@ -264,8 +262,8 @@ class Preparation:
                 size += handler_bytes(hooks) + LANDING_ESTIMATE * sum(hook.kind is ActionKind.FAULT for hook in hooks)
             need = needs.setdefault(id(edit.module), _Need(edit.module))
             need.largest = max(size, need.largest)
-            need.near += 0 if self._uses_slots(edit) else demand(hooks).counters
-            need.view += _VIEW_BYTES * len(planned.wants) if self._view_used and planned.plan.splices else 0
+            need.near += 0 if self._has_slots[edit.module] else demand(hooks).counters
+            need.view += _VIEW_BYTES * len(planned.wants) if self._view_used else 0
             if special:
                 if any(hook.kind in REPLACING for hook in special) and id(edit.module) not in replacing:
                     replacing.add(id(edit.module))
@@ -295,7 +293,7 @@ class Preparation:
                 cluster.near = BankLayout(counters)
 
     def _want_bank(self) -> None:
-        hooks = [hook for edit in self._edits if self._uses_slots(edit) for hook in self._hooks[edit]]
+        hooks = [hook for edit, own in self._hooks.items() if self._has_slots[edit.module] for hook in own]
         self._home = home_of_handlers(self._holdings.banks, hooks)
         need = demand(hook for hook in hooks if self._home is None or hook.handler is None)
         bank = self._holdings.banks[-1] if self._holdings.banks else None
@@ -360,8 +358,8 @@ class Preparation:
     def _give_up_taken(self) -> None:
         """Refuse functions with springboards to be mapped where the program has mapped something since."""
         springboards = self._springboards
-        for edit in self._edits:
-            for splice in edit.plan.splices:
+        for edit in self._hooks:
+            for splice in edit.planned.plan.splices:
                 page = splice.springboard & -PAGE
                 if springboards.is_fresh(page) and not springboards.space.is_free(page, page + PAGE):
                     detail = "the program has just mapped memory where the jump leads; try again"
@@ -482,11 +480,11 @@ class Preparation:
 
     def _settle_hooks(self) -> None:
         holdings = self._holdings
-        for edit in self._edits:
-            hooks = [hook for hook in self._hooks[edit] if hook.bank is None and hook.kind is not ActionKind.VIEW]
+        for edit, own in self._hooks.items():
+            hooks = [hook for hook in own if hook.bank is None and hook.kind is not ActionKind.VIEW]
             if not hooks:  # what only shows signal handlers other pcs counts nowhere
                 continue
-            if self._uses_slots(edit):
+            if self._has_slots[edit.module]:
                 settle_in_slot_bank(hooks, holdings.banks[-1], self._home)
             else:
                 homes = [h for h in holdings.code_regions if h.near and h.reaches(edit.module.low, edit.module.high)]

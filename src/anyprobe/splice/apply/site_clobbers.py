@@ -62,15 +62,16 @@ class SiteClobbers:
         """Return the same if no fault is skipped; remember it with a plain entry's plan."""
         module, function = edit.module, function_of(edit, want)
         start = function.start
-        plain = want.kind is WantKind.ENTRY and len(edit.wants) == 1 and module.plans is not None
-        if plain and module.plans is not None and (known := module.plans.clobbers(start)) is not None:
+        planned, plans = edit.planned, module.plans
+        plain = want.kind is WantKind.ENTRY and len(planned.wants) == 1
+        if plain and plans is not None and (known := plans.clobbers(start)) is not None:
             return known
         found = self._dead(module.code, function, want)
         if want.address in module.shown:
             return beside_handlers(edit, found)
-        splices = edit.plan.splices
-        if plain and module.plans is not None and len(splices) == 1 and splices[0].strategy is Strategy.JUMP:
-            module.plans.remember(start, splices[0], found)
+        splices = planned.plan.splices
+        if plain and plans is not None and len(splices) == 1 and splices[0].strategy is Strategy.JUMP:
+            plans.remember(start, splices[0], found)
         return found
 
 

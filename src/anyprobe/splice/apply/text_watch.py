@@ -10,7 +10,7 @@ from anyprobe.core.memory import Memory, MemoryFault
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.apply.uprobes import without_splice
 from anyprobe.splice.edits import Module, hook_of
-from anyprobe.splice.emitted import EmittedSplice
+from anyprobe.splice.emitted import EmittedSplice, FunctionChange
 from anyprobe.splice.plan.splices import Strategy
 from anyprobe.splice.regions.banks import Hook
 from anyprobe.target.system.procfs import Mapping
@@ -67,11 +67,15 @@ class TextWatch:
             self._stale.intersection_update(splice for module in modules for splice in module.splices())
         return list(self._stale)
 
-    def begin(self, splices: Iterable[EmittedSplice], memory: Memory) -> None:
-        """Take note of the pages of splices that have just come or gone: what changes there from now on is not ours."""
+    def begin(self, changes: Iterable[FunctionChange], memory: Memory) -> None:
+        """Take note of the pages of what has just been changed: what changes there from now on is not ours."""
         pages = set[int]()
-        for splice in splices:
-            pages.update(_pages(splice))
+        for change in changes:
+            for splice in change.added:
+                pages.update(_pages(splice))
+            for splice in change.removed:  # what it only depended on has not changed
+                pages.add(splice.address & -PAGE)
+                pages.add(splice.address + len(splice.new) - 1 & -PAGE)
         for page in pages:
             self._compared.pop(page, None)
             self._before.pop(page, None)

@@ -472,5 +472,6 @@ def _extent(splice: EmittedSplice) -> tuple[int, int]:
     """Return the range of all bytes that have to be as planned before a splice is written."""
     start, end = splice.address, splice.address + len(splice.old) + len(splice.borrowed)
     if splice.whole:
-        start, end = min(start, splice.whole_at), max(end, splice.whole_at + len(splice.whole))
+        whole_at = splice.whole_at
+        start, end = min(start, whole_at), max(end, whole_at + len(splice.whole))
     return start, end

@@ -141,5 +141,4 @@ class Upkeep:
                 settle(edit, edit.change, made.refusal_of(edit.change), how)
         made.finish()
         with suppress(TargetError):  # whoever has ended changes nothing any more
-            splices = [each for change in made.remaining for each in (*change.added, *change.removed)]
-            self._text.begin(splices, self._target.mem)
+            self._text.begin(made.remaining, self._target.mem)

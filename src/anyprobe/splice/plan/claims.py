@@ -1,6 +1,6 @@
 """Which bytes of a module are spoken for: written by one splice, or borrowed by a punned jump."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -124,9 +124,9 @@ class Claims:
 
     def exchange(self, old: Sequence[PlannedSplice], new: Sequence[PlannedSplice]) -> None:
         """Have some splices take the place of others. These are nobody's claims yet: an interrupt would spoil them."""
-        for splice in _each(old):
+        for splice in old if len(old) < 2 else dict.fromkeys(old):  # a short jump and its springboard are of one splice
             self.release(splice)
-        for splice in _each(new):
+        for splice in new if len(new) < 2 else dict.fromkeys(new):
             self.claim(splice)
 
     @contextmanager
@@ -143,8 +143,3 @@ class Claims:
             for splice in made.takers:
                 if made.places is not None:
                     made.places.give_back(splice)
-
-
-def _each(splices: Sequence[PlannedSplice]) -> Iterable[PlannedSplice]:
-    """Return each of some splices once: a short jump and its springboard are two, of one splice."""
-    return splices if len(splices) < 2 else dict.fromkeys(splices)

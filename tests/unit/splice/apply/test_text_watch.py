@@ -8,7 +8,7 @@ from anyprobe.core.address import PAGE
 from anyprobe.splice.apply.text_watch import OVERWRITTEN, STALE, TextWatch
 from anyprobe.splice.codegen.patch import ActionKind
 from anyprobe.splice.edits import FunctionState, Module
-from anyprobe.splice.emitted import EmittedSplice
+from anyprobe.splice.emitted import EmittedSplice, FunctionChange
 from anyprobe.splice.plan.splices import Strategy, Want, WantKind
 from anyprobe.splice.regions.banks import Hook
 
@@ -105,12 +105,25 @@ def test_a_change_elsewhere_costs_no_look_and_hides_nothing(module, memory, monk
     watch = TextWatch()
     _, splice = armed(module, memory, TEXT + 0x100)
     splice.planned.end = splice.planned.insns[0].end = splice.address + len(NEW) + 3
-    watch.begin([splice], memory)
+    watch.begin([FunctionChange(TEXT, added=(splice,))], memory)
     memory.write(splice.address + len(NEW), b"\x90")
     _, other = armed(module, memory, TEXT + 2 * PAGE)
     read, pages = memory.read, []
     monkeypatch.setattr(memory, "read", lambda address, size: pages.append(address) or read(address, size))
-    watch.begin([other], memory)
+    watch.begin([FunctionChange(TEXT, added=(other,))], memory)
     assert pages == [other.address]
     assert watch.look([module], memory) == [(splice, STALE)]
     assert watch.leaving([module]) == [splice]
+
+
+def test_what_is_taken_out_has_only_its_own_bytes_taken_for_known(module, memory):
+    """What the program changes beside a splice, on the next page, is told of other splices there all the same."""
+    watch = TextWatch()
+    _, gone = armed(module, memory, TEXT + PAGE - len(NEW))
+    gone.planned.end = gone.planned.insns[0].end = TEXT + PAGE + 3
+    _, splice = armed(module, memory, TEXT + PAGE + 0x100)
+    splice.planned.end = splice.planned.insns[0].end = splice.address + len(NEW) + 3
+    assert watch.look([module], memory) == []
+    memory.write(splice.address + len(NEW), b"\x90")
+    watch.begin([FunctionChange(TEXT, removed=(gone,))], memory)
+    assert (splice, STALE) in watch.look([module], memory)
