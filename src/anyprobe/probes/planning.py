@@ -43,9 +43,7 @@ def _planned(session: "ProbeHost", module: Module, code: FunctionCode, wants: li
     with module.claims.trial(planned_of(state.splices if state else ())) as claims:
         found = None if splicing.live is None else splicing.live.plan_for(module, claims, code, wants)
         plan = found if isinstance(found, FunctionPlan) else splicing.planning.planner(module, claims).plan(code, wants)
-    if found is not None:
-        plan.notes.append(explained(found))
-    return plan
+    return plan if found is None else replace(plan, notes=(explained(found),))
 
 
 def _planned_at(

@@ -149,12 +149,16 @@ class Module:
         return first_of(self.code, code) if self.plans is None else self.plans.first_of(self.code, code)
 
 
+NO_PLAN = FunctionPlan()
+"""No splices are to be made."""
+
+
 @dataclass(frozen=True, slots=True)
 class Planned:
     """What is to become of a function: what is wanted of it that can be had, and the splices for that."""
 
     wants: Sequence[Want] = ()
-    plan: FunctionPlan = field(default_factory=FunctionPlan)
+    plan: FunctionPlan = NO_PLAN
     staying: Sequence[EmittedSplice] = ()
     """The splices that remain as they are; the plan is for what these do not serve."""
     needs_stop: Refusal | None = None
@@ -169,7 +173,9 @@ class Outcome:
     refusal: Refusal | None = None
 
 
-_UNPLANNED, _MADE = Planned(), Outcome()
+NOTHING = Planned()
+"""The function is to be as if nothing had ever been wanted of it."""
+_MADE = Outcome()
 
 
 @dataclass(eq=False, slots=True)
@@ -187,7 +193,7 @@ class Edit:
     """Whether nothing may stay as it is, even if the same is wanted of it."""
     yields: bool = False
     """Whether it rather loses what is armed than leaves it as it is, which may harm the program."""
-    planned: Planned = _UNPLANNED
+    planned: Planned = NOTHING
     change: FunctionChange | None = None
     """What is emitted, to be applied."""
     outcome: Outcome | None = None

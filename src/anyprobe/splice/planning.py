@@ -10,7 +10,7 @@ from anyprobe.splice.apply.outcomes import give_up, refuse, spread
 from anyprobe.splice.apply.preparation import keep_room, look_at_space
 from anyprobe.splice.apply.site_clobbers import function_of
 from anyprobe.splice.apply.staleness import modules_of
-from anyprobe.splice.edits import Claiming, Edit, FunctionState, Module, Planned, hook_of, planned_of
+from anyprobe.splice.edits import NOTHING, Claiming, Edit, FunctionState, Module, Planned, hook_of, planned_of
 from anyprobe.splice.memory.space import AddressSpace
 from anyprobe.splice.plan.claims import Claims
 from anyprobe.splice.plan.splices import AUTO, FunctionPlan, Strategy, Want, WantKind
@@ -97,7 +97,8 @@ class Planning:
 
     def plan_all(self, edits: Sequence[Edit], live: LivePlanning | None, checkpoint: Callable[[], None]) -> None:
         """Plan edits; ``checkpoint`` is called now and then."""
-        self._keep_gadgets(edits)
+        for module in modules_of(edits):  # before any plan is made: all claims that are copied from these have them
+            self._see_module(module)
         keep_room(self.springboards.space, edits)
         with Claiming() as claiming:
             for edit in edits:
@@ -105,7 +106,7 @@ class Planning:
                     checkpoint()
                 planned = None if edit.removed or live is not None else self._from_memory(edit, claiming)
                 if planned is None and _leaves_nothing(edit):
-                    planned = Planned()
+                    planned = NOTHING
                 if planned is not None:
                     claiming.add(edit, planned)
                 elif self._target.exited():  # what takes a while is not done for nobody
@@ -129,14 +130,13 @@ class Planning:
         ends = ((each, max(each.write_at + each.written, each.hosts_until)) for each in planned)
         return any(context.fault_refusal(each.insns, end) is not None for each, end in ends)
 
-    def _keep_gadgets(self, edits: Sequence[Edit]) -> None:
-        """See that no splice takes the instructions that our own calls in the target borrow."""
-        kept = tuple(self._kept())
-        for module in modules_of(edits):
-            for address in kept:
-                if module.low <= address < module.high:
-                    start = address - module.bias
-                    module.claims.borrowed.keep_range(start, start + _GADGET_BYTES)
+    def _see_module(self, module: Module) -> None:
+        """See that springboards have places, and that no splice takes instructions that anyprobe's calls borrow."""
+        module.claims.places = PunPlaces(self.springboards, module.bias)
+        for address in self._kept():
+            if module.low <= address < module.high:
+                start = address - module.bias
+                module.claims.borrowed.keep_range(start, start + _GADGET_BYTES)
 
     def _from_memory(self, edit: Edit, claiming: Claiming) -> Planned | None:
         """Return the plan that an earlier session made, where the edit is a first, plain entry counter."""
@@ -155,7 +155,7 @@ class Planning:
             context = self.context(edit.module, claims)
             if context.fault_refusal(splice.insns, splice.write_at + splice.written):
                 return None
-        return Planned([want], FunctionPlan([splice]))
+        return Planned((want,), FunctionPlan((splice,)))
 
     def _plan(self, edit: Edit, live: LivePlanning | None, claiming: Claiming) -> None:
         """Plan the function anew with all its wants; additions that would cost an armed hook its place are refused."""
@@ -204,12 +204,13 @@ class Planning:
         """Return what plans of a module respect: some claims, what is allowed, and what the program does."""
         from anyprobe.splice.plan.context import PlanContext
 
-        places = claims.places = module.claims.places = PunPlaces(self.springboards, module.bias)
+        if claims.places is None:  # as a plan that is only to be explained may come first
+            claims.places = PunPlaces(self.springboards, module.bias)
         go = module.code.text.is_go
         return PlanContext(
             module.code,
             claims,
-            places.reachable,
+            claims.places.reachable,
             self.allowed,
             plain_jumps_only=go,
             parking=module.code.text.parking,

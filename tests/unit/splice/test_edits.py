@@ -1,6 +1,7 @@
 """An edit on its way: a value for each stage, and the claims that go with it."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,6 +12,7 @@ from anyprobe.splice.edits import Claiming, Edit, FunctionState, Module, Planned
 from anyprobe.splice.emitted import EmittedSplice, FunctionChange
 from anyprobe.splice.plan.claims import Claims
 from anyprobe.splice.plan.splices import FunctionPlan, PlannedSplice, Pun, Strategy, Want, WantKind
+from anyprobe.splice.planning import Planning
 
 BASE = 0x1000
 WHY = Refusal(Reason.OVERLAP, BASE, "for the test")
@@ -28,7 +30,11 @@ def live(planned):
 class Taken(list):
     """The splices that have taken places for their springboards."""
 
-    take, give_back = list.append, list.remove
+    give_back = list.remove
+
+    def take(self, splice):
+        self.append(splice)
+        return splice.springboard
 
 
 @pytest.fixture
@@ -47,7 +53,7 @@ def test_a_plan_that_is_given_up_leaves_everything_as_it_was(edit):
     assert edit.module.claims == Claims().replaced((), [other])
     for _ in range(2):  # what fails while it is given up is given up again
         give_up(edit, WHY)
-        assert (edit.given_up, edit.refusal, edit.wants, edit.plan.splices) == (True, WHY, edit.state.wants, [])
+        assert (edit.given_up, edit.refusal, edit.wants, edit.plan.splices) == (True, WHY, edit.state.wants, ())
         assert edit.module.claims == was
 
 
@@ -98,7 +104,7 @@ def test_what_interrupts_plans_that_claim_together_leaves_everything_as_it_was(e
         interrupted()
     give_up(edit, WHY)
     assert edit.module.claims is was
-    assert (edit.plan.splices, [*edit.leaving], places) == ([], edit.state.splices, [])
+    assert (edit.plan.splices, [*edit.leaving], places) == ((), edit.state.splices, [])
 
 
 def test_a_stage_is_replaced_never_changed(edit):
@@ -120,3 +126,23 @@ def test_what_is_added_by_others_goes_with_the_edits_of_the_same_functions(edit,
     found = joined([edit], [same, other])
     assert found == [edit, other]
     assert [each.address for each in edit.added] == [BASE + 8, BASE + 16]
+
+
+def test_places_of_springboards_are_taken_by_all_plans_of_a_change(code_map):
+    """The first plan may be made without a look at places, of which the claims of those after it are copies."""
+    base = 0x400000
+    bytes_ = bytes.fromhex("89 f8  c3  90  10 c0") + b"\x90" * 58  # mov eax, edi; ret | nop; adc al, al; nop; ...
+    code = code_map(base, bytes_, [(0, 3), (3, 20), (20, 64)])
+    gone = dataclasses.replace(splice_at(base + 20), wants=(Want(base + 20, WantKind.ENTRY),))
+    ret = PlannedSplice(Strategy.TRAP, base + 2, tuple(decode_range(b"\xc3", base + 2)), (), 1, base + 2)
+    module = Module("", code, 0, base, base + 0x1000, claims=Claims().replaced((), [gone, ret]))
+    removal = Edit(module, FunctionState(code.function_at(base + 20), [*gone.wants], [live(gone)]))
+    removal.removed += removal.state.wants
+    addition = Edit(module, FunctionState(code.function_at(base), [Want(base + 2, WantKind.OFFSET)], [live(ret)]))
+    addition.added.append(Want(base, WantKind.ENTRY))
+    planning = Planning(SimpleNamespace(exited=lambda: False), allowed=frozenset({Strategy.PUNNED}), slots=False)
+    planning.springboards.room = 100
+    planning.plan_all([removal, addition], None, lambda: None)
+    places = [each.springboard for each in addition.plan.splices]
+    assert all(places)
+    assert [planning.springboards.choose(place, 1) for place in places] == [None] * len(places)

@@ -17,7 +17,7 @@ def refuse(want: Want, why: Refusal) -> None:
         hook.refusal = why
 
 
-def spread(refused: list[tuple[Want, Refusal]], wants: Sequence[Want]) -> dict[Want, Refusal]:
+def spread(refused: Sequence[tuple[Want, Refusal]], wants: Sequence[Want]) -> dict[Want, Refusal]:
     """Return the refused wants and those of the same groups."""
     found = dict(refused)
     groups = {}

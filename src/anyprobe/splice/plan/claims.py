@@ -6,23 +6,29 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from anyprobe.core.addressset import AddressCounts, AddressSet
+from anyprobe.core.errors import InternalError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.assemble import JUMP_BYTES
-from anyprobe.splice.plan.splices import PlannedSplice
+from anyprobe.splice.plan.drafts import AnySplice, SpliceDraft
+from anyprobe.splice.plan.splices import Pun
 
 
 class Places(Protocol):
     """Where the springboards of punned jumps stand."""
 
-    def take(self, splice: PlannedSplice) -> None:
-        """Take a place for the splice's springboard, the same as before if it had one."""
+    def take(self, splice: AnySplice) -> int:
+        """Take a place for the splice's springboard, the same as before if it had one, and return it."""
         ...
 
-    def give_back(self, splice: PlannedSplice) -> None:
+    def give_back(self, splice: AnySplice) -> None:
         """Let others have it, unless it is in use."""
         ...
 
-    def link_time(self, splice: PlannedSplice) -> int | None:
+    def reachable(self, pun: Pun) -> bool:
+        """Return whether a place is left for the springboard of a punned jump."""
+        ...
+
+    def link_time(self, splice: AnySplice) -> int | None:
         """Return the link-time address of the springboard, if it has its place."""
         ...
 
@@ -46,7 +52,7 @@ class Claims:
     """Where patches, old ones too, jump back to: a thread may still be on its way there. Copies share it."""
     places: Places | None = field(default=None, compare=False)
     """Taken and given back together with the bytes of punned jumps."""
-    takers: list[PlannedSplice] | None = field(default=None, compare=False)
+    takers: list[AnySplice] | None = field(default=None, compare=False)
     """Of a trial: the splices that have taken places."""
 
     def conflict(self, start: int, written: int, borrowed: int) -> Refusal | None:
@@ -74,7 +80,7 @@ class Claims:
             return False
         return not self.landings.has_any(start + 1, end) and not self.borrowed.has_any(start, end)
 
-    def overwritten(self, splice: PlannedSplice) -> Refusal | None:
+    def overwritten(self, splice: AnySplice) -> Refusal | None:
         """Return which instruction that a splice displaces has been written to by another."""
         middle, end = splice.write_at + splice.written, splice.end
         if not self.written.has_any(middle, end) and not self.displaced.has_any(middle, end):
@@ -86,11 +92,11 @@ class Claims:
                 return Refusal(Reason.OVERLAP, address, "the patch of another splice runs a copy of this instruction")
         return None
 
-    def displace(self, splice: PlannedSplice) -> None:
+    def displace(self, splice: AnySplice) -> None:
         """Take what the splice displaces by now."""
         self.displaced.add_range(splice.write_at + splice.written, splice.end)
 
-    def claim(self, splice: PlannedSplice) -> None:
+    def claim(self, splice: AnySplice) -> None:
         """Take the splice's bytes."""
         middle = splice.write_at + splice.written
         self.written.add_range(splice.write_at, middle)
@@ -102,9 +108,13 @@ class Claims:
         if splice.pun is not None and self.places is not None:
             if self.takers is not None:
                 self.takers.append(splice)
-            self.places.take(splice)
+            place = self.places.take(splice)
+            if isinstance(splice, SpliceDraft):
+                splice.springboard = place
+            elif splice.springboard != place:
+                raise InternalError(f"the jump at {splice.head:#x} was planned without a place for its springboard")
 
-    def release(self, splice: PlannedSplice) -> None:
+    def release(self, splice: AnySplice) -> None:
         """Give the splice's bytes back."""
         middle = splice.write_at + splice.written
         self.written.discard_range(splice.write_at, middle)
@@ -116,13 +126,13 @@ class Claims:
         if splice.pun is not None and self.places is not None:
             self.places.give_back(splice)
 
-    def replaced(self, old: Sequence[PlannedSplice], new: Sequence[PlannedSplice]) -> "Claims":
+    def replaced(self, old: Sequence[AnySplice], new: Sequence[AnySplice]) -> "Claims":
         """Return what is claimed when some splices have taken the place of others."""
         made = Claims(self.written.copy(), self.borrowed.copy(), self.displaced.copy(), self.landings, self.places)
         made.exchange(old, new)
         return made
 
-    def exchange(self, old: Sequence[PlannedSplice], new: Sequence[PlannedSplice]) -> None:
+    def exchange(self, old: Sequence[AnySplice], new: Sequence[AnySplice]) -> None:
         """Have some splices take the place of others. These are nobody's claims yet: an interrupt would spoil them."""
         for splice in old if len(old) < 2 else dict.fromkeys(old):  # a short jump and its springboard are of one splice
             self.release(splice)
@@ -130,7 +140,7 @@ class Claims:
             self.claim(splice)
 
     @contextmanager
-    def trial(self, without: Sequence[PlannedSplice] = ()) -> "Iterator[Claims]":
+    def trial(self, without: Sequence[AnySplice] = ()) -> "Iterator[Claims]":
         """Yield a copy of the claims for a plan, made as if some splices were not there.
 
         The places of springboards that the plan takes are free again afterwards.

@@ -14,7 +14,8 @@ from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.isa.decode import Insn
 from anyprobe.isa.relocate import must_stay
 from anyprobe.splice.plan.claims import Claims
-from anyprobe.splice.plan.splices import AUTO, FunctionPlan, PlannedSplice, Pun, Strategy
+from anyprobe.splice.plan.drafts import PlanDraft, SpliceDraft
+from anyprobe.splice.plan.splices import AUTO, Pun, Strategy
 
 if TYPE_CHECKING:
     from anyprobe.binary.objects.goroutines import ParkingPlaces
@@ -50,16 +51,16 @@ class PlanContext:
     """Bytes on two pages are not written together: a controller that dies in between would leave half of them."""
     retired: Mapping[int, int] = field(default_factory=dict)
     """The springboards that are in use no more, with the sites that led there; run-time addresses."""
-    plan: FunctionPlan = field(default_factory=FunctionPlan)
+    plan: PlanDraft = field(default_factory=PlanDraft)
     """The plan that is being made."""
     wanted: frozenset[int] = frozenset()
     """The instructions that are wanted in it."""
 
-    def attempt(self, claims: Claims, plan: FunctionPlan, wanted: frozenset[int]) -> "PlanContext":
+    def attempt(self, claims: Claims, plan: PlanDraft, wanted: frozenset[int]) -> "PlanContext":
         """Return the context of one plan."""
         return replace(self, claims=claims, plan=plan, wanted=wanted)
 
-    def adopt(self, splice: PlannedSplice) -> list[PlannedSplice]:
+    def adopt(self, splice: SpliceDraft) -> list[SpliceDraft]:
         """Add a splice to the plan, with what it leans on and is not there yet; return all that was added."""
         below = [added for each in splice.leans_on if each not in self.plan.splices for added in self.adopt(each)]
         self.plan.splices.append(splice)
@@ -139,7 +140,7 @@ class PlanContext:
 
     # -- what is free
 
-    def checked(self, splice: PlannedSplice) -> PlannedSplice | Refusal:
+    def checked(self, splice: SpliceDraft) -> SpliceDraft | Refusal:
         """Return the splice if its bytes may be written and its instructions displaced."""
         start, end = splice.write_at, splice.write_at + splice.written
         if self.pages_apart and page_floor(start) != page_floor(end - 1):
@@ -150,7 +151,7 @@ class PlanContext:
         taken = taken or next((why for at in unknown if (why := self.claims.conflict(at, 0, 1))), None)
         return self.forbidden(splice.insns, end) or taken or self._written_at(start, end + splice.borrowed) or splice
 
-    def checked_line(self, splice: PlannedSplice) -> PlannedSplice | Refusal:
+    def checked_line(self, splice: SpliceDraft) -> SpliceDraft | Refusal:
         """Return a jump in a line of instructions all of which have displaced forms, if its bytes may be written."""
         start = splice.head
         if self.pages_apart and page_floor(start) != page_floor(start + JUMP_BYTES - 1):

@@ -70,7 +70,7 @@ class EntryPlans:
         if plan is None or plan.head != want.address:
             return None
         insns = tuple(decode_range(self._text.memory.read(plan.head, plan.size), plan.head))
-        return PlannedSplice(Strategy.JUMP, plan.head, insns, [want], JUMP_BYTES, plan.head)
+        return PlannedSplice(Strategy.JUMP, plan.head, insns, (want,), JUMP_BYTES, plan.head)
 
     def clobbers(self, start: int) -> Clobbers | None:
         """Return what code at a remembered entry may overwrite."""

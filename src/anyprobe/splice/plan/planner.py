@@ -12,8 +12,9 @@ from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.isa.decode import Flow, Insn
 from anyprobe.splice.plan.context import PlanContext
+from anyprobe.splice.plan.drafts import PlanDraft, SpliceDraft
 from anyprobe.splice.plan.site import PLAINLY, Manner, Site
-from anyprobe.splice.plan.splices import AUTO, HEADS, FunctionPlan, PlannedSplice, Strategy, Want, WantKind
+from anyprobe.splice.plan.splices import AUTO, HEADS, FunctionPlan, Strategy, Want, WantKind
 from anyprobe.splice.plan.straight_lines import LEAST_WANTS, Lines
 from anyprobe.splice.plan.strategies.ladder import LADDER, LIVE, Rung, tries
 from anyprobe.splice.plan.together import all_of, member_at
@@ -39,14 +40,18 @@ class Planner:
     def plan(
         self, function: FunctionCode, wants: Sequence[Want], vital: AbstractSet[Want] = frozenset()
     ) -> FunctionPlan:
-        """Return splices for the wants of one function (and its parts elsewhere); nothing is claimed by that.
+        """Return splices for the wants of one function (and its parts elsewhere); nothing is claimed by that."""
+        return self.draft(function, wants, vital).finished()
+
+    def draft(self, function: FunctionCode, wants: Sequence[Want], vital: AbstractSet[Want] = frozenset()) -> PlanDraft:
+        """Return the best of several plans.
 
         Where instructions take the room of one another, those with the least room are placed last, if that serves more,
         or as many with fewer puns: each of these needs a place at one of a few addresses. What is ``vital``, or serves
         the signal view, is placed first where it would be refused otherwise.
         """
 
-        def better(plan: FunctionPlan, place: Placing) -> FunctionPlan:
+        def better(plan: PlanDraft, place: Placing) -> PlanDraft:
             other = attempt(self.context, function, wants, vital, place)
             return other if other.loss < plan.loss else plan
 
@@ -65,19 +70,18 @@ class Planner:
 
 def plan_live(context: PlanContext, function: FunctionCode, wants: Sequence[Want]) -> FunctionPlan:
     """Return splices of one instruction each, best of one byte, for a change that is made while the program runs."""
-    return attempt(context, function, wants, frozenset(), Attempt.each_alone)
+    return attempt(context, function, wants, frozenset(), Attempt.each_alone).finished()
 
 
 def attempt(
     context: PlanContext, function: FunctionCode, wants: Sequence[Want], vital: AbstractSet[Want], place: Placing
-) -> FunctionPlan:
+) -> PlanDraft:
     """Return one plan, made on claims of its own, which are thrown away."""
     todo = sorted(wants, key=lambda want: want.address)
-    plan = FunctionPlan(scope=_scope(context, function, wants), vital=vital)
+    plan = PlanDraft(scope=_scope(context, function, wants), vital=vital)
     with context.claims.trial() as claims:
         made = Attempt(context.attempt(claims, plan, frozenset(want.address for want in todo)), function)
         made.run(todo, place)
-    plan.note_hosts()
     return plan
 
 
@@ -151,7 +155,7 @@ class Attempt:
         """Place what must not be refused as if nothing else were wanted; then the rest, where there is room for it."""
         plan = self._plan
         first = {want for want in todo if plan.is_vital(want)}
-        alone = Planner(self._context).plan(self._function, [want for want in todo if want in first])
+        alone = Planner(self._context).draft(self._function, [want for want in todo if want in first])
         for splice in alone.splices:
             self._context.claims.claim(splice)
         plan.splices += alone.splices
@@ -248,7 +252,7 @@ class Attempt:
             context.adopt(found)
         return None
 
-    def _site(self, part: FunctionCode, want: Want, last: PlannedSplice | None, manner: Manner) -> Site | Refusal:
+    def _site(self, part: FunctionCode, want: Want, last: SpliceDraft | None, manner: Manner) -> Site | Refusal:
         """Return a wanted instruction in its line, or why nothing can be done there, whatever the strategy."""
         insn = part.insn_at(want.address)
         if insn is None:
@@ -265,7 +269,7 @@ class Attempt:
         floor = near if last is None else max(last.write_at + last.written, last.end, near)
         return Site(self._context, part, run, index, index, floor, want, last, manner)
 
-    def _climb(self, site: Site, ladder: tuple[Rung, ...]) -> PlannedSplice | Refusal:
+    def _climb(self, site: Site, ladder: tuple[Rung, ...]) -> SpliceDraft | Refusal:
         """Return what the first strategy makes of a site that applies; else why the first that came near does not."""
         want, puns = site.want, site.manner.puns
         assert want is not None
@@ -357,7 +361,7 @@ class Attempt:
                 self._context.claims.release(splice)
 
 
-def _may_join(splice: PlannedSplice, want: Want) -> bool:
+def _may_join(splice: SpliceDraft, want: Want) -> bool:
     """Return whether the splice's patch can serve the want.
 
     A retargeted branch serves only its taken edge. What follows a trap's instruction stays in place, and a thread may

@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from anyprobe.isa.decode import Flow, Insn
-from anyprobe.splice.plan.splices import IN_PLACE, PlannedSplice, Strategy, Want
+from anyprobe.splice.plan.drafts import SpliceDraft
+from anyprobe.splice.plan.splices import IN_PLACE, Strategy, Want
 from anyprobe.splice.plan.strategies.ladder import detour
 from anyprobe.splice.plan.strategies.retarget import retarget
 
@@ -21,7 +22,7 @@ class PredecessorEdits:
         self._context, self._plan = context, context.plan
         self._parts = tuple(part for member in context.plan.scope or (function,) for part in member.parts)
         self._undo: list[Callable[[], None]] = []
-        self._displacing: dict[int, list[PlannedSplice]] = {}
+        self._displacing: dict[int, list[SpliceDraft]] = {}
         """By the address of an instruction: splices that displace it, or did; what they displace changes only here."""
         self._longest = 0
         """No splice reaches further from its head."""
@@ -34,27 +35,27 @@ class PredecessorEdits:
             step()
         self._undo = []
 
-    def over(self, address: int) -> PlannedSplice | None:
+    def over(self, address: int) -> SpliceDraft | None:
         """Return the splice that displaces an instruction, of several the one that was planned first."""
         found = [splice for splice in self._displacing.get(address, ()) if splice.covers(address)]
         if len(found) > 1:
             return next(splice for splice in self._plan.splices if splice in found)
         return found[0] if found else None
 
-    def _note(self, splice: PlannedSplice) -> None:
+    def _note(self, splice: SpliceDraft) -> None:
         self._longest = max(self._longest, _reach(splice) - splice.head)
         for insn in splice.insns:
             known = self._displacing.setdefault(insn.address, [])
             if splice not in known:
                 known.append(splice)
 
-    def detour(self, insn: Insn, *, borrows: bool = False) -> PlannedSplice | None:
+    def detour(self, insn: Insn, *, borrows: bool = False) -> SpliceDraft | None:
         """Return a new splice that displaces an instruction and none of another splice."""
         part = self._context.code.containing(insn.address)
         if part is None:
             return None
         found = detour(self._context, part, insn.address, self._floor(insn.address), borrows=borrows)
-        if not isinstance(found, PlannedSplice):
+        if not isinstance(found, SpliceDraft):
             return None
         low, high = found.head, max(found.end, found.write_at + found.written)
         near = self._plan.headed_in(low - self._longest, high)
@@ -69,11 +70,11 @@ class PredecessorEdits:
             floor = max(floor, _reach(each))
         return floor
 
-    def redirect(self, branch: Insn, through: Want) -> PlannedSplice | None:
+    def redirect(self, branch: Insn, through: Want) -> SpliceDraft | None:
         """Return a new splice of a branch that nothing displaces yet: its displacement changed, or a detour."""
         if Strategy.RETARGET in self._context.allowed:
             found = retarget(self._context, branch, through)
-            if isinstance(found, PlannedSplice):
+            if isinstance(found, SpliceDraft):
                 return found
         return self.detour(branch)
 
@@ -101,12 +102,12 @@ class PredecessorEdits:
         self.carry_on(over, line)
         return True
 
-    def serve(self, splice: PlannedSplice, want: Want) -> None:
+    def serve(self, splice: SpliceDraft, want: Want) -> None:
         """Let a splice serve a want."""
         splice.wants.append(want)
         self._undo.append(lambda: splice.wants.remove(want))
 
-    def add(self, splice: PlannedSplice, want: Want) -> None:
+    def add(self, splice: SpliceDraft, want: Want) -> None:
         """Add a new splice for a want."""
         splice.wants.append(want)
         added = self._context.adopt(splice)
@@ -122,7 +123,7 @@ class PredecessorEdits:
 
         self._undo.append(forget)
 
-    def carry_on(self, splice: PlannedSplice, line: tuple[Insn, ...]) -> None:
+    def carry_on(self, splice: SpliceDraft, line: tuple[Insn, ...]) -> None:
         """Let a patch go on with instructions right behind what it displaces, which others run in their place."""
         claims, before, shared = self._context.claims, splice.insns, {insn.address for insn in line}
         splice.insns = before + line
@@ -138,6 +139,6 @@ class PredecessorEdits:
         self._undo.append(shrink)
 
 
-def _reach(splice: PlannedSplice) -> int:
+def _reach(splice: SpliceDraft) -> int:
     """Return the end of what a splice displaces or writes."""
     return max(splice.write_at + splice.written, splice.end)

@@ -8,7 +8,8 @@ from anyprobe.binary.flow.function import FunctionCode
 from anyprobe.core.refusal import Refusal
 from anyprobe.isa.decode import Insn
 from anyprobe.splice.plan.context import PlanContext
-from anyprobe.splice.plan.splices import FunctionPlan, PlannedSplice, Strategy, Want
+from anyprobe.splice.plan.drafts import PlanDraft, SpliceDraft
+from anyprobe.splice.plan.splices import Strategy, Want
 
 
 class Manner(NamedTuple):
@@ -38,13 +39,13 @@ class Site:
     floor: int
     """No jump may begin below this address, unless at the wanted instruction itself."""
     want: Want | None = None
-    last: PlannedSplice | None = None
+    last: SpliceDraft | None = None
     """The splice of the plan in front of the wanted instruction."""
     manner: Manner = PLAINLY
     _earlier: list[int] | None = field(default=None, repr=False)
 
     @property
-    def plan(self) -> FunctionPlan:
+    def plan(self) -> PlanDraft:
         """The plan that is being made."""
         return self.context.plan
 
@@ -82,6 +83,6 @@ class SiteStrategy(Protocol):
         """How the patch is reached; ``None``: as it was by the splice in front."""
         ...
 
-    def try_at(self, site: Site) -> PlannedSplice | Refusal:
+    def try_at(self, site: Site) -> SpliceDraft | Refusal:
         """Return the splice, or why it does not apply; only looks at claims and the plan."""
         ...

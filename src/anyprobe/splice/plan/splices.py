@@ -3,15 +3,12 @@
 All addresses are link-time addresses of the module unless they are said to be run-time ones.
 """
 
-from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterator
-from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from anyprobe.core.refusal import Refusal
-from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.isa.decode import Insn
 
 if TYPE_CHECKING:
@@ -96,14 +93,14 @@ class Want:
         return self.first and self.internal
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class PlannedSplice:
     """One splice: the bytes at ``head`` lead to a patch that displaces ``insns`` and runs the wants' actions."""
 
     strategy: Strategy
     head: int
     insns: tuple[Insn, ...]
-    wants: list[Want]
+    wants: Sequence[Want]
     written: int
     """Number of bytes overwritten, from ``write_at`` on."""
     write_at: int
@@ -111,7 +108,7 @@ class PlannedSplice:
     """Number of bytes behind the written ones that the jump depends on (punned jumps)."""
     pun: "Pun | None" = None
     springboard: int = 0
-    """Run-time address of the springboard that a punned jump leads to, once it is chosen."""
+    """Run-time address of the springboard that a punned jump leads to."""
     dead_springboard: int = 0
     """Link-time address of the five dead bytes that a short jump leads to, and that hold a jump on to the patch."""
     leans_on: "tuple[PlannedSplice, ...]" = ()
@@ -137,12 +134,6 @@ class PlannedSplice:
     def shows_pcs(self) -> bool:
         """Whether it is at a signal handler of the program's, which sees the program's own pcs by it."""
         return any(want.shows_pcs for want in self.wants)
-
-    def covers(self, address: int) -> bool:
-        """Return whether an instruction that starts at ``address`` is displaced here."""
-        insns = self.insns
-        within = insns[0].address <= address <= insns[-1].address  # of most it is not, and thousands are asked
-        return within and any(insn.address == address for insn in insns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,83 +174,15 @@ class Clobbers:
         return next((name for name in SCRATCH_ORDER if name in self.registers), None)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class FunctionPlan:
     """The outcome for one function."""
 
-    splices: list[PlannedSplice] = field(default_factory=list)
-    refused: list[tuple[Want, Refusal]] = field(default_factory=list)
-    verdicts: list[tuple[int, Strategy, Refusal | None]] = field(default_factory=list)
+    splices: Sequence[PlannedSplice] = ()
+    refused: Sequence[tuple[Want, Refusal]] = ()
+    verdicts: Sequence[tuple[int, Strategy, Refusal | None]] = ()
     """(site, strategy, why not) in the order in which they were tried; ``None``: chosen."""
-    notes: list[str] = field(default_factory=list)
+    notes: Sequence[str] = ()
     """What is to be said about it besides."""
-    shared: set[int] = field(default_factory=set)
-    """Instructions that some run as copies in a patch and others in their place: no want may rely on the copy alone."""
-    scope: "tuple[FunctionCode, ...]" = ()
+    scope: "Sequence[FunctionCode]" = ()
     """The functions whose instructions may be displaced for the sake of others."""
-    vital: AbstractSet[Want] = frozenset()
-    """Wants that nothing else may take the place of: they are armed already."""
-    _by_head: list[PlannedSplice] = field(default_factory=list, repr=False)
-    _tail: PlannedSplice | None = field(default=None, repr=False)
-
-    @property
-    def puns(self) -> int:
-        """The number of punned jumps, each of which needs a place at one of a few addresses."""
-        return sum(splice.strategy is Strategy.PUNNED for splice in self.splices)
-
-    @property
-    def loss(self) -> tuple[int, int, int, int]:
-        """What it fails to do, the worst first.
-
-        Without what serves the signal view all that may fault would be given up; entries and exits weigh more than any
-        number of other instructions.
-        """
-        vital = sum(self.is_vital(want) for want, _ in self.refused)
-        ends = sum(want.kind is not WantKind.OFFSET for want, _ in self.refused)
-        return vital, ends, len(self.refused), self.puns
-
-    def is_vital(self, want: Want) -> bool:
-        """Return whether a want may not be refused for the sake of others."""
-        return want in self.vital or want.shows_pcs
-
-    def is_worth_more(self, most: int) -> bool:
-        """Return whether to plan a function anew: not for a few instructions, which are no ends."""
-        return self.loss[:2] > (0, 0) or len(self.refused) + self.puns > most
-
-    def note_hosts(self) -> None:
-        """Note in splices how far the springboards of others reach in what they displace."""
-        for splice in self.splices:
-            splice.hosts_until = 0
-        for splice in self.splices:
-            for host in splice.leans_on if splice.dead_springboard else ():
-                host.hosts_until = max(host.hosts_until, splice.dead_springboard + JUMP_BYTES)
-
-    def last_before(self, address: int) -> PlannedSplice | None:
-        """Return the splice with the highest head at or below an address, of several the one added last."""
-        known = self._ordered()
-        index = bisect_right(known, address, key=_head)
-        return known[index - 1] if index else None
-
-    def headed_in(self, low: int, high: int) -> list[PlannedSplice]:
-        """Return the splices whose heads lie in ``[low, high)``, ascending."""
-        known = self._ordered()
-        return known[bisect_left(known, low, key=_head) : bisect_left(known, high, key=_head)]
-
-    def headed_below(self, address: int) -> Iterator[PlannedSplice]:
-        """Return the splices whose heads lie below an address, descending."""
-        known = self._ordered()
-        return (known[index] for index in range(bisect_left(known, address, key=_head) - 1, -1, -1))
-
-    def _ordered(self) -> list[PlannedSplice]:
-        """Return all splices by their heads."""
-        known = self._by_head
-        if len(known) > len(self.splices) or (known and self.splices[len(known) - 1] is not self._tail):
-            known[:] = sorted(self.splices, key=_head)  # some were taken out
-        for splice in self.splices[len(known) :]:
-            insort(known, splice, key=_head)
-        self._tail = self.splices[-1] if self.splices else None
-        return known
-
-
-def _head(splice: PlannedSplice) -> int:
-    return splice.head

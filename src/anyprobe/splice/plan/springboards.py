@@ -16,7 +16,8 @@ from anyprobe.core.errors import InternalError
 from anyprobe.splice.journal.records import MappingUse
 from anyprobe.splice.memory.arena import Arena, Piece
 from anyprobe.splice.memory.space import AddressSpace
-from anyprobe.splice.plan.splices import PlannedSplice, Pun
+from anyprobe.splice.plan.drafts import AnySplice
+from anyprobe.splice.plan.splices import Pun
 
 _FAR_JUMP = b"\xff\x25\x00\x00\x00\x00"  # jmp [rip+0]
 SPRINGBOARD_BYTES = len(_FAR_JUMP) + 8
@@ -199,22 +200,22 @@ class PunPlaces:
         """Return whether a place is left for the springboard of a punned jump."""
         return self.springboards.can_reach(pun.base + self.bias, 256**pun.free)
 
-    def take(self, splice: PlannedSplice) -> None:
-        """Take a place for the springboard of a punned jump, the same as before if it had one."""
+    def take(self, splice: AnySplice) -> int:
+        """Take a place for the springboard of a punned jump, the same as before if it had one, and return it."""
         pun, before = splice.pun, splice.springboard
         if pun is None or (before and self.springboards.is_written(before)):
-            return
+            return before
         base, count = (before, 1) if before else (pun.base + self.bias, 256**pun.free)
         place = self.springboards.choose(base, count)
         if place is None:
             raise InternalError(f"no place is left for the springboard of the jump at {splice.head:#x}")
-        splice.springboard = place
+        return place
 
-    def link_time(self, splice: PlannedSplice) -> int | None:
+    def link_time(self, splice: AnySplice) -> int | None:
         """Return the link-time address of a splice's springboard, if it has its place."""
         return splice.springboard - self.bias if splice.springboard else None
 
-    def give_back(self, splice: PlannedSplice) -> None:
+    def give_back(self, splice: AnySplice) -> None:
         """Let others have the place of a springboard that was never written."""
         if splice.springboard:
             self.springboards.give_back(splice.springboard)

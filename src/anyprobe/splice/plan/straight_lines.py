@@ -15,7 +15,8 @@ from anyprobe.core.refusal import Refusal
 from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.isa.decode import Flow
 from anyprobe.isa.relocate import must_stay
-from anyprobe.splice.plan.splices import PlannedSplice, Strategy, Want, WantKind
+from anyprobe.splice.plan.drafts import SpliceDraft
+from anyprobe.splice.plan.splices import Strategy, Want, WantKind
 from anyprobe.splice.plan.strategies.jump import jump
 from anyprobe.splice.plan.strategies.retarget import retarget
 
@@ -105,7 +106,7 @@ class Lines:
         while True:
             head = line[0]
             if last.end - head.address >= JUMP_BYTES:
-                splice = PlannedSplice(Strategy.JUMP, head.address, tuple(line), [], JUMP_BYTES, head.address)
+                splice = SpliceDraft(Strategy.JUMP, head.address, tuple(line), [], JUMP_BYTES, head.address)
                 if not isinstance(context.checked_line(splice), Refusal):
                     self._adopt(splice, wants)
                     return True
@@ -125,10 +126,10 @@ class Lines:
         What the ladder has to place right above it may need the same bytes, and comes first.
         """
         context, function = self._context, self._function
-        found: PlannedSplice | Refusal | None = None
+        found: SpliceDraft | Refusal | None = None
         if Strategy.RETARGET in context.allowed:
             found = retarget(context, function.insn(index), want)
-        if not isinstance(found, PlannedSplice):
+        if not isinstance(found, SpliceDraft):
             insns = self._few_from(index)
             if insns[-1].end - want.address < JUMP_BYTES:
                 return False
@@ -150,7 +151,7 @@ class Lines:
             found.append(function.insn(number))
         return tuple(found)
 
-    def _adopt(self, splice: PlannedSplice, wants: Sequence[Want]) -> None:
+    def _adopt(self, splice: SpliceDraft, wants: Sequence[Want]) -> None:
         splice.wants += wants
         self._context.plan.splices.append(splice)
         self._context.claims.claim(splice)

@@ -73,9 +73,21 @@ def target(plain_memory):
     return Target(plain_memory(TEXT, 0x10000))
 
 
-def splice_at(address, *, patch=0x500000, count=3, code=CODE, old=CODE[:5], new=NEW, emitted=None, whole=b""):
+def splice_at(
+    address,
+    *,
+    patch=0x500000,
+    count=3,
+    code=CODE,
+    old=CODE[:5],
+    new=NEW,
+    emitted=None,
+    whole=b"",
+    wants=(),
+    hosts_until=0,
+):
     insns = tuple(decode_range(code, address - BIAS)[:count])
-    planned = PlannedSplice(Strategy.JUMP, address - BIAS, insns, [], 5, address - BIAS)
+    planned = PlannedSplice(Strategy.JUMP, address - BIAS, insns, wants, 5, address - BIAS, hosts_until=hosts_until)
     starts = tuple((insn.address + BIAS, patch + 0x20 * number) for number, insn in enumerate(insns))
     copies = tuple((old_place, start + 0x10) for old_place, start in starts)
     emitted = emitted or EmittedPatch(patch, bytes(0x80), starts, copies, patch)
@@ -98,8 +110,8 @@ def test_bytes_are_written_and_listed(target):
 
 def test_the_journal_tells_what_is_at_signal_handlers(target):
     """With all that is in the same function: it may lean on that."""
-    change = FunctionChange(FIRST, added=(splice_at(FIRST), splice_at(SECOND)))
-    change.added[0].planned.wants.append(Want(FIRST - BIAS, WantKind.ENTRY, first=True, internal=True))
+    shown = Want(FIRST - BIAS, WantKind.ENTRY, first=True, internal=True)
+    change = FunctionChange(FIRST, added=(splice_at(FIRST, wants=(shown,)), splice_at(SECOND)))
     target.run(change)
     records = [record for _, record in read_journal(target.mem, JOURNAL, 0x1000).records]
     assert [record.extra & (INTERNAL | AT_HANDLER) for record in records] == [INTERNAL | AT_HANDLER, AT_HANDLER]
@@ -415,8 +427,7 @@ def hosted(target):
     """Return a change that puts a springboard into what a jump in front has displaced."""
     code = bytes.fromhex("48 89 c8  48 89 c8  48 89 c8  48 89 c8  48 89 c8  c3")  # mov rax, rcx, five times; ret
     target.write(FIRST, code)
-    host = splice_at(FIRST, count=5, code=code, old=code[:5])
-    host.planned.hosts_until = FIRST + 15 - BIAS
+    host = splice_at(FIRST, count=5, code=code, old=code[:5], hosts_until=FIRST + 15 - BIAS)
     guest = splice_at(SECOND)
     board = EmittedSplice(guest.planned, BIAS, FIRST + 10, code[10:15], BOARD, None, is_springboard=True)
     return code, FunctionChange(FIRST, added=(host, board))

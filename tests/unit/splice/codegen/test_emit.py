@@ -310,8 +310,8 @@ def test_the_head_of_a_retargeted_branch(code):
 
 
 def test_the_head_of_a_pun():
-    splice = splice_of("31 c0", strategy=Strategy.PUNNED)
-    splice.pun = Pun(prefixes=1, free=2, base=LINK + 6 + 0x123_0000)
+    pun = Pun(prefixes=1, free=2, base=LINK + 6 + 0x123_0000)
+    splice = replace(splice_of("31 c0", strategy=Strategy.PUNNED), pun=pun)
     raw = head_bytes(splice, BIAS, SITE + 6 + 0x123_4567)
     assert raw == b"\x36\xe9\x67\x45"
     # with the bytes that follow
@@ -320,8 +320,7 @@ def test_the_head_of_a_pun():
 
 @pytest.mark.parametrize("distance", [-120, 40, 129])
 def test_the_head_of_a_short_jump(distance):
-    splice = splice_of("31 c0", strategy=Strategy.SHORT)
-    splice.dead_springboard = LINK + distance
+    splice = replace(splice_of("31 c0", strategy=Strategy.SHORT), dead_springboard=LINK + distance)
     assert head_texts(splice, PATCH) == [f"jmp {SITE + distance:#x}"]
     onward = dead_springboard_bytes(splice, BIAS, PATCH)
     assert listing(onward, SITE + distance) == [f"jmp {PATCH:#x}"]

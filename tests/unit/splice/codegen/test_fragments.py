@@ -8,7 +8,8 @@ from anyprobe.splice.codegen.fragments import Moving, can_move, is_described
 from anyprobe.splice.codegen.patch import Action, ActionKind, BankCode
 from anyprobe.splice.codegen.routines import Routines
 from anyprobe.splice.plan.claims import Claims
-from anyprobe.splice.plan.splices import Clobbers, FunctionPlan, Strategy, Want, WantKind
+from anyprobe.splice.plan.drafts import PlanDraft
+from anyprobe.splice.plan.splices import Clobbers, Strategy, Want, WantKind
 from support.planning import planner_for
 
 BASE, BIAS, PATCH = 0x401000, 0x500000, 0xA00000
@@ -22,9 +23,13 @@ GATE, COUNT, SLOT = 0x9FF000, 0x9FE000, 0x200
 BANK = BankCode(SLOT, GATE, 0, Routines(COUNT, COUNT, COUNT, COUNT))
 
 
-def planned(code_map, *offsets):
+def drafted(code_map, *offsets):
     planner = planner_for(code_map(BASE, CODE, [(0, len(CODE))]), Claims(), lambda _: False)
-    return planner.plan(planner.context.code.function_at(BASE), [Want(BASE + at, WantKind.OFFSET) for at in offsets])
+    return planner.draft(planner.context.code.function_at(BASE), [Want(BASE + at, WantKind.OFFSET) for at in offsets])
+
+
+def planned(code_map, *offsets):
+    return drafted(code_map, *offsets).finished()
 
 
 def moved(plan, free=Clobbers(("r11", "rdx"), flags=True)):  # noqa: B008 - immutable
@@ -167,7 +172,7 @@ def test_lines_with_counters_in_several_banks_do_not_move(code_map):
 
 
 def test_the_splice_above_is_found_after_some_were_taken_out(code_map):
-    plan = planned(code_map, *HEADS)
+    plan = drafted(code_map, *HEADS)
     first, second = plan.splices
     assert plan.last_before(BASE + 20) is first
     assert plan.last_before(BASE + 21) is second
@@ -177,7 +182,7 @@ def test_the_splice_above_is_found_after_some_were_taken_out(code_map):
     assert plan.last_before(BASE + 30) is second
     plan.splices.remove(first)
     assert plan.last_before(BASE + 20) is None
-    assert FunctionPlan().last_before(BASE) is None
+    assert PlanDraft().last_before(BASE) is None
 
 
 def test_what_lies_below_the_first_byte_of_a_file_is_found_from_the_copy(code_map):

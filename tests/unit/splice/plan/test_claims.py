@@ -1,21 +1,25 @@
 """Which bytes are spoken for: what a look at all of them at once says is what a look at each says."""
 
 import contextlib
+import dataclasses
 import sys
 from itertools import count
 from unittest.mock import Mock
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anyprobe.core.addressset import AddressSet
-from anyprobe.core.refusal import Reason
+from anyprobe.core.errors import InternalError
+from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.isa.decode import decode_range
 from anyprobe.splice.edits import Edit, FunctionState, Module, Planned
 from anyprobe.splice.emitted import EmittedSplice
 from anyprobe.splice.plan.claims import Claims
-from anyprobe.splice.plan.splices import FunctionPlan, PlannedSplice, Pun, Strategy
+from anyprobe.splice.plan.drafts import PlanDraft, SpliceDraft
+from anyprobe.splice.plan.splices import FunctionPlan, PlannedSplice, Pun, Strategy, Want, WantKind
 
 BASE = 0x1000
 some = st.sets(st.integers(BASE, BASE + 15), max_size=4)
@@ -63,9 +67,9 @@ PUN = PlannedSplice(
 )
 
 
-def short_on(host):
+def short_on(host, kind=PlannedSplice):
     insns = tuple(decode_range(b"\x90", BASE + 32))
-    return PlannedSplice(
+    return kind(
         Strategy.SHORT, BASE + 32, insns, [], 1, BASE + 32, 1,
         dead_springboard=BASE + 64, leans_on=(host,), pun=PUN.pun,
     )  # fmt: skip
@@ -77,7 +81,7 @@ def claimed(*splices):
 
 def test_a_trial_takes_nothing_whatever_ends_it():
     claims, places = claimed(HOST, PUN), Mock()
-    short = short_on(HOST)
+    short = short_on(HOST, SpliceDraft)
     with contextlib.suppress(KeyboardInterrupt), claims.trial([HOST, PUN]) as trial:
         trial.places = places
         assert trial.conflict(BASE + 17, 4, 0) is None
@@ -101,13 +105,39 @@ def test_a_splice_of_two_writes_gives_its_bytes_back_once():
 
 
 def test_how_far_springboards_reach_in_a_host_is_what_the_plan_says():
-    host = PlannedSplice(Strategy.JUMP, BASE, tuple(decode_range(b"\x90" * 9, BASE)), [], 5, BASE)
-    plan = FunctionPlan([host, short_on(host)])
-    plan.note_hosts()
-    assert host.hosts_until == BASE + 64 + JUMP_BYTES
+    host = SpliceDraft(Strategy.JUMP, BASE, HOST.insns, [], 5, BASE)
+    plan = PlanDraft([host, short_on(host, SpliceDraft)])
+    assert [each.hosts_until for each in plan.finished().splices] == [BASE + 64 + JUMP_BYTES, 0]
     plan.splices.pop()
-    plan.note_hosts()
-    assert host.hosts_until == 0
+    assert [each.hosts_until for each in plan.finished().splices] == [0]
+
+
+def test_nothing_changes_what_is_planned():
+    """Not the draft, either, that it comes of; what it leans on is what the plan has, too."""
+    host = SpliceDraft(Strategy.JUMP, BASE, HOST.insns, [Want(BASE, WantKind.ENTRY)], 5, BASE)
+    draft = PlanDraft([host, short_on(host, SpliceDraft)])
+    plan = draft.finished()
+    host.wants.clear()
+    draft.refused.append((Want(BASE, WantKind.ENTRY), Refusal(Reason.OVERLAP, BASE, "")))
+    first, second = plan.splices
+    assert (len(first.wants), plan.refused, second.leans_on) == (1, (), (first,))
+    for value, name in ((plan, "splices"), (first, "springboard"), (first, "wants")):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(value, name, ())
+
+
+def test_a_springboard_has_the_place_that_was_planned():
+    """Where others have it, or none was planned, the jump would lead astray: that is no plan to carry out."""
+    claims, places = claimed(), Mock()
+    claims.places, places.take.return_value = places, BASE + 0x180
+    draft = SpliceDraft(Strategy.PUNNED, BASE + 16, PUN.insns, [], 1, BASE + 16, 4, PUN.pun)
+    with claims.trial() as trial:
+        trial.claim(draft)
+    (splice,) = PlanDraft([draft]).finished().splices
+    claims.claim(splice)
+    assert splice.springboard == BASE + 0x180
+    with pytest.raises(InternalError, match="without a place"):
+        claims.claim(PUN)
 
 
 def interrupts(steps):

@@ -11,8 +11,9 @@ from anyprobe.splice.codegen.emit import ActionSource, emit_patch, estimate
 from anyprobe.splice.codegen.patch import Action, ActionKind, BankCode
 from anyprobe.splice.codegen.routines import Routines
 from anyprobe.splice.plan.claims import Claims
+from anyprobe.splice.plan.drafts import PlanDraft, SpliceDraft
 from anyprobe.splice.plan.predecessor_edits import PredecessorEdits
-from anyprobe.splice.plan.splices import AUTO, Clobbers, FunctionPlan, PlannedSplice, Strategy, Want, WantKind
+from anyprobe.splice.plan.splices import AUTO, Clobbers, Strategy, Want, WantKind
 from support.planning import claimed_plan, planner_for
 
 BASE, BIAS, PATCH = 0x401000, 0x500000, 0xA00000
@@ -67,7 +68,7 @@ def texts_of(patch):
 
 def test_all_ways_to_the_exit_are_spliced(code_map):
     plan = plan_of(planner_of(code_map, HEAD + MOV + EXIT + BACK), (AT, WantKind.EXIT))
-    assert plan.refused == []
+    assert plan.refused == ()
     assert shape(plan) == SHAPE
     patches = patches_of(plan)
     assert texts_of(patches[9]) == BLOCK
@@ -114,7 +115,7 @@ def test_several_wants_of_one_exit_share_the_copies(code_map):
 
 def refused_of(planner, *wants):
     plan = plan_of(planner, *(wants or [(AT, WantKind.EXIT)]))
-    assert plan.splices == []
+    assert plan.splices == ()
     assert (planner.context.claims.written, planner.context.claims.displaced) == (set(), set())
     return [why.reason for _, why in plan.refused]
 
@@ -154,11 +155,9 @@ def test_go_code_is_left_alone(code_map):
 def test_a_splice_may_not_write_what_another_function_runs_as_a_copy():
     claims = Claims()
     insns = tuple(decode_range(bytes.fromhex("31 c0 5b 5d 41 5c c3"), BASE))  # xor eax, eax; pops; ret
-    claims.claim(PlannedSplice(Strategy.JUMP, BASE, insns, [], 5, BASE))
+    claims.claim(SpliceDraft(Strategy.JUMP, BASE, insns, [], 5, BASE))
     assert claims.conflict(BASE + 6, 1, 0).reason is Reason.OVERLAP
-    tail = PlannedSplice(
-        Strategy.JUMP, BASE - 5, (*decode_range(bytes.fromhex(MOV), BASE - 5), *insns), [], 5, BASE - 5
-    )
+    tail = SpliceDraft(Strategy.JUMP, BASE - 5, (*decode_range(bytes.fromhex(MOV), BASE - 5), *insns), [], 5, BASE - 5)
     assert claims.overwritten(tail).reason is Reason.OVERLAP
 
 
@@ -189,7 +188,7 @@ def test_an_exit_that_may_be_data_has_no_ways(code_map):
 
 def test_a_splice_is_found_by_what_it_displaces_whatever_was_added_and_taken_back(code_map):
     planner = planner_of(code_map, HEAD + MOV + EXIT + BACK)
-    plan = FunctionPlan()
+    plan = PlanDraft()
     ways = PredecessorEdits(replace(planner.context, plan=plan), planner.context.code.function_at(BASE))
     insns = planner.context.code.function_at(BASE).insns
     choose = random.Random(3)
@@ -197,7 +196,7 @@ def test_a_splice_is_found_by_what_it_displaces_whatever_was_added_and_taken_bac
         first = choose.randrange(len(insns) - 1)
         free = [insn for insn in insns[first : first + 3] if ways.over(insn.address) is None]
         if free and free[0] is insns[first]:
-            splice = PlannedSplice(Strategy.JUMP, free[0].address, (free[0],), [], 1, free[0].address)
+            splice = SpliceDraft(Strategy.JUMP, free[0].address, (free[0],), [], 1, free[0].address)
             ways.add(splice, Want(free[0].address, WantKind.OFFSET))
             following = insns[first + 1]
             if choose.random() < 0.5 and ways.over(following.address) is None:

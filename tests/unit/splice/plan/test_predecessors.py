@@ -11,8 +11,9 @@ from anyprobe.splice.codegen.emit import ActionSource, emit_patch, estimate
 from anyprobe.splice.codegen.patch import Action, ActionKind, BankCode
 from anyprobe.splice.plan import predecessor_edits
 from anyprobe.splice.plan.claims import Claims
+from anyprobe.splice.plan.drafts import PlanDraft, SpliceDraft
 from anyprobe.splice.plan.predecessors import Predecessors, cannot_fault
-from anyprobe.splice.plan.splices import AUTO, Clobbers, FunctionPlan, PlannedSplice, Pun, Strategy, Want, WantKind
+from anyprobe.splice.plan.splices import AUTO, Clobbers, Pun, Strategy, Want, WantKind
 from support.planning import claimed_plan, planner_for
 
 BASE, BIAS, PATCH = 0x401000, 0x500000, 0xA00000
@@ -39,6 +40,11 @@ def planner_of(code_map, code=CODE, more="", entries=(), **settings):
 
 def plan_of(planner, *offsets, kind=WantKind.OFFSET):
     return claimed_plan(planner, planner.context.code.function_at(BASE), [Want(BASE + at, kind) for at in offsets])
+
+
+def draft_of(planner, *offsets):
+    """Return the plan as it is before it is finished."""
+    return planner.draft(planner.context.code.function_at(BASE), [Want(BASE + at, WantKind.OFFSET) for at in offsets])
 
 
 def texts_of(planner, plan):
@@ -70,7 +76,7 @@ def test_what_nothing_leads_to_stays_refused(code_map):
 def test_each_way_counts_once(code_map):
     planner = planner_of(code_map)
     plan = plan_of(planner, AT, BEHIND)
-    assert plan.refused == []
+    assert plan.refused == ()
     patches = texts_of(planner, plan)
     line = BASE + BIAS + AT
     every = [text for texts in patches.values() for text in texts]
@@ -85,7 +91,7 @@ def test_the_line_stays_as_it_is_and_all_can_be_taken_back(code_map):
     planner = planner_of(code_map)
     plan = plan_of(planner, AT, BEHIND)
     assert not planner.context.claims.written & {BASE + AT, BASE + AT + 1}
-    assert plan.shared == {BASE + AT}
+    assert draft_of(planner_of(code_map), AT, BEHIND).shared == {BASE + AT}
     for splice in plan.splices:
         planner.context.claims.release(splice)
     assert planner.context.claims == Claims()
@@ -125,7 +131,7 @@ def test_a_branch_that_runs_in_two_places_counts_for_nothing(code_map):
     # ...; 19: jmp 21 (a copy of which runs above, too); 21: inc eax, entered from there only
     planner = planner_of(code_map, HEAD + ABOVE + "eb 00" + LINE + NEXT)
     plan = plan_of(planner, 19, 21, 23)
-    assert BASE + 19 in plan.shared
+    assert BASE + 19 in draft_of(planner_of(code_map, HEAD + ABOVE + "eb 00" + LINE + NEXT), 19, 21, 23).shared
     assert 19 in {want.address - BASE for splice in plan.splices for want in splice.wants}
     assert [want.address - BASE for want, _ in plan.refused] == [21]
 
@@ -138,7 +144,7 @@ def test_go_code_is_left_alone(code_map):
 def test_puns_come_last(code_map):
     """A pun at the line would lock the first bytes of the loop behind it."""
     plan = plan_of(planner_of(code_map, reachable=lambda _: True), AT, BEHIND)
-    assert plan.refused == []
+    assert plan.refused == ()
     assert Strategy.PUNNED not in {splice.strategy for splice in plan.splices}
 
 
@@ -173,16 +179,16 @@ def test_a_new_splice_above_does_not_carry_on_into_the_one_that_it_leans_on(code
     planner = planner_of(code_map)
     function = planner.context.code.function_at(BASE)
     insns = {insn.address - BASE: insn for insn in function.insns}
-    below = PlannedSplice(Strategy.JUMP, BASE + AT, (insns[AT], insns[BEHIND]), [], 5, BASE + AT)
+    below = SpliceDraft(Strategy.JUMP, BASE + AT, (insns[AT], insns[BEHIND]), [], 5, BASE + AT)
     pun = Pun(0, 3, 0x700000, b"\xe9")
-    above = PlannedSplice(Strategy.PUNNED, BASE + 14, (insns[14],), [], 5, BASE + 14, pun=pun, leans_on=(below,))
+    above = SpliceDraft(Strategy.PUNNED, BASE + 14, (insns[14],), [], 5, BASE + 14, pun=pun, leans_on=(below,))
     detour = predecessor_edits.detour
 
     def above_or_detour(context, part, address, *more, **options):
         return above if address == BASE + 14 else detour(context, part, address, *more, **options)
 
     monkeypatch.setattr(predecessor_edits, "detour", above_or_detour)
-    plan = FunctionPlan(scope=(function,))
+    plan = PlanDraft(scope=(function,))
     want = Want(BASE + AT, WantKind.OFFSET)
     assert Predecessors(replace(planner.context, plan=plan), function).splice([want]) == frozenset()
     assert (plan.splices, plan.shared, above.insns) == ([], set(), (insns[14],))

@@ -8,7 +8,8 @@ from anyprobe.isa.decode import decode_range
 from anyprobe.splice.journal.records import MappingUse
 from anyprobe.splice.memory.space import AddressSpace
 from anyprobe.splice.plan.claims import Claims
-from anyprobe.splice.plan.splices import PlannedSplice, Pun, Strategy
+from anyprobe.splice.plan.drafts import SpliceDraft
+from anyprobe.splice.plan.splices import Pun, Strategy
 from anyprobe.splice.plan.springboards import SPRINGBOARD_BYTES, PunPlaces, Springboards
 
 BASE = 0x1_0000_0000
@@ -146,7 +147,7 @@ def test_claims_take_and_give_back_the_places_of_puns(boards):
     (nop,) = decode_range(b"\x90", 0x2000)
     claims = Claims(places=PunPlaces(boards, BASE))
     splice, other = (
-        PlannedSplice(Strategy.PUNNED, 0x2000, (nop,), [], 1, 0x2000, 4, Pun(0, 0, 0x5000)) for _ in range(2)
+        SpliceDraft(Strategy.PUNNED, 0x2000, (nop,), [], 1, 0x2000, 4, Pun(0, 0, 0x5000)) for _ in range(2)
     )
     assert claims.places.reachable(splice.pun)
     claims.claim(splice)

@@ -64,7 +64,7 @@ def test_entries_and_exits_of_both(code_map):
     ends = [Want(each.entry, WantKind.ENTRY) for each in (first, second)]
     ends += [Want(each.exits[-1].address, WantKind.EXIT) for each in (first, second)]
     plan = planner.plan(first, ends)
-    assert plan.refused == []
+    assert plan.refused == ()
     assert plan.scope == (first, second)
     over = next(splice for splice in plan.splices if splice.head == BASE + 12)
     assert [each.head for each in over.leans_on] == [second.start]

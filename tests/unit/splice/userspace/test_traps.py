@@ -169,7 +169,7 @@ def test_never_without_demand(case):
     """A lone ret that nothing else can have is refused, not trapped."""
     assert Strategy.TRAP not in AUTO
     plan = case(RET, MOV + RET).plan((0, WantKind.ENTRY))
-    assert plan.splices == []
+    assert plan.splices == ()
 
 
 def test_one_byte_anywhere(case):

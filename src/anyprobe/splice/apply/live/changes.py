@@ -24,7 +24,7 @@ from anyprobe.splice.apply.saved_pcs import FramesOnStacks
 from anyprobe.splice.apply.staleness import additions, gone
 from anyprobe.splice.apply.text import put_back, write_running
 from anyprobe.splice.apply.transaction import Transaction
-from anyprobe.splice.edits import Edit, Module, Planned, planned_of
+from anyprobe.splice.edits import NO_PLAN, Edit, Module, Planned, planned_of
 from anyprobe.splice.emitted import EmittedPatch, EmittedSplice, FunctionChange
 from anyprobe.splice.journal.records import Journal, Record, RecordKind
 from anyprobe.splice.plan.claims import Claims
@@ -193,7 +193,7 @@ class LiveArming:
         wants = self._planning.refuse_timing(edit, kept + edit.added)
         served = {want for splice in staying for want in splice.planned.wants}
         rest = [want for want in wants if want not in served]
-        found: FunctionPlan | Refusal = FunctionPlan()
+        found: FunctionPlan | Refusal = NO_PLAN
         if rest:
             with claims.trial(planned_of(leaving)) as without:
                 found = self.plan_for(edit.module, without, state.code, rest)

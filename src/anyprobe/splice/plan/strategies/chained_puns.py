@@ -18,8 +18,9 @@ from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.isa.decode import Insn
 from anyprobe.splice.plan.context import PlanContext
+from anyprobe.splice.plan.drafts import SpliceDraft
 from anyprobe.splice.plan.site import Site
-from anyprobe.splice.plan.splices import JUMP_OPCODE, SHORT_OPCODE, PlannedSplice, Pun, Strategy
+from anyprobe.splice.plan.splices import JUMP_OPCODE, SHORT_OPCODE, Pun, Strategy
 from anyprobe.splice.plan.strategies.successor import run_behind
 
 _LONGEST = 15
@@ -33,7 +34,7 @@ class KnownBytes:
 
     kind = Strategy.PUNNED
 
-    def try_at(self, site: Site) -> PlannedSplice | Refusal:
+    def try_at(self, site: Site) -> SpliceDraft | Refusal:
         """Return the jump, which leans on the splices that write the bytes behind."""
         insns, context, function = site.short_run(), site.context, site.function
         if isinstance(insns, Refusal):
@@ -58,7 +59,7 @@ class ChainedPun:
 
     kind = Strategy.PUNNED
 
-    def try_at(self, site: Site) -> PlannedSplice | Refusal:
+    def try_at(self, site: Site) -> SpliceDraft | Refusal:
         """Return the jump, which leans on the one behind."""
         insns, context = site.short_run(), site.context
         if isinstance(insns, Refusal):
@@ -82,7 +83,7 @@ class ChainedPun:
             target = _pun(end, 1, tail + rest[0]).base
             behind = Pun(0, 0, target, tail)
             if own.is_apart_from(target) and context.reachable(behind):
-                other = PlannedSplice(Strategy.PUNNED, end, line, [], size, end, JUMP_BYTES - size, behind)
+                other = SpliceDraft(Strategy.PUNNED, end, line, [], size, end, JUMP_BYTES - size, behind)
                 checked = context.checked(other)
                 return checked if isinstance(checked, Refusal) else _leaning(context, insns, own, (other,))
         return out_of_reach
@@ -125,15 +126,15 @@ def _line_behind(site: Site, address: int) -> tuple[Insn, ...] | Refusal:
 
 
 def _leaning(
-    context: PlanContext, insns: tuple[Insn, ...], pun: Pun, leans_on: tuple[PlannedSplice, ...]
-) -> PlannedSplice | Refusal:
+    context: PlanContext, insns: tuple[Insn, ...], pun: Pun, leans_on: tuple[SpliceDraft, ...]
+) -> SpliceDraft | Refusal:
     head, size = insns[0].address, insns[-1].end - insns[0].address
     return context.checked(
-        PlannedSplice(Strategy.PUNNED, head, insns, [], size, head, JUMP_BYTES - size, pun, leans_on=leans_on)
+        SpliceDraft(Strategy.PUNNED, head, insns, [], size, head, JUMP_BYTES - size, pun, leans_on=leans_on)
     )
 
 
-def bytes_behind(context: PlanContext, address: int, count: int) -> tuple[bytes, tuple[PlannedSplice, ...]] | None:
+def bytes_behind(context: PlanContext, address: int, count: int) -> tuple[bytes, tuple[SpliceDraft, ...]] | None:
     """Return what some bytes will be and the splices that say so; ``None`` if that is not known yet."""
     try:
         content = bytearray(context.code.text.memory.read(address, count))
@@ -154,7 +155,7 @@ def bytes_behind(context: PlanContext, address: int, count: int) -> tuple[bytes,
     return bytes(content), tuple(leans_on)
 
 
-def _known_bytes(context: PlanContext, splice: PlannedSplice) -> bytes | None:
+def _known_bytes(context: PlanContext, splice: SpliceDraft) -> bytes | None:
     """Return the bytes that a splice writes, if they depend on nothing that is not known yet."""
     if splice.pun is not None:
         place = context.claims.places.link_time(splice) if context.claims.places is not None else splice.pun.base

@@ -7,8 +7,9 @@ straight line of ten bytes is *evicted*: displaced for its bytes alone.
 from anyprobe.core.address import PAGE, page_floor
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.assemble import JUMP_BYTES
+from anyprobe.splice.plan.drafts import SpliceDraft
 from anyprobe.splice.plan.site import Site
-from anyprobe.splice.plan.splices import SHORT_BYTES, PlannedSplice, Strategy
+from anyprobe.splice.plan.splices import SHORT_BYTES, Strategy
 from anyprobe.splice.plan.strategies.rooms import BACK, FORTH, lines_near, room_in
 from anyprobe.splice.plan.strategies.short import short_jump, short_line
 
@@ -18,7 +19,7 @@ class Nesting:
 
     kind = Strategy.SHORT
 
-    def try_at(self, site: Site) -> PlannedSplice | Refusal:
+    def try_at(self, site: Site) -> SpliceDraft | Refusal:
         """Return the jump into the nearest splice with room."""
         insns = short_line(site)
         if isinstance(insns, Refusal):
@@ -41,7 +42,7 @@ class Eviction:
 
     kind = Strategy.SHORT
 
-    def try_at(self, site: Site) -> PlannedSplice | Refusal:
+    def try_at(self, site: Site) -> SpliceDraft | Refusal:
         """Return the jump into the line whose eviction is the least unwelcome."""
         insns, context = short_line(site), site.context
         if isinstance(insns, Refusal):
@@ -57,12 +58,12 @@ class Eviction:
         return Refusal(Reason.NO_ROOM_NEARBY, head, "no straight line within reach of a short jump can be evicted")
 
 
-def _has_room_above(host: PlannedSplice, low: int) -> bool:
+def _has_room_above(host: SpliceDraft, low: int) -> bool:
     """Return whether a splice displaces enough bytes from ``low`` on that it does not write; most do not."""
     return host.end - JUMP_BYTES >= max(host.write_at + host.written + host.borrowed, low)
 
 
-def _cost(first: int, host: PlannedSplice, head: int) -> tuple[int, bool, int, int]:
+def _cost(first: int, host: SpliceDraft, head: int) -> tuple[int, bool, int, int]:
     """Return how unwelcome an eviction is.
 
     Displaced calls confuse the processor's return prediction; what stays in front in the same line loses its room.

@@ -1,8 +1,9 @@
 """The splice in front of a site, whose patch carries on up to the wanted instruction."""
 
 from anyprobe.core.refusal import Refusal
+from anyprobe.splice.plan.drafts import SpliceDraft
 from anyprobe.splice.plan.site import Site
-from anyprobe.splice.plan.splices import PlannedSplice, Strategy
+from anyprobe.splice.plan.splices import Strategy
 from anyprobe.splice.plan.strategies.jump import jump
 
 
@@ -11,7 +12,7 @@ class Growth:
 
     kind = None
 
-    def try_at(self, site: Site) -> PlannedSplice | Refusal:
+    def try_at(self, site: Site) -> SpliceDraft | Refusal:
         """Return the splice in front, which displaces more now."""
         last = site.last
         assert last is not None
@@ -28,7 +29,7 @@ class Absorption:
 
     kind = Strategy.JUMP
 
-    def try_at(self, site: Site) -> PlannedSplice | Refusal:
+    def try_at(self, site: Site) -> SpliceDraft | Refusal:
         """Return the jump, which serves what the branch did; the branch is out of the plan."""
         last, claims = site.last, site.context.claims
         assert last is not None

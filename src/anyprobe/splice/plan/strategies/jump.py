@@ -5,8 +5,9 @@ from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.isa.decode import Insn
 from anyprobe.splice.plan.context import PlanContext
+from anyprobe.splice.plan.drafts import SpliceDraft
 from anyprobe.splice.plan.site import Site
-from anyprobe.splice.plan.splices import PlannedSplice, Strategy
+from anyprobe.splice.plan.splices import Strategy
 
 
 class Jump:
@@ -14,7 +15,7 @@ class Jump:
 
     kind = Strategy.JUMP
 
-    def try_at(self, site: Site) -> PlannedSplice | Refusal:
+    def try_at(self, site: Site) -> SpliceDraft | Refusal:
         """Return the jump."""
         return jump(site.context, site.function, site.run, site.start, site.index)
 
@@ -24,7 +25,7 @@ class InPlace:
 
     kind = Strategy.JUMP
 
-    def try_at(self, site: Site) -> PlannedSplice | Refusal:
+    def try_at(self, site: Site) -> SpliceDraft | Refusal:
         """Return the jump."""
         insn = site.insn
         if insn.length < JUMP_BYTES:
@@ -34,7 +35,7 @@ class InPlace:
 
 def jump(
     context: PlanContext, function: FunctionCode, run: tuple[Insn, ...], start: int, index: int
-) -> PlannedSplice | Refusal:
+) -> SpliceDraft | Refusal:
     """Return a jump at ``run[start]`` that displaces at least up to ``run[index]``."""
     head = run[start]
     if start == index and head.length >= JUMP_BYTES:
@@ -53,9 +54,9 @@ def jump(
     return context.checked(_over(insns))
 
 
-def _over(insns: tuple[Insn, ...]) -> PlannedSplice:
+def _over(insns: tuple[Insn, ...]) -> SpliceDraft:
     head = insns[0].address
-    return PlannedSplice(Strategy.JUMP, head, insns, [], JUMP_BYTES, head)
+    return SpliceDraft(Strategy.JUMP, head, insns, [], JUMP_BYTES, head)
 
 
 def _why_short(context: PlanContext, function: FunctionCode, end: int, head: Insn) -> Refusal:

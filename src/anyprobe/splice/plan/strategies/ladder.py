@@ -7,8 +7,9 @@ from anyprobe.binary.flow.function import FunctionCode
 from anyprobe.binary.flow.straight_lines import FAR_ENOUGH
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.plan.context import PlanContext
+from anyprobe.splice.plan.drafts import SpliceDraft
 from anyprobe.splice.plan.site import Site, SiteStrategy
-from anyprobe.splice.plan.splices import IN_PLACE, PlannedSplice, Strategy, WantKind
+from anyprobe.splice.plan.splices import IN_PLACE, Strategy, WantKind
 from anyprobe.splice.plan.strategies.chained_puns import ChainedPun, KnownBytes
 from anyprobe.splice.plan.strategies.eviction import Eviction, Nesting
 from anyprobe.splice.plan.strategies.growth import Absorption, Growth
@@ -141,7 +142,7 @@ def tries(site: Site, ladder: tuple[Rung, ...]) -> Iterator[tuple[Strategy, Site
 
 def detour(
     context: PlanContext, function: FunctionCode, address: int, floor: int, *, borrows: bool = False
-) -> PlannedSplice | Refusal:
+) -> SpliceDraft | Refusal:
     """Return a splice of its own, from ``floor`` on, that displaces one instruction.
 
     ``borrows``: only a pun that borrows bytes of the next function, which could not be spliced there any more.
@@ -153,6 +154,6 @@ def detour(
     site = Site(context, function, run, index, index, floor)
     for kind, strategy, at in tries(site, _BORROWING if borrows else _DETOUR):
         found = strategy.try_at(at) if kind in context.allowed else None
-        if isinstance(found, PlannedSplice):
+        if isinstance(found, SpliceDraft):
             return found
     return Refusal(Reason.TOO_SHORT, address, "no jump has room here")

@@ -18,8 +18,9 @@ from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.isa.decode import Insn
 from anyprobe.splice.plan.context import PlanContext
+from anyprobe.splice.plan.drafts import SpliceDraft
 from anyprobe.splice.plan.site import Site
-from anyprobe.splice.plan.splices import OTHER_PREFIX, REDUNDANT_PREFIX, PlannedSplice, Pun, Strategy
+from anyprobe.splice.plan.splices import OTHER_PREFIX, REDUNDANT_PREFIX, Pun, Strategy
 from anyprobe.splice.plan.strategies.chained_puns import bytes_behind
 
 _TOPS = (
@@ -40,7 +41,7 @@ class PunRow:
 
     kind = Strategy.PUNNED
 
-    def try_at(self, site: Site) -> PlannedSplice | Refusal:
+    def try_at(self, site: Site) -> SpliceDraft | Refusal:
         """Return the jump, which leans on the row of others."""
         insns, context = site.short_run(), site.context
         if isinstance(insns, Refusal):
@@ -63,12 +64,12 @@ class _Row:
 
     def __init__(self, context: PlanContext) -> None:
         self._context = context
-        self._tried: dict[tuple[int, int, int], tuple[list[PlannedSplice], Iterator[PlannedSplice]]] = {}
+        self._tried: dict[tuple[int, int, int], tuple[list[SpliceDraft], Iterator[SpliceDraft]]] = {}
         """What can be made of an instruction for the sake of one byte, as far as it was asked for."""
 
     def leans(
         self, function: FunctionCode, start: int, end: int, depth: int
-    ) -> Iterator[tuple[bytes, tuple[PlannedSplice, ...]]]:
+    ) -> Iterator[tuple[bytes, tuple[SpliceDraft, ...]]]:
         """Yield what the bytes in ``[start, end)`` may become by a new splice that writes the last of them."""
         home = self._context.part_of(function, end - 1)
         known = home is not None and home in (function, *self._context.plan.scope)
@@ -86,7 +87,7 @@ class _Row:
             if len(written) >= end - insn.address:
                 yield before[0] + written[: end - insn.address], (splice,)
 
-    def _made(self, home: FunctionCode, insn: Insn, place: int, depth: int) -> Iterator[PlannedSplice]:
+    def _made(self, home: FunctionCode, insn: Insn, place: int, depth: int) -> Iterator[SpliceDraft]:
         """Yield jumps in an instruction's stead whose byte at ``place`` takes many values."""
         if depth == 0 or home.insn_at(insn.address) is None or insn.is_endbr:
             return
@@ -111,19 +112,19 @@ class _Row:
 
 
 def _splice(
-    context: PlanContext, insns: tuple[Insn, ...], pun: Pun, leans_on: tuple[PlannedSplice, ...]
-) -> PlannedSplice | Refusal:
+    context: PlanContext, insns: tuple[Insn, ...], pun: Pun, leans_on: tuple[SpliceDraft, ...]
+) -> SpliceDraft | Refusal:
     head = insns[0].address
     written = pun.prefixes + 1 + pun.free + len(pun.tail)
     borrowed = max(pun.prefixes + JUMP_BYTES - written, 0)
     if any(page_floor(each.write_at + each.written - 1) != page_floor(head) for each in leans_on):
         return Refusal(Reason.PAGE_BOUNDARY, head, "the bytes that the jump would lean on lie on another page")
     return context.checked(
-        PlannedSplice(Strategy.PUNNED, head, insns, [], written, head, borrowed, pun, leans_on=leans_on)
+        SpliceDraft(Strategy.PUNNED, head, insns, [], written, head, borrowed, pun, leans_on=leans_on)
     )
 
 
-def _all_apart(pun: Pun, leans_on: tuple[PlannedSplice, ...]) -> bool:
+def _all_apart(pun: Pun, leans_on: tuple[SpliceDraft, ...]) -> bool:
     """Return whether the springboards of all that leans on one another leave room for one another."""
     for each in leans_on:
         if each.pun is not None and not pun.is_apart_from(each.pun.base):
@@ -133,7 +134,7 @@ def _all_apart(pun: Pun, leans_on: tuple[PlannedSplice, ...]) -> bool:
     return True
 
 
-def _remembered(known: list[PlannedSplice], others: Iterator[PlannedSplice]) -> Iterator[PlannedSplice]:
+def _remembered(known: list[SpliceDraft], others: Iterator[SpliceDraft]) -> Iterator[SpliceDraft]:
     """Yield what is known, and then others, which are known from then on."""
     number = 0
     while True:

@@ -6,8 +6,9 @@ from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.isa.decode import Insn
 from anyprobe.splice.plan.context import PlanContext
+from anyprobe.splice.plan.drafts import SpliceDraft
 from anyprobe.splice.plan.site import Site
-from anyprobe.splice.plan.splices import PlannedSplice, Pun, Strategy
+from anyprobe.splice.plan.splices import Pun, Strategy
 from anyprobe.splice.plan.springboards import Springboards
 
 
@@ -35,7 +36,7 @@ class Punned:
         """Let no byte be borrowed from the address on that ``limit`` returns for a site, if any."""
         self._limit = limit
 
-    def try_at(self, site: Site) -> PlannedSplice | Refusal:
+    def try_at(self, site: Site) -> SpliceDraft | Refusal:
         """Return the jump with the fewest prefixes that reaches a page."""
         context, head, limit = site.context, site.head, self._limit(site)
         insns = site.run[site.start : site.index + 1]
@@ -52,7 +53,7 @@ class Punned:
                 continue
             borrowed = prefixes + JUMP_BYTES - written
             checked = context.checked(
-                PlannedSplice(Strategy.PUNNED, head.address, insns, [], written, head.address, borrowed, pun)
+                SpliceDraft(Strategy.PUNNED, head.address, insns, [], written, head.address, borrowed, pun)
             )
             if not isinstance(checked, Refusal):
                 return checked
@@ -69,7 +70,7 @@ class OneByte:
 
     kind = Strategy.PUNNED
 
-    def try_at(self, site: Site) -> PlannedSplice | Refusal:
+    def try_at(self, site: Site) -> SpliceDraft | Refusal:
         """Return the jump."""
         context, insn = site.context, site.insn
         if insn.address + JUMP_BYTES > end_of_padding(site):
@@ -82,7 +83,7 @@ class OneByte:
         if not again and not context.reachable(pun):
             return _out_of_reach(insn)
         borrowed = JUMP_BYTES - 1
-        splice = PlannedSplice(Strategy.PUNNED, insn.address, (insn,), [], 1, insn.address, borrowed, pun)
+        splice = SpliceDraft(Strategy.PUNNED, insn.address, (insn,), [], 1, insn.address, borrowed, pun)
         splice.springboard = place if again else 0
         return context.checked(splice)
 

@@ -12,14 +12,15 @@ from anyprobe.core.address import PAGE, page_floor
 from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.isa.decode import Flow, Insn
 from anyprobe.splice.plan.context import PlanContext
-from anyprobe.splice.plan.splices import IN_PLACE, SHORT_BYTES, PlannedSplice, Strategy
+from anyprobe.splice.plan.drafts import SpliceDraft
+from anyprobe.splice.plan.splices import IN_PLACE, SHORT_BYTES, Strategy
 
 BACK, FORTH = 128, 127
 """How far a short jump leads, from its end."""
 
 
 def room_in(
-    context: PlanContext, host: PlannedSplice, head: int, *, fresh: bool = False, place: int | None = None
+    context: PlanContext, host: SpliceDraft, head: int, *, fresh: bool = False, place: int | None = None
 ) -> int | None:
     """Return five bytes that ``host`` displaces, nobody uses, and a short jump at ``head`` reaches.
 
@@ -51,7 +52,7 @@ def room_in(
 
 def lines_near(
     context: PlanContext, function: FunctionCode, head: int, until: int = 0
-) -> Iterator[tuple[int, PlannedSplice]]:
+) -> Iterator[tuple[int, SpliceDraft]]:
     """Yield splices that would displace straight lines with room for a springboard, near enough to ``head``.
 
     In front of each stands how many instructions of its line it leaves in place. They go on at least to ``until``,
@@ -68,7 +69,7 @@ def lines_near(
             taken = at >= high or not context.claims.are_free(at, JUMP_BYTES)  # as most are by and by
             insns = () if taken else _line_from(context, run, first, until)
             if insns and context.fault_refusal(insns) is None:
-                yield first, PlannedSplice(Strategy.JUMP, at, insns, [], JUMP_BYTES, at)
+                yield first, SpliceDraft(Strategy.JUMP, at, insns, [], JUMP_BYTES, at)
         number = max(bisect_left(addresses, run[-1].end) if run else 0, number + 1)
 
 

@@ -5,8 +5,9 @@ from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.isa.decode import Insn
 from anyprobe.splice.plan.context import PlanContext
+from anyprobe.splice.plan.drafts import SpliceDraft
 from anyprobe.splice.plan.site import Site
-from anyprobe.splice.plan.splices import SHORT_BYTES, PlannedSplice, Strategy
+from anyprobe.splice.plan.splices import SHORT_BYTES, Strategy
 
 _REACH = 127
 
@@ -16,7 +17,7 @@ class Short:
 
     kind = Strategy.SHORT
 
-    def try_at(self, site: Site) -> PlannedSplice | Refusal:
+    def try_at(self, site: Site) -> SpliceDraft | Refusal:
         """Return the jump to the nearest dead bytes."""
         insns = short_line(site)
         if isinstance(insns, Refusal):
@@ -29,12 +30,12 @@ class Short:
 
 
 def short_jump(
-    site: Site, insns: tuple[Insn, ...], place: int, leans_on: tuple[PlannedSplice, ...] = ()
-) -> PlannedSplice | Refusal:
+    site: Site, insns: tuple[Insn, ...], place: int, leans_on: tuple[SpliceDraft, ...] = ()
+) -> SpliceDraft | Refusal:
     """Return a short jump to a place, if its own bytes are free."""
     head = insns[0].address
     return site.context.checked(
-        PlannedSplice(Strategy.SHORT, head, insns, [], SHORT_BYTES, head, dead_springboard=place, leans_on=leans_on)
+        SpliceDraft(Strategy.SHORT, head, insns, [], SHORT_BYTES, head, dead_springboard=place, leans_on=leans_on)
     )
 
 

@@ -15,8 +15,9 @@ from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.isa.decode import Insn
 from anyprobe.splice.plan.context import PlanContext
+from anyprobe.splice.plan.drafts import SpliceDraft
 from anyprobe.splice.plan.site import Site
-from anyprobe.splice.plan.splices import JUMP_OPCODE, OTHER_PREFIX, REDUNDANT_PREFIX, PlannedSplice, Pun, Strategy
+from anyprobe.splice.plan.splices import JUMP_OPCODE, OTHER_PREFIX, REDUNDANT_PREFIX, Pun, Strategy
 from anyprobe.splice.plan.strategies.jump import jump
 
 _STEPS = (0x10, 0xF0, 0x20, 0xE0, 0x30, 0xD0, 0x40, 0x50, 0x60, 0x70, 0xC0, 0xB0, 0xA0, 0x90, 0x05, 0xFA, 0x80, 0x7F)
@@ -29,7 +30,7 @@ class Successor:
 
     kind = Strategy.PUNNED
 
-    def try_at(self, site: Site) -> PlannedSplice | Refusal:
+    def try_at(self, site: Site) -> SpliceDraft | Refusal:
         """Return the jump, which leans on the one behind."""
         insns, context = site.short_run(), site.context
         if isinstance(insns, Refusal):
@@ -45,7 +46,7 @@ class Successor:
             if room < over or context.forbidden(found.insns, over) is not None:
                 continue
             for own, behind in pairs(context, head, size, prefix):
-                splice = PlannedSplice(Strategy.PUNNED, head, insns, [], size, head, JUMP_BYTES - size, own)
+                splice = SpliceDraft(Strategy.PUNNED, head, insns, [], size, head, JUMP_BYTES - size, own)
                 written = len(prefix) + JUMP_BYTES
                 taken = context.claims.conflict(head, size, 0) or context.forbidden(insns)
                 beyond = prefix and _is_taken(context, end + JUMP_BYTES)
@@ -56,7 +57,7 @@ class Successor:
         return Refusal(Reason.PUN_OUT_OF_REACH, head, "no two pages that both jumps reach can be mapped")
 
 
-def _jump_behind(site: Site, address: int) -> PlannedSplice | Refusal:
+def _jump_behind(site: Site, address: int) -> SpliceDraft | Refusal:
     """Return the jump at an address right behind a site: the plan's, or a new one."""
     over = next(iter(site.plan.headed_in(address, address + 1)), None)
     if over is not None:
@@ -112,7 +113,7 @@ def pairs(context: PlanContext, head: int, size: int, prefix: bytes) -> Iterator
                 break
 
 
-def _led_by(context: PlanContext, leader: PlannedSplice, pun: Pun, written: int) -> PlannedSplice:
+def _led_by(context: PlanContext, leader: SpliceDraft, pun: Pun, written: int) -> SpliceDraft:
     """Let a jump go by way of a springboard."""
     planned = leader in context.plan.splices
     if planned:

@@ -2,8 +2,9 @@
 
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import Flow
+from anyprobe.splice.plan.drafts import SpliceDraft
 from anyprobe.splice.plan.site import Site
-from anyprobe.splice.plan.splices import TRAP, PlannedSplice, Strategy
+from anyprobe.splice.plan.splices import TRAP, Strategy
 
 
 class Trap:
@@ -15,7 +16,7 @@ class Trap:
 
     kind = Strategy.TRAP
 
-    def try_at(self, site: Site) -> PlannedSplice | Refusal:
+    def try_at(self, site: Site) -> SpliceDraft | Refusal:
         """Return the trap."""
         context, insn, follower = site.context, site.insn, site.run[site.index + 1 : site.index + 2]
         if context.plain_jumps_only:
@@ -23,14 +24,14 @@ class Trap:
             return Refusal(Reason.TRAP_UNSAFE, insn.address, detail)
         if insn.raw[:1] == TRAP:
             return Refusal(Reason.TRAP_UNSAFE, insn.address, "this is an int3 of the program's own")
-        splice = PlannedSplice(Strategy.TRAP, insn.address, (insn,), [], len(TRAP), insn.address)
+        splice = SpliceDraft(Strategy.TRAP, insn.address, (insn,), [], len(TRAP), insn.address)
         if insn.length > len(TRAP):
             return context.checked(splice)
         if insn.falls_through and any(
             each.flow is Flow.NEXT and each.address not in context.wanted for each in follower
         ):
             length = follower[0].length
-            both = PlannedSplice(Strategy.TRAP, insn.address, (insn, *follower), [], len(TRAP), insn.address, length)
+            both = SpliceDraft(Strategy.TRAP, insn.address, (insn, *follower), [], len(TRAP), insn.address, length)
             if not isinstance(context.checked(both), Refusal):
                 return both
         splice.ambiguous = insn.falls_through or bool(context.code.entries.enterable(insn.end, insn.end + 1))

@@ -7,8 +7,9 @@ which may be dead or can be evicted.
 from anyprobe.core.address import page_floor
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.assemble import JUMP_BYTES
+from anyprobe.splice.plan.drafts import SpliceDraft
 from anyprobe.splice.plan.site import Site
-from anyprobe.splice.plan.splices import JUMP_OPCODE, SHORT_OPCODE, PlannedSplice, Strategy
+from anyprobe.splice.plan.splices import JUMP_OPCODE, SHORT_OPCODE, Strategy
 from anyprobe.splice.plan.strategies.rooms import lines_near, room_in
 
 _FAR = 1 << 10
@@ -20,7 +21,7 @@ class Wedge:
 
     kind = Strategy.SHORT
 
-    def try_at(self, site: Site) -> PlannedSplice | Refusal:
+    def try_at(self, site: Site) -> SpliceDraft | Refusal:
         """Return the jump to the one place that the byte behind leads to."""
         insn = site.insn
         if site.start != site.index or insn.length != 1:
@@ -33,14 +34,14 @@ class Wedge:
         room = _room_at(site, place)
         if isinstance(room, Refusal):
             return room
-        splice = PlannedSplice(
+        splice = SpliceDraft(
             Strategy.SHORT, insn.address, (insn,), [], 1, insn.address, 1,
             dead_springboard=place, leans_on=(*leans_on, *room),
         )  # fmt: skip
         return site.context.checked(splice)
 
 
-def _byte_behind(site: Site) -> tuple[int, tuple[PlannedSplice, ...]] | None:
+def _byte_behind(site: Site) -> tuple[int, tuple[SpliceDraft, ...]] | None:
     """Return what the byte behind an instruction is once the plan is carried out, and which splice says so."""
     end = site.insn.end
     over = next(iter(site.plan.headed_in(end, end + 1)), None)
@@ -54,7 +55,7 @@ def _byte_behind(site: Site) -> tuple[int, tuple[PlannedSplice, ...]] | None:
         return None
 
 
-def _room_at(site: Site, place: int) -> tuple[PlannedSplice, ...] | Refusal:
+def _room_at(site: Site, place: int) -> tuple[SpliceDraft, ...] | Refusal:
     """Return the splice whose displaced bytes there are, none if they are dead; or why there is no room."""
     context, insn = site.context, site.insn
     if page_floor(place) == page_floor(place + JUMP_BYTES - 1) == page_floor(insn.address):

@@ -48,9 +48,9 @@ def test_a_line_is_evicted_for_a_short_jump(planner_of):
     plan = plan_of(planner, SITE)
     guest, host = at(plan, BASE + SITE), at(plan, BASE)
     assert (guest.strategy, guest.written, guest.dead_springboard) == (Strategy.SHORT, 2, BASE + 5)
-    assert (host.strategy, len(host.insns), host.wants, host.hosts_until) == (Strategy.JUMP, 3, [], BASE + 10)
+    assert (host.strategy, len(host.insns), host.wants, host.hosts_until) == (Strategy.JUMP, 3, (), BASE + 10)
     assert guest.leans_on == (host,)
-    assert plan.splices == [host, guest], "what others lean on comes first"
+    assert plan.splices == (host, guest), "what others lean on comes first"
     assert head_bytes(guest, 0, 0x500000) == bytes.fromhex("eb f7")  # jmp 0x401005
     assert dead_springboard_bytes(guest, 0, 0x500000) == bytes.fromhex("e9 f6 ef 0f 00")  # jmp 0x500000
     assert planner.context.claims.written == {*range(BASE, BASE + 10), BASE + 12, BASE + 13}
@@ -62,7 +62,7 @@ def test_what_is_displaced_anyway_is_used_first(planner_of):
     host = at(plan, BASE)
     assert at(plan, BASE + SITE).leans_on == (host,)
     assert [want.address - BASE for want in host.wants] == [0, 5, 7]
-    assert plan.refused == []
+    assert plan.refused == ()
 
 
 def test_one_instruction_of_ten_bytes_is_enough_without_knowing_the_control_flow(planner_of):
@@ -73,9 +73,9 @@ def test_one_instruction_of_ten_bytes_is_enough_without_knowing_the_control_flow
     plan = plan_of(planner, 11)
     assert at(plan, BASE + 11).dead_springboard == BASE + 5
     assert len(at(plan, BASE).insns) == 1
-    assert plan_of(planner_of(unknown, NEXT, plain_jumps_only=True), 11).refused == []
+    assert plan_of(planner_of(unknown, NEXT, plain_jumps_only=True), 11).refused == ()
     several = planner_of(MOV + MOV + "ff c8  ff e0", NEXT)
-    assert plan_of(several, 10).splices == []
+    assert plan_of(several, 10).splices == ()
 
 
 def test_a_released_plan_gives_everything_back(planner_of):
@@ -99,18 +99,18 @@ def test_the_springboard_lies_within_reach(planner_of, between, reached):
 def test_all_lies_on_one_page(planner_of):
     base = 0x402000 - SITE  # the line without room begins with the next page
     planner = planner_of(CODE, NEXT, base=base)
-    assert plan_of(planner, SITE, base=base).splices == []
+    assert plan_of(planner, SITE, base=base).splices == ()
 
 
 def test_lines_with_system_calls_stay(planner_of):
     # mov eax, 1; syscall; je out; mov eax, 1: threads sleep there
     planner = planner_of(MOV + "0f 05  74 06" + "31 c0" + TAIL, NEXT)
-    assert plan_of(planner, 11).splices == []
+    assert plan_of(planner, 11).splices == ()
 
 
 def test_what_must_stay_is_not_evicted(planner_of):
     planner = planner_of(CODE, NEXT, forbidden=[(5, 6, Reason.RSEQ.value)])
-    assert plan_of(planner, SITE).splices == []
+    assert plan_of(planner, SITE).splices == ()
 
 
 def test_lines_without_calls_are_preferred(planner_of):
@@ -122,7 +122,7 @@ def test_lines_without_calls_are_preferred(planner_of):
 def test_no_patch_comes_back_in_front_of_a_springboard(planner_of):
     planner = planner_of(CODE, NEXT)
     planner.context.claims.landings.add(BASE + 5)  # a patch that displaced only the first instruction
-    assert plan_of(planner, SITE).splices == []
+    assert plan_of(planner, SITE).splices == ()
     planner.context.claims.landings.clear()
     planner.context.claims.landings.add(BASE + 12)
     assert len(plan_of(planner, SITE).splices) == 2
@@ -130,10 +130,12 @@ def test_no_patch_comes_back_in_front_of_a_springboard(planner_of):
 
 def test_a_copy_that_others_run_in_its_place_is_no_room(planner_of):
     planner = planner_of(CODE, NEXT)
-    plan = plan_of(planner, SITE)
-    guest = plan.splices.pop()
-    planner.context.claims.release(guest)
-    function, context = planner.context.code.function_at(BASE), replace(planner.context, plan=plan)
+    function = planner.context.code.function_at(BASE)
+    plan = planner.draft(function, [Want(BASE + SITE, WantKind.OFFSET)])
+    plan.splices.pop()
+    for splice in plan.splices:
+        planner.context.claims.claim(splice)
+    context = replace(planner.context, plan=plan)
     site = Site(context, function, function.run_of(BASE + SITE, BASE + SITE), 0, 0, BASE + SITE)
     plan.shared.add(BASE + 5)
     assert Nesting().try_at(site).reason is Reason.NO_ROOM_NEARBY
@@ -147,7 +149,7 @@ def test_every_instruction_of_a_function_with_two_lines_without_room(planner_of)
     planner = planner_of(code, NEXT)
     function = planner.context.code.function_at(BASE)
     plan = planner.plan(function, [Want(address, WantKind.OFFSET) for address in function.addresses])
-    assert plan.refused == []
+    assert plan.refused == ()
     boards = sorted(splice.dead_springboard - BASE for splice in plan.splices if splice.dead_springboard)
     assert boards == [5, 10]
     assert at(plan, BASE).hosts_until == BASE + 15

@@ -5,8 +5,9 @@ import pytest
 from anyprobe.isa.decode import decode_range
 from anyprobe.splice.plan.claims import Claims
 from anyprobe.splice.plan.context import PlanContext
+from anyprobe.splice.plan.drafts import SpliceDraft
 from anyprobe.splice.plan.site import Manner, Site
-from anyprobe.splice.plan.splices import PlannedSplice, Strategy, Want, WantKind
+from anyprobe.splice.plan.splices import Strategy, Want, WantKind
 from anyprobe.splice.plan.strategies.ladder import LADDER, LIVE, tries
 
 BASE = 0x401000
@@ -44,7 +45,7 @@ def test_bytes_of_the_next_function_are_not_borrowed_for_an_exit_before_what_lea
 )
 def test_the_splice_in_front_carries_on(site, strategy, name):
     insns = tuple(decode_range(CODE[:2], BASE))
-    last = PlannedSplice(strategy, BASE, insns, [], 2, BASE)
+    last = SpliceDraft(strategy, BASE, insns, [], 2, BASE)
     one = site(last=last)
     one.run = (*insns, *one.run[1:])
     found = [(type(each).__name__, kind) for kind, each, _ in tries(one, LADDER)]

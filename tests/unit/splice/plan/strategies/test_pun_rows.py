@@ -63,7 +63,7 @@ def test_the_highest_byte_comes_from_the_instruction_after_the_next(planned):
     assert sorted(splices) == [0, 3]
     assert splices[0].leans_on == (splices[3],)
     assert (splices[0].written, splices[0].borrowed) == (1, 4)
-    assert splices[3].wants == []
+    assert splices[3].wants == ()
 
 
 def test_a_prefix_is_a_highest_byte_too(planned):

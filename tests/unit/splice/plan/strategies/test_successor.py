@@ -66,7 +66,7 @@ def only_over_successor(pun):
 def test_two_jumps_whose_bytes_overlap(planner_of):
     plan = plan_of(planner_of(LONE, NEXT, reachable=only_over_successor), 0)
     behind, site = plan.splices
-    assert (behind.head - BASE, behind.strategy, behind.wants, behind.written) == (1, Strategy.PUNNED, [], 5)
+    assert (behind.head - BASE, behind.strategy, behind.wants, behind.written) == (1, Strategy.PUNNED, (), 5)
     assert (site.head - BASE, site.strategy, site.written, site.borrowed) == (0, Strategy.PUNNED, 1, 4)
     assert site.leans_on == (behind,)
     content = bytes(byte for _, byte in sorted(written(plan, 0).items()))
@@ -81,7 +81,7 @@ def test_the_jump_of_the_instruction_behind_is_led_by_a_springboard_for_that(pla
     plan = plan_of(planner, 1, 0)
     behind = next(splice for splice in plan.splices if splice.head == BASE + 1)
     assert [want.address for want in behind.wants] == [BASE + 1]
-    assert plan.refused == []
+    assert plan.refused == ()
     for splice in plan.splices:
         planner.context.claims.release(splice)
     assert planner.context.claims == Claims()
@@ -135,7 +135,7 @@ def test_a_table_of_short_lines(planner_of):
     lines = "".join(f"b0 {n:02x} c3" for n in range(1, 9))  # mov al, n; ret
     planner = planner_of(lines + MOV + "c3", NEXT, entries=range(3, 27, 3), reachable=lambda pun: pun.base > BASE)
     plan = plan_of(planner, *range(0, 24, 3))
-    assert plan.refused == []
+    assert plan.refused == ()
     content = bytearray(bytes.fromhex(lines + MOV))
     for splice in plan.splices:
         at = splice.write_at - BASE
@@ -163,7 +163,7 @@ def test_a_table_of_exits_between_heap_and_code(code_map):
     planner = planner_for(code_map(BASE, content, [(0, len(content))], entries=entries), claims, places.reachable)
     wants = [Want(BASE + at, WantKind.EXIT) for at in range(2, 60, 3)]
     plan = planner.plan(planner.context.code.function_at(BASE), wants)
-    assert plan.refused == []
+    assert plan.refused == ()
     written = bytearray(content)
     for splice in plan.splices:
         target = splice.springboard - bias if splice.springboard else 0x500000
