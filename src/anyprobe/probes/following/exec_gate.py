@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from anyprobe.binary.restrictions.raw_calls import EXECUTING
 from anyprobe.core.code import Input, InputKind, NativeCode
 from anyprobe.core.refusal import Refusal
-from anyprobe.isa.assemble import Assembler
+from anyprobe.isa.assemble import leaf
 from anyprobe.probes.handlers.callbacks import Callbacks, Hit, Wait
 from anyprobe.splice.codegen.handlers.rendezvous import Room
 
@@ -128,15 +128,12 @@ class ExecGate:
 def _executes() -> NativeCode:
     """Return the condition: the system call that ``syscall`` is to make executes a program."""
     first, second = EXECUTING
-    asm = Assembler()
-    asm.code(f"""
+    listing = f"""
         mov ecx, [rdi]; mov eax, 1
         cmp ecx, {first}; je short out
         cmp ecx, {second}; je short out
         xor eax, eax
     out:
         ret
-    """)
-    code = asm.finish(0)
-    inputs = (Input(InputKind.REGISTER, "rdi"),)
-    return NativeCode(code, inputs, frozenset({"rax", "rcx", "flags"}), 8, len(code))
+    """
+    return leaf(listing, (Input(InputKind.REGISTER, "rdi"),), clobbers="rax rcx flags")

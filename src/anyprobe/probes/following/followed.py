@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from anyprobe.binary.images.modules import images_shared
 from anyprobe.core.errors import AnyprobeError, TargetError
 from anyprobe.core.memory import MemoryFault
+from anyprobe.core.wording import times
 from anyprobe.data.last_results import results_at_end
 from anyprobe.data.snapshot import Snapshot
 from anyprobe.probes.duties import Duties, duties_of
@@ -194,13 +195,13 @@ class Followed(SessionGroup):
         self._strays.catch_up()
         with self._guard:
             said = [
-                f"{path} was executed {_times(count)} without probes: {why}"
+                f"{path} was executed {times(count)} without probes: {why}"
                 for (path, why), count in sorted(self.unprobed.items())
             ]
             unseen = self.unseen + self._missed
             unseen += sum(each.session.missed_execs() for each in self._members if each.session is not None)
         if unseen:
-            said.append(f"{_times(unseen)} a program may have been executed that could not be held at its start")
+            said.append(f"{times(unseen)} a program may have been executed that could not be held at its start")
         return said
 
     # -- life
@@ -407,10 +408,6 @@ def _program(function: str, tid: int, regs: "Any") -> NextProgram:  # noqa: ANN4
         return program_of(tid, memory, regs.rsi, _signed(regs.rdi), regs.r8)
     finally:
         memory.close()
-
-
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"
 
 
 def _signed(word: int) -> int:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from anyprobe.core.code import Input, InputKind, NativeCode
 from anyprobe.core.errors import AnyprobeError, NoSuchProcess, TargetExited
 from anyprobe.core.refusal import Refusal
-from anyprobe.isa.assemble import Assembler
+from anyprobe.isa.assemble import leaf
 from anyprobe.probes.following.waiting_tasks import task_that_waits
 from anyprobe.probes.handlers.callbacks import Callbacks, Hit, Wait
 from anyprobe.splice.apply.blocked_syscalls import Sleepers
@@ -174,13 +174,10 @@ def _after_the_call(place: "Place") -> int | None:
 @cache
 def _in_the_child() -> NativeCode:
     """Return the condition: the system call has returned 0."""
-    asm = Assembler()
-    asm.code("""
+    listing = """
         mov rcx, [rdi]; xor eax, eax; test rcx, rcx; jnz short parent
         inc eax
     parent:
         ret
-    """)
-    code = asm.finish(0)
-    inputs = (Input(InputKind.REGISTER, "rax"),)
-    return NativeCode(code, inputs, frozenset({"rax", "rcx", "flags"}), 8, len(code))
+    """
+    return leaf(listing, (Input(InputKind.REGISTER, "rax"),), clobbers="rax rcx flags")

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from anyprobe.core.code import NativeCode
 from anyprobe.core.refusal import Refusal
-from anyprobe.isa.assemble import Assembler
+from anyprobe.core.wording import times
+from anyprobe.isa.assemble import leaf
 from anyprobe.probes.handlers.callbacks import Callbacks, Hit, Wait
 from anyprobe.probes.providers.function.load_order import loader_list
 
@@ -78,10 +79,10 @@ class LoadGate:
         late, children = lost["callback timeout"] + lost["callback failed"], lost["no callback"]
         said = []
         if late:
-            said.append(f"libraries were loaded or unloaded {_times(late)} and probes not in place in time: {UNSEEN}")
+            said.append(f"libraries were loaded or unloaded {times(late)} and probes not in place in time: {UNSEEN}")
         if children:
             said.append(
-                f"fork children have loaded or unloaded libraries {_times(children)}: "
+                f"fork children have loaded or unloaded libraries {times(children)}: "
                 "nothing is counted in what they have loaded themselves"
             )
         return said
@@ -100,22 +101,16 @@ def get_ready() -> None:
     from anyprobe.splice.plan import planner  # noqa: F401 - as said
 
 
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"
-
-
 def is_whole(debug: int) -> NativeCode:
     """Return the condition: the loader's list is whole.
 
     Loaders call the notifier before they change the list, too, and then nothing has been mapped yet.
     """
-    asm = Assembler()
-    asm.code(f"""
+    listing = f"""
         mov rax, {debug + _R_STATE:#x}; mov ecx, [rax]
         xor eax, eax; test ecx, ecx; jnz short changing
         inc eax
     changing:
         ret
-    """)
-    code = asm.finish(0)
-    return NativeCode(code, (), frozenset({"rax", "rcx", "flags"}), 8, len(code))
+    """
+    return leaf(listing, clobbers="rax rcx flags")

@@ -6,7 +6,7 @@ Handlers make system calls of their own, which such a filter may punish by death
 from functools import cache
 
 from anyprobe.core.code import Input, InputKind, NativeCode
-from anyprobe.isa.assemble import Assembler
+from anyprobe.isa.assemble import leaf
 
 _SET_SECCOMP = 22
 _PRCTL, _SECCOMP = 157, 317
@@ -20,46 +20,38 @@ _INPUTS = (
 @cache
 def filter_at_call() -> NativeCode:
     """Return the code for a place that comes to ``seccomp``: its storage is the word."""
-    asm = Assembler()
-    asm.code("mov rax, [rdi]; mov dword [rax], 1; ret")
-    code = asm.finish(0)
-    return NativeCode(code, (Input(InputKind.STORAGE),), frozenset({"rax", "flags"}), 8, len(code))
+    return leaf("mov rax, [rdi]; mov dword [rax], 1; ret", (Input(InputKind.STORAGE),), clobbers="rax flags")
 
 
 @cache
 def filter_option(register: str = "rdi") -> NativeCode:
     """Return the code for a place that comes to ``prctl``, where the option is in its register already."""
-    asm = Assembler()
-    asm.code(f"""
+    listing = f"""
         mov eax, [rdi]; mov rcx, [rdi+8]
         cmp eax, {_SET_SECCOMP}; jne short out
         mov dword [rcx], 1
     out:
         ret
-    """)
-    code = asm.finish(0)
-    inputs = (Input(InputKind.REGISTER, register), Input(InputKind.STORAGE))
-    return NativeCode(code, inputs, frozenset({"rax", "rcx", "flags"}), 8, len(code))
+    """
+    return leaf(listing, (Input(InputKind.REGISTER, register), Input(InputKind.STORAGE)), clobbers="rax rcx flags")
 
 
 @cache
 def filter_check(*, numbered: bool) -> NativeCode:
     """Return the code for ``prctl(option, …)``, or for ``syscall(number, option, …)``; its storage is the word."""
-    asm = Assembler()
-    asm.code("mov eax, [rdi]")
-    if numbered:
-        asm.code(f"""
-            cmp eax, {_SECCOMP}; je short comes
-            cmp eax, {_PRCTL}; jne short out
-            mov eax, [rdi+8]
-        """)
-    asm.code(f"""
+    by_number = f"""
+        cmp eax, {_SECCOMP}; je short comes
+        cmp eax, {_PRCTL}; jne short out
+        mov eax, [rdi+8]
+    """
+    listing = f"""
+        mov eax, [rdi]
+        {by_number if numbered else ""}
         cmp eax, {_SET_SECCOMP}; jne short out
     comes:
         mov rax, [rdi+16]
         mov dword [rax], 1
     out:
         ret
-    """)
-    code = asm.finish(0)
-    return NativeCode(code, _INPUTS, frozenset({"rax", "flags"}), 8, len(code))
+    """
+    return leaf(listing, _INPUTS, clobbers="rax flags")

@@ -1,7 +1,7 @@
 """What is looked at in front of glibc's ``sigaction(signal, act, old)``: whether a handler for faults may be set."""
 
 from anyprobe.core.code import Input, InputKind, NativeCode
-from anyprobe.isa.assemble import Assembler
+from anyprobe.isa.assemble import leaf
 from anyprobe.splice.userspace.signal_actions import FAULT_SIGNALS
 
 _INPUTS = (
@@ -12,8 +12,7 @@ _INPUTS = (
 
 def sets_fault_action() -> NativeCode:
     """Return the condition: the signal is one of a fault, and there is an action."""
-    asm = Assembler()
-    asm.code(f"""
+    listing = f"""
         mov ecx, [rdi]
         cmp ecx, 31; ja short other
         mov eax, {sum(1 << signal for signal in FAULT_SIGNALS)}
@@ -21,6 +20,5 @@ def sets_fault_action() -> NativeCode:
         mov rax, [rdi+8]; ret
     other:
         xor eax, eax; ret
-    """)
-    code = asm.finish(0)
-    return NativeCode(code, _INPUTS, frozenset({"rax", "rcx", "flags"}), 8, len(code))
+    """
+    return leaf(listing, _INPUTS, clobbers="rax rcx flags")
