@@ -31,4 +31,4 @@ def claimed_plan(planner, function, wants):
 def first_site(context, address, count=1):
     """Return the site of an instruction at the beginning of a line of so many, with nothing planned yet."""
     function = context.code.function_at(address)
-    return Site(context, function, function.run_of(address, address)[:count], 0, 0, address)
+    return Site(context, function, function.lines.around(address, address)[:count], 0, 0, address)

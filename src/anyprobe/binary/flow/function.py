@@ -12,10 +12,8 @@ from anyprobe.binary.decoding.body import LOCK
 from anyprobe.binary.decoding.branches import Branches
 from anyprobe.binary.decoding.decoded_code import DecodedCode
 from anyprobe.binary.flow.straight_lines import StraightLines
-from anyprobe.binary.objects.padding import ALIGNED, padding_length
 from anyprobe.core.cachedproperty import cached_property
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.isa.decode import Insn
 
 if TYPE_CHECKING:
@@ -354,25 +352,10 @@ class FunctionCode(DecodedCode):
             return frozenset({self.start, *entered, *(at for at in inner if self.start < at < self.end)})
         return frozenset(address for address, _ in self._map.entries.enterable(self.start, self.end)) | {self.start}
 
-    # -- straight lines
-
-    def run_of(self, address: int, since: int = 0) -> tuple[Insn, ...]:
-        """Return a straight line of instructions around one of which only the first may be entered.
-
-        It is as long as it can be from ``since`` on to ``FAR_ENOUGH`` bytes after the instruction. Where the control
-        flow is not fully known every instruction is a line of its own. A call ends a line, since its return address is
-        entered.
-        """
-        number = self._index.get(address)
-        if number is None or self.reachability.may_be_data(number):
-            return ()
-        if self.complete is not None or address in self.overlapped:
-            return (self.insn(number),)
-        return self._lines.around(number, since)
-
     @cached_property
-    def _lines(self) -> StraightLines:
-        return StraightLines(self)
+    def lines(self) -> StraightLines:
+        """Its straight lines, and what never runs behind them, as long as no more is known to enter it."""
+        return StraightLines(self._map, self)
 
     @property
     def knows_leaders(self) -> bool:
@@ -386,46 +369,4 @@ class FunctionCode(DecodedCode):
     def note_entry(self) -> None:
         """Forget what is known of who enters the function: there is one more who does."""
         self.__dict__.pop("leaders", None)
-        self.__dict__.pop("last_line", None)
-        self.__dict__.pop("_lines", None)
-
-    @cached_property
-    def last_line(self) -> int:
-        """The number of bytes of the straight line that the code ends with, looked at a jump's length back; 0: none."""
-        if not self.addresses:
-            return 0
-        last = self.addresses[-1]
-        run = self.run_of(last, last - JUMP_BYTES)
-        return run[-1].end - run[0].address if run else 0
-
-    # -- bytes that never run
-
-    @cached_property
-    def padding_after(self) -> int:
-        """The number of bytes after the function that are padding and that nothing enters."""
-        last = self.insn(len(self.addresses) - 1) if self.addresses else None
-        if last is None:
-            return 0
-        ends = last.is_call and last.target in self._map.text.noreturn  # a jcc there goes on where it is not taken
-        if last.falls_through and not ends:
-            return 0
-        length = self._map.entries.dead_bytes(self.end)
-        if self._map.layout.start_of(self.end + length) == self.end + length:
-            return length
-        # more may be the nops that a function begins with of which nothing tells
-        return min(length, -self.end & ALIGNED)
-
-    def dead_bytes_behind(self, address: int) -> int:
-        """Return the number of padding bytes at ``address``, where the instruction above does not fall through."""
-        if address >= self.end:
-            return self.padding_after if address == self.end else 0
-        if self.complete is not None or address in self.leaders:
-            return 0
-        above = self._index.get(address)
-        if above is None or above == 0 or self.insn(above - 1).may_go_on:
-            return 0
-        length = padding_length(self.content, address - self.start, zeros=False)
-        length = next((i for i in range(length) if address + i in self.leaders), length)
-        asked = length and not self.is_plain_code  # nothing reads plain code
-        read = self._first_read(address, address + length) if asked else None
-        return length if read is None else read - address
+        self.__dict__.pop("lines", None)

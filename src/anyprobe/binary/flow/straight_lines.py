@@ -1,9 +1,17 @@
-"""Straight lines: instructions of a function that run one after the other, only the first of which may be entered."""
+"""Straight lines: instructions of a function that run one after the other, only the first of which may be entered.
+
+With the bytes behind them that never run they are the room that a jump may take.
+"""
 
 from bisect import bisect_left
 from typing import Protocol
 
-from anyprobe.binary.analysis.views import FunctionView
+from anyprobe.binary.analysis.views import FunctionView, ModuleView
+from anyprobe.binary.flow.evidence import Evidence
+from anyprobe.binary.flow.reachability import Reachability
+from anyprobe.binary.objects.padding import ALIGNED, padding_length
+from anyprobe.core.cachedproperty import cached_property
+from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.isa.decode import FLOWS, Flow, Insn
 
 FAR_ENOUGH = 32
@@ -12,6 +20,9 @@ FAR_ENOUGH = 32
 
 class _Enterable(FunctionView, Protocol):
     """A function of which it can be asked what enters it."""
+
+    @property
+    def reachability(self) -> Reachability: ...
 
     @property
     def knows_leaders(self) -> bool: ...
@@ -23,15 +34,25 @@ class _Enterable(FunctionView, Protocol):
 class StraightLines:
     """The straight lines of one function, as long as nothing changes about who enters it."""
 
-    def __init__(self, function: _Enterable) -> None:
+    def __init__(self, module: ModuleView, function: _Enterable) -> None:
         """Begin with none: each is made when an instruction of it is asked for."""
-        self._function = function
+        self._module, self._function = module, function
         self._whole: dict[int, tuple[int, tuple[Insn, ...]]] = {}
         """By the number of each instruction: that of the first one of its line, and the line."""
 
-    def around(self, number: int, since: int) -> tuple[Insn, ...]:
-        """Return the line of an instruction from ``since`` on, to ``FAR_ENOUGH`` bytes after its start at least."""
+    def around(self, address: int, since: int = 0) -> tuple[Insn, ...]:
+        """Return a straight line of instructions around one, of which only the first may be entered.
+
+        It is as long as it can be from ``since`` on to ``FAR_ENOUGH`` bytes after the instruction. Where the control
+        flow is not fully known every instruction is a line of its own. A call ends a line, since its return address is
+        entered.
+        """
         function = self._function
+        number = function.index_of(address)
+        if number is None or function.reachability.may_be_data(number):
+            return ()
+        if function.complete is not None or address in function.overlapped:
+            return (function.insn(number),)
         if function.knows_leaders:
             return self._part_of_whole(number, since)
         addresses = function.addresses
@@ -78,3 +99,44 @@ class StraightLines:
             return True
         insn = function.insn(number)
         return insn.falls_through and not insn.is_call
+
+    # -- bytes that never run
+
+    @cached_property
+    def last_bytes(self) -> int:
+        """The number of bytes of the line that the code ends with, looked at a jump's length back; 0: there is none."""
+        addresses = self._function.addresses
+        run = self.around(addresses[-1], addresses[-1] - JUMP_BYTES) if addresses else ()
+        return run[-1].end - run[0].address if run else 0
+
+    @cached_property
+    def padding_after(self) -> int:
+        """The number of bytes after the function that are padding and that nothing enters."""
+        module, function = self._module, self._function
+        last = function.insn(len(function.addresses) - 1) if function.addresses else None
+        if last is None:
+            return 0
+        ends = last.is_call and last.target in module.text.noreturn  # a jcc there goes on where it is not taken
+        if last.falls_through and not ends:
+            return 0
+        length = module.entries.dead_bytes(function.end)
+        if module.layout.start_of(function.end + length) == function.end + length:
+            return length
+        # more may be the nops that a function begins with of which nothing tells
+        return min(length, -function.end & ALIGNED)
+
+    def dead_bytes_behind(self, address: int) -> int:
+        """Return the number of padding bytes at ``address``, where the instruction above does not fall through."""
+        function = self._function
+        if address >= function.end:
+            return self.padding_after if address == function.end else 0
+        if function.complete is not None or address in function.leaders:
+            return 0
+        above = function.index_of(address)
+        if above is None or above == 0 or function.insn(above - 1).may_go_on:
+            return 0
+        length = padding_length(function.content, address - function.start, zeros=False)
+        length = next((i for i in range(length) if address + i in function.leaders), length)
+        asked = length and not function.is_plain_code  # nothing reads plain code
+        read = self._module.analyses.get(Evidence).read_in(address, address + length) if asked else None
+        return length if read is None else read - address

@@ -161,19 +161,19 @@ class PlanContext:
 
     def dead_bytes(self, function: FunctionCode, last: Insn) -> int:
         """Return how many bytes behind ``last`` can never run."""
-        return 0 if last.falls_through else function.dead_bytes_behind(last.end)
+        return 0 if last.falls_through else function.lines.dead_bytes_behind(last.end)
 
     def dead_ranges(self, address: int, low: int, high: int) -> Iterator[tuple[int, int]]:
         """Yield padding behind functions, and padding that is not wanted in the function around ``address``."""
         for start in self.code.layout.starts_between(low, high):
             function = self.code.function_at(start)
             if not isinstance(function, Refusal):
-                yield function.end, function.end + function.padding_after
+                yield function.end, function.end + function.lines.padding_after
         home = self.code.containing(address)
         if home is None:
             return
         first = bisect_left(home.special, low, key=lambda insn: insn.end)
         for insn in takewhile(lambda insn: insn.end < min(high, home.end), home.special[first:]):
-            end = insn.end if insn.falls_through else insn.end + home.dead_bytes_behind(insn.end)
+            end = insn.end if insn.falls_through else insn.end + home.lines.dead_bytes_behind(insn.end)
             if end > insn.end and not any(place in self.wanted for place in range(insn.end, end)):
                 yield insn.end, end

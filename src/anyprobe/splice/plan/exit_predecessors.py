@@ -94,7 +94,7 @@ class ExitPredecessors(PredecessorEdits):
 
     def _block(self, part: "FunctionCode", want: Want) -> tuple[Insn, ...]:
         """Return the straight line that ends in the exit; empty where it cannot be copied."""
-        run = part.run_of(want.address)
+        run = part.lines.around(want.address)
         block = tuple(insn for insn in run if insn.address <= want.address)
         plain = all(insn.flow is Flow.NEXT and insn.address not in self._wanted for insn in block[:-1])
         if not block or block[-1].falls_through:

@@ -199,7 +199,7 @@ class Attempt:
 
     def _line_of(self, want: Want) -> tuple[Insn, ...]:
         part = self._context.part_of(self._function, want.address)
-        return part.run_of(want.address, want.address - FAR_ENOUGH) if part is not None else ()
+        return part.lines.around(want.address, want.address - FAR_ENOUGH) if part is not None else ()
 
     def _is_cramped(self, want: Want) -> bool:
         """Return whether the straight line that an instruction lies in has no room for a jump."""
@@ -263,7 +263,7 @@ class Attempt:
         if want.kind is WantKind.LOOP and insn.target is None:
             return Refusal(Reason.ENTRY_IS_LOOP_HEAD, want.address, "a jump table leads back to the entry")
         near = want.address - (0 if want.kind in HEADS else FAR_ENOUGH)
-        run = part.run_of(want.address, near if last is None else min(near, last.head))
+        run = part.lines.around(want.address, near if last is None else min(near, last.head))
         index = next(i for i, candidate in enumerate(run) if candidate.address == want.address)
         # nothing in front of where the last patch comes back to may be overwritten
         floor = near if last is None else max(last.write_at + last.written, last.end, near)

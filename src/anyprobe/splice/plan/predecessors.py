@@ -84,7 +84,7 @@ class Predecessors(PredecessorEdits):
     def _line(self, part: "FunctionCode", address: int) -> tuple[Insn, ...]:
         """Return the instructions up to one of which it is the last, from the first that no splice displaces."""
         line: list[Insn] = []
-        for insn in reversed([insn for insn in part.run_of(address, address - 32) if insn.address <= address]):
+        for insn in reversed([insn for insn in part.lines.around(address, address - 32) if insn.address <= address]):
             if self.over(insn.address) is not None:
                 break
             line.insert(0, insn)

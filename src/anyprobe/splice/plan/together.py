@@ -70,4 +70,8 @@ def _is_cramped(function: FunctionCode) -> bool:
 
 def _ends_without_room(function: FunctionCode) -> bool:
     """Return whether the straight line that a function ends with is shorter than a jump."""
-    return bool(function.iced) and function.end - function.iced[-1].ip < JUMP_BYTES and function.last_line < JUMP_BYTES
+    return (
+        bool(function.iced)
+        and function.end - function.iced[-1].ip < JUMP_BYTES
+        and function.lines.last_bytes < JUMP_BYTES
+    )

@@ -14,7 +14,7 @@ def exits(function):
 
 
 def run_texts(function, offset):
-    return [insn.text.split()[0] for insn in function.run_of(function.start + offset)]
+    return [insn.text.split()[0] for insn in function.lines.around(function.start + offset)]
 
 
 def reasons(module, low, high):
@@ -27,7 +27,7 @@ def reasons(module, low, high):
 def test_padding_is_no_part_of_the_function(build):
     module = Module.assembled(build, function("padded", "ret\n .p2align 4"), function("following", "ret"))
     assert module.texts("padded") == ["ret"]
-    assert module["padded"].padding_after == 15
+    assert module["padded"].lines.padding_after == 15
 
 
 def test_zeros_are_no_padding_to_write_to(build):
@@ -37,9 +37,9 @@ def test_zeros_are_no_padding_to_write_to(build):
         function("reads", "movdqa xmm0, [rip+zero]\n ret") + ".p2align 4\nzero: .quad 0, 0\n",
         function("inside", "jmp 1f\n .quad 0\n 1: ret"),
     )
-    assert module["reads"].padding_after == 7
+    assert module["reads"].lines.padding_after == 7
     inside = module["inside"]
-    assert inside.dead_bytes_behind(inside.insns[0].end) == 0
+    assert inside.lines.dead_bytes_behind(inside.insns[0].end) == 0
 
 
 def test_padding_that_something_jumps_to_is_not_dead(build):
@@ -48,12 +48,12 @@ def test_padding_that_something_jumps_to_is_not_dead(build):
         function("lone", "ret") + "nop\n nop\nlanding: nop\n nop\n nop\n nop\n",
         function("jumper", "jmp landing"),
     )
-    assert module["lone"].padding_after == 2
+    assert module["lone"].lines.padding_after == 2
 
 
 def test_no_padding_behind_what_falls_through(build):
     module = Module.assembled(build, function("falling", "nop"), function("following", "ret"))
-    assert module["falling"].padding_after == 0
+    assert module["falling"].lines.padding_after == 0
 
 
 def test_a_function_that_runs_on_into_the_next_one_ends_with_its_last_instruction(build):
@@ -82,9 +82,9 @@ def test_no_padding_behind_a_call_that_may_return(build):
         function("aborts", "call abort@plt"),
         function("following", "ret"),
     )
-    assert module["ends_in_a_call"].padding_after == 0
+    assert module["ends_in_a_call"].lines.padding_after == 0
     assert module["ends_in_a_call"].exits == ()
-    assert module["aborts"].padding_after == 11
+    assert module["aborts"].lines.padding_after == 11
 
 
 def test_no_padding_behind_a_branch_to_what_never_returns(build):
@@ -94,7 +94,7 @@ def test_no_padding_behind_a_branch_to_what_never_returns(build):
         function("checks", "cmp rcx, rdx\n jb abort@plt\n .p2align 4"),
         function("following", "mov rax, rdi\n ret"),
     )
-    assert module["checks"].padding_after == 0
+    assert module["checks"].lines.padding_after == 0
 
 
 def test_the_entry_lies_behind_endbr64(build):
@@ -211,7 +211,7 @@ def test_a_table_in_the_code_is_left_out(build, table):
     assert looks_up.complete is None
     assert looks_up.exits_complete is None
     assert [each.address - looks_up.start for each in looks_up.exits] == [looks_up.end - 1 - looks_up.start]
-    assert [looks_up.run_of(insn.address)[-1].text for insn in looks_up.insns] == [
+    assert [looks_up.lines.around(insn.address)[-1].text for insn in looks_up.insns] == [
         *[looks_up.insns[2].text] * 3,
         *["ret"] * 2,
     ]
@@ -421,9 +421,9 @@ def test_dead_bytes_behind_a_return_inside_a_function(build):
     body = "test edi, edi\n jne .Lfar\n ret\n .byte 0x66, 0x90, 0x66, 0x90, 0x0f, 0x1f, 0x00\n.Lfar: inc edi\n ret"
     module = Module.assembled(build, function("split", body))
     split = module["split"]
-    assert split.dead_bytes_behind(split.start + 5) == 7
-    assert split.dead_bytes_behind(split.start + 12) == 0
-    assert split.dead_bytes_behind(split.start + 2) == 0
+    assert split.lines.dead_bytes_behind(split.start + 5) == 7
+    assert split.lines.dead_bytes_behind(split.start + 12) == 0
+    assert split.lines.dead_bytes_behind(split.start + 2) == 0
 
 
 # -- basic blocks and calls
@@ -470,7 +470,7 @@ def test_code_outside_of_all_functions_is_known_from_where_something_leads_to(bu
     sites = [insn.text.split()[0] for insn in code.insns if code.is_site(insn.address)]
     assert sites == ["lea", "cmp", "jle", "nop", "ret"]
     assert code.complete.reason is Reason.CONTROL_FLOW_UNKNOWN
-    assert len(code.run_of(start)) == 1
+    assert len(code.lines.around(start)) == 1
     assert module.map.function_at(start - 2).reason is Reason.NOT_CODE
     assert module.map.function_at(start + 10).reason is Reason.NOT_CODE
 

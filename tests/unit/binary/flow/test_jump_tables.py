@@ -52,7 +52,7 @@ def test_table_targets_are_entered(build):
     code, table = table_of(module, "choose")
     for target in table.targets:
         assert (target, "a jump table leads here") in module.map.entries.enterable(target, target + 1)
-        assert code.run_of(target)[0].address == target
+        assert code.lines.around(target)[0].address == target
 
 
 TABLE = """

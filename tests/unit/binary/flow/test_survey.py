@@ -31,8 +31,8 @@ def test_lines_are_the_same_whether_all_entries_are_known_or_not(build):
         if isinstance(code, FunctionCode) and isinstance(known, FunctionCode):
             assert known.leaders
             for address in code.addresses:
-                line = [insn.address for insn in code.run_of(address, address - 32)]
-                assert [insn.address for insn in known.run_of(address, address - 32)] == line
+                line = [insn.address for insn in code.lines.around(address, address - 32)]
+                assert [insn.address for insn in known.lines.around(address, address - 32)] == line
             assert "leaders" not in vars(code)
 
 
@@ -40,10 +40,10 @@ def test_an_entry_that_is_added_ends_lines(build):
     module = Module.assembled(build, function("tested", "mov eax, 1\n mov ecx, 2\n mov edx, 3\n ret"))
     tested = module["tested"]
     assert tested.leaders == {tested.start}
-    assert len(tested.run_of(tested.start)) == 4
+    assert len(tested.lines.around(tested.start)) == 4
     module.map.add_entry(tested.start + 5)
     assert tested.leaders == {tested.start, tested.start + 5}
-    assert len(tested.run_of(tested.start)) == 1
+    assert len(tested.lines.around(tested.start)) == 1
 
 
 @pytest.mark.parametrize("surveyed", [False, True])

@@ -36,7 +36,7 @@ def test_the_return_behind_the_call_is_none_and_what_follows_is_entered(build, c
     assert deep.unmatched.reason is Reason.SPLIT_STACK
     assert deep.exits_complete is None
     assert behind in deep.leaders
-    assert [insn.text.split()[0] for insn in deep.run_of(behind - 1)] == ["ret"]
+    assert [insn.text.split()[0] for insn in deep.lines.around(behind - 1)] == ["ret"]
 
 
 def test_other_calls_in_front_of_a_return_are_calls(build):

@@ -21,7 +21,7 @@ _NOP = b"\x90"
 
 def behind_nop(code: FunctionCode, address: int) -> int | None:
     """Return the instruction that only the nop at an address leads to, over other nops; ``None`` if there is none."""
-    line = [insn for insn in code.run_of(address) if insn.address >= address]
+    line = [insn for insn in code.lines.around(address) if insn.address >= address]
     if not line or line[0].address != address or line[0].raw != _NOP:
         return None
     return next((insn.address for insn in line if insn.raw != _NOP), None)

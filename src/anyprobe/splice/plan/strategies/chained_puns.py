@@ -112,7 +112,7 @@ def _welcoming(context: PlanContext, function: FunctionCode, head: int, size: in
 def _short_line_before(context: PlanContext, function: FunctionCode, head: int) -> int:
     """Return the length of the line that ends at ``head`` if it is shorter than a jump and not spliced, else 0."""
     above = function.covering(head - 1)
-    run = function.run_of(above.address, head - JUMP_BYTES) if above is not None else ()
+    run = function.lines.around(above.address, head - JUMP_BYTES) if above is not None else ()
     if not run or run[-1].end != head or head - run[0].address >= JUMP_BYTES:
         return 0
     start = run[0].address

@@ -147,7 +147,7 @@ def detour(
 
     ``borrows``: only a pun that borrows bytes of the next function, which could not be spliced there any more.
     """
-    run = function.run_of(address, max(floor, address - FAR_ENOUGH))
+    run = function.lines.around(address, max(floor, address - FAR_ENOUGH))
     index = next((i for i, candidate in enumerate(run) if candidate.address == address), None)
     if index is None:
         return Refusal(Reason.NOT_A_BOUNDARY, address, "not an instruction boundary")

@@ -19,7 +19,7 @@ def end_of_function(site: Site) -> int:
 
 def end_of_padding(site: Site) -> int:
     """Return where the bytes of the next function begin."""
-    return site.function.end + site.function.padding_after
+    return site.function.end + site.function.lines.padding_after
 
 
 def _nowhere(_: Site) -> None:

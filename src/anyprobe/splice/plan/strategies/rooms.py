@@ -63,7 +63,7 @@ def lines_near(
     high = min(page + PAGE, head + SHORT_BYTES + FORTH, function.end)
     addresses, number = function.addresses, bisect_left(function.addresses, low)
     while number < len(addresses) and addresses[number] < high:
-        run = function.run_of(addresses[number], low)
+        run = function.lines.around(addresses[number], low)
         for first, insn in enumerate(run):
             at = insn.address
             taken = at >= high or not context.claims.are_free(at, JUMP_BYTES)  # as most are by and by

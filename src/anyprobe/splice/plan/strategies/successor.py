@@ -73,7 +73,7 @@ def run_behind(site: Site, address: int) -> tuple[FunctionCode, tuple[Insn, ...]
     home = site.context.part_of(site.function, address)
     if home is None or home not in (site.function, *site.plan.scope):
         return Refusal(Reason.TOO_SHORT, address, "the bytes behind are another function's")
-    run = home.run_of(address, address)
+    run = home.lines.around(address, address)
     if not run or run[0].address != address or run[0].is_endbr:
         return Refusal(Reason.NOT_A_BOUNDARY, address, "no instruction begins behind")
     return home, run

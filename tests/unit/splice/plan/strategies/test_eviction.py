@@ -136,7 +136,7 @@ def test_a_copy_that_others_run_in_its_place_is_no_room(planner_of):
     for splice in plan.splices:
         planner.context.claims.claim(splice)
     context = replace(planner.context, plan=plan)
-    site = Site(context, function, function.run_of(BASE + SITE, BASE + SITE), 0, 0, BASE + SITE)
+    site = Site(context, function, function.lines.around(BASE + SITE, BASE + SITE), 0, 0, BASE + SITE)
     plan.shared.add(BASE + 5)
     assert Nesting().try_at(site).reason is Reason.NO_ROOM_NEARBY
     plan.shared.clear()

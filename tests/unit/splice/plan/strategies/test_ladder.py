@@ -19,7 +19,7 @@ CODE = bytes.fromhex("31 c0  ff c0  39 f8  c3")
 def site(code_map):
     context = PlanContext(code_map(BASE, CODE, [(0, len(CODE))]), Claims(), lambda _: False)
     function = context.code.function_at(BASE)
-    run = function.run_of(BASE + 4, BASE)
+    run = function.lines.around(BASE + 4, BASE)
     return lambda **more: Site(context, function, run, 2, 2, BASE, **{"want": Want(BASE + 4, WantKind.OFFSET), **more})
 
 
