@@ -131,9 +131,9 @@ class Survey:
         """Plan every entry and every exit, together; exits of which not all are known count as refused."""
         tally = self._together(self.functions, self._ends_of, ends=True)
         for function in self.functions:
-            why = function.exits_complete
+            why = function.exits.complete
             if why is not None and why.reason is not Reason.PART_OF_FUNCTION:
-                tally.refused += [(function, exit_want(each), why) for each in function.exits]
+                tally.refused += [(function, exit_want(each), why) for each in function.exits.found]
         return tally
 
     @staticmethod
@@ -142,7 +142,7 @@ class Survey:
 
     @staticmethod
     def _exits_of(function: FunctionCode) -> Sequence[Exit]:
-        return function.exits if function.exits_complete is None else ()
+        return function.exits.found if function.exits.complete is None else ()
 
     def at_once(self, most: int | None = None) -> Tally:
         """Plan every instruction, together; or those of functions side by side, from several places, with ``most``."""
@@ -207,7 +207,7 @@ class Survey:
 
 
 def _is_known(function: FunctionCode) -> bool:
-    why = function.exits_complete
+    why = function.exits.complete
     return function.complete is None and (why is None or why.reason is Reason.PART_OF_FUNCTION)
 
 

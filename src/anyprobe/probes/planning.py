@@ -66,9 +66,9 @@ def _planned_at(
 
 def _wants(site: "ResolvedSite", code: FunctionCode, *, timed: bool = False) -> list[Want]:
     if timed:
-        return [Want(code.entry, WantKind.ENTRY), *map(exit_want, code.exits)]
+        return [Want(code.entry, WantKind.ENTRY), *map(exit_want, code.exits.found)]
     if site.kind == "return":
-        return [exit_want(each) for each in code.exits]
+        return [exit_want(each) for each in code.exits.found]
     if site.kind == "entry":
         return [Want(code.entry, WantKind.ENTRY)]
     if site.kind in EACH:
@@ -96,12 +96,12 @@ def explain(session: "ProbeHost", spec: str, *, timed: bool = False) -> Explanat
     more = "1 more function matches" if len(sites) == 2 else f"{len(sites) - 1} more functions match"
     notes = [f"{more}: `anyprobe list` shows the sites of all"] if len(sites) > 1 else []
     notes += [*([site.note] if site.note else []), *plan.notes]
-    if ends and (code.exits_complete is not None or plan.refused):
+    if ends and (code.exits.complete is not None or plan.refused):
         stays = session.trampolines.would_serve(site, module, code)
         notes.append(TRAMPOLINE_SERVES if stays is None else f"trampoline: the return address must stay: {stays}")
         replaced = stays is None and session.trampolines.wanted
     why = _ends_refused(session, code, plan, timed=timed, replaced=replaced) if ends else None
-    if timed and why is None and any(each.kind == "tail" for each in code.exits):
+    if timed and why is None and any(each.kind == "tail" for each in code.exits.found):
         follows = session.splicing.memory.follows_jumps
         notes.append(CALLS_GO_ON if follows else CALLS_END)
     if timed and why is None:
@@ -135,10 +135,10 @@ def _ends_refused(
     """
     refusal = session.clock_refusal() if timed else None
     if refusal is None and not replaced:
-        refusal = code.exits_complete
+        refusal = code.exits.complete
     if refusal is not None:
         return _said(refusal)
-    if not code.exits and code.exits_complete is None:
+    if not code.exits.found and code.exits.complete is None:
         return f"{Reason.NO_EXIT.value}: {NEVER_RETURNS}"
     return next((_said(why) for want, why in plan.refused), None) if timed and not replaced else None
 
@@ -276,9 +276,9 @@ def _list_site(session: "ProbeHost", site: "ResolvedSite") -> list[ListedSite]:
     code = _code_of(session, site, module)
     if isinstance(code, Refusal):
         return [entry(site.address, code)]
-    if site.kind == "return" and code.exits_complete is not None:
-        return [entry(site.address, code.exits_complete)]
-    if site.kind == "return" and not code.exits:
+    if site.kind == "return" and code.exits.complete is not None:
+        return [entry(site.address, code.exits.complete)]
+    if site.kind == "return" and not code.exits.found:
         return [entry(site.address, Refusal(Reason.NO_EXIT, site.address, NEVER_RETURNS))]
     plan = _planned_at(session, module, code, site)[1]
     return [entry(address, verdict) for address, verdict in _outcomes(plan, module.bias)]

@@ -220,16 +220,17 @@ def at_run_time(why: Refusal, module: Module) -> Refusal:
 
 def has_exits(probe: Probe, site: ResolvedSite, code: FunctionCode, module: Module, *, timed: bool) -> bool:
     """Return whether all exits of a function are known; where not, that is noted in the probe."""
-    if code.exits_complete is not None and code.exits_complete.reason is Reason.PART_OF_FUNCTION:
-        probe.refuse(site, code.exits_complete, module)
-    elif code.exits_complete is not None:
-        probe.exitless.append(Exitless(site, module, code, code.exits_complete, timed))
-    elif code.unmatched is not None and timed:
-        probe.refuse(site, code.unmatched, module)
+    exits = code.exits
+    if exits.complete is not None and exits.complete.reason is Reason.PART_OF_FUNCTION:
+        probe.refuse(site, exits.complete, module)
+    elif exits.complete is not None:
+        probe.exitless.append(Exitless(site, module, code, exits.complete, timed))
+    elif exits.unmatched is not None and timed:
+        probe.refuse(site, exits.unmatched, module)
         return False
-    elif not code.exits:
+    elif not exits.found:
         probe.refuse(site, Refusal(Reason.NO_EXIT, code.start, NEVER_RETURNS), module)
-    return code.exits_complete is None and bool(code.exits)
+    return exits.complete is None and bool(exits.found)
 
 
 def dressed(probe: Probe, dress: Callable[[Probe], None]) -> None:
@@ -238,10 +239,10 @@ def dressed(probe: Probe, dress: Callable[[Probe], None]) -> None:
     kept: list[Place] = []
     for place in probe.places:
         code = place.module.code.function_at(place.site.function.start) if place.exit is not None else None
-        if isinstance(code, FunctionCode) and code.unmatched is not None:
+        if isinstance(code, FunctionCode) and code.exits.unmatched is not None:
             if code.start not in refused:
                 refused[code.start] = code
-                probe.refuse(place.site, code.unmatched, place.module)
+                probe.refuse(place.site, code.exits.unmatched, place.module)
         else:
             kept.append(place)
     probe.places = kept

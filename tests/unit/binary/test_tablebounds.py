@@ -144,14 +144,14 @@ def test_an_entry_may_lead_to_another_function(build):
     module = dispatch(build, body, entries(".Ltable", ".La", "other-.Ltable"), others=others)
     code = module["dispatch"]
     assert code.complete is None
-    assert code.exits_complete is None
+    assert code.exits.complete is None
     (table,) = code.tables.values()
     assert set(table.targets) == {code.insns[6].address, module.start("other")}
-    (leaving,) = [each for each in code.exits if each.indirect]
+    (leaving,) = [each for each in code.exits.found if each.indirect]
     assert leaving.conditional
     assert leaving.inside == ((code.entry + 1, code.end),)
     module = dispatch(build, body, entries(".Ltable", ".La", ".Lb", "other-.Ltable"), others=others)
-    assert not any(each.indirect for each in module["dispatch"].exits)
+    assert not any(each.indirect for each in module["dispatch"].exits.found)
 
 
 def test_a_stored_address_is_known_in_programs_at_fixed_addresses(build):

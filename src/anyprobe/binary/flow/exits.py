@@ -43,6 +43,7 @@ class Exits:
 
     found: tuple[Exit, ...]
     complete: Refusal | None
+    """``None`` if these are all there are."""
     parts: tuple[FunctionView, ...]
     """The function itself first."""
     unmatched: Refusal | None = None

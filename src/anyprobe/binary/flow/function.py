@@ -19,7 +19,7 @@ from anyprobe.isa.decode import Insn
 if TYPE_CHECKING:
     from anyprobe.binary.flow.escaping_jumps import EscapingJumps
     from anyprobe.binary.flow.evidence import Evidence
-    from anyprobe.binary.flow.exits import Exit, Exits
+    from anyprobe.binary.flow.exits import Exits
     from anyprobe.binary.flow.last_calls import LastCalls
     from anyprobe.binary.flow.reachability import Reachability
 
@@ -297,30 +297,16 @@ class FunctionCode(DecodedCode):
         return bool(self._map.entries.pointed_to(low, high))
 
     @property
-    def _exits(self) -> "Exits":
+    def exits(self) -> "Exits":
+        """Every instruction at which the function may end, in its parts elsewhere too, and how far that is certain."""
         from anyprobe.binary.flow.exits import find_exits
 
         return self.analyses.get(find_exits)
 
     @property
-    def exits(self) -> "tuple[Exit, ...]":
-        """Every instruction at which the function may end, in its parts elsewhere too."""
-        return self._exits.found
-
-    @property
     def parts(self) -> "tuple[FunctionCode, ...]":
         """The function and its parts elsewhere."""
-        return tuple(part for part in self._exits.parts if isinstance(part, FunctionCode))
-
-    @property
-    def exits_complete(self) -> Refusal | None:
-        """``None`` if ``exits`` are all there are."""
-        return self._exits.complete
-
-    @property
-    def unmatched(self) -> Refusal | None:
-        """Why a call's entry and its exit cannot be told to be of one call."""
-        return self._exits.unmatched
+        return tuple(part for part in self.exits.parts if isinstance(part, FunctionCode))
 
     @cached_property
     def back_to_entry(self) -> tuple[int, ...]:

@@ -44,7 +44,7 @@ def _refuse_tail_jumps(session: "ProbeHost", site: "ResolvedSite", replaced: "Se
     if code is None or isinstance(code, Refusal):
         return
     starts = {each.function.start + each.object.bias - site.object.bias for each in replaced}
-    for leaving in code.exits:
+    for leaving in code.exits.found:
         if leaving.target in starts or (leaving.target is not None and leaving.target - 4 in starts):
             raise UnsupportedTarget(f"{site.canonical} ends in a jump to what it is to replace, for ever")
 

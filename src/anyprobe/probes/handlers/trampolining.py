@@ -181,7 +181,7 @@ class Trampolines:
     def would_serve(self, site: "ResolvedSite", module: "Module", code: "FunctionCode") -> str | None:
         """Return why the return address of a function must stay, ``None`` where it may be replaced."""
         self._looked = False
-        if code.exits_complete is not None and code.exits_complete.reason is Reason.PART_OF_FUNCTION:
+        if code.exits.complete is not None and code.exits.complete.reason is Reason.PART_OF_FUNCTION:
             return "this is no function of its own"
         return self._objection(site, module, code)
 

@@ -105,11 +105,11 @@ def test_they_are_where_the_symbols_were(build, kind):
     for each in sorted(unlisted):
         code, own, name = code_map.function_at(each), whole.function_at(each), symbols[each].name
         assert isinstance(code, FunctionCode)
-        if code.exits_complete is not None:
+        if code.exits.complete is not None:
             refused.add(name)
             continue
-        assert [(leaving.address, leaving.kind) for leaving in code.exits] == [
-            (leaving.address, leaving.kind) for leaving in own.exits
+        assert [(leaving.address, leaving.kind) for leaving in code.exits.found] == [
+            (leaving.address, leaving.kind) for leaving in own.exits.found
         ], name
     if (compiler, options[0]) == ("clang", "-O0"):  # what it jumps to is spilled, and nothing else leads to its labels
         refused = {name for name in refused if name != "many" and not name.startswith("work")}
@@ -180,7 +180,7 @@ def test_labels_of_a_table_of_addresses_are_no_functions(build):
     assert starts(image) == [(16, 70)]
     code = CodeMap(image.text()).function_at(image.functions.bounds.unlisted.tolist()[0])
     assert code.complete is None
-    assert [leaving.address - code.start for leaving in code.exits] == [21, 37, 53]
+    assert [leaving.address - code.start for leaving in code.exits.found] == [21, 37, 53]
 
 
 def test_a_function_behind_a_call_that_never_returns_is_one_of_its_own(build):
@@ -218,7 +218,7 @@ def test_a_jump_that_nobody_can_follow_makes_its_neighbours_unknown(build):
     codes = [code_map.function_at(each) for each in image.functions.bounds.unlisted.tolist()]
     assert len(codes) == 3
     assert [code.complete is None for code in codes] == [False, False, False]
-    assert codes[1].exits_complete.reason is Reason.CONTROL_FLOW_UNKNOWN
+    assert codes[1].exits.complete.reason is Reason.CONTROL_FLOW_UNKNOWN
 
 
 def test_returns_of_a_function_that_jumps_into_code_of_nobody_are_refused(build):
@@ -228,7 +228,7 @@ def test_returns_of_a_function_that_jumps_into_code_of_nobody_are_refused(build)
     image = assembled(build, function("goes", body), away)
     assert starts(image) == []
     code = CodeMap(image.text()).function_at(image.functions.lookup("goes")[0].start)
-    assert "code of no function" in code.exits_complete.detail
+    assert "code of no function" in code.exits.complete.detail
 
 
 def test_a_second_look_takes_them_from_the_cache(build, monkeypatch):
@@ -286,8 +286,8 @@ def test_labels_whose_addresses_are_stored_do_not_make_returns_of_the_whole_lie(
     code = CodeMap(stripped(build, path).text()).function_at(interp.start)
     assert isinstance(code, FunctionCode)
     own = CodeMap(Image.open(str(path)).text()).function_at(interp.start)
-    same = [each.address for each in code.exits] == [each.address for each in own.exits]
-    assert same or code.exits_complete.reason is Reason.CONTROL_FLOW_UNKNOWN
+    same = [each.address for each in code.exits.found] == [each.address for each in own.exits.found]
+    assert same or code.exits.complete.reason is Reason.CONTROL_FLOW_UNKNOWN
 
 
 LOOP = "test edi, edi\n jne 1f\n xor eax, eax\n ret\n1: mov edx, edi\n call leaf\n .p2align 4\n2: add eax, edx\n"
@@ -341,5 +341,5 @@ def test_code_is_followed_only_until_one_label_shows_that_a_function_may_begin_t
     image = assembled(build, CALLER, called, data=".quad " + ", ".join(labels))
     code_map = CodeMap(image.text())
     (code,) = [code_map.function_at(start) for start in code_map.text.unlisted]
-    assert "another function may begin there" in code.exits_complete.detail
+    assert "another function may begin there" in code.exits.complete.detail
     assert 0 < len(followed) <= 2

@@ -10,7 +10,7 @@ DESCRIBED = ".cfi_startproc\n {}\n .cfi_endproc"
 
 
 def exits(function):
-    return [(e.address - function.start, e.kind.value, e.conditional, e.indirect) for e in function.exits]
+    return [(e.address - function.start, e.kind.value, e.conditional, e.indirect) for e in function.exits.found]
 
 
 def run_texts(function, offset):
@@ -64,9 +64,9 @@ def test_a_function_that_runs_on_into_the_next_one_ends_with_its_last_instructio
     module = Module.assembled(build, *(function(*each) for each in code), function("elsewhere", "ret"))
     assert exits(module["plain"]) == [(0, "tail", False, False)]
     assert exits(module["checked"])[-1][1:] == ("tail", False, False)
-    assert module["checked"].exits_complete is None
-    assert module["loops"].exits_complete.reason is Reason.CONTROL_FLOW_UNKNOWN
-    assert module["loops"].exits == ()
+    assert module["checked"].exits.complete is None
+    assert module["loops"].exits.complete.reason is Reason.CONTROL_FLOW_UNKNOWN
+    assert module["loops"].exits.found == ()
 
 
 def test_a_last_jump_that_leaves_either_way(build):
@@ -83,7 +83,7 @@ def test_no_padding_behind_a_call_that_may_return(build):
         function("following", "ret"),
     )
     assert module["ends_in_a_call"].lines.padding_after == 0
-    assert module["ends_in_a_call"].exits == ()
+    assert module["ends_in_a_call"].exits.found == ()
     assert module["aborts"].lines.padding_after == 11
 
 
@@ -184,7 +184,7 @@ def test_bytes_that_are_no_instruction(build):
     assert module["data"].complete.reason is Reason.CONTROL_FLOW_UNKNOWN
     assert "no instruction" in module["data"].complete.detail
     assert texts(module["data"].insns) == ["nop"]
-    assert module["data"].exits_complete is not None
+    assert module["data"].exits.complete is not None
 
 
 # -- data between instructions
@@ -209,8 +209,8 @@ def test_a_table_in_the_code_is_left_out(build, table):
     looks_up = module["looks_up"]
     assert texts(looks_up.insns) == ["lea", "movzx", "jmp", "add", "ret"]
     assert looks_up.complete is None
-    assert looks_up.exits_complete is None
-    assert [each.address - looks_up.start for each in looks_up.exits] == [looks_up.end - 1 - looks_up.start]
+    assert looks_up.exits.complete is None
+    assert [each.address - looks_up.start for each in looks_up.exits.found] == [looks_up.end - 1 - looks_up.start]
     assert [looks_up.lines.around(insn.address)[-1].text for insn in looks_up.insns] == [
         *[looks_up.insns[2].text] * 3,
         *["ret"] * 2,
@@ -265,12 +265,12 @@ def test_data_that_is_jumped_into_is_a_doubt(build):
         function("holds", "jmp 3f\n 2: .byte 0x06\n 4: inc eax\n 3: ret"),
     )
     assert "may be entered" in module["holds"].complete.detail
-    assert module["holds"].exits_complete is not None
+    assert module["holds"].exits.complete is not None
 
 
 def test_an_exit_that_nothing_leads_to_is_none(build):
     module = Module.assembled(build, function("plain", "test edi, edi\n je 1f\n ret\n rep ret\n 1: ret"))
-    assert len(module["plain"].exits) == 2
+    assert len(module["plain"].exits.found) == 2
 
 
 def test_what_is_led_to_from_below_is_a_site(build):
@@ -311,13 +311,13 @@ def test_returns_and_tail_jumps(build):
         function("other", "ret"),
     )
     leaves = module["leaves"]
-    assert [(e.kind, e.conditional) for e in leaves.exits] == [
+    assert [(e.kind, e.conditional) for e in leaves.exits.found] == [
         (ExitKind.TAIL, True),
         (ExitKind.TAIL, False),
         (ExitKind.RET, False),
     ]
-    assert leaves.exits_complete is None
-    assert leaves.exits[0].target == module.start("other")
+    assert leaves.exits.complete is None
+    assert leaves.exits.found[0].target == module.start("other")
 
 
 def test_a_jump_through_a_pointer_leaves(build):
@@ -339,16 +339,16 @@ EITHER = "lea rdx, [rip+.Lin]\n lea rax, [rsi+16]\n test edi, edi\n cmovne rax, 
 def test_a_jump_that_may_stay_knows_what_inside_is(build):
     module = Module.assembled(build, function("either", EITHER), function("other", "ret"))
     either = module["either"]
-    undecided = either.exits[0]
+    undecided = either.exits.found[0]
     assert (undecided.conditional, undecided.indirect) == (True, True)
     assert undecided.inside == ((either.entry + 1, either.end),)
-    assert either.exits_complete is None
+    assert either.exits.complete is None
 
 
 def test_code_that_jumps_into_a_function_with_undecided_jumps_may_be_a_part_of_it(build):
     away = "inc edi\n jns other\n jmp .Lin"
     module = Module.assembled(build, function("either", EITHER), function("other", "ret"), function("away", away))
-    refusal = module["either"].exits_complete
+    refusal = module["either"].exits.complete
     assert refusal.reason is Reason.CONTROL_FLOW_UNKNOWN
     assert "may lead here" in refusal.detail
 
@@ -387,9 +387,9 @@ def test_a_cold_part_belongs_to_its_function(build):
     )
     hot = module["hot"]
     cold = module.start("hot.cold")
-    assert {e.address for e in hot.exits} == {cold + 4, hot.end - 1}
-    assert all(e.kind is ExitKind.RET for e in hot.exits)
-    assert hot.exits_complete is None
+    assert {e.address for e in hot.exits.found} == {cold + 4, hot.end - 1}
+    assert all(e.kind is ExitKind.RET for e in hot.exits.found)
+    assert hot.exits.complete is None
 
 
 def test_a_jump_into_the_middle_of_a_function_is_an_exit_where_nothing_comes_back(build):
@@ -403,7 +403,7 @@ def test_a_jump_into_the_middle_of_a_function_is_an_exit_where_nothing_comes_bac
             function("caller", "call owner\n call borrower\n call third\n ret"),
             flags=["-Wl,-Bsymbolic"],
         )
-        assert (module["borrower"].exits_complete is None) == complete, back
+        assert (module["borrower"].exits.complete is None) == complete, back
         if complete:
             assert exits(module["borrower"]) == [(2, "tail", False, False)]
 
@@ -411,7 +411,7 @@ def test_a_jump_into_the_middle_of_a_function_is_an_exit_where_nothing_comes_bac
 def test_a_tail_call_of_a_linkage_stub(build):
     module = Module.assembled(build, function("wrapper", "jmp elsewhere@plt"))
     assert exits(module["wrapper"]) == [(0, "tail", False, False)]
-    assert module["wrapper"].exits_complete is None
+    assert module["wrapper"].exits.complete is None
 
 
 # -- dead bytes inside
@@ -498,5 +498,5 @@ def test_control_flow_behind_a_return_from_a_signal_is_not_known(build):
     """Whatever follows: Go's ends in a trap, and would look as if it never left."""
     body = "mov rax, 15\n syscall\n int3"
     module = Module.assembled(build, function("comes_back", body), function("ends", "mov eax, 60\n syscall\n ud2"))
-    assert "signal" in module["comes_back"].exits_complete.detail
-    assert module["ends"].exits_complete is None
+    assert "signal" in module["comes_back"].exits.complete.detail
+    assert module["ends"].exits.complete is None

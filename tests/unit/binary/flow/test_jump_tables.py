@@ -36,7 +36,7 @@ def test_switches_of_position_independent_code(build, flags):
     code, table = table_of(module, "choose")
     assert len(table.targets) >= 12
     assert all(code.is_boundary(target) for target in table.targets)
-    assert not any(e.indirect for e in code.exits)
+    assert not any(e.indirect for e in code.exits.found)
 
 
 def test_switches_of_position_dependent_code(build):
@@ -44,7 +44,7 @@ def test_switches_of_position_dependent_code(build):
     module = Module(build(source, "-no-pie", "-fno-pie", "-O2", "-fno-tree-switch-conversion"))
     code, table = table_of(module, "choose")
     assert len(table.targets) >= 12
-    assert not any(e.indirect for e in code.exits)
+    assert not any(e.indirect for e in code.exits.found)
 
 
 def test_table_targets_are_entered(build):
@@ -103,7 +103,7 @@ def test_without_a_bound_nothing_is_claimed(build):
     assert code.complete.reason is Reason.CONTROL_FLOW_UNKNOWN
     assert "bound check" in code.complete.detail
     assert len(code.unresolved) == 1
-    assert [(e.indirect, e.conditional) for e in code.exits if e.indirect] == [(True, True)]
+    assert [(e.indirect, e.conditional) for e in code.exits.found if e.indirect] == [(True, True)]
 
 
 @pytest.mark.parametrize("behind", [", 0x7fffffff", SOMEWHERE_IN_THE_CODE + ", 0x7fffffff"], ids=["data", "code"])
@@ -192,7 +192,7 @@ def test_labels_of_equal_distance_are_the_targets_of_a_computed_jump(build):
         if known:
             (table,) = code.tables.values()
             assert [target - table.targets[0] for target in table.targets] == [0, 12, 24, 36]
-            assert not any(leaving.indirect for leaving in code.exits)
+            assert not any(leaving.indirect for leaving in code.exits.found)
 
 
 ENUMERATION = SWITCH.replace("default: return value;", "default: __builtin_unreachable();")
@@ -220,7 +220,7 @@ def test_switches_at_every_level(build, compiler, level):
             entries = module.map.text.memory.read(table.address, 4 * least)
             first = [table.address + value for (value,) in struct.iter_unpack("<i", entries)]
             assert set(first) <= set(table.targets), name
-        assert not any(leaving.indirect for leaving in code.exits)
+        assert not any(leaving.indirect for leaving in code.exits.found)
 
 
 KINDS = (
@@ -397,7 +397,7 @@ def test_labels_in_an_array_are_entries(build):
     assert code.complete is None
     assert code.has_inner_entries
     assert len(module.map.entries.static_entries(code.start + 1, code.end)) == 3
-    assert all(each.conditional for each in code.exits if each.indirect)
+    assert all(each.conditional for each in code.exits.found if each.indirect)
 
 
 def test_a_table_shorter_than_its_bound_is_not_believed(build):

@@ -24,7 +24,7 @@ def parts(module, name):
 
 
 def reason(module, name):
-    refusal = module[name].exits_complete
+    refusal = module[name].exits.complete
     return refusal and refusal.reason
 
 
@@ -39,8 +39,8 @@ def test_parts_belong_to_the_function_that_reaches_them_by_other_parts_or_direct
     module = Module.assembled(build, *CHAIN)
     whole = module["whole"]
     assert parts(module, "whole") == {module.start(name) for name in ("whole", "first", "second")}
-    assert [(each.address, each.kind.value) for each in whole.exits] == [(module["second"].end - 1, "ret")]
-    assert whole.exits_complete is None
+    assert [(each.address, each.kind.value) for each in whole.exits.found] == [(module["second"].end - 1, "ret")]
+    assert whole.exits.complete is None
     for name in ("first", "second"):
         assert owner(module, name) == whole.start
         assert reason(module, name) is Reason.PART_OF_FUNCTION
@@ -53,7 +53,7 @@ def test_parts_that_control_runs_on_into(build):
     begin = function("whole", WHOLE.format("test edi, edi\n js last"))
     module = Module.assembled(build, begin, first, last)
     assert parts(module, "whole") == {module.start(name) for name in ("whole", "first", "last")}
-    assert module["whole"].exits_complete is None
+    assert module["whole"].exits.complete is None
     assert owner(module, "first") == owner(module, "last") == module.start("whole")
 
 
@@ -69,8 +69,8 @@ def test_parts_that_jump_tables_lead_to_from_a_part_behind_the_check_of_the_inde
     )
     whole = module["whole"]
     assert parts(module, "whole") == {module.start(name) for name in ("whole", "switch", "zero", "one")}
-    assert whole.exits_complete is None
-    assert [each.kind.value for each in whole.exits] == ["ret"] * 3
+    assert whole.exits.complete is None
+    assert [each.kind.value for each in whole.exits.found] == ["ret"] * 3
     assert reason(module, "zero") is Reason.PART_OF_FUNCTION
 
 
@@ -85,9 +85,9 @@ def test_what_is_called_or_seen_by_others_is_a_function_whatever_it_is_called(bu
     )
     for name in ("works.cold", "works.part.0"):
         assert owner(module, name) is None
-        assert module[name].exits_complete is None
-        assert len(module[name].exits) == 1
-    assert [each.kind.value for each in module["works"].exits] == ["tail", "tail", "ret"]
+        assert module[name].exits.complete is None
+        assert len(module[name].exits.found) == 1
+    assert [each.kind.value for each in module["works"].exits.found] == ["tail", "tail", "ret"]
 
 
 @pytest.mark.parametrize("name", ["works.cold", "works.cold.3", "works.__part.2"])
@@ -96,7 +96,7 @@ def test_names_tell_of_parts_without_a_frame(build, name):
         build, function("works", f"test edi, edi\n js {name}\n ret"), local(name, "mov eax, 1\n ret")
     )
     module.map = type(module.map)(module.text, module.image.cold_parts)
-    assert [each.kind.value for each in module["works"].exits] == ["ret", "ret"]
+    assert [each.kind.value for each in module["works"].exits.found] == ["ret", "ret"]
     assert owner(module, name) == module.start("works")
 
 
@@ -114,13 +114,13 @@ def test_a_jump_with_something_on_the_stack_is_no_tail_call(build):
         local("behind", "mov eax, edi\n ret"),
     )
     assert parts(module, "lone") == {module.start(name) for name in ("lone", "lonely", "lonelier")}
-    assert module["lone"].exits_complete is None
+    assert module["lone"].exits.complete is None
     for name in ("first", "second"):
         assert reason(module, name) is Reason.CONTROL_FLOW_UNKNOWN
-        assert "with its frame in place" in module[name].exits_complete.detail
+        assert "with its frame in place" in module[name].exits.complete.detail
     assert reason(module, "OUTLINED_FUNCTION_0") is Reason.PART_OF_FUNCTION
     assert reason(module, "plain") is reason(module, "behind") is None
-    assert [each.kind.value for each in module["plain"].exits] == ["tail"]
+    assert [each.kind.value for each in module["plain"].exits.found] == ["tail"]
 
 
 def test_a_part_of_several_functions_has_no_ends_of_its_own_nor_have_they(build):
@@ -143,7 +143,7 @@ def test_jumps_from_parts_back_to_the_entry_are_loops(build):
     )
     whole = module["whole"]
     assert whole.back_to_entry == (module["away"].end - 5,) or len(whole.back_to_entry) == 1
-    assert [each.kind.value for each in whole.exits] == ["ret"]
+    assert [each.kind.value for each in whole.exits.found] == ["ret"]
 
 
 @pytest.mark.parametrize("bare", [True, False])

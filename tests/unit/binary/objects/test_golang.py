@@ -78,4 +78,4 @@ def test_switches_lead_to_known_places(program, flags):
     assert all(code.is_boundary(address) for address in entered)
     if not flags:
         assert len(code.table_targets) >= 12
-        assert not any(leaving.indirect for leaving in code.exits)
+        assert not any(leaving.indirect for leaving in code.exits.found)

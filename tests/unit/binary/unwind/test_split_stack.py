@@ -32,9 +32,10 @@ def test_the_return_behind_the_call_is_none_and_what_follows_is_entered(build, c
     deep = module["deep"]
     behind = deep.end - 2
     assert module.text.resumed == {behind}
-    assert [(each.address, each.kind.value) for each in deep.exits] == [(deep.insn_at(deep.start + 19).end, "ret")]
-    assert deep.unmatched.reason is Reason.SPLIT_STACK
-    assert deep.exits_complete is None
+    (leaving,) = deep.exits.found
+    assert (leaving.address, leaving.kind.value) == (deep.insn_at(deep.start + 19).end, "ret")
+    assert deep.exits.unmatched.reason is Reason.SPLIT_STACK
+    assert deep.exits.complete is None
     assert behind in deep.leaders
     assert [insn.text.split()[0] for insn in deep.lines.around(behind - 1)] == ["ret"]
 
@@ -43,8 +44,8 @@ def test_other_calls_in_front_of_a_return_are_calls(build):
     body = CHECK.format("mov r10d, 3000\n call more").replace("lea", "call more\n lea")
     module = Module.assembled(build, function("deep", body), MORE)
     assert not module.text.resumed
-    assert module["deep"].unmatched is None
-    assert len(module["deep"].exits) == 2
+    assert module["deep"].exits.unmatched is None
+    assert len(module["deep"].exits.found) == 2
 
 
 def test_programs_without_split_stacks_are_not_searched(build):

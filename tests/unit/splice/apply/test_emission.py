@@ -45,7 +45,7 @@ def timed_wants(session, name, *, by_returns=False):
     code, group = session.code(name), TimingGroup()
     kind = ActionKind.ENTER_RETURN if by_returns else ActionKind.ENTER
     wants = [Want(code.entry, WantKind.ENTRY, tag=Hook(kind, group))]
-    for each in () if by_returns else code.exits:
+    for each in () if by_returns else code.exits.found:
         leave = ActionKind.LEAVE if each.kind == "ret" else ActionKind.LEAVE_TAIL
         wants.append(exit_want(each, Hook(leave, group)))
     return wants, group

@@ -62,7 +62,7 @@ def test_entries_and_exits_of_both(code_map):
         made, Claims(), lambda pun: bool(pun.tail) or pun.base & 0xFF == 0xFA, AUTO - {Strategy.SHORT}
     )
     ends = [Want(each.entry, WantKind.ENTRY) for each in (first, second)]
-    ends += [Want(each.exits[-1].address, WantKind.EXIT) for each in (first, second)]
+    ends += [Want(each.exits.found[-1].address, WantKind.EXIT) for each in (first, second)]
     plan = planner.plan(first, ends)
     assert plan.refused == ()
     assert plan.scope == (first, second)

@@ -73,8 +73,8 @@ def _add(
 def _add_exits(probe: Probe, site: ResolvedSite, code: FunctionCode, module: Module) -> None:
     if not has_exits(probe, site, code, module, timed=False):
         return
-    group, state = object(), module.state_of(code, [each.address for each in code.exits])
-    for each in code.exits:
+    group, state = object(), module.state_of(code, [each.address for each in code.exits.found])
+    for each in code.exits.found:
         hook = Hook(ActionKind.COUNT, group)
         probe.places.append(Place(site, module, state, exit_want(each, hook), hook, each))
 
@@ -85,10 +85,10 @@ def add_timed(probe: Probe, site: ResolvedSite, code: FunctionCode, module: Modu
         return
     group = TimingGroup()
     timed = Timed(site, group)
-    state = module.state_of(code, [each.address for each in code.exits])
+    state = module.state_of(code, [each.address for each in code.exits.found])
     hook = Hook(ActionKind.ENTER, group)
     timed.places.append(Place(site, module, state, Want(code.entry, WantKind.ENTRY, tag=hook), hook))
-    for each in code.exits:
+    for each in code.exits.found:
         hook = Hook(ActionKind.LEAVE if each.kind == "ret" else ActionKind.LEAVE_TAIL, group)
         timed.places.append(Place(site, module, state, exit_want(each, hook), hook, each))
     probe.timed.append(timed)

@@ -84,7 +84,7 @@ class _Place:
     def _address(self) -> int:
         """Return where the place is: of a return, the first instruction at which the function ends."""
         assert self.site.function is not None
-        exits = self.function.exits if self.site.kind == "return" else ()
+        exits = self.function.exits.found if self.site.kind == "return" else ()
         return exits[0].address if exits else self.site.function.address - BIAS + self.site.offset
 
     def _no_boundary(self, address: int) -> Refusal:

@@ -29,9 +29,10 @@ def is_tail(want: Want) -> bool:
 
 def exits_of(function: FunctionCode, number: int) -> Sequence[Want] | Refusal:
     """Return all instructions at which a function ends, or why they are not known."""
-    if function.exits_complete is not None:
-        return function.exits_complete
-    if not function.exits:
+    exits = function.exits
+    if exits.complete is not None:
+        return exits.complete
+    if not exits.found:
         return Refusal(Reason.NO_EXIT, function.start, "the function never returns")
     return [
         Want(
@@ -41,5 +42,5 @@ def exits_of(function: FunctionCode, number: int) -> Sequence[Want] | Refusal:
             tag=Tag(number, each.kind is ExitKind.TAIL),
             inside=each.inside,
         )
-        for each in function.exits
+        for each in exits.found
     ]
