@@ -40,10 +40,15 @@ def timing(session: anyprobe.Session, function: str) -> Callable[[], Callable[[]
 
 
 def ours(
-    threads: int, function: str, kind: Callable[..., Callable[[], Callable[[], object]]], share: float
+    threads: int,
+    function: str,
+    kind: Callable[..., Callable[[], Callable[[], object]]],
+    share: float,
+    **options: bool,
 ) -> Estimate:
-    """Return what our probe adds."""
-    with call_target(threads) as target, anyprobe.attach(target.pid) as session:
+    """Return what our probe adds; ``options`` are the session's."""
+    settings = anyprobe.SessionOptions(**options)  # type: ignore[arg-type] # its flags
+    with call_target(threads) as target, anyprobe.attach(target.pid, settings) as session:
         return pairs(target, function, int(CALLS * share), max(PAIRS, 20), kind(session, function))[0]
 
 
@@ -155,6 +160,11 @@ def timing_row(report: Report, share: float) -> None:
         f"<= {limit:.1f} (2 rdtsc of {clock:.1f} + 15)",
         both.median <= limit,
     )
+    more = ours(1, "work", timing, share * 0.1, self_time=True)
+    within = more.median <= both.median + 5
+    report.add("the same with self times", f"{more} ns added", f"<= {both.median + 5:.1f} (without + 5)", within)
+    tree = ours(1, "work", timing, share * 0.1, call_tree=True)
+    report.add("the same with a call tree", f"{tree} ns added", "", None)
     measure_peers(report, "work", returns=True)
 
 

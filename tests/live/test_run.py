@@ -10,6 +10,7 @@ import time
 import pytest
 
 import anyprobe
+from anyprobe.probes.session import Session
 from anyprobe.target.remote import calls as remote
 from support.independent import fixed_addresses
 from support.results import hits, missed, timing
@@ -188,3 +189,23 @@ def test_exit_status_is_passed_through():
         "exit 7",
     ]
     assert subprocess.run(command, capture_output=True, timeout=60).returncode == 7
+
+
+def test_functions_of_a_held_program_are_looked_for_once(monkeypatch):
+    """Nothing but the loader runs before the libraries are mapped; a large program has a hundred thousand functions."""
+    looked = []
+    resolve = Session.resolve
+
+    def noting(self, spec, within=None):
+        looked.append(within)
+        return resolve(self, spec, within)
+
+    monkeypatch.setattr(Session, "resolve", noting)
+    with anyprobe.run(["true"]) as session:
+        session.count("libc:*exit*")
+        (early,) = looked
+        assert early is not None
+        assert all(each.name.startswith("ld-") for each in early)
+        session.resume()
+        session.wait(20)
+        assert session.snapshot().hits > 0

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from anyprobe.core.quoting import shown_module
 from anyprobe.data import histogram
 from anyprobe.data.processes import Key, ProcessCounts, ProcessInfo, TargetInfo, by_spec
-from anyprobe.data.sums import both, longest, summed, sums, union
 
 if TYPE_CHECKING:
     from anyprobe.data.calltree import CallNode
@@ -111,7 +110,7 @@ class SiteResult:
             hits=self.hits + other.hits,
             nmissed=self.nmissed + other.nmissed,
             armed=self.armed or other.armed,
-            notes=union(self.notes, other.notes),
+            notes=_union(self.notes, other.notes),
         )
 
 
@@ -222,6 +221,8 @@ class FunctionTiming:
 
     def merged(self, other: "FunctionTiming") -> "FunctionTiming":
         """Return this function with the other's calls added."""
+        from anyprobe.data.sums import summed
+
         with_calls = [timing for timing in (self, other) if timing.count]
         return dataclasses.replace(
             self,
@@ -404,7 +405,7 @@ class Snapshot:
             self,
             sites=_added(self.sites, lambda each: (each.spec, each.address, each.kind, each.exit_kind), first),
             functions=_added(self.functions, lambda each: (each.spec, each.address), first),
-            refused=union(self.refused, ()),
+            refused=_union(self.refused, ()),
         )
 
     def merge(self, other: "Snapshot") -> "Snapshot":
@@ -419,6 +420,7 @@ class Snapshot:
         """
         from anyprobe.data.calltree import merged as merged_trees
         from anyprobe.data.results import AggregationResult, MapResult
+        from anyprobe.data.sums import both, longest, sums
 
         return Snapshot(
             target=self.target,
@@ -435,9 +437,9 @@ class Snapshot:
                 lambda timing: (timing.spec, timing.module, timing.function),
                 FunctionTiming.merged,
             ),
-            refused=union(self.refused, other.refused),
-            pending=union(self.pending, other.pending),
-            warnings=union(self.warnings, other.warnings),
+            refused=_union(self.refused, other.refused),
+            pending=_union(self.pending, other.pending),
+            warnings=_union(self.warnings, other.warnings),
             aggregations=_added(
                 (*self.aggregations, *other.aggregations),
                 lambda result: (result.name, result.kind, result.by),
@@ -477,6 +479,10 @@ def _by_name(results: "Iterable[AggregationResult]") -> Json:
 
 def _rounded(value: float | None) -> float | None:
     return value if value is None else round(value, 3)
+
+
+def _union(left: tuple[T, ...], right: tuple[T, ...]) -> tuple[T, ...]:
+    return tuple(dict.fromkeys((*left, *right)))
 
 
 def _added(items: Iterable[T], key: Callable[[T], Hashable], add: Callable[[T, T], T]) -> tuple[T, ...]:

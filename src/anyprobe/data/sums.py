@@ -1,20 +1,12 @@
-"""Sums and unions of what two snapshots hold."""
+"""Sums of what two snapshots hold."""
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import TypeVar
-
-T = TypeVar("T")
 
 
 def summed(one: tuple[tuple[str, int], ...], other: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
     """Return the sum of counts by name, in the order of names."""
     return tuple(sorted((Counter(dict(one)) + Counter(dict(other))).items()))
-
-
-def union(left: tuple[T, ...], right: tuple[T, ...]) -> tuple[T, ...]:
-    """Return what is in one or the other, each once."""
-    return tuple(dict.fromkeys((*left, *right)))
 
 
 def sums(left: Mapping[str, int], right: Mapping[str, int]) -> dict[str, int]:

@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING
 
 from anyprobe.core.refusal import Refusal
 from anyprobe.data import histogram
-from anyprobe.data.nested import NestedTiming
 from anyprobe.data.processes import ProcessInfo, TargetInfo
 from anyprobe.data.reader import BankReader, ForkChild, NearReader, Whose
 from anyprobe.data.snapshot import ExitKind, FunctionTiming, RefusedSite, SiteResult, Snapshot
-from anyprobe.probes.calltrees import tree_of
 from anyprobe.probes.probe import Place, Probe, Timed, at_run_time
 from anyprobe.probes.providers import provided
 from anyprobe.splice.codegen.patch import ActionKind
@@ -25,6 +23,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from anyprobe.binary.images.modules import LoadedObject
+    from anyprobe.data.calltree import CallNode
+    from anyprobe.data.nested import NestedTiming
+    from anyprobe.data.reader import RecordValues
     from anyprobe.data.results import AggregationResult
     from anyprobe.probes.children import Children
     from anyprobe.probes.host import ProbeHost
@@ -150,7 +151,7 @@ def snapshot(
         dropped=dropped,
         missing=missing,
         clock_step_ns=session.clock_step_ns or session.handlers_step_ns,
-        tree=tree_of(session.probes, BankValues(), ns_per_tick) if session.options.call_tree else (),
+        tree=_tree(session.probes, ns_per_tick) if session.options.call_tree else (),
     )
 
 
@@ -298,8 +299,20 @@ def _timing(
         callers_refused=_callers_refused(timed),
         exit_kind="trampoline" if any(place.at_replaced_return for place in timed.places) else None,
         places=tuple(map(_site, timed.places)),
-        nested=NestedTiming.of(record, ns_per_tick) if bank.layout.nested else None,
+        nested=_nested(record, ns_per_tick) if bank.layout.nested else None,
     )
+
+
+def _nested(record: "RecordValues", ns_per_tick: float) -> "NestedTiming":
+    from anyprobe.data.nested import NestedTiming
+
+    return NestedTiming.of(record, ns_per_tick)
+
+
+def _tree(probes: Iterable[Probe], ns_per_tick: float) -> "tuple[CallNode, ...]":
+    from anyprobe.probes.calltrees import tree_of
+
+    return tree_of(probes, BankValues(), ns_per_tick)
 
 
 def _callers_refused(timed: Timed) -> tuple[tuple[str, int], ...]:

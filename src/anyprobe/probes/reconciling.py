@@ -343,7 +343,8 @@ class Reconciled(Pumped):
         """Return what a spec means in some objects, not armed yet."""
         timed = desired.probe.is_timing
         part = Probe(spec, is_timing=timed)
-        within = desired.within(modules)
+        # of a program that is held, only the loader's functions can be placed: others are looked for when they can be
+        within = modules if self._awaits_libraries else desired.within(modules)
         is_known = desired.look_in(modules)
         try:
             sites, part.refused = ((known,), []) if known is not None else self.resolve(spec, within)

@@ -82,6 +82,10 @@ class Spec:
         return SpecError(self.text, self.name_position, message, nearest, length=self.name_length)
 
 
+_DIVIDING = re.compile(r"""["([{<)\]}>:]""").search
+"""What is not just a part of a name."""
+
+
 def split(text: str, start: int, end: int) -> list[Part]:
     """Split at single colons; ``::`` belongs to a demangled name if words join it, and inside brackets nothing splits.
 
@@ -92,7 +96,8 @@ def split(text: str, start: int, end: int) -> list[Part]:
     parts: list[Part] = []
     at = begin = start
     depth = 0
-    while at < end:
+    while (dividing := _DIVIDING(text, at, end)) is not None:
+        at = dividing.start()
         character = text[at]
         if character == QUOTE and at == begin:
             part = _quoted_part(text, at, end)

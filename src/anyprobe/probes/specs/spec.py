@@ -79,6 +79,8 @@ def see_functions(specs: Iterable[str]) -> None:
 
 
 def _refuse_odd_characters(text: str) -> None:
+    if text.isprintable():
+        return
     for at, character in enumerate(text):
         if not character.isprintable() and not "\udc80" <= character <= "\udcff":  # a byte that is not UTF-8
             message = f"an unprintable character (U+{ord(character):04X}); in double quotes it may be written as \\xNN"
@@ -92,4 +94,4 @@ def _may_have_blanks(part: str) -> bool:
 
 def _without_arrow(part: Part) -> Part:
     """Return a part without what results show behind an arrow: which implementation was chosen."""
-    return part if part.quoted else replace(part, text=_ARROW.sub("", part.text))
+    return part if part.quoted or "→" not in part.text else replace(part, text=_ARROW.sub("", part.text))
