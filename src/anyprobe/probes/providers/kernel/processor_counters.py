@@ -1,5 +1,6 @@
 """Counters that each processor has for itself, in as few pieces of the driver's memory as there can be."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -17,6 +18,8 @@ class ProcessorCounters:
 
     driver: Driver
     count: int
+    give: Callable[[int], int]
+    """Gives zeroed memory of each processor, of some size, by its offset from ``gs``."""
     pieces: list[tuple[int, int]] = field(default_factory=list)
     """Where each begins, as an offset from ``gs``, and its size."""
 
@@ -25,7 +28,7 @@ class ProcessorCounters:
         left, most = self.count * _WORD, _FIRST
         while left > 0:
             size = min(left, most)
-            self.pieces.append((self.driver.per_processor(size), size))
+            self.pieces.append((self.give(size), size))
             left, most = left - size, MAX_PERCPU
 
     def place(self, slot: int) -> int:

@@ -27,10 +27,13 @@ from anyprobe.probes.providers.kernel.sites import KernelNames
 from anyprobe.splice.kernel import call_data
 from anyprobe.splice.kernel.handlers import Kernel
 from anyprobe.target.kernel.driver.device import Driver, Shared
+from anyprobe.target.kernel.driver.layout import MAX_PERCPU
 
 _RING_BYTES: Final = 1 << 20
 _CHUNK: Final = 64 << 10
 _PAGE: Final = 4096
+_WORD: Final = 8
+_FIRST: Final = 64 * _WORD
 
 
 def of_processors(storage: Storage, processors: int, *, by_clock: bool = False) -> Storage:
@@ -58,7 +61,9 @@ class SharedStorages:
         self._maps: dict[Storage, _Map] = {}
         self._rings: dict[Storage, RingReader] = {}
         self._code = self._code_end = 0
-        self._bytes = 0
+        self._counters = self._counters_end = 0
+        self._losses: Shared | None = None
+        self._losses_used = 0
 
     @cached_property
     def driver(self) -> Driver:
@@ -83,7 +88,7 @@ class SharedStorages:
     @cached_property
     def guard(self) -> int:
         """Where each processor has the bytes that say whether a handler runs, as an offset from ``gs``."""
-        return self.driver.per_processor(8)
+        return self.per_processor(_WORD)
 
     @cached_property
     def _misses(self) -> Shared:
@@ -128,6 +133,24 @@ class SharedStorages:
             self._code_end = self._code + whole
         start, self._code = self._code, self._code + size
         return start
+
+    def per_processor(self, size: int) -> int:
+        """Return the ``gs:`` offset of zeroed memory that each processor has for itself."""
+        if self._counters + size > self._counters_end:
+            # the first piece is small: only a few are in reach of an instruction, for all clients
+            whole = max(size, MAX_PERCPU if self._counters_end else _FIRST)
+            self._counters = self.driver.per_processor(whole)
+            self._counters_end = self._counters + whole
+        start, self._counters = self._counters, self._counters + size
+        return start
+
+    def lost(self, count: int) -> Shared:
+        """Return memory for so many counters of hits that run no handler."""
+        size = _WORD * count
+        if self._losses is None or self._losses_used + size > len(self._losses.view):
+            self._losses, self._losses_used = self.driver.share(max(size, _CHUNK)), 0
+        start, self._losses_used = self._losses_used, self._losses_used + size
+        return Shared(self._losses.address + start, self._losses.view[start : start + size])
 
     # -- what was counted
 
@@ -179,6 +202,7 @@ class SharedStorages:
             each.keep()
         self._tables, self._maps, self._rings, self._placed = {}, {}, {}, {}
         self.__dict__.pop("_misses", None)
+        self._losses = None
         if "driver" in self.__dict__:
             self.driver.close()
 

@@ -176,7 +176,8 @@ class Splices:
         self._routines: dict[int, tuple[PlacedHandler, int]] = {}
         """Handlers and the addresses of their routines, by the identity of what was compiled."""
         try:
-            self._counters = ProcessorCounters(self._driver, len(sites))
+            give = self._driver.per_processor if self._shared is None else self._shared.per_processor
+            self._counters = ProcessorCounters(self._driver, len(sites), give)
         except BaseException:
             self._give_back()
             raise
@@ -379,7 +380,7 @@ class Splices:
             placed = handling.place(compiled)
             if placed.guarded:
                 if self._lost is None:
-                    self._lost = self._driver.share(_WORD * len(self._sites))
+                    self._lost = handling.shared.lost(len(self._sites))
                 placed = replace(placed, lost=self._lost.address)
             at = handling.shared.reserve(placed.bytes)
             code = assemble(handling.shared.kernel, placed, at)
