@@ -1,5 +1,5 @@
-"""Splices in a kernel: what is planned where, and patches and writes as values for who may write there.
+"""Splices in a kernel: what is planned where, patches and writes as values, and the routines that call handlers.
 
-In: the kernel's code as the analysis sees it, and what is wanted. Out: patches at given addresses, with the writes that
-lead to them. Must not touch a kernel.
+In: the kernel's code as the analysis sees it, what is wanted, and compiled handlers. Out: patches and routines at given
+addresses, with the writes that lead to them. Must not touch a kernel.
 """
