@@ -203,6 +203,26 @@ def test_children_live_on_without_the_controller(program):
         assert process.returncode == 0
 
 
+def test_two_thousand_threads_are_timed(compiled):
+    """They are there when the probes come; each is timed."""
+    program = str(compiled("two_thousand_threads.c", "-O1", "-pthread"))
+    with subprocess.Popen([program, "20"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        answer = process.stdout.readline()
+        if answer != b"ready\n":
+            process.communicate()
+            pytest.skip(answer.decode())
+        try:
+            with anyprobe.attach(process.pid) as session:
+                session.time("a.out:work")
+                process.stdin.write(b"go\n")
+                process.stdin.flush()
+                calls = int(process.stdout.readline())
+                work = function(session.snapshot(), "work")
+                assert (work.count, work.nmissed, work.unmatched) == (calls, 0, 0)
+        finally:
+            process.kill()
+
+
 def test_the_command_line_tells_processes_apart(program, tmp_path):
     results = tmp_path / "results"
     command = [sys.executable, "-m", "anyprobe", "time", "a.out:work", "--by", "pid", "-o", str(results)]

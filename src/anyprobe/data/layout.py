@@ -142,6 +142,13 @@ RECORD_BYTES = RECORD_BUCKETS + 8 * BUCKETS
 
 BANK_BYTES_LIMIT = 2 << 30
 """Address space that one bank may take in the target; memory is only used where it is touched."""
+THREADS, MOST_THREADS = 1024, 1 << 15
+"""For how many threads at one time a bank has blocks at most, and where that is known to be too few."""
+
+
+def room_for(threads: int) -> int:
+    """Return for how many threads there are to be blocks in a program that has so many now."""
+    return min(max(THREADS, 1 << (2 * threads - 1).bit_length()), MOST_THREADS)
 
 
 @dataclass(slots=True)
@@ -166,6 +173,8 @@ class BankLayout:
     """Whether it is known of timed calls which other timed ones they have made."""
     nodes: int = 0
     """Nodes of the call tree, a power of two; 0: there is none."""
+    threads: int = THREADS
+    """For how many threads at one time there are to be blocks, if these do not take too much: a power of two."""
     _next_counter: int = field(default=0, init=False)
     _next_record: int = field(default=0, init=False)
 
@@ -197,7 +206,7 @@ class BankLayout:
     @property
     def blocks(self) -> int:
         """Number of blocks for threads (the shared block is extra)."""
-        return max(16, min(1024, BANK_BYTES_LIMIT // self.stride - 1))
+        return max(16, min(self.threads, BANK_BYTES_LIMIT * (self.threads // THREADS) // self.stride - 1))
 
     @property
     def shared_offset(self) -> int:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from anyprobe.core.address import PAGE, page_ceil
 from anyprobe.core.errors import PermissionDenied, RemoteCallFailed, StopTimeout, TargetError
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.data.layout import CALLERS, CLOSED, NEXT_BLOCK, UNWATCHED, BankLayout
+from anyprobe.data.layout import CALLERS, CLOSED, NEXT_BLOCK, UNWATCHED, BankLayout, room_for
 from anyprobe.splice.apply.outcomes import give_up
 from anyprobe.splice.codegen.emit import estimate
 from anyprobe.splice.codegen.patch import REPLACING, ActionKind
@@ -108,6 +108,14 @@ class _Cluster:
 def _view_room(bytes_wanted: int) -> int:
     """Return how much room the signal view has beside its share of the code."""
     return min(bytes_wanted, _VIEW_MOST) + max(bytes_wanted - _VIEW_MOST, 0) // _VIEW_PART
+
+
+def _threads_of(pid: int) -> int:
+    """Return how many threads a process has now, 1 where that is not told."""
+    try:
+        return int(procfs.read_status(pid).get("Threads", "1"))
+    except (OSError, ValueError):
+        return 1
 
 
 def look_at_space(springboards: Springboards, target: "Target", mappings: "Sequence[Mapping]") -> None:
@@ -313,7 +321,10 @@ class Preparation:
         left_out, nodes = self._counting.left_out, self._counting.nodes if nested else 0
         tells = records > 0 or any(hook.handler is not None and hook.handler.needs_block for hook in hooks)
         adopting = self._counting.children and tells and len(self._holdings.banks) < ADOPTING and has_room()
-        self._layout = BankLayout(counters, records, maxactive, RETURNS, callers, left_out, adopting, nested, nodes)
+        threads = room_for(_threads_of(self._process.pid))
+        self._layout = BankLayout(
+            counters, records, maxactive, RETURNS, callers, left_out, adopting, nested, nodes, threads
+        )
 
     def _has_journal(self, records: int) -> bool:
         return any(arena.journal.room() >= records for arena in self._holdings.arenas[-1:])
