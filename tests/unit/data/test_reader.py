@@ -7,6 +7,8 @@ import pytest
 from anyprobe.data.histogram import BUCKETS
 from anyprobe.data.layout import (
     BLOCK_TOP,
+    CHILD_BIT,
+    CHILD_BYTES,
     INSTANCE_BYTES,
     INSTANCE_RECORD,
     INSTANCE_SP,
@@ -21,7 +23,7 @@ from anyprobe.data.layout import (
     RECORD_UNMATCHED,
     BankLayout,
 )
-from anyprobe.data.reader import BankReader, NearReader
+from anyprobe.data.reader import BankReader, EndedChild, ForkChild, NearReader
 
 SHARED = -1
 
@@ -199,3 +201,73 @@ def test_an_untouched_near_counter_is_zero_and_stays_untouched():
     assert [reader.counter(64), reader.counter(4096)] == [0, 5]
     assert os.fstat(fd).st_blocks == 8
     os.close(fd)
+
+
+class Family:
+    """The bank of a process with fork children, and their copies of header and blocks."""
+
+    def __init__(self):
+        self.layout = BankLayout(counters=4, records=2, maxactive=8, adopting=True)
+        self.counter, self.record = self.layout.new_counter(), self.layout.new_record()
+        self.region = mmap.mmap(-1, self.layout.size)
+        self.copies = {}
+        self.write(self.region, 10, 100)
+
+    def write(self, memory, hits, ticks):
+        """Have one thread hit the counter, and time one call."""
+        struct.pack_into("<Q", memory, NEXT_BLOCK, 1)
+        at = self.layout.blocks_offset
+        for offset, value in (
+            (self.counter, hits),
+            (self.record + RECORD_COUNT, 1),
+            (self.record + RECORD_SUM, ticks),
+            (self.record + RECORD_MAX, ticks),
+            (self.record + RECORD_NOT_MIN, (1 << 64) - 1 - ticks),
+            (self.record + RECORD_BUCKETS + 8 * 7, 1),
+        ):
+            struct.pack_into("<Q", memory, at + offset, value)
+
+    def fork(self, number, pid, hits, ticks):
+        self.copies[number] = mmap.mmap(-1, self.layout.child_bytes)
+        self.write(self.copies[number], hits, ticks)
+        at = self.layout.children_offset + CHILD_BYTES * number
+        struct.pack_into("<Q", self.region, at, pid | 1 << CHILD_BIT)
+
+    def reader(self, ended=None):
+        def copy(number):
+            return memoryview(self.copies[number]), [(0, self.layout.child_bytes)]
+
+        return BankReader(memoryview(self.region), self.layout, None, copy, ended)
+
+
+def test_what_fork_children_count_is_told_apart_and_added_up():
+    family = Family()
+    family.fork(3, 4242, 20, 50)
+    family.fork(1000, 4243, 30, 700)
+    reader = family.reader()
+    assert reader.counters()[reader.counter_index(family.counter)] == 60
+    first, second = ForkChild(3, 4242, has_copy=True), ForkChild(1000, 4243, has_copy=True)
+    assert reader.forked() == [first, second]
+    rows = reader.counters_by_block()[:, reader.counter_index(family.counter)]
+    assert {child: int(rows[part].sum()) for child, part in reader.children().items()} == {first: 20, second: 30}
+    together = reader.record(family.record)
+    assert (together.count, together.sum, together.min, together.max) == (3, 850, 50, 700)
+    own = reader.record(family.record, "target")
+    assert (own.count, own.sum, own.min, own.max) == (1, 100, 100, 100)
+    other = reader.record(family.record, second)
+    assert (other.count, other.sum, other.min, other.max) == (1, 700, 700, 700)
+
+
+def test_what_ended_children_have_counted_is_as_before():
+    """Another child may have the copy by then."""
+    family = Family()
+    family.fork(3, 4242, 20, 50)
+    before = family.reader()
+    child, kept = ForkChild(3, 4242, has_copy=True), ForkChild(3, 4242, has_copy=True, ended=1)
+    ended = {kept: EndedChild(before, child, family.layout)}
+    family.fork(3, 4250, 5, 9)
+    after = family.reader(ended)
+    assert after.record(family.record, kept) == before.record(family.record, child)
+    assert after.counters()[after.counter_index(family.counter)] == 35
+    together = after.record(family.record)
+    assert (together.count, together.sum, together.min, together.max) == (3, 159, 9, 100)

@@ -110,14 +110,6 @@ def _view_room(bytes_wanted: int) -> int:
     return min(bytes_wanted, _VIEW_MOST) + max(bytes_wanted - _VIEW_MOST, 0) // _VIEW_PART
 
 
-def _threads_of(pid: int) -> int:
-    """Return how many threads a process has now, 1 where that is not told."""
-    try:
-        return int(procfs.read_status(pid).get("Threads", "1"))
-    except (OSError, ValueError):
-        return 1
-
-
 def look_at_space(springboards: Springboards, target: "Target", mappings: "Sequence[Mapping]") -> None:
     """Have springboards placed in the address space as the memory map has it now."""
     springboards.look(AddressSpace(mappings, target.heap_start), len(mappings), procfs.most_mappings())
@@ -321,7 +313,7 @@ class Preparation:
         left_out, nodes = self._counting.left_out, self._counting.nodes if nested else 0
         tells = records > 0 or any(hook.handler is not None and hook.handler.needs_block for hook in hooks)
         adopting = self._counting.children and tells and len(self._holdings.banks) < ADOPTING and has_room()
-        threads = room_for(_threads_of(self._process.pid))
+        threads = room_for(procfs.count_threads(self._process.pid))
         self._layout = BankLayout(
             counters, records, maxactive, RETURNS, callers, left_out, adopting, nested, nodes, threads
         )

@@ -7,7 +7,9 @@ pointer is good again then, and no two threads of the child have the same one, a
 
 Nothing here takes a lock. Who comes first takes a copy and notes that on a page which is wiped at a fork. Other threads
 of the child, and signal handlers in between, do the same work with the same copy, which harms nobody: the same pages
-are mapped where they are mapped already. What the copy has to say in its header is written before it can be seen.
+are mapped where they are mapped already. A signal handler that is shown the program's own pc has the thread begin anew,
+but for the moment in which all copies up to the child's are mapped: there it goes on where it was. What the copy has to
+say in its header is written before it can be seen.
 """
 
 from anyprobe.data import layout as at
@@ -60,6 +62,7 @@ def emit_adopt(asm: Assembler, facts: RoutineFacts) -> None:
             mov rax, behind; add r9, rax
             mov rdi, table; xor esi, esi; mov rdx, r9; mov r10d, {_MAYMOVE}
             mov eax, {_MREMAP}; syscall
+        adopt_half:
             cmp rax, {_ERRORS}; jae adopt_never
             push rax; push r9
             lea rdi, [rax+r9]; mov rax, size; sub rdi, rax
@@ -75,6 +78,7 @@ def emit_adopt(asm: Assembler, facts: RoutineFacts) -> None:
             mov eax, {_MREMAP}; syscall
             mov r8, rax
             pop rsi; pop rdi; mov eax, {_MUNMAP}; syscall
+        adopt_whole:
             cmp r8, {_ERRORS}; jae adopt_never
             mov rdx, adopted; mov rax, rbx; mov rcx, rbx; bts rcx, {_MAPPED}
             lock cmpxchg [rdx], rcx; je adopt_mapped

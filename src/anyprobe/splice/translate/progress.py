@@ -41,7 +41,8 @@ _ROUTINES = frozenset(
     {"acquire", "adopt", "process", "count", "enter", "unwind", *EXITS, "now", "view", "find", "block"}
 )
 _PROGRESS = {
-    "acquire": Progress.BACK, "adopt": Progress.BACK, "process": Progress.BACK, "now": Progress.BACK,
+    "acquire": Progress.BACK, "process": Progress.BACK, "now": Progress.BACK,
+    "adopt": Progress.BACK, "adopt_half": Progress.HALF, "adopt_whole": Progress.BACK,
     "count": Progress.BACK, "count_done": Progress.FORWARD, "count_shared": Progress.BACK,
     "count_shared_done": Progress.FORWARD,
     "enter": Progress.BACK, "enter_reserved": Progress.RESERVED, "enter_done": Progress.FORWARD,

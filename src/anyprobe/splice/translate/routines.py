@@ -92,12 +92,12 @@ def _states(
             todo.append((one.near_branch_target, state))
         if flow is Flow.CALL:
             state = _called(state, inner.get(one.near_branch_target, frozenset()))
-        elif flow is Flow.NEXT:
+        elif flow in (Flow.NEXT, Flow.SYSCALL):
             following = step(state, one, code[at - address : at - address + one.len])
             if following is None:
                 continue  # what comes behind is on a stack of its own making, and stays as it is
-            state = following
-        if flow in (Flow.NEXT, Flow.JCC, Flow.CALL):
+            state = following if flow is Flow.NEXT else _called(following, frozenset({0}))
+        if flow in (Flow.NEXT, Flow.JCC, Flow.CALL, Flow.SYSCALL):
             todo.append((at + one.len, state))
     return states
 

@@ -310,6 +310,14 @@ def read_blocked_call(pid: int, tid: int) -> BlockedCall | None:
     return BlockedCall(int(fields[0]), tuple(numbers[:6]), numbers[6], numbers[7])
 
 
+def count_threads(pid: int) -> int:
+    """Return how many threads a process has, 1 where that is not told."""
+    try:
+        return int(read_status(pid).get("Threads", "1"))
+    except (OSError, ValueError):
+        return 1
+
+
 def read_last_pid() -> int:
     """Return the pid given out last in this pid namespace: it moves whenever a process or thread is created."""
     return int(_read_line("/proc/loadavg").split()[-1])
