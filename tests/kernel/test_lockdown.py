@@ -1,11 +1,13 @@
 """A kernel that is locked down (``lockdown=confidentiality``): what works still does, the rest says why not."""
 
 import os
+import re
 import subprocess
 
 import pytest
 
 import anyprobe
+from anyprobe import Count
 from anyprobe.target.kernel import switches
 from support.in_kernel import held, left_behind
 
@@ -43,3 +45,14 @@ def test_tracefs_is_not_there():
         assert str(caught.value) == f"tracefs cannot be read; {WHY}"
         session.count("rawtracepoint:sched_switch")
         assert not session.refused
+
+
+def test_handlers_do_not_read_the_kernels_memory():
+    flagged = Count("flagged")
+    why = f"programs may not read the kernel's memory: {WHY}"
+    with anyprobe.kernel() as session, pytest.raises(anyprobe.HandlerError, match=re.escape(why)):
+
+        @session.entry("kernel::vfs_read")
+        def reading(ctx, file):
+            if file.f_flags > 0:
+                flagged.add()

@@ -42,6 +42,8 @@ _PROCESSED = re.compile(r"processed (\d+) insns")
 _STEP = re.compile(r"^(\d+): \(", re.MULTILINE)
 _NOT_THE_PROGRAM = frozenset({errno.EPERM, errno.ENOMEM, *descriptors.TOO_MANY})
 """What the kernel says where the verifier has nothing against a program."""
+_READS_THE_KERNEL = "bpf_probe_read_kernel"
+"""The beginning of the names of helper functions that are not there in a locked-down kernel."""
 _LOAD_TRIES = 5
 """As libbpf has it: the verifier gives up with ``EAGAIN`` when a signal is to be handled."""
 _PROGRAM_INFO_BYTES, _RECURSION_AT = 232, 208
@@ -61,6 +63,13 @@ class VerifierRefusal(TargetError):  # noqa: N818 - like the refusals of sites
         found = _STEP.findall(trace)
         self.at = int(found[-1]) if found else None
         """The instruction at which it stopped, where that is known."""
+
+    @property
+    def because(self) -> str:
+        """What forbids something to programs of any kind, nothing where it is up to the program."""
+        reads = any(_READS_THE_KERNEL in each for each in self.words)
+        locked = descriptors.locked_down() if reads else ""
+        return f"programs may not read the kernel's memory: {locked}" if locked else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -221,7 +221,8 @@ class KernelHandler:
 
     def rejected(self, refusal: VerifierRefusal, before: int) -> HandlerError:
         """Return the error for what the kernel's verifier says of the last program, which has code before it."""
-        message, said = "the kernel's verifier does not accept this", "\n".join(refusal.words)
+        message = refusal.because or "the kernel's verifier does not accept this"
+        said = "\n".join(refusal.words)
         mark = None
         site, known, passed = self._last or (None, None, None)
         if site is not None and known is not None and passed is not None and refusal.at is not None:

@@ -13,7 +13,7 @@ from anyprobe.handlers.compiler import intermediate
 from anyprobe.handlers.frontend.lowering import Setting
 from anyprobe.handlers.kernel_programs import kernel_program, places_in
 from anyprobe.probes.providers.kernel import handlers
-from anyprobe.target.kernel import programs
+from anyprobe.target.kernel import programs, switches
 from support import bpf_running
 
 REFUSED = bpf_running.refused_because()
@@ -34,6 +34,15 @@ def test_the_instruction_is_read_off_the_trace():
     about_place = "The function f() has more than 12 arguments\nprocessed 0 insns (limit 1000000)\n"
     other = programs.VerifierRefusal(KernelRefused("load a program", 22), about_place, "")
     assert (other.at, other.is_of_code) == (None, False)
+
+
+@pytest.mark.parametrize("mode", ["none", "integrity", "confidentiality"])
+@pytest.mark.parametrize("word", ["unknown func bpf_probe_read_kernel#113", "invalid func unknown#999999"])
+def test_lockdown_is_the_reason_where_the_kernels_memory_is_not_read(monkeypatch, mode, word):
+    monkeypatch.setattr(switches, "lockdown", lambda: mode)
+    because = programs.VerifierRefusal(KernelRefused("load a program", 22), f"{word}\n", "").because
+    assert bool(because) == (mode == "confidentiality" and "read" in word)
+    assert not because or "programs may not read the kernel's memory: the kernel is locked down" in because
 
 
 def places(handler):
