@@ -532,3 +532,28 @@ def test_a_batch_that_nobody_waits_for_leaves_by_itself(monkeypatch):
                 assert remote.syscall(MUNMAP, area, size) == 0
             assert program.ask().startswith("ok")
         assert program.is_free()
+
+
+def test_who_waits_to_be_undisturbed_comes_next():
+    """A thread that stops a program again and again would mostly have its turn again, and an execution wait long."""
+    with running("self_check") as program:
+        program.line()
+        process, stops, over = Process.open(program.pid), [], threading.Event()
+
+        def stop_often():
+            while not over.is_set():
+                with process.stop():
+                    stops.append(None)
+
+        thread = threading.Thread(target=stop_often)
+        thread.start()
+        try:
+            for _ in range(20):
+                wait_until(lambda: stops, "nothing is stopped")
+                before = len(stops)
+                with process.undisturbed():
+                    assert len(stops) - before <= 2
+        finally:
+            over.set()
+            thread.join(30)
+            process.close()

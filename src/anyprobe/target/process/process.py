@@ -71,11 +71,14 @@ class Process(Tracee):
 
     @contextmanager
     def undisturbed(self) -> Iterator[None]:
-        """Have no thread stop anything in it for a scope; who looks for a thread to borrow gives way."""
+        """Have no thread stop anything in it for a scope, which comes before what other threads want to do next.
+
+        Who looks for a thread to borrow gives way.
+        """
         turn = object()
         self._awaited.append(turn)
         try:
-            with self._exclusive(nullcontext()):
+            with self._exclusive(nullcontext(), first=True):
                 self._awaited.remove(turn)
                 yield
         finally:
@@ -160,10 +163,16 @@ class Process(Tracee):
                 gateway.close(pidfd)
 
     @contextmanager
-    def _exclusive(self, scope: AbstractContextManager[_T]) -> Iterator[_T]:
-        """Enter a scope in which threads are stopped: one at a time, and Ctrl-C comes after it."""
+    def _exclusive(self, scope: AbstractContextManager[_T], *, first: bool = False) -> Iterator[_T]:
+        """Enter a scope in which threads are stopped: one at a time, and Ctrl-C comes after it.
+
+        Those that are not ``first`` let those pass that are, for a while: whoever has just left a scope would mostly be
+        the next one otherwise, and a program's thread waits for the others.
+        """
         if self._holder == threading.get_native_id():
             raise InternalError("stops of one process cannot be nested")
+        if not first:
+            self.let_pass()
         with DeferredInterrupts(), self._lock:
             self._holder = threading.get_native_id()
             try:

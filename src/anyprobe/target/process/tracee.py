@@ -22,6 +22,8 @@ from anyprobe.target.system.procfs import Mapping
 
 _EXEC_PATIENCE = 0.5
 _TURN = 0.001
+_PASSING = 2.0
+"""Seconds that a stop is put off at most, for the sake of threads that execute."""
 _NOT_SHOWN = 1
 """What /proc/PID/stat has for the start of the text where one may not look."""
 
@@ -90,6 +92,12 @@ class Tracee:
             self._lock.acquire()
             self._holder = threading.get_native_id()
         return time.monotonic() - begin
+
+    def let_pass(self) -> None:
+        """Wait while others wait for ``undisturbed``, not for ever."""
+        deadline = time.monotonic() + _PASSING
+        while self._awaited and time.monotonic() < deadline:
+            time.sleep(_TURN)
 
     def mappings(self) -> list[Mapping]:
         """Return the memory map as it is now."""
