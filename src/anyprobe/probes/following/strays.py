@@ -29,11 +29,14 @@ class Strays:
         ``of_children``: also what fork children execute, which may be none of the user's.
         """
         self._tell, self._of_children = tell, of_children
-        self._since: dict[int, int] = {}
-        """The processes that are followed, and since when, in the kernel's ticks."""
+        self._since: dict[int, tuple[int, int | None]] = {}
+        """The processes that are followed: since when, in the kernel's ticks, and when they began, where that is known.
+
+        The number of one that has ended is soon another's, on a machine that has few numbers.
+        """
         self._expected: Counter[int] = Counter()
-        self._found: set[int] = set()
-        """Processes of the tree that were found by their parents."""
+        self._found: dict[int, int | None] = {}
+        """Processes of the tree that were found by their parents, and when they began."""
         self._guard, self._looking, self._ending = threading.Lock(), threading.Lock(), False
         self._events: ProcEvents | None = None
         with suppress(OSError):
@@ -47,7 +50,7 @@ class Strays:
 
         Children that it has made before have no probes by which they could be followed. ``from_start``: it has none.
         """
-        self._since[pid] = 0 if from_start else procfs.now()
+        self._since[pid] = 0 if from_start else procfs.now(), _start_of(pid)
 
     def expect(self, pid: int) -> None:
         """Note that a process is about to execute a program, and that this is known of."""
@@ -84,7 +87,7 @@ class Strays:
         with self._looking:  # who catches up waits for what the other has read and not told of yet
             for pid in self._events.read(0.0):
                 if not self._was_expected(pid) and self._belongs(pid):
-                    self._found.add(pid)
+                    self._found[pid] = _start_of(pid)
                     path = "a program"
                     with suppress(OSError):
                         path = os.readlink(f"/proc/{pid}/exe")
@@ -102,18 +105,24 @@ class Strays:
         """Return whether a process is of the tree, or one of its ancestors was when it made the next one."""
         born: int | None = None
         for _ in range(_DEEP):
-            since = self._since.get(pid)
-            if since is not None:
-                return born is None or born > since
-            if not self._of_children:
-                return False
-            if pid in self._found:
-                return True
             try:
                 stat = procfs.read_stat(pid)
             except OSError:
+                return born is None and pid in self._since  # it has just ended
+            since, started = self._since.get(pid, (0, -1))
+            if started in {None, stat.start_time}:
+                return born is None or born > since
+            if not self._of_children:
                 return False
+            if self._found.get(pid, -1) in {None, stat.start_time}:
+                return True
             born, pid = stat.start_time, stat.parent
             if pid <= 1:
                 return False
         return False
+
+
+def _start_of(pid: int) -> int | None:
+    with suppress(OSError):
+        return procfs.read_stat(pid).start_time
+    return None
