@@ -71,3 +71,13 @@ def test_one_that_has_just_ended_is_told_of(machine, watch):
     machine.executed = [500, 777]
     watch.catch_up()
     assert len(machine.told) == 1
+
+
+def test_one_that_is_followed_no_more_is_not(machine, watch):
+    machine.starts = {500: 50}
+    watch.follow(500, from_start=True)
+    watch.forget(500)
+    machine.starts = {}
+    machine.executed = [500]
+    watch.catch_up()
+    assert machine.told == []

@@ -261,6 +261,8 @@ class Followed(SessionGroup):
         with self._guard:
             member.result, member.session = result or session.snapshot(), None
             self.sessions = tuple(each for each in self.sessions if each is not session)
+            if member.pid not in self._coming and all(each.pid != member.pid for each in self.sessions):
+                self._strays.forget(member.pid)
 
     def _is_over(self, session: Session) -> bool:
         return session.pid not in self._coming and (session.exited or session.became() is not None)

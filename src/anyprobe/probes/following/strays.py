@@ -52,6 +52,10 @@ class Strays:
         """
         self._since[pid] = 0 if from_start else procfs.now(), _start_of(pid)
 
+    def forget(self, pid: int) -> None:
+        """Follow a process no more, which has ended."""
+        self._since.pop(pid, None)
+
     def expect(self, pid: int) -> None:
         """Note that a process is about to execute a program, and that this is known of."""
         with self._guard:
