@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, overload
 
-from anyprobe.data.layout import CLOSED, UNWATCHED
+from anyprobe.data.layout import BLOCK_REFUSED, CLOSED, UNWATCHED
 from anyprobe.probes.handlers.filter_watch import FilterWatch
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ class Adopting:
 
     def __init__(self, session: "ProbeHost") -> None:
         """Let no child make any yet."""
+        self._splicing = session.splicing
         self._holdings, self._is_open = session.splicing.holdings, False
         self._filters = FilterWatch(session.splicing, session.symbols.objects, _Word(self._holdings), everywhere=True)
 
@@ -25,7 +26,7 @@ class Adopting:
 
         Children that are forked from then on have both, or neither.
         """
-        return self._filters.edits()
+        return self._filters.edits() if self._splicing.planning.slots else ()
 
     def settle(self) -> None:
         """After the change: let children make their system calls, if filters are seen."""
@@ -63,5 +64,8 @@ class _Word(Sequence[int]):
     def __getitem__(self, index: slice) -> Sequence[int]: ...
 
     def __getitem__(self, index: int | slice) -> int | Sequence[int]:
-        word = self._holdings.banks[0].piece.address + CLOSED
+        if self._holdings.banks:
+            word = self._holdings.banks[0].piece.address + CLOSED
+        else:  # threads turn out to have no slots: nobody reads it then
+            word = next(each.near.piece.address for each in self._holdings.code_regions if each.near) + BLOCK_REFUSED
         return [word][index]
