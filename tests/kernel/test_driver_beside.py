@@ -15,6 +15,7 @@ import anyprobe
 from anyprobe.target.kernel import symbols
 from anyprobe.target.kernel.driver.device import BatchRefused, Driver
 from anyprobe.target.kernel.driver.layout import Verdict
+from support import guest_driver
 from support.kernel_patches import Patches, call_getppid, function, is_refused, text, warnings, writes_of
 
 GETPPID = "__do_sys_getppid"
@@ -168,6 +169,7 @@ def test_all_functions_traced(armed, counted):
     assert [text(write.address, len(write.new)) for write in armed] == [write.new for write in armed]
 
 
+@pytest.mark.thorough
 def test_arming_while_all_functions_are_traced(driver, patches):
     (TRACING / "set_ftrace_filter").write_text("vfs_*\n*getppid*\nschedule*\n")
     tracer = TRACING / "current_tracer"
@@ -184,6 +186,7 @@ def test_arming_while_all_functions_are_traced(driver, patches):
     assert patches.count(made.slot) == 2 * CALLS
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mechanism", ["fentry", "kprobe"])
 @pytest.mark.parametrize("first", ["theirs", "ours"])
 def test_another_probe_of_the_same_function(driver, patches, mechanism, first):
@@ -207,6 +210,7 @@ def test_another_probe_of_the_same_function(driver, patches, mechanism, first):
         assert patches.count(made.slot) - before == 2 * CALLS
 
 
+@pytest.mark.thorough
 def test_a_kprobe_earlier_in_the_function_hides_no_boundary(driver, patches):
     body = function("vfs_read")
     *_, written = writes_of(patches, ["vfs_read"], 20)
@@ -271,6 +275,44 @@ def test_suspend_is_refused_while_something_is_written(driver, counted):
     assert counted() - before == CALLS
 
 
+@pytest.mark.thorough
+def test_a_live_patch_that_comes_and_goes(driver, patches, counted):
+    module = guest_driver.live_patch(os.uname().release)
+    if not module.exists():
+        pytest.skip("no live patch for this kernel")
+    made = first_of(patches, "cmdline_proc_show")
+    driver.apply([made.write])
+    line, state = Path("/proc/cmdline"), Path("/sys/kernel/livepatch/live_patch")
+    plain, before = line.read_text(), counted()
+    assert patches.count(made.slot) == 1
+    subprocess.run(["insmod", module], check=True)
+    try:
+        settle(state)
+        call_getppid(CALLS)
+        assert line.read_text() == "live patched\n"
+        assert patches.count(made.slot) == 1, "the function that was patched does not run"
+    finally:
+        (state / "enabled").write_text("0")
+        settle(state)
+        while subprocess.run(["rmmod", "live_patch"], check=False, capture_output=True).returncode:
+            time.sleep(0.1)  # the kernel lets go of it a little later
+    call_getppid(CALLS)
+    assert line.read_text() == plain
+    assert patches.count(made.slot) == 2
+    assert counted() - before == 2 * CALLS
+
+
+def settle(state):
+    """Wait until all tasks have come over to a live patch, or back."""
+    transition = state / "transition"
+    for _ in range(600):
+        if not transition.exists() or transition.read_text().strip() == "0":
+            return
+        time.sleep(0.1)
+    raise AssertionError("tasks have not come over")
+
+
+@pytest.mark.thorough
 def test_batches_while_threads_end(driver, patches):
     made = first_of(patches)
     ended = threading.Event()

@@ -1,5 +1,6 @@
 """Splices as a mechanism: exact beside the kernel's own engines, refused by name, and gone without a trace."""
 
+import fcntl
 import json
 import os
 import subprocess
@@ -14,6 +15,7 @@ from support.kernel_patches import function, text, warnings
 
 GETPPID = "__do_sys_getppid"
 CALLS = 5000
+LOOP_CTL_GET_FREE = 0x4C82
 
 
 @pytest.fixture
@@ -191,3 +193,26 @@ def test_another_session_sees_the_text_without_splices(session):
     script = f"import anyprobe; print([line.bytes.hex() for line in anyprobe.kernel().explain({place!r}).disassembly])"
     told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     assert told.strip() == str(before)
+
+
+@pytest.mark.thorough
+def test_splices_of_a_module_go_before_it(session):
+    subprocess.run(["modprobe", "loop"], check=True)
+    (probe,) = session.count("kernel:loop:loop_control_ioctl:entry")
+    assert session.refused == []
+    with open("/dev/loop-control", "rb", buffering=0) as file:
+        for _ in range(5):
+            fcntl.ioctl(file, LOOP_CTL_GET_FREE)
+    (site,) = probe.results()
+    assert (site.hits, site.armed, site.notes) == (5, True, ())
+    subprocess.run(["modprobe", "-r", "loop"], check=True)
+    (site,) = probe.results()
+    assert (site.hits, site.armed) == (5, False)
+    assert "[GONE]" in site.notes[0]
+    subprocess.run(["modprobe", "loop"], check=True)
+    with open("/dev/loop-control", "rb", buffering=0) as file:
+        fcntl.ioctl(file, LOOP_CTL_GET_FREE)
+    (site,) = probe.results()
+    assert (site.hits, site.armed) == (5, False)
+    session.remove(probe)
+    subprocess.run(["modprobe", "-r", "loop"], check=True)

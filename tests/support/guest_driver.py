@@ -3,8 +3,11 @@
 ``python -m support.guest_driver KERNEL`` builds it where the guest finds it, and compiles the handlers of splices.
 """
 
+import hashlib
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from anyprobe.core import kept
@@ -13,6 +16,30 @@ from anyprobe.target.kernel.driver import building
 from support import spliced_handlers
 
 ROOT = Path(__file__).parents[2]
+LIVE_PATCH = Path(__file__).with_name("live_patch")
+
+
+def live_patch(release: str) -> Path:
+    """Return where the live patch for a kernel is, built or not."""
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(LIVE_PATCH.iterdir()))).hexdigest()[:16]
+    return Path(kept.directory(), "driver", f"{release}-live-patch-{digest}", "live_patch.ko")
+
+
+def build_live_patch(release: str, headers: Path) -> None:
+    """Build the live patch for a kernel where it is not there yet; where it does not compile there is none."""
+    built = live_patch(release)
+    if built.exists():
+        return
+    built.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=built.parent) as work:
+        for path in LIVE_PATCH.iterdir():
+            shutil.copy(path, work)
+        command = ["make", "-s", "-C", headers, f"M={work}", "CONFIG_DEBUG_INFO_BTF_MODULES=", "modules"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+        if done.returncode:
+            print(done.stderr, file=sys.stderr)
+        else:
+            Path(work, built.name).replace(built)
 
 
 def build(kernel: str) -> None:
@@ -23,6 +50,7 @@ def build(kernel: str) -> None:
     (modules,) = Path(made.stdout.strip(), "root/lib/modules").iterdir()
     if (modules / "build/Makefile").exists():
         building.build(modules.name, f"{kept.directory()}/driver", made_with=str(modules / "build"))
+        build_live_patch(modules.name, modules / "build")
 
 
 if __name__ == "__main__":

@@ -117,8 +117,7 @@ class Patches:
         if {insn.address for insn in displaced[1:]} & {*(insn.target for insn in body), *(faulting or {}).values()}:
             return None
         fixed: list[Fixup] = []
-        slot = self.slots
-        assert slot < _COUNTERS
+        slot = self.next_slot()
         at = self.start + self.used
         count = b"\x65\x48\xff\x04\x25" + struct.pack("<I", self.counters + 8 * slot)
         code = b"\x9c" + count + b"\x9d"  # pushfq; inc qword gs:[slot]; popfq
@@ -139,11 +138,20 @@ class Patches:
         self.slots += 1
         self.used += len(code) + 15 & ~15
         assert self.used <= self.size
-        self.driver.write_patch(at, code)
+        self.lay(at, code)
         old = b"".join(insn.raw for insn in displaced)
         new = jump(displaced[0].address, at) + bytes.fromhex(_NOPS[len(old) - JUMP])
         boundaries = tuple(insn.address - displaced[0].address for insn in displaced[1:])
         return Counting(Write(displaced[0].address, old, new, boundaries), slot, tuple(fixed))
+
+    def next_slot(self) -> int:
+        """Return the counter of the next patch."""
+        assert self.slots < _COUNTERS
+        return self.slots
+
+    def lay(self, at: int, code: bytes) -> None:
+        """Write a patch."""
+        self.driver.write_patch(at, code)
 
     def again(self, writes: Iterable[Write]) -> list[Write]:
         """Return writes at the same places as others, which lead to patches of this client."""
@@ -186,3 +194,39 @@ def writes_of(patches: Patches, names: Iterable[str], most: int = 8) -> list[Wri
             end = counting.write.address + len(counting.write.old)
             found += 1
     return made
+
+
+@dataclass
+class ManyPatches(Patches):
+    """Patches by the thousand, which share counters and are written together."""
+
+    size: int = 4 << 20
+    code: bytearray = field(default_factory=bytearray)
+
+    def next_slot(self) -> int:
+        """Return a counter that other patches have as well."""
+        return self.slots % _COUNTERS
+
+    def lay(self, at: int, code: bytes) -> None:
+        """Keep a patch until all are written."""
+        self.code += b"\xcc" * (at - self.start - len(self.code)) + code
+
+    def write(self) -> None:
+        """Write all patches."""
+        self.driver.write_patch(self.start, bytes(self.code))
+
+    def hits(self) -> int:
+        """Return what all have counted together."""
+        return sum(self.count(slot) for slot in range(_COUNTERS))
+
+    def single(self, body: Iterable[Insn], most: int, faulting: dict[int, int]) -> list[Counting]:
+        """Return writes at up to so many instructions of a function that have room for a jump each.
+
+        Nothing is between two of them, so branches may lead anywhere. What the kernel rewrites the driver refuses.
+        """
+        made: list[Counting] = []
+        for insn in body:
+            if len(made) < most and insn.end - insn.address >= JUMP:
+                counting = self.counting([insn], 0, faulting)
+                made += [] if counting is None else [counting]
+        return made

@@ -1,7 +1,7 @@
 """What is attached in the kernel, and how a counting program or a handler gets to each kind of place."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -61,6 +61,13 @@ class Attachment:
             return {}
         counts = self.splices.counts()
         return {slot: counts[slot] for slot in self.slots}
+
+    def gone(self) -> Collection[int]:
+        """Return the slots of what has gone with its module."""
+        if self.splices is None:
+            return ()
+        gone = self.splices.gone()
+        return {slot for slot in self.slots if slot in gone}
 
     def missed(self) -> Mapping[int, int]:
         """Return what is known of misses by slot: of splices, and of what has one slot alone."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from anyprobe.probes.providers.kernel.splicing import Spliced
 
 _UNTOLD = "this kernel does not tell what it misses here"
+_GONE = "[GONE] its module has gone, and the splice before that"
 
 
 def go_on() -> None:
@@ -99,13 +100,14 @@ class KernelProbe:
         counts = self._counts()
         missed = self._missed()
         armed = set(self.attachments) if self.armed or self.was_armed else set()
+        gone = {slot for each in armed for slot in each.gone()}
         latest = {slot: each for each in (*self.earlier, *self.attachments) for slot in each.slots}
         for slot, each in sorted(latest.items()):
             site = self.sites[slot]
             yield SiteResult(
                 site.spec, site.module, site.name, site.offset, site.address, each.mechanism,
-                each in armed, counts[slot], missed.get(slot, 0), site.kind,
-                notes=() if each.is_told else (_UNTOLD,),
+                each in armed and slot not in gone, counts[slot], missed.get(slot, 0), site.kind,
+                notes=(*(() if each.is_told else (_UNTOLD,)), *((_GONE,) if slot in gone else ())),
             )  # fmt: skip
 
     def _counts(self) -> list[int]:

@@ -29,6 +29,7 @@ from anyprobe.splice.plan.claims import Claims
 from anyprobe.splice.plan.splices import Clobbers, PlannedSplice, Want, WantKind
 from anyprobe.target.kernel.driver.device import BatchRefused, Driver, Shared
 from anyprobe.target.kernel.driver.layout import MEANINGS, Fixup, Verdict, Write
+from anyprobe.target.kernel.symbols import KERNEL
 
 if TYPE_CHECKING:
     from anyprobe.probes.providers.kernel.handlers import KernelHandler, SplicedHandler
@@ -155,6 +156,11 @@ class Spliced:
         self._whole.remove([self._numbers[position]])
         self._whole.refused.setdefault(self._numbers[position], why)
 
+    def gone(self) -> Collection[int]:
+        """Return the positions of sites that are spliced no more: their module has gone."""
+        gone, first = self._whole.gone(), self._numbers.start
+        return {number - first for number in self._numbers if number in gone}
+
     def close(self) -> None:
         """Take the splices out; what was counted is kept."""
         self._whole.remove(self._numbers)
@@ -201,6 +207,16 @@ class Splices:
         if self._lost is not None:
             self._missed = self._lost.view.cast("Q")[: len(self._sites)].tolist()
         return self._missed
+
+    def gone(self) -> Collection[int]:
+        """Return the sites of modules whose splices the driver has taken out, before the module went."""
+        functions = enumerate(site.function for site in self._sites)
+        of_modules = {number for number, each in functions if each is not None and each.module != KERNEL}
+        if self._driver is None or not of_modules:
+            return ()
+        written = {(write.address, write.new) for write in self._driver.changes()}
+        lost = [each for each in self._in_force if (each.site, each.write.new) not in written]
+        return {number for each in lost for number in each.numbers & of_modules}
 
     def remove(self, numbers: Iterable[int]) -> None:
         """Take out the splices that only some sites need, and count no more at these."""

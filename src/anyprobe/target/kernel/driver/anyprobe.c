@@ -423,11 +423,12 @@ static bool is_inside(struct batch *b, unsigned long word)
 {
 	u32 i;
 
+	b->failed = b->count;		/* of a patch: no write is to blame */
 	if (in_patches(NULL, word))
 		return !b->of || in_patches(b->of, word);
 	if (!b->count || word < b->writes[0].address || word >= end_of(&b->writes[b->count - 1]))
 		return false;
-	i = write_after(b, word);
+	i = b->failed = write_after(b, word);
 	return word > b->writes[i].address && b->writes[i].boundaries >> (word - b->writes[i].address) & 1;
 }
 
@@ -483,13 +484,23 @@ static bool is_any_inside(struct batch *b)
 	for_each_online_cpu(cpu)
 		if (has_word_inside(CALL(idle_task)(cpu), b))
 			return true;
+	b->failed = b->count;
 	/* At the end of its exit a task is on no list. Where it can be preempted then, it is one more that wants to run. */
 	return preempt_model_preemptible() && CALL(nr_running)() != runnable;
 }
 
+/* Without memcpy(), which may be what is written. */
+static void put(u8 *to, const u8 *from, u32 length)
+{
+	for (; length >= sizeof(u64); length -= sizeof(u64), to += sizeof(u64), from += sizeof(u64))
+		WRITE_ONCE(*(u64 *)to, *(const u64 *)from);
+	for (; length; length--)
+		WRITE_ONCE(*to++, *from++);
+}
+
 static void write_all(struct batch *b)
 {
-	u32 i, j;
+	u32 i;
 
 	for (i = 0; i < b->count; i++)
 		if (memcmp((void *)b->writes[i].address, b->writes[i].old_bytes, b->writes[i].length)) {
@@ -507,9 +518,9 @@ static void write_all(struct batch *b)
 		WRITE_ONCE(THIS_MODULE->extable, b->table);
 		WRITE_ONCE(THIS_MODULE->num_exentries, b->table_entries);
 	}
-	for (i = 0; i < b->count; i++)	/* without memcpy(), which may be what is written */
-		for (j = 0; b->aliases[i] && j < b->writes[i].length; j++)
-			WRITE_ONCE(b->aliases[i][j], b->writes[i].new_bytes[j]);
+	for (i = 0; i < b->count; i++)
+		if (b->aliases[i])
+			put(b->aliases[i], b->writes[i].new_bytes, b->writes[i].length);
 	sync_core();
 }
 
@@ -605,7 +616,7 @@ static long commit(struct client *client, struct batch *b)
 	}
 	vunmap(base);
 	if (!r) {
-		for (i = 0; i < b->count; i++)
+		for (b->failed = i = 0; i < b->count; i++)
 			b->failed += !b->aliases[i];
 		if (b->table)
 			table_used = !table_used;
@@ -710,35 +721,34 @@ static void check(struct client *client, struct batch *b, struct anyprobe_fixup 
 static long apply(struct client *client, struct anyprobe_batch *io)
 {
 	struct batch b = { .count = io->write_count };
-	u64 size = (u64)b.count * sizeof *b.writes;
 	struct anyprobe_fixup *fixups;
-	long r = -EFAULT;
+	long r;
 
 	io->failed = io->reason = io->tried = 0;
 	if (b.count > ANYPROBE_MAX_WRITES || io->fixup_count > MAX_FIXUPS || io->tries > ANYPROBE_MAX_TRIES)
 		return -E2BIG;
-	b.writes = kvmalloc(size + 1, GFP_KERNEL);
+	b.writes = vmemdup_user((void __user *)io->writes, b.count * sizeof *b.writes);
+	if (IS_ERR(b.writes))
+		return PTR_ERR(b.writes);
+	fixups = vmemdup_user((void __user *)io->fixups, io->fixup_count * sizeof *fixups);
 	b.reasons = kvzalloc(b.count + 1, GFP_KERNEL);
-	fixups = kvmalloc_array(io->fixup_count + 1, sizeof *fixups, GFP_KERNEL);
-	if (!b.writes || !b.reasons || !fixups) {
-		r = -ENOMEM;
-	} else if (!copy_from_user(b.writes, (void __user *)io->writes, size) &&
-		   !copy_from_user(fixups, (void __user *)io->fixups, io->fixup_count * sizeof *fixups)) {
-		lock_text();
+	lock_text();
+	r = IS_ERR(fixups) ? PTR_ERR(fixups) : !b.reasons ? -ENOMEM : asleep ? -EBUSY : 0;
+	if (!r) {
 		check(client, &b, fixups, io->fixup_count);
-		r = asleep ? -EBUSY : errors[b.reason];
-		if (!r && io->fixup_count)
-			r = make_table(&b, NULL, fixups, io->fixup_count);
-		while (!r) {
-			io->tried++;
-			r = commit(client, &b);
-			if (r != -EAGAIN || io->tried >= io->tries || fatal_signal_pending(current))
-				break;
-			usleep_range(500, 1500);
-			r = 0;
-		}
-		unlock_text();
+		r = errors[b.reason];
 	}
+	if (!r && io->fixup_count)
+		r = make_table(&b, NULL, fixups, io->fixup_count);
+	while (!r) {
+		io->tried++;
+		r = commit(client, &b);
+		if (r != -EAGAIN || io->tried >= io->tries || fatal_signal_pending(current))
+			break;
+		usleep_range(500, 1500);
+		r = 0;
+	}
+	unlock_text();
 	io->failed = b.failed;
 	io->reason = b.reason;
 	io->stopped_ns = b.took_ns;
@@ -746,7 +756,8 @@ static long apply(struct client *client, struct anyprobe_batch *io)
 		r = r ?: -EFAULT;
 	kvfree(b.reasons);
 	kvfree(b.writes);
-	kvfree(fixups);
+	if (!IS_ERR(fixups))
+		kvfree(fixups);
 	return r;
 }
 
@@ -834,34 +845,27 @@ static void release_leaving(struct work_struct *work)
 			list_add(&client->list, &leaving);
 	}
 	if (!list_empty(&leaving))
-		schedule_delayed_work(&later, HZ / 10);
+		schedule_delayed_work(&later, HZ / 20);
 	mutex_unlock(&lock);
 }
 
 static int driver_open(struct inode *inode, struct file *file)
 {
-	struct client *client;
-
-	if (!capable(CAP_SYS_ADMIN))
+	if (!capable(CAP_SYS_ADMIN) || security_locked_down(LOCKDOWN_DEV_MEM))
 		return -EPERM;
-	if (security_locked_down(LOCKDOWN_DEV_MEM))
-		return -EPERM;
-	client = kvzalloc(sizeof *client, GFP_KERNEL);
-	file->private_data = client;
-	return client ? 0 : -ENOMEM;
+	file->private_data = kvzalloc(sizeof(struct client), GFP_KERNEL);
+	return file->private_data ? 0 : -ENOMEM;
 }
 
 static int driver_release(struct inode *inode, struct file *file)
 {
 	struct client *client = file->private_data;
 
+	__module_get(THIS_MODULE);	/* the open file has the module until this function returns, the client as long as it is there */
 	mutex_lock(&lock);
-	if (!release(client)) {
-		__module_get(THIS_MODULE);	/* there is one of the open file until this function returns */
-		list_add(&client->list, &leaving);
-		schedule_delayed_work(&later, HZ / 100);
-	}
+	list_add(&client->list, &leaving);
 	mutex_unlock(&lock);
+	release_leaving(NULL);
 	return 0;
 }
 
@@ -982,27 +986,24 @@ static long driver_ioctl(struct file *file, unsigned int command, unsigned long 
 	return r;
 }
 
-/* Write patches: at a kernel's address, in what the client has reserved. */
+/* Write patches: at an offset in all patches, in what the client has reserved. */
 static ssize_t driver_write(struct file *file, const char __user *from, size_t size, loff_t *at)
 {
-	struct client *client = file->private_data;
-	u64 start = *at, page;
-	u8 *copy;
+	unsigned long address = (unsigned long)anyprobe_patches + *at, page = address & PAGE_MASK;
 	ssize_t r = size;
+	u8 *copy;
 
-	if (start >= PATCHES || size > PATCHES - start || !size)
+	if (*at < 0 || *at >= PATCHES || size > PATCHES - *at || !size)
 		return -EINVAL;
-	copy = kvmalloc(size, GFP_KERNEL);
-	if (!copy)
-		return -ENOMEM;
-	if (copy_from_user(copy, from, size))
-		r = -EFAULT;
+	copy = vmemdup_user(from, size);
+	if (IS_ERR(copy))
+		return PTR_ERR(copy);
 	mutex_lock(&lock);
-	for (page = start >> PAGE_SHIFT; page <= (start + size - 1) >> PAGE_SHIFT; page++)
-		if (!test_bit(page, client->pages))
+	for (; page < address + size; page += PAGE_SIZE)
+		if (!in_patches(file->private_data, page))
 			r = -EPERM;
 	if (r > 0) {
-		CALL(text_poke_copy)(anyprobe_patches + start, copy, size);
+		CALL(text_poke_copy)((void *)address, copy, size);
 		*at += size;
 	}
 	mutex_unlock(&lock);
