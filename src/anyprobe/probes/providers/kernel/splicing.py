@@ -214,8 +214,8 @@ class Splices:
         of_modules = {number for number, each in functions if each is not None and each.module != KERNEL}
         if self._driver is None or not of_modules:
             return ()
-        written = {(write.address, write.new) for write in self._driver.changes()}
-        lost = [each for each in self._in_force if (each.site, each.write.new) not in written]
+        written = {write.address for write in self._driver.changes()}
+        lost = [each for each in self._in_force if each.site not in written]
         return {number for each in lost for number in each.numbers & of_modules}
 
     def remove(self, numbers: Iterable[int]) -> None:
