@@ -60,7 +60,12 @@ def whole(name):
 
 @pytest.mark.parametrize("kind", ["kill-before", "kill-after"])
 @pytest.mark.parametrize(
-    "work", [whole_client, pytest.param(whole_session, marks=pytest.mark.thorough)], ids=["client", "session"]
+    "work",
+    [
+        whole_client,
+        pytest.param(whole_session, marks=[pytest.mark.thorough, pytest.mark.torture, pytest.mark.timeout(3600)]),
+    ],
+    ids=["client", "session"],
 )
 def test_killed_at_a_call(watched, work, kind):
     before = warnings()
