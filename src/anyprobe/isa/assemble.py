@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
 from typing import NamedTuple
 
-from anyprobe.core.code import Input, NativeCode
 from anyprobe.core.errors import InternalError
 from anyprobe.isa.encode import Fixup, Hole, encode, statements
 
@@ -164,11 +163,3 @@ class Assembler:
 
     def _has_absolute(self) -> bool:
         return any(isinstance(fixup.target, int) for fixup in self._fixups)
-
-
-def leaf(listing: str, inputs: tuple[Input, ...] = (), *, clobbers: str) -> NativeCode:
-    """Return the code of a listing that calls nothing and keeps nothing on the stack; ``clobbers``: see there."""
-    asm = Assembler()
-    asm.code(listing)
-    code = asm.finish(0)
-    return NativeCode(code, inputs, frozenset(clobbers.split()), stack=8, steps=len(code))

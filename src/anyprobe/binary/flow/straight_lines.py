@@ -4,15 +4,16 @@ With the bytes behind them that never run they are the room that a jump may take
 """
 
 from bisect import bisect_left
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from anyprobe.binary.analysis.views import FunctionView, ModuleView
-from anyprobe.binary.flow.evidence import Evidence
-from anyprobe.binary.flow.reachability import Reachability
 from anyprobe.binary.objects.padding import ALIGNED, padding_length
 from anyprobe.core.cachedproperty import cached_property
 from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.isa.decode import FLOWS, Flow, Insn
+
+if TYPE_CHECKING:
+    from anyprobe.binary.flow.reachability import Reachability
 
 FAR_ENOUGH = 32
 """How far after an instruction a jump that displaces it can reach, in bytes, with room to spare."""
@@ -22,7 +23,7 @@ class _Enterable(FunctionView, Protocol):
     """A function of which it can be asked what enters it."""
 
     @property
-    def reachability(self) -> Reachability: ...
+    def reachability(self) -> "Reachability": ...
 
     @property
     def knows_leaders(self) -> bool: ...
@@ -138,5 +139,7 @@ class StraightLines:
         length = padding_length(function.content, address - function.start, zeros=False)
         length = next((i for i in range(length) if address + i in function.leaders), length)
         asked = length and not function.is_plain_code  # nothing reads plain code
+        from anyprobe.binary.flow.evidence import Evidence
+
         read = self._module.analyses.get(Evidence).read_in(address, address + length) if asked else None
         return length if read is None else read - address

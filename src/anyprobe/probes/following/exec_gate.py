@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from anyprobe.binary.restrictions.raw_calls import EXECUTING
 from anyprobe.core.code import Input, InputKind, NativeCode
 from anyprobe.core.refusal import Refusal
-from anyprobe.isa.assemble import leaf
+from anyprobe.isa.leaf import leaf
 from anyprobe.probes.handlers.callbacks import Callbacks, Hit, Wait
 from anyprobe.splice.codegen.handlers.rendezvous import Room
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from anyprobe.core.code import Input, InputKind, NativeCode
 from anyprobe.core.errors import AnyprobeError, NoSuchProcess, TargetExited
 from anyprobe.core.refusal import Refusal
-from anyprobe.isa.assemble import leaf
+from anyprobe.isa.leaf import leaf
 from anyprobe.probes.following.waiting_tasks import task_that_waits
 from anyprobe.probes.handlers.callbacks import Callbacks, Hit, Wait
 from anyprobe.splice.apply.blocked_syscalls import Sleepers

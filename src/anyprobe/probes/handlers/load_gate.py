@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from anyprobe.core.code import NativeCode
 from anyprobe.core.refusal import Refusal
 from anyprobe.core.wording import times
-from anyprobe.isa.assemble import leaf
+from anyprobe.isa.leaf import leaf
 from anyprobe.probes.handlers.callbacks import Callbacks, Hit, Wait
 from anyprobe.probes.providers.function.load_order import loader_list
 

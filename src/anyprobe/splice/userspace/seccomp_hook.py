@@ -6,7 +6,7 @@ Handlers make system calls of their own, which such a filter may punish by death
 from functools import cache
 
 from anyprobe.core.code import Input, InputKind, NativeCode
-from anyprobe.isa.assemble import leaf
+from anyprobe.isa.leaf import leaf
 
 _SET_SECCOMP = 22
 _PRCTL, _SECCOMP = 157, 317

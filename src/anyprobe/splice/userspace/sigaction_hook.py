@@ -1,7 +1,7 @@
 """What is looked at in front of glibc's ``sigaction(signal, act, old)``: whether a handler for faults may be set."""
 
 from anyprobe.core.code import Input, InputKind, NativeCode
-from anyprobe.isa.assemble import leaf
+from anyprobe.isa.leaf import leaf
 from anyprobe.splice.userspace.signal_actions import FAULT_SIGNALS
 
 _INPUTS = (

@@ -15,10 +15,11 @@ ACCESS = "target/system/memory.py"
 DRIVER = "target/kernel/driver/device.py"
 """It writes patches, which no text leads to yet; the kernel's text is written by the driver itself."""
 DATA_WRITES = {
+    "probes/providers/kernel/joints.py": (1, "patches in the driver's memory, which no text leads to yet"),
     "probes/selfattach/tracer.py": (1, "a thread's slot in its control block"),
     "splice/apply/emission.py": (1, "a springboard, in anyprobe's own pages"),
     "splice/engine.py": (1, "gate pages"),
-    "splice/journal/records.py": (6, "journals"),
+    "splice/journal/records.py": (7, "journals"),
     "splice/apply/semaphores.py": (2, "semaphores of USDT markers"),
     "splice/apply/recovery/semaphores.py": (1, "semaphores of USDT markers"),
     "splice/apply/recovery/return_addresses.py": (1, "replaced return addresses, on stacks"),
