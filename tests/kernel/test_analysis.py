@@ -13,7 +13,7 @@ from anyprobe.binary.kernel.optimizing import Optimized
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.probes.providers.kernel.code import RunningCode
 from anyprobe.probes.providers.kernel.explaining import explain
-from anyprobe.probes.providers.kernel.sites import KernelNames
+from anyprobe.probes.providers.kernel.places.sites import KernelNames
 from anyprobe.target.kernel import symbols, tracefs
 from anyprobe.target.kernel.kcore import LiveMemory
 

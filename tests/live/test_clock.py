@@ -6,7 +6,7 @@ import pytest
 
 import anyprobe
 from anyprobe.core.refusal import Reason
-from anyprobe.probes import clock
+from anyprobe.probes.timing import clock
 from support.results import refusals, timing
 from support.situations import REGISTERS
 

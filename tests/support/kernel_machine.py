@@ -24,7 +24,7 @@ from anyprobe.handlers.frontend.lowering import Setting
 from anyprobe.handlers.types.storages import Ring, Table
 from anyprobe.isa.assemble import Assembler
 from anyprobe.probes.providers.kernel.passing import EVERYWHERE
-from anyprobe.probes.providers.kernel.shared_storages import of_processors
+from anyprobe.probes.providers.kernel.splices.shared_storages import of_processors
 from anyprobe.splice.codegen.patch import PatchWriter
 from anyprobe.splice.kernel import call_data
 from anyprobe.splice.kernel.handlers import FUNCTIONS, Kernel, KernelHandler, assemble

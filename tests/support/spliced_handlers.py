@@ -17,7 +17,7 @@ from anyprobe.handlers.types.calling_convention import Prototype
 from anyprobe.handlers.types.storages import CallData
 from anyprobe.probes.providers.kernel import calls
 from anyprobe.probes.providers.kernel.passing import EVERYWHERE
-from anyprobe.probes.providers.kernel.shared_storages import of_processors
+from anyprobe.probes.providers.kernel.splices.shared_storages import of_processors
 
 LEAST = 1000
 PROCESSORS = 1, 2

@@ -74,7 +74,7 @@ class _Conditional(ABC):
         if not place.in_kernel:
             return 0
         from anyprobe.cli.targets import in_the_kernel
-        from anyprobe.probes.providers.kernel.specs import parse
+        from anyprobe.probes.providers.kernel.places.specs import parse
 
         self._last_number += 1
         for site in in_the_kernel(session).resolve(parse(place.spec)):

@@ -92,7 +92,7 @@ def one_by_one(session: "Measured", specs: Sequence[str]) -> list[str]:
     """Return specs, in the kernel those of what is no function one by one: of its hits no address is known."""
     if session.pid != KERNEL:
         return list(specs)
-    from anyprobe.probes.providers.kernel.specs import parse
+    from anyprobe.probes.providers.kernel.places.specs import parse
 
     found: list[str] = []
     for text in specs:
@@ -102,7 +102,7 @@ def one_by_one(session: "Measured", specs: Sequence[str]) -> list[str]:
 
 
 def _place_in_kernel(text: str, expressions: Sequence[Expression], of_entry: Sequence[str]) -> HandlerPlace:
-    from anyprobe.probes.providers.kernel.specs import parse
+    from anyprobe.probes.providers.kernel.places.specs import parse
 
     spec = parse(text)
     of_both = [name for name in of_entry if any(each.uses(name) for each in expressions)]

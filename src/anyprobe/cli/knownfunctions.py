@@ -12,9 +12,9 @@ from anyprobe.core.errors import SpecError, UnsupportedTarget, UsageError
 if TYPE_CHECKING:
     from anyprobe.cli.targets import Measured
     from anyprobe.handlers.types.calling_convention import Prototype
+    from anyprobe.probes.providers.kernel.places.sites import KernelSite
+    from anyprobe.probes.providers.kernel.places.specs import KernelSpec
     from anyprobe.probes.providers.kernel.session import KernelSession
-    from anyprobe.probes.providers.kernel.sites import KernelSite
-    from anyprobe.probes.providers.kernel.specs import KernelSpec
 
 FUNCTIONS_LIMIT = 8
 """Functions whose prototypes are compared for one spec; where it means more, nothing is known of them."""
@@ -113,7 +113,7 @@ def _usable(known: Knowledge) -> Knowledge:
 
 
 def _known_in_kernel(session: "KernelSession", text: str, expressions: Sequence[Expression]) -> Knowledge:
-    from anyprobe.probes.providers.kernel.specs import Provider, parse
+    from anyprobe.probes.providers.kernel.places.specs import Provider, parse
 
     spec = parse(text)
     sites = session.resolve(spec)

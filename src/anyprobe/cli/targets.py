@@ -123,7 +123,7 @@ def is_in_kernel(spec: str, *, chosen: bool) -> bool:
 
     Then a short name like bpftrace's ``k:`` is a module, and places in files are in that process.
     """
-    from anyprobe.probes.providers.kernel.specs import is_in_any_process, is_kernel
+    from anyprobe.probes.providers.kernel.places.specs import is_in_any_process, is_kernel
 
     return is_kernel(spec, short=not chosen) or (not chosen and is_in_any_process(spec))
 

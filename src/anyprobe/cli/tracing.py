@@ -308,7 +308,7 @@ def _places(session: "Session") -> "list[tuple[int, tuple[str, str]]]":
 
 
 def _places_in_kernel(session: "Measured", place: HandlerPlace) -> dict[int, tuple[str, str]]:
-    from anyprobe.probes.providers.kernel.specs import parse
+    from anyprobe.probes.providers.kernel.places.specs import parse
 
     found = {}
     for site in in_the_kernel(session).resolve(parse(place.spec)):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from anyprobe.probes.adopting import Adopting
     from anyprobe.probes.ended_children import EndedChildren
     from anyprobe.probes.probe import Probe
-    from anyprobe.probes.return_points import ReturnPoints
+    from anyprobe.probes.timing.return_points import ReturnPoints
 
 
 class Pumped(Observed, Tended):
@@ -66,7 +66,7 @@ class Pumped(Observed, Tended):
     @cached_property
     def return_points(self) -> "ReturnPoints":
         """Where calls end that leave their function by a jump."""
-        from anyprobe.probes.return_points import ReturnPoints
+        from anyprobe.probes.timing.return_points import ReturnPoints
 
         return ReturnPoints(self)
 

@@ -310,7 +310,7 @@ def _nested(record: "RecordValues", ns_per_tick: float) -> "NestedTiming":
 
 
 def _tree(probes: Iterable[Probe], ns_per_tick: float) -> "tuple[CallNode, ...]":
-    from anyprobe.probes.calltrees import tree_of
+    from anyprobe.probes.timing.calltrees import tree_of
 
     return tree_of(probes, BankValues(), ns_per_tick)
 

@@ -10,7 +10,6 @@ from anyprobe.binary.images.modules import VDSO, LoadedObject
 from anyprobe.core.collection import collection_paused
 from anyprobe.core.errors import SpecError, TargetError
 from anyprobe.core.refusal import Refusal
-from anyprobe.probes.clock import own_clock
 from anyprobe.probes.desired import Desired, DesiredState, Policy, Taken
 from anyprobe.probes.duties import locked
 from anyprobe.probes.outside import registering
@@ -23,6 +22,7 @@ from anyprobe.probes.providers.provided import Providers
 from anyprobe.probes.pumping import Pumped
 from anyprobe.probes.specs.spec import means_markers, parse
 from anyprobe.probes.target_errors import typed
+from anyprobe.probes.timing.clock import own_clock
 
 if TYPE_CHECKING:
     from anyprobe.data.pending import PendingSpec

@@ -14,7 +14,6 @@ from anyprobe.core.refusal import Refusal
 from anyprobe.data.snapshot import Snapshot
 from anyprobe.probes import reading, removal
 from anyprobe.probes.api import SessionApi
-from anyprobe.probes.clock import Clock, ClockChoice
 from anyprobe.probes.desired import DesiredState, Policy
 from anyprobe.probes.duties import locked
 from anyprobe.probes.handlers.handler_watch import HandlerWatch
@@ -34,6 +33,7 @@ from anyprobe.probes.reconciling import Reconciled
 from anyprobe.probes.scripts import entering
 from anyprobe.probes.specs.spec import see_functions
 from anyprobe.probes.target_errors import typed
+from anyprobe.probes.timing.clock import Clock, ClockChoice
 from anyprobe.probes.withdrawal import withdrawn
 from anyprobe.splice.edits import Module
 from anyprobe.splice.plan.splices import AUTO, Strategy

@@ -20,8 +20,8 @@ from anyprobe.handlers.types.annotations import boolean, i8, i32, i64, ptr, u64
 from anyprobe.handlers.types.calling_convention import Prototype
 from anyprobe.handlers.types.layouts import ArrayType
 from anyprobe.probes.providers.kernel import session as kernel_session
-from anyprobe.probes.providers.kernel.sites import KernelSite
-from anyprobe.probes.providers.kernel.specs import parse as parse_spec
+from anyprobe.probes.providers.kernel.places.sites import KernelSite
+from anyprobe.probes.providers.kernel.places.specs import parse as parse_spec
 from anyprobe.probes.scripts.hooks import Scripted
 from support.sample_snapshots import snapshot
 

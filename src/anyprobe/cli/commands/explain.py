@@ -66,7 +66,7 @@ def command(
     import sys
 
     from anyprobe.cli import output, scripts, targets
-    from anyprobe.probes.providers.kernel.specs import is_kernel
+    from anyprobe.probes.providers.kernel.places.specs import is_kernel
 
     if not pids and not names and is_kernel(spec):
         if file is not None or purpose == "time":

@@ -17,8 +17,8 @@ from anyprobe.kprobes.registers import CALLER, KERNEL_REGISTERS, KERNEL_REGISTER
 from anyprobe.kprobes.structures import Djprobe, Handler, Jprobe, Kprobe, Kretprobe, Registered, kprobe_of
 from anyprobe.probes.providers.kernel.calls import KernelCall
 from anyprobe.probes.providers.kernel.handlers import KernelCallData, KernelHandler
-from anyprobe.probes.providers.kernel.sites import KernelSite
-from anyprobe.probes.providers.kernel.specs import parse
+from anyprobe.probes.providers.kernel.places.sites import KernelSite
+from anyprobe.probes.providers.kernel.places.specs import parse
 
 if TYPE_CHECKING:
     from anyprobe.probes.providers.kernel.session import KernelSession

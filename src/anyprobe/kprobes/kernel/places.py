@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from anyprobe.core.errors import KprobeError, SpecError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.kprobes.structures import Kprobe
-from anyprobe.probes.providers.kernel.behind import following
 from anyprobe.probes.providers.kernel.code import RunningCode
-from anyprobe.probes.providers.kernel.sites import KernelSite
-from anyprobe.probes.providers.kernel.specs import parse
+from anyprobe.probes.providers.kernel.places.behind import following
+from anyprobe.probes.providers.kernel.places.sites import KernelSite
+from anyprobe.probes.providers.kernel.places.specs import parse
 from anyprobe.target.kernel import symbols
 
 if TYPE_CHECKING:

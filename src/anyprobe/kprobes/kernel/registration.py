@@ -20,7 +20,7 @@ from anyprobe.kprobes.structures import (
     Registered,
     kprobe_of,
 )
-from anyprobe.probes.providers.kernel.sites import KernelSite
+from anyprobe.probes.providers.kernel.places.sites import KernelSite
 from anyprobe.target.kernel import kprobelist, switches
 from anyprobe.target.kernel.kprobelist import ListedKprobe
 

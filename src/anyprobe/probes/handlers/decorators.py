@@ -112,7 +112,7 @@ class Decorators(Emitted, Scripted, ProbeHost):
 
     def emission_time(self) -> int:
         """Return this moment as ``ctx.now`` has it."""
-        from anyprobe.probes.clock import own_time
+        from anyprobe.probes.timing.clock import own_time
 
         return own_time()[0]
 

@@ -23,7 +23,6 @@ from anyprobe.handlers.frontend.context import InstanceLayout
 from anyprobe.handlers.frontend.lowering import Setting
 from anyprobe.handlers.types.annotations import AnyType, i64
 from anyprobe.handlers.types.storages import MapTable, Ring, Stacks, Storages, Table
-from anyprobe.probes.clock import step_of_handlers, tick_nanoseconds, tsc_refusal
 from anyprobe.probes.handlers import changing
 from anyprobe.probes.handlers.actions import dress_with, dressing_behind
 from anyprobe.probes.handlers.filter_watch import FilterWatch
@@ -33,6 +32,7 @@ from anyprobe.probes.handlers.stack_tables import StackTables
 from anyprobe.probes.probe import Probe
 from anyprobe.probes.providers.function.prototypes import Prototypes
 from anyprobe.probes.specs.spec import means_markers
+from anyprobe.probes.timing.clock import step_of_handlers, tick_nanoseconds, tsc_refusal
 from anyprobe.splice.codegen.handlers.facts import (
     INSTANCE_BYTES,
     TID_OFFSET,

@@ -20,7 +20,6 @@ from anyprobe.data.layout import BLOCK_GUARD, BLOCK_HEAD_BYTES, BLOCK_OWNER, BLO
 from anyprobe.data.maps import MapView
 from anyprobe.data.snapshot import Snapshot
 from anyprobe.data.tables import TableView
-from anyprobe.probes.clock import own_time
 from anyprobe.probes.handlers.handling import Call
 from anyprobe.probes.opening import attach
 from anyprobe.probes.options import SessionOptions
@@ -31,6 +30,7 @@ from anyprobe.probes.selfattach.pickling import Parcel, Receiver
 from anyprobe.probes.selfattach.postmortem import Ledger, ledger_of
 from anyprobe.probes.selfattach.sharing import Shared, described
 from anyprobe.probes.session import Session
+from anyprobe.probes.timing.clock import own_time
 from anyprobe.splice.memory.arena import Arena
 from anyprobe.splice.regions.code_region import SlotBank
 from anyprobe.target.system import gateway

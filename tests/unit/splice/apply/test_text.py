@@ -15,7 +15,7 @@ ACCESS = "target/system/memory.py"
 DRIVER = "target/kernel/driver/device.py"
 """It writes patches, which no text leads to yet; the kernel's text is written by the driver itself."""
 DATA_WRITES = {
-    "probes/providers/kernel/joints.py": (1, "patches in the driver's memory, which no text leads to yet"),
+    "probes/providers/kernel/splices/joints.py": (1, "patches in the driver's memory, which no text leads to yet"),
     "probes/selfattach/tracer.py": (1, "a thread's slot in its control block"),
     "splice/apply/emission.py": (1, "a springboard, in anyprobe's own pages"),
     "splice/engine.py": (1, "gate pages"),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import KernelRefused, TargetError
 from anyprobe.probes.providers.kernel.counters import GO_ON, Counters
-from anyprobe.probes.providers.kernel.sites import KernelNames, KernelSite, Unable
+from anyprobe.probes.providers.kernel.places.sites import KernelNames, KernelSite, Unable
 from anyprobe.target.kernel import bpf, perf, probe_events, programs, tracefs
 from anyprobe.target.kernel.btf import Btf, open_module
 from anyprobe.target.kernel.symbols import KERNEL
@@ -17,7 +17,7 @@ from anyprobe.target.system import gateway
 
 if TYPE_CHECKING:
     from anyprobe.probes.providers.kernel.handlers import KernelHandler
-    from anyprobe.probes.providers.kernel.splicing import Spliced
+    from anyprobe.probes.providers.kernel.splices.splicing import Spliced
 
 Told = Callable[[], int | None]
 Begin = Callable[[Callable[[], None]], None]
@@ -195,7 +195,7 @@ class Attacher:
 
     def splice(self, made: Attachment) -> None:
         """Write jumps to patches of anyprobe's into the kernel's text."""
-        from anyprobe.probes.providers.kernel.splicing import splice
+        from anyprobe.probes.providers.kernel.splices.splicing import splice
 
         if self.counters.pids:
             raise Unable("splices count the hits of all processes")

@@ -8,8 +8,8 @@ from anyprobe.data.aggregations import Count, Hist
 from anyprobe.data.snapshot import FunctionTiming, SiteResult
 from anyprobe.handlers.types.annotations import AnyType
 from anyprobe.probes.providers.kernel.handlers import KernelCallData, KernelHandler
-from anyprobe.probes.providers.kernel.sites import KernelSite
-from anyprobe.probes.providers.kernel.specs import KernelSpec
+from anyprobe.probes.providers.kernel.places.sites import KernelSite
+from anyprobe.probes.providers.kernel.places.specs import KernelSpec
 
 if TYPE_CHECKING:
     from anyprobe.probes.providers.kernel.handling import Handled

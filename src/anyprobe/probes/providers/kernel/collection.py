@@ -13,11 +13,11 @@ from anyprobe.handlers.bpf.storages import KernelMaps
 from anyprobe.handlers.types.storages import CallData, MapTable, Ring, Stacks, Storage, Storages, Table
 from anyprobe.probes.providers.kernel.live_views import LiveAggregation, LiveMap
 from anyprobe.probes.providers.kernel.naming import KernelNaming
-from anyprobe.probes.providers.kernel.sites import KernelNames
+from anyprobe.probes.providers.kernel.places.sites import KernelNames
 
 if TYPE_CHECKING:
-    from anyprobe.probes.providers.kernel.event_prototypes import EventPrototypes
-    from anyprobe.probes.providers.kernel.shared_storages import SharedStorages
+    from anyprobe.probes.providers.kernel.places.event_prototypes import EventPrototypes
+    from anyprobe.probes.providers.kernel.splices.shared_storages import SharedStorages
 
 
 class Collection:
@@ -33,7 +33,7 @@ class Collection:
     @cached_property
     def events(self) -> "EventPrototypes":
         """What tracepoints and system calls pass and record."""
-        from anyprobe.probes.providers.kernel.event_prototypes import EventPrototypes
+        from anyprobe.probes.providers.kernel.places.event_prototypes import EventPrototypes
 
         return EventPrototypes(self._names)
 
@@ -45,8 +45,8 @@ class Collection:
     @cached_property
     def shared(self) -> "SharedStorages":
         """What handlers of splices share with this process."""
-        from anyprobe.probes.providers.kernel.shared_storages import SharedStorages
-        from anyprobe.probes.providers.kernel.splicing import opened
+        from anyprobe.probes.providers.kernel.splices.shared_storages import SharedStorages
+        from anyprobe.probes.providers.kernel.splices.splicing import opened
 
         return SharedStorages(self._names, opened, self.shown)
 

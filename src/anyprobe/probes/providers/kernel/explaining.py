@@ -17,8 +17,8 @@ from anyprobe.isa import disassemble
 from anyprobe.isa.decode import Insn, decode_one
 from anyprobe.probes.providers.kernel import mechanisms
 from anyprobe.probes.providers.kernel.code import LiveModule, RunningCode, running, shown
-from anyprobe.probes.providers.kernel.sites import KernelNames, KernelSite
-from anyprobe.probes.providers.kernel.specs import parse
+from anyprobe.probes.providers.kernel.places.sites import KernelNames, KernelSite
+from anyprobe.probes.providers.kernel.places.specs import parse
 from anyprobe.target.kernel import tracefs
 
 _BEFORE, _BEHIND = 4, 8

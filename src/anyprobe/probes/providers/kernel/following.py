@@ -11,9 +11,9 @@ from anyprobe.core.errors import HandlerError, SpecError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.probes.duties import PROGRAM_LOOKS, Duties, Tended, locked
 from anyprobe.probes.providers.kernel.attacher import Begin, at_once
+from anyprobe.probes.providers.kernel.places.sites import KernelNames, KernelSite
+from anyprobe.probes.providers.kernel.places.specs import KernelSpec, Provider
 from anyprobe.probes.providers.kernel.probe import KernelProbe, go_on
-from anyprobe.probes.providers.kernel.sites import KernelNames, KernelSite
-from anyprobe.probes.providers.kernel.specs import KernelSpec, Provider
 from anyprobe.probes.scripts.hooks import Scripted
 from anyprobe.target.kernel import loaded_modules
 from anyprobe.target.kernel.symbols import KERNEL
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from anyprobe.data.snapshot import SiteResult
-    from anyprobe.probes.providers.kernel.splicing import Spliced
+    from anyprobe.probes.providers.kernel.splices.splicing import Spliced
 
 _LEAVING = "kprobe"
 """The one mechanism that lets a module be unloaded: the others hold it as long as they are attached."""

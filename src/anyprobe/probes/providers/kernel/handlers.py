@@ -27,11 +27,11 @@ from anyprobe.probes.providers.kernel.passing import (
     by_type,
     prototype,
 )
-from anyprobe.probes.providers.kernel.sites import FunctionType, KernelSite, Unable
+from anyprobe.probes.providers.kernel.places.sites import FunctionType, KernelSite, Unable
 from anyprobe.target.kernel.programs import VerifierRefusal
 
 if TYPE_CHECKING:
-    from anyprobe.probes.providers.kernel.splicing import Handling
+    from anyprobe.probes.providers.kernel.splices.splicing import Handling
     from anyprobe.splice.kernel.handlers import KernelHandler as PlacedHandler
 
 Handler = Callable[..., Any]
@@ -118,7 +118,7 @@ class KernelHandler:
         key = (site.kind, known, tail)
         if key not in self._spliced:
             from anyprobe.handlers.compile_cache import spliced_code
-            from anyprobe.probes.providers.kernel.shared_storages import of_processors
+            from anyprobe.probes.providers.kernel.splices.shared_storages import of_processors
 
             handler = self._intermediate(site, self._at_function(site, found), tail=tail)
             handler = replace(handler, inputs=tuple(map(_placed, handler.inputs)))
@@ -133,7 +133,7 @@ class KernelHandler:
     @property
     def handling(self) -> "Handling":
         """How splices run it."""
-        from anyprobe.probes.providers.kernel.splicing import Handling
+        from anyprobe.probes.providers.kernel.splices.splicing import Handling
 
         return Handling(self, self._collection.shared, self._place)
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from anyprobe.core.errors import UsageError
 from anyprobe.probes.api import Emitted
-from anyprobe.probes.providers.kernel.sites import KernelNames, KernelSite
-from anyprobe.probes.providers.kernel.specs import KernelSpec, parse
+from anyprobe.probes.providers.kernel.places.sites import KernelNames, KernelSite
+from anyprobe.probes.providers.kernel.places.specs import KernelSpec, parse
 from anyprobe.probes.scripts.hooks import Scripted
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from anyprobe.probes.providers.kernel import mechanisms, trials
 from anyprobe.probes.providers.kernel.attacher import Attacher
 from anyprobe.probes.providers.kernel.counters import Counters
 from anyprobe.probes.providers.kernel.mechanisms import FENTRY, KPROBE, MULTI, Mechanism
-from anyprobe.probes.providers.kernel.sites import FunctionType, KernelNames, KernelSite
-from anyprobe.probes.providers.kernel.specs import KernelSpec, Provider
+from anyprobe.probes.providers.kernel.places.sites import FunctionType, KernelNames, KernelSite
+from anyprobe.probes.providers.kernel.places.specs import KernelSpec, Provider
 from anyprobe.target.kernel import tracefs
 from anyprobe.target.kernel.types import Void
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from anyprobe.core.errors import KernelRefused, TargetError, UnsupportedTarget
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.probes.providers.kernel.attacher import Attacher, Attachment
-from anyprobe.probes.providers.kernel.sites import KernelSite, Unable
-from anyprobe.probes.providers.kernel.specs import KernelSpec
+from anyprobe.probes.providers.kernel.places.sites import KernelSite, Unable
+from anyprobe.probes.providers.kernel.places.specs import KernelSpec
 from anyprobe.target.kernel import preemption, tracefs
 from anyprobe.target.kernel.descriptors import TOO_MANY
 

@@ -8,7 +8,7 @@ from anyprobe.handlers.types.btf_types import types_of
 from anyprobe.handlers.types.calling_convention import Prototype
 from anyprobe.handlers.types.layouts import StructType
 from anyprobe.probes.providers.kernel.counters import GO_ON
-from anyprobe.probes.providers.kernel.sites import FunctionType, KernelSite
+from anyprobe.probes.providers.kernel.places.sites import FunctionType, KernelSite
 
 _SAVED = (
     "r15", "r14", "r13", "r12", "rbp", "rbx", "r11", "r10", "r9", "r8", "rax", "rcx", "rdx", "rsi", "rdi", "", "rip",

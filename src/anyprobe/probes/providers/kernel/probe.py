@@ -9,11 +9,11 @@ from anyprobe.data.snapshot import SiteResult
 from anyprobe.probes.providers.kernel import mechanisms
 from anyprobe.probes.providers.kernel.attacher import Attacher, Attachment, Begin, at_once
 from anyprobe.probes.providers.kernel.counters import Counters
-from anyprobe.probes.providers.kernel.sites import KernelNames, KernelSite
+from anyprobe.probes.providers.kernel.places.sites import KernelNames, KernelSite
 
 if TYPE_CHECKING:
     from anyprobe.probes.providers.kernel.handlers import KernelHandler
-    from anyprobe.probes.providers.kernel.splicing import Spliced
+    from anyprobe.probes.providers.kernel.splices.splicing import Spliced
 
 _UNTOLD = "this kernel does not tell what it misses here"
 _GONE = "[GONE] its module has gone, and the splice before that"

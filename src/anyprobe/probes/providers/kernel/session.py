@@ -21,9 +21,9 @@ from anyprobe.probes.providers.kernel.attacher import Begin, at_once
 from anyprobe.probes.providers.kernel.counters import Counters
 from anyprobe.probes.providers.kernel.following import FollowedProbe, FollowingModules, present
 from anyprobe.probes.providers.kernel.handling import Handled
+from anyprobe.probes.providers.kernel.places.sites import FunctionType, KernelNames, KernelSite
+from anyprobe.probes.providers.kernel.places.specs import KernelSpec, parse
 from anyprobe.probes.providers.kernel.probe import KernelProbe, go_on
-from anyprobe.probes.providers.kernel.sites import FunctionType, KernelNames, KernelSite
-from anyprobe.probes.providers.kernel.specs import KernelSpec, parse
 from anyprobe.probes.scripts import entering
 from anyprobe.target.kernel import programs
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from anyprobe.data.explanation import Explanation, ListedSite
     from anyprobe.handlers.types.calling_convention import Prototype
     from anyprobe.probes.providers.kernel.handlers import KernelHandler
-    from anyprobe.probes.providers.kernel.splicing import Spliced
+    from anyprobe.probes.providers.kernel.splices.splicing import Spliced
 
 Handler = Callable[..., Any]
 
@@ -215,7 +215,7 @@ class KernelSession(FollowingModules, Handled, AnySessionApi[KernelProbe]):
         meant = [probe for probe in probes if probe.mechanism == mechanisms.SPLICE.name]
         if len(meant) < 2:
             return {}
-        from anyprobe.probes.providers.kernel.splicing import splice
+        from anyprobe.probes.providers.kernel.splices.splicing import splice
 
         groups = [(probe.sites, None if probe.handler is None else probe.handler.handling) for probe in meant]
         return dict(zip(meant, splice(self._names, groups), strict=True))
@@ -232,7 +232,7 @@ class KernelSession(FollowingModules, Handled, AnySessionApi[KernelProbe]):
         self._check_attached()
         if self.pids:
             raise UnsupportedTarget("splices count the hits of all processes")
-        from anyprobe.probes.providers.kernel.splicing import splice_ends
+        from anyprobe.probes.providers.kernel.splices.splicing import splice_ends
 
         specs = replace(spec, name="entry"), replace(spec, name="return")
         sites = [self.resolve(each) for each in specs]

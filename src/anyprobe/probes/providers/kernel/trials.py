@@ -19,8 +19,8 @@ from anyprobe.core.errors import PermissionDenied, SpecError, TargetError
 from anyprobe.probes.providers.kernel import mechanisms
 from anyprobe.probes.providers.kernel.attacher import Attacher, Attachment
 from anyprobe.probes.providers.kernel.counters import Counters
-from anyprobe.probes.providers.kernel.sites import KernelNames, Unable
-from anyprobe.probes.providers.kernel.specs import parse
+from anyprobe.probes.providers.kernel.places.sites import KernelNames, Unable
+from anyprobe.probes.providers.kernel.places.specs import parse
 from anyprobe.target.kernel import bpf, perf, programs
 
 _CALLS = 20

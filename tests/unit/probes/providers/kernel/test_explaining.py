@@ -8,8 +8,8 @@ from anyprobe.probes.providers.kernel import code as code_module
 from anyprobe.probes.providers.kernel import explaining, mechanisms
 from anyprobe.probes.providers.kernel.code import RunningCode
 from anyprobe.probes.providers.kernel.explaining import explain
+from anyprobe.probes.providers.kernel.places.sites import KernelNames
 from anyprobe.probes.providers.kernel.session import KernelSession
-from anyprobe.probes.providers.kernel.sites import KernelNames
 from anyprobe.target.kernel.symbols import Symbols
 from support.builder import Builder
 from support.small_kernel import SmallKernel, key

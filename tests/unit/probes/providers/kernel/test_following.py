@@ -5,8 +5,8 @@ import pytest
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.probes.providers.kernel import following
 from anyprobe.probes.providers.kernel.following import FollowedProbe
-from anyprobe.probes.providers.kernel.sites import KernelSite
-from anyprobe.probes.providers.kernel.specs import parse
+from anyprobe.probes.providers.kernel.places.sites import KernelSite
+from anyprobe.probes.providers.kernel.places.specs import parse
 from anyprobe.target.kernel.symbols import KernelFunction
 
 SPEC = "kernel:visitor:*:entry"

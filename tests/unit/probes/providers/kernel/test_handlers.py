@@ -9,7 +9,7 @@ from anyprobe.handlers.types.annotations import PointerType, boolean, i8, u32
 from anyprobe.handlers.types.btf_types import types_of
 from anyprobe.handlers.types.layouts import ArrayType, OpaqueType, StructType
 from anyprobe.probes.providers.kernel.passing import by_type, prototype
-from anyprobe.probes.providers.kernel.sites import FunctionType, KernelSite
+from anyprobe.probes.providers.kernel.places.sites import FunctionType, KernelSite
 from anyprobe.target.kernel.btf import Btf
 from anyprobe.target.kernel.types import Tag
 from support.btf_blobs import Blob

@@ -8,8 +8,8 @@ from anyprobe.core.errors import SpecError, TargetError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.probes.providers.kernel import mechanisms, trials
 from anyprobe.probes.providers.kernel.listing import Listing
-from anyprobe.probes.providers.kernel.sites import FunctionType, KernelSite
-from anyprobe.probes.providers.kernel.specs import parse
+from anyprobe.probes.providers.kernel.places.sites import FunctionType, KernelSite
+from anyprobe.probes.providers.kernel.places.specs import parse
 from anyprobe.probes.providers.kernel.trials import Trial
 from anyprobe.target.kernel import tracefs
 from anyprobe.target.kernel.symbols import KernelFunction

@@ -10,7 +10,7 @@ from anyprobe.core.errors import KernelRefused
 from anyprobe.core.refusal import Reason
 from anyprobe.probes.providers.kernel import mechanisms
 from anyprobe.probes.providers.kernel.mechanisms import FENTRY, KPROBE, MULTI, TRACEPOINT, Attacher, place
-from anyprobe.probes.providers.kernel.sites import KernelSite
+from anyprobe.probes.providers.kernel.places.sites import KernelSite
 from anyprobe.target.kernel import tracefs
 from anyprobe.target.kernel.symbols import KernelFunction
 

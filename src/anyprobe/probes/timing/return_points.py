@@ -21,7 +21,7 @@ from anyprobe.data.layout import CALLER_NEW, CALLER_REFUSED, CALLER_SINCE, CALLE
 from anyprobe.isa.decode import Flow
 from anyprobe.probes.probe import Place, Probe, Timed, edits_for
 from anyprobe.probes.target_errors import typed
-from anyprobe.probes.unwinding import Unwinding
+from anyprobe.probes.timing.unwinding import Unwinding
 from anyprobe.splice.codegen.patch import ActionKind
 from anyprobe.splice.plan.splices import Want, WantKind
 from anyprobe.splice.regions.banks import Hook

@@ -21,9 +21,9 @@ from anyprobe.data.results import AggregationResult
 from anyprobe.data.rings import RingReader
 from anyprobe.data.tables import TableView
 from anyprobe.handlers.types.storages import CallData, MapTable, Ring, Stacks, Storage, Table
-from anyprobe.probes.providers.kernel.joints import Joints
-from anyprobe.probes.providers.kernel.kernel_facts import facts_of
-from anyprobe.probes.providers.kernel.sites import KernelNames
+from anyprobe.probes.providers.kernel.places.sites import KernelNames
+from anyprobe.probes.providers.kernel.splices.joints import Joints
+from anyprobe.probes.providers.kernel.splices.kernel_facts import facts_of
 from anyprobe.splice.kernel import call_data
 from anyprobe.splice.kernel.handlers import Kernel
 from anyprobe.target.kernel.driver.device import Driver, Shared

@@ -5,7 +5,7 @@ import pytest
 from anyprobe import Count, Hist
 from anyprobe.data.tables import TableLayout
 from anyprobe.handlers.types.storages import Stacks, Table
-from anyprobe.probes.providers.kernel.shared_storages import SharedStorages, of_processors
+from anyprobe.probes.providers.kernel.splices.shared_storages import SharedStorages, of_processors
 from anyprobe.target.kernel.driver.device import Shared
 
 FAR = 1 << 40

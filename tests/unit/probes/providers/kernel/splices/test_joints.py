@@ -3,7 +3,7 @@
 import pytest
 
 from anyprobe.isa.decode import decode_range
-from anyprobe.probes.providers.kernel.joints import Change, Joints
+from anyprobe.probes.providers.kernel.splices.joints import Change, Joints
 from anyprobe.splice.kernel import planning
 from anyprobe.splice.kernel.patches import PatchMaker, count
 from anyprobe.splice.plan.claims import Claims

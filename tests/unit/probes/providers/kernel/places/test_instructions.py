@@ -3,9 +3,9 @@
 import pytest
 
 from anyprobe.core.errors import SpecError
-from anyprobe.probes.providers.kernel import instructions
 from anyprobe.probes.providers.kernel.code import LiveModule
-from anyprobe.probes.providers.kernel.specs import parse
+from anyprobe.probes.providers.kernel.places import instructions
+from anyprobe.probes.providers.kernel.places.specs import parse
 from anyprobe.target.kernel.symbols import KERNEL, KernelFunction
 from support.builder import Builder
 from support.small_kernel import SmallKernel

@@ -14,10 +14,10 @@ from anyprobe.core.errors import InternalError, KernelRefused, UnsupportedTarget
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.probes.providers.function.clobbering import clobbers
 from anyprobe.probes.providers.kernel.code import LiveModule, RunningCode, running, shown
-from anyprobe.probes.providers.kernel.joints import Change
-from anyprobe.probes.providers.kernel.processor_counters import ProcessorCounters
-from anyprobe.probes.providers.kernel.sites import KernelNames, KernelSite
-from anyprobe.probes.providers.kernel.wanted import Tag, exits_of, is_tail, number_of
+from anyprobe.probes.providers.kernel.places.sites import KernelNames, KernelSite
+from anyprobe.probes.providers.kernel.splices.joints import Change
+from anyprobe.probes.providers.kernel.splices.processor_counters import ProcessorCounters
+from anyprobe.probes.providers.kernel.splices.wanted import Tag, exits_of, is_tail, number_of
 from anyprobe.splice.codegen.emit import estimate
 from anyprobe.splice.codegen.patch import Action
 from anyprobe.splice.kernel import planning
@@ -33,7 +33,7 @@ from anyprobe.target.kernel.symbols import KERNEL
 
 if TYPE_CHECKING:
     from anyprobe.probes.providers.kernel.handlers import KernelHandler, SplicedHandler
-    from anyprobe.probes.providers.kernel.shared_storages import SharedStorages
+    from anyprobe.probes.providers.kernel.splices.shared_storages import SharedStorages
 
 _WORD: Final = 8
 _REASONS: Final = {

@@ -8,8 +8,8 @@ import pytest
 
 from anyprobe.core.errors import UsageError
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.probes import clock
-from anyprobe.probes.clock import ClockChoice, NanosecondClock, TickClock
+from anyprobe.probes.timing import clock
+from anyprobe.probes.timing.clock import ClockChoice, NanosecondClock, TickClock
 
 BASE = 0x7FFF_0000_0000
 UNEVEN = Refusal(Reason.NO_INVARIANT_TSC, 0, "uneven")

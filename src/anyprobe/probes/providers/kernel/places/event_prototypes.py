@@ -24,7 +24,7 @@ from anyprobe.handlers.types.annotations import (
 from anyprobe.handlers.types.btf_types import BtfTypes, types_of
 from anyprobe.handlers.types.calling_convention import Prototype
 from anyprobe.handlers.types.layouts import ArrayType
-from anyprobe.probes.providers.kernel.sites import KernelNames, KernelSite
+from anyprobe.probes.providers.kernel.places.sites import KernelNames, KernelSite
 from anyprobe.target.kernel import tracefs
 from anyprobe.target.kernel.btf import TypesUnavailable
 from anyprobe.target.kernel.tracefs import Field

@@ -8,8 +8,8 @@ from anyprobe.core.errors import TargetError, UnsupportedTarget
 from anyprobe.handlers.bpf.layouts import RecordPlace, argument_of
 from anyprobe.handlers.types.annotations import PointerType, i8, i32, ptr, u16, u64
 from anyprobe.handlers.types.layouts import ArrayType, StructType
-from anyprobe.probes.providers.kernel.event_prototypes import EventPrototypes
-from anyprobe.probes.providers.kernel.sites import KernelSite
+from anyprobe.probes.providers.kernel.places.event_prototypes import EventPrototypes
+from anyprobe.probes.providers.kernel.places.sites import KernelSite
 from anyprobe.target.kernel import tracefs
 from anyprobe.target.kernel.btf import Btf
 from anyprobe.target.kernel.tracefs import Field

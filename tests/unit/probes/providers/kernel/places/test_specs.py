@@ -3,7 +3,7 @@
 import pytest
 
 from anyprobe.core.errors import SpecError
-from anyprobe.probes.providers.kernel.specs import Provider, is_in_any_process, is_kernel, parse
+from anyprobe.probes.providers.kernel.places.specs import Provider, is_in_any_process, is_kernel, parse
 
 
 @pytest.mark.parametrize(

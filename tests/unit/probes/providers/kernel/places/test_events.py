@@ -3,8 +3,8 @@
 import pytest
 
 from anyprobe.core.errors import SpecError
-from anyprobe.probes.providers.kernel.events import Event, event_of
-from anyprobe.probes.providers.kernel.specs import Provider, is_kernel, parse
+from anyprobe.probes.providers.kernel.places.events import Event, event_of
+from anyprobe.probes.providers.kernel.places.specs import Provider, is_kernel, parse
 
 INTERVAL, PROFILE, SOFTWARE, HARDWARE = (
     Provider.INTERVAL, Provider.PROFILE, Provider.SOFTWARE, Provider.HARDWARE

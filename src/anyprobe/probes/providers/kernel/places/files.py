@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import UnsupportedTarget
 from anyprobe.core.memory import MemoryFault
-from anyprobe.probes.providers.kernel.specs import KernelSpec, Provider
+from anyprobe.probes.providers.kernel.places.specs import KernelSpec, Provider
 from anyprobe.probes.specs.nearest import nearest_names
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ import subprocess
 import pytest
 
 from anyprobe.core.errors import SpecError
-from anyprobe.probes.providers.kernel import debug_file
-from anyprobe.probes.providers.kernel.sites import KernelNames
-from anyprobe.probes.providers.kernel.specs import parse
+from anyprobe.probes.providers.kernel.places import debug_file
+from anyprobe.probes.providers.kernel.places.sites import KernelNames
+from anyprobe.probes.providers.kernel.places.specs import parse
 from anyprobe.target.kernel.symbols import Symbols
 
 SOURCE = """\

@@ -4,7 +4,7 @@ from anyprobe.binary.flow.blocks import block_starts, calls_of
 from anyprobe.binary.kernel.addresses import BIAS
 from anyprobe.core.refusal import Refusal
 from anyprobe.probes.providers.kernel.code import running, shown
-from anyprobe.probes.providers.kernel.specs import KernelSpec
+from anyprobe.probes.providers.kernel.places.specs import KernelSpec
 from anyprobe.splice.kernel.places import entry_of
 from anyprobe.target.kernel.symbols import KernelFunction, Symbols
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from anyprobe.probes.providers.kernel.specs import KernelSpec, Provider
+from anyprobe.probes.providers.kernel.places.specs import KernelSpec, Provider
 from anyprobe.probes.specs.nearest import nearest_names
 from anyprobe.target.kernel import perf
 

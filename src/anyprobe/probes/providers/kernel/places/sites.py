@@ -7,9 +7,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import UnsupportedTarget
-from anyprobe.probes.providers.kernel.events import Event, event_of
-from anyprobe.probes.providers.kernel.files import InFile, places
-from anyprobe.probes.providers.kernel.specs import EACH, KernelSpec, Name, Provider, is_pattern
+from anyprobe.probes.providers.kernel.places.events import Event, event_of
+from anyprobe.probes.providers.kernel.places.files import InFile, places
+from anyprobe.probes.providers.kernel.places.specs import EACH, KernelSpec, Name, Provider, is_pattern
 from anyprobe.probes.specs.nearest import nearest_names
 from anyprobe.probes.specs.parts import Part
 from anyprobe.target.kernel import btf, loaded_modules, symbols, tracefs
@@ -103,7 +103,7 @@ class FunctionType:
 
 def _containing_inlined(name: str) -> list[str]:
     """Return the functions into which one has been put, nothing where no debug information tells."""
-    from anyprobe.probes.providers.kernel import debug_file
+    from anyprobe.probes.providers.kernel.places import debug_file
 
     try:
         return debug_file.installed().containing_inlined(name)
@@ -165,7 +165,7 @@ class KernelNames:
 
     def _line(self, spec: KernelSpec) -> list[KernelSite]:
         """Return where control comes to a source line, in each function that has code of it."""
-        from anyprobe.probes.providers.kernel import debug_file
+        from anyprobe.probes.providers.kernel.places import debug_file
 
         file = spec.function.text
         try:
@@ -196,7 +196,7 @@ class KernelNames:
             self._no_function(spec)
         by_address = {each.address: each for each in reversed(found)}  # a function may have several names
         if spec.name in EACH:
-            from anyprobe.probes.providers.kernel.instructions import offsets_of
+            from anyprobe.probes.providers.kernel.places.instructions import offsets_of
 
             return [
                 self._at(replace(spec, name="offset", offset=offset), function)
