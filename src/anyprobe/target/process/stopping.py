@@ -20,6 +20,7 @@ from anyprobe.target.system import procfs, ptrace
 _PATIENCE = 0.002
 """How long a thread may take before we ask what it is doing."""
 _RELEASE_TIMEOUT = 10.0
+_GIVING_WAY = 0.01
 _REFUSALS = 5
 """How often attaching must fail without a tracer in sight to be a matter of permission."""
 _PAUSE_BETWEEN_SCANS = 0.0005
@@ -166,8 +167,12 @@ class Stopper:
             end = time.monotonic_ns()  # here: after this block the released threads come first
         deadline = time.monotonic() + _RELEASE_TIMEOUT
         for thread in late:
-            if not thread.release(deadline):
-                self._process.unreleased.append(thread)
+            # one that waits for its child by vfork stops when that executes, which may wait to be followed meanwhile
+            while not thread.release(min(deadline, time.monotonic() + _GIVING_WAY)):
+                deadline += self._process.give_way()
+                if time.monotonic() > deadline:
+                    self._process.unreleased.append(thread)
+                    break
             end = time.monotonic_ns()
         self.stop.pause_us = (end - self._interrupted) // 1000 if self._interrupted else 0
         if any(thread.ended for thread in threads):
