@@ -12,7 +12,10 @@ from anyprobe import Count, i32
 from anyprobe.core.errors import TargetError
 from anyprobe.probes.following.followed import Followed
 from anyprobe.target.process import permission
-from support.driver import PATIENCE
+from anyprobe.target.process.attaching import ATTACHMENTS
+from anyprobe.target.remote.thread import Thread
+from anyprobe.target.system import procfs, ptrace
+from support.driver import PATIENCE, build, wait_until
 from support.results import hits
 
 pytestmark = pytest.mark.live
@@ -22,6 +25,11 @@ THREADS, CALLS = 1000, 20
 
 def functions(snapshot):
     return {each.function: each for each in snapshot.functions}
+
+
+def is_traced(pid):
+    """Return whether a process is traced; one that has ended is its parent's, whom /proc shows as its tracer."""
+    return bool(permission.tracer_of(pid)) and not procfs.read_stat(pid).ended
 
 
 def test_cancelled_threads_are_counted_and_cleaned_up_after(run_target):
@@ -114,11 +122,55 @@ def test_a_thousand_threads_are_attached_to_and_left_again_and_again(compiled):
                 with suppress(TargetError), anyprobe.attach(process.pid) as session:
                     session.count("a.out:work")
                     session.pump(0.05)
-                assert not permission.tracer_of(process.pid)
+                assert not is_traced(process.pid)
             assert process.returncode == 0
             assert process.stdout.read().endswith("ok\n")
         finally:
             process.kill()
+
+
+EXECUTES = """
+#include <pthread.h>
+#include <stdio.h>
+#include <unistd.h>
+static void *sleeps(void *p) { for (;;) pause(); return p; }
+static void *executes(void *p) {
+    char line[10];
+    puts("ready"); fflush(stdout);
+    fgets(line, sizeof line, stdin);
+    execl("/bin/echo", "echo", "executed", (char *)0);
+    return p;
+}
+int main(void) {
+    pthread_t one, other;
+    pthread_create(&one, 0, sleeps, 0); pthread_setname_np(one, "sleeps");
+    pthread_create(&other, 0, executes, 0); pthread_setname_np(other, "executes");
+    for (;;) pause();
+}
+"""
+
+
+def test_an_execution_that_waits_for_a_traced_thread_is_not_waited_for():
+    """The kernel lets nobody attach until the thread has ended, which its tracer has to take note of: this process."""
+    command = [build("executes_in_a_thread.c", text=EXECUTES)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "ready\n"
+        wait_until(lambda: {"sleeps", "executes"} <= set(threads_by_name(process.pid)), "the threads have no names")
+        tids = threads_by_name(process.pid)
+        traced = Thread(process.pid, tids["sleeps"])
+        ptrace.seize(traced.tid)
+        process.stdin.write("go\n")
+        process.stdin.flush()
+        wait_until(lambda: procfs.read_stat(process.pid, traced.tid).ended, "the thread does not end")
+        with suppress(ProcessLookupError):  # it has the first one's number by then
+            ATTACHMENTS.seize(tids["executes"], [traced])
+        assert traced.ended
+        assert process.stdout.read() == "executed\n"
+        assert process.wait(PATIENCE) == 0
+
+
+def threads_by_name(pid):
+    return {procfs.read_stat(pid, tid).comm: tid for tid in procfs.read_tasks(pid)}
 
 
 def test_tasks_that_share_memory_and_are_no_threads(run_target):

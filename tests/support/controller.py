@@ -113,10 +113,9 @@ def classes(log: list[str]) -> list[int]:
     words = []
     for line in log:
         name, _, rest = line.partition("(")
-        what = re.match(r"\d+" if name == "ptrace" else r"'/proc/[^']*'", rest)
-        words.append(
-            name + " " + (re.sub(r"\d+", "N", what[0]) if what and name != "ptrace" else what[0] if what else "")
-        )
+        traces = name.startswith("ptrace")
+        what = re.match(r"\d+" if traces else r"'/proc/[^']*'", rest)
+        words.append(name + " " + ("" if not what else what[0] if traces else re.sub(r"\d+", "N", what[0])))
     numbers: dict[tuple[str, str], int] = {}
     return [numbers.setdefault(pair, len(numbers)) for pair in zip(["", *words], words, strict=False)]
 

@@ -10,6 +10,7 @@ from functools import cached_property
 
 from anyprobe.core.errors import StopTimeout
 from anyprobe.target.process import permission
+from anyprobe.target.process.attaching import ATTACHMENTS
 from anyprobe.target.process.tracee import Tracee
 from anyprobe.target.process.urgency import urgent
 from anyprobe.target.remote.batch import WAIT_US
@@ -265,7 +266,7 @@ class Stopper:
         refusals = 0
         while True:
             try:
-                ptrace.seize(thread.tid)
+                ATTACHMENTS.seize(thread.tid, self._threads.values())
             except OSError as error:
                 if error.errno == errno.ESRCH:
                     return False

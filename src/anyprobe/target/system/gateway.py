@@ -22,6 +22,10 @@ _ptrace = _libc.ptrace
 _ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_ulong, ctypes.c_ulong]
 _ptrace.restype = ctypes.c_long
 
+# Attaching waits where the program executes another one, perhaps for what another thread of this process has to do.
+_waiting_ptrace = ctypes.CDLL(None, use_errno=True).ptrace
+_waiting_ptrace.argtypes, _waiting_ptrace.restype = _ptrace.argtypes, _ptrace.restype
+
 _syscall = _libc.syscall
 _syscall.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_long, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong]
 _syscall.restype = ctypes.c_long
@@ -55,6 +59,12 @@ def _failed() -> OSError:
 def ptrace(request: int, tid: int, address: int, data: int) -> None:
     """Make one ptrace request."""
     if _ptrace(request, tid, address, data) == -1:
+        raise _failed()
+
+
+def ptrace_waiting(request: int, tid: int, address: int, data: int) -> None:
+    """Make one ptrace request that may wait; other threads of this process run meanwhile."""
+    if _waiting_ptrace(request, tid, address, data) == -1:
         raise _failed()
 
 

@@ -66,8 +66,8 @@ class Registers(ctypes.Structure):
 
 
 def seize(tid: int, options: int = OPTION_SYSGOOD) -> None:
-    """Attach without stopping."""
-    gateway.ptrace(_SEIZE, tid, 0, options)
+    """Attach without stopping; this waits while another thread of the process executes a program."""
+    gateway.ptrace_waiting(_SEIZE, tid, 0, options)
 
 
 def interrupt(tid: int) -> None:
