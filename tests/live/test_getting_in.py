@@ -80,8 +80,9 @@ def test_what_counting_does_not_need_is_not_imported(run_target, tmp_path):
     target.finish()
 
 
-def test_one_probe_has_few_functions_looked_at(run_target, monkeypatch):
-    """Of thousands, those that it may have to do with; nothing is worked out for a whole module."""
+def test_one_probe_has_few_functions_looked_at(run_target, monkeypatch, tmp_path):
+    """Of thousands, those that it may have to do with, the first time; nothing is worked out for a whole module."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     target = run_target("counts.c", "1")
     looked_at = []
 

@@ -1,5 +1,6 @@
 """Signals and faults in patches: handlers see the program's own pcs and registers, and counts stay exact."""
 
+import dataclasses
 from contextlib import contextmanager
 
 import pytest
@@ -329,8 +330,8 @@ def test_a_probe_is_rather_lost_than_left_where_it_hides_faults(run_target, monk
         def refuse_the_first(planner, function, wants, *kept):
             left = [want for want in wants if want.address != first]
             made = plan(planner, function, left, *kept)
-            made.refused += [(want, Refusal(Reason.MAY_FAULT, first, "made up")) for want in wants if want not in left]
-            return made
+            refused = [(want, Refusal(Reason.MAY_FAULT, first, "made up")) for want in wants if want not in left]
+            return dataclasses.replace(made, refused=(*made.refused, *refused))
 
         monkeypatch.setattr(Planner, "plan", refuse_the_first)
         monkeypatch.setattr(view, "_hides_faults", lambda module, state: bool(state.wants))
