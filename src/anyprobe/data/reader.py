@@ -115,12 +115,11 @@ class ForkChild:
 class EndedChild:
     """What a fork child has counted that has ended: one block, of which only what is not zero is kept."""
 
-    def __init__(self, reader: "BankReader", child: ForkChild, layout: BankLayout) -> None:
+    def __init__(self, reader: "BankReader", child: ForkChild) -> None:
         """Keep what the child's copy holds."""
         values = reader.summed(child)
         self._at = np.flatnonzero(values)
         self._values = values[self._at]
-        self._width = layout.stride // 8
         self.running = reader.in_flight(child)
         self.rows = (None,)
 

@@ -1,7 +1,7 @@
 """Fork children that have ended: what they have counted is kept by the controller, their memory is for others."""
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -55,7 +55,7 @@ class EndedChildren:
                 continue
             children.note(bank, [child])
             kept = replace(child, ended=len(bank.ended) + 1)
-            bank.ended[kept] = EndedChild(reader, child, bank.layout)
+            bank.ended[kept] = EndedChild(reader, child)
             children.end(bank, child, kept)
             forget(child.number + 1)
             if bank.arena.give_back(at, bank.layout.child_bytes):
@@ -70,7 +70,9 @@ def _living(inodes: frozenset[int], inode: int) -> tuple[frozenset[int], list[tu
     """Return the processes with a session's memory, as they call themselves, and which parts of a memfd are mapped."""
     pids: set[int] = set()
     parts: list[tuple[int, int]] = []
-    for pid in _processes():
+    for pid in procfs.read_processes():
+        if pid == os.getpid():
+            continue
         with suppress(OSError, ValueError):
             ours = [m for m in procfs.read_mappings(pid) if is_ours(m) and m.inode in inodes]
             if ours:
@@ -78,7 +80,3 @@ def _living(inodes: frozenset[int], inode: int) -> tuple[frozenset[int], list[tu
                 pids |= {int(each) for each in procfs.read_status(pid).get("NSpid", "").split()}
                 parts += [(m.offset, m.offset + m.end - m.start) for m in ours if m.inode == inode]
     return frozenset(pids), parts
-
-
-def _processes() -> Iterable[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()]

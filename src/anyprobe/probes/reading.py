@@ -257,10 +257,16 @@ def timings_by_process(
 ) -> dict["ProcessInfo | None", list[FunctionTiming]]:
     """Return the calls of each fork child that has timed some, and then those of the target itself, under None."""
     values = BankValues()
+    groups = [
+        (timed, ([timed.group] if timed.was_armed else []) + timed.earlier) for probe in probes for timed in probe.timed
+    ]
+    banks = {group.bank for _, own in groups for group in own if group.bank is not None}
+    if not any(values.reader(bank).copies for bank in banks):  # of most sessions: all calls are the target's
+        return {}
     found: dict[ProcessInfo | None, list[FunctionTiming]] = {}
-    for timed in (timed for probe in probes for timed in probe.timed):
+    for timed, own in groups:
         by_process: dict[ProcessInfo | None, list[FunctionTiming]] = {}
-        for group in ([timed.group] if timed.was_armed else []) + timed.earlier:
+        for group in own:
             bank = group.bank
             if bank is None:
                 continue

@@ -264,7 +264,7 @@ def test_what_ended_children_have_counted_is_as_before():
     family.fork(3, 4242, 20, 50)
     before = family.reader()
     child, kept = ForkChild(3, 4242, has_copy=True), ForkChild(3, 4242, has_copy=True, ended=1)
-    ended = {kept: EndedChild(before, child, family.layout)}
+    ended = {kept: EndedChild(before, child)}
     family.fork(3, 4250, 5, 9)
     after = family.reader(ended)
     assert after.record(family.record, kept) == before.record(family.record, child)
