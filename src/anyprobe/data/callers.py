@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 from anyprobe.data.layout import (
     CALLER_BYTES,
-    CALLER_HASH,
     CALLER_PROBES,
     CALLER_STATE,
+    GOLDEN,
     BankLayout,
 )
 
@@ -23,7 +23,7 @@ _64_BITS = (1 << 64) - 1
 
 def first_entry(point: int, record: int, entries: int) -> int:
     """Return the number of the entry at which a pair is looked for first."""
-    return ((record << 32 ^ point) * CALLER_HASH & _64_BITS) >> (64 - (entries.bit_length() - 1))
+    return ((record << 32 ^ point) * GOLDEN & _64_BITS) >> (64 - (entries.bit_length() - 1))
 
 
 class CallerTables:

@@ -121,11 +121,12 @@ def since(after: Iterable[CallNode], before: Iterable[CallNode]) -> tuple[CallNo
 
 def ordered(nodes: Iterable[CallNode]) -> tuple[CallNode, ...]:
     """Return nodes with the longest first; one whose own calls go on counts by what they have called."""
-    return tuple(sorted(nodes, key=lambda node: (-_weight(node), node.module, node.function)))
+    return tuple(sorted(nodes, key=lambda node: (-time_of(node), node.module, node.function)))
 
 
-def _weight(node: CallNode) -> float:
-    return max(node.sum_ns, sum(map(_weight, node.calls)))
+def time_of(node: CallNode) -> float:
+    """Return the time of a node; of one whose own calls go on, that of what they have called."""
+    return max(node.sum_ns, sum(map(time_of, node.calls)))
 
 
 def by_caller(forest: Sequence[CallNode]) -> list[Calls]:

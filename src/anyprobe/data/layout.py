@@ -2,7 +2,7 @@
 
 A *bank* is one shared memory region: a header page, the shared block (atomic operations), then one block per thread.
 All blocks have the same shape; an *offset* handed out by ``BankLayout`` is valid in each of them. Of a bank with timing
-records there are spare copies of header and blocks in the file, behind the region: each fork child maps one of them
+records there are spare copies of header and blocks in the file, after the region: each fork child maps one of them
 over what it has inherited.
 
 Sums over all blocks are exact: a block is written by one thread only, the shared block by ``lock``-prefixed
@@ -63,7 +63,7 @@ INSTANCE_WITHIN = 32
 INSTANCE_CHARGED = 40
 """Instance of nested calls: how much of its own time is in what its callers know of theirs already."""
 INSTANCE_CALLER = 48
-"""Instance of nested calls: its caller's instance, as the offset behind that in the stack; 0: none is timed."""
+"""Instance of nested calls: where its caller's instance ends in the stack; 0: no timed function called it."""
 INSTANCE_NODE = 56
 """Instance in a call tree: the number of its node."""
 SP, START, RECORD, UNWOUND, WITHIN, CHARGED, CALLER, NODE = (
@@ -134,7 +134,8 @@ CALLER_RECORD, CALLER_STATE = 8, 12
 CALLER_NEW, CALLER_WATCHED, CALLER_REFUSED, CALLER_SINCE = 0, 1, 2, 3
 """States of a return point: nothing is spliced there yet; calls end there; it cannot be spliced. From ``CALLER_SINCE``
 on: calls end there in processes whose text is of this change or a later one, as a word says that fork copies, too."""
-CALLER_HASH = 0x9E37_79B9_7F4A_7C15
+GOLDEN = 0x9E37_79B9_7F4A_7C15
+"""Near to the golden section of 2**64: the upper bits of products tell where to look in tables of hashes."""
 CALLER_PROBES = 32
 """How many entries of a table are looked at for a pair."""
 RECORD_BYTES = RECORD_BUCKETS + 8 * BUCKETS
@@ -265,7 +266,7 @@ class BankLayout:
 
     @property
     def file_bytes(self) -> int:
-        """Bytes of the region and, behind it, of the copies for fork children, which are not mapped."""
+        """Bytes of the region and, after it, of the copies for fork children, which are not mapped."""
         return self.size + self.children * self.child_bytes
 
     def child_offset(self, number: int) -> int:

@@ -35,6 +35,8 @@ DROPPED = 0
 ROW_HEAD_BYTES = 64
 INSERTING = 64
 """Numbers beyond the capacity: a thread takes one before it knows that another is about to insert the same key."""
+MULTIPLIER = 0x9E37_79B9_7F4A_7C15
+"""By which the words of a key are mixed: all code that looks for a key begins at the same directory word."""
 PROBES = 128
 """Directory words that are looked at for one key. The directory is at most half full, so no cluster is that long."""
 OWN_ROWS_BYTES = 64 << 20

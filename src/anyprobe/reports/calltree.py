@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from anyprobe.data.calltree import CallNode, by_caller, folded
+from anyprobe.data.calltree import CallNode, by_caller, folded, time_of
 from anyprobe.data.snapshot import Snapshot
 from anyprobe.reports.heading import learning_clause, print_heading, print_refusals, tail_clause
 from anyprobe.reports.losses import print_losses
@@ -20,11 +20,11 @@ def print_tree(snapshot: Snapshot, console: Console, top: int = 0) -> None:
     """Print the tree of calls, the longest first; ``top`` 0 shows all branches."""
     _print_heading(snapshot, console)
     roots = [folded(node) for node in snapshot.tree]
-    least = _LEAST_SHARE * sum(map(_time, roots)) if top else 0.0
-    table = _table("calls", "total", "self")
+    least = _LEAST_SHARE * sum(map(time_of, roots)) if top else 0.0
+    table = _table()
     left_out = 0
     for prefix, node in _lines(roots, ""):
-        if _time(node) < least:
+        if time_of(node) < least:
             left_out += 1
             continue
         times = [duration(node.sum_ns), duration(max(node.self_ns, 0.0))] if node.count else ["-", "-"]
@@ -40,7 +40,7 @@ def print_tree(snapshot: Snapshot, console: Console, top: int = 0) -> None:
 def print_by_caller(snapshot: Snapshot, console: Console, top: int = 0) -> None:
     """Print a row for each function and each that has called it."""
     _print_heading(snapshot, console)
-    table = _table("calls", "total", "self")
+    table = _table()
     table.columns[-1].header = "called by"
     found = by_caller(snapshot.tree)
     for each in found[:top] if top else found:
@@ -68,18 +68,13 @@ def _print_end(snapshot: Snapshot, console: Console) -> None:
     print_refusals(snapshot, console)
 
 
-def _table(*numbers: str) -> Table:
+def _table() -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in numbers:
+    for name in ("calls", "total", "self"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("function", overflow="fold", style="cyan")
     table.add_column("module", no_wrap=True)
     return table
-
-
-def _time(node: CallNode) -> float:
-    """Return the time of a node; of one whose own calls go on, that of what they have called."""
-    return max(node.sum_ns, sum(map(_time, node.calls)))
 
 
 def _lines(nodes: Iterable[CallNode], before: str, *, nested: bool = False) -> Iterator[tuple[str, CallNode]]:

@@ -6,6 +6,7 @@ from llvmlite import ir
 
 from anyprobe.data.tables import (
     DROPPED,
+    MULTIPLIER,
     PROBES,
     ROW_HEAD_BYTES,
     SPARE_WORDS,
@@ -26,7 +27,6 @@ from anyprobe.handlers.llvm.words import (
     store,
 )
 
-_MULTIPLIER = 0x9E3779B97F4A7C15
 _LOW = 0xFFFFFFFF
 
 
@@ -75,7 +75,7 @@ def hashed(builder: ir.IRBuilder, key: Sequence[Value]) -> Value:
     """Return a hash of the words of a key; both its halves are good."""
     total = constant(len(key))
     for word in key:
-        total = builder.mul(builder.xor(total, word), constant(_MULTIPLIER))
+        total = builder.mul(builder.xor(total, word), constant(MULTIPLIER))
         total = builder.xor(total, builder.lshr(total, constant(32)))
     return total
 

@@ -11,7 +11,7 @@ from anyprobe.core.code import MISSES, Input, InputKind, Miss, NativeCode, Numbe
 from anyprobe.data import buckets, histogram
 from anyprobe.data.aggregations import Hist, Quantize
 from anyprobe.data.cells import COUNT, MAX, NOT_MIN, SUM
-from anyprobe.data.tables import DROPPED, PROBES, ROW_HEAD_BYTES, SPARE_WORDS, SPARES, USED, TableLayout
+from anyprobe.data.tables import DROPPED, MULTIPLIER, PROBES, ROW_HEAD_BYTES, SPARE_WORDS, SPARES, USED, TableLayout
 from anyprobe.handlers.ir import nodes as ir
 from anyprobe.handlers.passes import bounds
 from anyprobe.handlers.types.storages import Ring, Table
@@ -19,8 +19,6 @@ from anyprobe.handlers.x86.records import emit_record
 from anyprobe.handlers.x86.trivial import CONDITIONS, TO_RAX, Reader, jump_unless
 from anyprobe.isa.assemble import Assembler
 
-_MULTIPLIER = 0x9E3779B97F4A7C15
-"""As ``handlers.llvm.tables`` has it: both look for a key in the same places."""
 _COMM_BYTES, _COMM = 16, "comm"
 _RECORD_BYTES = 512
 """Of the fields of a record: more is for another compiler."""
@@ -303,7 +301,7 @@ class _TableWriter(_Writer):
             asm.code(f"{lock}inc qword [rcx+dropped]; jmp out", dropped=DROPPED)
 
     def _raise(self, label: str, offset: int, *, negate: bool) -> None:
-        """Emit: a word becomes the larger of itself and the code of rdx; whoever changes it meanwhile is seen."""
+        """Emit: a word becomes the larger of itself and the code of rdx; what others write there meanwhile is seen."""
         asm = self._asm
         asm.code("mov rsi, rdx")
         if self._layout.signed:
@@ -332,7 +330,7 @@ class _TableWriter(_Writer):
         asm, layout = self._asm, self._layout
         words, size = layout.shape.words, 8 * layout.shape.words
         asm.label("find")
-        asm.code("mov r8d, words; mov r9, multiplier", words=words, multiplier=_MULTIPLIER)
+        asm.code("mov r8d, words; mov r9, multiplier", words=words, multiplier=MULTIPLIER)
         for index in range(words):
             asm.code("xor r8, [rsi+word]; imul r8, r9; mov rax, r8; shr rax, 32; xor r8, rax", word=8 * index)
         asm.code(

@@ -319,7 +319,7 @@ def _hash(asm: Assembler, table: int, entries: int) -> None:
     asm.code(
         f"""
             mov rdx, rcx; shl rdx, 32; xor rdx, rsi
-            mov rax, {at.CALLER_HASH}; imul rdx, rax
+            mov rax, {at.GOLDEN}; imul rdx, rax
             shr rdx, {64 - (entries.bit_length() - 1)}; shl edx, 4
             mov rdi, table; mov r8d, {min(at.CALLER_PROBES, entries)}
         """,

@@ -66,7 +66,7 @@ def _find_node(asm: Assembler, argument: int, keys: int, nodes: int) -> None:
             mov rdi, [rcx+rdx+{NODE - _SIZE}]; test edi, edi; jz enter_node
         enter_key:
             mov rdx, [rsp+argument+16]; shl rdx, {at.NODE_KEY_SHIFT}; or rdx, rdi
-            mov rdi, {at.CALLER_HASH}; imul rdi, rdx; shr rdi, {64 - (nodes.bit_length() - 1)}
+            mov rdi, {at.GOLDEN}; imul rdi, rdx; shr rdi, {64 - (nodes.bit_length() - 1)}
             mov r8d, {at.NODE_PROBES}
         enter_probe:
             test edi, edi; jz enter_next_node

@@ -10,7 +10,7 @@ is needed. Where the table has no room for a pair the return address is left alo
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from anyprobe.data.layout import RETURN_BYTES
+from anyprobe.data.layout import GOLDEN, RETURN_BYTES
 from anyprobe.isa.assemble import Assembler, i32
 from anyprobe.isa.encode import head, machine_code
 from anyprobe.splice.codegen.routines import RoutineFacts, Routines, emit_acquire, emit_enter
@@ -35,7 +35,6 @@ _ARGUMENT_IN_CALL = 6
 _PROBES = 32
 _DEEPEST = 4
 """Stubs that may lead to each other: one for each probe of a function, and for each function that ended in a jump."""
-_GOLDEN = 0x9E37_79B9_7F4A_7C15
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +187,7 @@ def _find_stub(asm: Assembler, stubs: int, count: int, table: int) -> None:
         mov r8, [rsi]; test r8, r8; jz stub_none
     """)
     _refuse_deep(asm, stubs, count, table)
-    asm.code(f"mov rcx, rdx; shl rcx, 32; xor rcx, r8; mov rax, {_GOLDEN}; imul rcx, rax")
+    asm.code(f"mov rcx, rdx; shl rcx, 32; xor rcx, r8; mov rax, {GOLDEN}; imul rcx, rax")
     shift = 64 - (count.bit_length() - 1)
     asm.code(
         f"""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from anyprobe.core.code import InputKind, NativeCode
-from anyprobe.data.layout import BLOCK_NUMBER, COPY, FORKED
+from anyprobe.data.layout import BLOCK_NUMBER, COPY, FORKED, GOLDEN
 from anyprobe.isa.assemble import Assembler
 from anyprobe.isa.registers import NUMBERS
 from anyprobe.splice.codegen.handlers.facts import (
@@ -16,7 +16,6 @@ from anyprobe.splice.codegen.handlers.facts import (
 )
 from anyprobe.splice.codegen.routines import RoutineFacts
 
-_GOLDEN = 0x9E37_79B9_7F4A_7C15
 _PROBES = 16
 _ALWAYS_SAVED = ("rax", "flags", "rbx", "rdi")
 """What every handler's call changes; ``flags`` are kept as ``lahf`` and ``seto`` have them."""
@@ -118,7 +117,7 @@ def emit_shared_instance(asm: Assembler, facts: RoutineFacts, handler: HandlerFa
             mov rcx, copy; mov rax, [rcx]
             shl rax, 48; jz shared_none
             or rdx, rax
-            mov rcx, shared; mov rax, {_GOLDEN}; imul rax, rdx
+            mov rcx, shared; mov rax, {GOLDEN}; imul rax, rdx
             shr rax, {64 - (SHARED_INSTANCES.bit_length() - 1)}
             mov r11d, {_PROBES}
         shared_probe:

@@ -28,7 +28,7 @@ from anyprobe.splice.kernel.places import entry_of
 from anyprobe.splice.plan.claims import Claims
 from anyprobe.splice.plan.splices import Clobbers, PlannedSplice, Want, WantKind
 from anyprobe.target.kernel.driver.device import BatchRefused, Driver, Shared
-from anyprobe.target.kernel.driver.layout import MEANINGS, Fixup, Verdict, Write
+from anyprobe.target.kernel.driver.layout import MEANINGS, Verdict
 from anyprobe.target.kernel.symbols import KERNEL
 
 if TYPE_CHECKING:
@@ -355,10 +355,7 @@ class Splices:
                 continue
             code += patch.code.ljust(patch.end - at, b"\xcc")
             at = patch.end
-            change: Change | Refusal = Change(
-                Write(patch.site, patch.old, patch.new, patch.boundaries),
-                tuple(Fixup(*each) for each in patch.faulting),
-            )
+            change: Change | Refusal = Change.of(patch)
             if self._shared is not None:
                 change = self._shared.joints.add(maker, splice, actions, patch)
             if isinstance(change, Refusal):
