@@ -66,6 +66,6 @@ class _Word(Sequence[int]):
     def __getitem__(self, index: int | slice) -> int | Sequence[int]:
         if self._holdings.banks:
             word = self._holdings.banks[0].piece.address + CLOSED
-        else:  # threads turn out to have no slots: nobody reads it then
+        else:  # threads have no slots after all, and no patch reads the word
             word = next(each.near.piece.address for each in self._holdings.code_regions if each.near) + BLOCK_REFUSED
         return [word][index]
