@@ -15,9 +15,13 @@ from pathlib import Path
 
 import pytest
 
+import anyprobe
 from anyprobe.core import kept
 from anyprobe.target.kernel.driver import building, loading
-from support import driver, guest_driver, spliced_handlers
+from anyprobe.target.kernel.driver.device import Driver
+from support import driver as targets
+from support import guest_driver, spliced_handlers
+from support.kernel_patches import Patches, warnings
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
@@ -34,8 +38,8 @@ _said: dict[Path, "GuestRun"] = {}
 def build_programs():
     """Compile what the tests run, where host and guest both find it; return the programs."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(driver.tempfile, "tempdir", "/tmp")
-        return {name: driver.build(f"{name}.c", "-pthread") for name in _PROGRAMS}
+        patch.setattr(targets.tempfile, "tempdir", "/tmp")
+        return {name: targets.build(f"{name}.c", "-pthread") for name in _PROGRAMS}
 
 
 @pytest.fixture(scope="session")
@@ -67,6 +71,34 @@ def loaded():
     yield
     loading.unload()
     assert not loading.is_loaded()
+
+
+@pytest.fixture
+def driver(loaded):
+    """Open the device; no write is in force before or after."""
+    before = warnings()
+    with Driver() as opened:
+        assert opened.live == 0
+        yield opened
+    with Driver() as again:
+        assert again.live == 0
+    assert warnings() == before
+
+
+@pytest.fixture
+def patches(driver):
+    return Patches(driver)
+
+
+@pytest.fixture
+def splicing(loaded):
+    """Open a session whose probes are splices; no write is in force before or after, and nothing is in the log."""
+    before = warnings()
+    with anyprobe.kernel(mechanism="splice") as opened:
+        yield opened
+    with Driver() as driver:
+        assert driver.live == 0
+    assert warnings() == before
 
 
 @dataclass

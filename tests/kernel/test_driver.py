@@ -16,27 +16,10 @@ from anyprobe.target.kernel import symbols
 from anyprobe.target.kernel.driver import loading
 from anyprobe.target.kernel.driver.device import BatchRefused, Driver
 from anyprobe.target.kernel.driver.layout import NEAR_COUNTERS, Fixup, Verdict, Write
-from support.kernel_patches import Patches, call_getppid, fixups, function, text, warnings
+from support.kernel_patches import Patches, call_getppid, fixups, function, text
 
 GETPPID = "__do_sys_getppid"
 CALLS = 5000
-
-
-@pytest.fixture
-def driver(loaded):
-    """Open the device; no write is in force before or after."""
-    before = warnings()
-    with Driver() as opened:
-        assert opened.live == 0
-        yield opened
-    with Driver() as again:
-        assert again.live == 0
-    assert warnings() == before
-
-
-@pytest.fixture
-def patches(driver):
-    return Patches(driver)
 
 
 def refused(driver, *writes, fixups=(), tries=3):

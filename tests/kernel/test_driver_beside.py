@@ -16,7 +16,7 @@ from anyprobe.target.kernel import symbols
 from anyprobe.target.kernel.driver.device import BatchRefused, Driver
 from anyprobe.target.kernel.driver.layout import Verdict
 from support import guest_driver
-from support.kernel_patches import Patches, call_getppid, function, is_refused, text, warnings, writes_of
+from support.kernel_patches import Patches, call_getppid, function, is_refused, text, writes_of
 
 GETPPID = "__do_sys_getppid"
 CALLS = 3000
@@ -30,22 +30,6 @@ KEYS = (
     "kernel/sched_schedstats", "kernel/timer_migration", "net/ipv4/tcp_timestamps", "net/core/netdev_tstamp_prequeue",
     "kernel/perf_event_max_sample_rate",
 )  # fmt: skip
-
-
-@pytest.fixture
-def driver(loaded):
-    """Open the device; nothing is left and nothing is in the log afterwards."""
-    log = warnings()
-    with Driver() as opened:
-        yield opened
-    with Driver() as again:
-        assert again.live == 0
-    assert warnings() == log
-
-
-@pytest.fixture
-def patches(driver):
-    return Patches(driver)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from contextlib import contextmanager
 
 import pytest
 
@@ -48,6 +49,21 @@ def timed(snapshot, name):
 def function(snapshot, name):
     (found,) = (each for each in snapshot.functions if each.function == name)
     return found
+
+
+@contextmanager
+def ready(program, mode, count):
+    """Run the program up to where it waits to be told to fork."""
+    with subprocess.Popen([program, mode, str(count)], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"ready\n"
+        yield process
+
+
+def fork(process, count):
+    """Tell the program to fork; return what each child says."""
+    process.stdin.write(b"\n")
+    process.stdin.flush()
+    return [process.stdout.readline().decode() for _ in range(count)]
 
 
 def run(program, mode, count, *specs):
@@ -118,19 +134,15 @@ def test_signal_handlers_in_children_are_timed_too(program):
 
 
 def test_killed_children_keep_what_they_have_counted(program):
-    with subprocess.Popen([program, "killed!", "3"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout.readline() == b"ready\n"
-        with anyprobe.attach(process.pid) as session:
-            session.time("a.out:work", "a.out:hangs")
-            process.stdin.write(b"\n")
-            process.stdin.flush()
-            lines = [process.stdout.readline().decode() for _ in range(3)]
-            session.pump(0.3)
-            for line in lines:
-                os.kill(int(line.split()[0]), signal.SIGKILL)
-            said = told("".join(lines) + process.communicate(timeout=PATIENCE)[0].decode())
-            session.wait(20)
-            snapshot = session.snapshot()
+    with ready(program, "killed!", 3) as process, anyprobe.attach(process.pid) as session:
+        session.time("a.out:work", "a.out:hangs")
+        lines = fork(process, 3)
+        session.pump(0.3)
+        for line in lines:
+            os.kill(int(line.split()[0]), signal.SIGKILL)
+        said = told("".join(lines) + process.communicate(timeout=PATIENCE)[0].decode())
+        session.wait(20)
+        snapshot = session.snapshot()
     assert {pid: calls for pid, (calls, _) in timed(snapshot, "work").items()} == {
         pid: calls for pid, (calls, _) in said.items()
     }
@@ -158,13 +170,10 @@ def test_a_child_that_filters_its_system_calls_is_not_harmed(program):
 
 def test_probes_are_taken_out_of_children_that_live(program):
     """Their text and their memory are as before, and they run on."""
-    with subprocess.Popen([program, "killed!", "3"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout.readline() == b"ready\n"
+    with ready(program, "killed!", 3) as process:
         with anyprobe.attach(process.pid) as session:
             session.time("a.out:work", "a.out:hangs")
-            process.stdin.write(b"\n")
-            process.stdin.flush()
-            children = [int(process.stdout.readline().split()[0]) for _ in range(3)]
+            children = [int(line.split()[0]) for line in fork(process, 3)]
             session.pump(0.1)
         for pid in children:
             with open(f"/proc/{pid}/maps") as maps:
@@ -183,15 +192,12 @@ def test_children_live_on_without_the_controller(program):
         "session = anyprobe.attach(int(sys.argv[1])); session.time('a.out:work', 'a.out:hangs')\n"
         "print('armed', flush=True); time.sleep(100)"
     )
-    with subprocess.Popen([program, "killed!", "2"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout.readline() == b"ready\n"
+    with ready(program, "killed!", 2) as process:
         command = [sys.executable, "-c", code, str(process.pid)]
         with subprocess.Popen(command, stdout=subprocess.PIPE) as controller:
             assert controller.stdout.readline() == b"armed\n"
             controller.kill()
-        process.stdin.write(b"\n")
-        process.stdin.flush()
-        children = [int(process.stdout.readline().split()[0]) for _ in range(2)]
+        children = [int(line.split()[0]) for line in fork(process, 2)]
         detach = [sys.executable, "-m", "anyprobe", "detach", "-p", str(process.pid)]
         subprocess.run(detach, check=True, timeout=PATIENCE, capture_output=True)
         for pid in (process.pid, *children):
