@@ -3,22 +3,25 @@
 import http.client
 import os
 import shutil
+import signal
 import socket
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-import anyprobe
+from anyprobe import SessionGroup
 from support.driver import wait_until
 from support.results import timing
 
 REQUESTS = 300
 CONFIGURATION = """
-daemon off; worker_processes 1; pid {folder}/pid; error_log {folder}/error.log; {user}
+daemon off; worker_processes 2; pid {folder}/pid; error_log {folder}/error.log; {user}
 events {{ worker_connections 64; }}
 http {{
-    access_log {folder}/access.log; client_body_temp_path {folder}/a; proxy_temp_path {folder}/b;
+    log_format by_pid '$pid $uri'; access_log {folder}/access.log by_pid;
+    client_body_temp_path {folder}/a; proxy_temp_path {folder}/b;
     fastcgi_temp_path {folder}/c; uwsgi_temp_path {folder}/d; scgi_temp_path {folder}/e;
     server {{ listen 127.0.0.1:{port}; root {folder}/pages; }}
 }}
@@ -27,7 +30,7 @@ http {{
 
 @pytest.fixture
 def nginx(tmp_path):
-    """Return the port and the worker of a server of its own."""
+    """Return the port and the master of a server of its own, which has two workers."""
     program = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
     if program is None:
         pytest.skip("needs nginx")
@@ -40,14 +43,21 @@ def nginx(tmp_path):
     (tmp_path / "nginx.conf").write_text(CONFIGURATION.format(folder=tmp_path, port=port, user=user))
     with subprocess.Popen([program, "-c", str(tmp_path / "nginx.conf")], stderr=subprocess.DEVNULL) as master:
         try:
-            wait_until(lambda: workers(master.pid) and answers(port), "nginx answers")
-            yield port, workers(master.pid)[0]
+            wait_until(lambda: len(workers(master.pid)) == 2 and answers(port), "nginx answers")
+            yield port, master.pid
         finally:
             master.terminate()
 
 
 def workers(master):
     return [int(pid) for pid in Path(f"/proc/{master}/task/{master}/children").read_text().split()]
+
+
+def reload(master):
+    """Have the configuration read again; wait until there are new workers, and the old ones have ended."""
+    old = {*workers(master)}
+    os.kill(master, signal.SIGHUP)
+    wait_until(lambda: len({*workers(master)} - old) == 2 and not old & {*workers(master)}, "it reloads")
 
 
 def answers(port):
@@ -65,20 +75,62 @@ def ask(port, times, *, keep):
     connection.close()
 
 
+def logged(folder):
+    """Return how many requests each worker has written to the log."""
+    return Counter(int(line.split()[0]) for line in (folder / "access.log").read_text().splitlines())
+
+
+def timed(snapshots):
+    """Return the calls of each process: timed, and while their caller was not known."""
+    return {
+        each.process.pid: (found.count, found.learning)
+        for snapshot in snapshots
+        for each in snapshot.processes
+        for found in each.functions
+        if found.count + found.learning
+    }
+
+
 def test_requests_are_timed_and_are_as_many_as_in_the_log(nginx, tmp_path):
-    port, worker = nginx
-    with anyprobe.attach(worker) as session:
-        session.time("nginx:ngx_http_process_request")
+    port, master = nginx
+    with SessionGroup.attach(workers(master)) as group:
+        group.time("nginx:ngx_http_process_request")
         for keep in (False, True):
-            ask(port, 20, keep=keep)  # by two ways, whose callers may not be known yet
-            session.pump(0.2)
-        start = timing(session.snapshot(), "ngx_http_process_request")
+            ask(port, 40, keep=keep)  # by two ways, whose callers may not be known yet
+            group.pump(0.2)
+        start = timing(group.snapshot(), "ngx_http_process_request")
         for keep in (False, True):
             ask(port, REQUESTS, keep=keep)
-        log = tmp_path / "access.log"
-        wait_until(lambda: len(log.read_text().splitlines()) == 2 * (REQUESTS + 20), "all is in the log")
-        end = timing(session.snapshot(), "ngx_http_process_request")
-    assert end.count + end.learning == 2 * (REQUESTS + 20)
+        wait_until(lambda: logged(tmp_path).total() == 2 * (REQUESTS + 40), "all is in the log")
+        end = timing(group.snapshot(), "ngx_http_process_request")
+    assert end.count + end.learning == 2 * (REQUESTS + 40)
     assert end.count - start.count == 2 * REQUESTS
     assert (end.tail_exits, end.unmatched, end.nmissed, end.in_flight) == (0, 0, 0, 0)
     assert end.p50_ns > 1000  # it opens a file, and sends an answer
+
+
+@pytest.mark.parametrize("attached", ["master and workers", "master"])
+def test_workers_old_and_new_have_what_they_have_logged(nginx, tmp_path, attached):
+    """A server is told to read its configuration again: it forks new workers, and the old ones end when they are done.
+
+    New workers have the probes of the master, from their first call on.
+    """
+    port, master = nginx
+    old = workers(master)
+    with SessionGroup.attach([master, *old] if attached == "master and workers" else [master]) as group:
+        group.time("nginx:ngx_http_process_request")
+        for round_ in range(3):
+            ask(port, REQUESTS, keep=round_ == 1)
+            reload(master)
+        ask(port, REQUESTS, keep=False)
+        wait_until(lambda: logged(tmp_path).total() == 4 * REQUESTS, "all is in the log")
+        group.pump(0.3)
+        snapshots = group.snapshots()
+        found = timed(snapshots)
+    said = logged(tmp_path)
+    if attached == "master":
+        said = {pid: calls for pid, calls in said.items() if pid not in old}
+    assert {pid: sum(calls) for pid, calls in found.items()} == said
+    assert len(said) >= 3
+    everything = [timing(snapshot, "ngx_http_process_request") for snapshot in snapshots]
+    assert [(one.unmatched, one.nmissed, one.in_flight) for one in everything] == [(0, 0, 0)] * len(everything)

@@ -1,14 +1,10 @@
 """USDT markers of real programs: PostgreSQL under pgbench, a JVM's collector, CPython, C++ exceptions."""
 
 import json
-import os
 import re
-import shutil
 import subprocess
 import sys
-import tempfile
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -20,65 +16,16 @@ from anyprobe.usdt.providerfile import parse_provider_file
 from support.asked_controller import Controller
 from support.driver import PATIENCE, build, started, wait_until
 from support.markers import semaphores
+from support.postgres import CLIENTS, EACH, POSTGRES, STATEMENT, command, postgres
 from support.results import counts
 
 pytestmark = pytest.mark.live
-POSTGRES = Path("/usr/lib/postgresql/15/bin")
-STATEMENT = "SELECT 4711 + 2;"
-CLIENTS, EACH = 4, 50
-
-
-@dataclass
-class Database:
-    """A PostgreSQL server of its own, which logs each statement."""
-
-    directory: Path
-    pid: int
-
-    @property
-    def log(self):
-        return (self.directory / "log").read_text()
-
-    def pgbench(self):
-        """Run a statement from several clients; return how many were processed."""
-        script = self.directory / "script.sql"
-        script.write_text(STATEMENT)
-        outcome = as_postgres(
-            "pgbench", "-n", "-M", "simple", "-c", CLIENTS, "-t", EACH, "-f", script, "-h", self.directory, "postgres"
-        )
-        return int(re.search(r"actually processed: (\d+)", outcome)[1])
-
-    def statements(self):
-        return len(re.findall(r"LOG:  statement: ", self.log))
-
-    def backends(self):
-        """Return the server's processes."""
-        return [self.pid, *map(int, Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split())]
-
-
-def as_postgres(program, *words):
-    user = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
-    command = [*user, str(POSTGRES / program), *map(str, words)]
-    outcome = subprocess.run(command, capture_output=True, text=True, timeout=4 * PATIENCE, cwd="/")
-    assert outcome.returncode == 0, outcome.stderr
-    return outcome.stdout
 
 
 @pytest.fixture(scope="module")
 def database():
-    if not (POSTGRES / "initdb").exists() or (os.geteuid() == 0 and not shutil.which("runuser")):
-        pytest.skip("PostgreSQL 15 is not installed")
-    directory = Path(tempfile.mkdtemp(prefix="anyprobe-postgres-", dir="/tmp"))  # pytest's are root's alone
-    with ExitStack() as stack:
-        stack.callback(shutil.rmtree, directory)
-        if os.geteuid() == 0:
-            shutil.chown(directory, "postgres", "postgres")
-        data = directory / "data"
-        as_postgres("initdb", "-D", data, "--no-sync", "-A", "trust")
-        options = f"-k {directory} -c listen_addresses= -c log_statement=all -c fsync=off -c autovacuum=off"
-        as_postgres("pg_ctl", "-D", data, "-w", "-l", directory / "log", "-o", options, "start")
-        stack.callback(as_postgres, "pg_ctl", "-D", data, "-m", "immediate", "stop")
-        yield Database(directory, int((data / "postmaster.pid").read_text().split()[0]))
+    with postgres() as server:
+        yield server
 
 
 def values_of(pid):
@@ -117,12 +64,9 @@ def test_semaphores_of_the_server_and_its_backends_are_down_after_sigkill_and_de
         assert set(values_of(database.pid).values()) == {1}
         with ExitStack() as stack:
             # a backend that is forked with the semaphores up, and lives on
-            command = [str(POSTGRES / "psql"), "-h", str(database.directory), "postgres"]
-            user = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
+            psql = command("psql", "-h", database.directory, "postgres")
             client = stack.enter_context(
-                subprocess.Popen(
-                    [*user, *command], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, cwd="/"
-                )
+                subprocess.Popen(psql, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, cwd="/")
             )
             stack.callback(client.stdin.close)
             wait_until(lambda: any(values_of(pid) for pid in database.backends()[1:]), "a backend is there")
