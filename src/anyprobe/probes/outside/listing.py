@@ -1,6 +1,5 @@
 """What is registered in a process, in the form of the kernel's list: read from outside, from the journals alone."""
 
-import os
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -49,7 +48,7 @@ def inspect(pid: int) -> Installed:
 def probed_processes() -> list[int]:
     """Return the processes that have probes, or had some whose memory is still mapped, of those one may look at."""
     found = []
-    for pid in sorted(int(each) for each in os.listdir("/proc") if each.isdigit()):
+    for pid in sorted(procfs.read_processes()):
         with suppress(OSError, TargetError):
             if any(mapping.path == MEMFD_PATH for mapping in procfs.read_mappings(pid)):
                 found.append(pid)

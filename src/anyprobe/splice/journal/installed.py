@@ -74,19 +74,17 @@ def processes_with_splices(inodes: frozenset[int] | None = None, since: int = 0)
     memory by a fork after the session began, or because it shares an address space with one that has.
     """
     found = []
-    for name in os.listdir("/proc") if inodes is None or inodes else ():
-        if not name.isdigit() or int(name) == os.getpid():
+    for pid in procfs.read_processes() if inodes is None or inodes else ():
+        if pid == os.getpid():
             continue
         with suppress(OSError):
-            if since and procfs.read_stat(int(name)).start_time < since:  # a tenth of what its maps cost
+            if since and procfs.read_stat(pid).start_time < since:  # a tenth of what its maps cost
                 continue
-            content = procfs.read_file(f"/proc/{name}/maps") or procfs.read_file(
-                f"/proc/{procfs.voice(int(name))}/maps"
-            )
+            content = procfs.read_file(f"/proc/{pid}/maps") or procfs.read_file(f"/proc/{procfs.voice(pid)}/maps")
             if MEMFD_NAME not in content:
                 continue
             if any(is_ours(m) and (inodes is None or m.inode in inodes) for m in procfs.parse_maps(content)):
-                found.append(int(name))
+                found.append(pid)
     return found
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from anyprobe.core.errors import KernelRefused, TargetError
 from anyprobe.target.kernel import bpf, btf
+from anyprobe.target.system import procfs
 
 _NEXT_PROGRAM, _OPEN_PROGRAM, _FD_QUERY, _OPEN_LINK, _NEXT_LINK = 11, 13, 20, 30, 31
 _PROGRAM_BYTES, _MISSED_AT, _FUNCTION_AT = 232, 208, 220
@@ -205,7 +206,7 @@ def _text(link: int, at: int, length_at: int) -> str:
 
 def _held(links: dict[int, int]) -> Iterator[tuple[Holder, int, Place | None]]:
     """Yield who has which program open, directly, by a link or by an event, and what an event is at."""
-    for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
+    for pid in procfs.read_processes():
         try:
             descriptors = os.listdir(f"/proc/{pid}/fd")
         except OSError:  # it has ended, or may not be looked at

@@ -24,7 +24,7 @@ def maps_read(monkeypatch):
         read.append(pid)
         return b"00400000-00401000 r-xp 00000000 08:01 5 /bin/true\n" if pid == 12 else OURS % pid
 
-    monkeypatch.setattr(installed.os, "listdir", lambda path: [*map(str, STARTED), str(os.getpid()), "meminfo"])
+    monkeypatch.setattr(installed.procfs, "read_processes", lambda: [*STARTED, os.getpid()])
     monkeypatch.setattr(installed.procfs, "read_stat", lambda pid: SimpleNamespace(start_time=STARTED[pid]))
     monkeypatch.setattr(installed.procfs, "read_file", content)
     return read

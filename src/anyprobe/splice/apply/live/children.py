@@ -4,7 +4,6 @@ Such a child works: it has handler, table and patches, too. But its ``int3`` sta
 SIGTRAP later. So it gets the rest of the change, in a stop of its own.
 """
 
-import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -51,10 +50,10 @@ def complete_in_children(parent: int, inodes: frozenset[int], windows: Sequence[
 
 
 def _born_since(began: int) -> Iterator[int]:
-    for name in os.listdir("/proc"):
+    for pid in procfs.read_processes():
         with suppress(OSError):
-            if name.isdigit() and procfs.read_stat(int(name)).start_time >= began:
-                yield int(name)
+            if procfs.read_stat(pid).start_time >= began:
+                yield pid
 
 
 def _maps_one(pid: int, inodes: frozenset[int]) -> bool:
