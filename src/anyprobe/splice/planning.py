@@ -10,12 +10,13 @@ from anyprobe.splice.apply.outcomes import give_up, refuse, spread
 from anyprobe.splice.apply.preparation import keep_room, look_at_space
 from anyprobe.splice.apply.site_clobbers import function_of
 from anyprobe.splice.apply.staleness import modules_of
+from anyprobe.splice.codegen.patch import ActionKind
 from anyprobe.splice.edits import NOTHING, Claiming, Edit, FunctionState, Module, Planned, hook_of, planned_of
 from anyprobe.splice.memory.space import AddressSpace
 from anyprobe.splice.plan.claims import Claims
 from anyprobe.splice.plan.splices import AUTO, FunctionPlan, Strategy, Want, WantKind
 from anyprobe.splice.plan.springboards import PunPlaces, Springboards
-from anyprobe.splice.regions.banks import TIMING, needs_slots
+from anyprobe.splice.regions.banks import TIMING, Hook, needs_slots
 
 if TYPE_CHECKING:
     from anyprobe.splice.plan.context import PlanContext
@@ -226,21 +227,37 @@ class Planning:
         return self.slots and not module.slotless and not module.code.text.is_go
 
     def refuse_timing(self, edit: Edit, wants: Sequence[Want]) -> Sequence[Want]:
-        """Refuse timing where there is no per-thread memory for it."""
+        """Refuse what needs per-thread memory where there is none."""
         if self.has_slots(edit.module):
             return wants
-        timed = [want for want in wants if (hook := hook_of(want)) is not None and needs_slots(hook)]
-        for want in timed:
+        refused = []
+        for want in wants:
             hook = hook_of(want)
-            timing = hook is not None and hook.kind in TIMING
-            if timing and edit.module.code.text.is_go:
-                reason, detail = Reason.GO_TIMING, "goroutines move between stacks and threads; count instead"
-            else:
-                what = "timing needs" if timing else "handlers need"
-                when = ", which is not there yet where a started program begins" if edit.module.early else ""
-                reason, detail = Reason.NO_THREAD_SLOT, f"{what} glibc's thread control block{when}; count instead"
-            refuse(want, Refusal(reason, want.address, detail))
-        return [want for want in wants if want not in timed]
+            if hook is not None and needs_slots(hook) and (why := _without_slots(edit, want, hook)) is not None:
+                refuse(want, why)
+                refused.append(want)
+        return [want for want in wants if want not in refused] if refused else wants
+
+
+def _without_slots(edit: Edit, want: Want, hook: Hook) -> Refusal | None:
+    """Return why a hook cannot be where threads have no slots."""
+    text, timing = edit.module.code.text, hook.kind in TIMING
+    if timing and text.is_go:
+        return Refusal(Reason.GO_TIMING, want.address, "goroutines move between stacks and threads; count instead")
+    if text.is_go and hook.kind is ActionKind.HANDLER and hook.handler is not None and hook.handler.stacks:
+        from anyprobe.splice.plan.goroutine_stacks import looks_for_room
+
+        if (lacking := hook.handler.lacks_on_spare_stacks) or want.after:
+            detail = f"handlers in Go have no {lacking or 'places after instructions'}"
+            return Refusal(Reason.NO_THREAD_SLOT, want.address, detail)
+        looks = looks_for_room(text, function_of(edit, want), want)
+        if isinstance(looks, Refusal):
+            return looks
+        hook.looks_for_room = looks
+        return None
+    what = "timing needs" if timing else "handlers need"
+    when = ", which is not there yet where a started program begins" if edit.module.early else ""
+    return Refusal(Reason.NO_THREAD_SLOT, want.address, f"{what} glibc's thread control block{when}; count instead")
 
 
 def _leaves_nothing(edit: Edit) -> bool:

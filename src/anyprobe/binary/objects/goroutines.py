@@ -25,6 +25,8 @@ _UNSAFE_POINTS, _INLINED = 0, 2
 _UNSAFE, _NOT_INLINED = -2, -1
 _NEVER_IN = (b"runtime.", b"runtime/internal/", b"reflect.")
 """The packages, by how the names of their functions begin; later versions leave out more."""
+_RUNTIME = (b"runtime.", b"runtime/", b"internal/runtime/", b"internal/abi.", b"internal/cpu.")
+"""What may run where there is no goroutine: in signal handlers, and in threads that the runtime has not made."""
 _U32 = struct.Struct("<I")
 
 
@@ -52,6 +54,19 @@ class ParkingPlaces:
         if ranges is None:
             ranges = self._known[number] = self._never_in(number)
         return not any(low <= address < high for low, high in ranges)
+
+    def is_ordinary(self, address: int) -> bool:
+        """Return whether an address is in compiled code outside of the runtime, which only goroutines run."""
+        number = bisect_right(self._starts, address) - 1
+        if number < 0 or number >= len(self._offsets):
+            return False
+        try:
+            at = self._records + self._offsets[number]
+            (name,) = _U32.unpack_from(self._content, at + 4)
+            is_assembly = bool(self._content[at + self._record + _FLAGS_AT] & _ASSEMBLY)
+            return not is_assembly and not self._content.startswith(_RUNTIME, self._names + name)
+        except (IndexError, struct.error):
+            return False
 
     def _never_in(self, number: int) -> list[tuple[int, int]]:
         """Return the ranges of a function where no goroutine is parked."""

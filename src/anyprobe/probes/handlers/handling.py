@@ -29,6 +29,7 @@ from anyprobe.probes.handlers.filter_watch import FilterWatch
 from anyprobe.probes.handlers.own_memory import reading_facts
 from anyprobe.probes.handlers.points import Handler, HandlerAt, Point
 from anyprobe.probes.handlers.stack_tables import StackTables
+from anyprobe.probes.handlers.thread_ids import tids_are_kept
 from anyprobe.probes.probe import Probe
 from anyprobe.probes.providers.function.prototypes import Prototypes
 from anyprobe.probes.specs.spec import means_markers
@@ -41,11 +42,14 @@ from anyprobe.splice.codegen.handlers.facts import (
     instances_bytes,
 )
 from anyprobe.splice.codegen.handlers.memory_routines import UNKNOWN, ReadingFacts
+from anyprobe.splice.codegen.handlers.spare_stacks import first_stack, spare_stacks_bytes
 from anyprobe.splice.regions.stores import Store
 
 if TYPE_CHECKING:
     from anyprobe.probes.host import ProbeHost
 
+_SPARE = object()
+"""Stands for the stacks on which handlers run in Go."""
 STACK_LIMIT = 2048
 """Bytes of the program's stack that a handler may take."""
 
@@ -93,6 +97,8 @@ class Handling:
         self._views: dict[object, TableView | MapView | RingReader] = {}
         self._misses: Store | None = None
         self._stacks: StackView | None = None
+        self._spare_stacks = 0
+        """Where the first of the stacks is on which handlers run in Go; 0: there are none."""
         self._nanoseconds = 0
         self._tids_checked = self._tids_wanted = False
         self._probes: dict[Handler, list[Probe]] = {}
@@ -294,6 +300,8 @@ class Handling:
         errno = (self._errno or 0) if _uses(code, "errno") else -1
         if self._misses is None and (_has(code, InputKind.MISSES) or asks or not errno):
             sizes[MISSES] = 8 * len(MISSES) + 16
+        if not self._spare_stacks and self._session.symbols.objects.has_go():
+            sizes[_SPARE] = spare_stacks_bytes()
         if call is not None and call.store is None and any(each.kind is InputKind.INSTANCE for each in code.inputs):
             sizes[call] = call.pool * INSTANCE_BYTES if call.pool else instances_bytes()
         for key, store in zip(sizes, self._session.splicing.map_stores(list(sizes.values())), strict=True):
@@ -302,6 +310,8 @@ class Handling:
             elif isinstance(key, Call):
                 key.store = store
                 self._calls.append(key)
+            elif key is _SPARE:
+                self._spare_stacks = first_stack(store.address)
             else:
                 self._adopt(key, storages[key], store)
         if not errno and self._session.symbols.objects.libc() is not None:
@@ -321,6 +331,7 @@ class Handling:
             errno=errno,
             errno_word=0 if errno or self._misses is None else self._misses.address + 8 * len(MISSES) + 8,
             unwinding=self._stack_tables.address if _has(code, InputKind.UNWINDING) else 0,
+            stacks=self._spare_stacks,
         )
         if facts.redirects:
             changing.check_redirection(self._session.process)
@@ -397,17 +408,9 @@ class Handling:
     def _check_tids(self) -> None:
         """See that each thread has its id where the C library keeps it."""
         self._tids_wanted = True
-        if self._tids_checked:
-            return
-        with self._session.splicing.access.stop("prepare") as stop:
-            for thread in stop.threads:
-                if thread.registers.fs_base == 0:
-                    return  # it has not begun: see recheck
-                place = thread.registers.fs_base + TID_OFFSET
-                found = int.from_bytes(self._session.process.mem.read(place, 4), "little")
-                if found != thread.tid:
-                    raise UnsupportedTarget(f"ctx.tid: thread {thread.tid} does not have its id where glibc keeps it")
-        self._tids_checked = True
+        asked = self._spare_stacks and self._session.symbols.objects.libc() is None  # the kernel, each time
+        if not self._tids_checked and not asked:
+            self._tids_checked = tids_are_kept(self._session)
 
     # -- results
 

@@ -229,7 +229,8 @@ class Emission:
         inline = home.inline(bank, hook.handler) if isinstance(bank, SlotBank) else None
         told = hook.handler.takes_target, hook.handler.moves_stack
         shared = hook.handler if isinstance(bank, SlotBank) and inline is None else None
-        return (Action(hook.kind, hook.offset, code, *place, *told, inline, shared),)
+        looks = hook.looks_for_room
+        return (Action(hook.kind, hook.offset, code, *place, *told, inline, shared, looks),)
 
     def _home_for(self, edit: Edit) -> CodeRegion:
         """Return where a function's patches go: all of a module where the stubs are that return addresses need."""

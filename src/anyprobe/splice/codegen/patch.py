@@ -102,6 +102,8 @@ class Action(NamedTuple):
     """What the patch does in the handler's stead."""
     handler: "HandlerFacts | None" = None
     """The handler, where it may be called with others."""
+    looks_for_room: bool = False
+    """Whether the goroutine's stack may end right below, so that a handler is called only if there is room."""
 
 
 @dataclass
@@ -212,6 +214,9 @@ class PatchWriter:
         if action.bank.per_processor:
             self._call_in_kernel(action)
             return
+        behind: list[int] = []
+        if action.looks_for_room:
+            self._look_for_room(action, behind)
         if action.takes_target:
             assert push_target is not None
             self.code(_BELOW)
@@ -222,6 +227,25 @@ class PatchWriter:
         else:
             self._call(action.bank.handler, action.offset)
         self._tell_place(action)
+        behind.append(self.here)
+
+    def _look_for_room(self, action: Action, behind: list[int]) -> None:
+        """Append: without room on the goroutine's stack, whose lowest address r14 points to, the hit is missed.
+
+        ``behind`` is to have where the call ends by the time the code is finished.
+        """
+        from anyprobe.splice.codegen.handlers.call import MISSED
+        from anyprobe.splice.codegen.handlers.spare_stacks import ROOM
+
+        self.value("lea rsp, [rsp+room]", -ROOM)
+        self.code("cmp rsp, [r14]")
+        self.value("lea rsp, [rsp+room]", ROOM)
+
+        def missed() -> None:
+            self.relative("lock inc qword [rel missed]", action.bank.near + action.offset + MISSED)
+            self.relative("jmp behind", behind[0])
+
+        self.cold("jb missed", missed)
 
     def _call_in_kernel(self, action: Action) -> None:
         """Append the call of a kernel's handler, with its argument if it has one: there is no red zone."""

@@ -52,6 +52,8 @@ class Hook:
     ip: int = 0
     """Run-time address of the instruction, and of the function that it is asked of: what a handler may want to know."""
     function: int = 0
+    looks_for_room: bool = False
+    """Whether the goroutine's stack may end right below, which the patch has to look at."""
     semaphore: int = 0
     """Run-time address of the number that has to be counted up for the instruction to be reached; 0: there is none."""
 

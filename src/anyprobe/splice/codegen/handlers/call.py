@@ -18,19 +18,20 @@ from anyprobe.core.code import SKIP, Input, InputKind
 from anyprobe.core.errors import InternalError
 from anyprobe.data.layout import BLOCK_GUARD, BLOCK_REFUSED, FORKED
 from anyprobe.isa.assemble import Assembler
-from anyprobe.splice.codegen.handlers import context_routines, stack_move
+from anyprobe.splice.codegen.handlers import context_routines, spare_stacks, stack_move
 from anyprobe.splice.codegen.handlers.facts import (
-    INSTANCE_BYTES,
     INSTANCE_DATA,
     INSTANCE_THREADS,
-    INSTANCES,
     PLACE,
     TID_OFFSET,
     HandlerFacts,
 )
 from anyprobe.splice.codegen.handlers.memory_routines import emit_memory_routines
 from anyprobe.splice.codegen.handlers.words import (
+    emit_asked_tid,
     emit_errno,
+    emit_nanoseconds,
+    emit_own_instance,
     emit_process_number,
     emit_set_errno,
     emit_shared_instance,
@@ -50,7 +51,6 @@ PATIENCE = 1 << 16
 """Misses in a row after which the handler that causes them is taken to be gone; if it is not, no harm is done."""
 MISSED = 8
 """Where hits that ran no handler are counted, behind the hits."""
-_PROBES = 8
 
 
 class CallWriter:
@@ -65,8 +65,10 @@ class CallWriter:
         """Of the handler that is written just now."""
         self._numbers = 0
         code = handler.code
-        self._strings, self._aligned = "df" in code.clobbers, code.vectors
-        self._saved = saved_by([each.code for each in handlers])
+        self._elsewhere = bool(facts.near and handler.stacks)
+        """Whether it runs on a stack of its own."""
+        self._strings, self._aligned = "df" in code.clobbers, code.vectors or self._elsewhere
+        self._saved = saved_by([each.code for each in handlers], based=self._aligned)
         self._passed_by = _PASSED_BY + 8 * (handler.takes_target or handler.takes_trap or len(handlers) - 1)
         self._base, self._pushed = ("rbp", 0) if self._aligned else ("rsp", 8 * self._strings)
 
@@ -85,6 +87,8 @@ class CallWriter:
             asm.code("mov rbp, rsp")
         if self._strings:
             asm.code("pushfq; cld")
+        if self._elsewhere:
+            spare_stacks.emit_take(asm, handler.stacks)
         (self._without_block if facts.near else self._with_block)()
         self._call()
         for _ in self._turns(first=1):
@@ -103,6 +107,8 @@ class CallWriter:
             self._end("leave", f"ret {self._passed_by - 8}")
         if not facts.near:
             self._rare()
+        if self._elsewhere:
+            self._without_stack()
         inputs = [each for one in self._handlers for each in one.code.inputs]
         names = frozenset(each.name for each in inputs if each.kind is InputKind.ROUTINE)
         if handler.skips:
@@ -113,6 +119,8 @@ class CallWriter:
             names |= {"read"}
         known = next((each.reading for each in self._handlers if each.calls_routines), handler.reading)
         reading = replace(known, slot=facts.slot, gate=facts.gate)
+        if facts.near and not self._elsewhere:  # nothing tells a fork child from its parent
+            reading = replace(reading, pid=0)
         emit_memory_routines(asm, names - context_routines.NAMES, reading)
         context_routines.emit_context_routines(asm, names & context_routines.NAMES, reading)
         for _ in self._turns():
@@ -167,13 +175,16 @@ class CallWriter:
     def _end(self, label: str, leave: str) -> None:
         """Emit: the handler is over, everything is as it was. ``label``: where nothing is to be said to the block."""
         asm = self.asm
-        asm.code(
-            f"""
-                test rbx, rbx; jz {label}
-                mov qword [rbx+{BLOCK_GUARD}], 0
-                mov dword [rbx+{BLOCK_REFUSED}], 0
-            """,
-        )
+        if self._elsewhere:
+            spare_stacks.emit_give_back(asm)
+        else:
+            asm.code(
+                f"""
+                    test rbx, rbx; jz {label}
+                    mov qword [rbx+{BLOCK_GUARD}], 0
+                    mov dword [rbx+{BLOCK_REFUSED}], 0
+                """,
+            )
         asm.label(label)
         if self._aligned:
             asm.code("lea rsp, [rbp-8]" if self._strings else "lea rsp, [rbp]")
@@ -182,6 +193,13 @@ class CallWriter:
         for name in reversed(self._saved[2:]):
             asm.code(f"pop {name}")
         asm.code(f"pop rax; add al, 0x7f; sahf; pop rax; {leave}")
+
+    def _without_stack(self) -> None:
+        """Emit: no stack is free, so the hit is missed."""
+        self.asm.label("no_stack")
+        self.asm.code("mov rdi, shared", shared=self._facts.shared)
+        self._argument()
+        self.asm.code(f"lock inc qword [rdi+rax+{MISSED}]; jmp done")
 
     def _rare(self) -> None:
         asm, facts = self.asm, self._facts
@@ -364,6 +382,8 @@ class CallWriter:
                 self._load("rax", self._site)
                 if name == "true_caller":
                     emit_true_caller(asm, handler.stubs)
+            case "tid" if self._elsewhere:
+                emit_asked_tid(asm, handler)
             case "tid":
                 asm.code(f"mov eax, fs:[{TID_OFFSET}]")
             case "pid":
@@ -371,14 +391,7 @@ class CallWriter:
             case "cpu":
                 asm.code("rdtscp; mov eax, ecx; and eax, 0xfff")
             case "now":
-                asm.code(
-                    """
-                        rdtsc; shl rdx, 32; or rax, rdx
-                        mov rdx, nanoseconds
-                        mul rdx; shrd rax, rdx, 32
-                    """,
-                    nanoseconds=handler.nanoseconds,
-                )
+                emit_nanoseconds(asm, handler)
             case "trap":
                 self._load("rax", self._above + 16 + self._pushed)
             case "ip" if handler.takes_target:
@@ -419,38 +432,8 @@ class CallWriter:
             asm.code("jz no_instance")
         if self._facts.numbered + self._facts.layout.blocks > INSTANCE_THREADS:
             asm.code(f"cmp rax, {INSTANCE_THREADS}; ja no_instance")
-        asm.code(
-            f"""
-                imul rax, rax, {INSTANCES * INSTANCE_BYTES}
-                mov rcx, instances; add rcx, rax
-            """,
-            instances=handler.instances,
-        )
         self._address_of_site("rdx")
-        asm.code(f"""
-            mov rax, rdx; shr rax, 4; and eax, {INSTANCES - 1}
-            mov r11d, {_PROBES}
-        probe:
-            mov edi, eax; shl edi, 7; add rdi, rcx
-            cmp [rdi], rdx; je instance
-        """)
-        if handler.enters:
-            asm.code("cmp qword [rdi], 0; je instance")
-        asm.code(f"""
-            inc eax; and eax, {INSTANCES - 1}
-            dec r11d; jnz probe
-            xor edx, edx; jmp no_instance
-        instance:
-        """)
-        if handler.enters:
-            asm.code("mov [rdi], rdx")
-            for at in range(INSTANCE_DATA, INSTANCE_BYTES, 8):
-                asm.code(f"mov qword [rdi+{at}], 0")
-        asm.code(f"""
-        instance_data:
-            lea rdx, [rdi+{INSTANCE_DATA}]
-        no_instance:
-        """)
+        emit_own_instance(asm, handler)
 
     def _pooled(self) -> None:
         """Emit: rdx = address of the data of the call, by an instance of the pool, 0 if there is none."""

@@ -49,6 +49,8 @@ class HandlerFacts:
     changes is safe under interruption, and it is not hit itself."""
     takes_trap: bool = False
     """Whether a landing pushes the number of the trap in front of the argument."""
+    stacks: int = 0
+    """Address of the first of the stacks on which it runs where the program's may have no room; 0: there are none."""
 
     @property
     def asks_place(self) -> bool:
@@ -79,6 +81,17 @@ class HandlerFacts:
     def moves_stack(self) -> bool:
         """Whether it may give the thread another stack pointer."""
         return any(each.written and each.name == "rsp" for each in self.code.inputs)
+
+    @property
+    def lacks_on_spare_stacks(self) -> str:
+        """What it uses that there is not where it runs on one of these stacks; empty if nothing."""
+        if self.pool or any(each.kind is InputKind.INSTANCE for each in self.code.inputs):
+            return "ctx.data"
+        if self.redirects or self.moves_stack:
+            return "way to send threads elsewhere"
+        if self.takes_target or self.takes_trap:
+            return "places after instructions"
+        return "errno" if any(each.name == "errno" for each in self.code.inputs) else ""
 
     @property
     def skips(self) -> bool:

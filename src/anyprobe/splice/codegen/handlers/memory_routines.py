@@ -31,7 +31,8 @@ class ReadingFacts:
     """The process's id as it is seen inside, for threads whose block is open; 0: it is asked for each time."""
     slot: int = 0
     gate: int = 0
-    """Where the thread's block is, and whether it is open: it never is in a fork child."""
+    """Where the thread's block is, and whether it is open: it never is in a fork child. Without a gate no fork child
+    goes on, as in Go."""
     stack_block: int = 0
     """Offset in the thread control block of the stack's lowest address, behind which its size is; 0: not known."""
     main_stack: range = range(0)
@@ -140,7 +141,9 @@ def _transfer(asm: Assembler, name: str, number: int, facts: ReadingFacts) -> No
         asm.code("push rdx; push rsi; push rdx; push rdi")
     else:
         asm.code("push rdx; push rdi; push rdx; push rsi")
-    if facts.pid:
+    if facts.pid and not facts.gate:
+        asm.code(f"mov edi, pid; jmp {name}_known", pid=facts.pid)
+    elif facts.pid:
         asm.code(
             f"""
                 mov rax, fs:[slot]; mov r11, gate; test [r11], rax

@@ -9,6 +9,7 @@ from anyprobe.isa.registers import NUMBERS
 from anyprobe.splice.codegen.handlers.facts import (
     INSTANCE_BYTES,
     INSTANCE_DATA,
+    INSTANCES,
     SHARED_INSTANCES,
     SHARED_INSTANCES_AT,
     TID_OFFSET,
@@ -16,7 +17,8 @@ from anyprobe.splice.codegen.handlers.facts import (
 )
 from anyprobe.splice.codegen.routines import RoutineFacts
 
-_PROBES = 16
+_PROBES, _OWN_PROBES = 16, 8
+_GETTID = 186
 _ALWAYS_SAVED = ("rax", "flags", "rbx", "rdi")
 """What every handler's call changes; ``flags`` are kept as ``lahf`` and ``seto`` have them."""
 _SCRATCH = {"now": {"rdx"}, "cpu": {"rcx", "rdx"}, "true_caller": {"rcx", "rdx"}}
@@ -100,6 +102,51 @@ def emit_process_number(asm: Assembler, facts: RoutineFacts, handler: HandlerFac
     )
 
 
+def emit_nanoseconds(asm: Assembler, handler: HandlerFacts) -> None:
+    """Emit: rax = nanoseconds, from the time stamp counter; clobbers rdx."""
+    asm.code(
+        """
+            rdtsc; shl rdx, 32; or rax, rdx
+            mov rdx, nanoseconds
+            mul rdx; shrd rax, rdx, 32
+        """,
+        nanoseconds=handler.nanoseconds,
+    )
+
+
+def emit_own_instance(asm: Assembler, handler: HandlerFacts) -> None:
+    """Emit: rdx = the data of the call with the stack pointer rdx, of the thread with the number rax; 0: none."""
+    asm.code(
+        f"""
+            imul rax, rax, {INSTANCES * INSTANCE_BYTES}
+            mov rcx, instances; add rcx, rax
+            mov rax, rdx; shr rax, 4; and eax, {INSTANCES - 1}
+            mov r11d, {_OWN_PROBES}
+        probe:
+            mov edi, eax; shl edi, 7; add rdi, rcx
+            cmp [rdi], rdx; je instance
+        """,
+        instances=handler.instances,
+    )
+    if handler.enters:
+        asm.code("cmp qword [rdi], 0; je instance")
+    asm.code(f"""
+        inc eax; and eax, {INSTANCES - 1}
+        dec r11d; jnz probe
+        xor edx, edx; jmp no_instance
+    instance:
+    """)
+    if handler.enters:
+        asm.code("mov [rdi], rdx")
+        for at in range(INSTANCE_DATA, INSTANCE_BYTES, 8):
+            asm.code(f"mov qword [rdi+{at}], 0")
+    asm.code(f"""
+    instance_data:
+        lea rdx, [rdi+{INSTANCE_DATA}]
+    no_instance:
+    """)
+
+
 def emit_shared_instance(asm: Assembler, facts: RoutineFacts, handler: HandlerFacts) -> None:
     """Emit: rdi = the instance of a fork child's call, and go to ``instance_data``, or ``no_instance`` with rdx = 0.
 
@@ -138,8 +185,27 @@ def emit_shared_instance(asm: Assembler, facts: RoutineFacts, handler: HandlerFa
     )
 
 
-def saved_by(codes: Sequence[NativeCode]) -> tuple[str, ...]:
-    """Return what has to be saved: what the handlers change, and what filling in their words does."""
+def emit_asked_tid(asm: Assembler, handler: HandlerFacts) -> None:
+    """Emit: rax = the thread's id, which the kernel is asked for; 0 where no system calls may be made."""
+    reading = handler.reading
+    if not reading.system_calls:
+        asm.code("xor eax, eax")
+        return
+    if reading.closed:
+        asm.code("mov rax, closed; cmp dword [rax], 0; mov eax, 0; jne tid_told", closed=reading.closed)
+    asm.code(f"""
+        push rcx; push r11
+        mov eax, {_GETTID}; syscall
+        pop r11; pop rcx
+    tid_told:
+    """)
+
+
+def saved_by(codes: Sequence[NativeCode], *, based: bool = False) -> tuple[str, ...]:
+    """Return what has to be saved: what the handlers change, and what filling in their words does.
+
+    ``based``: rbp is needed to find the program's stack.
+    """
     changed = {name for code in codes for name in code.clobbers if name in NUMBERS}
     for each in (each for code in codes for each in code.inputs):
         if each.kind is InputKind.CONTEXT:
@@ -147,4 +213,4 @@ def saved_by(codes: Sequence[NativeCode]) -> tuple[str, ...]:
         elif each.kind is InputKind.INSTANCE:
             changed |= {"rcx", "rdx", "r11"}
     others = sorted(changed - set(_ALWAYS_SAVED) - {"rbp"}, key=NUMBERS.__getitem__)
-    return (*_ALWAYS_SAVED, *others, *(("rbp",) if codes[0].vectors else ()))
+    return (*_ALWAYS_SAVED, *others, *(("rbp",) if based or codes[0].vectors else ()))
