@@ -16,7 +16,7 @@ from anyprobe.probes.session import Session
 from support.driver import PATIENCE, build, wait_until
 
 pytestmark = pytest.mark.live
-AT_LOAD, CALLS = 100, 1_000
+AT_LOAD, AT_UNLOAD, CALLS = 100, 10, 1_000
 LIBRARY = """
 #include <string.h>
 static volatile unsigned long sum;
@@ -36,8 +36,6 @@ PROGRAM = """
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/wait.h>
-#include <unistd.h>
 static const char *path;
 static void *load(void *unused) { (void)unused; return dlopen(path, RTLD_NOW); }
 int main(int argc, char **argv) {
@@ -55,7 +53,6 @@ int main(int argc, char **argv) {
         if (c == 'u') dlclose(library), library = 0;
         if (c == 'w') for (int n = 0; n < 1000; n++) work(n);
         if (c == 'c') for (int n = 0; n < 50; n++) { library = dlopen(path, RTLD_NOW); dlclose(library); library = 0; }
-        if (c == 'f') { pid_t child = fork(); if (!child) { dlopen(path, RTLD_NOW); _exit(0); } waitpid(child, 0, 0); }
         if (c == 'n' && library == 0) puts(dlerror());
         if (c != '\\n') { puts("done"); fflush(stdout); }
     }
@@ -291,19 +288,6 @@ def test_specs_that_are_placed_together_hold_no_thread_until_all_are_there(progr
         assert [each.spec for each in session.snapshot().pending] == ["libneverloaded:x"]
 
 
-def test_what_fork_children_load_is_said_not_to_be_counted(program):
-    """The parent's own loads are counted before and after."""
-    with anyprobe.attach(program.pid) as session:
-        session.count("loaded:plugin_work", follow=True)
-        program("ff")
-        assert session.snapshot().hits == 0
-        program("l")
-        assert session.snapshot().hits == IN_ONE_LIFE
-        session.detach()
-        (warning,) = session.warnings
-    assert warning.startswith("fork children have loaded or unloaded libraries 2 times: nothing is counted")
-
-
 def test_a_started_program_waits_for_a_module_unasked(files):
     reads, writes = os.pipe()
     with anyprobe.run(
@@ -317,6 +301,22 @@ def test_a_started_program_waits_for_a_module_unasked(files):
         assert session.wait(PATIENCE) == 0
         hits = {site.function: site.hits for site in session.snapshot().sites}
         assert hits == {"plugin_work": IN_ONE_LIFE + CALLS + 10, "puts": 4}
+
+
+@pytest.mark.parametrize("follow", [[], ["--follow"]], ids=["", "follow"])
+def test_programs_that_are_executed_wait_for_modules_too(files, follow):
+    """The first one, a shell, loads none, and that is not said where another has loaded it."""
+    program, library = files
+    script = f"printf 'l\\nw\\nu\\n' | {program} {library}; true"
+    arguments = ["count", *follow, "--json", "loaded:plugin_work", "--", "sh", "-c", script]
+    command = [sys.executable, "-m", "anyprobe", *arguments]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    said, brace, document = ended.stderr.partition("{")
+    assert brace, said
+    found = json.loads(brace + document)
+    assert sum(site["hits"] for site in found["sites"]) == IN_ONE_LIFE + CALLS + AT_UNLOAD
+    assert "pending" not in found
+    assert "is pending" not in said
 
 
 def test_handlers_follow_what_is_loaded(program):

@@ -5,6 +5,7 @@ import select
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
@@ -21,10 +22,20 @@ Handler = Callable[..., Any]
 
 
 def merged(snapshots: Sequence[Snapshot]) -> Snapshot:
-    """Return the sum of what several processes have counted; see ``Snapshot.merge``."""
+    """Return the sum of what several processes have counted; see ``Snapshot.merge``.
+
+    What one of them has loaded the others do not wait for: specs are pending that have meant nothing in any.
+    """
     if not snapshots:
         raise UsageError("a group without a process has counted nothing")
-    return reduce(Snapshot.merge, snapshots)
+    both = reduce(Snapshot.merge, snapshots)
+    probed = [each.pending for each in snapshots if each.sites or each.functions or each.refused]
+    found = [each for each in both.pending if any(each not in pending for pending in probed)]
+    return replace(
+        both,
+        pending=tuple(each for each in both.pending if each not in found),
+        warnings=tuple(each for each in both.warnings if each not in map(str, found)),
+    )
 
 
 class SessionGroup:

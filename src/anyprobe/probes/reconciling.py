@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from anyprobe.binary.images.modules import VDSO, LoadedObject
 from anyprobe.core.collection import collection_paused
@@ -23,11 +23,14 @@ from anyprobe.probes.pumping import Pumped
 from anyprobe.probes.specs.spec import means_markers, parse
 from anyprobe.probes.target_errors import typed
 from anyprobe.probes.timing.clock import own_clock
+from anyprobe.target.system import gateway, procfs
 
 if TYPE_CHECKING:
     from anyprobe.data.pending import PendingSpec
+    from anyprobe.data.snapshot import Snapshot
     from anyprobe.probes.following.exec_gate import ExecGate
     from anyprobe.probes.following.fork_gate import ForkGate
+    from anyprobe.probes.following.forked import Forked
     from anyprobe.probes.handlers.callbacks import Hit
     from anyprobe.probes.handlers.handler_watch import HandlerWatch
     from anyprobe.probes.handlers.load_gate import LoadGate
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from anyprobe.probes.providers.function.provider import FunctionProvider
     from anyprobe.probes.providers.function.resolve import Resolution
     from anyprobe.probes.providers.usdt.sites import MarkerTable
+    from anyprobe.probes.session import Session
 
 
 class Follower(Protocol):
@@ -64,6 +68,8 @@ class Reconciled(Pumped):
     _loads: "LoadGate | None" = None
     _execs: "ExecGate | None" = None
     _forks: "ForkGate | None" = None
+    _forked: "Forked | None" = None
+    """The sessions on fork children that have loaded libraries themselves."""
     follower: "Follower | None" = None
     """Who follows what the program executes."""
     is_one_of_many: bool = False
@@ -216,10 +222,12 @@ class Reconciled(Pumped):
             self.warn(f"fork children keep their probes until they are looked for, since {why}")
 
     def _look_for_forked(self) -> None:
-        """Relieve fork children of their probes, where they did not wait for that."""
+        """See to fork children that did not wait to be relieved of their probes, or have some of their own."""
         if self._forks is not None:
             with suppress(TargetError):
                 self._forks.look()
+        if self._forked is not None:
+            self._forked.look()
 
     def waits_at(self, address: int) -> bool:
         """Return whether threads that are about to execute sleep at an address."""
@@ -234,11 +242,53 @@ class Reconciled(Pumped):
         if self._execs is not None:
             self._execs.end()
 
-    @locked
-    def _look_at_loads(self, let_go: "Callable[[], object]") -> None:
-        if not self._is_over:
-            with collection_paused():  # it has time when the thread has been let go
-                self._reconcile(None, let_go)
+    def _look_at_loads(self, hit: "Hit") -> None:
+        """Place what is wanted where a thread of the program, or of a fork child, waits that has loaded something."""
+        with collection_paused():  # it has time when the thread has been let go
+            child = self._child_that_waits(hit)
+            if child is not None:
+                self._place_in_child(child, hit.let_go)
+                return
+            with self.lock:
+                if not self._is_over:
+                    self._reconcile(None, hit.let_go)
+
+    def _child_that_waits(self, hit: "Hit") -> int | None:
+        """Return the fork child whose thread waits; None where it is the program's own, or runs in its memory."""
+        from anyprobe.probes.following.waiting_tasks import task_that_waits
+
+        loads = self._loads
+        assert loads is not None
+        tid = task_that_waits(hit.tid, self.splicing.holdings.inodes(), loads.__contains__)
+        pid = self.pid if tid is None else procfs.group_of(tid)
+        if pid == self.pid:
+            return None
+        with suppress(OSError):  # the program itself may have ended
+            if gateway.kcmp_vm(procfs.voice(self.pid), pid):
+                return None
+        return pid
+
+    def _place_in_child(self, pid: int, let_go: "Callable[[], object]") -> None:
+        from anyprobe.probes.following.forked import Forked, Wanted
+
+        if self.options.children != "count":
+            return
+        with self.lock:
+            if self.detached:
+                return
+            following = [each for each in self._desired.wanted if each.policy is Policy.FOLLOW]
+            wanted = [Wanted(each.probe, each.taken) for each in following]
+            self._forked = self._forked or Forked(cast("Session", self))
+        self._forked.loads(pid, wanted, let_go)
+
+    def _change_children(self, probes: Sequence[Probe], *, armed: bool) -> None:
+        """Arm or disarm what fork children have of some probes in what they have loaded themselves."""
+        if self._forked is not None:
+            self._forked.change(probes, armed=armed)
+
+    def _with_forked(self, own: "Snapshot") -> "Snapshot":
+        """Return what was counted, that of fork children in what they have loaded themselves included."""
+        return own if self._forked is None else self._forked.with_theirs(own)
 
     def _end_gate(self) -> None:
         """Have no thread wait any more; the caller does not hold the lock."""
@@ -250,6 +300,13 @@ class Reconciled(Pumped):
         if self._loads is not None:
             self._loads.end()
             self.warn(*self._loads.missed())
+        if self._forked is not None:
+            self._forked.end()
+            self.warn(*self._forked.notes())
+
+    def hold_handlers(self) -> None:
+        """Have a program that is not running yet wait where it sets handlers for faults, till ``follow_handlers``."""
+        self._handlers.hold(self)
 
     def _arm_chosen(self) -> None:
         """Run a program, whose libraries are mapped, to where the loader has chosen functions, and arm these."""
@@ -349,8 +406,8 @@ class Reconciled(Pumped):
         try:
             sites, part.refused = ((known,), []) if known is not None else self.resolve(spec, within)
         except SpecError as error:
-            open_ended = self._awaits_libraries or desired.may_mean_nothing or self.is_one_of_many
-            if not open_ended and not desired.wait_for(error):
+            open_ended = self._awaits_libraries or desired.may_mean_nothing
+            if not open_ended and not desired.wait_for(error) and not self.is_one_of_many:
                 raise
             sites = ()
         if self._awaits_libraries:

@@ -159,6 +159,7 @@ class Session(Reconciled, SessionApi[Probe]):
             probes: those to disarm, as ``count`` and the other methods return them.
         """
         self._disarm(probes, places_of(probes))
+        self._change_children(probes, armed=False)
         self.settle_return_points(probes)
         self.warn(*provided.detach(probes))
 
@@ -212,6 +213,7 @@ class Session(Reconciled, SessionApi[Probe]):
             self.warn(*provided.attach([each for each in probes if not each.armed]))
         keep_order_of_handlers(self, probes)
         self.settle_return_points(probes)
+        self._change_children(probes, armed=True)
         registering.note(self, probes)
 
     @locked
@@ -227,7 +229,7 @@ class Session(Reconciled, SessionApi[Probe]):
         self._note_losses()
         self.follow_handlers()
         with collection_paused():
-            return reading.snapshot(self, self._ns_per_tick, self._duration(), self.collected())
+            return self._with_forked(reading.snapshot(self, self._ns_per_tick, self._duration(), self.collected()))
 
     @property
     def ns_per_tick(self) -> float:
@@ -292,10 +294,6 @@ class Session(Reconciled, SessionApi[Probe]):
             with suppress(TargetExited):
                 self.resume()
         return super().wait(timeout)
-
-    def hold_handlers(self) -> None:
-        """Have a program that is not running yet wait where it sets handlers for faults, till ``follow_handlers``."""
-        self._handlers.hold(self)
 
     @property
     def detached(self) -> bool:

@@ -15,6 +15,7 @@ from anyprobe.core.wording import times
 from anyprobe.isa.leaf import leaf
 from anyprobe.probes.handlers.callbacks import Callbacks, Hit, Wait
 from anyprobe.probes.providers.function.load_order import loader_list
+from anyprobe.splice.codegen.handlers.rendezvous import Room
 
 if TYPE_CHECKING:
     from anyprobe.probes.host import ProbeHost
@@ -26,6 +27,8 @@ PATIENCE = 5.0
 """Seconds that a thread waits at most for one change."""
 NOTIFIER = "_dl_debug_state"
 """What loaders call for debuggers; exported, so that stripped loaders have it, too."""
+PLACES = 64
+"""How many threads of a program and of its children may wait at once."""
 _R_STATE = 24
 """Where ``struct r_debug`` says whether the list of libraries is being changed; 0: it is whole."""
 
@@ -33,14 +36,14 @@ _R_STATE = 24
 class LoadGate:
     """The gate of one session."""
 
-    def __init__(self, session: "ProbeHost", look: Callable[[Callable[[], object]], object]) -> None:
+    def __init__(self, session: "ProbeHost", look: Callable[[Hit], object]) -> None:
         """Nothing is placed yet.
 
-        ``look`` places probes in what has been loaded, in the thread that serves the gate; it is given what lets the
-        thread go that waits, which else goes when ``look`` returns.
+        ``look`` places probes in what has been loaded, in the thread that serves the gate; it may let the thread go
+        that waits, which else goes when ``look`` returns.
         """
         self._session, self._look = session, look
-        self._callbacks = Callbacks(session)
+        self._callbacks = Callbacks(session, room=Room(PLACES, taken=True))
         self._ending = False
         self._unserved: dict[str, int] | None = None
 
@@ -57,8 +60,6 @@ class LoadGate:
             return f"{loader.name} has no {NOTIFIER}"
         if isinstance(notifier, Refusal):
             return str(notifier)
-        if not self._session.splicing.planning.has_slots(notifier[0]):
-            return "its threads cannot be told from one another"
         if self._session.process.is_filtered():
             return "it filters its system calls"
         (refusal,) = self._callbacks.place_inside([Wait(notifier, is_whole(debug))], self._serve, timeout=PATIENCE)
@@ -68,23 +69,21 @@ class LoadGate:
 
     def _serve(self, hit: Hit) -> None:
         if not self._ending:
-            self._look(hit.let_go)
+            self._look(hit)
+
+    def __contains__(self, address: int) -> bool:
+        """Return whether threads sleep at an address of the program's memory."""
+        return address in self._callbacks
 
     def missed(self) -> list[str]:
-        """Return in words how often libraries were loaded, or unloaded, without the program waiting to the end.
-
-        Fork children, whose threads have no numbers, do not wait: the session has no hold on what they load.
-        """
+        """Return in words how often libraries were loaded, or unloaded, without the program waiting to the end."""
         lost = Counter(self._callbacks.lost() if self._unserved is None else self._unserved)
-        late, children = lost["callback timeout"] + lost["callback failed"], lost["no callback"]
+        late = lost["callback timeout"] + lost["callback failed"]
         said = []
         if late:
             said.append(f"libraries were loaded or unloaded {times(late)} and probes not in place in time: {UNSEEN}")
-        if children:
-            said.append(
-                f"fork children have loaded or unloaded libraries {times(children)}: "
-                "nothing is counted in what they have loaded themselves"
-            )
+        if lost["no callback"]:
+            said.append(f"libraries were loaded or unloaded {times(lost['no callback'])} without waiting: {UNSEEN}")
         return said
 
     def end(self) -> None:

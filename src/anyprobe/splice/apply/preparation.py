@@ -405,7 +405,7 @@ class Preparation:
     def _choose_slot(self, pointers: Sequence[int]) -> int:
         if self._layout is None:
             return 0
-        taken = frozenset(bank.slot for bank in self._holdings.banks)
+        taken = self._holdings.slots_beside.union(bank.slot for bank in self._holdings.banks)
         slot = choose_slot(self._process.mem, pointers, taken)
         if slot is None:
             raise ThreadSlotUnusable
@@ -466,9 +466,10 @@ class Preparation:
                 holdings.code_regions.append(CodeRegion(arena, gate, code, near, view_bytes))
         if self._layout is not None and self._region is not None:
             piece = mapped[self._region[0]]
-            numbered = sum(bank.layout.blocks for bank in holdings.banks)
+            numbered = holdings.first_number + sum(bank.layout.blocks for bank in holdings.banks)
             number, mask = len(holdings.banks), self._region[1]
             bank = SlotBank(arena, piece, self._layout, slot, mask, number, self._counting.clock, numbered)
+            bank.first = holdings.first_number
             if self._layout.children:
                 bank.adopted = holdings.code_regions[0].gate.address + ADOPTED + 8 * number
                 bank.closed = (holdings.banks[0].piece.address if holdings.banks else piece.address) + CLOSED

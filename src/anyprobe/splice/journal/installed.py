@@ -88,13 +88,15 @@ def processes_with_splices(inodes: frozenset[int] | None = None, since: int = 0)
     return found
 
 
-def check_sessions(process: "ProcessFacts", mappings: "Sequence[Mapping]", own: Owner, journals: int) -> None:
-    """Raise if another session is installed, or fewer ``journals`` of our own than there should be."""
+def check_sessions(
+    process: "ProcessFacts", mappings: "Sequence[Mapping]", own: Owner, journals: int, beside: frozenset[bytes]
+) -> None:
+    """Raise if another session is installed than those ``beside``, or fewer own ``journals`` than there should be."""
     found = find_owners(process.mem, mappings).values()
     if sum(owner.session == own.session for owner in found) < journals:
         raise removed(process.pid)
     for owner in found:
-        if owner.session == own.session or owner.ended:
+        if owner.session == own.session or owner.session in beside or owner.ended:
             continue
         if owner_alive(owner):
             raise SessionConflict(

@@ -54,4 +54,4 @@ class Access:
 
     def check_sessions(self, mappings: "Sequence[Mapping]") -> None:
         """Raise if the target is another session's, or ours no more."""
-        check_sessions(self.process, mappings, self.holdings.owner, len(self.holdings.arenas))
+        check_sessions(self.process, mappings, self.holdings.owner, len(self.holdings.arenas), self.holdings.beside)

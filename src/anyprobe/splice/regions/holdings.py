@@ -48,6 +48,12 @@ class Holdings:
         """When the target's address space was new, in the kernel's ticks: no older process has it; 0: not known."""
         self.is_nowhere = False
         """Whether no process has any of it in its memory, and so none ever will."""
+        self.beside = frozenset[bytes]()
+        """The sessions whose splices the target has inherited, and may keep."""
+        self.slots_beside = frozenset[int]()
+        """The words of threads that these use."""
+        self.first_number = 0
+        """The number after which threads are counted: handlers may be another session's, which has numbered others."""
         self.records = SpliceRecords()
         """What the journals say of splices."""
 

@@ -44,6 +44,8 @@ class ObjectTable:
         self._own = ProcessFiles(procfs.voice(process.pid), memory=process.mem)
         self._modules: dict[tuple[str, int, int], Module] = {}
         self._refusals: dict[LoadedObject, Refusal | None] = {}
+        self._left: dict[LoadedObject, str] = {}
+        """The objects that are left alone, and why."""
         self.objects: list[LoadedObject] = []
         self.refresh()
 
@@ -59,6 +61,14 @@ class ObjectTable:
         self.objects = [known.get(_key(o), o) for o in found]
         self._refusals.clear()
         self.__dict__.pop("ifunc_slots", None)
+
+    def files_of(self, process: RunningProcess) -> ObjectFiles | None:
+        """Return what opens the files of a fork child, which are read once for both."""
+        return self._given or replace(self._own, pid=procfs.voice(process.pid), memory=process.mem)
+
+    def leave(self, objects: Iterable[LoadedObject], why: str) -> None:
+        """Refuse the text of some objects."""
+        self._left |= dict.fromkeys(objects, why)
 
     @cached_property
     def ifunc_slots(self) -> IfuncSlots:
@@ -179,6 +189,8 @@ class ObjectTable:
 
     def refusal(self, loaded: LoadedObject) -> Refusal | None:
         """Return why the object's text must not be spliced at all."""
+        if loaded in self._left:
+            return Refusal(Reason.FOREIGN_BYTES, loaded.first.start, self._left[loaded])
         if loaded not in self._refusals:
             self._refusals[loaded] = _shared_text(loaded)
         return self._refusals[loaded]

@@ -21,7 +21,6 @@ from anyprobe.isa.assemble import Assembler
 from anyprobe.splice.codegen.handlers import context_routines, spare_stacks, stack_move
 from anyprobe.splice.codegen.handlers.facts import (
     INSTANCE_DATA,
-    INSTANCE_THREADS,
     PLACE,
     TID_OFFSET,
     HandlerFacts,
@@ -30,6 +29,7 @@ from anyprobe.splice.codegen.handlers.memory_routines import emit_memory_routine
 from anyprobe.splice.codegen.handlers.words import (
     emit_asked_tid,
     emit_errno,
+    emit_instances_number,
     emit_nanoseconds,
     emit_own_instance,
     emit_process_number,
@@ -430,8 +430,7 @@ class CallWriter:
             asm.label("numbered")
         else:
             asm.code("jz no_instance")
-        if self._facts.numbered + self._facts.layout.blocks > INSTANCE_THREADS:
-            asm.code(f"cmp rax, {INSTANCE_THREADS}; ja no_instance")
+        emit_instances_number(asm, self._facts)
         self._address_of_site("rdx")
         emit_own_instance(asm, handler)
 

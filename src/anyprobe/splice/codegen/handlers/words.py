@@ -9,6 +9,7 @@ from anyprobe.isa.registers import NUMBERS
 from anyprobe.splice.codegen.handlers.facts import (
     INSTANCE_BYTES,
     INSTANCE_DATA,
+    INSTANCE_THREADS,
     INSTANCES,
     SHARED_INSTANCES,
     SHARED_INSTANCES_AT,
@@ -81,6 +82,14 @@ def emit_thread_number(asm: Assembler, facts: RoutineFacts, known: str) -> None:
         numbered=facts.numbered + 1,
     )
     asm.label(known)
+
+
+def emit_instances_number(asm: Assembler, facts: RoutineFacts) -> None:
+    """Emit: rax = which instances are the thread's whose number it is; go to ``no_instance`` where it has none."""
+    if facts.first:
+        asm.code("sub rax, first", first=facts.first)
+    if facts.numbered + facts.layout.blocks - facts.first > INSTANCE_THREADS:
+        asm.code(f"cmp rax, {INSTANCE_THREADS}; ja no_instance")
 
 
 def emit_process_number(asm: Assembler, facts: RoutineFacts, handler: HandlerFacts) -> None:

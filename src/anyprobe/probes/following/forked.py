@@ -1,0 +1,305 @@
+"""Fork children that load libraries themselves: each that does has a session of its own, a part of its parent's.
+
+A child has inherited its parent's splices, and waits at one of them where it loads a library. In what has no splices
+yet its own session places what its parent's wants in libraries that come later, and nothing elsewhere: two sessions
+never change the same code. Its children inherit both.
+"""
+
+import threading
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
+from functools import partial
+
+from anyprobe.binary.images.modules import LoadedObject
+from anyprobe.core.errors import AnyprobeError, NoSuchProcess, TargetError, TargetExited
+from anyprobe.core.memory import MemoryFault
+from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.core.wording import times
+from anyprobe.data.kin import with_children
+from anyprobe.data.last_results import results_at_end
+from anyprobe.data.snapshot import Snapshot
+from anyprobe.probes.desired import Desired, Policy
+from anyprobe.probes.outside import registering
+from anyprobe.probes.probe import Probe
+from anyprobe.probes.session import Session
+from anyprobe.probes.target_errors import typed
+from anyprobe.splice.codegen.handlers.facts import HandlerFacts, instances_bytes
+from anyprobe.splice.journal.installed import find_journals, processes_with_splices
+from anyprobe.splice.journal.memfds import is_ours
+from anyprobe.splice.journal.records import FoundJournal, RecordKind
+from anyprobe.target.process.process import Process
+
+_INHERITED = "it has the probes of the process that this one was forked from"
+_HANDLERS = "signal handlers of fork children see pcs of probes as they are in what these have loaded themselves"
+_NO_HANDLER = "the handler's memory is not mapped in a child that was forked before it was placed"
+_SLOT = 0xFFFFFFFF
+_NOT_NUMBERED = 1 << 20
+"""Threads with higher numbers share what handlers keep, by atomic operations."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """One spec of the parent's that means something in libraries that come later."""
+
+    probe: Probe
+    taken: object
+    """What specs that were placed together have in common."""
+
+
+class ForkedSession(Session):
+    """What one fork child has loaded itself, and its probes there."""
+
+    def __init__(self, parent: Session, process: Process, journals: Sequence[FoundJournal]) -> None:
+        """Look at a child that waits; ``journals``: what it has inherited."""
+        super().__init__(process, replace(parent.options, live=False), files=parent.objects.files_of(process))
+        self.is_one_of_many = True
+        self._parts: dict[Probe, Probe] = {}
+        self._kept: list[HandlerFacts] = []
+        self._instances: dict[int, int] = {}
+        self._taken_of: dict[int, dict[tuple[LoadedObject, int, str], str]] = {}
+        self._inherited = frozenset(spliced_objects(self._objects.objects, process, journals))
+        self._objects.leave(self._inherited, _INHERITED)
+        holdings = self.splicing.holdings
+        holdings.beside = frozenset(journal.owner.session for journal in journals)
+        holdings.slots_beside = frozenset(
+            record.extra & _SLOT for journal in journals for record in journal.of(RecordKind.BANK)
+        )
+        holdings.first_number = _NOT_NUMBERED
+        self._parent, self._handlers_here = parent, dict[int, HandlerFacts | None]()
+        self.children.begin()
+
+    def _watch_loads(self) -> None:
+        """Do nothing: the parent's splices see to it."""
+
+    def _watch_execs(self) -> None:
+        """Do nothing: the parent's splices see to it."""
+
+    def warn(self, *texts: str) -> None:
+        """Tell once that signal handlers, whose code is left alone, see no places of this session's."""
+        told = dict.fromkeys(_HANDLERS if _INHERITED in text else text for text in texts)
+        super().warn(*(each for each in told if each not in self.warnings))
+
+    def place(self, wanted: Sequence[Wanted], let_go: Callable[[], object]) -> None:
+        """Have in place what is wanted in what has been loaded by now; ``let_go`` is called once it is."""
+        parent = self._parent
+        with self.lock:
+            self._choice, self._clock, self._clock_refusal = parent._choice, parent._clock, parent._clock_refusal  # noqa: SLF001 - it is a part of the parent
+            self.splicing.memory.use_clock(self._choice.address)
+            fresh = [each for each in wanted if each.probe not in self._parts]
+            for each in fresh:
+                part = self._parts[each.probe] = Probe(each.probe.spec, is_timing=each.probe.is_timing)
+                taken = None if each.taken is None else self._taken_of.setdefault(id(each.taken), {})
+                if each.probe.dress is not None:
+                    part.dress = partial(self._dress, each.probe.dress)
+                self.probes.append(part)
+                self._desired.wanted.append(
+                    Desired(part, Policy.FOLLOW, seen=set(self._inherited), is_open=True, taken=taken)
+                )
+            self._reconcile(None, let_go)
+            if fresh:
+                registering.enter(self, [self._parts[each.probe] for each in fresh])
+
+    def _dress(self, dress: Callable[[Probe], None], part: Probe) -> None:
+        """Have places call the parent's handlers, whose memory the child has inherited; refuse what it has not."""
+        dress(part)
+        kept = []
+        for place in part.places:
+            facts = place.hook.handler
+            if facts is not None:
+                if id(facts) not in self._handlers_here:
+                    self._handlers_here[id(facts)] = self._here(facts)
+                place.hook.handler = self._handlers_here[id(facts)]
+            if facts is None or place.hook.handler is not None:
+                kept.append(place)
+            else:
+                part.refuse(place.site, Refusal(Reason.GONE, place.want.address, _NO_HANDLER), place.module)
+        part.places = kept
+
+    def _here(self, facts: HandlerFacts) -> HandlerFacts | None:
+        """Return what is to be known of a handler in the child, None where its memory is not mapped there."""
+        if facts.pool:
+            return None
+        words = [
+            *facts.storages,
+            *(getattr(each, name.name) for each in (facts, facts.reading) for name in fields(each)),
+        ]
+        needed = {each for each in words if isinstance(each, int) and self._parent.splicing.holdings.covers(each)}
+        inodes = self._parent.splicing.holdings.inodes()
+        there = [each for each in self.mappings() if is_ours(each) and each.inode in inodes]
+        if not all(any(each.start <= address < each.end for each in there) for address in needed):
+            return None
+        self._kept.append(facts)
+        return replace(facts, pid=self.pid, instances=self._instances_for(facts.instances))
+
+    def _instances_for(self, parents: int) -> int:
+        """Return where calls have their data in the child, by where they have it in the parent; 0: they have none."""
+        if parents and parents not in self._instances:
+            (store,) = self.splicing.map_stores([instances_bytes()])
+            self._instances[parents] = store.address
+        return self._instances.get(parents, 0)
+
+    def parts_of(self, probes: Iterable[Probe]) -> list[Probe]:
+        """Return what this session has of some probes of its parent's."""
+        return [self._parts[each] for each in probes if each in self._parts]
+
+    def found(self) -> set[str]:
+        """Return the parent's specs that have meant something."""
+        return {each.spec for each in self.probes if each.all_places or each.refused or each.exitless}
+
+    @property
+    def is_armed(self) -> bool:
+        """Whether there is anything of it in the child."""
+        return self.splicing.access.touched
+
+
+class Forked:
+    """The sessions on fork children of one session, and what those counted that have ended."""
+
+    def __init__(self, parent: Session) -> None:
+        """Know no child."""
+        self._parent = parent
+        self._guard = threading.RLock()
+        self._sessions: list[ForkedSession] = []
+        self._results: list[Snapshot] = []
+        self._found: set[str] = set()
+        """The specs that have meant something in a child."""
+        self._failed: dict[str, int] = {}
+        self._ending = False
+
+    def loads(self, pid: int, wanted: Sequence[Wanted], let_go: Callable[[], object]) -> None:
+        """Place what is wanted in a child that waits where it has loaded something."""
+        try:
+            session = self._session_on(pid)
+            if session is not None:
+                session.place(wanted, let_go)
+        except (NoSuchProcess, TargetExited):
+            pass
+        except (AnyprobeError, MemoryFault, OSError) as error:
+            why = str(error).splitlines()[0].replace(str(pid), "PID")
+            self._failed[why] = self._failed.get(why, 0) + 1
+
+    def _session_on(self, pid: int) -> ForkedSession | None:
+        with self._guard:
+            if self._ending:
+                return None
+            for session in self._sessions:
+                if session.pid == pid and not _is_over(session):
+                    return session
+        process = Process.open(pid)
+        try:
+            with typed(process, "looking at what it has loaded,"):
+                session = ForkedSession(self._parent, process, self._inherited(process))
+        except BaseException:
+            process.close()
+            raise
+        with self._guard:
+            if not self._ending:
+                self._sessions.append(session)
+                return session
+        session.close()
+        return None
+
+    def _inherited(self, process: Process) -> list[FoundJournal]:
+        """Return the journals of this session, and of those on its children, that a process has."""
+        with self._guard:
+            own = {self._parent.splicing.holdings.owner.session}
+            own |= {each.splicing.holdings.owner.session for each in self._sessions}
+        return [each for each in find_journals(process.mem, process.mappings()) if each.owner.session in own]
+
+    # -- results
+
+    def with_theirs(self, own: Snapshot) -> Snapshot:
+        """Return what the session has counted, and its children in what they have loaded themselves."""
+        with self._guard:
+            ended = [_disarmed(each) for each in self._results] if self._ending else self._results
+            found = [*ended, *(each.snapshot() for each in self._sessions if each.is_armed)]
+            specs = self._found.union(*(each.found() for each in self._sessions))
+        return with_children(own, found, specs) if found else own
+
+    def notes(self) -> list[str]:
+        """Return what could not be placed, in words."""
+        return [
+            f"fork children have loaded libraries {times(count)} without probes there: {why}"
+            for why, count in self._failed.items()
+        ]
+
+    # -- life
+
+    def look(self) -> None:
+        """Learn which processes count, and end the sessions on children of which nothing is left."""
+        with self._guard:
+            sessions = list(self._sessions)
+        for session in sessions:
+            session.look_at_children()
+            session.follow_handlers(often=True)
+            session.learn_return_points()
+            if not _is_over(session):
+                continue
+            holdings = session.splicing.holdings
+            if session.is_armed and processes_with_splices(holdings.inodes(), holdings.owner.start_time):
+                continue
+            holdings.is_nowhere = True
+            self._end(session)
+
+    def _end(self, session: ForkedSession) -> None:
+        result: Snapshot | None = None
+        with suppress(TargetError):
+            result = results_at_end(session)
+        with self._guard:
+            if session.is_armed:
+                self._results.append(result or session.snapshot())
+                self._found |= session.found()
+            self._sessions.remove(session)
+        with suppress(TargetError):
+            session.close()
+
+    def change(self, probes: Sequence[Probe], *, armed: bool) -> None:
+        """Arm or disarm what children have of some probes."""
+        with self._guard:
+            sessions = list(self._sessions)
+        for session in sessions:
+            parts = [each for each in session.parts_of(probes) if each.all_places]
+            if parts and not _is_over(session):
+                with suppress(TargetError):
+                    (session.enable if armed else session.remove)(*parts)
+
+    def end(self) -> None:
+        """Remove all probes from the children; what was counted stays."""
+        with self._guard:
+            self._ending = True
+            sessions = list(self._sessions)
+        for session in reversed(sessions):  # of a child's children first
+            self._end(session)
+
+
+def _disarmed(result: Snapshot) -> Snapshot:
+    return replace(result, sites=tuple(replace(each, armed=False) for each in result.sites))
+
+
+def spliced_objects(
+    objects: Iterable[LoadedObject], process: Process, journals: Iterable[FoundJournal]
+) -> "Iterator[LoadedObject]":
+    """Yield the objects that have a splice of some journals in their code."""
+    splices = sorted(
+        (record.address, record.new) for journal in journals for record in journal.of(RecordKind.SPLICE)
+    )  # fmt: skip
+    for each in objects:
+        if any(_is_spliced(process, splices, mapping.start, mapping.end) for mapping in each.mappings):
+            yield each
+
+
+def _is_spliced(process: Process, splices: Sequence[tuple[int, bytes]], start: int, end: int) -> bool:
+    """Return whether a splice that is listed is in place: a journal may list some in a library that is gone."""
+    for address, new in splices[bisect_left(splices, (start, b"")) :]:
+        if address >= end:
+            return False
+        with suppress(MemoryFault):
+            if process.mem.read(address, len(new)) == new:
+                return True
+    return False
+
+
+def _is_over(session: ForkedSession) -> bool:
+    return session.exited or session.became() is not None
