@@ -44,6 +44,7 @@ ATTRIBUTES: dict[str, Type] = {
 KERNEL_ATTRIBUTES: dict[str, Type] = {"uid": u32, "gid": u32, "cgroup": u64}
 """What the kernel tells besides, of handlers that run in it."""
 UNCHANGED = "handlers in the kernel change nothing of what it computes"
+_OVERRIDING = frozenset({"skip", "override"})
 CHANGEABLE = ("retval", "ip", "errno")
 """Attributes that a handler may change in an unsafe session."""
 COMM_BYTES = 16
@@ -152,6 +153,8 @@ class ContextAccess:
 
     def _see_kernel(self, name: str, fail: Fail) -> None:
         """Refuse what there is not in the kernel."""
+        if self.kernel is not None and name in _OVERRIDING:
+            raise fail(f"{UNCHANGED}, and no function returns early (bpf_override_return)", "")
         if self.kernel is not None and name not in self.kernel:
             raise fail(f"there is no ctx.{name} here in the kernel", "one of " + ", ".join(sorted(self.kernel)))
 
