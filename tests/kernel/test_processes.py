@@ -88,6 +88,41 @@ def test_handlers_run_in_the_processes_alone(both):
     assert set(found.aggregation("switches").entries) == {(both[1].pid,)}
 
 
+FORKS = "echo ready; read line; {0} & ({0}; true); sh -c '{0}; {0}' & wait"
+
+
+@pytest.mark.parametrize("spec", [f"kprobe:{FUNCTION}", pytest.param(f"fentry:{FUNCTION}", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("children", [True, False])
+def test_what_a_process_starts_counts_if_that_is_asked_for(system_calls, spec, children):
+    command = FORKS.format(f"{system_calls} {GETPPID} {COUNT} 2")
+    with ExitStack() as stack:
+        shells = [
+            stack.enter_context(subprocess.Popen(["sh", "-c", command], stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+            for _ in range(2)
+        ]
+        for each in shells:
+            each.stdout.readline()
+        calls = Count("calls", by=("pid",))
+        with anyprobe.kernel(pids=[shells[0].pid], children=children) as session:
+            session.count(spec)
+
+            @session.entry(spec)
+            def called(ctx):
+                calls.add(key=(ctx.pid,))
+
+            run(shells)
+            snapshot = session.snapshot()
+    first = snapshot.sites[0]
+    entries = {key: each.count for key, each in snapshot.aggregation("calls").entries.items()}
+    assert snapshot.target.children == children
+    if not children:
+        assert (first.hits, first.nmissed, entries) == (0, 0, {})
+        return
+    assert shells[0].pid not in {pid for (pid,) in entries}
+    assert [each for each in entries.values() if each > 1] == [2 * COUNT] * 4  # the inner shell has asked once itself
+    assert first.hits + first.nmissed == sum(entries.values())
+
+
 def test_a_process_that_there_is_not():
     with pytest.raises(NoSuchProcess, match="there is no process 4194303"):
         anyprobe.kernel(pids=[4194303])
@@ -134,3 +169,28 @@ def called(ctx):
 def test_the_table_says_whose_hits_were_counted(busy, capsys):
     assert main(["count", "kernel::vfs_read", "-p", str(busy[0].pid), "--for", "0"]) == 0
     assert capsys.readouterr().out.startswith(f"Linux {os.uname().release} in pid {busy[0].pid}: ")
+
+
+SHELL = "sh -c '{0}; {0}' & {0}; wait"
+
+
+@pytest.mark.parametrize("command", ["count", pytest.param("hist", marks=pytest.mark.thorough)])
+def test_beside_probes_in_a_command_the_kernels_are_about_the_command(busy, system_calls, command, tmp_path):
+    line = ["sh", "-c", SHELL.format(f"{system_calls} {GETPPID} {COUNT} 2")]
+    more = ["--as", "count", "--by", "comm"] if command == "hist" else []
+    specs = ["libc:pthread_create", "syscall::getppid"]
+    status = main([command, *specs, *more, "--json", "--output", str(tmp_path / "told"), "--", *line])
+    document = json.loads((tmp_path / "told").read_text())
+    assert status == 0
+    kernel = document["targets"][-1]
+    assert kernel["target"]["children"] is True
+    if command == "count":
+        (site,) = kernel["sites"]
+        assert 0 <= site["hits"] + site["nmissed"] - 3 * 2 * COUNT <= 2  # the shells have asked, too
+    else:
+        assert {each["key"][0] for each in kernel["aggregations"]["hits"]} <= {"system_calls", "sh"}
+
+
+def test_alone_probes_in_the_kernel_are_about_all_processes(busy, capsys):
+    assert main(["count", "syscall::getppid", "--", "sleep", "0.5"]) == 0
+    assert "what it starts" not in capsys.readouterr().err

@@ -136,6 +136,9 @@ def measure(target: targets.Target, plan: Plan) -> int:
             sessions = Sessions(processes, kernel, endless=not running or target.new, tree=tree)
         ends = targets.end_descriptors(stack, running)
         stack.enter_context(ending.mistakes_end(started, plan.at_end))
+        if started is not None and target.probed:
+            for each in kernel:
+                see_command_alone(each, started.pid, plan)
         with ExitStack() as preparing:
             for process in sessions.processes:
                 preparing.enter_context(process.engine.interruptible(interrupts.check))
@@ -272,6 +275,14 @@ def start(stack: ExitStack, target: targets.Target, processes: "Sequence[Session
     from anyprobe.cli.started import Unprobed
 
     return stack.enter_context(Unprobed(target.program))
+
+
+def see_command_alone(kernel: "KernelSession", pid: int, plan: Plan) -> None:
+    """Let hits in the kernel be those of the command that programs' probes are in; say so where that cannot be."""
+    try:
+        kernel.choose(pid, children=plan.children in {None, "count"})
+    except TargetError as error:
+        plan.warn(f"in the kernel the hits of all processes count, not the command's alone: {error}")
 
 
 def release(started: "ending.Started", processes: "Sequence[Session]", plan: Plan) -> None:

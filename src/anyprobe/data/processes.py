@@ -31,6 +31,8 @@ class TargetInfo:
     """The release of the running kernel, where that is what was probed; it has no pid then."""
     pids: tuple[int, ...] = ()
     """Of the kernel: the only processes whose hits were counted; all if there are none."""
+    children: bool = False
+    """Whether hits in what these have started were counted, too."""
 
     @property
     def shell_status(self) -> int | None:
@@ -51,7 +53,8 @@ class TargetInfo:
     def as_json(self) -> dict[str, Any]:
         """Return the JSON object; of the kernel its release, and whose hits were counted if not those of all."""
         if self.kernel:
-            return {"kernel": self.kernel, **({"pids": list(self.pids)} if self.pids else {})}
+            children = {"children": True} if self.children else {}
+            return {"kernel": self.kernel, **({"pids": list(self.pids), **children} if self.pids else {})}
         alive = self.alive and self.exited is None
         return {"pid": self.pid, "exe": self.exe, "exited": self.shell_status, "alive": alive}
 

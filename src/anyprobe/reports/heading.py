@@ -85,6 +85,7 @@ def print_step(step: float, console: "Console") -> None:
 def _named(target: TargetInfo) -> str:
     if target.kernel:
         only = f" in pid {', '.join(map(str, target.pids))}" if target.pids else ""
+        only += " and what it starts" * target.children
         return f"[bold]{escape(target.shown_name)}[/bold]{only}"
     state = "" if target.exited is None and target.alive else ", which has ended"
     return f"[bold]{escape(target.shown_name)}[/bold] (pid {target.pid}{state})"

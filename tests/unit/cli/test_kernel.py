@@ -12,7 +12,7 @@ import pytest
 
 from anyprobe.cli import main, options
 from anyprobe.cli.commands.schema import text_of
-from anyprobe.core.errors import PermissionDenied, SpecError, TargetError
+from anyprobe.core.errors import PermissionDenied, SpecError, TargetError, UnsupportedTarget
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.data.explanation import ListedSite
 from anyprobe.data.processes import TargetInfo
@@ -42,7 +42,7 @@ class FakeKernel(Scripted):
 
     def __init__(self):
         self.calls, self.failure, self.mechanism = [], None, None
-        self.probes, self.warnings = [], ()
+        self.probes, self.warnings, self.limits = [], (), None
         self.results = Snapshot(
             TargetInfo(0, "", kernel="6.12.1"), 2.0, setup_s={"resolve": 0.1}, sites=(HIT, SWITCH), refused=(REFUSED,)
         )
@@ -52,6 +52,11 @@ class FakeKernel(Scripted):
             raise self.failure
         self.mechanism, self.pids = mechanism, pids
         return self
+
+    def choose(self, *pids, children=False):
+        if self.limits is not None:
+            raise self.limits
+        self.pids = [*pids, children]
 
     def __enter__(self):
         return self
@@ -156,6 +161,20 @@ def test_process_and_kernel_are_measured_together(kernel, fakes, sleeper, capsys
     assert document["target"]["pid"] == 4242
     assert [each["target"].get("kernel") for each in document["targets"]] == [None, "6.12.1"]
     assert {each["function"] for each in document["sites"]} >= {"malloc", "vfs_read"}
+
+
+@pytest.mark.parametrize(("option", "children"), [((), True), (("--children", "ignore"), False)])
+def test_beside_probes_in_a_command_the_kernels_are_about_it(kernel, fakes, capsys, option, children):
+    assert main(["count", "libc:read", "kernel::vfs_read", "--no-follow", *option, "--for", "0", "--", "true"]) == 0
+    assert kernel.pids == [4242, children]
+    assert "all processes" not in capsys.readouterr().err
+
+
+def test_if_they_cannot_be_that_is_said(kernel, fakes, capsys):
+    kernel.limits = UnsupportedTarget("the kernel tells no types")
+    assert main(["count", "libc:read", "kernel::vfs_read", "--no-follow", "--for", "0", "--", "true"]) == 0
+    why = "in the kernel the hits of all processes count, not the command's alone: the kernel tells no types"
+    assert why in capsys.readouterr().err
 
 
 def test_hits_in_some_processes_alone_are_counted_until_these_end(kernel, fakes, capsys):

@@ -82,6 +82,12 @@ def look_up(descriptor: int, key: bytes, size: int) -> bytes | None:
     return value.raw
 
 
+def set_value(descriptor: int, key: bytes, value: bytes) -> None:
+    """Give a key a value in a hash map."""
+    name, content = ctypes.create_string_buffer(key, len(key)), ctypes.create_string_buffer(value, len(value))
+    call(_MAP_UPDATE, struct.pack("<I4xQQQ", descriptor, ctypes.addressof(name), ctypes.addressof(content), 0))
+
+
 def keys_of(descriptor: int, size: int) -> Iterator[bytes]:
     """Yield the keys of a map from which nothing is deleted meanwhile."""
     following = ctypes.create_string_buffer(size)

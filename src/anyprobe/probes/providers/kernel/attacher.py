@@ -197,7 +197,7 @@ class Attacher:
         """Write jumps to patches of anyprobe's into the kernel's text."""
         from anyprobe.probes.providers.kernel.splices.splicing import splice
 
-        if self.counters.pids:
+        if self.counters.chosen:
             raise Unable("splices count the hits of all processes")
         handling = None if self.handler is None else self.handler.handling
         made.splices = self.spliced or splice(self.names, [(made.sites, handling)])[0]
@@ -239,7 +239,7 @@ class Attacher:
 
         def throttled() -> int | None:
             """Return how many hits there were more, by the events' own counts: these are of all processes."""
-            if event.is_timer or self.counters.pids:  # timers' counts are times
+            if event.is_timer or self.counters.chosen:  # timers' counts are times
                 return None
             happened = sum(perf.count(each) // event.every for each in opened)
             return max(0, happened - (self.counters.read()[slot] - before))

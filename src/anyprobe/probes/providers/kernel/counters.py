@@ -6,10 +6,10 @@ to its own row alone, but atomically: an interrupt or another thread may come be
 
 import struct
 from array import array
-from collections.abc import Sequence
 from operator import add
 from typing import Final
 
+from anyprobe.probes.providers.kernel.chosen import LOOK_UP, Chosen
 from anyprobe.target.kernel import bpf
 from anyprobe.target.system import gateway
 
@@ -18,7 +18,8 @@ _COOKIE, _PROCESSOR, _PROCESS = 174, 8, 14
 """Helpers: what was said when the probe was attached; which processor this is; which process, and thread, it is in."""
 _CALL, _EXIT, _MOV, _COPY, _IF_ABOVE = 0x85, 0x95, 0xB7, 0xBF, 0x25
 _MUL, _SHIFT, _SHIFT_DOWN, _ADD, _ATOMIC_ADD, _IF_EQUAL = 0x27, 0x67, 0x77, 0x0F, 0xDB, 0x15
-_LOAD_ADDRESS, _MAP_VALUE = 0x18, 2
+_LOAD_ADDRESS, _MAP, _MAP_VALUE = 0x18, 1, 2
+_STORE, _ADD_NUMBER, _IF_OTHER, _FRAME = 0x63, 0x07, 0x55, 10
 GO_ON: Final = 1
 """A program's result where other users of a tracepoint are to see the hit too."""
 
@@ -30,12 +31,12 @@ def _instruction(code: int, target: int = 0, source: int = 0, jump: int = 0, num
 class Counters:
     """A number of counters, all zero at first, until they are closed; a program keeps them as long as it lives.
 
-    With ``pids`` programs end at once in all other processes.
+    Where processes are ``chosen``, programs end at once in all others.
     """
 
-    def __init__(self, count: int, pids: Sequence[int] = ()) -> None:
+    def __init__(self, count: int, chosen: Chosen | None = None) -> None:
         """Make them, room for one at least."""
-        self.count, self.pids = max(count, 1), tuple(pids)
+        self.count, self.chosen = max(count, 1), chosen or None
         self._rows = bpf.possible_processors()
         self._row_bytes = -(-self.count * _WORD // _LINE) * _LINE
         self._descriptor = bpf.create_array(self._rows * self._row_bytes)
@@ -73,14 +74,21 @@ class Counters:
 
     def _wanted(self, result: int) -> bytes:
         """Return instructions that end the program in a process that is not one of those to be counted."""
-        if not self.pids:
+        if self.chosen is None:
             return b""
+        head = _instruction(_CALL, number=_PROCESS) + _instruction(_SHIFT_DOWN, 0, number=32)
         end = _instruction(_MOV, 0, number=result) + _instruction(_EXIT)
-        left = range(len(self.pids) - 1, -1, -1)
-        tests = (
-            _instruction(_IF_EQUAL, 0, jump=more + 2, number=pid) for more, pid in zip(left, self.pids, strict=True)
-        )
-        return _instruction(_CALL, number=_PROCESS) + _instruction(_SHIFT_DOWN, 0, number=32) + b"".join(tests) + end
+        if self.chosen.table is None:
+            pids = self.chosen.pids
+            left = range(len(pids) - 1, -1, -1)
+            tests = (
+                _instruction(_IF_EQUAL, 0, jump=more + 2, number=pid) for more, pid in zip(left, pids, strict=True)
+            )
+            return head + b"".join(tests) + end
+        head += _instruction(_STORE, _FRAME, 0, jump=-8)
+        key = _instruction(_COPY, 2, _FRAME) + _instruction(_ADD_NUMBER, 2, number=-8)
+        table = _instruction(_LOAD_ADDRESS, 1, _MAP, number=self.chosen.table) + _instruction(0)
+        return head + table + key + _instruction(_CALL, number=LOOK_UP) + _instruction(_IF_OTHER, 0, jump=2) + end
 
     def _row(self, slot: int) -> bytes:
         """Return instructions that make the address of a counter in r1 of the processor's number in r0."""

@@ -109,7 +109,7 @@ class FollowedProbe(KernelProbe):
             if part is not None:
                 self._others.append(part)
             way = self.mechanism or (_LEAVING if sites[0].function is not None else None)
-            part = self.in_modules[module] = KernelProbe.of(self.spec, sites, way, self.handler, self.counters.pids)
+            part = self.in_modules[module] = KernelProbe.of(self.spec, sites, way, self.handler, self.counters.chosen)
         part.sites = sites
         try:
             part.attach(names)

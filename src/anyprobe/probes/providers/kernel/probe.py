@@ -8,6 +8,7 @@ from anyprobe.core.refusal import Refusal
 from anyprobe.data.snapshot import SiteResult
 from anyprobe.probes.providers.kernel import mechanisms
 from anyprobe.probes.providers.kernel.attacher import Attacher, Attachment, Begin, at_once
+from anyprobe.probes.providers.kernel.chosen import Chosen
 from anyprobe.probes.providers.kernel.counters import Counters
 from anyprobe.probes.providers.kernel.places.sites import KernelNames, KernelSite
 
@@ -59,10 +60,10 @@ class KernelProbe:
         sites: Sequence[KernelSite],
         mechanism: str | None,
         handler: "KernelHandler | None",
-        pids: Sequence[int] = (),
+        chosen: Chosen | None = None,
     ) -> "KernelProbe":
-        """Return a probe with counters for some sites, not attached yet; ``pids``: of no other processes."""
-        return KernelProbe(spec, sites, Counters(len(sites), pids), mechanism, handler)
+        """Return a probe with counters for some sites, not attached yet; ``chosen``: of no other processes."""
+        return KernelProbe(spec, sites, Counters(len(sites), chosen), mechanism, handler)
 
     def attach(
         self,

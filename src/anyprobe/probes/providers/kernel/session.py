@@ -18,6 +18,7 @@ from anyprobe.probes.api import AnySessionApi
 from anyprobe.probes.duties import locked
 from anyprobe.probes.providers.kernel import mechanisms
 from anyprobe.probes.providers.kernel.attacher import Begin, at_once
+from anyprobe.probes.providers.kernel.chosen import Chosen
 from anyprobe.probes.providers.kernel.counters import Counters
 from anyprobe.probes.providers.kernel.following import FollowedProbe, FollowingModules, present
 from anyprobe.probes.providers.kernel.handling import Handled
@@ -46,19 +47,15 @@ class KernelSession(FollowingModules, Handled, AnySessionApi[KernelProbe]):
     pid = 0
     """As processes have one; the kernel's own threads are of this one."""
 
-    def __init__(self, mechanism: str | None = None, *, strict: bool = False, pids: Sequence[int] = ()) -> None:
+    def __init__(
+        self, mechanism: str | None = None, *, strict: bool = False, pids: Sequence[int] = (), children: bool = False
+    ) -> None:
         """Use ``kernel``."""
         _see_name(mechanism)
-        if pids:
-            from anyprobe.target.process.process import check_exists
-
-            for each in pids:
-                check_exists(each)
         _see_permission()
         super().__init__()
         self._mechanism = mechanism
-        self.pids = tuple(dict.fromkeys(pids))
-        """The only processes whose hits count; all if there are none."""
+        self.chosen = Chosen(pids, children=children)
         self._names = KernelNames()
         self.lock = threading.RLock()
         self.probes: list[KernelProbe] = []
@@ -73,6 +70,20 @@ class KernelSession(FollowingModules, Handled, AnySessionApi[KernelProbe]):
         self.strict = strict
         self.endings: list[Callable[[], None]] = []
         """What is called before the counters go: the session is over then."""
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The only processes whose hits count; all if there are none."""
+        return self.chosen.pids
+
+    def choose(self, *pids: int, children: bool = False) -> None:
+        """Count in some processes alone from now on, before there are probes; see ``kernel``."""
+        self._check_attached()
+        if self.probes:
+            raise UsageError("processes are chosen before there are probes")
+        chosen = Chosen(pids, children=children)
+        self.chosen.close()
+        self.chosen = chosen
 
     @property
     def refused(self) -> list[tuple[str, Refusal]]:
@@ -152,7 +163,7 @@ class KernelSession(FollowingModules, Handled, AnySessionApi[KernelProbe]):
         self, text: str, sites: Sequence[KernelSite], mechanism: str | None, handler: "KernelHandler | None"
     ) -> KernelProbe:
         """Attach a handler to some sites."""
-        made = KernelProbe.of(text, sites, mechanism, handler, self.pids)
+        made = KernelProbe.of(text, sites, mechanism, handler, self.chosen)
         try:
             made.attach(self._names, self._check, self._joining)
         except BaseException:
@@ -190,9 +201,9 @@ class KernelSession(FollowingModules, Handled, AnySessionApi[KernelProbe]):
         spliced: dict[KernelProbe, Spliced] = {}
         try:
             for spec, sites, demanded in resolved:
-                probe = KernelProbe.of(spec.text.strip(), sites, demanded, handler, self.pids)
+                probe = KernelProbe.of(spec.text.strip(), sites, demanded, handler, self.chosen)
                 made.append(FollowedProbe.instead(probe, spec, self._names) if follow else probe)
-            if not (follow or self.pids):
+            if not (follow or self.chosen):
                 spliced = self._splice_together(made)
             for each in made:
                 each.attach(self._names, self._check, spliced=spliced.get(each))
@@ -230,7 +241,7 @@ class KernelSession(FollowingModules, Handled, AnySessionApi[KernelProbe]):
     ) -> tuple[KernelProbe, KernelProbe]:
         """Splice both ends of the calls of functions at once; a function of which one is refused has neither."""
         self._check_attached()
-        if self.pids:
+        if self.chosen:
             raise UnsupportedTarget("splices count the hits of all processes")
         from anyprobe.probes.providers.kernel.splices.splicing import splice_ends
 
@@ -353,7 +364,7 @@ class KernelSession(FollowingModules, Handled, AnySessionApi[KernelProbe]):
         sites = tuple(result for probe in self.probes if probe not in timed for result in probe.results())
         duration = 0.0 if self._began is None else time.monotonic() - self._began
         return Snapshot(
-            target=TargetInfo(self.pid, "", kernel=os.uname().release, pids=self.pids),
+            target=TargetInfo(self.pid, "", kernel=os.uname().release, pids=self.pids, children=self.chosen.children),
             duration_s=duration,
             setup_s=dict(self._setup),
             sites=sites,
@@ -367,6 +378,9 @@ class KernelSession(FollowingModules, Handled, AnySessionApi[KernelProbe]):
         )
 
     def _losses(self) -> Iterator[str]:
+        lost = self.chosen.lost()
+        if lost:
+            yield f"{lost} processes and what they start are left out: too many were there at once"
         for probe in self.probes:
             missed = probe.missed_together()
             if missed:
@@ -385,6 +399,7 @@ class KernelSession(FollowingModules, Handled, AnySessionApi[KernelProbe]):
         self._last = self.snapshot()
         for probe in self.probes:
             probe.close()
+        self.chosen.close()
         self.close_collection()
 
         if "hooks" in self.__dict__:
@@ -419,17 +434,20 @@ class KernelSession(FollowingModules, Handled, AnySessionApi[KernelProbe]):
             raise UsageError("the session on the kernel is over")
 
 
-def kernel(mechanism: str | None = None, *, strict: bool = False, pids: Sequence[int] = ()) -> KernelSession:
+def kernel(
+    mechanism: str | None = None, *, strict: bool = False, pids: Sequence[int] = (), children: bool = False
+) -> KernelSession:
     """Open a session on the running kernel. Nothing is changed until a probe is attached.
 
     ``mechanism`` is the only one to use, see ``KernelSession.count``. ``strict``: ``anyprobe.kprobes`` raises
     ``KprobeError`` in place of returning error numbers. ``pids``: processes; then only hits in these are counted and
     have handlers run. A hit is in the process that the processor was running, also one of an interrupt meanwhile.
+    ``children``: hits in what these processes start from then on count, too, and in what that starts, and so on.
 
     Raises ``PermissionDenied`` where this user may not load programs into the kernel, ``NoSuchProcess`` where a process
-    is gone.
+    is gone, ``UnsupportedTarget`` where the kernel cannot tell processes apart, or tells nothing of what they start.
     """
-    return KernelSession(mechanism, strict=strict, pids=pids)
+    return KernelSession(mechanism, strict=strict, pids=pids, children=children)
 
 
 def _see_name(mechanism: str | None) -> None:
