@@ -9,6 +9,7 @@ from anyprobe.target.kernel import symbols
 from anyprobe.target.kernel.symbols import KERNEL, Symbols
 
 if TYPE_CHECKING:
+    from anyprobe.binary.images.image import Image
     from anyprobe.probes.providers.kernel.process_objects import ProcessObjects
     from anyprobe.probes.symbols import Symbols as ProcessSymbols
 
@@ -27,6 +28,8 @@ class KernelNaming:
         self._maps = maps
         self._stacks: dict[int, str] = {}
         self._processes: dict[int, ProcessSymbols[ProcessObjects]] = {}
+        self._images: dict[tuple[object, ...], Image] = {}
+        """What the processes have loaded, read once for all."""
 
     @cached_property
     def _symbols(self) -> Symbols:
@@ -54,7 +57,7 @@ class KernelNaming:
             from anyprobe.probes.providers.kernel.process_objects import ProcessObjects
             from anyprobe.probes.symbols import Symbols as ProcessSymbols
 
-            self._processes[pid] = ProcessSymbols(ProcessObjects(pid))
+            self._processes[pid] = ProcessSymbols(ProcessObjects(pid, self._images))
         return self._processes[pid]
 
     def _of_kernel(self, addresses: list[int], depth: int) -> str:

@@ -2,6 +2,7 @@
 
 from contextlib import suppress
 
+from anyprobe.binary.images.image import Image
 from anyprobe.binary.images.modules import LoadedObject, ProcessFiles, loaded_objects
 from anyprobe.core.errors import TargetError
 from anyprobe.target.system import procfs
@@ -10,23 +11,28 @@ from anyprobe.target.system import procfs
 class ProcessObjects:
     """The objects of a process, read when an address lies in none that is known; nothing once it has ended."""
 
-    def __init__(self, pid: int) -> None:
-        """Read them."""
-        self._pid = pid
+    def __init__(self, pid: int, images: dict[tuple[object, ...], Image] | None = None) -> None:
+        """Read them; ``images`` is what other processes have opened."""
+        self._files = ProcessFiles(pid, images={} if images is None else images)
         self.objects: list[LoadedObject] = []
-        self._mappings: list[procfs.Mapping] = []
+        self._code: list[procfs.Mapping] | None = None
+        self._gone = False
         self.refresh()
 
     def refresh(self) -> None:
-        """Read what is loaded now; what was read stays where the process has ended."""
-        try:
-            mappings = procfs.read_mappings(self._pid)
-            if mappings == self._mappings:
-                return
-            found = loaded_objects(mappings, files=ProcessFiles(self._pid))
-        except (TargetError, OSError):
+        """Read what is loaded now; what was read stays where the process has ended, whatever gets its number."""
+        if self._gone:
             return
-        self._mappings = mappings
+        try:
+            mappings = procfs.read_mappings(self._files.pid)
+            code = [each for each in mappings if "x" in each.perms]
+            if code == self._code:  # data comes and goes all the time, and has no objects of its own
+                return
+            found = loaded_objects(mappings, files=self._files)
+        except (TargetError, OSError):
+            self._gone = True
+            return
+        self._code = code
         known = {(each.path, each.first.start) for each in self.objects}
         self.objects += [each for each in found if (each.path, each.first.start) not in known]
 
