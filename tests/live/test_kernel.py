@@ -2,19 +2,23 @@
 
 import json
 import os
+import resource
+import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
 import anyprobe
-from anyprobe import Count, Sum, i64, ptr
+from anyprobe import Count, Sum, emit, i64, ptr
 from anyprobe.cli import main
 from anyprobe.core.errors import TargetError
 from anyprobe.handlers.bpf.storages import KernelMaps
 from anyprobe.probes.providers.kernel.naming import KernelNaming
 from anyprobe.target.kernel import bpf, perf, programs, tracefs
+from support.in_kernel import in_child
 
 CALL, NUMBER = "sched_get_priority_min", 147
 """A system call that other programs make at their start at most."""
@@ -229,6 +233,67 @@ def test_handler_at_a_raw_tracepoint(calls):
     assert snapshot.aggregation("numbers").entries[()].sum == COUNT * THREADS * NUMBER
     assert site.hits >= COUNT * THREADS
     assert not snapshot.missing
+
+
+def collects_in_two_ways():
+    """Place a handler with a record and an aggregation, and read both."""
+    calls = Count("calls", by=("tid",))
+    with anyprobe.kernel() as session:
+
+        @session.entry("rawtracepoint:sys_enter")
+        def called(ctx):
+            calls.add(key=(ctx.tid,))
+            emit("record", pid=ctx.pid)
+
+        os.getppid()
+        session.snapshot()
+        list(session.records())
+
+
+@pytest.mark.parametrize("may_be_raised", [True, False])
+def test_descriptors_that_run_out_anywhere_are_raised_or_said(may_be_raised):
+    collects_in_two_ways()
+    open_now = len(os.listdir("/proc/self/fd"))
+    answers = []
+    for most in range(open_now, open_now + 20):
+
+        def work(most=most):
+            hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1] if may_be_raised else most
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+            collects_in_two_ways()
+
+        answers.append(in_child(work))
+    assert [each["untyped"] for each in answers if "untyped" in each] == []
+    errors = [each.get("error", "") for each in answers]
+    assert all("may have" in each for each in errors if each)
+    if may_be_raised:
+        assert not any(errors)
+    else:
+        assert errors[0]
+        assert not errors[-1]
+
+
+def test_what_a_command_starts_counts_beside_its_own_probes_and_nothing_else(compiled, tmp_path):
+    program = compiled("system_calls.c", "-pthread")
+    one = f"{program} {NUMBER} {COUNT} {THREADS}"
+    told = str(tmp_path / "told")
+    with subprocess.Popen(["sh", "-c", f"while {one}; do :; done"], start_new_session=True) as other:
+        try:
+            command = ["sh", "-c", f"{one}; {one} & wait"]
+            specs = ["system_calls:main", "rawtracepoint:sys_enter"]
+            more = ["--as", "count", "--by", "pid", "--when", f"arg1 == {NUMBER}", "--json", "--output", told]
+            assert main(["hist", *specs[1:], *more, "--", "true"]) == 0  # alone it is about all processes
+            alone = json.loads(Path(told).read_text())
+            more = ["--as", "count", "--by", "pid", "--json", "--output", told]
+            assert main(["hist", *specs, *more, "--", *command]) == 0
+        finally:
+            os.killpg(other.pid, signal.SIGKILL)
+    assert "pids" not in alone["target"]
+    kernel = json.loads(Path(told).read_text())["targets"][-1]
+    assert kernel["target"]["children"] is True
+    counts = [each["count"] for each in kernel["aggregations"]["hits"]]
+    assert len(counts) == 3  # the shell and the two that it has started
+    assert sum(each >= COUNT * THREADS for each in counts) == 2
 
 
 def test_handlers_that_the_kernel_cannot_have_are_refused_before_anything_is_attached():

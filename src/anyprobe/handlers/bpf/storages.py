@@ -41,30 +41,32 @@ class KernelMaps:
         """Make the maps of a storage, all empty, unless it has them; return whether it is new."""
         if storage in self._regions:
             return False
+        region = bpf.create_array(_region_bytes(storage))
+        try:
+            table = self._table(storage)
+        except BaseException:  # a storage has all of its maps or none
+            os.close(region)
+            raise
+        self._regions[storage] = region
+        if table is not None:
+            self._tables[storage] = table
+        return True
+
+    def _table(self, storage: Storage) -> int | None:
+        """Make what a storage has besides its region."""
         match storage:
             case Stacks():
-                self._regions[storage] = bpf.create_array(ir.WORD)
-                self._tables[storage] = bpf.create_stacks(layouts.kept_addresses(storage), layouts.STACKS)
+                return bpf.create_stacks(layouts.kept_addresses(storage), layouts.STACKS)
             case CallData(capacity):
-                self._regions[storage] = bpf.create_array(layouts.CALLS_BYTES)
-                room = capacity or layouts.CALLS
-                self._tables[storage] = bpf.create_hash(layouts.CALL_KEY_BYTES, layouts.CALL_BYTES, room)
+                return bpf.create_hash(layouts.CALL_KEY_BYTES, layouts.CALL_BYTES, capacity or layouts.CALLS)
             case MapTable(layout):
-                self._regions[storage] = bpf.create_array(layouts.MAP_BYTES)
-                key_bytes = ir.WORD * layout.shape.words
-                self._tables[storage] = bpf.create_hash(key_bytes, layouts.ELEMENT_BYTES, layout.map.capacity)
-            case Ring(layout):
-                self._regions[storage] = bpf.create_array(layouts.RECORDS_BYTES)
+                return bpf.create_hash(ir.WORD * layout.shape.words, layouts.ELEMENT_BYTES, layout.map.capacity)
+            case Ring():
                 self._readers[storage] = reader = RecordReader(storage, self.ring_bytes)
-                self._tables[storage] = reader.ring.descriptor
-            case Table(layout):
-                self._regions[storage] = bpf.create_array(layouts.region_bytes(layout))
-                if layout.shape.parts:
-                    capacity = layout.aggregation.capacity
-                    self._tables[storage] = bpf.create_hash(8 * layout.shape.words, layout.cell_bytes, capacity)
-            case _:
-                raise InternalError(f"no map of the kernel is for {storage}")
-        return True
+                return reader.ring.descriptor
+            case Table(layout) if layout.shape.parts:
+                return bpf.create_hash(8 * layout.shape.words, layout.cell_bytes, layout.aggregation.capacity)
+        return None
 
     def has(self, storage: Storage) -> bool:
         """Return whether a storage has its maps."""
@@ -172,6 +174,22 @@ class KernelMaps:
         count = layouts.kept_addresses(storage)
         words = bpf.look_up(self._tables[storage], struct.pack("<I", place), 8 * count)
         return [each for each in struct.unpack(f"<{count}Q", words) if each] if words else []
+
+
+def _region_bytes(storage: Storage) -> int:
+    """Return the size of a storage's own words."""
+    match storage:
+        case Stacks():
+            return ir.WORD
+        case CallData():
+            return layouts.CALLS_BYTES
+        case MapTable():
+            return layouts.MAP_BYTES
+        case Ring():
+            return layouts.RECORDS_BYTES
+        case Table(layout):
+            return layouts.region_bytes(layout)
+    raise InternalError(f"no map of the kernel is for {storage}")
 
 
 def shown_value(kind: str, number: int, names: Names | None) -> int | str:

@@ -3,15 +3,18 @@
 import errno
 import resource
 from collections.abc import Callable
+from typing import TypeVar
 
 from anyprobe.core.errors import KernelRefused
+
+_Made = TypeVar("_Made")
 
 TOO_MANY = frozenset({errno.EMFILE, errno.ENFILE})
 """What the kernel says where it is not the request that is refused, but one more descriptor."""
 
 
-def made(what: str, make: Callable[[], int]) -> int:
-    """Return what a system call returns; raise ``KernelRefused`` where it fails, ``what`` as there.
+def made(what: str, make: Callable[[], _Made]) -> _Made:
+    """Return what is made by a system call; raise ``KernelRefused`` where that fails, ``what`` as there.
 
     The soft limit on open files, which is there for programs that use ``select``, is raised where it is in the way.
     """

@@ -7,7 +7,8 @@ import mmap
 import os
 from typing import TYPE_CHECKING, Final
 
-from anyprobe.target.kernel import bpf
+from anyprobe.core.errors import KernelRefused
+from anyprobe.target.kernel import bpf, descriptors
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,11 +28,14 @@ class RingBuffer:
         """Make one of ``size`` bytes, a power of two and at least a page, for records of whole words."""
         self.descriptor = bpf.create_ring(size)
         self._size, self._stride = size, _HEAD_BYTES + record_bytes
-        try:
-            self._consumed = mmap.mmap(self.descriptor, mmap.PAGESIZE)
-            both = mmap.PAGESIZE + 2 * size
-            self._shared = mmap.mmap(self.descriptor, both, prot=mmap.PROT_READ, offset=mmap.PAGESIZE)
-        except OSError:
+        both = mmap.PAGESIZE + 2 * size
+        try:  # each map of Python's has a descriptor of its own
+            self._consumed = descriptors.made("map a ring", lambda: mmap.mmap(self.descriptor, mmap.PAGESIZE))
+            self._shared = descriptors.made(
+                "map a ring",
+                lambda: mmap.mmap(self.descriptor, both, prot=mmap.PROT_READ, offset=mmap.PAGESIZE),
+            )
+        except KernelRefused:
             os.close(self.descriptor)
             raise
         # each word is read and written at once
