@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anyprobe.core.address import PAGE
+from anyprobe.data.histogram import BUCKETS
 from anyprobe.data.layout import (
     BLOCK_OWNER,
     BLOCK_TOP,
@@ -72,6 +73,10 @@ class RecordValues:
     """Calls that were left behind."""
 
 
+_NOTHING = RecordValues(0, 0, 0, 0, 0, 0, 0, (0,) * BUCKETS)
+"""What a record holds that was never written."""
+
+
 class _Blocks:
     """Header, shared block and blocks of one process, at one moment."""
 
@@ -85,6 +90,12 @@ class _Blocks:
         """The shared block and the blocks in use, one per row."""
         self.present = present[start // PAGE : (start + size) // PAGE].reshape(used + 1, layout.stride // PAGE)
         self.present[1 : 1 + layout.left_out] = False
+        self._touched: list[int] = [0, *self.present.any(axis=0).cumsum().tolist()]
+        """How many pages before each one are present in any row."""
+
+    def is_untouched(self, offset: int, size: int) -> bool:
+        """Return whether no row holds data at an offset."""
+        return self._touched[offset // PAGE] == self._touched[(offset + size + PAGE - 1) // PAGE]
 
     def columns(self, offset: int, size: int) -> NDArray[np.uint64]:
         rows = self.rows[:, offset // 8 : (offset + size) // 8]
@@ -122,6 +133,11 @@ class EndedChild:
         self._values = values[self._at]
         self.running = reader.in_flight(child)
         self.rows = (None,)
+
+    def is_untouched(self, offset: int, size: int) -> bool:
+        """Return whether its block holds nothing at an offset."""
+        low, high = np.searchsorted(self._at, (offset // 8, (offset + size) // 8))
+        return bool(low == high)
 
     def columns(self, offset: int, size: int) -> NDArray[np.uint64]:
         """Return what its block holds at an offset."""
@@ -238,26 +254,25 @@ class BankReader:
 
         The program may be writing: a call is recorded once it has its bucket, which it gets last.
         """
+        if all(each.is_untouched(offset, RECORD_BYTES) for each in self._blocks(whose)):
+            return _NOTHING  # as of most functions of a program that are timed
         rows = self._columns(offset, RECORD_BYTES, whose).copy()
-
-        def total(place: int) -> int:
-            return int(rows[:, place // 8].sum(dtype=np.uint64))
-
+        sums = rows[:, : RECORD_BUCKETS // 8].sum(axis=0, dtype=np.uint64).tolist()
         buckets = rows[:, RECORD_BUCKETS // 8 :].sum(axis=0, dtype=np.uint64)
         count = int(buckets.sum(dtype=np.uint64))
         return RecordValues(
             count=count,
-            sum=total(RECORD_SUM),
+            sum=sums[RECORD_SUM // 8],
             min=_ALL_ONES - int(rows[:, RECORD_NOT_MIN // 8].max()) if count else 0,
             max=int(rows[:, RECORD_MAX // 8].max()),
-            tail=total(RECORD_TAIL),
-            unmatched=total(RECORD_UNMATCHED),
-            missed=total(RECORD_MISSED),
-            learning=total(RECORD_LEARNING),
-            own=_signed(total(RECORD_SELF)),
-            outermost=total(RECORD_OUTERMOST),
-            roots=_signed(total(RECORD_ROOTS)),
-            left=total(RECORD_LEFT),
+            tail=sums[RECORD_TAIL // 8],
+            unmatched=sums[RECORD_UNMATCHED // 8],
+            missed=sums[RECORD_MISSED // 8],
+            learning=sums[RECORD_LEARNING // 8],
+            own=_signed(sums[RECORD_SELF // 8]),
+            outermost=sums[RECORD_OUTERMOST // 8],
+            roots=_signed(sums[RECORD_ROOTS // 8]),
+            left=sums[RECORD_LEFT // 8],
             buckets=tuple(buckets.tolist()),
         )
 

@@ -297,7 +297,7 @@ def _timing(
         sum_ns=record.sum * ns_per_tick,
         min_ns=record.min * ns_per_tick,
         max_ns=record.max * ns_per_tick,
-        buckets=histogram.nonempty(record.buckets, ns_per_tick),
+        buckets=histogram.nonempty(record.buckets, ns_per_tick) if record.count else (),
         nmissed=record.missed,
         in_flight=values.in_flight(bank, group.offset, whose),
         address=timed.site.address,
