@@ -5,9 +5,20 @@ from functools import lru_cache
 
 from anyprobe.core.errors import SpecError
 from anyprobe.core.quoting import quoted
+from anyprobe.probes.specs.parts import PROVIDERS
 from anyprobe.probes.specs.spec import parse
 
 _SIMPLE = re.compile(r"[A-Za-z_][\w.$@]*", re.ASCII).fullmatch
+_WORDS = r"[\w :&*,]*"
+_NESTED = rf"{_WORDS}(?:<{_WORDS}(?:<{_WORDS}(?:<{_WORDS}>{_WORDS})*>{_WORDS})*>{_WORDS})*"
+_HEAD = rf"(?:[pr]\d*|pid\d*|ur?|uprobe|uretprobe|{'|'.join(PROVIDERS)})::"
+_SCOPED = re.compile(
+    rf"(?!{_HEAD}|.*(?:usdt|sdt_|operator)|.*::(?:entry|return|insn|block|call)$)(?=[^*]*$|.*\()"
+    rf"[A-Za-z_]\w*(?:<{_NESTED}>)?(?:::(?:\(anonymous namespace\)::)?~?[A-Za-z_]\w*(?:<{_NESTED}>)?)*"
+    rf"(?:\({_NESTED}\)(?: const)?)?(?:\.(?:part|cold|constprop|isra)(?:\.\d+)?)*",
+    re.ASCII,
+).fullmatch
+"""Most names of C++, which read as they stand, so that it need not be tried with a hundred thousand of them."""
 _OFFSET = re.compile(r"\+0x[0-9a-f]+$")
 _EXACT = ("(", "[", "operator")
 """In names that have one of these, signs of globs are looked for as they stand first."""
@@ -15,7 +26,7 @@ _EXACT = ("(", "[", "operator")
 
 def as_spec(name: str) -> str:
     """Return a function's name as a spec may have it: in quotes where it would be read as something else without."""
-    if _SIMPLE(name) or _reads_as(_OFFSET.sub("", name)):
+    if _SIMPLE(name) or _SCOPED(name) or _reads_as(_OFFSET.sub("", name)):
         return name
     return quoted(name)
 

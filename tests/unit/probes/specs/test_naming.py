@@ -4,10 +4,13 @@ import pathlib
 import subprocess
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from anyprobe.binary.objects.demangle import spellings
 from anyprobe.core.errors import SpecError
 from anyprobe.probes.providers.function.resolve import resolve
+from anyprobe.probes.specs import naming
 from anyprobe.probes.specs.naming import as_spec
 
 SPELLED = pathlib.Path(__file__).parents[3] / "live" / "targets" / "spelled.cpp"
@@ -156,6 +159,52 @@ def test_each_shown_module_is_found_again(process, name):
 @pytest.mark.parametrize("name", ["malloc", "main.(*T).f", "ns::f(int)", "<T as U>::f", "f[...]", "K::operator%(int)"])
 def test_names_that_are_read_as_they_stand_are_not_quoted(name):
     assert as_spec(name) == name
+
+
+WORDS = [
+    "v8",
+    "std",
+    "p",
+    "pid",
+    "pid12",
+    "u",
+    "ur",
+    "usdt",
+    "kernel",
+    "call",
+    "entry",
+    "insn",
+    "operator",
+    "f2",
+    "~S",
+    "int",
+    "const",
+    ".part.0",
+    ".cold",
+]
+PIECES = st.lists(
+    st.sampled_from([*WORDS, "::", "<", ">", "(", ")", ", ", "*", "&", " ", "(anonymous namespace)"]),
+    max_size=12,
+).map("".join)
+
+
+@given(PIECES)
+@example("ns::f<std::pair<int, char const*>>::~f(int (*)(unsigned long)) const")
+@example("p::f(int, int)")
+@example("ns::f::call")
+@example("v8::(anonymous namespace)::f<std::map<int, A<B> > >::g.part.0")
+@settings(deadline=None, max_examples=1000)
+def test_names_that_are_not_tried_are_read_as_they_stand(name):
+    """Only to be faster: what a look at the text decides is what reading the name would."""
+    if naming._SCOPED(name):
+        assert naming._reads_as(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["ns::f", "a::b<int>::c(d<e*>)", "v8::(anonymous namespace)::Map::~Map", "ns::T<A<B>>::g.cold"]
+)
+def test_most_names_of_c_plus_plus_are_not_tried(name):
+    assert naming._SCOPED(name)
 
 
 @pytest.mark.parametrize(
