@@ -414,7 +414,7 @@ class Reconciled(Pumped):
             part.refused = []  # for want of the libraries
         desired.note_unchosen(part, self._objects.objects)
         here = [site for site in sites if site.object in modules and not is_known(site) and not desired.is_taken(site)]
-        for loaded in surveyed(here):
+        for loaded in surveyed(here, timed=timed):
             self.module(loaded).code.survey()
         module_of = cache(self.module)
         for site in here:

@@ -26,3 +26,9 @@ def sites(number, functions, kind="block"):
 def test_when_looking_at_a_whole_module_pays(number, functions, kind, pays):
     wanted = sites(number, functions, kind)
     assert surveyed(wanted) == ([wanted[0].object] if pays else [])
+
+
+def test_timing_looks_at_exits_of_all_functions():
+    wanted = sites(300, 1000, "entry")
+    assert surveyed(wanted, timed=True) == [wanted[0].object]
+    assert surveyed(wanted[:299], timed=True) == []
