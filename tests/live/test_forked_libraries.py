@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from contextlib import ExitStack, suppress
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 import anyprobe
 from anyprobe import Count, Sum, i32
 from support.driver import PATIENCE, build, wait_until
+from support.plugins import is_gated
 
 pytestmark = pytest.mark.live
 AT_LOAD, AT_UNLOAD, CALLS = 100, 10, 1_000
@@ -87,8 +89,9 @@ def files():
 def program(files):
     with ExitStack() as stack:
         pipe = subprocess.PIPE
-        process = stack.enter_context(subprocess.Popen([*files], stdin=pipe, stdout=pipe, text=True))
-        stack.callback(process.kill)
+        command = [*files, f"{os.getpid()}.{time.monotonic_ns()}"]  # by which its children are known
+        process = stack.enter_context(subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, process_group=0))
+        stack.callback(os.killpg, process.pid, signal.SIGKILL)
         assert process.stdout.readline() == "ready\n"
 
         def do(letters):
@@ -218,7 +221,6 @@ def test_probes_that_are_removed_and_enabled_again_are_so_in_children(program):
         assert not has_probes_at(child, session)
         session.enable(work)
         assert has_probes_at(child, session)
-        os.kill(child, signal.SIGKILL)
 
 
 def has_probes_at(pid, session):
@@ -268,10 +270,9 @@ def test_nothing_is_left_in_children(program, end):
     """Both the inherited probes and the child's own are taken out, by the session's end or after the controller's."""
     command = [sys.executable, "-m", "anyprobe", "count", "fork_loaded:*", "fork_loads:own", "-p", str(program.pid)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as started:
-        wait_until(lambda: mappings_of(program.pid), "the probes")
-        wait_until(lambda: "pending" in started.stderr.readline(), "the notice")
-        (child,) = pausing(program, "lw")
         try:
+            wait_until(lambda: is_gated(program.pid), "the gate")
+            (child,) = pausing(program, "lw")
             assert has_probes_at(child, None)
             if end == "detach":
                 started.send_signal(signal.SIGINT)
@@ -286,7 +287,7 @@ def test_nothing_is_left_in_children(program, end):
             assert not has_probes_at(child, None)
             assert mappings_of(child) == mappings_of(program.pid) == 0
         finally:
-            os.kill(child, signal.SIGKILL)
+            started.kill()
     program("lw")
 
 

@@ -11,9 +11,9 @@ import pytest
 
 import anyprobe
 from anyprobe import Count, Sum, i32
-from anyprobe.probes.outside import listing
 from anyprobe.probes.session import Session
 from support.driver import PATIENCE, build, wait_until
+from support.plugins import is_gated
 
 pytestmark = pytest.mark.live
 AT_LOAD, AT_UNLOAD, CALLS = 100, 10, 1_000
@@ -189,15 +189,6 @@ def test_commands_follow_what_is_loaded(program, command):
         assert sum(site["hits"] for site in found["sites"]) == IN_ONE_LIFE + CALLS + 10
     else:
         assert sum(function["count"] for function in found["functions"]) == IN_ONE_LIFE + CALLS + 10
-
-
-def is_gated(pid):
-    """Return whether threads of a process wait where they load libraries: the loader's notifier is spliced.
-
-    What is listed and not written yet is shown as disabled.
-    """
-    gates = [each for each in listing.inspect(pid).sites if each.symbol == "_dl_debug_state"]
-    return any("DISABLED" not in each.flags for each in gates)
 
 
 COMMANDS = {
