@@ -66,7 +66,7 @@ test-kernel: packages setup
 
 torture: packages setup
 	$(BIN)/pytest --torture -s --timeout 3600 tests/torture
-	$(BIN)/pytest --torture -m sliced tests/unit tests/live
+	$(BIN)/pytest --torture -m "sliced or torture" --timeout 3600 tests/unit tests/live
 	@tools/guest -t 3000 '$(BIN)/python -m pytest -p no:cacheprovider --torture -m torture tests/kernel' || test $$? -eq 125
 	ANYPROBE_EXAMPLES=1000 $(BIN)/pytest --timeout 3600 tests/unit/handlers/test_differential.py
 

@@ -1,6 +1,7 @@
 """Programs that are executed are counted in from their first instruction on, and the old ones keep their counts."""
 
 import os
+import subprocess
 import time
 from contextlib import contextmanager
 
@@ -9,6 +10,8 @@ import pytest
 from anyprobe.probes.following.followed import Followed
 from anyprobe.target.process import execution
 from anyprobe.target.remote.thread import Thread
+from anyprobe.target.system import procfs, ptrace
+from support.driver import build
 from support.results import hits
 
 pytestmark = pytest.mark.live
@@ -16,6 +19,9 @@ CALLS = ("execl", "execlp", "execle", "execv", "execvp", "execve", "execvpe")
 DEEP = 2
 """How many programs each first one leads to."""
 SLOW = 1.5
+ROUNDS = 3
+PATIENCE_OF_GATES = 8.0
+"""Less than what a thread waits in its gate, in seconds."""
 
 
 @contextmanager
@@ -61,6 +67,75 @@ def test_a_thread_that_is_slow_to_stop(compiled, monkeypatch):
     status, found = counted(compiled("executes.c"), "fork", "execvp", DEEP)
     assert status == DEEP + 1
     assert found == [(10, 1, 0)] * DEEP + [(10, 0, 0)]
+
+
+VFORKS = """
+#include <signal.h>
+#include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+static volatile sig_atomic_t over;
+static void end(int signal) { (void)signal; over = 1; }
+__attribute__((noinline)) int work(int n) { __asm__ volatile("" : "+r"(n)); return n + 1; }
+__attribute__((noinline)) int other(int n) { __asm__ volatile("" : "+r"(n)); return n + 2; }
+int main(void) {
+    int programs = 0, status;
+    signal(SIGTERM, end);
+    puts("ready"); fflush(stdout);
+    while (!over) {
+        usleep(200000);
+        work(1);
+        if (!vfork()) { execl("/bin/true", "true", (char *)0); _exit(1); }
+        wait(&status);
+        programs += status == 0;
+        other(1);
+    }
+    printf("%d\\n", programs);
+    return 0;
+}
+"""
+
+
+def test_a_stop_and_an_execution_that_wait_for_each_other(monkeypatch):
+    """A thread that has just been seized waits for its child by vfork: that executes, and is followed, at once.
+
+    It stops when the child executes, which waits in its gate until the stop is over.
+    """
+    interrupt = ptrace.interrupt
+    with subprocess.Popen([build("vforks.c", text=VFORKS)], stdout=subprocess.PIPE, text=True) as program:
+        try:
+            assert program.stdout.readline() == "ready\n"
+
+            def interrupt_in_vfork(tid):
+                """Let a thread that has been seized go on until it waits for its child, which it may do at any time."""
+                deadline = time.monotonic() + 1
+                while tid == program.pid and time.monotonic() < deadline:
+                    if procfs.read_stat(tid).state == "D":
+                        met.append(tid)
+                        break
+                interrupt(tid)
+
+            met, took = [], []
+            with Followed.attach([program.pid]) as tree:
+                tree.count("vforks:work")
+                (first,) = tree.sessions
+                while len(met) < ROUNDS:
+                    monkeypatch.setattr(ptrace, "interrupt", interrupt_in_vfork)
+                    begin = time.monotonic()
+                    (probe,) = first.count("vforks:other")
+                    took.append(time.monotonic() - begin)
+                    monkeypatch.setattr(ptrace, "interrupt", interrupt)
+                    assert probe.armed
+                    first.remove(probe)
+                assert max(took) < PATIENCE_OF_GATES
+                program.terminate()
+                programs = int(program.stdout.readline())
+                assert program.wait(60) == 0
+                assert tree.notes() == []
+                work = hits(first.snapshot(), "work")
+                assert work - 1 <= len(tree.snapshots()) - 1 <= programs
+        finally:
+            program.kill()
 
 
 @pytest.mark.parametrize("call", [*CALLS, "execveat", "fexecve"])
