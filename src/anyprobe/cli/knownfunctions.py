@@ -293,8 +293,10 @@ def _no_such(expressions: Sequence[Expression], name: str, prototype: "Prototype
 def _is_word(kind: Any) -> bool:  # noqa: ANN401 - a type of handlers, or None
     """Return whether values of a type can be fields of a record: words, and texts."""
     from anyprobe.handlers.types.annotations import FloatType, i8
-    from anyprobe.handlers.types.layouts import ArrayType
+    from anyprobe.handlers.types.layouts import ArrayType, StructType
 
+    if isinstance(kind, StructType):
+        return kind.extent is not None and kind.extent.is_text
     return _is_whole(kind) or isinstance(kind, FloatType) or (isinstance(kind, ArrayType) and kind.element == i8)
 
 

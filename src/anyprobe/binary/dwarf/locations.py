@@ -4,7 +4,7 @@ import struct
 
 from anyprobe.binary.dwarf import units as dw
 from anyprobe.binary.dwarf.forms import Cursor
-from anyprobe.binary.objects.leb128 import read_sleb
+from anyprobe.binary.objects.leb128 import read_sleb, read_uleb
 from anyprobe.core.errors import UnsupportedTarget
 
 _REGISTERS = (
@@ -13,6 +13,7 @@ _REGISTERS = (
 )  # fmt: skip
 """By the numbers that DWARF gives them."""
 _REG0, _REGX, _BASE0, _DEREFERENCE, _FRAME, _CFA = 0x50, 0x90, 0x70, 0x06, 0x91, b"\x9c"
+_PIECE = 0x93
 _STACK_BASES = (6, 7)
 _LOCLISTX = 0x22
 _EVERYTHING = (1 << 64) - 1
@@ -52,6 +53,44 @@ def place_at(entry: dw.Entry, function: dw.Entry, address: int, base: int) -> st
     if offset < 0 or rest not in (b"", bytes([_DEREFERENCE])):
         return ""  # where it will be spilled
     return f"{'*' if rest else ''}stack+{8 + offset}"
+
+
+def pieces_at(entry: dw.Entry, address: int, base: int) -> list[tuple[str, int]]:
+    """Return the parts that a value is in at an address, with their bytes, 0 for all of it; empty if that is not said.
+
+    Each is a register, ``*`` and a register that has the address of the part, or nothing where it is nowhere or said in
+    another way.
+    """
+    value = _described(entry, address, base)
+    found: list[tuple[str, int]] = []
+    at = 0
+    while at < len(value):
+        place, at = _simple(value, at)
+        if at < len(value) and value[at] == _PIECE:
+            size, at = read_uleb(value, at + 1)
+        elif at < len(value):
+            return []
+        else:
+            size = 0
+        found.append((place, size))
+    return found
+
+
+def _simple(value: bytes, at: int) -> tuple[str, int]:
+    """Return the register that one operation names, and where the next one is."""
+    operation = value[at]
+    if operation == _PIECE:
+        return "", at
+    if _REG0 <= operation < _REG0 + 32:
+        return _REGISTERS[operation - _REG0], at + 1
+    if operation == _REGX:
+        number, end = read_uleb(value, at + 1)
+        return _REGISTERS[number] if number < len(_REGISTERS) else "", end
+    if _BASE0 <= operation < _BASE0 + 16:
+        offset, end = read_sleb(value, at + 1)
+        known = not offset and operation - _BASE0 not in _STACK_BASES
+        return "*" + _REGISTERS[operation - _BASE0] if known else "", end
+    return "", len(value)
 
 
 def is_at_address(entry: dw.Entry, address: int, base: int) -> bool | None:

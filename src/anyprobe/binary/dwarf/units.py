@@ -28,7 +28,8 @@ AT_LOCLISTS_BASE = 0x8C
 AT_GNU_VECTOR, AT_GNU_DWO_NAME, AT_GNU_DWO_ID, AT_GNU_RANGES_BASE, AT_GNU_ADDR_BASE = (
     0x2107, 0x2130, 0x2131, 0x2132, 0x2133,
 )  # fmt: skip
-AT_COMP_DIR, AT_FRAME_BASE = 0x1B, 0x40
+AT_COMP_DIR, AT_FRAME_BASE, AT_PRODUCER, AT_VARIABLE_PARAMETER = 0x1B, 0x40, 0x25, 0x4B
+AT_GO_KIND, AT_GO_EMBEDDED, AT_GO_RUNTIME_TYPE = 0x2900, 0x2903, 0x2904
 AT_ALIGNMENT = 0x88
 _ORIGINS = (AT_ABSTRACT_ORIGIN, AT_SPECIFICATION)
 _TYPES = ".debug_types"
@@ -58,6 +59,11 @@ class Entry:
         """Return the value of an attribute if it is a number."""
         found = self.attributes.get(attribute)
         return found[1] if found is not None and isinstance(found[1], int) else None
+
+    def text(self, attribute: int) -> str:
+        """Return an attribute that is text; empty if there is none."""
+        found = self.attributes.get(attribute)
+        return "" if found is None else self.unit.text(*found)
 
     def address(self, attribute: int) -> int | None:
         """Return an attribute that is an address."""

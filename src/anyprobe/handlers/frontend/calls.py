@@ -9,7 +9,7 @@ from typing import Any
 from anyprobe.data.maps import Map
 from anyprobe.data.stacks import DEPTH_LIMIT
 from anyprobe.handlers import intrinsics
-from anyprobe.handlers.frontend import operators, texts
+from anyprobe.handlers.frontend import extents, operators, texts
 from anyprobe.handlers.frontend.collecting import Collecting
 from anyprobe.handlers.frontend.expressions import Expressions
 from anyprobe.handlers.frontend.values import Context, Items, Literal, Member, Scalar, Text, Thing, Value, described
@@ -161,7 +161,11 @@ class Calls:
     def _len(self, expressions: Expressions, node: ast.Call, _thing: object) -> Value:
         (inner,) = self._arguments(expressions, node, "value")
         value = expressions.operand(inner)
+        if extents.extent_of(value) is not None:
+            return extents.length_of(expressions, node, value)
         match value:
+            case Text(whole=ir.Local() as whole):
+                return Scalar(whole)
             case Text(length=length):
                 return Scalar(length)
             case Items(items):

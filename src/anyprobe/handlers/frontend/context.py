@@ -7,8 +7,8 @@ from anyprobe.core.errors import UnsupportedTarget
 from anyprobe.handlers.frontend.emitter import Emitter
 from anyprobe.handlers.frontend.members import received
 from anyprobe.handlers.frontend.operators import Fail, convert
-from anyprobe.handlers.frontend.parameters import returned
-from anyprobe.handlers.frontend.values import Context, Kind, Maybe, Scalar, Text, Value
+from anyprobe.handlers.frontend.parameters import returned, returned_in_parts
+from anyprobe.handlers.frontend.values import Context, Kind, Maybe, Packed, Scalar, Text, Value
 from anyprobe.handlers.ir import nodes as ir
 from anyprobe.handlers.types.annotations import (
     AnyType,
@@ -24,7 +24,8 @@ from anyprobe.handlers.types.annotations import (
     u32,
     u64,
 )
-from anyprobe.handlers.types.calling_convention import KnownPrototype
+from anyprobe.handlers.types.calling_convention import KnownPrototype, Located, PassedAsGo
+from anyprobe.handlers.types.go_convention import go_places
 from anyprobe.handlers.types.storages import Stacks, Storages
 from anyprobe.handlers.x86 import status_flags
 from anyprobe.isa.registers import NUMBERS
@@ -160,13 +161,30 @@ class ContextAccess:
 
     def _returned(self, emit: Emitter, fail: Fail) -> Value:
         """Compile ``ctx.retval``: missing where the function ends in a jump to another one."""
-        found = returned(emit, self._result(), fail)
+        found = self._given_back(emit, fail)
         if isinstance(found, Scalar):
             return Maybe(ir.FALSE if self.tail else ir.TRUE, found)
         if self.tail:
             emit.add(ir.CountMiss(Miss.ABANDONED))
             emit.add(ir.Leave("end"))
         return found
+
+    def _given_back(self, emit: Emitter, fail: Fail) -> Scalar | Packed:
+        """Return the result from where the function's convention has it."""
+        kind, located = self._result(), None
+        try:
+            located = self.prototype().located if self.prototype is not None else None
+        except PassedAsGo:
+            located = Located("Go", (), None)
+        except UnsupportedTarget:
+            return returned(emit, kind, fail)
+        if located is not None and located.language == "Go":
+            known = located.result if self.retval == i64 and located.result else None
+            try:
+                return returned_in_parts(emit, kind, known or go_places((), (kind,))[1][0], fail)
+            except UnsupportedTarget as error:
+                raise fail(str(error), "ctx.regs") from None
+        return returned(emit, kind, fail)
 
     def _result(self) -> AnyType:
         """Return the type of the function's result."""

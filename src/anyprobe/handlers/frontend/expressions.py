@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from anyprobe.core.code import Miss
-from anyprobe.handlers.frontend import member_access, members, operators
+from anyprobe.handlers.frontend import extents, member_access, members, operators
 from anyprobe.handlers.frontend.context import ContextAccess
 from anyprobe.handlers.frontend.emitter import HANDLER_END, Emitter
 from anyprobe.handlers.frontend.frame import Frame, Notes
@@ -315,6 +315,11 @@ class Expressions:
         return _known(total)
 
     def _compare(self, symbol: str, left: Value, right: Value, node: ast.AST) -> Value:
+        if extents.is_compared(left, right):
+            left, right = (
+                self.present(extents.text_of(self, node, each), node) if extents.is_text(each) else each
+                for each in (left, right)
+            )
         if isinstance(left, Text) or isinstance(right, Text):
             return self._compare_text(symbol, left, right, node)
         return operators.compare(symbol, left, right, self.frame.fail_at(node))
@@ -333,7 +338,8 @@ class Expressions:
         equal = self.emit.temporary(boolean)
         self.emit.add(ir.BufferEquals(equal, text.buffer, words))
         # zeros after the end look like zeros that were read
-        same = ir.Binary("&", equal, ir.Compare("==", text.length, ir.Const(len(wanted), i64)))
+        length = text.length if text.whole is None else text.whole
+        same = ir.Binary("&", equal, ir.Compare("==", length, ir.Const(len(wanted), i64)))
         return Scalar(same if symbol == "==" else _not(same))
 
     def _contained(self, node: ast.Compare) -> Value:
@@ -379,6 +385,8 @@ class Expressions:
                 if isinstance(element, Thing) and (isinstance(element.thing, Type | Layout) or element.thing is bool):
                     return Thing(kind[element.thing])
                 raise self.error(index, "no such type", "ptr[u8]")
+            case _ if extents.extent_of(value) is not None and not _is_name(index):
+                return extents.item(self, node, value, index)
             case Packed() if not members.is_struct(value):
                 return members.item(value, self.value(index), self.frame.fail_at(node))
             case _:
@@ -445,6 +453,10 @@ def _not(expr: ir.Expr) -> ir.Expr:
             return operand
         case _:
             return ir.Unary("not", expr)
+
+
+def _is_name(index: ast.expr) -> bool:
+    return isinstance(index, ast.Constant) and isinstance(index.value, str)
 
 
 def _known(expr: ir.Expr) -> Value:

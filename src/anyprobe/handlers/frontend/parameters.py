@@ -13,15 +13,19 @@ from anyprobe.handlers.frontend.operators import Fail
 from anyprobe.handlers.frontend.source import Source
 from anyprobe.handlers.frontend.values import Array, Packed, Scalar
 from anyprobe.handlers.ir import nodes as ir
-from anyprobe.handlers.types.annotations import AnyType, Layout, PointerType, Type, u64
+from anyprobe.handlers.types.annotations import AnyType, Layout, PointerType, Type, boolean, u64
 from anyprobe.handlers.types.calling_convention import (
     KnownPrototype,
+    PassedAsGo,
     PassedOtherwise,
+    Piece,
+    Pieces,
     Prototype,
     places,
     result_places,
     windows_places,
 )
+from anyprobe.handlers.types.go_convention import go_places
 from anyprobe.handlers.types.layouts import ArrayType, OpaqueType, StructType
 
 IN_A_RECORD = "record"
@@ -36,6 +40,8 @@ class Parameter:
     kind: AnyType
     index: int
     places: tuple[str, ...]
+    pieces: Pieces | None = None
+    """The parts that it is in, where these are not its eight bytes one after another."""
 
 
 def parameters_of(source: Source, nodes: Sequence[ast.arg], known: KnownPrototype | None) -> list[Parameter]:
@@ -62,7 +68,10 @@ def parameters_of(source: Source, nodes: Sequence[ast.arg], known: KnownPrototyp
     changed = replace(prototype, parameters=tuple(types.items()))
     where = _placed(source, bare, changed)
     indexes = [names.index(node.arg) for node in nodes]
-    return [Parameter(node, types[node.arg], at, where[at]) for node, at in zip(nodes, indexes, strict=True)]
+    pieces = prototype.located.parameters if prototype.located is not None else (None,) * len(names)
+    return [
+        Parameter(node, types[node.arg], at, where[at], pieces[at]) for node, at in zip(nodes, indexes, strict=True)
+    ]
 
 
 def _by_position(
@@ -71,7 +80,14 @@ def _by_position(
     if not nodes:
         return []
     try:
-        where = windows_places(kinds) if _is_windows(known) else places(kinds)
+        convention = _convention(known)
+        if convention == "Go":
+            pieces, _ = go_places(kinds)
+            return [
+                Parameter(node, kind, at, (), pieces[at])
+                for at, (node, kind) in enumerate(zip(nodes, kinds, strict=True))
+            ]
+        where = windows_places(kinds) if convention == "Windows" else places(kinds)
     except PassedOtherwise as error:
         raise source.error(nodes[0], f"{error}, so positions mean nothing", "ctx.regs") from None
     except UnsupportedTarget as error:
@@ -79,14 +95,19 @@ def _by_position(
     return [Parameter(node, kind, at, where[at]) for at, (node, kind) in enumerate(zip(nodes, kinds, strict=True))]
 
 
-def _is_windows(known: KnownPrototype | None) -> bool:
-    """Return whether it is known that a function is called as Windows does; ``PassedOtherwise``: in some other way."""
+def _convention(known: KnownPrototype | None) -> str:
+    """Return how a function is known to be called, empty: as all are on this system; ``PassedOtherwise``: otherwise."""
     try:
-        return known is not None and known().windows
+        prototype = known() if known is not None else None
     except PassedOtherwise:
         raise
+    except PassedAsGo:
+        return "Go"
     except UnsupportedTarget:
-        return False
+        return ""
+    if prototype is None:
+        return ""
+    return prototype.located.language if prototype.located is not None else "Windows" if prototype.windows else ""
 
 
 def _annotation(source: Source, node: ast.arg) -> AnyType:
@@ -131,6 +152,8 @@ def nearest(name: str, names: Sequence[str]) -> str:
 def receive(emit: Emitter, parameter: Parameter, fail: Fail) -> Scalar | Packed:
     """Return a parameter's value at the function's entry."""
     kind, where = parameter.kind, parameter.places
+    if parameter.pieces is not None:
+        return _assembled(emit, parameter, parameter.pieces, fail)
     words = tuple(
         ir.Word(emit.word(InputKind.PARAMETER, f"{kind}@{8 * at}" if at else str(kind), parameter.index, place=place))
         if place
@@ -146,6 +169,49 @@ def receive(emit: Emitter, parameter: Parameter, fail: Fail) -> Scalar | Packed:
     if isinstance(kind, Layout):
         return Packed(kind, words)
     return Scalar(received(words[0], kind))
+
+
+def _assembled(emit: Emitter, parameter: Parameter, pieces: Pieces, fail: Fail) -> Scalar | Packed:
+    """Return a parameter that is in parts."""
+    kind = parameter.kind
+    if isinstance(kind, OpaqueType):
+        raise fail(f"{parameter.node.arg} is a {kind}, which handlers cannot compute with", "")
+
+    def load(piece: Piece) -> ir.Expr:
+        name = f"{kind}@{piece.offset}" if piece.offset else str(kind)
+        return ir.Word(emit.word(InputKind.PARAMETER, name, parameter.index, place=piece.place))
+
+    return value_of(emit, kind, [(piece, load(piece)) for piece in pieces])
+
+
+def value_of(emit: Emitter, kind: AnyType, parts: Sequence[tuple[Piece, ir.Expr]]) -> Scalar | Packed:
+    """Return a value out of its parts."""
+    words: list[ir.Expr] = [ir.Const(0, u64)] * max(1, -(-kind.size // ir.WORD))
+    for piece, part in parts:
+        index, shift = divmod(piece.offset, 64)
+        word = part if piece.bits >= 64 else ir.Binary("&", part, ir.Const((1 << piece.bits) - 1, u64))
+        word = ir.Binary("<<", word, ir.Const(shift, u64)) if shift else word
+        known = words[index]
+        words[index] = word if known == ir.Const(0, u64) else ir.Binary("|", known, word)
+    if isinstance(kind, Layout):
+        return Packed(kind, tuple(emit.keep(word) for word in words))
+    return Scalar(received(words[0], kind))
+
+
+def returned_in_parts(emit: Emitter, kind: AnyType, pieces: Pieces, fail: Fail) -> Scalar | Packed:
+    """Return a function's result that is in parts where it returns; those on the stack are read there."""
+    if isinstance(kind, OpaqueType):
+        raise fail(f"the function returns a {kind}, which handlers cannot compute with", "ctx.regs")
+    return value_of(emit, kind, [(piece, _part_returned(emit, piece.place)) for piece in pieces])
+
+
+def _part_returned(emit: Emitter, place: str) -> ir.Expr:
+    if not place.startswith("stack"):
+        return _result_word(emit, place)
+    readable, target = emit.temporary(boolean), emit.temporary(u64)
+    stack = ir.Word(emit.word(InputKind.REGISTER, "rsp"))
+    emit.add(ir.Read(readable, target, ir.Binary("+", stack, ir.Const(int(place.removeprefix("stack+")), u64))))
+    return target
 
 
 def returned(emit: Emitter, kind: AnyType, fail: Fail) -> Scalar | Packed:

@@ -3,8 +3,8 @@
 import ast
 from typing import TYPE_CHECKING
 
-from anyprobe.handlers.frontend import members, operators
-from anyprobe.handlers.frontend.emitter import BUFFER_LIMIT
+from anyprobe.handlers.frontend import extents, members, operators
+from anyprobe.handlers.frontend.buffers import USUAL, new_buffer
 from anyprobe.handlers.frontend.values import Array, Literal, Maybe, Packed, Scalar, Text, Thing, Value
 from anyprobe.handlers.ir import nodes as ir
 from anyprobe.handlers.ir import ranges
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 LIMIT = 128
 """Bytes that one text may have."""
-USUAL = 64
-"""Bytes that a text has at most where nothing is said."""
 _PACKED_LIMIT = 64
 """The same of a text that is in registers, or in a struct that was passed on the stack."""
 
@@ -28,6 +26,9 @@ def read(expressions: "Expressions", node: ast.Call, given: list[ast.expr], *, t
     Of an array no more is read than it has. A size that is not known is cut to what may be read at once.
     """
     value = expressions.operand(given[0])
+    if extents.extent_of(value) is not None:
+        asked, most = _length(expressions, given, LIMIT, terminated=terminated)
+        return extents.text_of(expressions, node, value, most, asked)
     if isinstance(value, Packed) and isinstance(value.kind, ArrayType) and value.kind.element.size == 1:
         return _packed(expressions, node, value, given, terminated=terminated)
     pointer = expressions.as_number(value, given[0])
@@ -41,11 +42,14 @@ def read(expressions: "Expressions", node: ast.Call, given: list[ast.expr], *, t
 def shown(expressions: "Expressions", node: ast.AST, value: Value) -> Value:
     """Return what a value is where values are shown, or are keys: an array of characters is its text.
 
-    ``func`` without an argument is the probed function, ``ctx.func``, and ``stack`` is ``ctx.ustack()``.
+    Strings of Go and Rust are their text, as long as they say. ``func`` without an argument is the probed function,
+    ``ctx.func``, and ``stack`` is ``ctx.ustack()``.
     """
     here = value.value if isinstance(value, Maybe) else value
     if isinstance(value, Thing) and value.thing in (func, stack):
         return expressions.present(value, node)
+    if extents.is_text(value):
+        return extents.text_of(expressions, node, value, USUAL)
     if isinstance(here, Packed) and isinstance(here.kind, ArrayType) and here.kind.element == i8 and here.kind.count:
         return _packed(expressions, node, here, [], terminated=True)
     if not isinstance(here, Array) or here.type != PointerType(i8):
@@ -105,17 +109,10 @@ def _checked(expressions: "Expressions", node: ast.expr, size: object) -> int:
     return size
 
 
-def _buffer(expressions: "Expressions", node: ast.AST, size: int) -> ir.Buffer:
-    buffer = expressions.emit.buffer(size)
-    if sum(each.size for each in expressions.emit.buffers) > BUFFER_LIMIT:
-        raise expressions.error(node, f"all texts of a handler together have at most {BUFFER_LIMIT} bytes")
-    return buffer
-
-
 def _read(
     expressions: "Expressions", node: ast.AST, pointer: ir.Expr, length: ir.Expr, most: int, *, terminated: bool
 ) -> Text:
-    emit, buffer = expressions.emit, _buffer(expressions, node, most)
+    emit, buffer = expressions.emit, new_buffer(expressions.emit, expressions.frame.fail_at(node), most)
     present, found = emit.temporary(boolean), emit.length()
     emit.add(ir.ReadBytes(present, found, buffer, operators.convert(pointer, u64), length, terminated))
     emit.flow.known[found.name] = (0, most)
@@ -133,7 +130,7 @@ def _packed(
         if not isinstance(asked, Literal):
             raise expressions.error(given[1], "of an array that was passed by value a constant number is read", "16")
         count = min(count, _checked(expressions, given[1], asked.value))
-    buffer = _buffer(expressions, node, count)
+    buffer = new_buffer(expressions.emit, expressions.frame.fail_at(node), count)
     byte = Field("", value.kind.element, 0)
     parts = [members.word_at(value, 8 * at, byte) for at in range(count)]
     length: ir.Expr = ir.Const(count, i64)

@@ -50,6 +50,8 @@ class Text:
     buffer: ir.Buffer
     length: ir.Local
     terminated: bool
+    whole: ir.Expr | None = None
+    """How long it is in the program, where it says so itself and more of it may not have been read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,32 @@ class PassedOtherwise(UnsupportedTarget):
     """It is known that a function's parameters are not where the convention has them, so positions mean nothing."""
 
 
+class PassedAsGo(UnsupportedTarget):
+    """It is known that Go has compiled a function, and nothing else: positions are those of Go's convention."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a value: in which register or place of the stack, from which bit of the value on, and how many bits."""
+
+    place: str
+    offset: int
+    bits: int
+
+
+Pieces = tuple[Piece, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """Where the parameters and the result of a function are that is not called as C's are."""
+
+    language: str
+    parameters: tuple[Pieces, ...]
+    result: Pieces | None
+    """``None``: ``rax`` has the address."""
+
+
 @dataclass(frozen=True, slots=True)
 class Prototype:
     """What debug information says of a function; ``result`` is ``None`` where it returns nothing."""
@@ -30,12 +56,16 @@ class Prototype:
     result: AnyType | None
     windows: bool = False
     """Whether it has Windows' convention: ``__attribute__((ms_abi))``, what Wine and firmware are made of."""
+    located: Located | None = None
+    """Where everything is in functions of other languages than C and C++."""
     is_marker: bool = False
     """Whether it is a USDT marker, whose arguments are where its note says, and not where any convention has them."""
 
     @property
     def places(self) -> list[tuple[str, ...]]:
         """Where each parameter is."""
+        if self.located is not None:
+            return [tuple(piece.place for piece in each) for each in self.located.parameters]
         if self.windows:
             by_address = isinstance(self.result, StructType) and bool(self.result.by_reference)
             return windows_places([kind for _, kind in self.parameters], hidden=by_address)

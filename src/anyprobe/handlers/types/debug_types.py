@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from anyprobe.binary.dwarf import units as dw
 from anyprobe.binary.dwarf.debug_info import DebugInfo, foreign_language, is_cpp
-from anyprobe.binary.dwarf.locations import is_at_address, place_at, register_at
+from anyprobe.binary.dwarf.locations import is_at_address, pieces_at, place_at, register_at
 from anyprobe.binary.objects.leb128 import read_uleb
 from anyprobe.core.errors import UnsupportedTarget
 from anyprobe.handlers.types.annotations import (
@@ -49,10 +49,11 @@ _CHAIN_LIMIT = 64
 _NAMELESS = "{…}"
 
 
-class _Seen:
+class Seen:
     """What is said of where the parameters of one function are when it is entered."""
 
     def __init__(self, entry: dw.Entry, address: int) -> None:
+        """Look at a function's entry, which is entered at an address."""
         self._entry, self._address, self._base = entry, address, entry.unit.base
         found = [each for each in entry.children() if each.tag == dw.PARAMETER]
         self._said = {(each.reference(dw.AT_ABSTRACT_ORIGIN) or each).key: each for each in found}
@@ -67,13 +68,18 @@ class _Seen:
         said = self._said.get(parameter.key)
         return place_at(said, self._entry, self._address, self._base) if said is not None else ""
 
+    def pieces(self, parameter: dw.Entry) -> list[tuple[str, int]]:
+        """Return the parts of a parameter, if that is said: see ``pieces_at``."""
+        said = self._said.get(parameter.key)
+        return pieces_at(said, self._address, self._base) if said is not None else []
+
     def is_at_address(self, parameter: dw.Entry) -> bool | None:
         """Return whether a parameter is passed by its address, if that is said."""
         said = self._said.get(parameter.key)
         return is_at_address(said, self._address, self._base) if said is not None else None
 
 
-def _misplaced(prototype: Prototype, found: list[dw.Entry], seen: _Seen) -> str:
+def _misplaced(prototype: Prototype, found: list[dw.Entry], seen: Seen) -> str:
     """Return why parameters are not where the convention has them, as far as debug information says; else nothing."""
     try:
         places = prototype.places
@@ -119,6 +125,10 @@ class DebugTypes:
             raise UnsupportedTarget(f"the compiler has made {name} of a function, with parameters of its own choice")
         entry = self._info.function(address)
         language = foreign_language(entry.unit)
+        if language == "Go":
+            from anyprobe.handlers.types.go_types import go_prototype
+
+            return go_prototype(self, name, entry, Seen(entry, address))
         if language:
             raise UnsupportedTarget(f"{name} is written in {language}, which passes parameters in its own way")
         described = entry.reference(dw.AT_ABSTRACT_ORIGIN) or entry
@@ -128,7 +138,7 @@ class DebugTypes:
         if convention in _OTHERS:
             raise PassedOtherwise(f"{name} has the calling convention {_OTHERS[convention]}")
         found = [each for each in described.children() if each.tag == dw.PARAMETER]
-        seen = _Seen(entry, address)
+        seen = Seen(entry, address)
         if convention == _WINDOWS:
             return self._checked(self._windows(name, entry, found), found, seen)
         prototype = self._ordinary(name, entry, found, seen)
@@ -138,12 +148,12 @@ class DebugTypes:
         other = self._windows(name, entry, found)
         return other if not _misplaced(other, found, seen) else self._checked(prototype, found, seen)
 
-    def _checked(self, prototype: Prototype, found: list[dw.Entry], seen: "_Seen") -> Prototype:
+    def _checked(self, prototype: Prototype, found: list[dw.Entry], seen: "Seen") -> Prototype:
         if reason := _misplaced(prototype, found, seen):
             raise PassedOtherwise(reason)
         return prototype
 
-    def _ordinary(self, name: str, entry: dw.Entry, found: list[dw.Entry], seen: "_Seen") -> Prototype:
+    def _ordinary(self, name: str, entry: dw.Entry, found: list[dw.Entry], seen: "Seen") -> Prototype:
         """Return the prototype of a function that is called as all are on this system."""
         described = entry.reference(dw.AT_ABSTRACT_ORIGIN) or entry
         parameters = [(each.name or f"parameter{at}", self._passed(each, seen)) for at, each in enumerate(found)]
@@ -174,7 +184,7 @@ class DebugTypes:
             result = OpaqueType(result.name, result.size, None)
         return Prototype(name, tuple(parameters), result, windows=True)
 
-    def _passed(self, parameter: dw.Entry, seen: "_Seen") -> AnyType:
+    def _passed(self, parameter: dw.Entry, seen: "Seen") -> AnyType:
         """Return the type of a parameter as it is passed: of a class, that may be its address."""
         kind = self.of(parameter.type)
         if kind is None:
@@ -242,6 +252,8 @@ class DebugTypes:
             return self._enumeration(entry)
         if entry.tag == dw.ARRAY:
             return self._array(entry)
+        if entry.tag == dw.SUBROUTINE and dw.AT_GO_KIND in entry.attributes:
+            return ptr  # a value of the type is the address of a closure
         if entry.tag == dw.SUBROUTINE:
             return OpaqueType("function", 1, None)
         return OpaqueType(entry.name or "type", entry.number(dw.AT_BYTE_SIZE) or 0, None)
@@ -265,12 +277,18 @@ class DebugTypes:
         by_reference = {_BY_VALUE: False, _BY_REFERENCE: True}.get(
             convention or 0, None if is_cpp(whole.unit) else False
         )
+        extent = None
+        if dw.AT_GO_KIND in whole.attributes:
+            from anyprobe.handlers.types.go_types import go_extent
+
+            name, extent = whole.name, go_extent(whole)
         made = StructType(
             name,
             whole.number(dw.AT_BYTE_SIZE) or 0,
             lambda: tuple(self._fields(whole)),
             alignment=whole.number(dw.AT_ALIGNMENT) or 0,
             by_reference=by_reference,
+            extent=extent,
         )
         self._made[whole.key] = made
         return made
@@ -288,6 +306,8 @@ class DebugTypes:
                     continue
                 bits = each.number(dw.AT_BIT_SIZE) or 0
                 yield Field(each.name, kind, _bit_offset(each, kind, at, bits) if bits else 8 * at, bits)
+                if each.number(dw.AT_GO_EMBEDDED) and isinstance(kind, StructType):
+                    yield Field("", kind, 8 * at, promoted=True)
 
     def _enumeration(self, entry: dw.Entry) -> AnyType:
         kind = self.of(entry.type)

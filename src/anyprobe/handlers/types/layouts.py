@@ -16,6 +16,20 @@ class Field:
     kind: AnyType
     offset: int
     bits: int = 0
+    promoted: bool = False
+    """Whether it stands for the members of another member, as of a struct that is embedded in Go."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How a struct says where values in a row are, and how many: a string, a slice, a vector."""
+
+    pointer: Field
+    """The member that is their address, a pointer to their type, counted from the struct's beginning."""
+    length: Field
+    """The one that is how many there are."""
+    is_text: bool
+    """Whether they are shown as text."""
 
 
 class StructType(Layout):
@@ -29,13 +43,20 @@ class StructType(Layout):
         *,
         alignment: int = 0,
         by_reference: bool | None = False,
+        extent: Callable[["StructType"], Extent | None] | None = None,
     ) -> None:
         """Describe one; ``fields`` may be found out when they are first asked for.
 
+        ``extent`` finds out what values it tells of.
         ``by_reference``: functions are given its address, as C++ does with what has a destructor; ``None``: not known.
         """
         self.name, self.size, self.by_reference = name, size, by_reference
-        self._fields, self._alignment = fields, alignment
+        self._fields, self._alignment, self._extent = fields, alignment, extent
+
+    @cached_property
+    def extent(self) -> Extent | None:
+        """Where the values are that it tells of."""
+        return None if self._extent is None else self._extent(self)
 
     @cached_property
     def fields(self) -> tuple[Field, ...]:
@@ -46,6 +67,10 @@ class StructType(Layout):
     def alignment(self) -> int:  # type: ignore[override] # worked out when it is first asked for
         """What its address is a multiple of."""
         return self._alignment or max((alignment_of(each.kind) for each in self.fields), default=1)
+
+    def own_fields(self) -> Iterator[Field]:
+        """Yield the members that have a place of their own."""
+        return (each for each in self.fields if not each.promoted)
 
     def members(self) -> Iterator[Field]:
         """Yield all members that have a name, those of members without a name included."""

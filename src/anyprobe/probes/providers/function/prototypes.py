@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypedDict
 from anyprobe.binary.images.image import Image
 from anyprobe.core.errors import SpecError, UnsupportedTarget
 from anyprobe.handlers.types.annotations import AnyType, Layout, PointerType
-from anyprobe.handlers.types.calling_convention import KnownPrototype, Prototype
+from anyprobe.handlers.types.calling_convention import KnownPrototype, PassedAsGo, PassedOtherwise, Prototype
 from anyprobe.handlers.types.debug_types import DebugTypes
 from anyprobe.handlers.types.layouts import ArrayType, StructType
 
@@ -56,7 +56,15 @@ class Prototypes:
 
     def of(self, site: "ResolvedSite") -> Prototype:
         """Return the prototype of a site's function; ``UnsupportedTarget`` says why it is not known."""
-        return self.types(site.object.image).prototype(site.function.start, site.function.name)
+        image = site.object.image
+        try:
+            return self.types(image).prototype(site.function.start, site.function.name)
+        except PassedOtherwise:
+            raise
+        except UnsupportedTarget as error:
+            if image.is_go:
+                raise PassedAsGo(str(error)) from None
+            raise
 
     def shown(self, site: "ResolvedSite") -> Shown:
         """Return names and types of a site's parameters, and of its result, as texts; both ``None`` if not known."""
