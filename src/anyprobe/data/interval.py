@@ -77,6 +77,7 @@ def _calls_since(after: FunctionTiming, before: FunctionTiming | None) -> Functi
         max_ns=min(buckets[-1][1], after.max_ns) if buckets else 0.0,
         buckets=buckets,
         nmissed=after.nmissed - before.nmissed,
+        left=after.left - before.left,
         nested=after.nested.plus(before.nested, -1) if after.nested and before.nested else after.nested,
     )
 

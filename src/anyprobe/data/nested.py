@@ -17,15 +17,12 @@ class NestedTiming:
     """The time of its calls, recursion counted once: without calls that were made within others of the function."""
     root_ns: float = 0.0
     """The time of calls that no timed function made. Its sum over all functions is that of ``self_ns``."""
-    left: int = 0
-    """Calls that an exception or ``longjmp`` has left behind: they have no time, and what they took is their
-    callers'."""
 
     @classmethod
     def of(cls, record: "RecordValues", ns_per_tick: float) -> "NestedTiming":
         """Return what a timing record holds."""
         own, outermost, roots = (ticks * ns_per_tick for ticks in (record.own, record.outermost, record.roots))
-        return cls(own, outermost, roots, record.left)
+        return cls(own, outermost, roots)
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields of the function's JSON object."""
@@ -33,7 +30,6 @@ class NestedTiming:
             "self_ns": round(self.self_ns),
             "outermost_ns": round(self.outermost_ns),
             "root_ns": round(self.root_ns),
-            "left": self.left,
         }
 
     def plus(self, other: "NestedTiming", sign: int = 1) -> "NestedTiming":
@@ -42,5 +38,4 @@ class NestedTiming:
             self.self_ns + sign * other.self_ns,
             self.outermost_ns + sign * other.outermost_ns,
             self.root_ns + sign * other.root_ns,
-            self.left + sign * other.left,
         )

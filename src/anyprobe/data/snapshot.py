@@ -144,6 +144,9 @@ class FunctionTiming:
     """The places in callers at which calls that left by a jump are seen to end."""
     callers_refused: tuple[tuple[str, int], ...] = ()
     """Why other such places cannot be spliced, and how many they are: calls from there are ``tail_exits``."""
+    left: int = 0
+    """Calls that an exception, a panic or ``longjmp`` has left behind, where that is seen: they have no time, and what
+    they took is their callers'."""
     nested: "NestedTiming | None" = None
     """What is known by which calls made which, where that was asked for."""
 
@@ -161,8 +164,8 @@ class FunctionTiming:
     @property
     def was_called(self) -> bool:
         """Whether there is more to say than that it was not called."""
-        left = self.nested.left if self.nested is not None else 0
-        return any((self.count, self.tail_exits, self.learning, self.unmatched, self.nmissed, self.in_flight, left))
+        ended = self.count, self.tail_exits, self.learning, self.unmatched, self.nmissed, self.left
+        return any((*ended, self.in_flight))
 
     @property
     def mean_ns(self) -> float | None:
@@ -213,6 +216,8 @@ class FunctionTiming:
         }
         if self.nested is not None:
             document |= self.nested.as_json()
+        if self.nested is not None or self.left:
+            document["left"] = self.left
         if self.callers or self.callers_refused:
             document["callers"] = {"watched": self.callers, "refused": dict(self.callers_refused)}
         if self.places:
@@ -236,6 +241,7 @@ class FunctionTiming:
             nmissed=self.nmissed + other.nmissed,
             in_flight=self.in_flight + other.in_flight,
             learning=self.learning + other.learning,
+            left=self.left + other.left,
             callers=self.callers + other.callers,
             callers_refused=summed(self.callers_refused, other.callers_refused),
             nested=self.nested.plus(other.nested) if self.nested and other.nested else self.nested or other.nested,

@@ -101,6 +101,8 @@ def explain(session: "ProbeHost", spec: str, *, timed: bool = False) -> Explanat
         notes.append(TRAMPOLINE_SERVES if stays is None else f"trampoline: the return address must stay: {stays}")
         replaced = stays is None and session.trampolines.wanted
     why = _ends_refused(session, code, plan, timed=timed, replaced=replaced) if ends else None
+    if timed and why is None:
+        why = _not_followed(session, site, module, code, wants)
     if timed and why is None and any(each.kind == "tail" for each in code.exits.found):
         follows = session.splicing.memory.follows_jumps
         notes.append(CALLS_GO_ON if follows else CALLS_END)
@@ -141,6 +143,21 @@ def _ends_refused(
     if not code.exits.found and code.exits.complete is None:
         return f"{Reason.NO_EXIT.value}: {NEVER_RETURNS}"
     return next((_said(why) for want, why in plan.refused), None) if timed and not replaced else None
+
+
+def _not_followed(
+    session: "ProbeHost", site: "ResolvedSite", module: Module, code: FunctionCode, wants: list[Want]
+) -> str | None:
+    """Return why a Go function cannot be timed."""
+    if not module.code.text.is_go:
+        return None
+    from anyprobe.probes.timing.go_calls import go_refusal
+    from anyprobe.splice.plan.go_calls import why_not_followed
+
+    tree = session.options.call_tree
+    refusal = go_refusal(site.address, clock=session.splicing.memory.clock, tree=tree)
+    detail = why_not_followed(module.code.text, code, wants) if refusal is None else refusal.detail
+    return None if detail is None else f"{Reason.GO_TIMING.value}: {detail}"
 
 
 def _code_of(session: "ProbeHost", site: "ResolvedSite", module: Module) -> FunctionCode | Refusal:

@@ -16,7 +16,7 @@ from anyprobe.probes.providers import provided
 from anyprobe.splice.codegen.patch import ActionKind
 from anyprobe.splice.codegen.trampoline import UNREPLACED
 from anyprobe.splice.regions.banks import MISSING, Hook, TimingGroup
-from anyprobe.splice.regions.code_region import NearBank, SlotBank
+from anyprobe.splice.regions.code_region import GoroutineBank, NearBank, SlotBank
 
 if TYPE_CHECKING:
     import numpy as np
@@ -80,7 +80,8 @@ class BankValues:
     def in_flight(self, bank: SlotBank, record: int, whose: Whose = "all") -> int:
         """Return how many calls of a timed function have not come back."""
         if (id(bank), whose) not in self._in_flight:
-            self._in_flight[id(bank), whose] = self.reader(bank).in_flight(whose)
+            running = _open_calls(bank) if isinstance(bank, GoroutineBank) else self.reader(bank).in_flight(whose)
+            self._in_flight[id(bank), whose] = running
         return self._in_flight[id(bank), whose].get(record, 0)
 
 
@@ -98,6 +99,15 @@ def _view(bank: SlotBank | NearBank) -> memoryview:
 
 def _extents(bank: SlotBank | NearBank) -> Iterator[tuple[int, int]]:
     return bank.arena.data_extents(bank.piece.offset, bank.piece.size)
+
+
+def _open_calls(bank: GoroutineBank) -> dict[int, int]:
+    from anyprobe.data.goroutines import open_calls
+
+    table = bank.table
+    assert table is not None
+    extents = bank.arena.data_extents(table.offset, table.size)
+    return open_calls(bank.arena.view(table.offset, table.size), extents)
 
 
 def _copy_of(bank: SlotBank, number: int) -> tuple[memoryview, Iterator[tuple[int, int]]]:
@@ -305,6 +315,7 @@ def _timing(
         callers_refused=_callers_refused(timed),
         exit_kind="trampoline" if any(place.at_replaced_return for place in timed.places) else None,
         places=tuple(map(_site, timed.places)),
+        left=record.left,
         nested=_nested(record, ns_per_tick) if bank.layout.nested else None,
     )
 

@@ -394,6 +394,15 @@ class Reconciled(Pumped):
             self._desired.wanted.append(desired)
         return desired.probe
 
+    def _timing_refusal(self, site: ResolvedSite) -> Refusal | None:
+        """Return why a function cannot be timed, as far as the session says so."""
+        if self._clock_refusal is not None or not site.object.image.is_go:
+            return self._clock_refusal
+        from anyprobe.probes.timing.go_calls import go_refusal
+
+        clock, tree = self.splicing.memory.clock, self.options.call_tree
+        return go_refusal(site.address, clock=clock, tree=tree)
+
     def _make(
         self, spec: str, desired: Desired, modules: "set[LoadedObject]", *, known: ResolvedSite | None = None
     ) -> Probe:
@@ -420,7 +429,7 @@ class Reconciled(Pumped):
         for site in here:
             self.engine.checkpoint()
             loaded = site.object
-            refusal = self.refusal_of(site) or (self._clock_refusal if timed else None)
+            refusal = self.refusal_of(site) or (self._timing_refusal(site) if timed else None)
             if self.splicing.memory.clock and loaded.name == VDSO:
                 refusal = own_clock(self.splicing.memory.clock)
             module = module_of(loaded)

@@ -60,9 +60,9 @@ def _print_heading(snapshot: Snapshot, console: Console) -> None:
 
 
 def _print_end(snapshot: Snapshot, console: Console) -> None:
-    left = sum(timing.nested.left for timing in snapshot.functions if timing.nested)
+    left = sum(timing.left for timing in snapshot.functions)
     if left:
-        text = f"{counted(left, 'call')} left by an exception or longjmp, and not timed"
+        text = f"{counted(left, 'call')} left by an exception, a panic or longjmp, and not timed"
         console.print(text, style="dim", soft_wrap=True)
     print_losses(snapshot, console)
     print_refusals(snapshot, console)

@@ -124,7 +124,7 @@ def _print_footnotes(timings: list[FunctionTiming], console: Console) -> None:
                 (timing.learning, "call", "not timed, from callers not known yet (learning)"),
                 (timing.unmatched, "return", "without an entry that was seen"),
                 (timing.in_flight, "call", "still running"),
-                (timing.nested.left if timing.nested else 0, "call", "left by an exception or longjmp, and not timed"),
+                (timing.left, "call", "left by an exception, a panic or longjmp, and not timed"),
                 (
                     timing.nmissed,
                     "call",

@@ -254,7 +254,7 @@ class Engine(Generic[_Stop]):
                 journal.add([Record(RecordKind.RETURNS, made.stubs, made.count, made.table)])
                 self._note_stubs(made)
             home.unlisted.clear()
-            for bank in self._holdings.banks:
+            for bank in (*self._holdings.banks, *self._holdings.goroutine_banks):
                 if home.needs_gate(bank):
                     self._target.mem.write(home.gate.address + 8 * bank.index, bank.mask.to_bytes(8, "little"))
                     home.gate_opened(bank)

@@ -16,7 +16,7 @@ from anyprobe.splice.memory.space import AddressSpace
 from anyprobe.splice.plan.claims import Claims
 from anyprobe.splice.plan.splices import AUTO, FunctionPlan, Strategy, Want, WantKind
 from anyprobe.splice.plan.springboards import PunPlaces, Springboards
-from anyprobe.splice.regions.banks import TIMING, Hook, needs_slots
+from anyprobe.splice.regions.banks import FOLLOWED, TIMING, Hook, needs_slots
 
 if TYPE_CHECKING:
     from anyprobe.splice.plan.context import PlanContext
@@ -231,19 +231,20 @@ class Planning:
         if self.has_slots(edit.module):
             return wants
         refused = []
+        calls = _calls_refused(edit, wants)
         for want in wants:
             hook = hook_of(want)
-            if hook is not None and needs_slots(hook) and (why := _without_slots(edit, want, hook)) is not None:
+            if hook is not None and needs_slots(hook) and (why := _without_slots(edit, want, hook, calls)) is not None:
                 refuse(want, why)
                 refused.append(want)
         return [want for want in wants if want not in refused] if refused else wants
 
 
-def _without_slots(edit: Edit, want: Want, hook: Hook) -> Refusal | None:
-    """Return why a hook cannot be where threads have no slots."""
+def _without_slots(edit: Edit, want: Want, hook: Hook, calls: str | None) -> Refusal | None:
+    """Return why a hook cannot be where threads have no slots; ``calls``: why the calls there cannot be followed."""
     text, timing = edit.module.code.text, hook.kind in TIMING
-    if timing and text.is_go:
-        return Refusal(Reason.GO_TIMING, want.address, "goroutines move between stacks and threads; count instead")
+    if text.is_go and hook.kind in FOLLOWED:
+        return None if calls is None else Refusal(Reason.GO_TIMING, want.address, calls)
     if text.is_go and hook.kind is ActionKind.HANDLER and hook.handler is not None and hook.handler.stacks:
         from anyprobe.splice.plan.goroutine_stacks import looks_for_room
 
@@ -258,6 +259,16 @@ def _without_slots(edit: Edit, want: Want, hook: Hook) -> Refusal | None:
     what = "timing needs" if timing else "handlers need"
     when = ", which is not there yet where a started program begins" if edit.module.early else ""
     return Refusal(Reason.NO_THREAD_SLOT, want.address, f"{what} glibc's thread control block{when}; count instead")
+
+
+def _calls_refused(edit: Edit, wants: Sequence[Want]) -> str | None:
+    """Return why the calls of a Go function cannot be followed by goroutine, where that is wanted."""
+    hooks = (hook_of(want) for want in wants)
+    if not edit.module.code.text.is_go or not any(hook is not None and hook.kind in FOLLOWED for hook in hooks):
+        return None
+    from anyprobe.splice.plan.go_calls import why_not_followed
+
+    return why_not_followed(edit.module.code.text, edit.state.code, wants)
 
 
 def _leaves_nothing(edit: Edit) -> bool:

@@ -10,7 +10,7 @@ from anyprobe.data.processes import TargetInfo
 from anyprobe.data.results import AggregationResult, CellValue
 from support.sample_snapshots import refused, site, snapshot, timing
 
-NESTED = timing("free", places=(site("free", 1),), nested=NestedTiming(5.0, 4.0, 3.0, 2))
+NESTED = timing("free", places=(site("free", 1),), left=2, nested=NestedTiming(5.0, 4.0, 3.0))
 
 
 def full():

@@ -10,7 +10,7 @@ import numpy as np
 
 from anyprobe.binary.objects.elf import PF_X, PT_INTERP, SHF_ALLOC, SHF_EXECINSTR, ElfFile, Segment
 from anyprobe.binary.objects.functions import STUB_SUFFIX, Function, FunctionTable
-from anyprobe.binary.objects.golang import go_symbols, is_go, parking_places, recovery_entries
+from anyprobe.binary.objects.golang import go_functions, go_symbols, is_go, parking_places, recovery_entries
 from anyprobe.binary.objects.symbols import SymbolTable, dynamic_symbols, static_symbols
 from anyprobe.binary.objects.table_store import CodeFacts, TableStore
 from anyprobe.binary.objects.text import ModuleText
@@ -383,6 +383,7 @@ class Image:
             is_pie=self.is_pie,
             store=self._store,
             parking=parking_places(self.elf) if self.is_go else None,
+            go_functions=go_functions(self.elf) if self.is_go else None,
             unlisted=frozenset(functions.bounds.unlisted.tolist()),
             called=frozenset(functions.bounds.called.tolist()),
             is_swift=any(section.name.startswith("swift5_") for section in self.elf.sections),

@@ -11,6 +11,7 @@ from anyprobe.binary.objects.elf import ElfFile, Section
 from anyprobe.binary.objects.symbols import STT_FUNC, SYMBOL, SymbolTable
 
 if TYPE_CHECKING:
+    from anyprobe.binary.objects.go_functions import GoFunctions
     from anyprobe.binary.objects.goroutines import ParkingPlaces
 
 # Magic numbers of the table since Go 1.18 (offsets from the start of the text) and since Go 1.20.
@@ -42,6 +43,16 @@ def parking_places(elf: ElfFile) -> "ParkingPlaces | None":
     from anyprobe.binary.objects.goroutines import ParkingPlaces
 
     return _from_table(elf, ParkingPlaces)
+
+
+def go_functions(elf: ElfFile) -> "GoFunctions | None":
+    """Return what is known of the functions' calls; nothing for a version whose tables we do not know."""
+    from anyprobe.binary.objects.go_functions import GoFunctions, go_version
+
+    found = _from_table(elf, GoFunctions)
+    if found is not None:
+        found.version = go_version(elf)
+    return found
 
 
 def recovery_entries(elf: ElfFile) -> list[int]:

@@ -30,8 +30,8 @@ _RUNTIME = (b"runtime.", b"runtime/", b"internal/runtime/", b"internal/abi.", b"
 _U32 = struct.Struct("<I")
 
 
-class ParkingPlaces:
-    """The answer for one object; functions are looked at when first asked about."""
+class FunctionRecords:
+    """The records that an object's ``pclntab`` has of its functions."""
 
     def __init__(self, content: bytes, text: int) -> None:
         """Take the content of ``pclntab``, and the address that its offsets count from."""
@@ -43,12 +43,28 @@ class ParkingPlaces:
         self._starts = (text + table[0::2].astype(np.int64)).tolist()
         """Of each function; the last one is the end of all."""
         self._offsets = table[1::2].tolist()
+
+    def _number_of(self, address: int) -> int | None:
+        """Return the number of the function that contains an address; None where that is no Go code."""
+        number = bisect_right(self._starts, address) - 1
+        return number if 0 <= number < len(self._offsets) else None
+
+    def _is_assembly(self, number: int) -> bool:
+        return bool(self._content[self._records + self._offsets[number] + self._record + _FLAGS_AT] & _ASSEMBLY)
+
+
+class ParkingPlaces(FunctionRecords):
+    """The answer for one object; functions are looked at when first asked about."""
+
+    def __init__(self, content: bytes, text: int) -> None:
+        """Take the content of ``pclntab``, and the address that its offsets count from."""
+        super().__init__(content, text)
         self._known: dict[int, list[tuple[int, int]]] = {}
 
     def may_park(self, address: int) -> bool:
         """Return whether a goroutine may be parked with its pc at ``address``, by a signal."""
-        number = bisect_right(self._starts, address) - 1
-        if number < 0 or number >= len(self._offsets):
+        number = self._number_of(address)
+        if number is None:
             return False  # no Go code: C functions of the same file
         ranges = self._known.get(number)
         if ranges is None:
@@ -73,7 +89,7 @@ class ParkingPlaces:
         start, end = self._starts[number], self._starts[number + 1]
         try:
             at = self._records + self._offsets[number]
-            if self._content[at + self._record + _FLAGS_AT] & _ASSEMBLY:
+            if self._is_assembly(number):
                 return [(start, end)]
             found = [(low, high) for low, high, value in self._table(at, start, _UNSAFE_POINTS) if value == _UNSAFE]
             (name,) = _U32.unpack_from(self._content, at + 4)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from anyprobe.binary.objects.go_functions import GoFunctions
     from anyprobe.binary.objects.goroutines import ParkingPlaces
     from anyprobe.binary.objects.table_store import TableStore
 
@@ -53,6 +54,8 @@ class ModuleText:
     """Where what is found out about all of the code is kept for later sessions."""
     parking: "ParkingPlaces | None" = None
     """Where goroutines may be parked; ``None`` where that is not known, or for objects that are not Go's."""
+    go_functions: "GoFunctions | None" = None
+    """What is known of Go's functions and goroutines; ``None`` as above."""
     unlisted: frozenset[int] = frozenset()
     """The starts of functions that neither a symbol nor an unwind entry tells of."""
     called: frozenset[int] = frozenset()

@@ -25,7 +25,7 @@ from anyprobe.probes.timing.unwinding import Unwinding
 from anyprobe.splice.codegen.patch import ActionKind
 from anyprobe.splice.plan.splices import Want, WantKind
 from anyprobe.splice.regions.banks import Hook
-from anyprobe.splice.regions.code_region import SlotBank
+from anyprobe.splice.regions.code_region import GoroutineBank, SlotBank
 
 if TYPE_CHECKING:
     from anyprobe.binary.flow.cfg import CodeMap
@@ -109,6 +109,8 @@ class ReturnPoints:
     def _fresh(self, probes: Iterable[Probe]) -> Iterator[Timed]:
         for timed in (timed for probe in probes for timed in probe.timed):
             bank = timed.group.bank
+            if isinstance(bank, GoroutineBank):
+                continue  # what panics leave behind is known by the stack alone
             if timed.armed and bank is not None and bank.layout.nested:
                 self._nested.setdefault(bank.index, (bank, []))[1].append(timed)
             if timed.armed and timed.leaves_by_jumps and bank is not None and bank.layout.callers:

@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from anyprobe.core.address import PAGE, page_ceil
@@ -24,39 +24,39 @@ from anyprobe.splice.memory.memfd import has_room, map_arena
 from anyprobe.splice.memory.space import AddressSpace
 from anyprobe.splice.plan.springboards import Springboards
 from anyprobe.splice.regions.access import Access
-from anyprobe.splice.regions.banks import Hook, demand, home_of_handlers, settle_in_slot_bank, settle_near
+from anyprobe.splice.regions.banks import TIMING, Hook, demand, home_of_handlers, settle_in_slot_bank, settle_near
 from anyprobe.splice.regions.code_region import (
     ROUTINE_BYTES,
+    VIEW_BYTES,
+    Cluster,
     CodeRegion,
     NearBank,
     SlotBank,
-    code_piece_bytes,
     code_region_pieces,
+    view_room,
 )
 from anyprobe.splice.userspace.thread_slot import choose_slot, region_place
 from anyprobe.target.system import procfs
 
 if TYPE_CHECKING:
+    from anyprobe.splice.apply.goroutine_memory import GoroutineMemory
     from anyprobe.splice.edits import Edit, Module, Planned
     from anyprobe.target.base import SystemCalls, Target
     from anyprobe.target.system.procfs import Mapping
 
-_LEAST_COUNTERS, _LEAST_RECORDS, _LEAST_CODE, _LEAST_JOURNAL = 1024, 16, 1 << 16, 256
+_LEAST_COUNTERS, _LEAST_RECORDS, _LEAST_JOURNAL = 1024, 16, 256
 _HANDLERS_COUNTERS = 1 << 13
 """Room for handlers to come: they are all called by one bank, while that has any."""
 _SPARE_RECORDS = 4
 """For banks and the like."""
-_PATIENCE = 1.0
-_PAUSE = 0.002
 _CLUSTER = 1 << 30
 """Modules that lie within this distance share a code region."""
+_PATIENCE = 1.0
+_PAUSE = 0.002
 _MUCH, _MOST, _MOST_OF_COUNTER = 200_000, 640, 224
 """So many bytes of code are worth keeping room for, so many for each new want, and for one that only counts."""
 _PARTS = (1, 2, 4)
 """What part of that, where there is no room for all: most patches are smaller."""
-_VIEW_BYTES, _VIEW_MOST, _VIEW_PART = 600, 6 << 20, 10
-"""For how much the signal view has room beside its share of the code, for each want of a change: a few copies of
-instructions may take that much each; thousands share most of it, and take a part of what is beyond ``_VIEW_MOST``."""
 _DIVISIONS = (1, 2, 4, 8, 16, 32)
 """Into how many places code may be divided: springboards all over the place leave gaps of some megabytes."""
 
@@ -78,36 +78,12 @@ class _Need:
     view: int = 0
 
 
-@dataclass(eq=False)
-class _Cluster:
-    """Modules that will share a new code region."""
-
-    low: int
-    high: int
-    code_bytes: int = 0
-    largest: int = 0
-    """Bytes of code of the largest function."""
-    near: BankLayout | None = None
-    modules: list["Module"] = field(default_factory=list)
-    view_bytes: int = 0
-    """What the signal view may need beside its share."""
-    homes: list[list[Piece]] = field(default_factory=list)
-    """The pieces of each code region: one, or several where the address space is cut up."""
-
-    def view_in_each(self, count: int) -> int:
-        """Return how much of it each of ``count`` code regions has."""
-        return page_ceil(-(-_view_room(self.view_bytes) // count))
-
-    def sizes(self, count: int) -> list[int]:
-        """Return the bytes of ``count`` code regions that hold everything, however functions are spread over them."""
-        code = -(-self.code_bytes // count) + (self.largest if count > 1 else 0) + 4 * ROUTINE_BYTES
-        size = PAGE + code_piece_bytes(max(_LEAST_CODE, code)) + self.view_in_each(count)
-        return [size + (self.near.stride if self.near else 0), *([size] * (count - 1))]
-
-
-def _view_room(bytes_wanted: int) -> int:
-    """Return how much room the signal view has beside its share of the code."""
-    return min(bytes_wanted, _VIEW_MOST) + max(bytes_wanted - _VIEW_MOST, 0) // _VIEW_PART
+def _join(clusters: list[Cluster], module: "Module") -> Cluster:
+    """Return the cluster that a module belongs to, which is the last one or a new one; no later one lies lower."""
+    if not clusters or module.high - clusters[-1].low > _CLUSTER:
+        clusters.append(Cluster(module.low, module.high))
+    clusters[-1].high = max(clusters[-1].high, module.high)
+    return clusters[-1]
 
 
 def look_at_space(springboards: Springboards, target: "Target", mappings: "Sequence[Mapping]") -> None:
@@ -121,7 +97,7 @@ def keep_room(space: AddressSpace, edits: Sequence["Edit"]) -> None:
     for edit in edits:
         for want in edit.added:
             wanted[edit.module] += _MOST if getattr(want.tag, "handler", None) is not None else _MOST_OF_COUNTER
-    clusters: list[_Cluster] = []
+    clusters: list[Cluster] = []
     for module in sorted(wanted, key=lambda module: module.low):
         _join(clusters, module).code_bytes += wanted[module]
     free = space.copy()
@@ -134,14 +110,6 @@ def keep_room(space: AddressSpace, edits: Sequence["Edit"]) -> None:
                 space.keep(place, end)
                 free.reserve(place, end)
                 break
-
-
-def _join(clusters: list[_Cluster], module: "Module") -> _Cluster:
-    """Return the cluster that a module belongs to, which is the last one or a new one; no later one lies lower."""
-    if not clusters or module.high - clusters[-1].low > _CLUSTER:
-        clusters.append(_Cluster(module.low, module.high))
-    clusters[-1].high = max(clusters[-1].high, module.high)
-    return clusters[-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,11 +186,13 @@ class Preparation:
         self._mapper, self._note_stop = mapper, note_stop
         self._hooks = {edit: _hooks_of(edit.planned) for edit in edits if edit.planned.plan.splices}
         """The hooks of each edit that makes splices, which are to have places."""
-        self._clusters: list[_Cluster] = []
+        self._clusters: list[Cluster] = []
         self._layout: BankLayout | None = None
         self._home: SlotBank | None = None
         """The bank by which handlers are called, if there is one with room."""
         self._region: tuple[int, int] | None = None
+        self._goroutines: GoroutineMemory | None = None
+        """For timed calls of Go functions, where there are any."""
 
     def run(self) -> None:
         """Map what is missing, and give every hook a place to count."""
@@ -232,9 +202,11 @@ class Preparation:
         if splices:
             self._want_code()
             self._want_bank()
+            self._want_goroutines()
             if (
                 self._clusters
                 or self._layout
+                or (self._goroutines and self._goroutines.layout)
                 or self._springboards.has_fresh()
                 or not self._has_journal(len(splices) + self._listing() + _SPARE_RECORDS)
             ):
@@ -263,7 +235,7 @@ class Preparation:
             need = needs.setdefault(id(edit.module), _Need(edit.module))
             need.largest = max(size, need.largest)
             need.near += 0 if self._has_slots[edit.module] else demand(hooks).counters
-            need.view += _VIEW_BYTES * len(planned.wants) if self._view_used else 0
+            need.view += VIEW_BYTES * len(planned.wants) if self._view_used else 0
             if special:
                 if any(hook.kind in REPLACING for hook in special) and id(edit.module) not in replacing:
                     replacing.add(id(edit.module))
@@ -276,7 +248,7 @@ class Preparation:
                 continue
             module, near = need.module, need.near
             homes = [h for h in holdings.code_regions if h.reaches(module.low, module.high)]
-            code, shown = used_code + need.code + ROUTINE_BYTES, used_view + _view_room(need.view)
+            code, shown = used_code + need.code + ROUTINE_BYTES, used_view + view_room(need.view)
             roomy = any(home.room() >= code and home.view_room >= shown for home in homes)
             if roomy and (
                 near == 0 or any(h.near and h.near.layout.counters_left() - used_near >= near for h in homes)
@@ -287,7 +259,7 @@ class Preparation:
             cluster.code_bytes += need.code
             cluster.view_bytes += need.view
             cluster.largest = max(cluster.largest, need.largest)
-            cluster.modules.append(module)
+            cluster.modules.append(module.name)
             if near:
                 counters = near + (cluster.near.counters if cluster.near else _LEAST_COUNTERS)
                 cluster.near = BankLayout(counters)
@@ -317,6 +289,15 @@ class Preparation:
         self._layout = BankLayout(
             counters, records, maxactive, RETURNS, callers, left_out, adopting, nested, nodes, threads
         )
+
+    def _want_goroutines(self) -> None:
+        """See what timed calls of Go functions need: nothing else is timed where threads have no slots."""
+        slotless = [edit for edit in self._hooks if not self._has_slots[edit.module]]
+        if any(hook.kind in TIMING for edit in slotless for hook in self._hooks[edit]):
+            from anyprobe.splice.apply.goroutine_memory import GoroutineMemory
+
+            self._goroutines = GoroutineMemory(self._holdings, nested=self._counting.nested)
+            self._goroutines.want((edit.module, self._hooks[edit]) for edit in slotless)
 
     def _has_journal(self, records: int) -> bool:
         return any(arena.journal.room() >= records for arena in self._holdings.arenas[-1:])
@@ -376,6 +357,9 @@ class Preparation:
         if self._layout is not None:
             pieces.append(self._place_region(self._layout, offset))
             offset += self._layout.file_bytes
+        if self._goroutines is not None and self._goroutines.layout is not None:
+            pieces += self._goroutines.place(self._springboards.space, offset)
+            offset = pieces[-1].offset + pieces[-1].size
         boards = self._springboards.fresh_pieces(offset)
         pieces += boards
         records = max(_LEAST_JOURNAL, 2 * splices) + self._listing()
@@ -426,7 +410,7 @@ class Preparation:
                 offset += size
         return pieces, offset
 
-    def _places_of(self, cluster: _Cluster) -> tuple[list[int], list[int]]:
+    def _places_of(self, cluster: Cluster) -> tuple[list[int], list[int]]:
         """Return sizes and addresses for a cluster's code: one place, or several that reach one another."""
         springboards = self._springboards
         for count in _DIVISIONS:
@@ -443,7 +427,7 @@ class Preparation:
             if len(places) == count:
                 springboards.space = space
                 return sizes, places
-        names = ", ".join(module.name for module in cluster.modules)
+        names = ", ".join(cluster.modules)
         raise TargetError(f"no free address space within reach of {names}")
 
     def _place_region(self, layout: BankLayout, offset: int) -> Piece:
@@ -464,10 +448,12 @@ class Preparation:
                 near = NearBank(arena, counters, cluster.near) if counters is not None and cluster.near else None
                 gate, code = pieces[MappingUse.GATE], pieces[MappingUse.CODE]
                 holdings.code_regions.append(CodeRegion(arena, gate, code, near, view_bytes))
+        if self._goroutines is not None:
+            self._goroutines.adopt(arena, mapped)
         if self._layout is not None and self._region is not None:
             piece = mapped[self._region[0]]
             numbered = holdings.first_number + sum(bank.layout.blocks for bank in holdings.banks)
-            number, mask = len(holdings.banks), self._region[1]
+            number, mask = holdings.bank_number(), self._region[1]
             bank = SlotBank(arena, piece, self._layout, slot, mask, number, self._counting.clock, numbered)
             bank.first = holdings.first_number
             if self._layout.children:
@@ -490,8 +476,9 @@ class Preparation:
                 continue
             if self._has_slots[edit.module]:
                 settle_in_slot_bank(hooks, holdings.banks[-1], self._home)
-            else:
-                homes = [h for h in holdings.code_regions if h.near and h.reaches(edit.module.low, edit.module.high)]
-                home = max(homes, key=lambda h: h.near.layout.counters_left() if h.near else 0)
-                if home.near is not None:
-                    settle_near(hooks, home.near)
+                continue
+            hooks = hooks if self._goroutines is None else self._goroutines.settle(hooks)
+            homes = [h for h in holdings.code_regions if h.near and h.reaches(edit.module.low, edit.module.high)]
+            home = max(homes, key=lambda h: h.near.layout.counters_left() if h.near else 0) if hooks else None
+            if home is not None and home.near is not None:
+                settle_near(hooks, home.near)

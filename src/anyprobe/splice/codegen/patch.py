@@ -28,6 +28,7 @@ _BELOW = "lea rsp, [rsp-128]"
 """Below the red zone."""
 _BACK = "lea rsp, [rsp+128]"
 _SIGNED_32 = 1 << 31
+_STACKLESS_BYTES = len(head("lea r13, [rel behind]") + head("jmp routine")) + 8
 
 
 class ActionKind(Enum):
@@ -80,6 +81,8 @@ class BankCode:
     """Address of the routine that calls a handler."""
     at_return: int = 0
     """Address of the code that runs a handler at replaced return addresses."""
+    stackless: bool = False
+    """Go's: routines are jumped to, and use no stack."""
     per_processor: bool = False
     """A kernel's: ``near`` is an offset from ``gs``, of memory that each processor has for itself."""
 
@@ -197,7 +200,10 @@ class PatchWriter:
             ActionKind.UNWIND: routines.unwind,
         }[action.kind]
         assert target, "a bank without timing records"
-        self._call(target, action.offset)
+        if action.bank.stackless:
+            self._jump(target, action.offset)
+        else:
+            self._call(target, action.offset)
 
     def _replace_return(self, action: Action) -> None:
         trampolines = action.bank.trampolines
@@ -288,6 +294,12 @@ class PatchWriter:
         self.argument("push argument", argument)
         self._routine(routine)
         self.code("lea rsp, [rsp+136]")
+
+    def _jump(self, routine: int, argument: int) -> None:
+        """Append a jump to a routine that comes back, by r13, to an instruction that does nothing but tell it more."""
+        self.relative("lea r13, [rel behind]", self.here + _STACKLESS_BYTES)
+        self.relative("jmp routine", routine)
+        self.argument("nop dword [rax+argument]", argument)
 
     def count_by_routine(self, action: Action) -> None:
         """Append a counter for threads that may have no block; flags may be overwritten."""

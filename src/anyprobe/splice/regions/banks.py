@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 TIMING = frozenset(
     {ActionKind.ENTER, ActionKind.LEAVE, ActionKind.LEAVE_TAIL, ActionKind.LEAVE_CALLER, ActionKind.ENTER_RETURN}
 )
+FOLLOWED = frozenset({ActionKind.ENTER, ActionKind.LEAVE, ActionKind.LEAVE_TAIL})
+"""Those of them that Go functions can have: by goroutine, where there is no memory of a thread's own."""
 SLOT_ONLY = TIMING | REPLACING | {ActionKind.HANDLER, ActionKind.FAULT}
 """What needs per-thread memory."""
 MISSING = REPLACING | {ActionKind.HANDLER, ActionKind.FAULT}

@@ -29,6 +29,11 @@ _VIEW_LEAST, _VIEW_SHARE, _VIEW_SHARE_OF_MORE, _MORE = 16 * PAGE, 3, 9, 6 << 20
 """What the signal view may have of a code piece: so many bytes, and one part of so many; of what is more than a few
 megabytes a smaller one, since patches by the thousand have much in common. Used only where needed."""
 
+_LEAST_CODE = 1 << 16
+VIEW_BYTES, _VIEW_MOST, _VIEW_PART = 600, 6 << 20, 10
+"""For how much the signal view has room beside its share of the code, for each want of a change: a few copies of
+instructions may take that much each; thousands share most of it, and take a part of what is beyond ``_VIEW_MOST``."""
+
 
 @dataclass(eq=False)
 class SlotBank:
@@ -64,6 +69,16 @@ class SlotBank:
             self.layout, self.piece.address, gate, self.slot, self.clock, self.numbered, self.first,
             mask=self.mask, adopted=self.adopted, closed=self.closed, change=self.change, adopt=adopt,
         )  # fmt: skip
+
+
+@dataclass(eq=False)
+class GoroutineBank(SlotBank):
+    """A bank of the timed calls of Go functions: blocks that goroutines share, and a table of the open calls."""
+
+    table: Piece | None = None
+    """The open calls (``data.goroutines``)."""
+    number_at: int = 0
+    """Where ``runtime.g`` has the goroutine's number."""
 
 
 @dataclass(eq=False)
@@ -166,6 +181,8 @@ class CodeRegion:
     def slot_code(self, bank: SlotBank) -> BankCode:
         """Return how code here reaches a bank, emitting its routines the first time."""
         code = self._codes.get(bank.index)
+        if code is None and isinstance(bank, GoroutineBank):
+            code = self._codes[bank.index] = self._goroutine_code(bank)
         if code is None:
             gate = self.gate.address + 8 * bank.index
             facts = bank.facts(gate)
@@ -176,6 +193,16 @@ class CodeRegion:
             code = BankCode(bank.slot, gate, 0, routines)
             self._codes[bank.index] = code
         return code
+
+    def _goroutine_code(self, bank: GoroutineBank) -> BankCode:
+        from anyprobe.splice.codegen.goroutine_routines import GoroutineFacts, assemble_goroutine_routines
+
+        assert bank.table is not None
+        gate, shared = self.gate.address + 8 * bank.index, bank.piece.address + bank.layout.shared_offset
+        facts = GoroutineFacts(bank.layout, shared, bank.table.address, gate, bank.number_at)
+        content, routines = assemble_goroutine_routines(facts, self.cursor)
+        self.put(content)
+        return BankCode(None, gate, 0, routines, stackless=True)
 
     def view_code(self, root: int) -> BankCode:
         """Return how code here reaches the signal view's routine, emitting it the first time; ``root``: its tables."""
@@ -285,6 +312,39 @@ class CodeRegion:
 
 def _chain_key(actions: Sequence[Action]) -> tuple[int, ...]:
     return actions[0].bank.gate, *(id(action.handler) for action in actions)
+
+
+@dataclass(eq=False)
+class Cluster:
+    """Modules that will share a new code region."""
+
+    low: int
+    high: int
+    code_bytes: int = 0
+    largest: int = 0
+    """Bytes of code of the largest function."""
+    near: BankLayout | None = None
+    modules: list[str] = field(default_factory=list)
+    """Their names."""
+    view_bytes: int = 0
+    """What the signal view may need beside its share."""
+    homes: list[list[Piece]] = field(default_factory=list)
+    """The pieces of each code region: one, or several where the address space is cut up."""
+
+    def view_in_each(self, count: int) -> int:
+        """Return how much of it each of ``count`` code regions has."""
+        return page_ceil(-(-view_room(self.view_bytes) // count))
+
+    def sizes(self, count: int) -> list[int]:
+        """Return the bytes of ``count`` code regions that hold everything, however functions are spread over them."""
+        code = -(-self.code_bytes // count) + (self.largest if count > 1 else 0) + 4 * ROUTINE_BYTES
+        size = PAGE + code_piece_bytes(max(_LEAST_CODE, code)) + self.view_in_each(count)
+        return [size + (self.near.stride if self.near else 0), *([size] * (count - 1))]
+
+
+def view_room(bytes_wanted: int) -> int:
+    """Return how much room the signal view has beside its share of the code."""
+    return min(bytes_wanted, _VIEW_MOST) + max(bytes_wanted - _VIEW_MOST, 0) // _VIEW_PART
 
 
 def code_piece_bytes(code_bytes: int) -> int:

@@ -8,7 +8,7 @@ from anyprobe.splice.journal.records import Journal, Owner, Record
 from anyprobe.splice.memory.arena import Arena
 
 if TYPE_CHECKING:
-    from anyprobe.splice.regions.code_region import CodeRegion, SlotBank
+    from anyprobe.splice.regions.code_region import CodeRegion, GoroutineBank, SlotBank
 
 
 class SpliceRecords:
@@ -44,6 +44,7 @@ class Holdings:
         """Splices are journalled in the last one, if it has room."""
         self.code_regions: list[CodeRegion] = []
         self.banks: list[SlotBank] = []
+        self.goroutine_banks: list[GoroutineBank] = []
         self.fresh_since = 0
         """When the target's address space was new, in the kernel's ticks: no older process has it; 0: not known."""
         self.is_nowhere = False
@@ -56,6 +57,10 @@ class Holdings:
         """The number after which threads are counted: handlers may be another session's, which has numbered others."""
         self.records = SpliceRecords()
         """What the journals say of splices."""
+
+    def bank_number(self) -> int:
+        """Return which word of every gate page the next bank has as its gate."""
+        return len(self.banks) + len(self.goroutine_banks)
 
     def add(self, arena: Arena) -> None:
         """Take note of an arena whose journal is to list splices."""

@@ -7,11 +7,12 @@ import pytest
 
 from anyprobe.core.errors import TargetError
 from anyprobe.data.layout import BankLayout
-from anyprobe.splice.apply.preparation import Counting, Preparation, _Cluster, keep_room
+from anyprobe.splice.apply.preparation import Counting, Preparation, keep_room
 from anyprobe.splice.codegen.patch import ActionKind
 from anyprobe.splice.memory.space import REACH, TOP, AddressSpace
 from anyprobe.splice.plan.splices import Want, WantKind
 from anyprobe.splice.regions.banks import Hook
+from anyprobe.splice.regions.code_region import Cluster
 from anyprobe.splice.regions.holdings import Holdings
 
 LIBRARY, MB = 0x7F00_0000_0000, 1 << 20
@@ -35,7 +36,7 @@ def preparation(space):
 
 def cluster(code_bytes, largest=0, counters=0):
     near = BankLayout(counters) if counters else None
-    return _Cluster(LIBRARY, LIBRARY + MB, code_bytes, largest, near, [SimpleNamespace(name="x.so")])
+    return Cluster(LIBRARY, LIBRARY + MB, code_bytes, largest, near, ["x.so"])
 
 
 def test_one_place_where_there_is_one():

@@ -1,0 +1,381 @@
+"""The generated routines that open and end the calls of Go functions, without a stack.
+
+A Go function may have no stack left, so patches come by a jump, with ``r13`` as the place where they go on: at an
+instruction that does nothing, whose operand is the offset of the timing record. At the entry and at the returns of what
+Go's compiler makes, ``r12``, ``r13``, ``r15`` and the flags hold nothing (Go's ``abi-internal.md``), and ``r14`` is the
+goroutine. Four other registers are kept in the goroutine's *head* (``data.goroutines``), which belongs to it alone.
+
+A call is known by how far its stack pointer is below the top of the goroutine's stack, which stays the same where the
+runtime moves the stack. What is deeper than a call that begins or ends was left behind, by a panic or
+``runtime.Goexit``. Nothing interrupts the routines that could run them for the same goroutine: Go neither preempts nor
+moves what runs at a pc that it does not know, and its signal handlers run on another stack. Where these still have the
+goroutine of what they interrupt, the stack pointer is outside of its stack; such calls are missed, as those without a
+goroutine, and those of fork children, whose copy of the gate is wiped.
+"""
+
+from dataclasses import dataclass
+
+from anyprobe.data import goroutines as at
+from anyprobe.data.histogram import BUCKETS
+from anyprobe.data.layout import (
+    RECORD_BUCKETS,
+    RECORD_LEFT,
+    RECORD_MAX,
+    RECORD_MISSED,
+    RECORD_NOT_MIN,
+    RECORD_OUTERMOST,
+    RECORD_ROOTS,
+    RECORD_SELF,
+    RECORD_SUM,
+    RECORD_TAIL,
+    RECORD_UNMATCHED,
+    BankLayout,
+)
+from anyprobe.isa.assemble import Assembler
+from anyprobe.splice.codegen.routines import Routines
+
+ARGUMENT = 3
+"""Where in the instruction that a patch goes on at the offset of the record is."""
+_STACK_LOW, _STACK_HIGH = 0, 8
+"""Where ``runtime.g`` has the bounds of the stack."""
+_HASHED_FROM = 5
+"""The lowest bit of a goroutine's address that tells where its head is: ``runtime.g`` has more than 256 bytes."""
+_SAVED = ("rax", "rcx", "rdx", "rsi")
+
+
+@dataclass(frozen=True, slots=True)
+class GoroutineFacts:
+    """What the routines need to know of their bank."""
+
+    layout: BankLayout
+    shared: int
+    """Address of the first block; the others follow."""
+    table: int
+    """Address of the heads and calls."""
+    gate: int
+    """Address of a word that is 0 in fork children."""
+    number_at: int
+    """Where ``runtime.g`` has the goroutine's number."""
+
+
+def assemble_goroutine_routines(facts: GoroutineFacts, address: int) -> tuple[bytes, Routines]:
+    """Return the code of all routines placed at ``address``, and where each begins."""
+    asm = Assembler()
+    _enter(asm, facts)
+    _leave(asm, facts, "leave")
+    _leave(asm, facts, "leave_tail")
+    enter, leave, leave_tail = (address + asm.offset_of(name) for name in ("enter", "leave", "leave_tail"))
+    return asm.finish(address), Routines(0, enter, leave, leave_tail)
+
+
+def _find_head(asm: Assembler, facts: GoroutineFacts, name: str, foreign: str, unknown: str) -> None:
+    """Emit: r15 = the goroutine's head, or go to ``foreign`` where there is none, to ``unknown`` at a free one.
+
+    Behind ``unknown`` is r15 = the free head, and r12d what is left of the search, which goes on at ``name_next``.
+    """
+    asm.code(
+        f"""
+            test r14, r14; jz {foreign}
+            mov r12, [r14+{_STACK_HIGH}]; mov r15, r12
+            sub r12, rsp; sub r15, [r14+{_STACK_LOW}]
+            cmp r12, r15; ja {foreign}
+            mov r15, gate; cmp qword [r15], 0; je {foreign}
+            mov r15, r14; shr r15, {_HASHED_FROM}; and r15d, {at.HEADS - 1}
+            shl r15, {at.HEAD_BYTES.bit_length() - 1}
+            mov r12, heads; add r15, r12
+            mov r12d, {at.HEAD_PROBES}
+        {name}_seek:
+            cmp [r15+{at.HEAD_GOROUTINE}], r14; je {name}_found
+            cmp qword [r15+{at.HEAD_NUMBER}], 0; je {unknown}
+        {name}_next:
+            add r15, {at.HEAD_BYTES}
+            dec r12d; jnz {name}_seek
+            jmp {foreign}
+        """,
+        gate=facts.gate,
+        heads=facts.table,
+    )
+
+
+def _begin(asm: Assembler, facts: GoroutineFacts, *, clock: bool) -> None:
+    """Emit: four registers are free; r12 = the distance, ecx = the record, rax = the number as the head has it.
+
+    ``clock``: rdx = the time.
+    """
+    for number, name in enumerate(_SAVED):
+        asm.code(f"mov [r15+{at.HEAD_SAVED + 8 * number}], {name}")
+    if clock:
+        asm.code("rdtsc; shl rdx, 32; or rdx, rax")
+    asm.code(
+        f"""
+            mov r12, [r14+{_STACK_HIGH}]; sub r12, rsp
+            mov ecx, [r13+{ARGUMENT}]
+            mov rax, [r14+number]; bts rax, {at.TAKEN_BIT}
+        """,
+        number=facts.number_at,
+    )
+
+
+def _end(asm: Assembler, name: str) -> None:
+    """Emit the end of a routine."""
+    asm.label(f"{name}_done")
+    for number, register in enumerate(_SAVED):
+        asm.code(f"mov {register}, [r15+{at.HEAD_SAVED + 8 * number}]")
+    asm.code("jmp r13")
+
+
+def _count(asm: Assembler, facts: GoroutineFacts, field: int, record: str = "rcx", scratch: str = "rdx") -> None:
+    """Emit: a field of a record goes up by one, for all goroutines together."""
+    asm.code(f"mov {scratch}, shared; lock inc qword [{scratch}+{record}+{field}]", shared=facts.shared)
+
+
+def _count_alone(asm: Assembler, facts: GoroutineFacts, label: str, field: int) -> None:
+    """Emit: the same where no head is found."""
+    asm.code(f"{label}:\n mov r12d, [r13+{ARGUMENT}]")
+    _count(asm, facts, field, "r12", "r15")
+    asm.code("jmp r13")
+
+
+def _drop(asm: Assembler, facts: GoroutineFacts, name: str) -> None:
+    """Emit: the call rsi was left behind; what it has called was called by its caller. rax, rdx are overwritten."""
+    asm.code(f"""
+        {name}:
+            cmp qword [rsi+{at.CALL_DISTANCE}], 0; je {name}_gone
+            mov qword [rsi+{at.CALL_DISTANCE}], 0
+            mov eax, [rsi+{at.CALL_RECORD}]
+    """)
+    _count(asm, facts, RECORD_LEFT, "rax")
+    if facts.layout.nested:
+        asm.code(f"""
+            add rax, rdx
+            mov rdx, [rsi+{at.CALL_WITHIN}]
+            cmp qword [rsi+{at.CALL_BELOW}], 0; je {name}_root
+            mov rax, [rsi+{at.CALL_BELOW}]; add [rax+{at.CALL_WITHIN}], rdx
+            jmp {name}_gone
+        {name}_root:
+            lock add [rax+{RECORD_ROOTS}], rdx
+        """)
+    asm.code(f"""
+        {name}_gone:
+            mov rsi, [rsi+{at.CALL_BELOW}]; mov [r15+{at.HEAD_TOP}], rsi
+    """)
+
+
+def _enter(asm: Assembler, facts: GoroutineFacts) -> None:
+    """Emit ``enter``: open a call."""
+    asm.label("enter")
+    _find_head(asm, facts, "enter", "enter_missed", "enter_claim")
+    asm.label("enter_found")
+    _begin(asm, facts, clock=False)
+    # a call at the same place is what was left behind there, or another probe's at the same entry
+    equal = "enter_drop" if facts.layout.nested else "enter_equal"
+    asm.code(f"""
+            cmp rax, [r15+{at.HEAD_NUMBER}]; jne enter_another
+        enter_known:
+            mov rsi, [r15+{at.HEAD_TOP}]
+        enter_top:
+            test rsi, rsi; jz enter_bottom
+            cmp [rsi+{at.CALL_DISTANCE}], r12; ja enter_drop; je {equal}
+        enter_above:
+            mov rax, [rsi+{at.CALL_ABOVE}]
+            test rax, rax; jz enter_more
+        enter_call:
+            mov [rax+{at.CALL_RECORD}], rcx
+    """)
+    if facts.layout.nested:
+        asm.code(f"""
+            mov qword [rax+{at.CALL_WITHIN}], 0; mov qword [rax+{at.CALL_OUTERMOST}], 0
+            test rsi, rsi; jz enter_looked
+        enter_look:
+            cmp [rsi+{at.CALL_RECORD}], rcx; je enter_recursion
+            mov rsi, [rsi+{at.CALL_BELOW}]
+            test rsi, rsi; jnz enter_look
+        enter_looked:
+        """)
+    asm.code(f"""
+            mov rsi, rax
+            mov [r15+{at.HEAD_TOP}], rsi
+            rdtsc; shl rdx, 32; or rax, rdx
+            mov [rsi+{at.CALL_START}], rax; mov [rsi+{at.CALL_DISTANCE}], r12
+    """)
+    _end(asm, "enter")
+    _drop(asm, facts, "enter_drop")
+    asm.code("jmp enter_top")
+    if facts.layout.nested:
+        asm.code(f"""
+        enter_recursion:
+            mov qword [rax+{at.CALL_OUTERMOST}], 1; jmp enter_looked
+        """)
+    else:
+        asm.code(f"""
+        enter_equal:
+            cmp [rsi+{at.CALL_RECORD}], rcx; je enter_drop
+            jmp enter_above
+        """)
+    asm.code(
+        f"""
+        enter_bottom:
+            mov rax, [r15+{at.HEAD_FIRST}]
+            test rax, rax; jnz enter_call
+        enter_more:
+            mov rax, calls; mov edx, 1
+            lock xadd [rax+{at.CALLS_TAKEN}], rdx
+            cmp rdx, {at.CALLS}; jae enter_full
+            inc rdx; shl rdx, {at.CALL_BYTES.bit_length() - 1}; add rax, rdx
+            test rsi, rsi; jz enter_first
+            mov [rax+{at.CALL_BELOW}], rsi; mov [rsi+{at.CALL_ABOVE}], rax
+            jmp enter_call
+        enter_first:
+            mov [r15+{at.HEAD_FIRST}], rax
+            jmp enter_call
+        enter_claim:
+            lock bts qword [r15+{at.HEAD_NUMBER}], {at.TAKEN_BIT}; jb enter_next
+            mov [r15+{at.HEAD_GOROUTINE}], r14
+            jmp enter_found
+        enter_another:
+            # the one that had this address has ended
+            mov [r15+{at.HEAD_NUMBER}], rax
+            mov rsi, [r15+{at.HEAD_TOP}]
+        enter_ended:
+            test rsi, rsi; jz enter_known
+        """,
+        calls=facts.table + at.CALLS_AT,
+    )
+    _drop(asm, facts, "enter_old")
+    asm.code("jmp enter_ended\nenter_full:")
+    _count(asm, facts, RECORD_MISSED)
+    asm.code("jmp enter_done")
+    _count_alone(asm, facts, "enter_missed", RECORD_MISSED)
+
+
+def _leave(asm: Assembler, facts: GoroutineFacts, name: str) -> None:
+    """Emit ``leave``: end the call with our stack pointer and record its duration. The tail form only counts it."""
+    tail = name == "leave_tail"
+    asm.label(name)
+    _find_head(asm, facts, name, f"{name}_foreign", f"{name}_stranger")
+    asm.label(f"{name}_found")
+    _begin(asm, facts, clock=not tail)
+    asm.code(f"""
+            cmp rax, [r15+{at.HEAD_NUMBER}]; jne {name}_unmatched
+            mov rsi, [r15+{at.HEAD_TOP}]
+        {name}_top:
+            test rsi, rsi; jz {name}_unmatched
+            cmp [rsi+{at.CALL_DISTANCE}], r12; ja {name}_left; jb {name}_below
+            cmp [rsi+{at.CALL_RECORD}], rcx; jne {name}_other
+            mov qword [rsi+{at.CALL_DISTANCE}], 0
+    """)
+    asm.code("" if tail else f"sub rdx, [rsi+{at.CALL_START}]; js {name}_negative\n{name}_measured:")
+    if facts.layout.nested:
+        _charge(asm, facts, name, tail=tail)
+    asm.code(f"""
+            cmp [r15+{at.HEAD_TOP}], rsi; jne {name}_taken
+        {name}_pop:
+            mov rsi, [rsi+{at.CALL_BELOW}]; mov [r15+{at.HEAD_TOP}], rsi
+            test rsi, rsi; jz {name}_taken
+            cmp qword [rsi+{at.CALL_DISTANCE}], 0; je {name}_pop
+        {name}_taken:
+    """)
+    if tail:
+        _count(asm, facts, RECORD_TAIL)
+    else:
+        _own_record(asm, facts)
+        _record(asm, name)
+    _end(asm, name)
+    if not tail:
+        _rare(asm, name)
+    # what is above the first open call is not open, so nothing more has been left behind once one is passed by
+    asm.code(f"""
+        {name}_left:
+            mov r12, rdx
+    """)
+    _drop(asm, facts, f"{name}_drop")
+    asm.code(f"""
+            mov rdx, r12; mov r12, [r14+{_STACK_HIGH}]; sub r12, rsp
+            jmp {name}_top
+        {name}_below:
+            cmp qword [rsi+{at.CALL_DISTANCE}], 0; jne {name}_unmatched
+        {name}_other:
+            mov rsi, [rsi+{at.CALL_BELOW}]; jmp {name}_top
+        {name}_unmatched:
+    """)
+    _count(asm, facts, RECORD_UNMATCHED)
+    asm.code(f"jmp {name}_done")
+    _count_alone(asm, facts, f"{name}_stranger", RECORD_UNMATCHED)
+    asm.code(f"{name}_foreign:\n jmp r13")
+
+
+def _own_record(asm: Assembler, facts: GoroutineFacts, into: str = "rsi") -> None:
+    """Emit: a register = the record rcx in the block where calls of this goroutine are recorded. rax is overwritten."""
+    asm.code(
+        f"""
+            mov rax, r15; shr rax, {at.HEAD_BYTES.bit_length() - 1}; and eax, {at.SHARDS - 1}
+            imul rax, rax, stride
+            mov {into}, shared; add {into}, rax; add {into}, rcx
+        """,
+        stride=facts.layout.stride,
+        shared=facts.shared,
+    )
+
+
+def _charge(asm: Assembler, facts: GoroutineFacts, name: str, *, tail: bool) -> None:
+    """Emit: the call rsi has taken rdx ticks, which its caller is told of; r12 and rax are overwritten.
+
+    A call that left by a jump is not timed: what it has called, its caller has.
+    """
+    _own_record(asm, facts, "r12")
+    if tail:
+        asm.code(f"mov rdx, [rsi+{at.CALL_WITHIN}]")
+    else:
+        asm.code(f"""
+            mov rax, rdx; sub rax, [rsi+{at.CALL_WITHIN}]
+            lock add [r12+{RECORD_SELF}], rax
+            cmp qword [rsi+{at.CALL_OUTERMOST}], 0; jne {name}_inner
+            lock add [r12+{RECORD_OUTERMOST}], rdx
+        {name}_inner:
+        """)
+    asm.code(f"""
+            mov rax, [rsi+{at.CALL_BELOW}]
+            test rax, rax; jz {name}_root
+            add [rax+{at.CALL_WITHIN}], rdx
+            jmp {name}_charged
+        {name}_root:
+            lock add [r12+{RECORD_ROOTS}], rdx
+        {name}_charged:
+    """)
+
+
+def _record(asm: Assembler, name: str) -> None:
+    """Emit: rdx ticks are recorded in the record rsi."""
+    asm.code(f"""
+        lock add [rsi+{RECORD_SUM}], rdx
+        cmp rdx, [rsi+{RECORD_MAX}]; ja {name}_newmax
+    {name}_maxdone:
+        mov rcx, rdx; not rcx
+        cmp rcx, [rsi+{RECORD_NOT_MIN}]; ja {name}_newmin
+    {name}_mindone:
+        # log-linear bucket: 64 per power of two; exact below 128
+        mov rax, rdx; or rax, 64
+        bsr rcx, rax; sub ecx, 6
+        shr rdx, cl; shl ecx, 6; add rdx, rcx
+        mov eax, {BUCKETS - 1}
+        cmp rdx, rax; cmova rdx, rax
+        lock inc qword [rsi+rdx*8+{RECORD_BUCKETS}]
+    """)
+
+
+def _rare(asm: Assembler, name: str) -> None:
+    """Emit: a new maximum or minimum, and a time below zero where processors' counters differ."""
+    asm.code(f"""
+    {name}_negative:
+        xor edx, edx; jmp {name}_measured
+    {name}_newmax:
+        mov rax, [rsi+{RECORD_MAX}]
+        cmp rax, rdx; jae {name}_maxdone
+        lock cmpxchg [rsi+{RECORD_MAX}], rdx; jne {name}_newmax
+        jmp {name}_maxdone
+    {name}_newmin:
+        mov rax, [rsi+{RECORD_NOT_MIN}]
+        cmp rax, rcx; jae {name}_mindone
+        lock cmpxchg [rsi+{RECORD_NOT_MIN}], rcx; jne {name}_newmin
+        jmp {name}_mindone
+    """)

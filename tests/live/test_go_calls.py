@@ -1,0 +1,105 @@
+"""Calls of Go functions, timed by goroutine, against the program's own record of them."""
+
+import os
+from collections import Counter
+
+import pytest
+
+import anyprobe
+from support.driver import MissingTool, Target, build
+from support.learning import copied
+from support.results import timing
+
+FUNCTIONS = ("Block", "Grow", "Spin", "Risky", "Safe", "Quit", "Inner", "Outer")
+SPECS = [f"a.out:main.{name}" for name in FUNCTIONS]
+LEAVING = ("Quit", "Inner")
+"""They never return: each call ends its goroutine."""
+
+BEFORE_A_GOROUTINE = {"runtime.sigtrampgo", "runtime.sigfwdgo", "runtime.sigFetchG"}
+"""What the runtime's signal handlers call on their stack with the goroutine of what they have interrupted."""
+
+
+def built(*options):
+    try:
+        return str(build("go_calls.go", *options))
+    except MissingTool as missing:
+        pytest.skip(f"{missing} is not installed")
+
+
+def started(*arguments, options=(), **environment):
+    return Target([built(*options), *map(str, arguments)], env=dict(os.environ, **environment))
+
+
+def added(before, after, field):
+    return Counter({name: getattr(after, field)[name] - getattr(before, field).get(name, 0)
+                    for name in getattr(after, field)})  # fmt: skip
+
+
+def checked(snapshot, calls, returns):
+    """Compare what was timed with the program's own record; goroutines that have ended may be seen as running."""
+    for name in FUNCTIONS:
+        found, own = timing(snapshot, f"main.{name}"), f"main.{name}"
+        told = name, found.count, returns[own], calls[own], found.left, found.in_flight
+        assert found.count == returns[own], told
+        assert sum(count for *_, count in found.buckets) == returns[own], told
+        assert found.nmissed == found.unmatched == found.tail_exits == found.learning == 0, told
+        assert found.left + found.in_flight == calls[own] - returns[own], told
+        assert name in LEAVING or found.in_flight == 0, told
+
+
+STRESS = [
+    pytest.param((), {}, False, id="plain"),
+    pytest.param((), {"GOGC": "1"}, True, id="always collecting"),
+    pytest.param((), {"GODEBUG": "gcstoptheworld=1", "GOGC": "20"}, True, id="stopping the world"),
+    pytest.param((), {"GODEBUG": "asyncpreemptoff=1", "GOMAXPROCS": "1"}, False, id="one processor"),
+    pytest.param(("-race",), {"CGO_ENABLED": "1"}, True, id="race detector"),
+    pytest.param(("-gcflags=-N -l",), {}, False, id="not optimised"),
+    pytest.param(("-buildmode=pie",), {}, True, id="position independent"),
+    pytest.param(("-ldflags=-s -w",), {}, False, id="stripped"),
+]
+
+
+@pytest.mark.parametrize(("options", "environment", "self_time"), STRESS)
+def test_every_call_is_timed_once(options, environment, self_time):
+    """Goroutines that block, migrate, grow their stacks, panic, recover and exit: each call has one time."""
+    target = started(40, 24, options=options, **environment)
+    try:
+        before = copied(target.go(1))
+        with anyprobe.attach(target.pid, self_time=self_time) as session:
+            session.time(*SPECS[:5], SPECS[7])
+            session.time(*SPECS[5:7])
+            assert not session.refused
+            after = target.go(2)
+            snapshot = session.snapshot()
+        calls, returns = added(before, after, "calls"), added(before, after, "returns")
+        checked(snapshot, calls, returns)
+        blocked = timing(snapshot, "main.Block").sum_ns
+        assert 0.5 * calls["blocked"] < blocked <= 1.02 * calls["blocked"]
+        if self_time:
+            nested = [each.nested for each in snapshot.functions]
+            own, roots = sum(each.self_ns for each in nested), sum(each.root_ns for each in nested)
+            assert own == pytest.approx(roots, rel=1e-9, abs=1e-3)
+        target.go(1)
+        target.finish()
+    finally:
+        target.close()
+
+
+def test_calls_of_everything_while_it_comes_and_goes():
+    """All of a program and its runtime is timed again and again; the program's results stay right, and none is lost."""
+    target = started(20, 12)
+    try:
+        for _ in range(3):
+            before = copied(target.go(1))
+            with anyprobe.attach(target.pid, self_time=True) as session:
+                session.time("a.out:*")
+                after = target.go(2)
+                snapshot = session.snapshot()
+                calls, returns = added(before, after, "calls"), added(before, after, "returns")
+                checked(snapshot, calls, returns)
+                missed = {each.function for each in snapshot.functions if each.nmissed}
+                assert missed <= BEFORE_A_GOROUTINE
+        target.go(1)
+        target.finish()
+    finally:
+        target.close()
