@@ -12,7 +12,7 @@ import click
 from anyprobe.cli import ExitStatus, ending, output, targets
 from anyprobe.cli.interrupts import Interrupts
 from anyprobe.core.collection import collection_paused
-from anyprobe.core.errors import Interrupted, TargetError, TargetExited
+from anyprobe.core.errors import Interrupted, TargetError, TargetExited, UnsupportedTarget
 from anyprobe.core.refusal import Reason
 from anyprobe.data.last_results import results_at_end
 from anyprobe.data.processes import TargetInfo
@@ -280,6 +280,8 @@ def start(stack: ExitStack, target: targets.Target, processes: "Sequence[Session
 def see_command_alone(kernel: "KernelSession", pid: int, plan: Plan) -> None:
     """Let hits in the kernel be those of the command that programs' probes are in; say so where that cannot be."""
     try:
+        if plan.mechanism == "splice":
+            raise UnsupportedTarget("splices tell no processes apart")
         kernel.choose(pid, children=plan.children in {None, "count"})
     except TargetError as error:
         plan.warn(f"in the kernel the hits of all processes count, not the command's alone: {error}")

@@ -173,8 +173,12 @@ def test_beside_probes_in_a_command_the_kernels_are_about_it(kernel, fakes, caps
 def test_if_they_cannot_be_that_is_said(kernel, fakes, capsys):
     kernel.limits = UnsupportedTarget("the kernel tells no types")
     assert main(["count", "libc:read", "kernel::vfs_read", "--no-follow", "--for", "0", "--", "true"]) == 0
-    why = "in the kernel the hits of all processes count, not the command's alone: the kernel tells no types"
-    assert why in capsys.readouterr().err
+    why = "in the kernel the hits of all processes count, not the command's alone: "
+    assert f"{why}the kernel tells no types" in capsys.readouterr().err
+    kernel.limits = AssertionError
+    more = ["--mechanism", "splice", "--no-follow", "--for", "0", "--", "true"]
+    assert main(["count", "libc:read", "kernel::vfs_read", *more]) == 0
+    assert f"{why}splices tell no processes apart" in capsys.readouterr().err
 
 
 def test_hits_in_some_processes_alone_are_counted_until_these_end(kernel, fakes, capsys):
