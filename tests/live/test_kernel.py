@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from anyprobe import Count, Sum, emit, i64, ptr
 from anyprobe.cli import main
 from anyprobe.core.errors import TargetError
 from anyprobe.handlers.bpf.storages import KernelMaps
+from anyprobe.probes.providers.kernel import chosen
 from anyprobe.probes.providers.kernel.naming import KernelNaming
 from anyprobe.target.kernel import bpf, perf, programs, tracefs
 from support.in_kernel import in_child
@@ -294,6 +296,22 @@ def test_what_a_command_starts_counts_beside_its_own_probes_and_nothing_else(com
     counts = [each["count"] for each in kernel["aggregations"]["hits"]]
     assert len(counts) == 3  # the shell and the two that it has started
     assert sum(each >= COUNT * THREADS for each in counts) == 2
+
+
+def test_processes_for_which_there_is_no_room_are_told_of(monkeypatch):
+    monkeypatch.setattr(chosen, "_ROOM", 8)
+    command = "read line; for each in $(seq 40); do sleep 100 & done; wait"
+    with subprocess.Popen(["sh", "-c", command], stdin=subprocess.PIPE, start_new_session=True) as shell:
+        try:
+            with anyprobe.kernel(pids=[shell.pid], children=True) as session:
+                session.count("rawtracepoint:sys_enter")
+                shell.stdin.close()
+                deadline = time.monotonic() + 60
+                while not (found := session.snapshot().warnings):
+                    assert time.monotonic() < deadline
+        finally:
+            os.killpg(shell.pid, signal.SIGKILL)
+    assert "processes and what they start are left out: too many were there at once" in found[0]
 
 
 def test_handlers_that_the_kernel_cannot_have_are_refused_before_anything_is_attached():
