@@ -1,4 +1,4 @@
-"""Handlers where functions end: at returns, and at jumps to other functions, where there is no result yet."""
+"""Handlers at exits alone: at returns, and at jumps to other functions, where there is no result yet."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def target():
 
 def test_every_exit_is_seen_and_results_are_missing_at_tail_jumps(target):
     tails, returns, results = Count("tails"), Count("returns"), Sum("results")
-    with anyprobe.attach(target.pid) as session:
+    with anyprobe.attach(target.pid, returns="exits") as session:
 
         @session.ret(*(f"a.out:{name}" for name in (*TAILS, "second")))
         def on_exit(ctx):
@@ -44,7 +44,7 @@ def test_every_exit_is_seen_and_results_are_missing_at_tail_jumps(target):
 
 def test_what_needs_a_result_ends_at_a_tail_jump(target):
     results = Sum("results")
-    with anyprobe.attach(target.pid) as session:
+    with anyprobe.attach(target.pid, returns="exits") as session:
 
         @session.ret("a.out:jne_long")
         def on_exit(ctx):
@@ -59,7 +59,7 @@ def test_what_needs_a_result_ends_at_a_tail_jump(target):
 
 def test_a_call_that_ends_in_a_jump_gives_its_data_back(target):
     seen = Count("seen", by=("argument", "is_tail"))
-    with anyprobe.attach(target.pid) as session:
+    with anyprobe.attach(target.pid, returns="exits") as session:
 
         @session.call("a.out:jne_short")
         def on_call(ctx, x: i32):
@@ -78,7 +78,7 @@ def test_a_call_that_ends_in_a_jump_gives_its_data_back(target):
 
 
 def test_results_cannot_be_changed_before_they_are_there(target):
-    with anyprobe.attach(target.pid, unsafe=True) as session:
+    with anyprobe.attach(target.pid, unsafe=True, returns="exits") as session:
 
         @session.ret("a.out:tail_long")
         def on_exit(ctx):

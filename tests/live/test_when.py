@@ -9,6 +9,7 @@ from anyprobe.cli import main
 from support.driver import build
 
 pytestmark = pytest.mark.live
+EXITS = ("--returns", "exits")
 
 PROGRAM = """
 #define KEPT __attribute__((noinline))
@@ -63,8 +64,8 @@ def test_what_several_specs_mean_is_counted_once(run):
     (found,) = document(run("time", *specs, "--when", "n >= 7", "--json"))["functions"]
     (once,) = document(run("time", "a.out:work", "--when", "n >= 7", "--json"))["functions"]
     assert found["count"] == once["count"] > 0
-    several = document(run("count", "a.out:jumps", "a.out:jump*", "--when", "retval > 7", "--json"))
-    alone = document(run("count", "a.out:jumps", "--when", "retval > 7", "--json"))
+    several = document(run("count", "a.out:jumps", "a.out:jump*", "--when", "retval > 7", *EXITS, "--json"))
+    alone = document(run("count", "a.out:jumps", "--when", "retval > 7", *EXITS, "--json"))
     assert several["tail_exits"] == alone["tail_exits"] > 0
 
 
@@ -97,24 +98,51 @@ def test_time(run):
 
 
 def test_time_of_calls_that_are_left_by_a_jump(run):
-    (found,) = document(run("time", "a.out:jumps", "--when", "n > 3", "--json"))["functions"]
+    (found,) = document(run("time", "a.out:jumps", "--when", "n > 3", *EXITS, "--json"))["functions"]
     assert (found["count"], found["tail_exits"]) == (4, 2)
+    (found,) = document(run("time", "a.out:jumps", "--when", "n > 3", "--json"))["functions"]
+    assert (found["count"], found["tail_exits"]) == (6, 0)
+
+
+@pytest.mark.parametrize("how", ["auto", "callers"])
+def test_calls_that_are_left_by_a_jump_end_where_their_caller_goes_on(run, how):
+    returns = ("--returns", how, "--json")
+    shown = document(run("hist", "a.out:jumps", "--of", "latency_ns", *returns))
+    assert (shown["aggregations"]["latency_ns"]["count"], shown["tail_exits"], shown["learning"]) == (10, 0, 0)
+    results = document(run("hist", "a.out:jumps", "--by", "retval", *returns))["aggregations"]["hits"]
+    assert {cell["key"][0]: cell["count"] for cell in results} == {
+        -1: 2,
+        1: 1,
+        2: 1,
+        4: 1,
+        5: 1,
+        6: 1,
+        7: 1,
+        8: 1,
+        9: 1,
+    }
+    assert hits(run("count", "a.out:jumps", "--when", "retval < 0 and n == 3", *returns)) == {"jumps": 1}
+    sites = document(run("count", "a.out:jumps%return", "--when", "retval > 3", *returns))["sites"]
+    kinds = {"auto": {"ret": 4, "tail": 2}, "callers": {"caller": 6}}
+    assert {site["exit_kind"]: site["hits"] for site in sites if site["hits"]} == kinds[how]
+    lines = run("trace", "a.out:jumps", "--print", "n, retval", "--quiet", "--returns", how).splitlines()
+    assert len(lines) == 10
 
 
 def test_hist_and_time_say_the_same_of_calls_that_are_left_by_a_jump(run):
-    """Ten calls, of which six go on in another function, and are timed only where callers are looked at, too."""
-    told, to_exits = "6 calls left by a tail jump and were not timed", ("--returns", "exits")
+    """Ten calls, of which six go on in another function, and are not timed if only exits are used."""
+    told = "6 calls left by a tail jump and were not timed"
     whole = document(run("time", "a.out:jumps", "--json"))["functions"][0]
     assert (whole["count"], whole["tail_exits"], whole["learning"]) == (10, 0, 0)
-    timed = document(run("time", "a.out:jumps", *to_exits, "--json"))["functions"][0]
-    shown = document(run("hist", "a.out:jumps", "--of", "latency_ns", "--json"))
+    timed = document(run("time", "a.out:jumps", *EXITS, "--json"))["functions"][0]
+    shown = document(run("hist", "a.out:jumps", "--of", "latency_ns", *EXITS, "--json"))
     assert (timed["count"], timed["tail_exits"]) == (4, 6)
     assert (shown["aggregations"]["latency_ns"]["count"], shown["tail_exits"]) == (4, 6)
     assert shown["aggregations"].keys() == {"latency_ns"}
-    first = run("time", "a.out:jumps", *to_exits).splitlines()[0]
+    first = run("time", "a.out:jumps", *EXITS).splitlines()[0]
     assert "4 calls of 1 function timed" in first
     assert first.endswith(told)
-    lines = run("hist", "a.out:jumps", "--of", "latency_ns").splitlines()
+    lines = run("hist", "a.out:jumps", "--of", "latency_ns", *EXITS).splitlines()
     assert re.search(r": 10 calls in [\d.]+ s; ", lines[0])
     assert lines[0].endswith(told)
     assert any(line.startswith("  4 calls, sum ") for line in lines)
@@ -129,17 +157,17 @@ def test_calls_have_a_time_whatever_they_return(run, function):
 
 
 def test_calls_that_are_left_by_a_jump_have_no_result_and_no_time(run):
-    by_time = document(run("time", "a.out:jumps", "--when", "latency_ns >= 0", "--json"))["functions"][0]
+    by_time = document(run("time", "a.out:jumps", "--when", "latency_ns >= 0", *EXITS, "--json"))["functions"][0]
     assert (by_time["count"], by_time["tail_exits"]) == (4, 6)
-    found = document(run("count", "a.out:jumps", "--when", "retval > 7", "--json"))
+    found = document(run("count", "a.out:jumps", "--when", "retval > 7", *EXITS, "--json"))
     assert (found["sites"][0]["hits"], found["tail_exits"], found.get("missing")) == (2, 6, None)
-    assert "tail_exits" not in document(run("count", "a.out:jumps", "--when", "n > 7", "--json"))
-    keyed = document(run("hist", "a.out:jumps", "--by", "retval", "--json"))
+    assert "tail_exits" not in document(run("count", "a.out:jumps", "--when", "n > 7", *EXITS, "--json"))
+    keyed = document(run("hist", "a.out:jumps", "--by", "retval", *EXITS, "--json"))
     assert (sorted(cell["key"] for cell in keyed["aggregations"]["hits"]), keyed["tail_exits"]) == (
         [[6], [7], [8], [9]],
         6,
     )
-    lines = run("trace", "a.out:jumps", "--print", "latency_ns").splitlines()
+    lines = run("trace", "a.out:jumps", "--print", "latency_ns", *EXITS).splitlines()
     assert sum(line.endswith("latency_ns=?") for line in lines) == 6
     assert sum(bool(re.search(r"latency_ns=\d+$", line)) for line in lines) == 4
 

@@ -77,7 +77,10 @@ class Counting:
             return snapshot
         tails = sum(each.total.count for each in snapshot.aggregations if each.name == TAILS)
         rest = tuple(each for each in snapshot.aggregations if each.name != TAILS)
-        return replace(snapshot, aggregations=rest, tail_exits=tails)
+        if self.when is not None:  # it is not known of which calls the condition was told not to hold
+            return replace(snapshot, aggregations=rest, tail_exits=tails)
+        learning = min(sum(site.learning for site in snapshot.sites), tails)
+        return replace(snapshot, aggregations=rest, tail_exits=tails - learning, learning=learning)
 
     def _write(self, text: HandlerText, shown: Sequence[str], returns: bool) -> None:  # noqa: ARG002 - a Write
         if uses_returns(self._expressions):

@@ -13,7 +13,7 @@ MECHANISMS = (
     "fentry", "fexit", "kprobe.multi", "kretprobe.multi", "kprobe", "kretprobe", "raw_tp", "tp_btf", "tracepoint",
     "perf_event", "uprobe", "uretprobe", "splice",
 )  # fmt: skip
-RETURNS = ("auto", "exits", "trampoline")
+RETURNS = ("auto", "exits", "callers", "trampoline")
 CLOCKS = ("auto", "tsc", "monotonic")
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -115,8 +115,8 @@ returns = click.option(
     type=click.Choice(RETURNS),
     default="auto",
     show_default=True,
-    help="Where calls end: at exits and, after a jump to another function, in the caller; at exits only; or, where "
-    "exits cannot all be spliced, at a replaced return address if that is safe.",
+    help="Where calls end: at exits and, after a jump to another function, in the caller; at exits only; in callers "
+    "only; or, where exits cannot all be spliced, at a replaced return address if that is safe.",
 )
 
 live = click.option(

@@ -118,6 +118,10 @@ NO_CALLER, UNSURE_CALLER = 0xFFFF, 0xFFFE
 NODE_KEY_SHIFT = 16
 """A node's key is its caller's node, and above that the offset of its function's record."""
 NODE_PROBES = 32
+CALL_MISSED, CALL_LEARNING, CALL_UNSEEN = 8, 16, 24
+"""What a place at which calls leave has after its hits, if handlers follow these to their callers: calls that are
+missed; those whose caller was not known yet; those whose caller cannot be spliced."""
+CALL_COUNTERS = 4
 RETURN_BYTES = 16
 """Entry of the table of replaced return addresses: the true address, then whose it was; written once."""
 CHILDREN = 2048
@@ -178,6 +182,14 @@ class BankLayout:
     """For how many threads at one time there are to be blocks, if these do not take too much: a power of two."""
     _next_counter: int = field(default=0, init=False)
     _next_record: int = field(default=0, init=False)
+
+    @property
+    def notes_calls(self) -> bool:
+        """Whether calls are noted for handlers that run where their callers go on, by the routines of handlers alone.
+
+        Those of timed calls may move what is noted.
+        """
+        return self.callers > 0 and self.maxactive > 0 and not self.records
 
     @property
     def instances_offset(self) -> int:

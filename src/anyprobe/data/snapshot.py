@@ -1,13 +1,14 @@
 """What a session knows at one moment, as immutable values: the only thing that reports ever see."""
 
 import dataclasses
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 from anyprobe.core.quoting import shown_module
 from anyprobe.data import histogram
 from anyprobe.data.processes import Key, ProcessCounts, ProcessInfo, TargetInfo, by_spec
+from anyprobe.data.sums import T, added, both, longest, sums, union
 
 if TYPE_CHECKING:
     from anyprobe.data.calltree import CallNode
@@ -18,9 +19,9 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 Kind = Literal["entry", "return", "offset", "insn", "block", "call", "usdt"]
-ExitKind = Literal["ret", "tail", "trampoline"]
-"""How a return is seen: at the instruction, at a jump to another function, or at a replaced return address."""
-T = TypeVar("T")
+ExitKind = Literal["ret", "tail", "trampoline", "caller"]
+"""How a return is seen: at the instruction, at a jump to another function, at a replaced return address, or only where
+the caller goes on."""
 MARKERS: frozenset[Kind] = frozenset({"usdt"})
 """Kinds of which all places together are what was asked for."""
 _MANY: frozenset[Kind] = MARKERS | {"insn", "block", "call"}
@@ -50,6 +51,10 @@ class SiteResult:
     label: str = ""
     """What tables call the function, if not by its name: ``memcpy → avx_unaligned`` of one chosen at load time, or a
     marker with its provider."""
+    learning: int = 0
+    """Of hits where handlers follow calls to their callers: those seen at a jump, whose caller was not known yet."""
+    tail_exits: int = 0
+    """The same of calls whose caller cannot be spliced."""
 
     @property
     def key(self) -> Key:
@@ -83,6 +88,8 @@ class SiteResult:
             document["notes"] = list(self.notes)
         if self.folded_sites:
             document["folded_sites"] = self.folded_sites
+        document |= {"learning": self.learning} if self.learning else {}
+        document |= {"tail_exits": self.tail_exits} if self.tail_exits else {}
         return document
 
     def as_exit(self) -> Json:
@@ -109,8 +116,10 @@ class SiteResult:
             self,
             hits=self.hits + other.hits,
             nmissed=self.nmissed + other.nmissed,
+            learning=self.learning + other.learning,
+            tail_exits=self.tail_exits + other.tail_exits,
             armed=self.armed or other.armed,
-            notes=_union(self.notes, other.notes),
+            notes=union(self.notes, other.notes),
         )
 
 
@@ -221,7 +230,7 @@ class FunctionTiming:
         if self.callers or self.callers_refused:
             document["callers"] = {"watched": self.callers, "refused": dict(self.callers_refused)}
         if self.places:
-            document["exits"] = [each.as_exit() for each in self.places[1:]]
+            document["exits"] = [each.as_exit() for each in self.places[1:] if each.exit_kind is not None]
         return document if self.exit_kind is None else {**document, "exit_kind": self.exit_kind}
 
     def merged(self, other: "FunctionTiming") -> "FunctionTiming":
@@ -299,6 +308,8 @@ class Snapshot:
     """By how much the clock of times goes on at once, 0 where nothing is timed."""
     tail_exits: int | None = None
     """Calls that aggregations have no time or result of, since they left by a jump; None where none is wanted."""
+    learning: int | None = None
+    """The same of calls whose caller was not known yet, not among those; None where that is not told apart."""
     processes: tuple[ProcessCounts, ...] = ()
     """What each process has counted: the target, its fork children that have, and so on for those of merged ones."""
     tree: "tuple[CallNode, ...]" = ()
@@ -358,6 +369,8 @@ class Snapshot:
             document["clock_step_ns"] = _rounded(self.clock_step_ns)
         if self.tail_exits is not None:
             document["tail_exits"] = self.tail_exits
+        if self.learning is not None:
+            document["learning"] = self.learning
         if len(self.processes) > 1:
             document["processes"] = [each.process.as_json() for each in self.processes]
         if self.warnings:
@@ -394,7 +407,7 @@ class Snapshot:
         marked = [dataclasses.replace(each, folded_sites=1) if each.kind in kinds else each for each in self.sites]
         return dataclasses.replace(
             self,
-            sites=_added(
+            sites=added(
                 marked,
                 lambda site: (site.spec, site.module, site.label or site.function) if site.folded_sites else site,
                 SiteResult.folded,
@@ -409,9 +422,9 @@ class Snapshot:
 
         return dataclasses.replace(
             self,
-            sites=_added(self.sites, lambda each: (each.spec, each.address, each.kind, each.exit_kind), first),
-            functions=_added(self.functions, lambda each: (each.spec, each.address), first),
-            refused=_union(self.refused, ()),
+            sites=added(self.sites, lambda each: (each.spec, each.address, each.kind, each.exit_kind), first),
+            functions=added(self.functions, lambda each: (each.spec, each.address), first),
+            refused=union(self.refused, ()),
         )
 
     def merge(self, other: "Snapshot") -> "Snapshot":
@@ -426,32 +439,31 @@ class Snapshot:
         """
         from anyprobe.data.calltree import merged as merged_trees
         from anyprobe.data.results import AggregationResult, MapResult
-        from anyprobe.data.sums import both, longest, sums
 
         return Snapshot(
             target=self.target,
             duration_s=max(self.duration_s, other.duration_s),
             pause_us=longest(self.pause_us, other.pause_us),
             setup_s=longest(self.setup_s, other.setup_s),
-            sites=_added(
+            sites=added(
                 (*self.sites, *other.sites),
                 lambda site: site.key,
                 SiteResult.merged,
             ),
-            functions=_added(
+            functions=added(
                 (*self.functions, *other.functions),
                 lambda timing: (timing.spec, timing.module, timing.function),
                 FunctionTiming.merged,
             ),
-            refused=_union(self.refused, other.refused),
-            pending=_union(self.pending, other.pending),
-            warnings=_union(self.warnings, other.warnings),
-            aggregations=_added(
+            refused=union(self.refused, other.refused),
+            pending=union(self.pending, other.pending),
+            warnings=union(self.warnings, other.warnings),
+            aggregations=added(
                 (*self.aggregations, *other.aggregations),
                 lambda result: (result.name, result.kind, result.by),
                 AggregationResult.merged,
             ),
-            maps=_added((*self.maps, *other.maps), lambda each: (each.name, each.by), MapResult.merged),
+            maps=added((*self.maps, *other.maps), lambda each: (each.name, each.by), MapResult.merged),
             dropped={
                 name: sums(self.dropped.get(name, {}), other.dropped.get(name, {}))
                 for name in {**self.dropped, **other.dropped}
@@ -462,6 +474,7 @@ class Snapshot:
             clock_step_ns=max(self.clock_step_ns, other.clock_step_ns),
             tree=merged_trees(self.tree, other.tree) if self.tree or other.tree else (),
             tail_exits=both(self.tail_exits, other.tail_exits),
+            learning=both(self.learning, other.learning),
         )
 
     def _others(self, other: "Snapshot") -> tuple[TargetInfo, ...]:
@@ -485,15 +498,3 @@ def _by_name(results: "Iterable[AggregationResult]") -> Json:
 
 def _rounded(value: float | None) -> float | None:
     return value if value is None else round(value, 3)
-
-
-def _union(left: tuple[T, ...], right: tuple[T, ...]) -> tuple[T, ...]:
-    return tuple(dict.fromkeys((*left, *right)))
-
-
-def _added(items: Iterable[T], key: Callable[[T], Hashable], add: Callable[[T, T], T]) -> tuple[T, ...]:
-    found: dict[Hashable, T] = {}
-    for item in items:
-        name = key(item)
-        found[name] = add(found[name], item) if name in found else item
-    return tuple(found.values())

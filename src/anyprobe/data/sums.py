@@ -1,7 +1,10 @@
 """Sums of what two snapshots hold."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 def summed(one: tuple[tuple[str, int], ...], other: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
@@ -22,3 +25,17 @@ def both(left: int | None, right: int | None) -> int | None:
 def longest(left: dict[str, float], right: dict[str, float]) -> dict[str, float]:
     """Return the larger of two numbers for each name."""
     return {name: max(left.get(name, 0), right.get(name, 0)) for name in {**left, **right}}
+
+
+def union(left: tuple[T, ...], right: tuple[T, ...]) -> tuple[T, ...]:
+    """Return what is on the left or on the right, each once."""
+    return tuple(dict.fromkeys((*left, *right)))
+
+
+def added(items: Iterable[T], key: Callable[[T], Hashable], add: Callable[[T, T], T]) -> tuple[T, ...]:
+    """Return items, those with the same key added up."""
+    found: dict[Hashable, T] = {}
+    for item in items:
+        name = key(item)
+        found[name] = add(found[name], item) if name in found else item
+    return tuple(found.values())

@@ -17,7 +17,14 @@ from anyprobe.kprobes.constants import constants, were_asked
 from anyprobe.kprobes.lookup import Location, entry_spec
 from anyprobe.kprobes.registers import CALLER, REGISTERS, REGISTERS_AT_RETURN, TASK
 from anyprobe.kprobes.structures import TRAMPOLINE, Djprobe, Handler, Jprobe, Kprobe, Kretprobe, Registered, kprobe_of
-from anyprobe.probes.handlers.actions import asks_caller, dress_with, dressing_behind, dressing_faults, knowing_stubs
+from anyprobe.probes.handlers.actions import (
+    Following,
+    asks_caller,
+    dress_with,
+    dressing_behind,
+    dressing_faults,
+    knowing_stubs,
+)
 from anyprobe.probes.handlers.handling import Call
 from anyprobe.probes.handlers.points import HandlerAt, Point
 from anyprobe.splice.codegen.fault_exit import can_land
@@ -55,6 +62,8 @@ class Site:
     """What runs where a function ends in a jump to another one."""
     at: "ResolvedSite | None" = None
     """What ``spec`` means, where that is known already."""
+    following: "Callable[[], Following | None]" = lambda: None
+    """How it runs where the callers of such a function go on."""
     trampolines: "Trampolines | None" = None
     """What has it run at replaced return addresses."""
 
@@ -68,7 +77,7 @@ class Site:
             return dressing_behind(self.handler)
         if self.when is When.FAULTED:
             return dressing_faults(self.handler)
-        return partial(dress_with, facts=self.handler, at_tails=self.at_tails)
+        return partial(dress_with, facts=self.handler, at_tails=self.at_tails, following=self.following)
 
 
 class Compiler:
@@ -164,7 +173,9 @@ class Compiler:
             raise KprobeError(errno.EOPNOTSUPP, detail)
         entry = [] if rp.entry_handler is None else [self._facts(wrapping.before, rp.entry_handler, rp, location)]
         facts = self._session.handling.prepared(HandlerAt(function=handler, point=Point.RETURN))
-        return [*(Site(spec, each) for each in entry), Site(spec.removesuffix(":entry") + ":return", facts)]
+        following = self._session.handling.following(facts, None)
+        at_return = Site(spec.removesuffix(":entry") + ":return", facts, following=following)
+        return [*(Site(spec, each) for each in entry), at_return]
 
     def _check_replacing(self, rp: Kretprobe) -> None:
         """See that a probe can be had at replaced return addresses, as far as that is not the function's affair."""
@@ -226,7 +237,9 @@ class Compiler:
             at = HandlerAt(function=handler, point=Point.RETURN, call=call)
             at_tails = cache(partial(handling.prepared, at.at_tail()))
             facts = handling.prepared(at)
-            sites.append(Site(spec.removesuffix(":entry") + ":return", facts, at_tails=at_tails))
+            following = handling.following(facts, at_tails, call)
+            name = spec.removesuffix(":entry") + ":return"
+            sites.append(Site(name, facts, at_tails=at_tails, following=following))
         return sites, missed
 
 

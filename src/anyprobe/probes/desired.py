@@ -85,6 +85,8 @@ class Desired:
         """
         probe = self.probe
         probe.places, probe.timed = _going_on(probe.places, part.places), _going_on(probe.timed, part.timed)
+        placed_now = set(probe.places)
+        probe.handled = [each for each in [*probe.handled, *part.handled] if not placed_now.isdisjoint(each.places)]
         probe.exitless = probe.exitless + part.exitless
         placed = {each.site.canonical for each in part.all_places}
         probe.refused = [each for each in probe.refused if not _is_unchosen(each[1]) or each[0] not in placed]

@@ -6,7 +6,7 @@ from typing import TypedDict
 from anyprobe.core.errors import UsageError
 from anyprobe.data.layout import MAXACTIVE
 
-RETURNS = ("auto", "exits", "trampoline")
+RETURNS = ("auto", "exits", "callers", "trampoline")
 PENDING = ("never", "modules", "always")
 CHILDREN = ("count", "ignore", "free")
 STRATEGIES = ("auto", "retarget", "jump", "punned", "short", "trap")
@@ -29,9 +29,11 @@ class SessionOptions:
     ticks evenly."""
     returns: str = "auto"
     """Where ends of calls are seen. ``auto``: where the function returns, and if it ends in a jump to another one,
-    where its caller goes on. ``exits``: at its own exits only, so that calls that leave by a jump are not timed.
-    ``trampoline``: as ``auto``, and functions whose exits cannot all be spliced have their return addresses replaced,
-    where nothing is seen that this could break; else they are refused."""
+    where its caller goes on. ``exits``: at its own exits only, so that calls that leave by a jump have no time
+    and no result.
+    ``callers``: only where the caller goes on, whatever the function's exits are like.
+    ``trampoline``: as ``auto``, and functions whose exits cannot all be spliced have their return addresses
+    replaced, where nothing is seen that this could break; else they are refused."""
     self_time: bool = False
     """Whether timed functions have self times, too: without what other timed functions take that they call."""
     call_tree: bool = False

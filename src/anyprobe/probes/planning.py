@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 _BEFORE, _BEHIND = 4, 8
 CALLS_GO_ON = "calls that leave by a jump are timed to where their caller goes on, which is spliced there"
 CALLS_END = "calls that leave by a jump are not timed: --returns auto would splice their callers"
+CALLS_END_IN_CALLERS = "--returns callers: calls end where their caller goes on, which is spliced there"
+RETURNS_GO_ON = "handlers see calls that leave by a jump where their caller goes on, which is spliced there"
 _REGISTERS = ("rax", "rcx", "rdx", "rsi", "rdi", "r8", "r9", "r10", "r11")
 """Those that patches may take, as manuals list them."""
 _MADE_UP_PATCH, _MADE_UP_ROUTINE, _MADE_UP_GATE, _MADE_UP_SLOT = 0x10000, 0x8000, 0x7000, 0x200
@@ -50,7 +52,8 @@ def _planned_at(
     session: "ProbeHost", module: Module, code: FunctionCode, site: "ResolvedSite", *, timed: bool = False
 ) -> tuple[list[Want], FunctionPlan]:
     """Return what is wanted for a site, and its plan; a marker may be better placed behind its nop."""
-    wants = _wants(site, code, timed=timed)
+    in_callers = timed and session.options.returns == "callers" and not site.object.image.is_go
+    wants = [Want(code.entry, WantKind.ENTRY)] if in_callers else _wants(site, code, timed=timed)
     plan = _planned(session, module, code, wants)
     if site.marker is None or not any(why.reason is Reason.MAY_FAULT for _, why in plan.refused):
         return wants, plan
@@ -88,7 +91,8 @@ def explain(session: "ProbeHost", spec: str, *, timed: bool = False) -> Explanat
         raise SiteRefused(code)
     session.splicing.planning.see_space(session.mappings())
     wants, plan = _planned_at(session, module, code, site, timed=timed)
-    ends, replaced = timed or site.kind == "return", False
+    in_callers = timed and session.options.returns == "callers" and not site.object.image.is_go
+    ends, replaced = (timed or site.kind == "return") and not in_callers, False
     first = wants[0].address if wants else code.entry
     splice = next((s for want, s in _served(plan).items() if want.address == first), None)
     part = code if code.start <= first < code.end else module.code.containing(first) or code
@@ -101,11 +105,17 @@ def explain(session: "ProbeHost", spec: str, *, timed: bool = False) -> Explanat
         notes.append(TRAMPOLINE_SERVES if stays is None else f"trampoline: the return address must stay: {stays}")
         replaced = stays is None and session.trampolines.wanted
     why = _ends_refused(session, code, plan, timed=timed, replaced=replaced) if ends else None
-    if timed and why is None:
+    if timed and why is None and not in_callers:
         why = _not_followed(session, site, module, code, wants)
-    if timed and why is None and any(each.kind == "tail" for each in code.exits.found):
+    if in_callers:
+        why = _said(refusal) if (refusal := session.clock_refusal()) is not None else None
+        notes.append(CALLS_END_IN_CALLERS)
+    elif ends and why is None and any(each.kind == "tail" for each in code.exits.found):
         follows = session.splicing.memory.follows_jumps
-        notes.append(CALLS_GO_ON if follows else CALLS_END)
+        if timed:
+            notes.append(CALLS_GO_ON if follows else CALLS_END)
+        elif follows:
+            notes.append(RETURNS_GO_ON)
     if timed and why is None:
         notes.append("the patch is shown as it would count; to time, it reads the clock, too")
     return Explanation(

@@ -3,18 +3,21 @@
 import fnmatch
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from anyprobe.binary.flow.function import FunctionCode
 from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.data.layout import CERTAIN, JUMPED
 from anyprobe.probes.providers.function.resolve import ResolvedSite
 from anyprobe.splice.codegen.patch import REPLACING, ActionKind
 from anyprobe.splice.edits import Edit, FunctionState, Module
 from anyprobe.splice.plan.splices import Want, WantKind
-from anyprobe.splice.regions.banks import Hook, TimingGroup
+from anyprobe.splice.regions.banks import CallGroup, Hook, TimingGroup
 
 if TYPE_CHECKING:
     from anyprobe.binary.flow.exits import Exit
+    from anyprobe.splice.codegen.handlers.facts import HandlerFacts
+    from anyprobe.splice.regions.code_region import SlotBank
 
 NEVER_RETURNS = "the function never returns"
 
@@ -65,6 +68,83 @@ class Place:
         return self.want.address - self.site.function.start
 
 
+class FollowedCalls(Protocol):
+    """One function whose calls may end where its callers go on."""
+
+    site: ResolvedSite
+    places: list[Place]
+    """Where calls leave; of timed functions, the entry and all exits."""
+    points: dict[int, Place]
+    """Where callers go on after calls that left by a jump, by run-time address: spliced there, or refused."""
+    unseen: dict[int, Refusal]
+    """Where callers go on and nothing can be spliced, and why, by run-time address."""
+
+    @property
+    def leaves_by_jumps(self) -> bool:
+        """Whether calls may end in the caller."""
+        ...
+
+    @property
+    def armed(self) -> bool:
+        """Whether at least one of its places is armed."""
+        ...
+
+    @property
+    def bank(self) -> "SlotBank | None":
+        """Where its open calls are noted, once it is armed."""
+        ...
+
+    @property
+    def offset(self) -> int:
+        """By what it is known there."""
+        ...
+
+    def ending(self, flags: int, *, alone: bool) -> Hook:
+        """Return what ends calls at a return point; ``alone``: nothing but the function itself is called there."""
+        ...
+
+
+@dataclass(eq=False)
+class HandledCalls:
+    """One function whose calls a probe's handler sees where its callers go on: where it leaves by jumps."""
+
+    site: ResolvedSite
+    group: CallGroup
+    handler: "HandlerFacts"
+    """What runs at return points."""
+    places: list[Place] = field(default_factory=list)
+    points: dict[int, Place] = field(default_factory=dict)
+    unseen: dict[int, Refusal] = field(default_factory=dict)
+    whole: bool = True
+    """Whether these are all places at which calls go on to their callers."""
+
+    @property
+    def leaves_by_jumps(self) -> bool:
+        """Whether calls may end in the caller."""
+        return True
+
+    @property
+    def armed(self) -> bool:
+        """Whether at least one of its places is armed."""
+        return any(place.hook.armed for place in self.places)
+
+    @property
+    def bank(self) -> "SlotBank | None":
+        """Where its open calls are noted, if that can be."""
+        return self.group.bank if self.group.bank is not None and self.group.bank.layout.notes_calls else None
+
+    @property
+    def offset(self) -> int:
+        """By what it is known there."""
+        return self.group.offset
+
+    def ending(self, flags: int, *, alone: bool) -> Hook:
+        """Return what runs the handler at a return point."""
+        place, flags = self.places[0], flags | CERTAIN * (alone and self.whole)
+        own, offset = place.hook, self.offset | flags
+        return Hook(ActionKind.HANDLER, None, self.bank, offset, handler=self.handler, ip=own.ip, function=own.function)
+
+
 @dataclass(eq=False)
 class Timed:
     """One function that a probe times: its entry and all its exits share a record."""
@@ -83,6 +163,21 @@ class Timed:
     def leaves_by_jumps(self) -> bool:
         """Whether calls may end in a jump to another function, and so in the caller."""
         return any(place.hook.kind is ActionKind.LEAVE_TAIL for place in self.places)
+
+    @property
+    def bank(self) -> "SlotBank | None":
+        """Where its open calls are, once it is armed."""
+        return self.group.bank
+
+    @property
+    def offset(self) -> int:
+        """Of its record there."""
+        return self.group.offset
+
+    def ending(self, flags: int, *, alone: bool) -> Hook:
+        """Return what ends its calls at a return point."""
+        offset = self.offset | JUMPED | flags | CERTAIN * alone
+        return Hook(ActionKind.LEAVE_CALLER, None, self.bank, offset)
 
     @property
     def identity(self) -> Hashable:
@@ -134,6 +229,14 @@ class Exitless:
     timed: bool
 
 
+def function_of(place: Place) -> Exitless:
+    """Return the function that a place is of."""
+    found = place.module.code.function_at(place.site.function.start)
+    code = found if isinstance(found, FunctionCode) else place.state.code
+    unasked = Refusal(Reason.STRATEGY_NOT_ASKED, code.entry, "its exits are not used")
+    return Exitless(place.site, place.module, code, unasked, timed=False)
+
+
 @dataclass(eq=False, repr=False)
 class Probe:
     """What one spec asked for. ``places`` count (``Session.count``), ``timed`` measure (``Session.time``)."""
@@ -141,6 +244,8 @@ class Probe:
     spec: str
     places: list[Place] = field(default_factory=list)
     timed: list[Timed] = field(default_factory=list)
+    handled: list[HandledCalls] = field(default_factory=list)
+    """Functions whose calls its handler sees where their callers go on."""
     refused: list[tuple[str, Refusal]] = field(default_factory=list)
     """Functions refused before planning, by canonical spec."""
     exitless: list[Exitless] = field(default_factory=list)
@@ -163,11 +268,17 @@ class Probe:
         self.refused.append((site.canonical, at_run_time(why, module)))
 
     @property
+    def followed(self) -> "list[FollowedCalls]":
+        """The functions whose calls may end where their callers go on."""
+        return [*(timed for timed in self.timed if timed.leaves_by_jumps), *self.handled]
+
+    @property
     def all_places(self) -> list[Place]:
         """Every instruction that the probe needs."""
-        return self.places + [
+        found = self.places + [
             place for timed in self.timed for each in (timed.places, timed.points.values()) for place in each
         ]
+        return [*found, *(place for each in self.handled for place in each.points.values())]
 
     @property
     def armed(self) -> bool:

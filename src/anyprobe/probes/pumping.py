@@ -79,15 +79,16 @@ class Pumped(Observed, Tended):
 
     def place_return_points(self, probes: "Sequence[Probe]") -> None:
         """Have calls that leave their function by a jump end in the callers that are known."""
-        if any(probe.timed for probe in probes):
+        if any(probe.timed or probe.handled for probe in probes):
             self.return_points.place(probes)
 
     def settle_return_points(self, probes: "Sequence[Probe]") -> None:
         """Say in which callers calls end, after probes were removed or armed again."""
-        if any(probe.timed for probe in probes):
+        timed = any(probe.timed for probe in probes)
+        if timed or any(probe.handled for probe in probes):
             self.return_points.settle(probes)
-            if not any(timed.armed for probe in self.probes for timed in probe.timed):
-                self.adopting.end()
+        if timed and not any(timed.armed for probe in self.probes for timed in probe.timed):
+            self.adopting.end()
 
     def learn_return_points(self) -> None:
         """Have calls that leave their function by a jump end in callers that were not known when it was armed."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from anyprobe.core.refusal import Refusal
 from anyprobe.data import histogram
+from anyprobe.data.layout import CALL_LEARNING, CALL_UNSEEN
 from anyprobe.data.processes import ProcessInfo, TargetInfo
 from anyprobe.data.reader import BankReader, ForkChild, NearReader, Whose
 from anyprobe.data.snapshot import ExitKind, FunctionTiming, RefusedSite, SiteResult, Snapshot
@@ -69,6 +70,14 @@ class BankValues:
             return 0
         self.hits(hook)
         return int(self._counters[id(hook.bank)][self.reader(hook.bank).counter_index(hook.offset + 8)])
+
+    def unfollowed(self, hook: Hook) -> tuple[int, int]:
+        """Return how many calls a hook saw at a jump: those whose caller was not known yet, and cannot be spliced."""
+        if hook.calls is None or not isinstance(hook.bank, SlotBank):
+            return 0, 0
+        self.hits(hook)
+        counters, index = self._counters[id(hook.bank)], self.reader(hook.bank).counter_index
+        return int(counters[index(hook.offset + CALL_LEARNING)]), int(counters[index(hook.offset + CALL_UNSEEN)])
 
     def unreplaced(self, hook: Hook) -> int:
         """Return how many calls a hook has not followed, since their return address could not be replaced."""
@@ -200,15 +209,19 @@ def refusals(probes: Iterable[Probe]) -> list[tuple[str, Refusal]]:
     return found
 
 
-def _hits(places: Sequence[Place]) -> dict[int, tuple[int, int]]:
-    """Return the hits and the missed hits of places by their identity, ends of functions read first."""
+def _hits(places: Sequence[Place]) -> dict[int, tuple[int, int, int, int]]:
+    """Return the hits and the missed hits of places by their identity, ends of functions read first.
+
+    Then how many calls were seen at a jump, since their caller was not known yet, or cannot be spliced.
+    """
     found = {}
     for ends in (True, False):
         values = BankValues()
         for place in places:
             if (place.exit is not None) is ends:
                 hooks = [*place.earlier, place.hook]
-                found[id(place)] = sum(map(values.hits, hooks)), sum(map(values.missed, hooks))
+                learning, unseen = (sum(each) for each in zip(*map(values.unfollowed, hooks), strict=True))
+                found[id(place)] = sum(map(values.hits, hooks)), sum(map(values.missed, hooks)), learning, unseen
     return found
 
 
@@ -222,10 +235,12 @@ def sites(places: Iterable[Place], note_of: "Callable[[LoadedObject], str]") -> 
     armed = armed_once(places)
     counted = _hits(armed)
     for place in armed:
-        yield _site(place, *counted[id(place)], note_of(place.site.object))
+        yield _site(place, *counted[id(place)], note=note_of(place.site.object))
 
 
-def _site(place: Place, hits: int = 0, missed: int = 0, note: str = "") -> SiteResult:
+def _site(
+    place: Place, hits: int = 0, missed: int = 0, learning: int = 0, unseen: int = 0, note: str = ""
+) -> SiteResult:
     hook = place.hook
     return SiteResult(
         spec=place.site.canonical,
@@ -242,12 +257,16 @@ def _site(place: Place, hits: int = 0, missed: int = 0, note: str = "") -> SiteR
         notes=tuple(filter(None, (place.site.note, note, "" if hook.armed else place.note))),
         arming=hook.arming,
         label=place.site.label,
+        learning=learning,
+        tail_exits=unseen,
     )
 
 
 def _exit_kind(place: Place) -> ExitKind | None:
     if place.at_replaced_return:
         return "trampoline"
+    if place.hook.calls is not None and place.exit is None:
+        return "caller"
     return None if place.exit is None else place.exit.kind.value
 
 

@@ -437,7 +437,7 @@ class Reconciled(Pumped):
             if isinstance(code, Refusal):
                 part.refuse(site, code, module)
             elif timed:
-                add_timed(part, site, code, module)
+                add_timed(part, site, code, module, in_callers=self.options.returns == "callers")
             else:
                 add_counted(part, site, code, module)
         if not self._awaits_libraries and desired.policy is not Policy.FOLLOW:

@@ -21,7 +21,7 @@ from anyprobe.reports.distribution import (
     print_rows,
 )
 from anyprobe.reports.grid import key_text, print_grid
-from anyprobe.reports.heading import print_heading, print_refusals, print_step, tail_clause
+from anyprobe.reports.heading import learning_clause, print_heading, print_refusals, print_step, tail_clause
 from anyprobe.reports.histogram import print_functions
 from anyprobe.reports.losses import print_losses, print_unhandled
 from anyprobe.reports.quantities import counted, duration, number
@@ -42,11 +42,12 @@ def print_aggregations(snapshot: Snapshot, console: Console, top: int = 0) -> No
     """
     calls, ended, others = _events(snapshot)
     hits = counted(others, "hit") if others or not calls else ""
+    meaning = "not timed" if _has_times(snapshot) else "left out"
     print_heading(
         snapshot,
         console,
         ", ".join(each for each in (counted(calls, "call") if calls else "", hits) if each),
-        tail_clause(snapshot, "not timed" if _has_times(snapshot) else "left out"),
+        "; ".join(filter(None, (tail_clause(snapshot, meaning), learning_clause(snapshot, meaning)))),
     )
     noun = "call" if calls and not others else "value"
     for result in snapshot.aggregations:

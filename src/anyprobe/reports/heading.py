@@ -58,10 +58,10 @@ def tail_clause(snapshot: Snapshot, meaning: str = "not timed") -> str:
     return f"{text}: most of {named}"
 
 
-def learning_clause(snapshot: Snapshot) -> str:
-    """Return how many calls were not timed since their callers were not known yet; nothing if there are none."""
-    calls = sum(timing.learning for timing in snapshot.functions)
-    return f"{counted(calls, 'call')} from callers not known yet {'was' if calls == 1 else 'were'} not timed" * bool(
+def learning_clause(snapshot: Snapshot, meaning: str = "not timed") -> str:
+    """Return how many calls were ``meaning`` since their callers were not known yet; nothing if there are none."""
+    calls = sum(timing.learning for timing in snapshot.functions) + (snapshot.learning or 0)
+    return f"{counted(calls, 'call')} from callers not known yet {'was' if calls == 1 else 'were'} {meaning}" * bool(
         calls
     )
 

@@ -4,7 +4,8 @@ import errno
 
 import pytest
 
-from anyprobe import Count, Sum, emit, u64
+import anyprobe
+from anyprobe import Count, Sum, emit, i64, u64
 from anyprobe.kprobes import (
     TRAMPOLINE,
     Kprobe,
@@ -127,7 +128,7 @@ def test_the_return_address_is_the_real_one(target, session):
 
 
 @pytest.mark.parametrize("maxactive", [0, 1])
-def test_the_value_is_missing_where_a_function_ends_in_a_jump(target, session, maxactive):
+def test_the_value_is_missing_where_a_function_ends_in_a_jump_and_only_exits_are_used(target, maxactive):
     returned, missing = Sum("returned"), Count("missing")
 
     def handler(ri, regs):
@@ -138,11 +139,38 @@ def test_the_value_is_missing_where_a_function_ends_in_a_jump(target, session, m
             returned.add(value)
 
     rp = Kretprobe(Kprobe(symbol_name="tails"), handler, maxactive=maxactive)
-    assert register_kretprobe(rp) == 0
-    target.go(3)
-    target.finish()
+    with anyprobe.attach(target.pid, returns="exits"):
+        assert register_kretprobe(rp) == 0
+        target.go(3)
+        target.finish()
     assert (total(returned).count, total(returned).sum, total(missing).count) == (18, 45, 12)
     assert rp.nmissed == 0
+
+
+@pytest.mark.parametrize("returns", ["auto", "callers"])
+@pytest.mark.parametrize("maxactive", [0, 1])
+def test_the_value_is_there_where_the_caller_of_a_function_goes_on(target, maxactive, returns):
+    returned, missing, entered = Sum("returned"), Count("missing"), Count("entered")
+
+    def entry(ri, regs):
+        ri.data.argument = regs.di
+        entered.add()
+        return 0
+
+    def handler(ri, regs):
+        value = regs_return_value(regs)
+        if value is None:
+            missing.add()
+        else:
+            returned.add(i64(value + 0 * ri.data.argument))
+
+    with anyprobe.attach(target.pid, returns=returns):
+        rp = Kretprobe(Kprobe(symbol_name="tails"), handler, entry, data_size=8, maxactive=maxactive)
+        assert register_kretprobe(rp) == 0
+        target.go(3)
+        assert (total(returned).count, total(returned).sum) == (30, 3 * (15 - 30))
+        assert (total(missing).count, total(entered).count, rp.nmissed) == (0, 30, 0)
+    target.finish()
 
 
 def test_the_trampoline_has_the_value_at_tail_exits_too(target, session):

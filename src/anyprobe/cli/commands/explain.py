@@ -46,6 +46,7 @@ MARK_STYLES = {"IA": "bold green", "DCR": "yellow", "JTPR": "red"}
 @options.json
 @options.strategy
 @options.live
+@options.returns
 def command(
     spec: str,
     pids: tuple[int, ...],
@@ -56,6 +57,7 @@ def command(
     as_json: bool,
     strategy: str,
     live: bool,
+    returns: str,
 ) -> int:
     """Show the plan or the refusals for one site, liveness and the generated code. Changes nothing.
 
@@ -75,7 +77,7 @@ def command(
     script = None if file is None else scripts.load(file)
     pid = targets.choose_one(pids, names, (spec,))
     with ExitStack() as stack:
-        settings = {"strategy": strategy, "live": live or None, "unsafe": unsafe or None}
+        settings = {"strategy": strategy, "live": live or None, "unsafe": unsafe or None, "returns": returns}
         session = targets.open_sessions(stack, targets.Target((pid,)), **settings)[0]
         with output.progress("planning", quiet=False):
             explanation = explained(session, spec, timed=purpose == "time")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING
 
-from anyprobe.core.code import MISSES, SKIP, Input, InputKind, NativeCode
+from anyprobe.core.code import MISSES, InputKind, NativeCode
 from anyprobe.core.errors import HandlerError, SpecError, UnsupportedTarget, UsageError
 from anyprobe.data.aggregations import Aggregation
 from anyprobe.data.maps import Map, MapView
@@ -24,8 +24,9 @@ from anyprobe.handlers.frontend.lowering import Setting
 from anyprobe.handlers.types.annotations import AnyType, i64
 from anyprobe.handlers.types.storages import MapTable, Ring, Stacks, Storages, Table
 from anyprobe.probes.handlers import changing
-from anyprobe.probes.handlers.actions import dress_with, dressing_behind
+from anyprobe.probes.handlers.actions import Following, dress_with, dressing_behind
 from anyprobe.probes.handlers.filter_watch import FilterWatch
+from anyprobe.probes.handlers.native_needs import asks_kernel, has, releasing, uses
 from anyprobe.probes.handlers.own_memory import reading_facts
 from anyprobe.probes.handlers.points import Handler, HandlerAt, Point
 from anyprobe.probes.handlers.stack_tables import StackTables
@@ -43,6 +44,7 @@ from anyprobe.splice.codegen.handlers.facts import (
 )
 from anyprobe.splice.codegen.handlers.memory_routines import UNKNOWN, ReadingFacts
 from anyprobe.splice.codegen.handlers.spare_stacks import first_stack, spare_stacks_bytes
+from anyprobe.splice.regions.code_region import SlotBank
 from anyprobe.splice.regions.stores import Store
 
 if TYPE_CHECKING:
@@ -231,12 +233,22 @@ class Handling:
         ):
             raise HandlerError("the parameters are gone here", instead="ctx.regs, or ctx.data of session.call")
         if point.is_return and call is not None and call.instance.fields:
-            code = _releasing(code)
+            code = releasing(code)
         return code, storages
 
     def _dressing(self, at: HandlerAt) -> Callable[[Probe], None]:
         """Compile a handler; return what has probes call it, one variant of it at tail calls."""
-        return partial(dress_with, facts=self.prepared(at), at_tails=cache(partial(self.prepared, at.at_tail())))
+        facts, at_tails = self.prepared(at), cache(partial(self.prepared, at.at_tail()))
+        following = self.following(facts, at_tails, at.call) if at.point is Point.RETURN else lambda: None
+        return partial(dress_with, facts=facts, at_tails=at_tails, following=following)
+
+    def following(
+        self, facts: HandlerFacts, at_tails: Callable[[], HandlerFacts] | None, call: Call | None = None
+    ) -> Callable[[], Following | None]:
+        """Return what tells how a handler of returns sees calls where their callers go on; see ``dress_with``."""
+        follows = self._session.splicing.memory.follows_jumps and not _is_split(call)
+        always = self._session.options.returns == "callers"
+        return cache(lambda: Following.of(facts, at_tails and at_tails(), always=always) if follows else None)
 
     def probes_of(self, function: Handler) -> list[Probe]:
         """Return the probes that call a handler."""
@@ -258,7 +270,7 @@ class Handling:
         name = getattr(function, "__name__", "the handler")
         if code.stack > STACK_LIMIT:
             raise HandlerError(f"{name} needs {code.stack} bytes of stack, more than the {STACK_LIMIT} it may")
-        if _uses(code, "now") or any(isinstance(each, Ring) for each in storages.values()):
+        if uses(code, "now") or any(isinstance(each, Ring) for each in storages.values()):
             self._check_clock()
 
     def _check_clock(self) -> None:
@@ -296,9 +308,9 @@ class Handling:
             for key, each in storages.items()
             if key not in self._stores
         }
-        asks = _asks_kernel(code) or (call is not None and call.pool > 0)
-        errno = (self._errno or 0) if _uses(code, "errno") else -1
-        if self._misses is None and (_has(code, InputKind.MISSES) or asks or not errno):
+        asks = asks_kernel(code) or (call is not None and call.pool > 0)
+        errno = (self._errno or 0) if uses(code, "errno") else -1
+        if self._misses is None and (has(code, InputKind.MISSES) or asks or not errno):
             sizes[MISSES] = 8 * len(MISSES) + 16
         if not self._spare_stacks and self._session.symbols.objects.has_go():
             sizes[_SPARE] = spare_stacks_bytes()
@@ -316,7 +328,7 @@ class Handling:
                 self._adopt(key, storages[key], store)
         if not errno and self._session.symbols.objects.libc() is not None:
             self._tell_errno()
-        if _uses(code, "tid") or (call is not None and call.pool):
+        if uses(code, "tid") or (call is not None and call.pool):
             self._check_tids()
         facts = HandlerFacts(
             code,
@@ -330,7 +342,7 @@ class Handling:
             pid=self._session.pid,
             errno=errno,
             errno_word=0 if errno or self._misses is None else self._misses.address + 8 * len(MISSES) + 8,
-            unwinding=self._stack_tables.address if _has(code, InputKind.UNWINDING) else 0,
+            unwinding=self._stack_tables.address if has(code, InputKind.UNWINDING) else 0,
             stacks=self._spare_stacks,
         )
         if facts.redirects:
@@ -474,24 +486,10 @@ class Handling:
         return self._session.symbols.name(number)
 
 
-def _asks_kernel(code: NativeCode) -> bool:
-    """Return whether a handler may make system calls."""
-    return any(each.kind is InputKind.ROUTINE and each.name != SKIP for each in code.inputs)
-
-
-def _has(code: NativeCode, kind: InputKind) -> bool:
-    return any(each.kind is kind for each in code.inputs)
-
-
-def _uses(code: NativeCode, name: str) -> bool:
-    return any(each.kind is InputKind.CONTEXT and each.name == name for each in code.inputs)
-
-
-def _releasing(code: NativeCode) -> NativeCode:
-    """Return the code of a return's handler with the call's data among its inputs: the routine then frees it."""
-    if any(each.kind is InputKind.INSTANCE for each in code.inputs):
-        return code
-    return replace(code, inputs=(*code.inputs, Input(InputKind.INSTANCE)))
+def _is_split(call: Call | None) -> bool:
+    """Return whether a call's entries are seen by a bank that notes no calls: both ends have to be seen by one."""
+    banks = [place.hook.bank for probe in call.entry for place in probe.places] if call is not None else []
+    return any(isinstance(bank, SlotBank) and not bank.layout.notes_calls for bank in banks)
 
 
 def _return_spec(spec: str) -> str:

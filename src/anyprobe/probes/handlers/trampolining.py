@@ -13,7 +13,7 @@ from anyprobe.binary.flow.function import FunctionCode
 from anyprobe.binary.images.modules import VDSO, LoadedObject
 from anyprobe.core.errors import TargetError
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.probes.probe import Exitless, Place, Probe, Timed
+from anyprobe.probes.probe import Exitless, Place, Probe, Timed, function_of
 from anyprobe.probes.providers.function.objects import ObjectTable
 from anyprobe.splice.codegen.patch import ActionKind
 from anyprobe.splice.plan.splices import Want, WantKind
@@ -121,7 +121,7 @@ class Trampolines:
         if not refusals:
             return None
         place, why = refusals[0]
-        return replace(_function_of(place), refusal=why, timed=timed)
+        return replace(function_of(place), refusal=why, timed=timed)
 
     @staticmethod
     def _place(probe: Probe, each: Exitless) -> Place:
@@ -155,7 +155,7 @@ class Trampolines:
 
         found = {(each.site.address, each.code.start): each for each in probe.exitless}
         for place in probe.places:
-            each = _function_of(place)
+            each = function_of(place)
             found[each.site.address, each.code.start] = each
         probe.exitless, probe.places = [], []
         for each in found.values():
@@ -228,14 +228,6 @@ class Trampolines:
             if objection is not None:
                 return objection
         return None
-
-
-def _function_of(place: Place) -> Exitless:
-    """Return the function that a place is of."""
-    found = place.module.code.function_at(place.site.function.start)
-    code = found if isinstance(found, FunctionCode) else place.state.code
-    unasked = Refusal(Reason.STRATEGY_NOT_ASKED, code.entry, "its exits are not used")
-    return Exitless(place.site, place.module, code, unasked, timed=False)
 
 
 def _objection_to(loaded: LoadedObject, *, is_libc: bool) -> str | None:

@@ -17,14 +17,12 @@ from anyprobe.core.errors import StopTimeout, TargetError
 from anyprobe.core.memory import MemoryFault
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.data.callers import CallerTables
-from anyprobe.data.layout import CALLER_NEW, CALLER_REFUSED, CALLER_SINCE, CALLER_WATCHED, CERTAIN, JUMPED, UNSEEN
+from anyprobe.data.layout import CALLER_NEW, CALLER_REFUSED, CALLER_SINCE, CALLER_WATCHED, UNSEEN
 from anyprobe.isa.decode import Flow
-from anyprobe.probes.probe import Place, Probe, Timed, edits_for
+from anyprobe.probes.probe import FollowedCalls, Place, Probe, Timed, edits_for
 from anyprobe.probes.target_errors import typed
 from anyprobe.probes.timing.unwinding import Unwinding
-from anyprobe.splice.codegen.patch import ActionKind
 from anyprobe.splice.plan.splices import Want, WantKind
-from anyprobe.splice.regions.banks import Hook
 from anyprobe.splice.regions.code_region import GoroutineBank, SlotBank
 
 if TYPE_CHECKING:
@@ -40,13 +38,13 @@ _MOST_JUMPING = 64
 
 
 class ReturnPoints:
-    """What a session does for timed functions that end in jumps."""
+    """What a session does for functions that end in jumps, and are timed or have handlers at their returns."""
 
     def __init__(self, session: "ProbeHost") -> None:
         """Know no function yet."""
         self._session, self._unwinding = session, Unwinding(session)
-        self._timed: dict[tuple[int, int], tuple[SlotBank, Timed]] = {}
-        """By the number of its bank and the offset of its record."""
+        self._followed: dict[tuple[int, int], tuple[SlotBank, FollowedCalls]] = {}
+        """By the number of its bank and the offset by which it is known there."""
         self._nested: dict[int, tuple[SlotBank, list[Timed]]] = {}
         """By bank, all timed functions where it is known which calls they make."""
         self._change = CALLER_SINCE - 1
@@ -59,8 +57,8 @@ class ReturnPoints:
         fresh = list(self._fresh(probes))
         if not fresh and not self._nested:
             return
-        known = sorted(([(timed, point) for point in points_known(timed)] for timed in fresh), key=len)
-        pairs: list[tuple[Timed, int]] = []
+        known = sorted(([(calls, point) for point in points_known(calls)] for calls in fresh), key=len)
+        pairs: list[tuple[FollowedCalls, int]] = []
         for each in known:
             if len(pairs) + len(each) <= KNOWN_AT_ONCE:
                 pairs += each
@@ -70,15 +68,15 @@ class ReturnPoints:
 
     def learn(self) -> None:
         """Splice the return points that threads have noted since the last look, as far as that can be now."""
-        if not self._timed and not self._nested:
+        if not self._followed and not self._nested:
             return
         self._forget_lost()
-        pairs: list[tuple[Timed, int]] = []
-        for bank in {bank.index: bank for bank, _ in self._timed.values()}.values():
+        pairs: list[tuple[FollowedCalls, int]] = []
+        for bank in {bank.index: bank for bank, _ in self._followed.values()}.values():
             for point, record in _tables(bank).noted():
-                _, timed = self._timed.get((bank.index, record), (bank, None))
-                if timed is not None and timed.armed and point not in timed.points and point not in timed.unseen:
-                    pairs.append((timed, point))
+                _, calls = self._followed.get((bank.index, record), (bank, None))
+                if calls is not None and calls.armed and point not in calls.points and point not in calls.unseen:
+                    pairs.append((calls, point))
         if not pairs and time.monotonic() < self._next_look:
             return
         self._next_look = time.monotonic() + _LIBRARY_LOOKS
@@ -89,76 +87,79 @@ class ReturnPoints:
     def _watch_unwinding(self) -> None:
         """See what leaves calls behind, in libraries that were loaded meanwhile too, while anything is timed."""
         nested = any(timed.armed for _, all_timed in self._nested.values() for timed in all_timed)
-        if not nested and not any(timed.armed for _, timed in self._timed.values()):
+        if not nested and not any(calls.armed for _, calls in self._followed.values()):
             self._unwinding.end()
             return
-        banks = [*(bank for bank, _ in self._timed.values()), *(bank for bank, _ in self._nested.values())]
+        banks = [*(bank for bank, _ in self._followed.values()), *(bank for bank, _ in self._nested.values())]
         for bank in {bank.index: bank for bank in banks}.values():
             self._unwinding.watch(bank)
 
     def settle(self, probes: Iterable[Probe]) -> None:
         """Say which return points are watched, after probes were removed or armed again."""
         self._note_change()
-        for timed in (timed for probe in probes for timed in probe.timed):
-            for point, place in timed.points.items():
-                self._say(timed, point, self._watched(timed) if place.hook.armed else CALLER_REFUSED)
-        if self._timed or self._nested:
+        for calls in (calls for probe in probes for calls in probe.followed):
+            for point, place in calls.points.items():
+                self._say(calls, point, self._watched(calls) if place.hook.armed else CALLER_REFUSED)
+        if self._followed or self._nested:
             with suppress(TargetError):
                 self._watch_unwinding()
 
-    def _fresh(self, probes: Iterable[Probe]) -> Iterator[Timed]:
+    def _fresh(self, probes: Iterable[Probe]) -> Iterator[FollowedCalls]:
+        probes = list(probes)
         for timed in (timed for probe in probes for timed in probe.timed):
             bank = timed.group.bank
             if isinstance(bank, GoroutineBank):
                 continue  # what panics leave behind is known by the stack alone
             if timed.armed and bank is not None and bank.layout.nested:
                 self._nested.setdefault(bank.index, (bank, []))[1].append(timed)
-            if timed.armed and timed.leaves_by_jumps and bank is not None and bank.layout.callers:
-                key = bank.index, timed.group.offset
-                if key not in self._timed:
-                    self._timed[key] = bank, timed
-                    yield timed
+        for calls in (calls for probe in probes for calls in probe.followed):
+            bank = calls.bank
+            if calls.armed and bank is not None and bank.layout.callers and not isinstance(bank, GoroutineBank):
+                key = bank.index, calls.offset
+                if key not in self._followed:
+                    self._followed[key] = bank, calls
+                    yield calls
 
     def _forget_lost(self) -> None:
         """Have return points learnt again whose module is gone."""
-        for _, timed in self._timed.values():
-            for point, place in list(timed.points.items()):
+        for _, calls in self._followed.values():
+            for point, place in list(calls.points.items()):
                 why = place.hook.refusal
                 if why is not None and why.reason is Reason.GONE and not place.hook.armed:
-                    self._say(timed, point, CALLER_NEW)
-                    del timed.points[point]
+                    self._say(calls, point, CALLER_NEW)
+                    del calls.points[point]
 
-    def _splice(self, pairs: list[tuple[Timed, int]]) -> None:
+    def _splice(self, pairs: list[tuple[FollowedCalls, int]]) -> None:
         if not pairs:
             return
-        session, places = self._session, list[tuple[Timed, int, Place]]()
+        session, places = self._session, list[tuple[FollowedCalls, int, Place]]()
         with typed(session.process, "arming probes in"):
-            for timed, point in pairs:
-                found = self._place_of(timed, point)
+            for calls, point in pairs:
+                found = self._place_of(calls, point)
                 if isinstance(found, Refusal):
-                    timed.unseen[point] = found
-                    self._say(timed, point, CALLER_REFUSED)
+                    calls.unseen[point] = found
+                    self._say(calls, point, CALLER_REFUSED)
                 else:
-                    places.append((timed, point, found))
+                    places.append((calls, point, found))
             session.engine.change(edits_for([place for _, _, place in places]))
         self._note_change()
-        for timed, point, place in places:
-            timed.points[point] = place
-            self._say(timed, point, self._watched(timed) if place.hook.armed else CALLER_REFUSED)
+        for calls, point, place in places:
+            calls.points[point] = place
+            self._say(calls, point, self._watched(calls) if place.hook.armed else CALLER_REFUSED)
 
     def _note_change(self) -> None:
         """Take note that the text has jumps at further return points: fork children of before have none there."""
         self._change += 1
-        for bank in {bank.index: bank for bank, _ in self._timed.values() if bank.change}.values():
+        for bank in {bank.index: bank for bank, _ in self._followed.values() if bank.change}.values():
             with suppress(MemoryFault):  # the process has ended
                 bank.arena.journal.note_change(self._change)
 
-    def _watched(self, timed: Timed) -> int:
+    def _watched(self, calls: FollowedCalls) -> int:
         """Return the state of a return point that has just been spliced."""
-        bank = timed.group.bank
+        bank = calls.bank
         return self._change if bank is not None and bank.change else CALLER_WATCHED
 
-    def _place_of(self, timed: Timed, point: int) -> Place | Refusal:
+    def _place_of(self, calls: FollowedCalls, point: int) -> Place | Refusal:
         module = self._session.module_at(point)
         loaded = self._session.objects.at(point)
         if module is None or loaded is None:
@@ -173,20 +174,17 @@ class ReturnPoints:
         if why is not None or code is None:
             assert why is not None
             return why
-        group = timed.group
-        assert group.bank is not None
-        flags = JUMPED if self._unwinding.is_seen(group.bank) else JUMPED | UNSEEN
-        if points_known(timed).get(point):
-            flags |= CERTAIN
-        hook = Hook(ActionKind.LEAVE_CALLER, None, group.bank, group.offset | flags)
+        bank = calls.bank
+        assert bank is not None
+        hook = calls.ending(UNSEEN * (not self._unwinding.is_seen(bank)), alone=points_known(calls).get(point, False))
         want = Want(address, WantKind.RETURN_POINT, tag=hook)
-        return Place(timed.site, module, module.state_of(code), want, hook)
+        return Place(calls.site, module, module.state_of(code), want, hook)
 
     @staticmethod
-    def _say(timed: Timed, point: int, state: int) -> None:
-        bank = timed.group.bank
+    def _say(calls: FollowedCalls, point: int, state: int) -> None:
+        bank = calls.bank
         if bank is not None and bank.layout.callers:
-            _tables(bank).set(point, timed.group.offset, state)
+            _tables(bank).set(point, calls.offset, state)
 
 
 def _tables(bank: SlotBank) -> CallerTables:
@@ -211,18 +209,20 @@ def joined(code_map: "CodeMap", code: FunctionCode, address: int) -> Refusal | N
     return None
 
 
-def points_known(timed: Timed) -> dict[int, bool]:
+def points_known(calls: FollowedCalls) -> dict[int, bool]:
     """Return where direct calls in a function's own module return to, by run-time address.
 
     The value says whether the function itself is called there. Otherwise it is another one that jumps to it, and need
     not do so each time.
     """
-    place = timed.places[0]
+    place = calls.places[0]
     code_map, bias = place.module.code, place.module.bias
-    todo = [timed.site.function.start]
+    todo = [calls.site.function.start]
+    own = code_map.function_at(todo[0])
+    entry = own.entry if isinstance(own, FunctionCode) else todo[0]
     found: dict[int, bool] = {}
     for start in todo:  # grows while it runs
-        heads = {start, place.want.address if start == todo[0] else start}
+        heads = {start, entry if start == todo[0] else start}
         for head in heads:
             for source, kind in code_map.entries.references_to(head):
                 home = code_map.containing(source) if kind is Kind.NEAR or kind is Kind.SHORT else None

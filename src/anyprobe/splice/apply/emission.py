@@ -226,11 +226,12 @@ class Emission:
         if hook.handler is None:
             return (Action(hook.kind, hook.offset, code),)
         place = (hook.ip, hook.function) if hook.handler.asks_place else (0, 0)
-        inline = home.inline(bank, hook.handler) if isinstance(bank, SlotBank) else None
+        alone = hook.handler.ends is None
+        inline = home.inline(bank, hook.handler) if isinstance(bank, SlotBank) and alone else None
         told = hook.handler.takes_target, hook.handler.moves_stack
         shared = hook.handler if isinstance(bank, SlotBank) and inline is None else None
         looks = hook.looks_for_room
-        return (Action(hook.kind, hook.offset, code, *place, *told, inline, shared, looks),)
+        return (Action(hook.kind, hook.offset + hook.number, code, *place, *told, inline, shared, looks),)
 
     def _home_for(self, edit: Edit) -> CodeRegion:
         """Return where a function's patches go: all of a module where the stubs are that return addresses need."""

@@ -24,7 +24,16 @@ from anyprobe.splice.memory.memfd import has_room, map_arena
 from anyprobe.splice.memory.space import AddressSpace
 from anyprobe.splice.plan.springboards import Springboards
 from anyprobe.splice.regions.access import Access
-from anyprobe.splice.regions.banks import TIMING, Hook, demand, home_of_handlers, settle_in_slot_bank, settle_near
+from anyprobe.splice.regions.banks import (
+    TIMING,
+    Hook,
+    demand,
+    follows_calls,
+    has_room_for,
+    home_of_handlers,
+    settle_in_slot_bank,
+    settle_near,
+)
 from anyprobe.splice.regions.code_region import (
     ROUTINE_BYTES,
     VIEW_BYTES,
@@ -269,19 +278,15 @@ class Preparation:
         self._home = home_of_handlers(self._holdings.banks, hooks)
         need = demand(hook for hook in hooks if self._home is None or hook.handler is None)
         bank = self._holdings.banks[-1] if self._holdings.banks else None
-        if need.counters == need.records == 0:
-            return
-        enough = bank is not None and bank.layout.counters_left() >= need.counters
-        if enough and bank is not None and bank.layout.records_left() >= need.records:
+        follows = self._home is None and follows_calls(hooks)
+        if need.counters == need.records == 0 or (bank is not None and has_room_for(bank, need, follows=follows)):
             return
         nested = self._counting.nested and need.records > 0
         records = max(_LEAST_RECORDS, need.records * (1 + nested)) if need.records else 0  # one bank knows callers
-        counters = max(_LEAST_COUNTERS, need.counters + need.counters // 4)
-        if self._home is None and any(hook.handler is not None for hook in hooks):
-            counters += _HANDLERS_COUNTERS
+        handled = self._home is None and any(hook.handler is not None for hook in hooks)
+        counters = max(_LEAST_COUNTERS, need.counters + need.counters // 4) + _HANDLERS_COUNTERS * handled
         # any bank may come to call handlers, and those at replaced return addresses must be called by the same one
-        maxactive = self._counting.maxactive if records else 0
-        callers = self._counting.callers if records else 0
+        maxactive, callers = (self._counting.maxactive, self._counting.callers) if records or handled else (0, 0)
         left_out, nodes = self._counting.left_out, self._counting.nodes if nested else 0
         tells = records > 0 or any(hook.handler is not None and hook.handler.needs_block for hook in hooks)
         adopting = self._counting.children and tells and len(self._holdings.banks) < ADOPTING and has_room()
@@ -455,7 +460,6 @@ class Preparation:
             numbered = holdings.first_number + sum(bank.layout.blocks for bank in holdings.banks)
             number, mask = holdings.bank_number(), self._region[1]
             bank = SlotBank(arena, piece, self._layout, slot, mask, number, self._counting.clock, numbered)
-            bank.first = holdings.first_number
             if self._layout.children:
                 bank.adopted = holdings.code_regions[0].gate.address + ADOPTED + 8 * number
                 bank.closed = (holdings.banks[0].piece.address if holdings.banks else piece.address) + CLOSED

@@ -348,6 +348,8 @@ def _turn(item: tuple[Want, Action]) -> int:
     kind = item[1].kind
     if kind is ActionKind.VIEW:
         return 0
+    if kind is ActionKind.LEAVE_TAIL and item[0].kind is WantKind.ENTRY:
+        return 4  # a call that is to end in its caller has begun
     if kind in _COUNT_FIRST:
         return 1
     return 3 if kind is ActionKind.ENTER or kind in REPLACING else 2

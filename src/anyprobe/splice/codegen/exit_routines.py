@@ -253,15 +253,21 @@ def _look_up_caller(asm: Assembler, facts: "RoutineFacts", name: str, pushed: in
     A return point that is not known is noted. Pairs are noted once, so whoever is interrupted can begin anew. ``rdi``
     is the block before and after.
     """
-    layout = facts.layout
-    if not layout.callers:
+    if not facts.layout.callers:
         asm.code(f"mov edx, {at.RECORD_TAIL}")
         return
-    asm.code(f"""
-        push r8
-        mov rsi, [rsp+{0xC8 + pushed}]; mov rcx, [rsp+{0x40 + pushed}]
-        test rsi, rsi; jz {name}_unknown
-    """)
+    asm.code(f"push r8; mov rsi, [rsp+{0xC8 + pushed}]; mov rcx, [rsp+{0x40 + pushed}]")
+    emit_look_up(asm, facts, name, at.RECORD_LEARNING, at.RECORD_TAIL)
+    asm.code("pop r8; mov rdi, fs:[slot]", slot=facts.slot)
+
+
+def emit_look_up(asm: Assembler, facts: "RoutineFacts", name: str, learning: int, unseen: int) -> None:
+    """Emit: edx = 0 if a return point is watched, ``learning`` if it is not known yet, ``unseen`` if it cannot be.
+
+    ``rsi`` is the return point and ``rcx`` the offset of a record; both stay. Clobbers rax, rdi, r8.
+    """
+    layout = facts.layout
+    asm.code(f"test rsi, rsi; jz {name}_unknown")
     _hash(asm, facts.data + layout.known_callers_offset, layout.known_callers)
     asm.code(
         f"""
@@ -293,20 +299,17 @@ def _look_up_caller(asm: Assembler, facts: "RoutineFacts", name: str, pushed: in
             add edx, {at.CALLER_BYTES}; and edx, last
             dec r8d; jnz {name}_probe
         {name}_unknown:
-            mov edx, {at.RECORD_TAIL}; jmp {name}_looked
+            mov edx, {unseen}; jmp {name}_looked
         {name}_known:
             mov eax, [rdi+rdx+{at.CALLER_STATE}]
             xor edx, edx
             cmp eax, {at.CALLER_WATCHED}; je {name}_looked
             {_IN_THIS_TEXT.format(name=name) if facts.change else f"ja {name}_unknown"}
         {name}_noted:
-            mov edx, {at.RECORD_LEARNING}
+            mov edx, {learning}
         {name}_looked:
-            pop r8
-            mov rdi, fs:[slot]
         """,
         last=(layout.callers - 1) * at.CALLER_BYTES,
-        slot=facts.slot,
         change=facts.change,
     )
 

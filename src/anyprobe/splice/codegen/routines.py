@@ -45,8 +45,6 @@ class RoutineFacts:
     """Address of the vdso's ``clock_gettime``, which is called for the time in nanoseconds; 0: ``rdtsc``."""
     numbered: int = 0
     """Numbers that threads may have by earlier banks: nobody gets one of these by this bank."""
-    first: int = 0
-    """The number after which those of this session's threads begin: it is among the earlier ones."""
     near: int = 0
     """Address of the counters that all threads share, where these have no blocks; 0: they have."""
     mask: int = 0

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from anyprobe.core.refusal import Refusal
+from anyprobe.data.layout import CALL_COUNTERS
 from anyprobe.splice.codegen.patch import REPLACING, ActionKind
 from anyprobe.splice.regions.code_region import NearBank, SlotBank
 
@@ -31,6 +32,21 @@ class TimingGroup:
     offset: int = 0
 
 
+MOST_PLACES = 8
+"""Places of one group: the number of each is in the argument of its patch, in the bits that an offset leaves free."""
+
+
+@dataclass(eq=False, slots=True)
+class CallGroup:
+    """The places at which one function is left by jumps: all calls that leave there are the same to their callers."""
+
+    size: int
+    """Number of places."""
+    bank: SlotBank | None = None
+    offset: int = 0
+    """Of the counters of the first place; the group is known by it where callers go on."""
+
+
 @dataclass(eq=False, slots=True)
 class Hook:
     """What a want is for: an action, where it counts, and what became of it.
@@ -51,6 +67,10 @@ class Hook:
     detached: bool = False
     handler: "HandlerFacts | None" = None
     """What is called at a hit, for hooks of that kind."""
+    calls: CallGroup | None = None
+    """The places at which calls of the same function leave it, where these are followed to their callers."""
+    number: int = 0
+    """Which of these it is, from 0."""
     ip: int = 0
     """Run-time address of the instruction, and of the function that it is asked of: what a handler may want to know."""
     function: int = 0
@@ -82,12 +102,21 @@ def demand(hooks: Iterable[Hook]) -> Demand:
     """Count what hooks without a place need."""
     homeless = [hook for hook in hooks if hook.bank is None and hook.kind is not ActionKind.VIEW]
     groups = {id(hook.group) for hook in homeless if hook.kind in TIMING}
-    counters = sum(_counters_of(hook) for hook in homeless if hook.kind not in TIMING)
+    counters = sum(_counters_of(hook) for hook in homeless if hook.kind not in TIMING and hook.calls is None)
+    calls = {id(hook.calls): hook.calls for hook in homeless if hook.calls is not None}
+    counters += sum(CALL_COUNTERS * group.size for group in calls.values() if group.bank is None)
     return Demand(counters, len(groups))
+
+
+def follows_calls(hooks: Iterable[Hook]) -> bool:
+    """Return whether calls are to be followed to their callers for handlers of these hooks."""
+    return any(hook.calls is not None for hook in hooks)
 
 
 def _counters_of(hook: Hook) -> int:
     """Return how many counters a hook has: its hits, what is missed, and what no stub could be had for."""
+    if hook.calls is not None:
+        return CALL_COUNTERS
     return 1 + (hook.kind in MISSING) + (hook.kind is ActionKind.HANDLE_RETURN)
 
 
@@ -96,9 +125,16 @@ def home_of_handlers(banks: Sequence[SlotBank], hooks: Iterable[Hook]) -> SlotBa
 
     A thread's number, its nesting guard and its calls' data are by bank, and belong to all handlers together.
     """
-    need = demand(hook for hook in hooks if hook.handler is not None).counters
-    fit = (bank for bank in banks if bank.hosts_handlers and bank.layout.counters_left() >= need)
-    return next(fit, None)
+    own = [hook for hook in hooks if hook.handler is not None]
+    need, follows = demand(own), follows_calls(own)
+    return next((bank for bank in banks if bank.hosts_handlers and has_room_for(bank, need, follows=follows)), None)
+
+
+def has_room_for(bank: SlotBank, need: Demand, *, follows: bool) -> bool:
+    """Return whether a bank can have some more hooks; ``follows``: and calls be noted there for handlers."""
+    layout = bank.layout
+    enough = layout.counters_left() >= need.counters and layout.records_left() >= need.records
+    return enough and (layout.notes_calls or not follows)
 
 
 def settle_in_slot_bank(hooks: Iterable[Hook], newest: SlotBank, home: SlotBank | None = None) -> None:
@@ -115,10 +151,20 @@ def settle_in_slot_bank(hooks: Iterable[Hook], newest: SlotBank, home: SlotBank 
             if group.bank is None:
                 group.bank, group.offset = bank, bank.layout.new_record()
             hook.bank, hook.offset = group.bank, group.offset
+        elif hook.calls is not None:
+            _settle_call(hook, hook.calls, bank)
         else:
             hook.bank, hook.offset = bank, bank.layout.new_counter()
             for _ in range(_counters_of(hook) - 1):
                 bank.layout.new_counter()
+
+
+def _settle_call(hook: Hook, group: CallGroup, bank: SlotBank) -> None:
+    """Give a place of a group its counters; those of all its places lie side by side."""
+    if group.bank is None:
+        group.bank = bank
+        group.offset, *_ = [bank.layout.new_counter() for _ in range(CALL_COUNTERS * group.size)]
+    hook.bank, hook.offset = group.bank, group.offset + 8 * CALL_COUNTERS * hook.number
 
 
 def settle_near(hooks: Iterable[Hook], bank: NearBank) -> None:

@@ -50,8 +50,6 @@ class SlotBank:
     """Address of the vdso's ``clock_gettime`` if times are not taken from the TSC."""
     numbered: int = 0
     """Threads that earlier banks have room for: by this one they have numbers beyond, since it numbers them anew."""
-    first: int = 0
-    """The number after which those of the session's threads begin."""
     adopted: int = 0
     """Address of the word, wiped at a fork, that says which blocks a fork child has."""
     closed: int = 0
@@ -66,7 +64,7 @@ class SlotBank:
     def facts(self, gate: int, adopt: int = 0) -> RoutineFacts:
         """Return what routines have to know that reach it by a gate; ``adopt``: the routine of that name."""
         return RoutineFacts(
-            self.layout, self.piece.address, gate, self.slot, self.clock, self.numbered, self.first,
+            self.layout, self.piece.address, gate, self.slot, self.clock, self.numbered,
             mask=self.mask, adopted=self.adopted, closed=self.closed, change=self.change, adopt=adopt,
         )  # fmt: skip
 

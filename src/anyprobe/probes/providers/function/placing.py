@@ -79,8 +79,13 @@ def _add_exits(probe: Probe, site: ResolvedSite, code: FunctionCode, module: Mod
         probe.places.append(Place(site, module, state, exit_want(each, hook), hook, each))
 
 
-def add_timed(probe: Probe, site: ResolvedSite, code: FunctionCode, module: Module) -> None:
-    """Add the places at which a function's calls are timed, or the refusal."""
+def add_timed(
+    probe: Probe, site: ResolvedSite, code: FunctionCode, module: Module, *, in_callers: bool = False
+) -> None:
+    """Add the places at which a function's calls are timed, or the refusal; ``in_callers``: these end there only."""
+    if in_callers and not site.object.image.is_go:  # goroutines move between threads
+        _add_timed_in_callers(probe, site, code, module)
+        return
     if not has_exits(probe, site, code, module, timed=True):
         return
     group = TimingGroup()
@@ -91,4 +96,14 @@ def add_timed(probe: Probe, site: ResolvedSite, code: FunctionCode, module: Modu
     for each in code.exits.found:
         hook = Hook(ActionKind.LEAVE if each.kind == "ret" else ActionKind.LEAVE_TAIL, group)
         timed.places.append(Place(site, module, state, exit_want(each, hook), hook, each))
+    probe.timed.append(timed)
+
+
+def _add_timed_in_callers(probe: Probe, site: ResolvedSite, code: FunctionCode, module: Module) -> None:
+    """Add the entry alone: each call begins there, and leaves by a jump at once."""
+    group, state = TimingGroup(), module.state_of(code)
+    timed = Timed(site, group)
+    for kind in (ActionKind.ENTER, ActionKind.LEAVE_TAIL):
+        hook = Hook(kind, group)
+        timed.places.append(Place(site, module, state, Want(code.entry, WantKind.ENTRY, tag=hook), hook))
     probe.timed.append(timed)

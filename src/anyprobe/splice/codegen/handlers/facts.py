@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 from anyprobe.core.code import SKIP, InputKind, NativeCode
 from anyprobe.splice.codegen.handlers.memory_routines import UNKNOWN, ReadingFacts
@@ -11,6 +12,17 @@ PLACE = {"ip": 11, "func": 18}
 instructions that follow ``lea rsp, [rsp+136]``."""
 TID_OFFSET = 0x2D0
 """``tid`` in glibc's ``struct pthread``, the same from 2.2 to 2.41; checked in the target before it is relied on."""
+
+
+class CallEnd(Enum):
+    """Where a handler of returns is called that runs where the caller goes on."""
+
+    AT_JUMP = "jump"
+    """Where the function is left by a jump: runs nothing if the call is going to end in a caller that is watched."""
+    AT_ENTRY = "entry"
+    """Where the function is entered: notes the call, runs nothing."""
+    IN_CALLER = "caller"
+    """Where the caller goes on: runs once for each call that ends there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +63,15 @@ class HandlerFacts:
     """Whether a landing pushes the number of the trap in front of the argument."""
     stacks: int = 0
     """Address of the first of the stacks on which it runs where the program's may have no room; 0: there are none."""
+    ends: CallEnd | None = None
+    """Where it is called, if calls are followed to where their callers go on."""
+    tells_ip: bool = False
+    """Whether it is known in the caller where the call has left the function."""
 
     @property
     def asks_place(self) -> bool:
         """Whether the handler asks where it runs, so that patches say so behind the call."""
-        return any(each.kind is InputKind.CONTEXT and each.name in PLACE for each in self.code.inputs)
+        return self.tells_ip or any(each.kind is InputKind.CONTEXT and each.name in PLACE for each in self.code.inputs)
 
     @property
     def asks_ip(self) -> bool:
@@ -111,6 +127,8 @@ CALL_BYTES = 1792
 """Bytes of the routine besides the handler and its words."""
 POOL_BYTES = 512
 """Bytes that instances out of a pool take besides."""
+ENDS_BYTES = 512
+"""Bytes that following calls to their callers takes besides."""
 STORAGE_BYTES = 16
 """Bytes that the address of a storage takes for patches which change it themselves."""
 
@@ -132,6 +150,11 @@ def handler_bytes(hooks: Iterable[object]) -> int:
     """Return an upper bound of the code that the handlers of some hooks take."""
     found = {id(facts): facts for hook in hooks if (facts := getattr(hook, "handler", None)) is not None}
     return sum(
-        len(facts.code.code) + 64 * len(facts.code.inputs) + CALL_BYTES + POOL_BYTES * (facts.pool > 0) + STORAGE_BYTES
+        len(facts.code.code)
+        + 64 * len(facts.code.inputs)
+        + CALL_BYTES
+        + STORAGE_BYTES
+        + POOL_BYTES * (facts.pool > 0)
+        + ENDS_BYTES * (facts.ends is not None)
         for facts in found.values()
     )

@@ -86,9 +86,9 @@ def emit_thread_number(asm: Assembler, facts: RoutineFacts, known: str) -> None:
 
 def emit_instances_number(asm: Assembler, facts: RoutineFacts) -> None:
     """Emit: rax = which instances are the thread's whose number it is; go to ``no_instance`` where it has none."""
-    if facts.first:
-        asm.code("sub rax, first", first=facts.first)
-    if facts.numbered + facts.layout.blocks - facts.first > INSTANCE_THREADS:
+    if facts.numbered:  # both ends of a call are seen by one bank
+        asm.code("sub rax, numbered", numbered=facts.numbered)
+    if facts.layout.blocks > INSTANCE_THREADS:
         asm.code(f"cmp rax, {INSTANCE_THREADS}; ja no_instance")
 
 
@@ -210,12 +210,12 @@ def emit_asked_tid(asm: Assembler, handler: HandlerFacts) -> None:
     """)
 
 
-def saved_by(codes: Sequence[NativeCode], *, based: bool = False) -> tuple[str, ...]:
-    """Return what has to be saved: what the handlers change, and what filling in their words does.
+def saved_by(codes: Sequence[NativeCode], more: Sequence[str] = (), *, based: bool = False) -> tuple[str, ...]:
+    """Return what has to be saved: what the handlers change, what filling in their words does, and some more.
 
     ``based``: rbp is needed to find the program's stack.
     """
-    changed = {name for code in codes for name in code.clobbers if name in NUMBERS}
+    changed = {name for code in codes for name in code.clobbers if name in NUMBERS}.union(more)
     for each in (each for code in codes for each in code.inputs):
         if each.kind is InputKind.CONTEXT:
             changed |= _SCRATCH.get(each.name, set())
