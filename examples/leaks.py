@@ -4,8 +4,8 @@ anyprobe script examples/leaks.py -p PID --for 60, or -- COMMAND; an argument is
 
 No record is written, so none can be lost: maps know the size and the stack of each block, and one sum by stack grows
 with each allocation and shrinks when the block is freed, on whichever thread. What finds no room is told at the end.
-Functions that leave by a jump to another one (memalign, aligned_alloc) have no result there, and that is told, too
-(abandoned); --returns trampoline sees them.
+Functions that leave by a jump to another one (memalign, aligned_alloc) have their result where their caller goes on.
+Until that is known their calls have none, and that is told, too (abandoned).
 """
 
 import sys
@@ -52,13 +52,13 @@ def calloc(ctx, count: u64, size: u64):
 
 @calloc.ret
 def calloc_returned(ctx):
-    if ctx.retval is None:  # it ends in a jump to memset, of what it has allocated
+    if ctx.retval is None:  # its caller is not known yet: it ends in a jump to memset, of what it has allocated
         remember(ctx.regs.rdi, ctx.data.size, ctx.data.stack)
     else:
         remember(u64(ctx.retval), ctx.data.size, ctx.data.stack)
 
 
-@session.call("libc:memalign", "libc:aligned_alloc")
+@session.call("libc:memalign")
 def memalign(ctx, alignment: u64, size: u64):
     ctx.data.size = i64(size)
     ctx.data.stack = ctx.ustack(10)
@@ -66,6 +66,17 @@ def memalign(ctx, alignment: u64, size: u64):
 
 @memalign.ret
 def memalign_returned(ctx):
+    remember(u64(ctx.retval), ctx.data.size, ctx.data.stack)
+
+
+@session.call("libc:aligned_alloc")  # it may jump to memalign, and has data of its own for that
+def aligned_alloc(ctx, alignment: u64, size: u64):
+    ctx.data.size = i64(size)
+    ctx.data.stack = ctx.ustack(10)
+
+
+@aligned_alloc.ret
+def aligned_alloc_returned(ctx):
     remember(u64(ctx.retval), ctx.data.size, ctx.data.stack)
 
 
@@ -94,7 +105,7 @@ def realloc(ctx, block: u64, size: u64):
 
 @realloc.ret
 def realloc_returned(ctx):
-    if ctx.retval is None:  # it has become malloc, which tells of itself
+    if ctx.retval is None:  # its caller is not known yet; it has become malloc, which tells of itself
         return
     if ctx.retval != 0:
         remember(u64(ctx.retval), ctx.data.size, ctx.data.stack)
