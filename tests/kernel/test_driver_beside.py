@@ -1,6 +1,5 @@
 """Splices beside what else changes the kernel's text: all goes on, every call is counted, no warning is in the log."""
 
-import contextlib
 import errno
 import os
 import socket
@@ -16,19 +15,15 @@ from anyprobe.target.kernel import symbols
 from anyprobe.target.kernel.driver.device import BatchRefused, Driver
 from anyprobe.target.kernel.driver.layout import Verdict
 from support import guest_driver
+from support.disturbances import TRACING, flip_keys, live_patched, set_to, trace_all
 from support.kernel_patches import Patches, call_getppid, function, is_refused, text, writes_of
 
 GETPPID = "__do_sys_getppid"
 CALLS = 3000
-TRACING = Path("/sys/kernel/tracing")
 WITH_KEYS = (
     "__schedule", "try_to_wake_up", "enqueue_task_fair", "dequeue_task_fair", "update_curr",
     "finish_task_switch.isra.0",
     "tcp_sendmsg_locked", "tcp_recvmsg", "__netif_receive_skb_core.constprop.0", "ip_rcv", "__dev_queue_xmit",
-)  # fmt: skip
-KEYS = (
-    "kernel/sched_schedstats", "kernel/timer_migration", "net/ipv4/tcp_timestamps", "net/core/netdev_tstamp_prequeue",
-    "kernel/perf_event_max_sample_rate",
 )  # fmt: skip
 
 
@@ -74,29 +69,8 @@ def work():
     os.close(writing)
 
 
-def set_to(path, value):
-    """Set a file of the kernel's if there is one that can be set; return whether it was."""
-    with contextlib.suppress(OSError):
-        path.write_text(value)
-        return True
-    return False
-
-
 def test_static_keys_that_flip_while_neighbours_are_armed(armed, counted):
-    flipped = 0
-    for name in KEYS:
-        path = Path("/proc/sys", name)
-        if not path.exists():
-            continue
-        before = path.read_text().strip()
-        for value in ("0", "1", "0", before):
-            flipped += set_to(path, value)
-            work()
-    for events in ("sched", "net", "sock", "tcp"):
-        path = TRACING / "events" / events / "enable"
-        for value in "10" if path.exists() else "":
-            flipped += set_to(path, value)
-            work()
+    flipped = flip_keys(work)
     assert flipped >= 10
     before = counted()
     call_getppid(CALLS)
@@ -139,16 +113,13 @@ def test_processors_that_go_off_and_on(armed, counted):
 
 @pytest.mark.thorough
 def test_all_functions_traced(armed, counted):
-    tracer = TRACING / "current_tracer"
     before = counted()
-    try:
-        for name in ("function", "function_graph"):
-            tracer.write_text(name)
-            call_getppid(CALLS)
-            work()
-            tracer.write_text("nop")
-    finally:
-        tracer.write_text("nop")
+
+    def both():
+        call_getppid(CALLS)
+        work()
+
+    trace_all(both)
     assert counted() - before == 2 * CALLS
     assert [text(write.address, len(write.new)) for write in armed] == [write.new for write in armed]
 
@@ -266,36 +237,19 @@ def test_a_live_patch_that_comes_and_goes(driver, patches, counted):
         pytest.skip("no live patch for this kernel")
     made = first_of(patches, "cmdline_proc_show")
     driver.apply([made.write])
-    line, state = Path("/proc/cmdline"), Path("/sys/kernel/livepatch/live_patch")
+    line = Path("/proc/cmdline")
     plain, before = line.read_text(), counted()
     assert patches.count(made.slot) == 1
-    subprocess.run(["insmod", module], check=True)
-    try:
-        settle(state)
+    with live_patched(module):
         call_getppid(CALLS)
         now = patches.count(made.slot)  # insmod has read it as well
         assert line.read_text() == "live patched\n"
         assert patches.count(made.slot) == now, "the function that was patched does not run"
-    finally:
-        (state / "enabled").write_text("0")
-        settle(state)
-        while subprocess.run(["rmmod", "live_patch"], check=False, capture_output=True).returncode:
-            time.sleep(0.1)  # the kernel lets go of it a little later
     call_getppid(CALLS)
     now = patches.count(made.slot)
     assert line.read_text() == plain
     assert patches.count(made.slot) == now + 1
     assert counted() - before == 2 * CALLS
-
-
-def settle(state):
-    """Wait until all tasks have come over to a live patch, or back."""
-    transition = state / "transition"
-    for _ in range(600):
-        if not transition.exists() or transition.read_text().strip() == "0":
-            return
-        time.sleep(0.1)
-    raise AssertionError("tasks have not come over")
 
 
 @pytest.mark.thorough

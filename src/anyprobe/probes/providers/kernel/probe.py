@@ -1,6 +1,6 @@
 """One probe in the kernel: its sites, what is attached at them, and what was counted."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -130,3 +130,13 @@ class KernelProbe:
     def missed_together(self) -> int:
         """Return what the kernel missed at several sites together."""
         return sum(each.misses() for each in (*self.earlier, *self.attachments) if len(each.slots) > 1)
+
+
+def detach_all(probes: Iterable[KernelProbe]) -> None:
+    """Take several probes away, their splices together."""
+    probes = list(probes)
+    spliced = [each.splices for probe in probes for each in probe.attachments if each.splices is not None]
+    if spliced:
+        spliced[0].close_all(spliced)
+    for probe in probes:
+        probe.detach()

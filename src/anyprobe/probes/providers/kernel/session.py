@@ -24,7 +24,7 @@ from anyprobe.probes.providers.kernel.following import FollowedProbe, FollowingM
 from anyprobe.probes.providers.kernel.handling import Handled
 from anyprobe.probes.providers.kernel.places.sites import FunctionType, KernelNames, KernelSite
 from anyprobe.probes.providers.kernel.places.specs import KernelSpec, parse
-from anyprobe.probes.providers.kernel.probe import KernelProbe, go_on
+from anyprobe.probes.providers.kernel.probe import KernelProbe, detach_all, go_on
 from anyprobe.probes.scripts import entering
 from anyprobe.target.kernel import programs
 
@@ -335,14 +335,13 @@ class KernelSession(FollowingModules, Handled, AnySessionApi[KernelProbe]):
     @locked
     def remove(self, *probes: KernelProbe) -> None:
         """Detach probes; what they counted stays in ``snapshot``."""
-        for probe in probes:
-            probe.detach()
+        detach_all(probes)
 
     @locked
     def forget(self, *probes: KernelProbe) -> None:
         """Detach probes of which nothing is to be kept."""
+        detach_all(probes)
         for probe in probes:
-            probe.detach()
             probe.close()
             self.probes.remove(probe)
 
@@ -391,8 +390,7 @@ class KernelSession(FollowingModules, Handled, AnySessionApi[KernelProbe]):
         if self._last is not None:
             return
         self._end_thread()
-        for probe in self.probes:
-            probe.detach()
+        detach_all(self.probes)
         self.end_records()
         for each in self.endings:
             each()

@@ -489,13 +489,17 @@ static bool is_any_inside(struct batch *b)
 	return preempt_model_preemptible() && CALL(nr_running)() != runnable;
 }
 
-/* Without memcpy(), which may be what is written. */
+/* Without memcpy(), which may be what is written; in few stores, each of which costs an emulator much. */
 static void put(u8 *to, const u8 *from, u32 length)
 {
 	for (; length >= sizeof(u64); length -= sizeof(u64), to += sizeof(u64), from += sizeof(u64))
 		WRITE_ONCE(*(u64 *)to, *(const u64 *)from);
-	for (; length; length--)
-		WRITE_ONCE(*to++, *from++);
+	if (length & 4)
+		WRITE_ONCE(*(u32 *)to, *(const u32 *)from);
+	if (length & 2)
+		WRITE_ONCE(*(u16 *)(to + (length & 4)), *(const u16 *)(from + (length & 4)));
+	if (length & 1)
+		WRITE_ONCE(to[length - 1], from[length - 1]);
 }
 
 static void write_all(struct batch *b)
@@ -762,35 +766,43 @@ static long apply(struct client *client, struct anyprobe_batch *io)
 }
 
 /*
- * Take out what a client has written; without one, what all have written in a module. What has other bytes now, or a
- * kprobe that has copied them, stays, and with it the client's patches.
+ * Take out what a client has written; without one, what all have written in a module. As many as one stop may take at a
+ * time: each is whole by itself. What has other bytes now, or a kprobe that has copied them, stays, and with it the
+ * client's patches.
  */
 static long restore(struct client *client, struct module *module)
 {
-	struct batch b = { .lenient = true, .writes = kvmalloc_array(change_count + 1, sizeof *b.writes, GFP_KERNEL) };
+	struct batch b = { .lenient = true, .writes = kvmalloc_array(ANYPROBE_MAX_WRITES, sizeof *b.writes, GFP_KERNEL) };
+	unsigned long next = 0;
 	u32 i, left = 0;
 	long r = b.writes ? 0 : -ENOMEM;
 
 	lock_text();
-	for (i = 0; i < change_count && !r; i++) {
-		struct anyprobe_write *w = &changes[i].w, *to = &b.writes[b.count];
+	do {
+		b.count = 0;
+		for (i = change_after(next); i < change_count && b.count < ANYPROBE_MAX_WRITES && !r; i++) {
+			struct anyprobe_write *w = &changes[i].w, *to = &b.writes[b.count];
 
-		if (client ? changes[i].client != client : !within_module(w->address, module))
-			continue;
-		if (has_kprobe(w)) {
-			left++;
-			continue;
+			next = end_of(w);
+			if (client ? changes[i].client != client : !within_module(w->address, module))
+				continue;
+			if (has_kprobe(w)) {
+				left++;
+				continue;
+			}
+			*to = (struct anyprobe_write){ .address = w->address, .length = w->length };
+			memcpy(to->old_bytes, w->new_bytes, w->length);
+			memcpy(to->new_bytes, w->old_bytes, w->length);
+			b.count++;
 		}
-		*to = (struct anyprobe_write){ .address = w->address, .length = w->length };
-		memcpy(to->old_bytes, w->new_bytes, w->length);
-		memcpy(to->new_bytes, w->old_bytes, w->length);
-		b.count++;
-	}
-	if (b.count)
-		r = commit(client, &b);
+		if (b.count) {
+			r = commit(client, &b);
+			left += b.failed;
+		}
+	} while (!r && b.count == ANYPROBE_MAX_WRITES);
 	unlock_text();
 	kvfree(b.writes);
-	return r ?: left + b.failed ? -ESTALE : 0;
+	return r ?: left ? -ESTALE : 0;
 }
 
 /* Give up the fix-ups in a client's patches, when no task is in these any more. */

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-ABI: Final = 4
+ABI: Final = 5
 MAX_LENGTH: Final = 32
 """Bytes of one write."""
-MAX_WRITES: Final = 65536
-"""Writes of one batch."""
+MAX_WRITES: Final = 1024
+"""Writes of one batch, for which all processors stand still once."""
 MAX_TRIES: Final = 16
 """How often the driver looks at once whether a task is inside."""
 NEAR_COUNTERS: Final = 256

@@ -39,10 +39,14 @@ class ProcessorCounters:
         piece, behind = divmod(at - _FIRST, MAX_PERCPU)
         return self.pieces[1 + piece][0] + behind
 
-    def read(self) -> list[int]:
-        """Return what all processors have counted together, by counter."""
+    def read(self, slots: range) -> list[int]:
+        """Return what all processors have counted together in successive counters."""
         sums: list[int] = []
+        first, end, at = slots.start * _WORD, slots.stop * _WORD, 0
         for start, size in self.pieces:
-            rows = [memoryview(row).cast("Q") for row in self.driver.read_per_processor(start, size)]
-            sums += [sum(each) for each in zip(*rows, strict=True)]
+            low, high = max(first - at, 0), min(end - at, size)
+            if low < high:
+                rows = [memoryview(row).cast("Q") for row in self.driver.read_per_processor(start + low, high - low)]
+                sums += [sum(each) for each in zip(*rows, strict=True)]
+            at += size
         return sums

@@ -1,7 +1,10 @@
-"""Splices in the running kernel: places planned together, written in one stop by the driver, counted by processor.
+"""Splices in the running kernel: places planned together, written by the driver, counted by processor.
 
 Each ``Splices`` is a client of the driver of its own: when its descriptor is closed, by whatever ends the process, the
 kernel's text is as it was.
+
+Many are written in several stops, so that none of them is long. All of a function are written in the same one: whoever
+runs the function is counted at all of its sites, or at none.
 """
 
 import errno
@@ -17,7 +20,7 @@ from anyprobe.probes.providers.kernel.code import LiveModule, RunningCode, runni
 from anyprobe.probes.providers.kernel.places.sites import KernelNames, KernelSite
 from anyprobe.probes.providers.kernel.splices.joints import Change
 from anyprobe.probes.providers.kernel.splices.processor_counters import ProcessorCounters
-from anyprobe.probes.providers.kernel.splices.wanted import Tag, exits_of, is_tail, number_of
+from anyprobe.probes.providers.kernel.splices.wanted import Tag, exits_of, is_tail, joined, number_of
 from anyprobe.splice.codegen.emit import estimate
 from anyprobe.splice.codegen.patch import Action
 from anyprobe.splice.kernel import planning
@@ -96,7 +99,7 @@ Group = tuple[Sequence[KernelSite], Handling | None]
 
 
 def splice(names: KernelNames, groups: Sequence[Group]) -> "list[Spliced]":
-    """Splice the sites of several probes, planned together and written in one stop; return what each probe has."""
+    """Splice the sites of several probes, planned together; return what each probe has."""
     whole = Splices(names, [(site, handling) for sites, handling in groups for site in sites])
     try:
         whole.arm()
@@ -132,38 +135,47 @@ def splice_ends(names: KernelNames, entries: Group, returns: Group) -> "list[Spl
 class Spliced:
     """The splices of one probe."""
 
-    _whole: "Splices"
-    _numbers: range
+    whole: "Splices"
+    """Those of all probes that it was planned with, and which of them are its own."""
+    numbers: range
 
     @property
     def refused(self) -> Mapping[int, Refusal]:
         """What is refused, by the position of the site."""
-        refused, first = self._whole.refused, self._numbers.start
-        return {number - first: refused[number] for number in self._numbers if number in refused}
+        refused, first = self.whole.refused, self.numbers.start
+        return {number - first: refused[number] for number in self.numbers if number in refused}
 
     def counts(self) -> Sequence[int]:
         """Return what has been counted at each site, hits that ran no handler left out."""
-        own = slice(self._numbers.start, self._numbers.stop)
-        missed = self._whole.missed()[own]  # first: what comes in between is counted
-        return [count - lost for count, lost in zip(self._whole.counts()[own], missed, strict=True)]
+        missed = self.missed()  # first: what comes in between is counted
+        return [count - lost for count, lost in zip(self.whole.counts(self.numbers), missed, strict=True)]
 
     def missed(self) -> Sequence[int]:
         """Return how many hits of each site ran no handler."""
-        return self._whole.missed()[self._numbers.start : self._numbers.stop]
+        return self.whole.missed()[self.numbers.start : self.numbers.stop]
 
     def give_up(self, position: int, why: Refusal) -> None:
         """Take the splices of a site out, which is refused now."""
-        self._whole.remove([self._numbers[position]])
-        self._whole.refused.setdefault(self._numbers[position], why)
+        self.whole.remove([self.numbers[position]])
+        self.whole.refused.setdefault(self.numbers[position], why)
 
     def gone(self) -> Collection[int]:
         """Return the positions of sites that are spliced no more: their module has gone."""
-        gone, first = self._whole.gone(), self._numbers.start
-        return {number - first for number in self._numbers if number in gone}
+        gone, first = self.whole.gone(), self.numbers.start
+        return {number - first for number in self.numbers if number in gone}
 
     def close(self) -> None:
         """Take the splices out; what was counted is kept."""
-        self._whole.remove(self._numbers)
+        self.whole.remove(self.numbers)
+
+    @staticmethod
+    def close_all(several: "Iterable[Spliced]") -> None:
+        """Take the splices of several probes out, in as few stops as there can be."""
+        numbers: dict[Splices, list[int]] = {}
+        for each in several:
+            numbers.setdefault(each.whole, []).extend(each.numbers)
+        for whole, of_all in numbers.items():
+            whole.remove(of_all)
 
 
 class Splices:
@@ -194,13 +206,13 @@ class Splices:
         self.refused: dict[int, Refusal] = {}
         """By the number of the site."""
 
-    def counts(self) -> list[int]:
-        """Return what has been counted at each site."""
+    def counts(self, numbers: range) -> list[int]:
+        """Return what has been counted at some sites."""
         if self._driver is not None:
-            now = self._counters.read()
-            for number in self._open:
-                self._counted[number] = now[number]
-        return self._counted
+            for number, count in zip(numbers, self._counters.read(numbers), strict=True):
+                if number in self._open:
+                    self._counted[number] = count
+        return self._counted[numbers.start : numbers.stop]
 
     def missed(self) -> Sequence[int]:
         """Return how many hits of each site ran no handler: they were inside one, on the same processor."""
@@ -223,30 +235,45 @@ class Splices:
         if self._driver is None or self._open.isdisjoint(numbers):
             return
         last = self._open.difference(numbers)
-        left = {each.write.address: each for each in self._undone(last)}
         try:
-            while left:  # what others have changed meanwhile, or is gone with its module, the driver sees to
-                refused = self._try([*left.values()])
-                if not refused:
-                    break
-                left = {site: change for site, change in left.items() if site not in refused}
-            self.counts()
+            for part in self._parts(self._undone(last)):
+                left = {each.site: each for each in part}
+                # what others have changed meanwhile, or is gone with its module, the driver sees to
+                while left and (refused := self._try([each.change for each in left.values()])):
+                    left = {site: each for site, each in left.items() if site not in refused}
+            self.counts(range(len(self._sites)))
         finally:
             self._open = last
             self._in_force = [each for each in self._in_force if not last.isdisjoint(each.numbers)]
             if not last:
                 self._give_back()
 
-    def _undone(self, last: Collection[int]) -> Iterator[Change]:
+    def _undone(self, last: Collection[int]) -> "Iterator[_Numbered]":
         """Yield the changes after which only some sites are counted."""
         for each in self._in_force:
             gone = [want for want in each.wants if number_of(want) not in last]
             if self._shared is not None:
                 change = self._shared.joints.drop(each.site, gone) if gone else None
                 if change is not None:
-                    yield change
+                    yield _Numbered(change, each.wants)
             elif len(gone) == len(each.wants):
-                yield Change(each.change.write.undone())
+                yield _Numbered(Change(each.change.write.undone()), each.wants)
+
+    def _parts(self, changes: "Iterable[_Numbered]") -> "Iterator[list[_Numbered]]":
+        """Yield changes for one stop after the other; those of a function are in the same, or of a site if too many."""
+
+        def functions(each: _Numbered) -> set[int]:
+            return {site.function.address for site in map(self._sites.__getitem__, each.numbers) if site.function}
+
+        part: list[_Numbered] = []
+        for group in joined(changes, functions):
+            for smaller in [group] if len(group) <= _AT_ONCE else joined(group, lambda each: each.numbers):
+                if part and len(part) + len(smaller) > _AT_ONCE:
+                    yield part
+                    part = []
+                part = [*part, *smaller]
+        if part:
+            yield part
 
     def close(self) -> None:
         """Give everything back; the driver takes out what is left, in the end that of the session's handlers, too."""
@@ -270,14 +297,15 @@ class Splices:
         A place may be counted in several patches, where control comes from: in all of them, or it is refused.
         """
         patches = [each for name, numbers in self._by_module().items() for each in self._prepare(name, numbers)]
-        while left := [each for each in patches if not self.refused.keys() >= each.numbers]:
-            refused = self._try([each.change for each in left])
-            if not refused:
-                self._in_force = left
-                return
-            for each in left:
-                if each.site in refused:
-                    self.refused.update(dict.fromkeys(each.numbers, refused[each.site]))
+        for part in self._parts(patches):
+            while left := [each for each in part if not self.refused.keys() >= each.numbers]:
+                refused = self._try([each.change for each in left])
+                if not refused:
+                    self._in_force += left
+                    break
+                for each in left:
+                    if each.site in refused:
+                        self.refused.update(dict.fromkeys(each.numbers, refused[each.site]))
 
     def _try(self, changes: Sequence[Change]) -> Mapping[int, Refusal]:
         """Write all, or return which ones cannot be written, by address; nothing is written then."""
@@ -428,6 +456,10 @@ class Splices:
             return exits_of(function, number)
         at = entry_of(module.code, function, module.image.settled)
         return at if isinstance(at, Refusal) else [Want(at, WantKind.OFFSET, tag=Tag(number))]
+
+
+_AT_ONCE: Final = 512
+"""Writes of one stop, but for those of a site with more: so a stop is short, also in an emulated machine."""
 
 
 _LIVE_FORM: Final = 64

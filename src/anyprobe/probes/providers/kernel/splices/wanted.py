@@ -1,12 +1,14 @@
 """Instructions that are to be spliced: which site of a probe each is of, and where functions end."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import NamedTuple, TypeVar
 
 from anyprobe.binary.flow.exits import ExitKind
 from anyprobe.binary.flow.function import FunctionCode
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.plan.splices import Want, WantKind
+
+_Member = TypeVar("_Member")
 
 
 class Tag(NamedTuple):
@@ -44,3 +46,18 @@ def exits_of(function: FunctionCode, number: int) -> Sequence[Want] | Refusal:
         )
         for each in exits.found
     ]
+
+
+def joined(members: Iterable[_Member], keys: Callable[[_Member], Collection[int]]) -> list[list[_Member]]:
+    """Return groups of which no two have a key in common; each member has one at least."""
+    groups: dict[int, list[_Member]] = {}
+    """By key; keys of one group have the same list."""
+    for member in members:
+        mine: list[_Member] = []
+        for own in {id(groups[key]): groups[key] for key in keys(member) if key in groups}.values():
+            smaller, mine = sorted((own, mine), key=len)
+            mine += smaller
+            groups.update(dict.fromkeys((key for each in smaller for key in keys(each)), mine))
+        mine.append(member)
+        groups.update(dict.fromkeys(keys(member), mine))
+    return [*{id(group): group for group in groups.values()}.values()]
