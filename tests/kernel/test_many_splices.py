@@ -299,4 +299,4 @@ def test_all_blocks_of_functions(loaded, folder, applied):
 def test_all_blocks_of_the_scheduler_files_pipes_and_tcp(loaded, folder, applied):
     subprocess.run(["modprobe", "ext4"], check=True)
     specs = [f"kernel:vmlinux:{pattern}:block" for pattern in WHOLE if functions([pattern])]
-    armed_and_worked([*specs, "kernel:ext4:ext4_*:block", "kernel:jbd2:jbd2_*:block"], folder, applied, 20000)
+    armed_and_worked([*specs, "kernel:ext4:ext4_[dfr]*:block"], folder, applied, 20000)
