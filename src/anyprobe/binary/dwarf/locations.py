@@ -13,8 +13,9 @@ _REGISTERS = (
 )  # fmt: skip
 """By the numbers that DWARF gives them."""
 _REG0, _REGX, _BASE0, _DEREFERENCE, _FRAME, _CFA = 0x50, 0x90, 0x70, 0x06, 0x91, b"\x9c"
-_PIECE = 0x93
+_PIECE, _STACK_VALUE = 0x93, 0x9F
 _STACK_BASES = (6, 7)
+FRAME = "frame"
 _LOCLISTX = 0x22
 _EVERYTHING = (1 << 64) - 1
 
@@ -58,20 +59,23 @@ def place_at(entry: dw.Entry, function: dw.Entry, address: int, base: int) -> st
 def pieces_at(entry: dw.Entry, address: int, base: int) -> list[tuple[str, int]]:
     """Return the parts that a value is in at an address, with their bytes, 0 for all of it; empty if that is not said.
 
-    Each is a register, ``*`` and a register that has the address of the part, or nothing where it is nowhere or said in
-    another way.
+    Each is a register; ``*`` and a register that has the address of the part; ``frame``, where it is kept once the
+    function has begun; or nothing where it is nowhere, or said in another way.
     """
     value = _described(entry, address, base)
+    if value and value[-1] == _STACK_VALUE:  # what is computed of a register, as the lowest bit of a truth value
+        place = _simple(value, 0)[0] if _BASE0 <= value[0] < _BASE0 + 16 else ""
+        return [(place.removeprefix("*") if place.startswith("*") else "", 0)]
     found: list[tuple[str, int]] = []
     at = 0
     while at < len(value):
         place, at = _simple(value, at)
         if at < len(value) and value[at] == _PIECE:
             size, at = read_uleb(value, at + 1)
-        elif at < len(value):
-            return []
+        elif at < len(value) and not (place == FRAME and value[at:] == bytes([_DEREFERENCE])):
+            return [("", 0)]
         else:
-            size = 0
+            size, at = 0, len(value)
         found.append((place, size))
     return found
 
@@ -86,10 +90,13 @@ def _simple(value: bytes, at: int) -> tuple[str, int]:
     if operation == _REGX:
         number, end = read_uleb(value, at + 1)
         return _REGISTERS[number] if number < len(_REGISTERS) else "", end
+    if operation == _FRAME:
+        return FRAME, read_sleb(value, at + 1)[1]
     if _BASE0 <= operation < _BASE0 + 16:
         offset, end = read_sleb(value, at + 1)
-        known = not offset and operation - _BASE0 not in _STACK_BASES
-        return "*" + _REGISTERS[operation - _BASE0] if known else "", end
+        if operation - _BASE0 in _STACK_BASES:
+            return FRAME, end
+        return "" if offset else "*" + _REGISTERS[operation - _BASE0], end
     return "", len(value)
 
 

@@ -184,6 +184,10 @@ class ContextAccess:
                 return returned_in_parts(emit, kind, known or go_places((), (kind,))[1][0], fail)
             except UnsupportedTarget as error:
                 raise fail(str(error), "ctx.regs") from None
+        if located is not None and self.retval == i64 and located.result is not None and kind != i64:
+            return returned_in_parts(emit, kind, located.result, fail)
+        if located is not None and self.retval == i64 and located.result is None:
+            raise fail(f"the function returns a {kind} in its caller's memory, and does not say where", "ctx.regs")
         return returned(emit, kind, fail)
 
     def _result(self) -> AnyType:

@@ -3,7 +3,7 @@
 import ast
 from typing import TYPE_CHECKING
 
-from anyprobe.handlers.frontend import operators
+from anyprobe.handlers.frontend import operators, variants
 from anyprobe.handlers.frontend.context import UNCHANGED
 from anyprobe.handlers.frontend.members import member_of, read, unpacked
 from anyprobe.handlers.frontend.values import Maybe, Packed, Scalar, Value, described
@@ -18,7 +18,13 @@ if TYPE_CHECKING:
 def attribute(expressions: "Expressions", node: ast.AST, value: Value, name: str) -> Value:
     """Compile ``value.name``, or ``value["name"]``."""
     emit, fail = expressions.emit, expressions.frame.fail_at(node)
+
+    def demand(each: Value) -> object:
+        return expressions.present(each, node)
+
     if isinstance(value, Packed) and isinstance(value.kind, StructType):
+        if found := variants.attribute(emit, value, value.kind, name, fail, demand):
+            return found
         return unpacked(value, member_of(value.kind, name, fail), fail)
     pointer = value.value if isinstance(value, Maybe) else value
     if not isinstance(pointer, Scalar) or not isinstance(pointer.type, PointerType):
@@ -26,6 +32,8 @@ def attribute(expressions: "Expressions", node: ast.AST, value: Value, name: str
     kind = pointer.type.element
     if not isinstance(kind, StructType):
         raise fail(f"{pointer.type} points at no struct, so it has no {name}", 'ptr[Struct("name", member=u32)]')
+    if found := variants.attribute(emit, value, kind, name, fail, demand):
+        return found
     member = member_of(kind, name, fail)
     base = operators.convert(pointer.expr, u64)
     present = value.present if isinstance(value, Maybe) else ir.TRUE

@@ -69,6 +69,9 @@ def parameters_of(source: Source, nodes: Sequence[ast.arg], known: KnownPrototyp
     where = _placed(source, bare, changed)
     indexes = [names.index(node.arg) for node in nodes]
     pieces = prototype.located.parameters if prototype.located is not None else (None,) * len(names)
+    for node, at in zip(nodes, indexes, strict=True):
+        if prototype.located is not None and pieces[at] is None:
+            raise source.error(node, f"it is not known where the compiler passes {node.arg} of {prototype.function}")
     return [
         Parameter(node, types[node.arg], at, where[at], pieces[at]) for node, at in zip(nodes, indexes, strict=True)
     ]
@@ -107,6 +110,8 @@ def _convention(known: KnownPrototype | None) -> str:
         return ""
     if prototype is None:
         return ""
+    if prototype.located is not None and None in prototype.located.parameters:
+        raise PassedOtherwise(f"the compiler has changed how {prototype.function} is called")
     return prototype.located.language if prototype.located is not None else "Windows" if prototype.windows else ""
 
 

@@ -42,7 +42,8 @@ class Located:
     """Where the parameters and the result of a function are that is not called as C's are."""
 
     language: str
-    parameters: tuple[Pieces, ...]
+    parameters: tuple[Pieces | None, ...]
+    """``None``: it is not known where."""
     result: Pieces | None
     """``None``: ``rax`` has the address."""
 
@@ -65,7 +66,7 @@ class Prototype:
     def places(self) -> list[tuple[str, ...]]:
         """Where each parameter is."""
         if self.located is not None:
-            return [tuple(piece.place for piece in each) for each in self.located.parameters]
+            return [tuple(piece.place for piece in each or ()) for each in self.located.parameters]
         if self.windows:
             by_address = isinstance(self.result, StructType) and bool(self.result.by_reference)
             return windows_places([kind for _, kind in self.parameters], hidden=by_address)

@@ -1,6 +1,7 @@
 """Types and prototypes of functions from debug information, as handlers know them."""
 
 from collections.abc import Iterator
+from functools import partial
 
 from anyprobe.binary.dwarf import units as dw
 from anyprobe.binary.dwarf.debug_info import DebugInfo, foreign_language, is_cpp
@@ -129,6 +130,10 @@ class DebugTypes:
             from anyprobe.handlers.types.go_types import go_prototype
 
             return go_prototype(self, name, entry, Seen(entry, address))
+        if language == "Rust":
+            from anyprobe.handlers.types.rust_types import rust_prototype
+
+            return rust_prototype(self, name, entry, Seen(entry, address))
         if language:
             raise UnsupportedTarget(f"{name} is written in {language}, which passes parameters in its own way")
         described = entry.reference(dw.AT_ABSTRACT_ORIGIN) or entry
@@ -277,8 +282,16 @@ class DebugTypes:
         by_reference = {_BY_VALUE: False, _BY_REFERENCE: True}.get(
             convention or 0, None if is_cpp(whole.unit) else False
         )
-        extent = None
-        if dw.AT_GO_KIND in whole.attributes:
+        extent = variants = None
+        if foreign_language(whole.unit) == "Rust":
+            from anyprobe.handlers.types.rust_types import rust_extent, variants_of
+
+            name, extent, variants = (
+                whole.name or _NAMELESS,
+                rust_extent(self, whole),
+                partial(variants_of, self, whole),
+            )
+        elif dw.AT_GO_KIND in whole.attributes:
             from anyprobe.handlers.types.go_types import go_extent
 
             name, extent = whole.name, go_extent(whole)
@@ -289,19 +302,23 @@ class DebugTypes:
             alignment=whole.number(dw.AT_ALIGNMENT) or 0,
             by_reference=by_reference,
             extent=extent,
+            variants=variants,
         )
         self._made[whole.key] = made
         return made
 
     def _fields(self, entry: dw.Entry) -> Iterator[Field]:
         for each in entry.children():
+            if each.tag == dw.VARIANT_PART:
+                for variant in each.children():
+                    yield from self._fields(variant) if variant.tag == dw.VARIANT else ()
             if each.tag == dw.INHERITANCE:
-                at = _location(each)
+                at = member_location(each)
                 kind = self.of(each.type)
                 if kind is not None and at is not None:
                     yield Field("", kind, 8 * at)
             elif each.tag == dw.MEMBER and not {dw.AT_EXTERNAL, dw.AT_DECLARATION} & set(each.attributes):
-                kind, at = self.of(each.type), _location(each)
+                kind, at = self.of(each.type), member_location(each)
                 if kind is None or at is None:
                     continue
                 bits = each.number(dw.AT_BIT_SIZE) or 0
@@ -361,7 +378,7 @@ def _base(entry: dw.Entry) -> AnyType:
     return OpaqueType(name or "type", size, None)
 
 
-def _location(member: dw.Entry) -> int | None:
+def member_location(member: dw.Entry) -> int | None:
     """Return the byte at which a member begins; ``None`` where only the program can tell (virtual bases)."""
     form, value = member.attributes.get(dw.AT_MEMBER_LOCATION, (0, 0))
     del form

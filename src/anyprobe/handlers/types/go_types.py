@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from anyprobe.binary.dwarf import units as dw
+from anyprobe.binary.dwarf.locations import FRAME
 from anyprobe.core.errors import UnsupportedTarget
 from anyprobe.handlers.types.annotations import AnyType, PointerType, u8, u64
 from anyprobe.handlers.types.calling_convention import Located, PassedOtherwise, Piece, Pieces, Prototype
@@ -99,7 +100,7 @@ def _places(
 def _agree(pieces: Pieces, said: list[tuple[str, int]]) -> bool | None:
     """Return whether debug information has a parameter in these registers; ``None`` where it has it in none."""
     places = [place for place, _ in said]
-    if len(places) != len(pieces) or any(place.startswith("*") for place in places) or not any(places):
+    if len(places) != len(pieces) or any(place.startswith(("*", FRAME)) for place in places) or not any(places):
         return None
     return all(not place or place == piece.place for place, piece in zip(places, pieces, strict=True))
 

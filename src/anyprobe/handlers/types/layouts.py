@@ -32,6 +32,15 @@ class Extent:
     """Whether they are shown as text."""
 
 
+@dataclass(frozen=True, slots=True)
+class Variants:
+    """Of which members a value has one, and the number in it that says which: an enum of Rust."""
+
+    discriminant: Field
+    alternatives: dict[str, tuple[int | None, Field]]
+    """The number and the member of each by its name; ``None``: any number that no other one has."""
+
+
 class StructType(Layout):
     """A struct or a union; two are the same only if they are one object."""
 
@@ -44,19 +53,25 @@ class StructType(Layout):
         alignment: int = 0,
         by_reference: bool | None = False,
         extent: Callable[["StructType"], Extent | None] | None = None,
+        variants: Callable[[], Variants | None] | None = None,
     ) -> None:
         """Describe one; ``fields`` may be found out when they are first asked for.
 
-        ``extent`` finds out what values it tells of.
+        ``extent`` finds out what values it tells of, ``variants`` which members are alternatives.
         ``by_reference``: functions are given its address, as C++ does with what has a destructor; ``None``: not known.
         """
         self.name, self.size, self.by_reference = name, size, by_reference
-        self._fields, self._alignment, self._extent = fields, alignment, extent
+        self._fields, self._alignment, self._extent, self._variants = fields, alignment, extent, variants
 
     @cached_property
     def extent(self) -> Extent | None:
         """Where the values are that it tells of."""
         return None if self._extent is None else self._extent(self)
+
+    @cached_property
+    def variants(self) -> Variants | None:
+        """What its members are alternatives by, if they are."""
+        return None if self._variants is None else self._variants()
 
     @cached_property
     def fields(self) -> tuple[Field, ...]:
