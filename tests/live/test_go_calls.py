@@ -6,9 +6,10 @@ from collections import Counter
 import pytest
 
 import anyprobe
+from anyprobe import ptr, u64
 from support.driver import MissingTool, Target, build
 from support.learning import copied
-from support.results import timing
+from support.results import counts, timing
 
 FUNCTIONS = ("Block", "Grow", "Spin", "Risky", "Safe", "Quit", "Inner", "Outer")
 SPECS = [f"a.out:main.{name}" for name in FUNCTIONS]
@@ -19,15 +20,15 @@ BEFORE_A_GOROUTINE = {"runtime.sigtrampgo", "runtime.sigfwdgo", "runtime.sigFetc
 """What the runtime's signal handlers call on their stack with the goroutine of what they have interrupted."""
 
 
-def built(*options):
+def built(source, *options):
     try:
-        return str(build("go_calls.go", *options))
+        return str(build(source, *options))
     except MissingTool as missing:
         pytest.skip(f"{missing} is not installed")
 
 
 def started(*arguments, options=(), **environment):
-    return Target([built(*options), *map(str, arguments)], env=dict(os.environ, **environment))
+    return Target([built("go_calls.go", *options), *map(str, arguments)], env=dict(os.environ, **environment))
 
 
 def added(before, after, field):
@@ -100,6 +101,65 @@ def test_calls_of_everything_while_it_comes_and_goes():
                 missed = {each.function for each in snapshot.functions if each.nmissed}
                 assert missed <= BEFORE_A_GOROUTINE
         target.go(1)
+        target.finish()
+    finally:
+        target.close()
+
+
+@pytest.mark.parametrize(("options", "environment"), [each.values[:2] for each in STRESS], ids=[e.id for e in STRESS])
+def test_what_a_call_s_entry_keeps_its_return_finds(options, environment):
+    """Whatever the goroutine does in between, and however often its stack has been moved."""
+    target = started(30, 18, options=options, **environment)
+    begun, ended, wrong = anyprobe.Count("begun"), anyprobe.Count("ended"), anyprobe.Count("wrong")
+    names = ("Block", "Grow", "Spin", "Risky", "Safe", "Outer")
+    try:
+        before = copied(target.go(1))
+        with anyprobe.attach(target.pid) as session:
+
+            @session.call(*(f"a.out:main.{name}" for name in names))
+            def on_call(ctx):
+                begun.add(key=ctx.func)
+                ctx.data.func = ctx.func
+                ctx.data.goroutine = u64(ctx.regs.r14)
+                ctx.data.distance = ptr[u64](ctx.regs.r14)[1] - ctx.regs.rsp
+
+            @on_call.ret
+            def on_return(ctx):
+                key = ctx.data.func
+                ended[key].add()
+                distance = ptr[u64](ctx.regs.r14)[1] - ctx.regs.rsp
+                if ctx.data.goroutine != u64(ctx.regs.r14) or distance != ctx.data.distance:
+                    wrong.add()
+
+            assert not session.refused
+            after = target.go(1)
+            assert session.handling.misses() == {"fault": 0, "abandoned": 0, "division": 0}
+            found = [{key[0].rpartition(".")[2]: number for key, number in counts(each).items()}
+                     for each in (begun, ended)]  # fmt: skip
+            assert not counts(wrong)
+        calls, returns = added(before, after, "calls"), added(before, after, "returns")
+        assert found == [{name: account[f"main.{name}"] for name in names} for account in (calls, returns)]
+        target.go(1)
+        target.finish()
+    finally:
+        target.close()
+
+
+def test_very_many_goroutines_wait_in_calls():
+    """All of them at once, and their stacks grow in the middle: none is missed."""
+    many = 300_000
+    target = Target([built("go_many.go"), str(many)])
+    try:
+        before = copied(target.go(1))
+        with anyprobe.attach(target.pid) as session:
+            session.time("a.out:main.Wait", "a.out:main.Grow")
+            after = target.go(2, patience=300)
+            snapshot = session.snapshot()
+        for name in ("main.Wait", "main.Grow"):
+            found = timing(snapshot, name)
+            told = name, found.count, found.nmissed, found.left, found.in_flight
+            assert found.count == after.calls[name] - before.calls[name], told
+            assert found.nmissed == found.unmatched == found.left == found.in_flight == 0, told
         target.finish()
     finally:
         target.close()

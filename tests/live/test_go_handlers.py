@@ -3,7 +3,7 @@
 import pytest
 
 import anyprobe
-from anyprobe import Count, Max, Sum, emit, u64
+from anyprobe import Count, Max, Sum, emit
 from anyprobe.core.refusal import Reason
 from support.driver import MissingTool, Target, build
 
@@ -105,14 +105,6 @@ def test_all_functions_run_a_handler_or_say_why_not(target):
 
 def test_what_handlers_in_go_cannot_do_is_refused(target):
     with anyprobe.attach(target.pid, unsafe=True) as session:
-
-        @session.call("a.out:main.Work")
-        def on_work(ctx):
-            ctx.data.x = u64(ctx.regs.rax)
-
-        @on_work.ret
-        def on_return(ctx):
-            emit("work", x=ctx.data.x)
 
         @session.entry("a.out:main.Work")
         def skips(ctx):

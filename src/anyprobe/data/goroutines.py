@@ -14,6 +14,12 @@ import numpy as np
 
 HEADS = 1 << 21
 """A power of two."""
+SPAN_SHIFT, PLACE_SHIFT, PLACE_BITS = 13, 5, 8
+"""Where the head of a goroutine is looked for: Go has ``runtime.g`` by turns in spans of memory (``1 << SPAN_SHIFT``
+bytes), which are hashed, and each of a span has a head of its own in ``1 << PLACE_BITS``, by bits from ``PLACE_SHIFT``
+on. So goroutines that were made together have heads in few pages."""
+GOLDEN_32 = -0x61C88647
+"""Odd, and near to the golden section of 2**32."""
 HEAD_PROBES = 1024
 """How many heads are looked at for one goroutine; so many lie behind the last one that hashes lead to."""
 HEAD_BYTES = 64
@@ -28,7 +34,7 @@ HEAD_FIRST = 24
 HEAD_SAVED = 32
 """Head: four registers, while generated code runs."""
 
-CALLS = 1 << 22
+CALLS = 1 << 24
 CALL_BYTES = 64
 CALLS_TAKEN = 0
 """How many calls belong to chains, in place of the first call; may exceed the number of calls."""
@@ -46,6 +52,9 @@ CALL_OUTERMOST = 48
 CALLS_AT = (HEADS + HEAD_PROBES) * HEAD_BYTES
 """Where the calls are, behind the heads."""
 TABLE_BYTES = CALLS_AT + (CALLS + 1) * CALL_BYTES + 4095 & ~4095
+INSTANCES, INSTANCE_BYTES = 1 << 22, 128
+"""Of calls with a handler's data: how many there are, and bytes of one."""
+INSTANCES_TABLE_BYTES = CALLS_AT + (INSTANCES + 1) * INSTANCE_BYTES + 4095 & ~4095
 SHARDS = 16
 """Blocks in which the calls of goroutines are recorded, by the place of their heads; a power of two."""
 

@@ -251,6 +251,8 @@ def _without_slots(edit: Edit, want: Want, hook: Hook, calls: str | None) -> Ref
         if (lacking := hook.handler.lacks_on_spare_stacks) or want.after:
             detail = f"handlers in Go have no {lacking or 'places after instructions'}"
             return Refusal(Reason.NO_THREAD_SLOT, want.address, detail)
+        if hook.handler.has_data and (calls := _not_followed(edit, want)) is not None:
+            return Refusal(Reason.GO_TIMING, want.address, calls)
         looks = looks_for_room(text, function_of(edit, want), want)
         if isinstance(looks, Refusal):
             return looks
@@ -266,6 +268,10 @@ def _calls_refused(edit: Edit, wants: Sequence[Want]) -> str | None:
     hooks = (hook_of(want) for want in wants)
     if not edit.module.code.text.is_go or not any(hook is not None and hook.kind in FOLLOWED for hook in hooks):
         return None
+    return _not_followed(edit, *wants)
+
+
+def _not_followed(edit: Edit, *wants: Want) -> str | None:
     from anyprobe.splice.plan.go_calls import why_not_followed
 
     return why_not_followed(edit.module.code.text, edit.state.code, wants)

@@ -26,6 +26,7 @@ from anyprobe.handlers.types.storages import MapTable, Ring, Stacks, Storages, T
 from anyprobe.probes.handlers import changing
 from anyprobe.probes.handlers.actions import Following, dress_with, dressing_behind
 from anyprobe.probes.handlers.filter_watch import FilterWatch
+from anyprobe.probes.handlers.go_memory import GoMemory
 from anyprobe.probes.handlers.native_needs import asks_kernel, has, releasing, uses
 from anyprobe.probes.handlers.own_memory import reading_facts
 from anyprobe.probes.handlers.points import Handler, HandlerAt, Point
@@ -43,15 +44,12 @@ from anyprobe.splice.codegen.handlers.facts import (
     instances_bytes,
 )
 from anyprobe.splice.codegen.handlers.memory_routines import UNKNOWN, ReadingFacts
-from anyprobe.splice.codegen.handlers.spare_stacks import first_stack, spare_stacks_bytes
 from anyprobe.splice.regions.code_region import SlotBank
 from anyprobe.splice.regions.stores import Store
 
 if TYPE_CHECKING:
     from anyprobe.probes.host import ProbeHost
 
-_SPARE = object()
-"""Stands for the stacks on which handlers run in Go."""
 STACK_LIMIT = 2048
 """Bytes of the program's stack that a handler may take."""
 
@@ -99,8 +97,7 @@ class Handling:
         self._views: dict[object, TableView | MapView | RingReader] = {}
         self._misses: Store | None = None
         self._stacks: StackView | None = None
-        self._spare_stacks = 0
-        """Where the first of the stacks is on which handlers run in Go; 0: there are none."""
+        self._go = GoMemory()
         self._nanoseconds = 0
         self._tids_checked = self._tids_wanted = False
         self._probes: dict[Handler, list[Probe]] = {}
@@ -312,9 +309,9 @@ class Handling:
         errno = (self._errno or 0) if uses(code, "errno") else -1
         if self._misses is None and (has(code, InputKind.MISSES) or asks or not errno):
             sizes[MISSES] = 8 * len(MISSES) + 16
-        if not self._spare_stacks and self._session.symbols.objects.has_go():
-            sizes[_SPARE] = spare_stacks_bytes()
-        if call is not None and call.store is None and any(each.kind is InputKind.INSTANCE for each in code.inputs):
+        keeps = call if call is not None and has(code, InputKind.INSTANCE) else None
+        sizes |= self._go.wanted(self._session.symbols.objects.goroutine_number_at, keeps)
+        if call is not None and call.store is None and keeps is not None:
             sizes[call] = call.pool * INSTANCE_BYTES if call.pool else instances_bytes()
         for key, store in zip(sizes, self._session.splicing.map_stores(list(sizes.values())), strict=True):
             if key is MISSES:
@@ -322,9 +319,7 @@ class Handling:
             elif isinstance(key, Call):
                 key.store = store
                 self._calls.append(key)
-            elif key is _SPARE:
-                self._spare_stacks = first_stack(store.address)
-            else:
+            elif not self._go.adopt(key, store):
                 self._adopt(key, storages[key], store)
         if not errno and self._session.symbols.objects.libc() is not None:
             self._tell_errno()
@@ -343,7 +338,8 @@ class Handling:
             errno=errno,
             errno_word=0 if errno or self._misses is None else self._misses.address + 8 * len(MISSES) + 8,
             unwinding=self._stack_tables.address if has(code, InputKind.UNWINDING) else 0,
-            stacks=self._spare_stacks,
+            go_calls=self._go.calls_of(keeps),
+            stacks=self._go.stacks,
         )
         if facts.redirects:
             changing.check_redirection(self._session.process)
@@ -420,7 +416,7 @@ class Handling:
     def _check_tids(self) -> None:
         """See that each thread has its id where the C library keeps it."""
         self._tids_wanted = True
-        asked = self._spare_stacks and self._session.symbols.objects.libc() is None  # the kernel, each time
+        asked = self._go.stacks and self._session.symbols.objects.libc() is None  # the kernel, each time
         if not self._tids_checked and not asked:
             self._tids_checked = tids_are_kept(self._session)
 

@@ -36,10 +36,8 @@ from anyprobe.splice.codegen.routines import Routines
 
 ARGUMENT = 3
 """Where in the instruction that a patch goes on at the offset of the record is."""
-_STACK_LOW, _STACK_HIGH = 0, 8
+STACK_LOW, STACK_HIGH = 0, 8
 """Where ``runtime.g`` has the bounds of the stack."""
-_HASHED_FROM = 5
-"""The lowest bit of a goroutine's address that tells where its head is: ``runtime.g`` has more than 256 bytes."""
 _SAVED = ("rax", "rcx", "rdx", "rsi")
 
 
@@ -68,6 +66,18 @@ def assemble_goroutine_routines(facts: GoroutineFacts, address: int) -> tuple[by
     return asm.finish(address), Routines(0, enter, leave, leave_tail)
 
 
+def find_place(into: str, scratch: str) -> str:
+    """Return code that has a register say, in bytes from the first head on, where r14's is looked for first."""
+    hashed_bits = at.HEADS.bit_length() - 1 - at.PLACE_BITS
+    low, other = (f"{name}d" if name[1:].isdigit() else f"e{name[1:]}" for name in (into, scratch))
+    return f"""
+        mov {into}, r14; shr {into}, {at.SPAN_SHIFT}
+        imul {low}, {low}, {at.GOLDEN_32}; shr {low}, {32 - hashed_bits}; shl {low}, {at.PLACE_BITS}
+        mov {scratch}, r14; shr {scratch}, {at.PLACE_SHIFT}; and {other}, {(1 << at.PLACE_BITS) - 1}
+        or {low}, {other}; shl {into}, {at.HEAD_BYTES.bit_length() - 1}
+    """
+
+
 def _find_head(asm: Assembler, facts: GoroutineFacts, name: str, foreign: str, unknown: str) -> None:
     """Emit: r15 = the goroutine's head, or go to ``foreign`` where there is none, to ``unknown`` at a free one.
 
@@ -76,12 +86,11 @@ def _find_head(asm: Assembler, facts: GoroutineFacts, name: str, foreign: str, u
     asm.code(
         f"""
             test r14, r14; jz {foreign}
-            mov r12, [r14+{_STACK_HIGH}]; mov r15, r12
-            sub r12, rsp; sub r15, [r14+{_STACK_LOW}]
+            mov r12, [r14+{STACK_HIGH}]; mov r15, r12
+            sub r12, rsp; sub r15, [r14+{STACK_LOW}]
             cmp r12, r15; ja {foreign}
             mov r15, gate; cmp qword [r15], 0; je {foreign}
-            mov r15, r14; shr r15, {_HASHED_FROM}; and r15d, {at.HEADS - 1}
-            shl r15, {at.HEAD_BYTES.bit_length() - 1}
+            {find_place("r15", "r12")}
             mov r12, heads; add r15, r12
             mov r12d, {at.HEAD_PROBES}
         {name}_seek:
@@ -108,7 +117,7 @@ def _begin(asm: Assembler, facts: GoroutineFacts, *, clock: bool) -> None:
         asm.code("rdtsc; shl rdx, 32; or rdx, rax")
     asm.code(
         f"""
-            mov r12, [r14+{_STACK_HIGH}]; sub r12, rsp
+            mov r12, [r14+{STACK_HIGH}]; sub r12, rsp
             mov ecx, [r13+{ARGUMENT}]
             mov rax, [r14+number]; bts rax, {at.TAKEN_BIT}
         """,
@@ -290,7 +299,7 @@ def _leave(asm: Assembler, facts: GoroutineFacts, name: str) -> None:
     """)
     _drop(asm, facts, f"{name}_drop")
     asm.code(f"""
-            mov rdx, r12; mov r12, [r14+{_STACK_HIGH}]; sub r12, rsp
+            mov rdx, r12; mov r12, [r14+{STACK_HIGH}]; sub r12, rsp
             jmp {name}_top
         {name}_below:
             cmp qword [rsi+{at.CALL_DISTANCE}], 0; jne {name}_unmatched

@@ -113,13 +113,14 @@ class ObjectTable:
         others = [each for each in others if each.first.inode != libc.first.inode]  # a copy of it is like it
         return not any(imports(loaded, _CLONES) or _makes_tasks(loaded) for loaded in others)
 
-    def has_go(self) -> bool:
-        """Return whether there is code of Go's."""
+    def goroutine_number_at(self) -> int | None:
+        """Return where ``runtime.g`` has the goroutine's number, 0 if that is not known; None: there is no Go code."""
         for loaded in self.objects:
             with suppress(TargetError):  # it cannot be read
                 if loaded.name != VDSO and loaded.image.is_go:
-                    return True
-        return False
+                    known = loaded.image.text().go_functions
+                    return 0 if known is None else known.number_at or 0
+        return None
 
     def reads_thread_word(self, offset: int) -> bool:
         """Return whether the C library reads a word of the thread's control block by ``mov r32, fs:[offset]``."""

@@ -15,6 +15,7 @@ from anyprobe.splice.codegen.handlers.facts import (
     CallEnd,
     HandlerFacts,
 )
+from anyprobe.splice.codegen.handlers.goroutine_calls import emit_goroutine_call
 from anyprobe.splice.codegen.handlers.words import (
     emit_asked_tid,
     emit_errno,
@@ -217,6 +218,10 @@ class WordWriter:
         asm, handler = self.asm, self._handler
         if handler.pool:
             self._pooled()
+            return
+        if self._elsewhere and handler.go_calls is not None:
+            self._address_of_site("rdx")
+            emit_goroutine_call(asm, handler.go_calls, enters=handler.enters, data=INSTANCE_DATA)
             return
         self._thread_number()
         asm.code("xor edx, edx; test rax, rax")

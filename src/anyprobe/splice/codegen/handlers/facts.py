@@ -26,6 +26,16 @@ class CallEnd(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class GoCalls:
+    """Where the data of calls of Go functions is."""
+
+    table: int
+    """Address of heads and calls (``data.goroutines``)."""
+    number_at: int
+    """Where ``runtime.g`` has the goroutine's number."""
+
+
+@dataclass(frozen=True, slots=True)
 class HandlerFacts:
     """A handler, and where in the target what it needs is."""
 
@@ -61,6 +71,8 @@ class HandlerFacts:
     changes is safe under interruption, and it is not hit itself."""
     takes_trap: bool = False
     """Whether a landing pushes the number of the trap in front of the argument."""
+    go_calls: GoCalls | None = None
+    """What it has data by of the calls of Go functions; None: nothing."""
     stacks: int = 0
     """Address of the first of the stacks on which it runs where the program's may have no room; 0: there are none."""
     ends: CallEnd | None = None
@@ -99,9 +111,14 @@ class HandlerFacts:
         return any(each.written and each.name == "rsp" for each in self.code.inputs)
 
     @property
+    def has_data(self) -> bool:
+        """Whether it has data of the call."""
+        return any(each.kind is InputKind.INSTANCE for each in self.code.inputs)
+
+    @property
     def lacks_on_spare_stacks(self) -> str:
         """What it uses that there is not where it runs on one of these stacks; empty if nothing."""
-        if self.pool or any(each.kind is InputKind.INSTANCE for each in self.code.inputs):
+        if self.pool or (self.has_data and self.go_calls is None):
             return "ctx.data"
         if self.redirects or self.moves_stack:
             return "way to send threads elsewhere"
