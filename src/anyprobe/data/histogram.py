@@ -7,7 +7,8 @@ is at most 1/64 (1.6 %) of its lower bound wide. The generated code computes the
     index(d) = (msb - 6) * 64 + (d >> (msb - 6))    msb = position of d's highest set bit
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from itertools import compress
 
 SUB_BITS = 6
 SUB_BUCKETS = 1 << SUB_BITS
@@ -42,13 +43,12 @@ def bounds(bucket: int) -> tuple[int, int]:
     return low << shift, (low + 1) << shift
 
 
-def nonempty(counts: Sequence[int] | Iterable[int], ns_per_tick: float) -> tuple[Bucket, ...]:
+def nonempty(counts: Sequence[int], ns_per_tick: float) -> tuple[Bucket, ...]:
     """Return the buckets that hold something, with their bounds in nanoseconds."""
     found = []
-    for bucket, count in enumerate(counts):
-        if count:
-            low, high = bounds(bucket)
-            found.append((low * ns_per_tick, high * ns_per_tick, int(count)))
+    for bucket in compress(range(len(counts)), counts):  # next to all are empty, of thousands
+        low, high = bounds(bucket)
+        found.append((low * ns_per_tick, high * ns_per_tick, int(counts[bucket])))
     return tuple(found)
 
 

@@ -5,7 +5,7 @@ So only those are read that hold data.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -22,6 +22,7 @@ from anyprobe.data.layout import (
     INSTANCE_BYTES,
     INSTANCE_RECORD,
     INSTANCE_SP,
+    INSTANCE_T0,
     JUMPED,
     NEXT_BLOCK,
     NODE_BYTES,
@@ -96,6 +97,11 @@ class _Blocks:
     def is_untouched(self, offset: int, size: int) -> bool:
         """Return whether no row holds data at an offset."""
         return self._touched[offset // PAGE] == self._touched[(offset + size + PAGE - 1) // PAGE]
+
+    def with_calls(self) -> Iterator[NDArray[np.uint64]]:
+        """Yield the blocks that may have calls in flight, each as it is in memory: a block may be large."""
+        touched = self.present[:, BLOCK_TOP // PAGE]
+        return (block for block, used in zip(self.rows, touched, strict=True) if used)
 
     def columns(self, offset: int, size: int) -> NDArray[np.uint64]:
         rows = self.rows[:, offset // 8 : (offset + size) // 8]
@@ -249,13 +255,20 @@ class BankReader:
         """Return the index of a counter from its block offset."""
         return (offset - self._layout.counters_offset) // 8
 
+    def is_written(self, offset: int, whose: Whose = "all") -> bool:
+        """Return whether there is anything in a timing record: its buckets are written last, and are not looked at."""
+        return any(
+            not each.is_untouched(offset, RECORD_BYTES) and each.columns(offset, RECORD_BUCKETS).any()
+            for each in self._blocks(whose)
+        )
+
     def record(self, offset: int, whose: Whose = "all") -> RecordValues:
         """Return one timing record, summed over blocks; its count is that of its buckets.
 
         The program may be writing: a call is recorded once it has its bucket, which it gets last.
         """
-        if all(each.is_untouched(offset, RECORD_BYTES) for each in self._blocks(whose)):
-            return _NOTHING  # as of most functions of a program that are timed
+        if not self.is_written(offset, whose):
+            return _NOTHING  # of most functions: a record is large, and a child has one of each
         rows = self._columns(offset, RECORD_BYTES, whose).copy()
         sums = rows[:, : RECORD_BUCKETS // 8].sum(axis=0, dtype=np.uint64).tolist()
         buckets = rows[:, RECORD_BUCKETS // 8 :].sum(axis=0, dtype=np.uint64)
@@ -302,13 +315,25 @@ class BankReader:
         those = self._blocks(whose)
         found = dict(sum((Counter(each.running) for each in those if isinstance(each, EndedChild)), Counter[int]()))
         read = (each for each in those if isinstance(each, _Blocks))
-        for block in (block for each in read for block in each.rows[each.present[:, BLOCK_TOP // PAGE]]):
+        for block in (block for each in read for block in each.with_calls()):
             top = min(int(block[BLOCK_TOP // 8]), layout.maxactive)
             instances = block[first : first + size].reshape(layout.maxactive, INSTANCE_BYTES // 8)[:top]
             alive = instances[instances[:, INSTANCE_SP // 8] > 1][:, INSTANCE_RECORD // 8]
             for record, count in Counter(each & ~JUMPED for each in alive.tolist()).items():
                 found[record] = found.get(record, 0) + count
         return found
+
+    def begin_later(self, ticks: int) -> None:
+        """Have the calls on the threads' stacks begin so much later: of a program that has been held so long.
+
+        Nothing of it may run meanwhile. Calls of fork children stay as they are.
+        """
+        layout = self._layout
+        first, size = layout.instances_offset // 8, layout.maxactive * INSTANCE_BYTES // 8
+        for block in self._own.with_calls() if size else ():
+            top = min(int(block[BLOCK_TOP // 8]), layout.maxactive)
+            instances = block[first : first + size].reshape(layout.maxactive, INSTANCE_BYTES // 8)[:top]
+            instances[instances[:, INSTANCE_SP // 8] > 1, INSTANCE_T0 // 8] += np.uint64(ticks)
 
 
 class NearReader:

@@ -301,6 +301,10 @@ def timings_by_process(
                 continue
             everyone: list[Whose] = [*values.reader(bank).copies, "target"]
             for whose in everyone:
+                if not values.reader(bank).is_written(group.offset, whose) and not values.in_flight(
+                    bank, group.offset, whose
+                ):
+                    continue
                 each = _timing(timed, group, bank, values, ns_per_tick, whose)
                 process = children.of(bank, whose) if isinstance(whose, ForkChild) else None
                 if each.was_called:

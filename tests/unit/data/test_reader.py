@@ -12,12 +12,15 @@ from anyprobe.data.layout import (
     INSTANCE_BYTES,
     INSTANCE_RECORD,
     INSTANCE_SP,
+    INSTANCE_T0,
     NEXT_BLOCK,
     RECORD_BUCKETS,
     RECORD_COUNT,
+    RECORD_LEARNING,
     RECORD_MAX,
     RECORD_MISSED,
     RECORD_NOT_MIN,
+    RECORD_SELF,
     RECORD_SUM,
     RECORD_TAIL,
     RECORD_UNMATCHED,
@@ -65,6 +68,7 @@ def test_blocks_of_threads_that_are_left_out_are_not_read():
     counter, record = bank.layout.new_counter(), bank.layout.new_record()
     for block, value in ((SHARED, 1000), (0, 1), (1, 20), (2, 300)):
         bank.put(block, counter, value)
+        bank.put(block, record + RECORD_NOT_MIN, (1 << 64) - 1 - value)
         bank.put(block, record + RECORD_BUCKETS, value)
         bank.put(block, BLOCK_TOP, 1)
         bank.put(block, bank.layout.instances_offset + INSTANCE_SP, 0x7000)
@@ -145,6 +149,31 @@ def test_near_counters():
     struct.pack_into("<Q", block, 64, 77)
     assert reader.counter(64) == 77
     assert reader.counter(72) == 0
+
+
+def test_calls_of_a_program_that_was_held_begin_later(bank):
+    record = bank.layout.new_record()
+    pointers = {0: [0x7F00, 1, 0x7E00, 0x7D00], SHARED: [0, 0x6F00]}  # of calls, freed ones, and those above the top
+    for block, stack in pointers.items():
+        for number, pointer in enumerate(stack):
+            at = bank.layout.instances_offset + INSTANCE_BYTES * number
+            for field, value in ((INSTANCE_SP, pointer), (INSTANCE_RECORD, record), (INSTANCE_T0, 1000 + number)):
+                bank.put(block, at + field, value)
+    bank.put(0, BLOCK_TOP, 3)
+    bank.put(SHARED, BLOCK_TOP, 2)
+    bank.reader.begin_later(500)
+
+    def begins(block, number):
+        start = bank.layout.blocks_offset + block * bank.layout.stride + bank.layout.instances_offset
+        return struct.unpack_from("<Q", bank.region, start + INSTANCE_BYTES * number + INSTANCE_T0)[0]
+
+    assert [begins(0, number) for number in range(4)] == [1500, 1001, 1502, 1003]
+    assert [begins(SHARED, number) for number in range(2)] == [1000, 1501]
+
+
+def test_banks_of_counters_have_no_calls_that_begin_later():
+    layout = BankLayout(counters=4, records=0, maxactive=0)
+    BankReader(memoryview(bytearray(layout.size)), layout).begin_later(500)
 
 
 # -- memory that nobody has touched
@@ -256,6 +285,31 @@ def test_what_fork_children_count_is_told_apart_and_added_up():
     assert (own.count, own.sum, own.min, own.max) == (1, 100, 100, 100)
     other = reader.record(family.record, second)
     assert (other.count, other.sum, other.min, other.max) == (1, 700, 700, 700)
+
+
+@pytest.mark.parametrize("field", [RECORD_TAIL, RECORD_UNMATCHED, RECORD_MISSED, RECORD_LEARNING, RECORD_SELF])
+def test_what_is_in_no_bucket_is_written_too(bank, field):
+    bank.layout.new_record()
+    record = bank.layout.new_record()
+    assert not bank.reader.is_written(record)
+    bank.put(1, record + field, 1)
+    assert bank.reader.is_written(record)
+    bank.put(1, record + field, 0)
+    bank.put(1, record - 8, 1)
+    assert not bank.reader.is_written(record)
+
+
+def test_records_are_written_by_one_process_or_another():
+    family = Family()
+    other = family.layout.new_record()
+    family.fork(3, 4242, 20, 50)
+    child, kept = ForkChild(3, 4242, has_copy=True), ForkChild(3, 4242, has_copy=True, ended=1)
+    before = family.reader()
+    struct.pack_into("<Q", family.region, family.layout.blocks_offset + other + RECORD_TAIL, 1)
+    after = family.reader({kept: EndedChild(before, child)})
+    for whose in ("all", "target", child, kept):
+        assert after.is_written(family.record, whose)
+        assert after.is_written(other, whose) == (whose in {"all", "target"})
 
 
 def test_what_ended_children_have_counted_is_as_before():
