@@ -1,6 +1,7 @@
 """Timing by the vdso's clock: it agrees with the TSC, disturbs nothing, and can be taken out at any moment."""
 
 import statistics
+import time
 
 import pytest
 
@@ -101,3 +102,21 @@ def test_a_program_that_may_not_read_the_counter_is_counted_and_not_timed(run_ta
         assert probe.armed
     target.go(1)
     target.finish()
+
+
+@pytest.mark.parametrize("which", ["tsc", "monotonic"])
+@pytest.mark.parametrize("options", [{}, {"self_time": True}, {"call_tree": True}])
+def test_calls_do_not_take_the_time_that_a_started_program_waits_for_its_probes(monkeypatch, which, options):
+    """It is held in the C library's beginning, where the loader has chosen functions, until these are in place."""
+    from anyprobe.probes.handlers.handler_watch import HandlerWatch
+
+    place = HandlerWatch.place_gate
+    monkeypatch.setattr(HandlerWatch, "place_gate", lambda self: (time.sleep(2), place(self)))
+    with anyprobe.run(["/bin/true"], clock=which, **options) as session:
+        session.time("libc:getrlimit", "libc:__libc_early_init", "libc:str*")
+        session.resume()
+        assert session.wait(30) == 0
+        snapshot = session.snapshot()
+    held = timing(snapshot, "getrlimit")
+    assert (held.count, held.nmissed, held.unmatched) == (1, 0, 0)
+    assert 0 < held.max_ns < 1_000_000_000

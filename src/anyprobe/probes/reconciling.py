@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from anyprobe.probes.providers.function.resolve import Resolution
     from anyprobe.probes.providers.usdt.sites import MarkerTable
     from anyprobe.probes.session import Session
+    from anyprobe.probes.timing.clock import Clock
+    from anyprobe.probes.timing.held import Hold
 
 
 class Follower(Protocol):
@@ -58,6 +60,7 @@ class Reconciled(Pumped):
     """A session whose probes are looked for in further objects."""
 
     functions: "FunctionProvider"
+    _clock: "Clock | None"
     _desired: DesiredState
     _providers: Providers
     _proof: "LiveProof"
@@ -162,12 +165,13 @@ class Reconciled(Pumped):
         self.recheck_handlers(self._objects.reads_thread_word)
         with self._watching_execs():
             self.reconcile(self._objects.objects)
-        if self._desired.awaits_choice:
-            self._arm_chosen()
+        hold = self._arm_chosen() if self._desired.awaits_choice else None
         self._handlers.place_gate()
         self._desired.settle()
         self._watch_loads()
         self._watch_execs()
+        if hold is not None:
+            hold.leave_out(self.probes)
 
     def _watch_loads(self) -> None:
         """Have threads wait that load libraries, from when probes are wanted in these; say so if they cannot."""
@@ -308,9 +312,16 @@ class Reconciled(Pumped):
         """Have a program that is not running yet wait where it sets handlers for faults, till ``follow_handlers``."""
         self._handlers.hold(self)
 
-    def _arm_chosen(self) -> None:
-        """Run a program, whose libraries are mapped, to where the loader has chosen functions, and arm these."""
+    def _arm_chosen(self) -> "Hold":
+        """Run a program, whose libraries are mapped, to where the loader has chosen functions, and arm these.
+
+        Returns:
+            The wait that has begun there, in the middle of calls.
+        """
+        from anyprobe.probes.timing.held import Hold
+
         before_all = self._process.run_to_relocated()
+        hold = Hold(self._clock)
         self._objects.refresh()
         probes = self.reconcile(self._objects.objects)
         if probes and not before_all:
@@ -318,6 +329,7 @@ class Reconciled(Pumped):
             self.warn(
                 f"{names}: placed where the loader chose functions (IFUNC), after the program's first system call"
             )
+        return hold
 
     @locked
     def reconcile(self, modules: "Sequence[LoadedObject] | None" = None) -> list[Probe]:

@@ -60,6 +60,10 @@ def tsc_refusal() -> Refusal | None:
 class Clock(Protocol):
     """What tells how long a unit of the recorded times is."""
 
+    def now(self) -> int:
+        """Return this moment, in units."""
+        ...
+
     def ns_per_tick(self) -> float:
         """Return the length of a unit in nanoseconds."""
         ...
@@ -191,6 +195,10 @@ def _step_of_monotonic() -> float:
 class NanosecondClock:
     """The monotonic clock, whose unit is the nanosecond."""
 
+    def now(self) -> int:
+        """Return this moment."""
+        return time.monotonic_ns()
+
     def ns_per_tick(self) -> float:
         """Return 1."""
         return 1.0
@@ -218,6 +226,10 @@ class TickClock:
                 best = (after - before, ticks, (before + after) // 2)
         assert best is not None
         return best[1], best[2]
+
+    def now(self) -> int:
+        """Return what the counter says."""
+        return _rdtsc()()
 
     def ns_per_tick(self) -> float:
         """Return the length of a tick; waits until the measurement spans 20 ms."""
