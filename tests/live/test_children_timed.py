@@ -210,7 +210,8 @@ def test_children_live_on_without_the_controller(program):
 
 
 def test_two_thousand_threads_are_timed(compiled):
-    """They are there when the probes come; each is timed."""
+    """They are there when the probes come; each is timed, and has data of its own calls."""
+    latencies = Hist("latencies")
     program = str(compiled("two_thousand_threads.c", "-O1", "-pthread"))
     with subprocess.Popen([program, "20"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         answer = process.stdout.readline()
@@ -220,11 +221,21 @@ def test_two_thousand_threads_are_timed(compiled):
         try:
             with anyprobe.attach(process.pid) as session:
                 session.time("a.out:work")
+
+                @session.call("a.out:work")
+                def called(ctx):
+                    ctx.data.began = ctx.now
+
+                @called.ret
+                def returned(ctx):
+                    latencies.add(ctx.now - ctx.data.began)
+
                 process.stdin.write(b"go\n")
                 process.stdin.flush()
                 calls = int(process.stdout.readline())
                 work = function(session.snapshot(), "work")
                 assert (work.count, work.nmissed, work.unmatched) == (calls, 0, 0)
+                assert (latencies.result().total.count, session.snapshot().missing) == (calls, {})
         finally:
             process.kill()
 

@@ -8,7 +8,7 @@ import pytest
 
 import anyprobe
 from anyprobe.data.calltree import NOT_KEPT, by_caller
-from support.driver import Counts, build
+from support.driver import Counts, build, wait_until
 from support.learning import copied, learnt, since
 from support.results import timing
 
@@ -149,6 +149,50 @@ def test_specs_that_overlap_measure_a_function_once(run_target):
     assert timing(snapshot, "fib").count == counts["fib"]
     balanced(snapshot)
     target.finish()
+
+
+def test_functions_that_are_not_timed_together_are_told_of(run_target):
+    target = run_target("nested_calls.c", options=("-O2", "-pthread"))
+    with anyprobe.attach(target.pid, self_time=True) as session:
+        session.time("a.out:outer")
+        session.time("a.out:middle")
+        assert not session.snapshot().warnings
+        session.time("libc:str*", "a.out:deep")
+        assert [text for text in session.snapshot().warnings if "have memory of their own" in text]
+        target.go(2)
+    target.finish()
+
+
+@pytest.mark.parametrize("options", [["--self"], ["--tree"]])
+def test_intervals_have_what_was_added_and_come_to_the_whole(tmp_path, options):
+    """Of each interval its calls; what stays, the sums, is of the whole time."""
+    results, program = tmp_path / "results", str(build("nested_calls.c", "-O2", "-pthread"))
+    specs = [f"a.out:{name}" for name in FUNCTIONS]
+    command = [sys.executable, "-m", "anyprobe", "time", *specs, *options, "--every", "0.1", "--json"]
+    with subprocess.Popen(
+        [*command, "-o", str(results), "--", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as running:
+        for _ in range(4):
+            running.stdin.write("go 10\n")
+            running.stdin.flush()
+            while not running.stdout.readline().startswith("done"):
+                pass
+            wanted = results.stat().st_size
+            wait_until(lambda wanted=wanted: results.stat().st_size > wanted, "an interval")
+        running.communicate("end\n", timeout=60)
+    documents = [json.loads(line) for line in results.read_text().splitlines()]
+    *intervals, whole = documents
+    assert len(intervals) >= 4
+    calls = {each["function"]: each["count"] for each in whole["functions"]}
+    added = dict.fromkeys(calls, 0)
+    for document in intervals:
+        for each in document["functions"]:
+            added[each["function"]] += each["interval_count"]
+        assert document["interval"]["calls"] == sum(each["interval_count"] for each in document["functions"])
+    own = sum(each["self_ns"] for each in whole["functions"])  # in between, callers are still under way
+    assert own == pytest.approx(sum(each["root_ns"] for each in whole["functions"]), abs=10)
+    assert all(added[name] <= calls[name] for name in calls)
+    assert added["outer"] > 0
 
 
 def test_the_command_shows_them(tmp_path):

@@ -131,12 +131,13 @@ class ForkedSession(Session):
         if not all(any(each.start <= address < each.end for each in there) for address in needed):
             return None
         self._kept.append(facts)
-        return replace(facts, pid=self.pid, instances=self._instances_for(facts.instances))
+        return replace(facts, pid=self.pid, instances=self._instances_for(facts))
 
-    def _instances_for(self, parents: int) -> int:
+    def _instances_for(self, facts: HandlerFacts) -> int:
         """Return where calls have their data in the child, by where they have it in the parent; 0: they have none."""
+        parents = facts.instances
         if parents and parents not in self._instances:
-            (store,) = self.splicing.map_stores([instances_bytes()])
+            (store,) = self.splicing.map_stores([instances_bytes(facts.instance_threads)])
             self._instances[parents] = store.address
         return self._instances.get(parents, 0)
 

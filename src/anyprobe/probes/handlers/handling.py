@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from anyprobe.core.code import MISSES, InputKind, NativeCode
 from anyprobe.core.errors import HandlerError, SpecError, UnsupportedTarget, UsageError
 from anyprobe.data.aggregations import Aggregation
+from anyprobe.data.layout import room_for
 from anyprobe.data.maps import Map, MapView
 from anyprobe.data.records import Records, named
 from anyprobe.data.results import AggregationResult, MapResult
@@ -29,7 +30,7 @@ from anyprobe.probes.handlers.filter_watch import FilterWatch
 from anyprobe.probes.handlers.go_memory import GoMemory
 from anyprobe.probes.handlers.native_needs import asks_kernel, has, releasing, uses
 from anyprobe.probes.handlers.own_memory import reading_facts
-from anyprobe.probes.handlers.points import Handler, HandlerAt, Point
+from anyprobe.probes.handlers.points import Handler, HandlerAt, Point, return_spec
 from anyprobe.probes.handlers.stack_tables import StackTables
 from anyprobe.probes.handlers.thread_ids import tids_are_kept
 from anyprobe.probes.probe import Probe
@@ -38,6 +39,7 @@ from anyprobe.probes.specs.spec import means_markers
 from anyprobe.probes.timing.clock import step_of_handlers, tick_nanoseconds, tsc_refusal
 from anyprobe.splice.codegen.handlers.facts import (
     INSTANCE_BYTES,
+    INSTANCE_THREADS,
     TID_OFFSET,
     HandlerFacts,
     forget_instances,
@@ -46,6 +48,7 @@ from anyprobe.splice.codegen.handlers.facts import (
 from anyprobe.splice.codegen.handlers.memory_routines import UNKNOWN, ReadingFacts
 from anyprobe.splice.regions.code_region import SlotBank
 from anyprobe.splice.regions.stores import Store
+from anyprobe.target.system.procfs import count_threads
 
 if TYPE_CHECKING:
     from anyprobe.probes.host import ProbeHost
@@ -69,6 +72,8 @@ class Call:
     """Where the data of calls under way is."""
     pool: int = 0
     """Calls that can be under way at one time, of all threads; 0: 256 of each thread."""
+    threads: int = INSTANCE_THREADS
+    """Threads that have data of their own."""
     retval: AnyType | None = None
     """The type of the result, where it was given."""
     follow: bool | None = None
@@ -136,7 +141,7 @@ class Handling:
         if markers:
             return self._place_at_markers(at, follow)
         dress = dressing_behind(self.prepared(at)) if point is Point.AFTER else self._dressing(at)
-        meant = [_return_spec(spec) for spec in specs] if point.is_return else specs
+        meant = [return_spec(spec) for spec in specs] if point.is_return else specs
         probes = self._session.place_made(meant, dress, follow=follow)
         self._probes.setdefault(function, []).extend(probes)
         return probes
@@ -185,7 +190,7 @@ class Handling:
     def place_both(self, call: Call, entry: Handler, leaving: Handler, *, when: Handler | None = None) -> None:
         """Place the handlers of both ends of calls in one change."""
         self.place_waiting()
-        returns = [_return_spec(spec) for spec in call.specs]
+        returns = [return_spec(spec) for spec in call.specs]
         at = HandlerAt(function=entry, call=call, when=when, specs=call.specs, known=self.prototypes.known(call.specs))
         at_entry = self._dressing(at)
         at_return = self._dressing(
@@ -312,7 +317,8 @@ class Handling:
         keeps = call if call is not None and has(code, InputKind.INSTANCE) else None
         sizes |= self._go.wanted(self._session.symbols.objects.goroutine_number_at, keeps)
         if call is not None and call.store is None and keeps is not None:
-            sizes[call] = call.pool * INSTANCE_BYTES if call.pool else instances_bytes()
+            call.threads = max(INSTANCE_THREADS, room_for(count_threads(self._session.pid)))
+            sizes[call] = call.pool * INSTANCE_BYTES if call.pool else instances_bytes(call.threads)
         for key, store in zip(sizes, self._session.splicing.map_stores(list(sizes.values())), strict=True):
             if key is MISSES:
                 self._misses = store
@@ -331,6 +337,7 @@ class Handling:
             0 if self._misses is None else self._misses.address,
             self._reading() if asks else UNKNOWN,
             instances=0 if call is None or call.store is None else call.store.address,
+            instance_threads=INSTANCE_THREADS if call is None else call.threads,
             enters=enters,
             pool=0 if call is None else call.pool,
             nanoseconds=self._nanoseconds,
@@ -486,9 +493,3 @@ def _is_split(call: Call | None) -> bool:
     """Return whether a call's entries are seen by a bank that notes no calls: both ends have to be seen by one."""
     banks = [place.hook.bank for probe in call.entry for place in probe.places] if call is not None else []
     return any(isinstance(bank, SlotBank) and not bank.layout.notes_calls for bank in banks)
-
-
-def _return_spec(spec: str) -> str:
-    if spec.endswith((":return", "%return")):
-        return spec
-    return spec.removesuffix(":entry") + ":return" if spec.endswith(":entry") else spec + "%return"

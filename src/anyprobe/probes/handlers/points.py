@@ -62,3 +62,10 @@ class HandlerAt:
     def at_tail(self) -> "HandlerAt":
         """Return the variant for jumps to other functions."""
         return replace(self, point=Point.TAIL)
+
+
+def return_spec(spec: str) -> str:
+    """Return the spec of the returns of a function."""
+    if spec.endswith((":return", "%return")):
+        return spec
+    return spec.removesuffix(":entry") + ":return" if spec.endswith(":entry") else spec + "%return"

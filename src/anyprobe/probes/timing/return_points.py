@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 
 KNOWN_AT_ONCE = 256
 """Return points that are spliced before any call is seen; where there are more, all are learnt."""
+APART = (
+    "functions that are timed from now on have memory of their own: calls between them and those timed before are not "
+    "taken from self times, and are not in one tree; time all functions at once"
+)
 _LIBRARY_LOOKS = 0.5
 """Seconds between two looks whether libraries were loaded that throw exceptions."""
 _MOST_JUMPING = 64
@@ -111,6 +115,8 @@ class ReturnPoints:
             if isinstance(bank, GoroutineBank):
                 continue  # what panics leave behind is known by the stack alone
             if timed.armed and bank is not None and bank.layout.nested:
+                if self._nested and bank.index not in self._nested:
+                    self._session.warn(APART)
                 self._nested.setdefault(bank.index, (bank, []))[1].append(timed)
         for calls in (calls for probe in probes for calls in probe.followed):
             bank = calls.bank

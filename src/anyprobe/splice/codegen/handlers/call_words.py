@@ -232,7 +232,7 @@ class WordWriter:
             asm.label("numbered")
         else:
             asm.code("jz no_instance")
-        emit_instances_number(asm, self._facts)
+        emit_instances_number(asm, self._facts, handler)
         self._address_of_site("rdx")
         emit_own_instance(asm, handler)
 

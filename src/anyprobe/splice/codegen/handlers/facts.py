@@ -14,6 +14,17 @@ TID_OFFSET = 0x2D0
 """``tid`` in glibc's ``struct pthread``, the same from 2.2 to 2.41; checked in the target before it is relied on."""
 
 
+INSTANCES, INSTANCE_BYTES, INSTANCE_DATA = 256, 128, 64
+"""Instances of a thread, bytes of one (the site's stack pointer, then, on a line of its own, the data)."""
+INSTANCE_THREADS = 1024
+"""Threads that have instances of their own, where a program has no more when its probes come."""
+SHARED_INSTANCES = 1 << 14
+"""Instances before those, which all threads of all fork children share: known by the stack pointer, and in the upper 16
+bits the number of the child's copy of all blocks."""
+OWN_INSTANCES_AT = SHARED_INSTANCES * INSTANCE_BYTES
+"""Where those of the threads begin, whose numbers count from 1."""
+
+
 class CallEnd(Enum):
     """Where a handler of returns is called that runs where the caller goes on."""
 
@@ -47,6 +58,8 @@ class HandlerFacts:
     """What is known of the program's memory, and whether system calls may be made."""
     instances: int = 0
     """Address of the instances of the calls that it has data of; 0: none."""
+    instance_threads: int = INSTANCE_THREADS
+    """How many threads have some of their own there."""
     enters: bool = False
     """Whether it is called where calls begin."""
     pool: int = 0
@@ -132,14 +145,6 @@ class HandlerFacts:
         return any(each.kind is InputKind.ROUTINE and each.name == SKIP for each in self.code.inputs)
 
 
-INSTANCES, INSTANCE_BYTES, INSTANCE_DATA = 256, 128, 64
-"""Instances of a thread, bytes of one (the site's stack pointer, then, on a line of its own, the data)."""
-INSTANCE_THREADS = 1024
-"""Threads that have instances of their own, those with the lowest numbers."""
-SHARED_INSTANCES = 1 << 14
-"""Instances behind those, which all threads of all fork children share: known by the stack pointer, and in the upper 16
-bits the number of the child's copy of all blocks."""
-SHARED_INSTANCES_AT = (INSTANCE_THREADS + 1) * INSTANCES * INSTANCE_BYTES
 CALL_BYTES = 1792
 """Bytes of the routine besides the handler and its words."""
 POOL_BYTES = 512
@@ -150,16 +155,16 @@ STORAGE_BYTES = 16
 """Bytes that the address of a storage takes for patches which change it themselves."""
 
 
-def instances_bytes() -> int:
+def instances_bytes(threads: int = INSTANCE_THREADS) -> int:
     """Return the size of the instances of all threads."""
-    return SHARED_INSTANCES_AT + SHARED_INSTANCES * INSTANCE_BYTES
+    return OWN_INSTANCES_AT + (threads + 1) * INSTANCES * INSTANCE_BYTES
 
 
 def forget_instances(memory: memoryview, copy: int) -> None:
     """Free the instances of a fork child that has ended, by the number of its copy of all blocks, from 1."""
     import numpy as np
 
-    words = np.frombuffer(memory[SHARED_INSTANCES_AT:], dtype=np.uint64).reshape(-1, INSTANCE_BYTES // 8)
+    words = np.frombuffer(memory[:OWN_INSTANCES_AT], dtype=np.uint64).reshape(-1, INSTANCE_BYTES // 8)
     words[words[:, 0] >> np.uint64(48) == copy, 0] = 0
 
 

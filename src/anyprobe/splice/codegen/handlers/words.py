@@ -9,10 +9,9 @@ from anyprobe.isa.registers import NUMBERS
 from anyprobe.splice.codegen.handlers.facts import (
     INSTANCE_BYTES,
     INSTANCE_DATA,
-    INSTANCE_THREADS,
     INSTANCES,
+    OWN_INSTANCES_AT,
     SHARED_INSTANCES,
-    SHARED_INSTANCES_AT,
     TID_OFFSET,
     HandlerFacts,
 )
@@ -84,12 +83,12 @@ def emit_thread_number(asm: Assembler, facts: RoutineFacts, known: str) -> None:
     asm.label(known)
 
 
-def emit_instances_number(asm: Assembler, facts: RoutineFacts) -> None:
+def emit_instances_number(asm: Assembler, facts: RoutineFacts, handler: HandlerFacts) -> None:
     """Emit: rax = which instances are the thread's whose number it is; go to ``no_instance`` where it has none."""
     if facts.numbered:  # both ends of a call are seen by one bank
         asm.code("sub rax, numbered", numbered=facts.numbered)
-    if facts.layout.blocks > INSTANCE_THREADS:
-        asm.code(f"cmp rax, {INSTANCE_THREADS}; ja no_instance")
+    if facts.layout.blocks > handler.instance_threads:
+        asm.code(f"cmp rax, {handler.instance_threads}; ja no_instance")
 
 
 def emit_process_number(asm: Assembler, facts: RoutineFacts, handler: HandlerFacts) -> None:
@@ -135,7 +134,7 @@ def emit_own_instance(asm: Assembler, handler: HandlerFacts) -> None:
             mov edi, eax; shl edi, 7; add rdi, rcx
             cmp [rdi], rdx; je instance
         """,
-        instances=handler.instances,
+        instances=handler.instances + OWN_INSTANCES_AT,
     )
     if handler.enters:
         asm.code("cmp qword [rdi], 0; je instance")
@@ -190,7 +189,7 @@ def emit_shared_instance(asm: Assembler, facts: RoutineFacts, handler: HandlerFa
             jmp instance_data
         """,
         copy=facts.data + COPY,
-        shared=handler.instances + SHARED_INSTANCES_AT,
+        shared=handler.instances,
     )
 
 
