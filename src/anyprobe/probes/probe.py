@@ -15,7 +15,7 @@ from anyprobe.splice.plan.splices import Want, WantKind
 from anyprobe.splice.regions.banks import CallGroup, Hook, TimingGroup
 
 if TYPE_CHECKING:
-    from anyprobe.binary.flow.exits import Exit
+    from anyprobe.binary.flow.exits import Exit, Exits
     from anyprobe.splice.codegen.handlers.facts import HandlerFacts
     from anyprobe.splice.regions.code_region import SlotBank
 
@@ -329,9 +329,14 @@ def at_run_time(why: Refusal, module: Module) -> Refusal:
     return Refusal(why.reason, why.address + module.bias, why.detail)
 
 
+def exits_of(code: FunctionCode, module: Module) -> "Exits":
+    """Return where a function ends, which an earlier session may have found out."""
+    return code.exits if module.plans is None else module.plans.timed.exits_of(module.code, code)
+
+
 def has_exits(probe: Probe, site: ResolvedSite, code: FunctionCode, module: Module, *, timed: bool) -> bool:
     """Return whether all exits of a function are known; where not, that is noted in the probe."""
-    exits = code.exits
+    exits = exits_of(code, module)
     if exits.complete is not None and exits.complete.reason is Reason.PART_OF_FUNCTION:
         probe.refuse(site, exits.complete, module)
     elif exits.complete is not None:

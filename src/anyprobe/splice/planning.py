@@ -20,10 +20,12 @@ from anyprobe.splice.regions.banks import FOLLOWED, TIMING, Hook, needs_slots
 
 if TYPE_CHECKING:
     from anyprobe.splice.plan.context import PlanContext
+    from anyprobe.splice.plan.entry_plans import EntryPlans
     from anyprobe.splice.plan.planner import Planner
     from anyprobe.target.base import Target
     from anyprobe.target.system.procfs import Mapping
 
+_TIMED = TIMING | {ActionKind.COUNT}
 _GADGET_BYTES = 9
 """The longest of the instructions that injected calls borrow."""
 
@@ -142,6 +144,8 @@ class Planning:
     def _from_memory(self, edit: Edit, claiming: Claiming) -> Planned | None:
         """Return the plan that an earlier session made, where the edit is a first, plain entry counter."""
         plans, want = edit.module.plans, edit.added[0] if len(edit.added) == 1 else None
+        if plans is not None and len(edit.added) > 1:
+            return self._timed_from_memory(edit, claiming, plans)
         plain = want is not None and want.kind is WantKind.ENTRY and not edit.state.wants and not edit.removed
         if plans is None or want is None or not plain or self.allowed != AUTO:
             return None
@@ -158,6 +162,32 @@ class Planning:
                 return None
         return Planned((want,), FunctionPlan((splice,)))
 
+    def _timed_from_memory(self, edit: Edit, claiming: Claiming, plans: "EntryPlans") -> Planned | None:
+        """Return the plan that an earlier session made for just these wants: an entry and exits, timed or counted."""
+        if not self._is_plainly_timed(edit):
+            return None
+        claims = claiming.claims_of(edit.module)
+        plan = plans.timed.find(edit.module.code, edit.state.code.start, edit.added)
+        if plan is None:
+            return None
+        splices = plan.splices
+        if any(claims.conflict(each.write_at, each.written, 0) or claims.overwritten(each) for each in splices):
+            return None
+        if self.faults_handled:
+            context = self.context(edit.module, claims)
+            if any(context.fault_refusal(each.insns, each.write_at + each.written) for each in splices):
+                return None
+        return Planned(tuple(edit.added), plan)
+
+    def _is_plainly_timed(self, edit: Edit) -> bool:
+        """Return whether an edit is the first of its function, and all that it adds are timers or counters."""
+        if edit.state.wants or edit.removed or self.allowed != AUTO or edit.module.code.text.is_go:
+            return False
+        hooks = [hook_of(want) for want in edit.added]
+        if not all(hook is not None and hook.kind in _TIMED and hook.handler is None for hook in hooks):
+            return False
+        return self.has_slots(edit.module) or not any(hook is not None and needs_slots(hook) for hook in hooks)
+
     def _plan(self, edit: Edit, live: LivePlanning | None, claiming: Claiming) -> None:
         """Plan the function anew with all its wants; additions that would cost an armed hook its place are refused."""
         claims = claiming.claims_of(edit.module)
@@ -167,6 +197,9 @@ class Planning:
             give_up(edit, found)
         else:
             claiming.add(edit, found)
+            plans = edit.module.plans
+            if live is None and plans is not None and len(found.wants) > 1 and self._is_plainly_timed(edit):
+                plans.timed.note(edit.state.code, edit.added, found.plan)
 
     def _plan_anew(self, edit: Edit, live: LivePlanning | None, before: Claims) -> Planned | Refusal:
         """Plan a function, without a want that is refused and its group, until none is."""

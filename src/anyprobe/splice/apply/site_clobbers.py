@@ -12,6 +12,7 @@ from anyprobe.splice.plan.splices import Clobbers, Strategy, Want, WantKind
 if TYPE_CHECKING:
     from anyprobe.binary.liveness.skipped_kills import SkippedKills
 
+_ENDS = frozenset({WantKind.ENTRY, WantKind.EXIT})
 ClobberSource = Callable[[CodeMap, FunctionCode, Want], Clobbers]
 """Tells what is dead before a wanted instruction."""
 
@@ -40,6 +41,17 @@ class SiteClobbers:
 
     def of(self, edit: Edit, want: Want) -> Clobbers:
         """Return what code at a wanted instruction may overwrite."""
+        plans = edit.module.plans
+        if plans is None or edit.module.shown or len(edit.planned.wants) < 2 or want.kind not in _ENDS:
+            return self._worked_out(edit, want)
+        skipping = self._skips_faults(edit)
+        found = plans.timed.clobbers(want, skipping=skipping)
+        if found is None:
+            found = self._worked_out(edit, want)
+            plans.timed.note_clobbers(want, found, skipping=skipping)
+        return found
+
+    def _worked_out(self, edit: Edit, want: Want) -> Clobbers:
         found = self._planned(edit, want)
         if not (found.registers or found.flags) or not self._skips_faults(edit):
             return found

@@ -7,6 +7,7 @@ where (symbols, unwind tables, stored pointers): all of that stands beside the p
 """
 
 import zlib
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -25,6 +26,7 @@ from anyprobe.splice.plan.together import first_of
 if TYPE_CHECKING:
     from anyprobe.binary.flow.cfg import CodeMap
     from anyprobe.binary.flow.function import FunctionCode
+    from anyprobe.splice.plan.timed_plans import TimedPlans
 
 _KIND, _VERSION = "entryplans", 5
 _WORTH_SAVING = 64
@@ -63,6 +65,13 @@ class EntryPlans:
         known = zlib.crc32(text.function_ends.tobytes(), zlib.crc32(text.function_starts.tobytes(), known))
         source = text.store.source if text.store is not None else {}
         return {**source, "planner": state_of_code(splice), "knowledge": known}
+
+    @cached_property
+    def timed(self) -> "TimedPlans":
+        """What is remembered of functions whose calls are timed; loaded when it is first asked for."""
+        from anyprobe.splice.plan.timed_plans import TimedPlans
+
+        return TimedPlans(self._text.memory, self._build_id, self._source())
 
     def find(self, start: int, want: Want) -> PlannedSplice | None:
         """Return the remembered splice for the entry of the function at ``start``."""
@@ -104,6 +113,8 @@ class EntryPlans:
 
     def save(self) -> None:
         """Write the plans to disk, where there are enough new ones."""
+        if "timed" in self.__dict__:
+            self.timed.save()
         if self._fresh < min(_WORTH_SAVING, len(self._firsts) or 1):
             return
         self._fresh = 0

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from anyprobe.binary.flow.function import FunctionCode
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.probes.probe import Place, Probe, Timed, exit_want, has_exits, instructions_of
+from anyprobe.probes.probe import Place, Probe, Timed, exit_want, exits_of, has_exits, instructions_of
 from anyprobe.probes.providers.function.resolve import ResolvedSite
 from anyprobe.probes.specs.dtrace import EACH
 from anyprobe.probes.specs.spec import parse
@@ -90,10 +90,11 @@ def add_timed(
         return
     group = TimingGroup()
     timed = Timed(site, group)
-    state = module.state_of(code, [each.address for each in code.exits.found])
+    exits = exits_of(code, module)
+    state = module.state_of(code, [each.address for each in exits.found] if len(exits.parts) > 1 else ())
     hook = Hook(ActionKind.ENTER, group)
     timed.places.append(Place(site, module, state, Want(code.entry, WantKind.ENTRY, tag=hook), hook))
-    for each in code.exits.found:
+    for each in exits.found:
         hook = Hook(ActionKind.LEAVE if each.kind == "ret" else ActionKind.LEAVE_TAIL, group)
         timed.places.append(Place(site, module, state, exit_want(each, hook), hook, each))
     probe.timed.append(timed)
