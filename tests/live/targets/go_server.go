@@ -1,0 +1,69 @@
+// A server of net/http with a log of its own: how long each request took, by path. It listens on a port that it chooses
+// and says, and speaks the protocol of protocol.h; a round asks nothing of itself.
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"sort"
+	"strings"
+	"sync"
+	"time"
+)
+
+type Server struct{ served int }
+
+// ServeHTTP answers, fast or slowly.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	switch r.URL.Path {
+	case "/slow":
+		time.Sleep(20 * time.Millisecond)
+	case "/panics":
+		panic(http.ErrAbortHandler)
+	}
+	fmt.Fprintln(w, r.URL.Path)
+}
+
+type Logged struct {
+	inner http.Handler
+	lock  sync.Mutex
+	times map[string][]time.Duration
+}
+
+func (l *Logged) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	begin := time.Now()
+	defer func() {
+		took := time.Since(begin)
+		l.lock.Lock()
+		l.times[r.URL.Path] = append(l.times[r.URL.Path], took)
+		l.lock.Unlock()
+	}()
+	l.inner.ServeHTTP(w, r)
+}
+
+func main() {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		fmt.Println("BAD", err)
+		os.Exit(1)
+	}
+	logged := &Logged{inner: &Server{}, times: map[string][]time.Duration{}}
+	go http.Serve(listener, logged)
+	in := bufio.NewScanner(os.Stdin)
+	fmt.Printf("ready %d\n", os.Getpid())
+	for in.Scan() && strings.HasPrefix(in.Text(), "go ") {
+		fmt.Printf("calls port %d\n", listener.Addr().(*net.TCPAddr).Port)
+		logged.lock.Lock()
+		for path, times := range logged.times {
+			sort.Slice(times, func(i, j int) bool { return times[i] < times[j] })
+			fmt.Printf("calls %s %d\nreturns %s %d\ntails %s %d\n", path, len(times), path, times[len(times)/2],
+				path, times[len(times)*99/100])
+		}
+		logged.lock.Unlock()
+		fmt.Println("done")
+	}
+	fmt.Println("ok")
+}

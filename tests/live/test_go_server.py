@@ -1,0 +1,85 @@
+"""A running server of Go's net/http: requests by path and their times, against its own log."""
+
+import http.client
+import threading
+from collections import Counter
+
+import pytest
+
+import anyprobe
+from anyprobe import emit
+from support.driver import MissingTool, Target, build
+from support.results import timing
+
+SPEC = "a.out:main.(*Server).ServeHTTP"
+CLIENTS, EACH = 8, 40
+PATHS = ("/fast", "/slow", "/fast", "/panics")
+
+
+@pytest.fixture
+def server():
+    try:
+        path = build("go_server.go")
+    except MissingTool as missing:
+        pytest.skip(f"{missing} is not installed")
+    started = Target([str(path)])
+    yield started
+    started.close()
+
+
+def asked(port):
+    """Send requests from several connections; return how many were sent of each path."""
+    sent = Counter()
+
+    def client():
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        for number in range(EACH):
+            path = PATHS[number % len(PATHS)]
+            sent[path] += 1
+            try:
+                connection.request("GET", path)
+                assert connection.getresponse().read() == f"{path}\n".encode()
+            except (http.client.RemoteDisconnected, ConnectionResetError):
+                connection.close()  # the server has given the connection up: its handler has panicked
+        connection.close()
+
+    clients = [threading.Thread(target=client) for _ in range(CLIENTS)]
+    for each in clients:
+        each.start()
+    for each in clients:
+        each.join()
+    return sent
+
+
+def test_requests_and_their_times_are_those_of_the_server_s_log(server):
+    port = server.go(1).calls["port"]
+    with anyprobe.attach(server.pid) as session:
+        session.time(SPEC)
+
+        @session.call(SPEC)
+        def on_request(ctx, s, w, r):
+            ctx.data.slow = 1 if r.URL.Path == "/slow" else 0
+            ctx.data.begun = ctx.now
+
+        @on_request.ret
+        def on_answer(ctx):
+            emit("answer", slow=ctx.data.slow, took=ctx.now - ctx.data.begun)
+
+        assert not session.refused
+        sent = asked(port)
+        log = server.go(1)
+        answers = [row for kind, row in session.rows(final=True) if kind == "answer"]
+        found = timing(session.snapshot(), "main.(*Server).ServeHTTP")
+    assert {path: log.calls[path] for path in sent} == sent
+    assert (found.count, found.left + found.in_flight) == (sent["/fast"] + sent["/slow"], sent["/panics"])
+    for path, slow in (("/fast", 0), ("/slow", 1)):
+        took = sorted(row["took"] for row in answers if row["slow"] == slow)
+        assert len(took) == sent[path]
+        middle, late = took[len(took) // 2], took[len(took) * 99 // 100]
+        told = path, middle, late, log.returns[path], log.tails[path]
+        assert middle <= log.returns[path], told  # the log's times have what the handlers take, too
+        assert late <= 1.05 * log.tails[path], told
+        if slow:
+            assert middle >= 0.95 * log.returns[path], told
+            assert late >= 0.9 * log.tails[path], told
+    server.finish()
