@@ -145,17 +145,17 @@ def test_methods_and_members_behind_pointers(target):
     with anyprobe.attach(target.pid) as session:
 
         @session.entry("a.out:main.(*Server).Handle")
-        def on_request(s, r):
+        def on_request(s, ctx_, r):
             where = r.Where.Host.len
             emit(
                 "request", name=buf(s.name, 16), method=buf(r.Method, 8), id=r.ID, base=buf(r.Base.Name, 8),
                 port=r.Near.Port, far=where is None, tag=buf(r.Tags[1], 8), tags=len(r.Tags), seen=r.Seen.count,
-                small=r.Small[1], ratio=r.Ratio, on=r.On,
+                small=r.Small[1], ratio=r.Ratio, on=r.On, context=ctx_.data != 0,
             )  # fmt: skip
 
         first, second = rows(session, "request", target)
-        assert first == (b"main server", b"GET", 77, b"base", 80, False, b"yy", 2, 3, -2, 0.75, False)
-        assert second == (*first[:5], True, *first[6:-1], True)
+        assert first == (b"main server", b"GET", 77, b"base", 80, False, b"yy", 2, 3, -2, 0.75, False, True)
+        assert second == (*first[:5], True, *first[6:-2], True, True)
 
 
 def test_results_have_their_names(target):
@@ -217,7 +217,7 @@ def test_what_is_listed_has_go_types(plain):
         (text,) = session.list("a.out:main.Text")
         assert (text.arguments, text.result) == ((("path", "string"), ("n", "i64")), "string")
         (handle,) = session.list("a.out:main.(*Server).Handle")
-        assert [name for name, _ in handle.arguments] == ["s", "ctx", "r"]
+        assert [name for name, _ in handle.arguments] == ["s", "ctx_", "r"]
     plain.finish()
 
 

@@ -1,5 +1,6 @@
 """Where the parameters and the result of a function are, by the conventions of System V and of Windows for x86-64."""
 
+import keyword
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ WINDOWS_SIZES = frozenset({1, 2, 4, 8})
 """Bytes of what Windows' convention passes in a register; of all else it passes the address."""
 VECTOR_REGISTERS = 8
 INTEGER, SSE, SSEUP, X87, MEMORY, NOTHING = "INTEGER", "SSE", "SSEUP", "X87", "MEMORY", ""
+_TAKEN = frozenset({"ctx", "retval", "latency_ns"})
 _IN_REGISTERS = 16
 """Bytes that are passed in registers at most."""
 
@@ -72,6 +74,14 @@ class Prototype:
             return windows_places([kind for _, kind in self.parameters], hidden=by_address)
         hidden = self.result is not None and result_places(self.result) is None
         return places([kind for _, kind in self.parameters], hidden=hidden)
+
+
+def parameter_name(name: str, at: int) -> str:
+    """Return how handlers call a parameter, by its name and number: what else has the name gets a line after it."""
+    if not name.isidentifier() or name == "_":
+        return f"parameter{at}"
+    is_taken = keyword.iskeyword(name) or name in _TAKEN or (name[:3] == "arg" and name[3:].isdigit())
+    return f"{name}_" if is_taken else name
 
 
 KnownPrototype = Callable[[], Prototype]

@@ -8,7 +8,14 @@ from anyprobe.binary.dwarf import units as dw
 from anyprobe.binary.dwarf.locations import FRAME
 from anyprobe.core.errors import UnsupportedTarget
 from anyprobe.handlers.types.annotations import AnyType, PointerType, u8, u64
-from anyprobe.handlers.types.calling_convention import Located, PassedOtherwise, Piece, Pieces, Prototype
+from anyprobe.handlers.types.calling_convention import (
+    Located,
+    PassedOtherwise,
+    Piece,
+    Pieces,
+    Prototype,
+    parameter_name,
+)
 from anyprobe.handlers.types.go_convention import go_places
 from anyprobe.handlers.types.layouts import Extent, Field, StructType, alignment_of
 
@@ -38,8 +45,7 @@ def go_prototype(types: "DebugTypes", name: str, entry: dw.Entry, seen: "Seen") 
     names = [each.name if not _UNNAMED.fullmatch(each.name) else f"r{at}" for at, each in enumerate(results)]
     result, result_pieces = _together(names, returned, result_places)
     parameters = tuple(
-        (each.name if each.name not in ("", "_") else f"parameter{at}", kind)
-        for at, (each, kind) in enumerate(zip(given, kinds, strict=True))
+        (parameter_name(each.name, at), kind) for at, (each, kind) in enumerate(zip(given, kinds, strict=True))
     )
     return Prototype(name, parameters, result, located=Located("Go", tuple(places), result_pieces))
 

@@ -8,7 +8,14 @@ from anyprobe.binary.dwarf import units as dw
 from anyprobe.binary.dwarf.locations import FRAME
 from anyprobe.core.errors import UnsupportedTarget
 from anyprobe.handlers.types.annotations import AnyType, IntegerType, PointerType, u8
-from anyprobe.handlers.types.calling_convention import Located, PassedOtherwise, Piece, Pieces, Prototype
+from anyprobe.handlers.types.calling_convention import (
+    Located,
+    PassedOtherwise,
+    Piece,
+    Pieces,
+    Prototype,
+    parameter_name,
+)
 from anyprobe.handlers.types.layouts import Extent, Field, OpaqueType, StructType, Variants
 from anyprobe.handlers.types.rust_convention import parts_of, rust_places, rust_result, takes_two_registers
 
@@ -57,7 +64,7 @@ def rust_prototype(types: "DebugTypes", name: str, entry: dw.Entry, seen: "Seen"
         result = OpaqueType(f"{result} in a way of LLVM's own", result.size, None)
     elif result is not None:
         returned = rust_result(result)
-    names = [each.name or f"parameter{at}" for at, each in enumerate(found)]
+    names = [parameter_name(each.name, at) for at, each in enumerate(found)]
     return Prototype(
         name, tuple(zip(names, passed, strict=True)), result, located=Located("Rust", tuple(places), returned)
     )
