@@ -258,7 +258,8 @@ def test_the_command_line_tells_processes_apart(program, tmp_path):
     assert {int(row[1]): int(row[0]) for row in rows} == {p: c for p, (c, _) in told(outcome.stdout).items()}
 
 
-def test_handlers_in_children_know_their_calls_and_their_process(program):
+@pytest.mark.parametrize("times_removed", [False, True])
+def test_handlers_in_children_know_their_calls_and_their_process(program, times_removed):
     """Data of calls is kept from entry to return, for each of many threads of several processes."""
     latency, pids = Hist("latency", by=("pid",)), Count("pids", by=("pid",))
     with subprocess.Popen([program, "threads!", "4"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
@@ -276,6 +277,8 @@ def test_handlers_in_children_know_their_calls_and_their_process(program):
                 if ctx.data.slow:
                     latency.add(ctx.now - ctx.data.began, key=(ctx.pid,))
 
+            if times_removed:
+                session.remove(*session.time("a.out:work"))
             process.stdin.write(b"\n")
             process.stdin.flush()
             said = told(process.communicate(timeout=PATIENCE)[0].decode())

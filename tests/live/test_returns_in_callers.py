@@ -4,6 +4,7 @@ import pytest
 
 import anyprobe
 from anyprobe import Count, Sum, emit, i64, u64
+from support.image import Image
 from support.learning import copied, learnt, since
 from support.results import timing
 
@@ -191,3 +192,33 @@ def test_both_ways_have_the_same_calls_and_results_one_by_one(run_target):
         target.finish()
     assert len(lists["exits"]) > 500
     assert lists["callers"] == lists["exits"]
+
+
+@pytest.mark.parametrize("live", [False, True], ids=["stop", "live"])
+@pytest.mark.parametrize("returns", WAYS)
+def test_handlers_come_and_go_while_the_program_runs(run_target, returns, live):
+    """All that was spliced in callers goes with them, and comes again."""
+    target = run_target("return_points.c", options=("-O2",))
+    image = Image.of(target.pid)
+    target.run_freely()
+    results = Count("results")
+    with anyprobe.attach(target.pid, returns=returns, live=live) as session:
+        for _ in range(3):
+
+            @session.ret(*(f"a.out:{name}" for name in ALL))
+            def returned(ctx):
+                if ctx.retval is not None:
+                    results.add()
+
+            session.pump(0.1)
+            probes = session.handling.probes_of(returned)
+            session.remove(*probes)
+            target.check_alive()
+            session.enable(*probes)
+            session.pump(0.05)
+            session.remove(*probes)
+        assert not session.refused
+    target.halt()
+    assert results.result().total.count > 0
+    image.assert_restored(target.pid)
+    target.finish()

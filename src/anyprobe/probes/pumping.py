@@ -87,7 +87,9 @@ class Pumped(Observed, Tended):
         timed = any(probe.timed for probe in probes)
         if timed or any(probe.handled for probe in probes):
             self.return_points.settle(probes)
-        if timed and not any(timed.armed for probe in self.probes for timed in probe.timed):
+        timing = any(timed.armed for probe in self.probes for timed in probe.timed)
+        handling = any(place.armed and place.hook.handler for probe in self.probes for place in probe.places)
+        if timed and not timing and not handling:
             self.adopting.end()
 
     def learn_return_points(self) -> None:
