@@ -12,6 +12,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from anyprobe.core.arrays import places_in, unique
+
 HEADS = 1 << 21
 """A power of two."""
 SPAN_SHIFT, PLACE_SHIFT, PLACE_BITS = 13, 5, 8
@@ -68,5 +70,7 @@ def open_calls(table: memoryview, extents: Iterable[tuple[int, int]]) -> dict[in
         if low < high:
             calls = words[low // 8 : high // 8].reshape(-1, CALL_BYTES // 8)
             records = calls[calls[:, CALL_DISTANCE // 8] != 0, CALL_RECORD // 8]
-            found.update(dict(zip(*(each.tolist() for each in np.unique(records, return_counts=True)), strict=True)))
+            known = unique(records)
+            numbers = np.bincount(places_in(known, records), minlength=len(known))
+            found.update(dict(zip(known.tolist(), numbers.tolist(), strict=True)))
     return dict(found)
