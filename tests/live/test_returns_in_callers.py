@@ -135,7 +135,7 @@ def test_random_calls_are_nested_as_the_program_s_own_record_has_it(random_calls
         snapshot, last = session.snapshot(), edges_of(session)
     assert all(timing(snapshot, name).learning == timing(then, name).learning for name in NAMES)
     assert all(each.tail_exits == each.nmissed == 0 for each in snapshot.functions)
-    assert all(each.nested.left == each.in_flight == 0 for each in snapshot.functions)
+    assert all(each.left == each.in_flight == 0 for each in snapshot.functions)
     found = {edge: last[edge] - first.get(edge, 0) for edge in last}
     wanted = {
         (name[1], name[2]): calls
