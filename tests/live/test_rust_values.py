@@ -4,6 +4,7 @@ import pytest
 
 import anyprobe
 from anyprobe import Count, HandlerError, buf, emit, ptr
+from anyprobe.probes.providers.function.inlined_sites import listed
 from support.driver import MissingTool, Target, build
 
 pytestmark = pytest.mark.live
@@ -197,6 +198,18 @@ def test_polls_are_counted_by_future(plain):
         (found,) = session.snapshot().aggregations
         assert sum(each.count for _, each in found.ordered()) == 2 * 4
         assert records(session, plain)["poll"] == 3 * [(True, False), (False, True), (False, True), (False, True)]
+
+
+def test_inlined_instances_are_those_that_were_linked():
+    target = running(OPTIMISED)
+    try:
+        with anyprobe.attach(target.pid) as session:
+            found = listed(session, ["a.out:is_empty"])
+            assert found
+            assert all(each.address for each in found)
+        target.finish()
+    finally:
+        target.close()
 
 
 def test_mistakes_in_rust(target):

@@ -14,13 +14,16 @@ _SCOPES = frozenset({dw.SUBPROGRAM, dw.NAMESPACE, dw.STRUCTURE, dw.CLASS, _LEXIC
 
 
 def inlined_instances(info: DebugInfo, name: str) -> list[int]:
-    """Return the link-time addresses at which instances of a function begin, lowest first."""
+    """Return the link-time addresses at which instances of a function begin, lowest first.
+
+    Those of functions that the linker has left out are at 0.
+    """
     found = {
         address
         for unit in info.units_naming(name)
         if not unit.split
         for entry in _below(unit.entry)
-        if entry.tag == _INLINED_SUBROUTINE and entry.name == name and (address := _begin(entry)) is not None
+        if entry.tag == _INLINED_SUBROUTINE and entry.name == name and (address := _begin(entry))
     }
     return sorted(found)
 
