@@ -1,7 +1,8 @@
 """The benchmarks: raw figures and ratios against other tools in one run.
 
 ``python bench/run.py [--quick] [ROW...]``, a row by its group: shell, attach, entry, timing, disarmed,
-arming, analysis, blocks, python, coverage, data, handlers, kprobes, usdt, kernel.
+arming, analysis, blocks, python, coverage, data, handlers, kprobes, usdt, following, server,
+kernel.
 """
 
 import argparse
@@ -27,6 +28,7 @@ def groups() -> dict[str, object]:
     import kprobe_rows
     import latency
     import per_call
+    import server_rows
     import usdt_rows
     import wholesale
 
@@ -46,6 +48,7 @@ def groups() -> dict[str, object]:
         "kprobes": kprobe_rows.kprobe_rows,
         "usdt": usdt_rows.usdt_rows,
         "following": following_rows.following_rows,
+        "server": server_rows.server_rows,
         "kernel": kernel_rows.kernel_rows,
     }
 
