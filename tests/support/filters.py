@@ -1,6 +1,7 @@
 """Real programs as filters, input to output: run plainly, or with probes attached while they wait for their input."""
 
 import collections
+import dataclasses
 import os
 import random
 import shutil
@@ -50,12 +51,15 @@ class Filter:
         assert outcome.returncode == 0
         return outcome.stdout
 
-    def probed(self, arm: Arm, *, live: bool = False) -> tuple[bytes, "anyprobe.Snapshot"]:
-        """Return the output, and what was counted, with probes that ``arm`` places while the program waits."""
+    def probed(self, arm: Arm, **options: Any) -> tuple[bytes, "anyprobe.Snapshot"]:
+        """Return the output, and what was counted, with probes that ``arm`` places while the program waits.
+
+        ``options`` are the session's.
+        """
         with subprocess.Popen(self.argv, bufsize=0, stdin=subprocess.PIPE, **self._options()) as process:
             try:
                 seen = self._await(process)
-                with anyprobe.attach(process.pid, live=live) as session:
+                with anyprobe.attach(process.pid, **options) as session:
                     arm(session)
                     output, _ = process.communicate(self.given, timeout=self.patience)
                     snapshot = session.snapshot()
@@ -86,6 +90,36 @@ def reads_input(pid: int) -> bool:
     return False
 
 
+def time_everything(session: "anyprobe.Session", *specs: str) -> None:
+    """Have functions timed, and their entries counted, and the session learn meanwhile where they return to."""
+    session.time(*specs)
+    session.count(*specs)
+    session.pump_in_background()
+
+
+def check_timings(name: str, snapshot: "anyprobe.Snapshot") -> None:
+    """Fail where not each call that was entered is accounted for; print how many were timed."""
+    functions = snapshot.functions
+    count, learning, jumps = (sum(getattr(f, word) for f in functions) for word in ("count", "learning", "tail_exits"))
+    print(f"{name}: {count} calls of {len(functions)} functions timed; {learning} learning, {jumps} left by jumps")
+    entered = {site.address: site.hits for site in snapshot.sites if site.kind == "entry"}
+    for each in functions:
+        ended = each.count + each.tail_exits + each.learning + each.nmissed
+        hits = entered.get(each.address, ended + each.in_flight + each.left)  # a few entries have room for one probe
+        told = name, each.function, hits, dataclasses.replace(each, places=())
+        assert each.nmissed == 0, told
+        assert sum(calls for _, _, calls in each.buckets) == each.count, told
+        if each.nested or not each.in_flight:
+            assert hits == ended + each.in_flight + each.left, told
+        if each.count:
+            mean = each.sum_ns / each.count
+            assert 0 <= each.min_ns <= mean * (1 + 1e-9), told  # calls that all take as long may have a mean just below
+            assert mean <= each.max_ns * (1 + 1e-9), told
+    if all(each.nested and not each.in_flight for each in functions):
+        own, roots = (sum(getattr(each.nested, word) for each in functions) for word in ("self_ns", "root_ns"))
+        assert own == pytest.approx(roots, rel=1e-9, abs=1e-3)
+
+
 def functions_run(snapshot: "anyprobe.Snapshot") -> list[tuple[str, str]]:
     """Return module and name of each function that was entered."""
     return sorted({(site.module, site.function) for site in snapshot.sites if site.kind == "entry" and site.hits})
@@ -114,8 +148,9 @@ def specs_of(session: "anyprobe.Session", functions: Iterable[tuple[str, str]], 
 
 
 def print_shares(name: str, snapshot: "anyprobe.Snapshot") -> float:
-    """Print strategies and refusals; return the share of sites that are counted."""
-    chosen = collections.Counter(str(site.strategy) for site in snapshot.sites if site.armed)
+    """Print strategies and refusals; return the share of sites that are counted, or were while the program ran."""
+    over = not snapshot.target.alive
+    chosen = collections.Counter(str(site.strategy) for site in snapshot.sites if site.armed or over)
     refused = collections.Counter(str(each.reason) for each in snapshot.refused)
     total = sum(chosen.values()) + sum(refused.values())
     shares = ", ".join(f"{k} {v} ({100 * v / total:.2f} %)" for k, v in chosen.most_common())
