@@ -41,7 +41,7 @@ def groups() -> dict[str, object]:
         "arming": lambda report, _: wholesale.arming_rows(report),
         "analysis": blocks.analysis_rows,
         "blocks": blocks.block_rows,
-        "python": lambda report, _: wholesale.interpreter_row(report),
+        "python": lambda report, _: wholesale.python_rows(report),
         "coverage": coverage_rows.coverage_rows,
         "data": data_rows.data_rows,
         "handlers": handler_rows.handler_rows,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bytes_of import changed_pages, resident_kb, text_bytes
 from latency import python_target
-from measure import BUILD, Stopwatch, estimate
+from measure import BUILD, Stopwatch, call_target, estimate
 from rows import Report
 
 import anyprobe
@@ -20,6 +20,7 @@ ROOT = Path(__file__).parent.parent
 FUNCTIONS = 5000
 THREADS = 8
 WORKLOAD_PAIRS = 6
+TIMED_PAIRS = 4
 
 
 class Rates:
@@ -47,6 +48,12 @@ class Rates:
             if start >= begin:
                 found.append(rate)
         return statistics.median(found)
+
+
+def python_rows(report: Report) -> None:
+    """Every function of a running interpreter, counted and timed."""
+    interpreter_row(report)
+    timed_interpreter_rows(report)
 
 
 def interpreter_row(report: Report) -> None:
@@ -83,6 +90,48 @@ def interpreter_row(report: Report) -> None:
         report.add("  set-up", f"{later:.2f} s (first {first:.2f})", "<= 2 s", max(first, later) <= 2)
         slowest = statistics.median(removals)
         report.add("  removal", f"{slowest:.3f} s", "<= 0.2 s", slowest <= 0.2)
+
+
+def timed_interpreter_rows(report: Report) -> None:
+    """Every function of a running interpreter timed, beside what two readings of the clock per call would leave."""
+    with call_target() as target:
+        clock = min(target.run("rdtsc", 10_000_000)[0] for _ in range(5))
+    with python_target() as process:
+        subprocess.run(["taskset", "-acp", "1", str(process.pid)], check=False, capture_output=True)
+        rates = Rates(process)
+        rates.window()
+        for self_time in (False, True):
+            _timed_interpreter(report, process.pid, rates, clock, self_time=self_time)
+
+
+def _timed_interpreter(report: Report, pid: int, rates: Rates, clock: float, *, self_time: bool) -> None:
+    shares, rows, setups = [], [], []
+    for _ in range(TIMED_PAIRS):
+        bare = rates.window()
+        with anyprobe.attach(pid, self_time=self_time) as session:
+            begin = time.process_time()
+            session.time("a.out:*")
+            setups.append(time.process_time() - begin)
+            before, started = session.snapshot(), time.monotonic()
+            timed = rates.window()
+            calls = sum(each.count for each in session.snapshot().functions) - sum(
+                each.count for each in before.functions
+            )
+            each = calls / ((time.monotonic() - started) * timed)
+        left = 1 / (1 / bare + each * 2 * clock * 1e-9)
+        shares.append(timed / left)
+        rows.append((bare, timed, left, each))
+    share = estimate(shares)
+    bare, timed, left, each = (statistics.median(column) for column in zip(*rows, strict=True))
+    report.add(
+        "  the same with self times" if self_time else "all functions of python3.11 timed, rate",
+        f"{100 * share.median:.1f} % [{100 * share.low:.1f}, {100 * share.high:.1f}] of {left:.0f} operations/s",
+        ">= 85 % of what two rdtsc per call leave",
+        share.median >= 0.85,
+        f"{bare:.0f} -> {timed:.0f} operations/s, {each:.0f} calls each; 2 rdtsc of {clock:.1f} ns",
+    )
+    first, later = setups[0], statistics.median(setups[1:])
+    report.add("  set-up, of a processor", f"{later:.2f} s (first {first:.2f})", "<= 5 s", later <= 5)
 
 
 def big_program() -> Path:
