@@ -1,6 +1,6 @@
 """Acceptance: the controller killed, or a call failing, at every call that it makes while it follows a program.
 
-That is: an execution, a library that is loaded, a fork child that is relieved.
+That is: an execution, a library that is loaded, by the program or a fork child, a fork child that is relieved.
 """
 
 import datetime as dt
@@ -20,7 +20,7 @@ SLICE = 10
 KINDS = ("kill-before", "kill-after", "fail:EIO", "fail:ESRCH")
 EXECUTIONS = 4
 """One by fork, of which a first one fails, one by vfork, one by posix_spawn, and one more."""
-LOADS = 3
+LOADS, BY_CHILDREN = 3, 2
 LIBRARY = """
 static volatile int loaded;
 __attribute__((constructor)) static void begin(void) { loaded = 2; }
@@ -57,15 +57,19 @@ def numbers(classes: list[int], kind: str, request: pytest.FixtureRequest, some:
 
 
 def assert_unharmed(
-    controller: Controller, program: subprocess.Popen[bytes], kind: str, chosen: list[int], what: tuple[str, int]
+    controller: Controller,
+    program: subprocess.Popen[bytes],
+    kind: str,
+    chosen: list[int],
+    what: tuple[str, *tuple[object, ...]],
 ) -> None:
     """Have each chosen call go wrong; the program goes on, nothing stays in it, and it ends well."""
-    request, times = what
+    request, *times = what
     answer: dict[str, object] = {}
     for number in chosen:
         name, _, code = kind.partition(":")
         plan = f"{name}:{number}" + (f":{code}" if code else "")
-        answer = controller.ask(request, program.pid, plan, times)
+        answer = controller.ask(request, program.pid, plan, *times)
         assert "untyped" not in answer, (plan, answer)
         assert program.poll() is None, (plan, program.stdout.read())
         assert is_clean(controller, program.pid), plan
@@ -105,3 +109,21 @@ def test_every_call_of_loading_and_relieving(controller, compiled, request, kind
         assert answer["notes"] == []
         chosen = numbers(answer["classes"], kind, request, SLICE // 2)
         assert_unharmed(controller, program, kind, chosen, ("load", LOADS))
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_call_of_what_a_child_loads(controller, compiled, request, kind):
+    """A child that waits for probes of its own beside those that it has inherited goes on unharmed."""
+    library = build("loaded.c", "-shared", "-fPIC", "-O1", text=LIBRARY)
+    command = [compiled("loads_often.c", "-O1", "-ldl"), "children", library]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
+        assert program.stdout.readline() == b"ready\n"
+        controller.ask("load", program.pid, "none", BY_CHILDREN, "count")
+        answer = controller.ask("load", program.pid, "none", BY_CHILDREN, "count")
+        assert "untyped" not in answer, answer
+        assert "error" not in answer, answer
+        assert answer["hits"] >= 10 * BY_CHILDREN
+        assert answer["notes"] == []
+        chosen = numbers(answer["classes"], kind, request, SLICE // 2)
+        assert_unharmed(controller, program, kind, chosen, ("load", BY_CHILDREN, "count"))

@@ -99,3 +99,28 @@ def test_the_sum_is_that_of_the_servers_own_statistics(database):
     assert before + calls <= found.count <= before + calls + 60  # psql's own
     assert (found.learning, found.unmatched, found.nmissed, found.in_flight) == (0, 0, 0, 0)
     assert found.sum_ns / 1e6 > milliseconds
+
+
+def test_an_extension_that_backends_load_themselves(database):
+    """The server that has forked them never loads it; each backend's calls are its own, from the first on."""
+    database.ask("CREATE EXTENSION fuzzystrmatch")
+    with ExitStack() as stack:
+        old = Client(database)
+        stack.callback(old.close)
+        with SessionGroup.attach([database.pid, old.pid]) as group:
+            for session in group:
+                session.count("fuzzystrmatch:levenshtein", follow=True)
+                session.time("fuzzystrmatch:levenshtein", follow=True)
+            new = [Client(database) for _ in range(3)]
+            for client in new:
+                stack.callback(client.close)
+            for times, client in enumerate((old, *new), 1):
+                for _ in range(times):
+                    assert client.ask("SELECT levenshtein('kitten', 'sitting')") == ["3"]
+            snapshot = group.snapshot()
+    found = {process.pid: sum(hits.values()) for process, hits in snapshot.by_process.items()}
+    assert [found[client.pid] for client in (old, *new)] == [1, 2, 3, 4]
+    assert snapshot.hits == 10
+    assert timing(snapshot, "levenshtein").count == 10
+    assert snapshot.warnings == () or {"fork children" in warning for warning in snapshot.warnings} == {True}
+    assert snapshot.pending == ()

@@ -2,8 +2,9 @@
 
 stdin, one request per line:  ``session PID PLAN [STRATEGY [SPEC...]]``  where PLAN is ``none`` or what
 ``FaultPlan.parse`` reads;  ``follow PID PLAN EXECUTIONS``  (counts, and follows so many executions, in which the call
-goes wrong);  ``load PID PLAN LOADS``  (the same with libraries that are loaded, and children that are relieved);
-``cli ARGUMENT...``;  ``hold PID SPEC...``  (armed until ``drop`` kills the holder).
+goes wrong);  ``load PID PLAN LOADS [CHILDREN]``  (the same with libraries that are loaded, and children that are
+relieved, or, with ``count``, load these themselves);  ``cli ARGUMENT...``;  ``hold PID SPEC...``  (armed until ``drop``
+kills the holder).
 stdout, one JSON object per answer: whether the forked child was ``killed``, the ``calls`` it made through the gateway,
 ``reached`` (whether the planned call came), ``phase`` and ``error``; without a plan also the ``classes`` of the calls:
 those of one class do the same in the same phase.
@@ -84,28 +85,36 @@ def following(pid: int, plan: str, executions: str) -> dict[str, object]:
     return answer
 
 
-def loading(pid: int, plan: str, loads: str) -> dict[str, object]:
-    """Attach, count in a library that is loaded again and again, and free fork children, with one call going wrong."""
+def loading(pid: int, plan: str, loads: str, children: str = "free") -> dict[str, object]:
+    """Attach, count in a library that is loaded again and again, with one call going wrong; fork children are freed.
+
+    ``children``: ``count`` where they load the library themselves.
+    """
     answer: dict[str, object] = {}
     fault = None if plan == "none" else gateway.FaultPlan.parse(plan)
     try:
-        with anyprobe.attach(pid, children="free") as running:
+        with anyprobe.attach(pid, children=children) as running:
             running.count("a.out:work")
             running.count("loaded*:plugin_work", follow=True)
             gateway.faults.install(fault, log=True)
             deadline = time.monotonic() + 20
-            while running.snapshot().hits < 10 * int(loads) and time.monotonic() < deadline:
+            while hits_in(running, "plugin_work") < 10 * int(loads) and time.monotonic() < deadline:
                 time.sleep(0.01)
             answer["calls"], answer["reached"] = gateway.faults.calls, gateway.faults.reached
             log = gateway.faults.log or []
             gateway.faults.clear()
-            answer["hits"] = running.snapshot().hits
+            answer["hits"] = hits_in(running, "plugin_work")
         answer["notes"] = list(running.warnings)
     except anyprobe.AnyprobeError as error:
         answer["error"] = f"{type(error).__name__}: {error}"
     if fault is None:
         answer["classes"] = classes(log)
     return answer
+
+
+def hits_in(session: anyprobe.Session, function: str) -> int:
+    """Return the hits of a function."""
+    return sum(site.hits for site in session.snapshot().sites if site.function == function)
 
 
 def classes(log: list[str]) -> list[int]:
