@@ -3,9 +3,11 @@
 import time
 from abc import abstractmethod
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from anyprobe.core.errors import TargetExited
 from anyprobe.probes.desired import DesiredState
 from anyprobe.probes.duties import PROGRAM_LOOKS, Duties, Tended, duties_of, locked
 from anyprobe.probes.observed import Observed
@@ -147,4 +149,5 @@ class Pumped(Observed, Tended):
     def look_for_libraries(self) -> None:
         """Place probes in what has been loaded since the last look, where some follow that."""
         if self._other_program is None and self._desired.follows and not self.exited:
-            self.reconcile()
+            with suppress(TargetExited):  # it may end meanwhile
+                self.reconcile()

@@ -406,8 +406,8 @@ class ProcessTarget(Target, ProcessFacts, Protocol):
         """Return whether its first thread runs on a shadow stack; raise ``OSError``."""
         ...
 
-    def is_filtered(self) -> bool:
-        """Return whether any thread filters its system calls."""
+    def is_filtered(self, calls: frozenset[int] | None = None) -> bool:
+        """Return whether a thread has filters that are not known to permit some system calls, all of generated code."""
         ...
 
     def inner_pid(self) -> int:

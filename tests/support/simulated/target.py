@@ -310,7 +310,7 @@ class SimulatedTarget:
         """Return a scope in which nothing is stopped, as nothing else stops anything."""
         return nullcontext()
 
-    def is_filtered(self) -> bool:
+    def is_filtered(self, calls: frozenset[int] | None = None) -> bool:
         """Return that no system call is filtered."""
         return False
 

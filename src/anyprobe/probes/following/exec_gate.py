@@ -16,7 +16,7 @@ from anyprobe.core.code import Input, InputKind, NativeCode
 from anyprobe.core.refusal import Refusal
 from anyprobe.isa.leaf import leaf
 from anyprobe.probes.handlers.callbacks import Callbacks, Hit, Wait
-from anyprobe.splice.codegen.handlers.rendezvous import Room
+from anyprobe.splice.codegen.handlers.rendezvous import CALLS, Room
 
 if TYPE_CHECKING:
     from anyprobe.probes.host import ProbeHost
@@ -56,7 +56,7 @@ class ExecGate:
 
     def edits(self, objects: "ObjectTable", function_at: "Callable[[int], Place | Refusal]") -> "list[Edit]":
         """Return the edits by which threads wait that execute; ``refusals`` says afterwards where they cannot."""
-        if self._session.process.is_filtered():
+        if self._session.process.is_filtered(CALLS):
             return self._refuse("it filters its system calls")
         library = objects.c_library()
         why = self._why

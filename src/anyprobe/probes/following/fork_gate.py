@@ -19,7 +19,7 @@ from anyprobe.probes.following.waiting_tasks import task_that_waits
 from anyprobe.probes.handlers.callbacks import Callbacks, Hit, Wait
 from anyprobe.splice.apply.blocked_syscalls import Sleepers
 from anyprobe.splice.apply.recovery.recovery import remove, restore_text
-from anyprobe.splice.codegen.handlers.rendezvous import Room
+from anyprobe.splice.codegen.handlers.rendezvous import CALLS, Room
 from anyprobe.splice.journal.installed import processes_with_splices
 from anyprobe.target.process.process import Process
 from anyprobe.target.system import gateway, procfs
@@ -60,7 +60,7 @@ class ForkGate:
         libc = objects.libc()
         if libc is None:
             return "it has no C library whose fork is known"
-        if self._session.process.is_filtered():
+        if self._session.process.is_filtered(CALLS):
             return "it filters its system calls"
         why = "its C library has no fork that makes a system call"
         for name in _FUNCTIONS:

@@ -183,7 +183,7 @@ class Callbacks:
             raise UsageError("this session has been detached")
         if not 0 < timeout <= _LONGEST:
             raise UsageError(f"a hit cannot wait for {timeout} seconds")
-        if self._session.process.is_filtered():
+        if self._session.process.is_filtered(rendezvous.CALLS):
             raise UnsupportedTarget("a program that filters its system calls cannot wait for callbacks")
         condition = None
         if when is not None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from anyprobe.core.memory import MemoryFault
 from anyprobe.probes.handlers.callbacks import Callbacks, Hit, Wait
+from anyprobe.splice.codegen.handlers.rendezvous import CALLS
 from anyprobe.splice.userspace.fault_handler import SA_SIGINFO
 from anyprobe.splice.userspace.sigaction_hook import sets_fault_action
 
@@ -58,7 +59,7 @@ class HandlerGate:
         if (
             setter is not None
             and self._splicing.planning.has_slots(setter[0])
-            and not self._splicing.process.is_filtered()
+            and not self._splicing.process.is_filtered(CALLS)
         ):
             self._callbacks.place_inside([Wait(setter, sets_fault_action())], self._ask, timeout=PATIENCE)
 

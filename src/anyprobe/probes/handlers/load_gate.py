@@ -15,7 +15,7 @@ from anyprobe.core.wording import times
 from anyprobe.isa.leaf import leaf
 from anyprobe.probes.handlers.callbacks import Callbacks, Hit, Wait
 from anyprobe.probes.providers.function.load_order import loader_list
-from anyprobe.splice.codegen.handlers.rendezvous import Room
+from anyprobe.splice.codegen.handlers.rendezvous import CALLS, Room
 
 if TYPE_CHECKING:
     from anyprobe.probes.host import ProbeHost
@@ -60,7 +60,7 @@ class LoadGate:
             return f"{loader.name} has no {NOTIFIER}"
         if isinstance(notifier, Refusal):
             return str(notifier)
-        if self._session.process.is_filtered():
+        if self._session.process.is_filtered(CALLS):
             return "it filters its system calls"
         (refusal,) = self._callbacks.place_inside([Wait(notifier, is_whole(debug))], self._serve, timeout=PATIENCE)
         if refusal is None:

@@ -91,6 +91,14 @@ class Process(Tracee):
 
         return self._exclusive(visited(self, tid))
 
+    def _permits(self, filters: int, tid: int, calls: frozenset[int] | None) -> bool:
+        from anyprobe.target.process.filters import GENERATED, permitted
+
+        if filters not in self._permitted and self._holder != threading.get_native_id():
+            with suppress(TargetError), self.stop() if self.held is not None else self.visit(tid):
+                self._permitted[filters] = permitted(tid, filters)
+        return (GENERATED if calls is None else calls) <= self._permitted.get(filters, frozenset())
+
     def helper_thread(self, top: int, timeout: float = 2.0) -> AbstractContextManager[RemoteCalls]:
         """Make system calls in a thread made for them, with a stack below ``top`` and descriptors of its own."""
         from anyprobe.target.process.helper_thread import with_helper_thread  # hardly ever needed

@@ -5,6 +5,7 @@ import os
 import select
 import threading
 import time
+from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cached_property
@@ -24,6 +25,8 @@ _EXEC_PATIENCE = 0.5
 _TURN = 0.001
 _PASSING = 2.0
 """Seconds that a stop is put off at most, for the sake of threads that execute."""
+_FILTERED = "2"
+"""What the status of a task has where it filters its system calls, and is not in the strict mode."""
 _NOT_SHOWN = 1
 """What /proc/PID/stat has for the start of the text where one may not look."""
 
@@ -48,6 +51,8 @@ class Tracee:
         self._launched = launched
         self._lock = threading.Lock()
         self._holder: int | None = None
+        self._permitted: dict[int, frozenset[int]] = {}
+        """The system calls that filters permit, by how many filters there are."""
         self._awaited: list[object] = []
         """The threads of this process that wait to have it undisturbed."""
         self._gadgets: gadget_search.Gadgets | None = None
@@ -146,16 +151,23 @@ class Tracee:
         """Return which signals the process handles, as a mask; raise ``OSError``."""
         return int(procfs.read_status(self.pid).get("SigCgt", "0"), 16)
 
-    def is_filtered(self) -> bool:
-        """Return whether any thread filters its system calls."""
+    def is_filtered(self, calls: frozenset[int] | None = None) -> bool:
+        """Return whether a thread has filters that are not known to permit some system calls, all of generated code."""
+        filters: dict[int, int] = {}
         for tid in procfs.read_all_tasks(self.pid):
             try:
                 status = procfs.parse_status(procfs.read_file(f"/proc/{self.pid}/task/{tid}/status"))
             except OSError:
                 continue  # it has ended
-            if status.get("Seccomp", "0") != "0":
+            mode = status.get("Seccomp", "0")
+            if mode not in {"0", _FILTERED}:
                 return True
-        return False
+            filters[int(status.get("Seccomp_filters", "-1")) if mode == _FILTERED else 0] = tid
+        return bool(filters.keys() - {0}) and not (len(filters) == 1 and self._permits(*filters.popitem(), calls))
+
+    @abstractmethod
+    def _permits(self, filters: int, tid: int, calls: frozenset[int] | None) -> bool:
+        """Return whether it is known that so many filters, which all threads have, permit some calls."""
 
     def inner_pid(self) -> int:
         """Return its id in its own namespace of ids, 0 where that is not told; raise ``OSError``."""

@@ -62,6 +62,14 @@ def ptrace(request: int, tid: int, address: int, data: int) -> None:
         raise _failed()
 
 
+def ptrace_count(request: int, tid: int, address: int, data: int) -> int:
+    """Make one ptrace request that returns a number."""
+    result = _ptrace(request, tid, address, data)
+    if result == -1:
+        raise _failed()
+    return int(result)
+
+
 def ptrace_waiting(request: int, tid: int, address: int, data: int) -> None:
     """Make one ptrace request that may wait; other threads of this process run meanwhile."""
     if _waiting_ptrace(request, tid, address, data) == -1:

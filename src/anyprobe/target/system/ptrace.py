@@ -8,6 +8,7 @@ from anyprobe.target.system import gateway
 _CONT, _GETREGS, _SETREGS, _DETACH, _SYSCALL, _POKETEXT = 7, 12, 13, 17, 24, 4
 _SETOPTIONS, _GETREGSET, _SEIZE, _INTERRUPT = 0x4200, 0x4204, 0x4206, 0x4207
 _GETSIGMASK, _SETSIGMASK, _GET_SYSCALL_INFO, _GET_RSEQ_CONFIGURATION = 0x420A, 0x420B, 0x420E, 0x420F
+_SECCOMP_GET_FILTER = 0x420C
 _GET_SYSCALL_USER_DISPATCH_CONFIG = 0x4211
 _AT_ENTRY = 1
 _NT_X86_XSTATE = 0x202
@@ -73,6 +74,14 @@ def seize(tid: int, options: int = OPTION_SYSGOOD) -> None:
 def interrupt(tid: int) -> None:
     """Ask a seized thread to stop."""
     gateway.ptrace(_INTERRUPT, tid, 0, 0)
+
+
+def seccomp_filter(tid: int, number: int) -> bytes:
+    """Return the program of one filter of a stopped thread, numbered from 0; ``ENOENT``: there is none."""
+    length = gateway.ptrace_count(_SECCOMP_GET_FILTER, tid, number, 0)
+    program = ctypes.create_string_buffer(8 * length)
+    gateway.ptrace_count(_SECCOMP_GET_FILTER, tid, number, ctypes.addressof(program))
+    return program.raw
 
 
 def detach(tid: int, signal: int = 0) -> None:

@@ -67,6 +67,8 @@ REGISTERS = tuple(NUMBERS)
 """The words: general purpose registers first."""
 _FIRST = 2
 _SYS_GETTID, _SYS_FUTEX, _SYS_CLOCK_GETTIME = 186, 202, 228
+CALLS = frozenset({_SYS_GETTID, _SYS_FUTEX, _SYS_CLOCK_GETTIME})
+"""The system calls of a thread that waits."""
 _FUTEX_WAKE, _FUTEX_WAIT_BITSET = 1, 9
 _BILLION = 1_000_000_000
 _CLOBBERS = frozenset(
