@@ -120,7 +120,15 @@ def test_the_tree_says_who_has_called_what(run_target):
     target.finish()
 
 
-@pytest.mark.parametrize(("options", "said"), [(["--tree"], "└─ deep"), (["--by", "func(caller)"], "called by")])
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--tree"], "└─ deep"),
+        (["--by", "func(caller)"], "called by"),
+        (["--by", "pid", "--tree"], "└─ deep"),
+        (["--by", "pid", "--tree"], " pid "),
+    ],
+)
 def test_the_command_shows_trees_and_callers(tmp_path, options, said):
     results, program = tmp_path / "results", str(build("nested_calls.c", "-O2", "-pthread"))
     specs = [f"a.out:{name}" for name in FUNCTIONS]

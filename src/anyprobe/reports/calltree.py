@@ -17,8 +17,14 @@ _LEAST_SHARE = 0.001
 
 
 def print_tree(snapshot: Snapshot, console: Console, top: int = 0) -> None:
-    """Print the tree of calls, the longest first; ``top`` 0 shows all branches."""
+    """Print the report of the tree of calls."""
     _print_heading(snapshot, console)
+    print_branches(snapshot, console, top)
+    _print_end(snapshot, console)
+
+
+def print_branches(snapshot: Snapshot, console: Console, top: int = 0) -> None:
+    """Print the tree alone, the longest calls first; ``top`` 0 shows all branches."""
     roots = [folded(node) for node in snapshot.tree]
     least = _LEAST_SHARE * sum(map(time_of, roots)) if top else 0.0
     table = _table()
@@ -34,7 +40,6 @@ def print_tree(snapshot: Snapshot, console: Console, top: int = 0) -> None:
     if left_out:
         text = f"{counted(left_out, 'branch', 'branches')} below 0.1 % left out; --top 0 shows all"
         console.print(text, style="dim", soft_wrap=True)
-    _print_end(snapshot, console)
 
 
 def print_by_caller(snapshot: Snapshot, console: Console, top: int = 0) -> None:

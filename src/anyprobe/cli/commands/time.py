@@ -81,10 +81,12 @@ def _render(snapshot: "Snapshot", console: "Console", top: int) -> None:
 
 
 def _by_pid(snapshot: "Snapshot", console: "Console", top: int) -> None:
-    """Print the table with a row for each process and function."""
-    from anyprobe.reports import processes
+    """Print the table with a row for each process and function, and the tree of all of them where there is one."""
+    from anyprobe.reports import calltree, processes
 
     processes.print_timings_by_process(snapshot, console, top)
+    if snapshot.tree:
+        calltree.print_branches(snapshot, console, top)
 
 
 def _tree(snapshot: "Snapshot", console: "Console", top: int) -> None:
