@@ -409,14 +409,16 @@ def _shrink(asm: Assembler, name: str, then: str) -> None:
     """Emit: drop tombstones from the top.
 
     Only tombstones are dropped, never zeros: a zero may be an instance that code below this signal handler has
-    reserved and not filled yet.
+    reserved and not filled yet. A signal handler that runs in between may drop the same one, so the top is compared
+    and lowered by one instruction: what it has lowered is looked at anew.
     """
     asm.code(f"""
     {name}_shrink:
-        mov rsi, [rdi+{at.BLOCK_TOP}]
-        sub rsi, 1; js {name}_{then}
+        mov rax, [rdi+{at.BLOCK_TOP}]
+        mov rsi, rax; sub rsi, 1; js {name}_{then}
         shl rsi, 6
         cmp qword [rdi+rsi+{SP}], {TOMBSTONE}; jne {name}_{then}
         mov qword [rdi+rsi+{SP}], 0
-        dec qword [rdi+{at.BLOCK_TOP}]; jmp {name}_shrink
+        shr rsi, 6
+        cmpxchg [rdi+{at.BLOCK_TOP}], rsi; jmp {name}_shrink
     """)

@@ -183,6 +183,19 @@ def test_the_copies_that_finish_an_exit_differ_in_how_they_end_only(assembled):
         assert copy[at : at + size] == b"\xc3" + b"\xcc" * (size - 1)
 
 
+def test_the_top_is_compared_and_lowered_by_one_instruction(assembled):
+    """So a signal handler that drops the same tombstone in between is seen, and no instance is dropped with it."""
+    code, routines, _ = assembled
+    texts = {address: text for address, _, text in disassemble.format(code, ADDRESS)}
+    shrinking = [each for each in routines.stretches if each.name.endswith("_shrink")]
+    assert len(shrinking) == len(ENDS)
+    for each in shrinking:
+        inside = [text for address, text in texts.items() if each.start <= address < each.end][:11]
+        assert inside[-1].startswith("jmp ")
+        top = [text for text in inside if "[rdi+0x8]" in text]
+        assert top == ["mov rax, [rdi+0x8]", "cmpxchg [rdi+0x8], rsi"], each.name
+
+
 def texts_of(clock):
     code, _, _ = assemble_routines(RoutineFacts(LAYOUT, 0x4000_0000_0000, 0x7100_0000, 0x208, clock), ADDRESS)
     return [text for _, _, text in disassemble.format(code, ADDRESS)]
