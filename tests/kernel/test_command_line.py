@@ -193,6 +193,8 @@ def test_calls_are_timed(document):
     (timed,) = document("time", "kernel::vfs_write", *WRITER)["functions"]
     assert timed["count"] >= WRITES
     assert timed["spec"] == "kernel:vmlinux:vfs_write:entry"
+    (timed,) = document("time", "syscall::write", "--when", f"count=={SIZE}", *WRITER)["functions"]
+    assert timed["count"] == WRITES
 
 
 def test_hits_are_traced_with_parameters_results_and_members(capsys):
