@@ -95,7 +95,7 @@ class _Conditional(ABC):
 
         def write(text: "HandlerText", shown: Sequence[str], returns: bool) -> None:  # noqa: ARG001 - a Write
             if uses_returns(wanted):
-                text.add_condition_of_calls(self.when, f"tails.add(key=(u64(ctx.func), {number}))")
+                text.add_condition_of_calls(self.when, f"tails.add(key=(u64({place.function}), {number}))")
             else:
                 text.add_condition(self.when)
             text.add(self._line(place, number))
@@ -207,8 +207,8 @@ class Times(_Conditional):
             "tails": Count(_TAILS, by=("address", "number"), capacity=CAPACITY),
         }
 
-    def _line(self, place: "HandlerPlace", number: int) -> str:  # noqa: ARG002 - it is always both ends of a call
-        return f"    timed.add(latency_ns, key=(u64(ctx.func), {number}))"
+    def _line(self, place: "HandlerPlace", number: int) -> str:
+        return f"    timed.add(latency_ns, key=(u64({place.function}), {number}))"
 
     def _result(self, known: "Knowledge") -> object:
         from anyprobe.handlers.types.annotations import u64

@@ -60,6 +60,11 @@ class HandlerPlace:
         return "ctx.func" if at_function else "ctx.ip"
 
     @property
+    def function(self) -> str:
+        """The expression for the function of a call; 0 where that is not known, as of system calls."""
+        return "ctx.func" if self.has_address else "0"
+
+    @property
     def returns(self) -> bool:
         """Whether the handler runs where a function returns."""
         return self.ends in {Ends.RETURN, Ends.CALL}
