@@ -77,3 +77,13 @@ def test_a_program_that_the_loader_starts_without_its_cache():
         session.count("libc:strlen")
         assert session.wait(PATIENCE) == 0
         assert BEFORE + IN_MAIN <= session.snapshot().hits < BEFORE + IN_MAIN + OF_STDIO
+
+
+def test_a_function_is_not_refused_once_it_is_chosen_where_a_glob_names_what_is_chosen_too():
+    """Its implementation has a name of its own, which the glob has placed before anything was chosen."""
+    program = build("lengths.c", "-O1", "-fno-builtin", text=PROGRAM % (BEFORE, IN_MAIN))
+    with anyprobe.run([program]) as session:
+        (probe,) = session.count("libc:*strlen*")
+        assert session.wait(PATIENCE) == 0
+        assert [spec for spec, _ in probe.refused] == []
+        assert session.snapshot().hits >= BEFORE + IN_MAIN

@@ -122,6 +122,15 @@ class Desired:
             if each.name == VDSO or any(address in each for address in addresses):
                 self.unchosen.setdefault(each, _LOOKS)
 
+    def note_chosen(self, part: Probe, looked_in: "Sequence[LoadedObject]") -> None:
+        """Have no functions refused for want of a choice that a look finds chosen, even if their sites were known."""
+        waiting = {spec for spec, _ in part.refused}
+        self.probe.refused = [
+            (spec, refusal)
+            for spec, refusal in self.probe.refused
+            if spec in waiting or not _is_unchosen(refusal) or not any(refusal.address in each for each in looked_in)
+        ]
+
     def add_refused(self, part: Probe) -> None:
         """Take over what is refused there, once."""
         known = {spec for spec, _ in self.probe.refused}

@@ -426,6 +426,8 @@ class Reconciled(Pumped):
         is_known = desired.look_in(modules)
         try:
             sites, part.refused = ((known,), []) if known is not None else self.resolve(spec, within)
+            if known is None:
+                desired.note_chosen(part, self._objects.objects if within is None else list(within))
         except SpecError as error:
             open_ended = self._awaits_libraries or desired.may_mean_nothing
             if not open_ended and not desired.wait_for(error) and not self.is_one_of_many:
