@@ -1,7 +1,7 @@
 """What aggregations have counted at one moment, as immutable values that can be merged, stored and shown."""
 
 import dataclasses
-from collections.abc import ItemsView, Mapping
+from collections.abc import ItemsView, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -149,6 +149,18 @@ class MapResult(ByKey[int | str]):
     def as_json(self) -> list[Json]:
         """Return a list of objects with a ``key`` and a ``value`` each."""
         return [{"key": list(key), "value": value} for key, value in self.ordered()]
+
+
+def by_name(results: Iterable[AggregationResult]) -> Json:
+    """Return results by name; none is lost where two aggregations have one name."""
+    found: Json = {}
+    for result in results:
+        name, number = result.name, 1
+        while name in found:
+            number += 1
+            name = f"{result.name} ({number})"
+        found[name] = result.as_json()
+    return found
 
 
 def _divided(value: float, factor: int) -> float:

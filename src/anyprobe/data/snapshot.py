@@ -1,14 +1,13 @@
 """What a session knows at one moment, as immutable values: the only thing that reports ever see."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from anyprobe.core.quoting import shown_module
 from anyprobe.data import histogram
 from anyprobe.data.processes import Key, ProcessCounts, ProcessInfo, TargetInfo, by_spec
-from anyprobe.data.sums import T, added, both, longest, sums, union
 
 if TYPE_CHECKING:
     from anyprobe.data.calltree import CallNode
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from anyprobe.data.results import AggregationResult, MapResult
 
 Json = dict[str, Any]
+T = TypeVar("T")
 Kind = Literal["entry", "return", "offset", "insn", "block", "call", "usdt"]
 ExitKind = Literal["ret", "tail", "trampoline", "caller"]
 """How a return is seen: at the instruction, at a jump to another function, at a replaced return address, or only where
@@ -119,7 +119,7 @@ class SiteResult:
             learning=self.learning + other.learning,
             tail_exits=self.tail_exits + other.tail_exits,
             armed=self.armed or other.armed,
-            notes=union(self.notes, other.notes),
+            notes=tuple(dict.fromkeys((*self.notes, *other.notes))),
         )
 
 
@@ -352,7 +352,9 @@ class Snapshot:
         if self.functions:
             document["functions"] = [timing.as_json() for timing in self.functions]
         if self.aggregations:
-            document["aggregations"] = _by_name(self.aggregations)
+            from anyprobe.data.results import by_name
+
+            document["aggregations"] = by_name(self.aggregations)
         if self.maps:
             document["maps"] = {each.name: each.as_json() for each in self.maps}
         dropped = {result.name: {"no room": result.dropped} for result in self.aggregations if result.dropped}
@@ -404,6 +406,8 @@ class Snapshot:
         Args:
             kinds: of the sites that are added up.
         """
+        from anyprobe.data.sums import added
+
         marked = [dataclasses.replace(each, folded_sites=1) if each.kind in kinds else each for each in self.sites]
         return dataclasses.replace(
             self,
@@ -416,15 +420,11 @@ class Snapshot:
 
     def distinct(self) -> "Snapshot":
         """Return a snapshot with each probe once, for specs that overlap: nothing is to be added to itself."""
-
-        def first(one: T, _: T) -> T:
-            return one
-
         return dataclasses.replace(
             self,
-            sites=added(self.sites, lambda each: (each.spec, each.address, each.kind, each.exit_kind), first),
-            functions=added(self.functions, lambda each: (each.spec, each.address), first),
-            refused=union(self.refused, ()),
+            sites=_once(self.sites, lambda each: (each.spec, each.address, each.kind, each.exit_kind)),
+            functions=_once(self.functions, lambda each: (each.spec, each.address)),
+            refused=tuple(dict.fromkeys(self.refused)),
         )
 
     def merge(self, other: "Snapshot") -> "Snapshot":
@@ -439,6 +439,7 @@ class Snapshot:
         """
         from anyprobe.data.calltree import merged as merged_trees
         from anyprobe.data.results import AggregationResult, MapResult
+        from anyprobe.data.sums import added, both, longest, sums, union
 
         return Snapshot(
             target=self.target,
@@ -484,16 +485,12 @@ class Snapshot:
         return tuple(further.values())
 
 
-def _by_name(results: "Iterable[AggregationResult]") -> Json:
-    """Return results by name; none is lost where two aggregations have one name."""
-    found: Json = {}
-    for result in results:
-        name, number = result.name, 1
-        while name in found:
-            number += 1
-            name = f"{result.name} ({number})"
-        found[name] = result.as_json()
-    return found
+def _once(items: Iterable[T], key: Callable[[T], Hashable]) -> tuple[T, ...]:
+    """Return the first of the items with each key."""
+    found: dict[Hashable, T] = {}
+    for item in items:
+        found.setdefault(key(item), item)
+    return tuple(found.values())
 
 
 def _rounded(value: float | None) -> float | None:
