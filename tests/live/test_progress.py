@@ -9,8 +9,10 @@ import threading
 import pytest
 
 from anyprobe.cli import main, output
+from support.driver import wait_until
 
 pytestmark = pytest.mark.live
+END = "(all of it)"
 
 
 @pytest.fixture
@@ -37,6 +39,9 @@ def terminal(monkeypatch):
             with monkeypatch.context() as patched:
                 patched.setattr(sys, "stderr", stream)
                 assert main(arguments) == 0, "".join(shown)
+            stream.write(END)
+            stream.flush()
+            wait_until(lambda: END in "".join(shown), "what was written is read")
             return "".join(shown)
 
         yield told
