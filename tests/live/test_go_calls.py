@@ -145,9 +145,9 @@ def test_what_a_call_s_entry_keeps_its_return_finds(options, environment):
         target.close()
 
 
-def test_very_many_goroutines_wait_in_calls():
+@pytest.mark.parametrize("many", [50_000, pytest.param(1_000_000, marks=pytest.mark.torture)])
+def test_very_many_goroutines_wait_in_calls(many):
     """All of them at once, and their stacks grow in the middle: none is missed."""
-    many = 300_000
     target = Target([built("go_many.go"), str(many)])
     try:
         before = copied(target.go(1))
