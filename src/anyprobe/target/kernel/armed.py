@@ -1,5 +1,6 @@
 """The kprobes that are set in the running kernel, as the kernel holds them: what they have put over its own text."""
 
+import struct
 from bisect import bisect_left
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -45,8 +46,9 @@ class _Table:
         return 0 if place is None else int.from_bytes(self._memory.read(address + place, size), "little")
 
     def covered(self, table: int) -> Iterator[Covered]:
-        for chain in range(_CHAINS):
-            probe, left = self._word(table + _WORD * chain), _MOST
+        content = self._memory.read(table, _WORD * _CHAINS)
+        for (first,) in struct.iter_unpack("<Q", content):
+            probe, left = first, _MOST
             while probe and left:  # what changes meanwhile may lead anywhere, but not for ever
                 try:
                     yield from self._one(probe)

@@ -180,6 +180,7 @@ class Btf:
                 return len(found.parameters) - 1  # the first is what the function was registered with
         return None
 
+    @lru_cache(maxsize=1024)  # noqa: B019 - as of ``_type``
     def structure(self, name: str) -> Struct | None:
         """Return a structure or union by name; the first where several are called the same."""
         for number in self.find(name, Tag.STRUCT, Tag.UNION):

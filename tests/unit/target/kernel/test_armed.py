@@ -52,6 +52,24 @@ def test_no_kprobes_and_no_types(types):
     assert covered(Btf(Blob().content()), memory((TEXT, 0x55, 0, b"")), TABLE) == []
 
 
+class _Counting:
+    """Memory that counts how often it is read."""
+
+    def __init__(self, memory):
+        self.memory, self.reads = memory, 0
+
+    def read(self, address, size):
+        self.reads += 1
+        return self.memory.read(address, size)
+
+
+def test_the_table_is_read_at_once_and_types_are_found_once(types):
+    counting = _Counting(memory())
+    assert covered(types, counting, TABLE) == []
+    assert counting.reads == 1
+    assert types.structure("kprobe") is types.structure("kprobe")
+
+
 def test_a_chain_that_leads_nowhere_ends(types):
     broken = memory((TEXT, 0x55, 0, b""))
     content = broken.content[: 8 * 64] + struct.pack("<Q", 0x1234) + broken.content[8 * 64 + 8 :]
