@@ -2,7 +2,7 @@
 
 ``python bench/run.py [--quick] [ROW...]``, a row by its group: shell, attach, entry, timing, disarmed,
 arming, analysis, blocks, python, coverage, data, handlers, kprobes, usdt, following, server,
-kernel.
+kernel, splices.
 """
 
 import argparse
@@ -29,6 +29,7 @@ def groups() -> dict[str, object]:
     import latency
     import per_call
     import server_rows
+    import splice_rows
     import usdt_rows
     import wholesale
 
@@ -50,6 +51,7 @@ def groups() -> dict[str, object]:
         "following": following_rows.following_rows,
         "server": server_rows.server_rows,
         "kernel": kernel_rows.kernel_rows,
+        "splices": splice_rows.splice_rows,
     }
 
 

@@ -97,7 +97,6 @@ def steps() -> None:
     with anyprobe.kernel(mechanism="splice") as session:
         first = session.count(f"kernel::{FUNCTION}")
         timed("insert a counter, all of it", KernelSession, "count")
-        timed("of that: find the place", KernelSession, "resolve")
         timed("of that: plan the splice", planning, "plan")
         timed("of that: make the patch", PatchMaker, "make")
         timed("of that: write the patch", Driver, "write_patch")
