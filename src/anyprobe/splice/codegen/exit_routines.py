@@ -9,10 +9,10 @@ timing record, and a state. Pairs that are not there are noted, once each, in an
 from typing import TYPE_CHECKING
 
 from anyprobe.data import layout as at
-from anyprobe.data.histogram import BUCKETS
 from anyprobe.data.layout import RECORD, SP, START, TOMBSTONE, UNWOUND
 from anyprobe.isa.assemble import Assembler
 from anyprobe.splice.codegen import nested_calls
+from anyprobe.splice.codegen.durations import emit_duration, emit_extremes
 
 if TYPE_CHECKING:
     from anyprobe.splice.codegen.routines import RoutineFacts
@@ -336,20 +336,8 @@ def _record_duration(asm: Assembler, name: str) -> None:
         test rdx, rdx; js {name}_negative
     {name}_duration:
         inc qword [rdi+{at.RECORD_COUNT}]
-        add [rdi+{at.RECORD_SUM}], rdx
-        cmp rdx, [rdi+{at.RECORD_MAX}]; ja {name}_newmax
-    {name}_maxdone:
-        mov rcx, rdx; not rcx
-        cmp rcx, [rdi+{at.RECORD_NOT_MIN}]; ja {name}_newmin
-    {name}_mindone:
-        # log-linear bucket: 64 per power of two; exact below 128
-        mov rax, rdx; or rax, 64
-        bsr rcx, rax; sub ecx, 6
-        shr rdx, cl; shl ecx, 6; add rdx, rcx
-        mov eax, {BUCKETS - 1}
-        cmp rdx, rax; cmova rdx, rax
-        inc qword [rdi+rdx*8+{at.RECORD_BUCKETS}]
     """)
+    emit_duration(asm, name, "rdi")
 
 
 def _new_extremes(asm: Assembler, name: str) -> None:
@@ -357,17 +345,8 @@ def _new_extremes(asm: Assembler, name: str) -> None:
     asm.code(f"""
     {name}_negative:
         xor edx, edx; jmp {name}_duration
-    {name}_newmax:
-        mov rax, [rdi+{at.RECORD_MAX}]
-        cmp rax, rdx; jae {name}_maxdone
-        cmpxchg [rdi+{at.RECORD_MAX}], rdx; jne {name}_newmax
-        jmp {name}_maxdone
-    {name}_newmin:
-        mov rax, [rdi+{at.RECORD_NOT_MIN}]
-        cmp rax, rcx; jae {name}_mindone
-        cmpxchg [rdi+{at.RECORD_NOT_MIN}], rcx; jne {name}_newmin
-        jmp {name}_mindone
     """)
+    emit_extremes(asm, name, "rdi")
 
 
 def _leave_search(asm: Assembler, name: str, layout: at.BankLayout) -> None:

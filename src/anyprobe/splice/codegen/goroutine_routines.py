@@ -16,22 +16,18 @@ goroutine, and those of fork children, whose copy of the gate is wiped.
 from dataclasses import dataclass
 
 from anyprobe.data import goroutines as at
-from anyprobe.data.histogram import BUCKETS
 from anyprobe.data.layout import (
-    RECORD_BUCKETS,
     RECORD_LEFT,
-    RECORD_MAX,
     RECORD_MISSED,
-    RECORD_NOT_MIN,
     RECORD_OUTERMOST,
     RECORD_ROOTS,
     RECORD_SELF,
-    RECORD_SUM,
     RECORD_TAIL,
     RECORD_UNMATCHED,
     BankLayout,
 )
 from anyprobe.isa.assemble import Assembler
+from anyprobe.splice.codegen.durations import emit_duration, emit_extremes
 from anyprobe.splice.codegen.routines import Routines
 
 ARGUMENT = 3
@@ -288,7 +284,7 @@ def _leave(asm: Assembler, facts: GoroutineFacts, name: str) -> None:
         _count(asm, facts, RECORD_TAIL)
     else:
         _own_record(asm, facts)
-        _record(asm, name)
+        emit_duration(asm, name, "rsi", "lock ")
     _end(asm, name)
     if not tail:
         _rare(asm, name)
@@ -353,38 +349,10 @@ def _charge(asm: Assembler, facts: GoroutineFacts, name: str, *, tail: bool) -> 
     """)
 
 
-def _record(asm: Assembler, name: str) -> None:
-    """Emit: rdx ticks are recorded in the record rsi."""
-    asm.code(f"""
-        lock add [rsi+{RECORD_SUM}], rdx
-        cmp rdx, [rsi+{RECORD_MAX}]; ja {name}_newmax
-    {name}_maxdone:
-        mov rcx, rdx; not rcx
-        cmp rcx, [rsi+{RECORD_NOT_MIN}]; ja {name}_newmin
-    {name}_mindone:
-        # log-linear bucket: 64 per power of two; exact below 128
-        mov rax, rdx; or rax, 64
-        bsr rcx, rax; sub ecx, 6
-        shr rdx, cl; shl ecx, 6; add rdx, rcx
-        mov eax, {BUCKETS - 1}
-        cmp rdx, rax; cmova rdx, rax
-        lock inc qword [rsi+rdx*8+{RECORD_BUCKETS}]
-    """)
-
-
 def _rare(asm: Assembler, name: str) -> None:
     """Emit: a new maximum or minimum, and a time below zero where processors' counters differ."""
     asm.code(f"""
     {name}_negative:
         xor edx, edx; jmp {name}_measured
-    {name}_newmax:
-        mov rax, [rsi+{RECORD_MAX}]
-        cmp rax, rdx; jae {name}_maxdone
-        lock cmpxchg [rsi+{RECORD_MAX}], rdx; jne {name}_newmax
-        jmp {name}_maxdone
-    {name}_newmin:
-        mov rax, [rsi+{RECORD_NOT_MIN}]
-        cmp rax, rcx; jae {name}_mindone
-        lock cmpxchg [rsi+{RECORD_NOT_MIN}], rcx; jne {name}_newmin
-        jmp {name}_mindone
     """)
+    emit_extremes(asm, name, "rsi", "lock ")
