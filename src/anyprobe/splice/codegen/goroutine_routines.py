@@ -28,12 +28,11 @@ from anyprobe.data.layout import (
 )
 from anyprobe.isa.assemble import Assembler
 from anyprobe.splice.codegen.durations import emit_duration, emit_extremes
+from anyprobe.splice.codegen.goroutine_chains import STACK_HIGH, STACK_LOW, seek_head, take_call
 from anyprobe.splice.codegen.routines import Routines
 
 ARGUMENT = 3
 """Where in the instruction that a patch goes on at the offset of the record is."""
-STACK_LOW, STACK_HIGH = 0, 8
-"""Where ``runtime.g`` has the bounds of the stack."""
 _SAVED = ("rax", "rcx", "rdx", "rsi")
 
 
@@ -62,18 +61,6 @@ def assemble_goroutine_routines(facts: GoroutineFacts, address: int) -> tuple[by
     return asm.finish(address), Routines(0, enter, leave, leave_tail)
 
 
-def find_place(into: str, scratch: str) -> str:
-    """Return code that has a register say, in bytes from the first head on, where r14's is looked for first."""
-    hashed_bits = at.HEADS.bit_length() - 1 - at.PLACE_BITS
-    low, other = (f"{name}d" if name[1:].isdigit() else f"e{name[1:]}" for name in (into, scratch))
-    return f"""
-        mov {into}, r14; shr {into}, {at.SPAN_SHIFT}
-        imul {low}, {low}, {at.GOLDEN_32}; shr {low}, {32 - hashed_bits}; shl {low}, {at.PLACE_BITS}
-        mov {scratch}, r14; shr {scratch}, {at.PLACE_SHIFT}; and {other}, {(1 << at.PLACE_BITS) - 1}
-        or {low}, {other}; shl {into}, {at.HEAD_BYTES.bit_length() - 1}
-    """
-
-
 def _find_head(asm: Assembler, facts: GoroutineFacts, name: str, foreign: str, unknown: str) -> None:
     """Emit: r15 = the goroutine's head, or go to ``foreign`` where there is none, to ``unknown`` at a free one.
 
@@ -86,16 +73,7 @@ def _find_head(asm: Assembler, facts: GoroutineFacts, name: str, foreign: str, u
             sub r12, rsp; sub r15, [r14+{STACK_LOW}]
             cmp r12, r15; ja {foreign}
             mov r15, gate; cmp qword [r15], 0; je {foreign}
-            {find_place("r15", "r12")}
-            mov r12, heads; add r15, r12
-            mov r12d, {at.HEAD_PROBES}
-        {name}_seek:
-            cmp [r15+{at.HEAD_GOROUTINE}], r14; je {name}_found
-            cmp qword [r15+{at.HEAD_NUMBER}], 0; je {unknown}
-        {name}_next:
-            add r15, {at.HEAD_BYTES}
-            dec r12d; jnz {name}_seek
-            jmp {foreign}
+            {seek_head(name, "r15", "r12", "r12", unknown=unknown, nowhere=foreign)}
         """,
         gate=facts.gate,
         heads=facts.table,
@@ -219,24 +197,7 @@ def _enter(asm: Assembler, facts: GoroutineFacts) -> None:
         """)
     asm.code(
         f"""
-        enter_bottom:
-            mov rax, [r15+{at.HEAD_FIRST}]
-            test rax, rax; jnz enter_call
-        enter_more:
-            mov rax, calls; mov edx, 1
-            lock xadd [rax+{at.CALLS_TAKEN}], rdx
-            cmp rdx, {at.CALLS}; jae enter_full
-            inc rdx; shl rdx, {at.CALL_BYTES.bit_length() - 1}; add rax, rdx
-            test rsi, rsi; jz enter_first
-            mov [rax+{at.CALL_BELOW}], rsi; mov [rsi+{at.CALL_ABOVE}], rax
-            jmp enter_call
-        enter_first:
-            mov [r15+{at.HEAD_FIRST}], rax
-            jmp enter_call
-        enter_claim:
-            lock bts qword [r15+{at.HEAD_NUMBER}], {at.TAKEN_BIT}; jb enter_next
-            mov [r15+{at.HEAD_GOROUTINE}], r14
-            jmp enter_found
+        {take_call("enter", "r15", "rsi", at.CALLS, at.CALL_BYTES)}
         enter_another:
             # the one that had this address has ended
             mov [r15+{at.HEAD_NUMBER}], rax

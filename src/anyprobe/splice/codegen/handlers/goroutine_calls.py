@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from anyprobe.data import goroutines as at
 from anyprobe.isa.assemble import Assembler
-from anyprobe.splice.codegen.goroutine_routines import STACK_HIGH, STACK_LOW, find_place
+from anyprobe.splice.codegen.goroutine_chains import STACK_HIGH, STACK_LOW, seek_head, take_call
 
 if TYPE_CHECKING:
     from anyprobe.splice.codegen.handlers.facts import GoCalls
@@ -24,6 +24,7 @@ def emit_goroutine_call(asm: Assembler, calls: "GoCalls", *, enters: bool, data:
     instance its data is.
     """
     meets = "jae call_over; jmp call_above" if enters else "ja call_over; je call_found; jmp instance_end"
+    unknown = "head_claim" if enters else "instance_end"
     asm.code("; ".join(f"push {name}" for name in _SAVED))
     asm.code(
         f"""
@@ -31,22 +32,13 @@ def emit_goroutine_call(asm: Assembler, calls: "GoCalls", *, enters: bool, data:
             sub rcx, rdx; sub rax, [r14+{STACK_LOW}]
             xor edx, edx
             cmp rcx, rax; ja instance_end
-            {find_place("rsi", "rax")}
-            mov rax, heads; add rsi, rax
-            mov r8d, {at.HEAD_PROBES}
-        head_seek:
-            cmp [rsi+{at.HEAD_GOROUTINE}], r14; je head_found
-            cmp qword [rsi+{at.HEAD_NUMBER}], 0; je {"head_free" if enters else "instance_end"}
-        head_next:
-            add rsi, {at.HEAD_BYTES}
-            dec r8d; jnz head_seek
-            jmp instance_end
+            {seek_head("head", "rsi", "rax", "r8", unknown=unknown, nowhere="instance_end")}
         head_found:
             mov rax, [r14+number]; bts rax, {at.TAKEN_BIT}
             cmp rax, [rsi+{at.HEAD_NUMBER}]; jne {"head_other" if enters else "instance_end"}
             mov r8, [rsi+{at.HEAD_TOP}]
         call_top:
-            test r8, r8; jz {"call_bottom" if enters else "instance_end"}
+            test r8, r8; jz {"head_bottom" if enters else "instance_end"}
             mov rax, [r8+{at.CALL_DISTANCE}]
             test rax, rax; jz call_over
             cmp rax, rcx; {meets}
@@ -73,33 +65,16 @@ def _emit_open(asm: Assembler, calls: "GoCalls", data: int) -> None:
         f"""
         call_above:
             mov rax, [r8+{at.CALL_ABOVE}]
-            test rax, rax; jz call_more
-        call_open:
+            test rax, rax; jz head_more
+        head_call:
             {cleared}
             mov [rsi+{at.HEAD_TOP}], rax
             mov [rax+{at.CALL_DISTANCE}], rcx
             lea rdx, [rax+{data}]
             jmp instance_end
-        call_bottom:
-            mov rax, [rsi+{at.HEAD_FIRST}]
-            test rax, rax; jnz call_open
-        call_more:
-            mov rax, calls; mov edx, 1
-            lock xadd [rax+{at.CALLS_TAKEN}], rdx
-            cmp rdx, {at.INSTANCES}; jae call_none
-            inc rdx; shl rdx, {at.INSTANCE_BYTES.bit_length() - 1}; add rax, rdx
-            test r8, r8; jz call_first
-            mov [rax+{at.CALL_BELOW}], r8; mov [r8+{at.CALL_ABOVE}], rax
-            jmp call_open
-        call_first:
-            mov [rsi+{at.HEAD_FIRST}], rax
-            jmp call_open
-        call_none:
+        {take_call("head", "rsi", "r8", at.INSTANCES, at.INSTANCE_BYTES)}
+        head_full:
             xor edx, edx; jmp instance_end
-        head_free:
-            lock bts qword [rsi+{at.HEAD_NUMBER}], {at.TAKEN_BIT}; jb head_next
-            mov [rsi+{at.HEAD_GOROUTINE}], r14
-            jmp head_found
         head_other:
             # the goroutine that had this address has ended, and its calls with it
             mov [rsi+{at.HEAD_NUMBER}], rax
@@ -111,7 +86,7 @@ def _emit_open(asm: Assembler, calls: "GoCalls", data: int) -> None:
             jmp head_ended
         head_emptied:
             mov [rsi+{at.HEAD_TOP}], r8
-            jmp call_bottom
+            jmp head_bottom
         """,
         calls=calls.table + at.CALLS_AT,
     )
