@@ -5,20 +5,13 @@ import pytest
 import anyprobe
 from anyprobe import Count, Max, Sum, emit
 from anyprobe.core.refusal import Reason
-from support.driver import MissingTool, Target, build
 
 pytestmark = pytest.mark.live
 
 
 @pytest.fixture
-def target():
-    try:
-        path = build("go_program.go")
-    except MissingTool as missing:
-        pytest.skip(f"{missing} is not installed")
-    started = Target([str(path)])
-    yield started
-    started.close()
+def target(run_target):
+    return run_target("go_program.go")
 
 
 def test_every_call_is_seen_with_its_parameter_and_result(target):

@@ -8,7 +8,6 @@ import pytest
 
 import anyprobe
 from anyprobe import emit
-from support.driver import MissingTool, Target, build
 from support.results import timing
 
 SPEC = "a.out:main.(*Server).ServeHTTP"
@@ -17,14 +16,8 @@ PATHS = ("/fast", "/slow", "/fast", "/panics")
 
 
 @pytest.fixture
-def server():
-    try:
-        path = build("go_server.go")
-    except MissingTool as missing:
-        pytest.skip(f"{missing} is not installed")
-    started = Target([str(path)])
-    yield started
-    started.close()
+def server(run_target):
+    return run_target("go_server.go")
 
 
 def asked(port):

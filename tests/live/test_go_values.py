@@ -4,39 +4,19 @@ import pytest
 
 import anyprobe
 from anyprobe import Count, HandlerError, buf, emit, f64, i64, ptr, u64
-from support.driver import MissingTool, Target, build
+from support.results import records
 
 pytestmark = pytest.mark.live
 
 
-def running(*options):
-    try:
-        path = build("go_values.go", *options)
-    except MissingTool as missing:
-        pytest.skip(f"{missing} is not installed")
-    return Target([str(path)])
-
-
 @pytest.fixture(params=[(), ("-gcflags=-N -l",), ("-buildmode=pie",), ("-race",)], ids=" ".join)
-def target(request):
-    started = running(*request.param)
-    yield started
-    started.close()
+def target(request, run_target):
+    return run_target("go_values.go", options=request.param)
 
 
 @pytest.fixture
-def plain():
-    started = running()
-    yield started
-    started.close()
-
-
-def records(session, target):
-    """Return the fields of the records by name, without their times."""
-    target.go(1)
-    target.finish()
-    found = session.records(final=True)
-    return {name: [tuple(row)[1:] for row in each.tolist()] for name, each in found.items()}
+def plain(run_target):
+    return run_target("go_values.go")
 
 
 def rows(session, name, target):
@@ -221,24 +201,21 @@ def test_what_is_listed_has_go_types(plain):
     plain.finish()
 
 
-def test_positions_are_those_of_go_without_debug_information():
-    started = running("-ldflags=-s -w")
-    try:
-        with anyprobe.attach(started.pid) as session:
+def test_positions_are_those_of_go_without_debug_information(run_target):
+    target = run_target("go_values.go", options=("-ldflags=-s -w",))
+    with anyprobe.attach(target.pid) as session:
 
-            @session.entry("a.out:main.Text")
-            def on_text(path: ptr, length: u64, n: i64):
-                emit("text", path=buf(path, length, 64), n=n)
+        @session.entry("a.out:main.Text")
+        def on_text(path: ptr, length: u64, n: i64):
+            emit("text", path=buf(path, length, 64), n=n)
 
-            @session.entry("a.out:main.Divide")
-            def on_divide(a: f64, b: f64):
-                emit("divide", a=a, b=b)
+        @session.entry("a.out:main.Divide")
+        def on_divide(a: f64, b: f64):
+            emit("divide", a=a, b=b)
 
-            found = records(session, started)
-        assert found["text"] == list(zip(TEXTS, (42, 0, 1, -1), strict=True))
-        assert found["divide"] == [(1.0, 4.0)]
-    finally:
-        started.close()
+        found = records(session, target)
+    assert found["text"] == list(zip(TEXTS, (42, 0, 1, -1), strict=True))
+    assert found["divide"] == [(1.0, 4.0)]
 
 
 def test_mistakes_in_go(plain):

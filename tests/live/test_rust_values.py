@@ -5,41 +5,21 @@ import pytest
 import anyprobe
 from anyprobe import Count, HandlerError, buf, emit, ptr
 from anyprobe.probes.providers.function.inlined_sites import listed
-from support.driver import MissingTool, Target, build
+from support.results import records
 
 pytestmark = pytest.mark.live
 
 OPTIMISED, PLAIN = ("--edition=2021",), ("--edition=2021", "-Copt-level=0")
 
 
-def running(options):
-    try:
-        path = build("rust_values.rs", *options)
-    except MissingTool as missing:
-        pytest.skip(f"{missing} is not installed")
-    return Target([str(path)])
-
-
 @pytest.fixture(params=[OPTIMISED, PLAIN], ids=["optimised", "plain"])
-def target(request):
-    started = running(request.param)
-    yield started
-    started.close()
+def target(request, run_target):
+    return run_target("rust_values.rs", options=request.param)
 
 
 @pytest.fixture
-def plain():
-    started = running(PLAIN)
-    yield started
-    started.close()
-
-
-def records(session, target):
-    """Return the fields of the records by name, without their times."""
-    target.go(1)
-    target.finish()
-    found = session.records(final=True)
-    return {name: [tuple(row)[1:] for row in each.tolist()] for name, each in found.items()}
+def plain(run_target):
+    return run_target("rust_values.rs", options=PLAIN)
 
 
 def test_numbers(target):
@@ -200,16 +180,13 @@ def test_polls_are_counted_by_future(plain):
         assert records(session, plain)["poll"] == 3 * [(True, False), (False, True), (False, True), (False, True)]
 
 
-def test_inlined_instances_are_those_that_were_linked():
-    target = running(OPTIMISED)
-    try:
-        with anyprobe.attach(target.pid) as session:
-            found = listed(session, ["a.out:is_empty"])
-            assert found
-            assert all(each.address for each in found)
-        target.finish()
-    finally:
-        target.close()
+def test_inlined_instances_are_those_that_were_linked(run_target):
+    target = run_target("rust_values.rs", options=OPTIMISED)
+    with anyprobe.attach(target.pid) as session:
+        found = listed(session, ["a.out:is_empty"])
+        assert found
+        assert all(each.address for each in found)
+    target.finish()
 
 
 def test_mistakes_in_rust(target):

@@ -27,6 +27,14 @@ def missed(snapshot: Any) -> int:
     return int(snapshot.nmissed)
 
 
+def records(session: Any, target: Any) -> dict[str, list[tuple[Any, ...]]]:
+    """Have a target do one round and end; return the fields of the session's records by name, without their times."""
+    target.go(1)
+    target.finish()
+    found = session.records(final=True)
+    return {name: [tuple(row)[1:] for row in each.tolist()] for name, each in found.items()}
+
+
 def timing(snapshot: Any, function: str) -> Any:
     """Return the timing record of a function."""
     (found,) = [f for f in snapshot.functions if f.function == function]
