@@ -23,7 +23,7 @@ on. So goroutines that were made together have heads in few pages."""
 GOLDEN_32 = -0x61C88647
 """Odd, and near to the golden section of 2**32."""
 HEAD_PROBES = 1024
-"""How many heads are looked at for one goroutine; so many lie behind the last one that hashes lead to."""
+"""How many heads are looked at for one goroutine; as many follow the last one that hashes lead to."""
 HEAD_BYTES = 64
 HEAD_GOROUTINE = 0
 """Head: the address of the goroutine's ``runtime.g``, 0 while unused."""
@@ -52,7 +52,7 @@ CALL_OUTERMOST = 48
 """Call: not 0 where an open call below it is of the same function."""
 
 CALLS_AT = (HEADS + HEAD_PROBES) * HEAD_BYTES
-"""Where the calls are, behind the heads."""
+"""Where the calls are, after the heads."""
 TABLE_BYTES = CALLS_AT + (CALLS + 1) * CALL_BYTES + 4095 & ~4095
 INSTANCES, INSTANCE_BYTES = 1 << 22, 128
 """Of calls with a handler's data: how many there are, and bytes of one."""

@@ -1,7 +1,7 @@
 """Functions of Go that are entered without their goroutine in ``r14``: the compiler's wrappers for assembly (``ABI0``).
 
 Whatever calls other compiled functions has it there by then: such a wrapper fetches it from its thread before its
-first call. No other compiled function writes ``r14`` in front of one.
+first call. No other compiled function writes ``r14`` before its first call.
 """
 
 from iced_x86 import Register
