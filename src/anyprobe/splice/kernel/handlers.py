@@ -18,6 +18,7 @@ from anyprobe.core.code import Input, InputKind, NativeCode
 from anyprobe.core.errors import InternalError, UnsupportedTarget
 from anyprobe.isa.assemble import Assembler
 from anyprobe.isa.registers import NUMBERS
+from anyprobe.splice.codegen.handlers.filling import Filling
 from anyprobe.splice.kernel import call_data
 
 READ, READ_USER = "copy_from_kernel_nofault", "copy_from_user_nofault"
@@ -121,9 +122,9 @@ def assemble(kernel: Kernel, handler: KernelHandler, address: int) -> bytes:
     return _Writer(kernel, handler).run(address)
 
 
-class _Writer:
+class _Writer(Filling):
     def __init__(self, kernel: Kernel, handler: KernelHandler) -> None:
-        self._asm = Assembler()
+        self.asm = Assembler()
         self._kernel, self._handler, self._code = kernel, handler, handler.code
         self._guarded = handler.guarded
         self._saved = self._registers()
@@ -145,7 +146,7 @@ class _Writer:
         return (*_ALWAYS_SAVED, *sorted(changed - set(_ALWAYS_SAVED), key=NUMBERS.__getitem__))
 
     def run(self, address: int) -> bytes:
-        asm, kernel = self._asm, self._kernel
+        asm, kernel = self.asm, self._kernel
         asm.code("push rax; lahf; seto al; push rax")
         for name in self._saved[2:]:
             asm.code(f"push {name}")
@@ -197,7 +198,7 @@ class _Writer:
 
     def _guard(self) -> None:
         """Emit: rbx = the byte of this context, which is taken."""
-        self._asm.code(
+        self.asm.code(
             f"""
                 mov rbx, guard; mov eax, gs:[count]
                 test eax, {_INTERRUPT}; jnz interrupt
@@ -211,7 +212,7 @@ class _Writer:
         )
 
     def _rare(self) -> None:
-        self._asm.code(
+        self.asm.code(
             """
             interrupt:
                 inc rbx
@@ -227,38 +228,20 @@ class _Writer:
 
     # -- words
 
+    @property
+    def _addresses(self) -> KernelHandler:
+        return self._handler
+
     def _word(self, index: int, each: Input) -> None:
-        handler = self._handler
         if each.written:
             raise UnsupportedTarget("handlers in the kernel change nothing of what it computes")
-        match each.kind:
-            case InputKind.PARAMETER:
-                self._parameter(index, each.place)
-            case InputKind.REGISTER:
-                self._register(index, each.name)
-            case InputKind.CONTEXT:
-                self._context(index, each.name)
-            case InputKind.STORAGE:
-                self._constant(index, handler.storages[each.index])
-            case InputKind.MISSES:
-                self._constant(index, handler.misses)
-            case InputKind.ROUTINE:
-                self._asm.code("lea rax, [rel name]", name=each.name)
-                self._set(index, "rax")
-            case InputKind.THREAD:
-                self._asm.code("mov eax, gs:[processor]; inc eax", processor=self._kernel.processor)
-                self._set(index, "rax")
-            case InputKind.INSTANCE:
-                self._instance(index)
-            case _:
-                raise UnsupportedTarget(f"there is no {each.kind} in the kernel")
+        super()._word(index, each)
 
-    def _set(self, index: int, register: str) -> None:
-        self._asm.code("mov [rsp+word], " + register, word=8 * index)
+    def _unwinding(self) -> int:
+        raise UnsupportedTarget(f"there is no {InputKind.UNWINDING} in the kernel")
 
-    def _constant(self, index: int, value: int) -> None:
-        self._asm.code("mov rax, value", value=value)
-        self._set(index, "rax")
+    def _thread_number(self) -> None:
+        self.asm.code("mov eax, gs:[processor]; inc eax", processor=self._kernel.processor)
 
     def _saved_place(self, name: str) -> int:
         """Return where a saved register is, from the words on."""
@@ -270,11 +253,11 @@ class _Writer:
         return self._size + self._extra + 8 * len(self._saved) + (16 if self._guarded else 8)
 
     def _load(self, register: str, place: int) -> None:
-        self._asm.code(f"mov {register}, [rsp+place]", place=place)
+        self.asm.code(f"mov {register}, [rsp+place]", place=place)
 
     def _register(self, index: int, name: str) -> None:
         if name == "rsp":
-            self._asm.code("lea rax, [rsp+site]", site=self._site)
+            self.asm.code("lea rax, [rsp+site]", site=self._site)
         elif name in {"rax", "rbx", "flags"} and name in self._saved:
             self._load("rax", self._saved_place(name))
         elif name in NUMBERS:
@@ -286,7 +269,7 @@ class _Writer:
 
     def _parameter(self, index: int, place: str) -> None:
         if place.startswith("saved+"):  # of a system call, whose function is passed the saved registers
-            self._asm.code("mov rax, [rdi+place]", place=int(place.removeprefix("saved+")))
+            self.asm.code("mov rax, [rdi+place]", place=int(place.removeprefix("saved+")))
         elif place.startswith("stack+"):
             self._load("rax", self._site + int(place.removeprefix("stack+")))
         else:
@@ -295,7 +278,7 @@ class _Writer:
         self._set(index, "rax")
 
     def _context(self, index: int, name: str) -> None:
-        asm, kernel = self._asm, self._kernel
+        asm, kernel = self.asm, self._kernel
         match name:
             case "retval":
                 self._load("rax", self._saved_place("rax"))
@@ -321,7 +304,7 @@ class _Writer:
         self._set(index, "rax")
 
     def _task(self) -> None:
-        self._asm.code("mov rax, gs:[task]", task=self._kernel.task)
+        self.asm.code("mov rax, gs:[task]", task=self._kernel.task)
 
     def _member(self, name: str) -> int:
         if name not in self._kernel.members:
@@ -329,7 +312,7 @@ class _Writer:
         return self._kernel.members[name]
 
     def _now(self) -> None:
-        asm, kernel = self._asm, self._kernel
+        asm, kernel = self.asm, self._kernel
         if kernel.nanoseconds:
             asm.code(
                 """
@@ -345,21 +328,20 @@ class _Writer:
 
     # -- the data of calls
 
-    def _instance(self, index: int) -> None:
+    def _instance(self) -> None:
         if not self._handler.calls:
             raise InternalError("a handler of calls without their data")
-        self._asm.code("lea rdx, [rsp+site]", site=self._site)
+        self.asm.code("lea rdx, [rsp+site]", site=self._site)
         if self._handler.enters:
-            call_data.emit_claim(self._asm, self._handler.calls, "over")
+            call_data.emit_claim(self.asm, self._handler.calls, "over")
         else:
-            call_data.emit_find(self._asm, self._handler.calls, "over")
-        self._set(index, "rdx")
+            call_data.emit_find(self.asm, self._handler.calls, "over")
 
     def _end_of_call(self) -> None:
         index = next((at for at, each in enumerate(self._code.inputs) if each.kind is InputKind.INSTANCE), None)
         if index is not None:
             self._load("rax", 8 * index)
-            call_data.emit_release(self._asm)
+            call_data.emit_release(self.asm)
 
 
 def _turn(each: Input) -> int:

@@ -15,6 +15,7 @@ from anyprobe.splice.codegen.handlers.facts import (
     CallEnd,
     HandlerFacts,
 )
+from anyprobe.splice.codegen.handlers.filling import Filling
 from anyprobe.splice.codegen.handlers.goroutine_calls import emit_goroutine_call
 from anyprobe.splice.codegen.handlers.words import (
     emit_asked_tid,
@@ -38,7 +39,7 @@ _CHANGED = frozenset({"rax", "rbx"})
 """Registers that are no longer the program's when the words are filled in."""
 
 
-class WordWriter:
+class WordWriter(Filling):
     """Writes what fills in a handler's words, and takes over what the handler has left in them."""
 
     def __init__(self, facts: RoutineFacts, handlers: Sequence[HandlerFacts]) -> None:
@@ -104,42 +105,16 @@ class WordWriter:
 
     # -- words
 
-    def _set(self, index: int, register: str) -> None:
-        """Emit: a word becomes what a register is."""
-        self.asm.code("mov [rsp+word], " + register, word=8 * index)
-
     def _word_of(self, index: int) -> None:
         """Emit: rax is what a word is."""
         self.asm.code("mov rax, [rsp+word]", word=8 * index)
 
-    def _constant(self, index: int, value: int) -> None:
-        self.asm.code("mov rax, value", value=value)
-        self._set(index, "rax")
+    @property
+    def _addresses(self) -> HandlerFacts:
+        return self._handler
 
-    def _word(self, index: int, each: Input) -> None:
-        handler = self._handler
-        match each.kind:
-            case InputKind.PARAMETER:
-                self._parameter(index, each.place)
-            case InputKind.REGISTER:
-                self._register(index, each.name)
-            case InputKind.CONTEXT:
-                self._context(index, each.name)
-            case InputKind.STORAGE:
-                self._constant(index, handler.storages[each.index])
-            case InputKind.UNWINDING:
-                self._constant(index, handler.unwinding)
-            case InputKind.MISSES:
-                self._constant(index, handler.misses)
-            case InputKind.ROUTINE:
-                self.asm.code("lea rax, [rel name]", name=each.name)
-                self._set(index, "rax")
-            case InputKind.THREAD:
-                self._thread_number()
-                self._set(index, "rax")
-            case InputKind.INSTANCE:
-                self._instance()
-                self._set(index, "rdx")
+    def _unwinding(self) -> int:
+        return self._handler.unwinding
 
     def _parameter(self, index: int, place: str) -> None:
         """Emit: one parameter of the function, by where the System V convention has it at the entry."""
