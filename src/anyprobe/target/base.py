@@ -85,6 +85,7 @@ class Registers(Protocol):
 
     rip: int
     rsp: int
+    r14: int
     fs_base: int
     orig_rax: int
     """The system call that it is in; no such number outside of any."""

@@ -1,4 +1,8 @@
-"""Stopping one thread only, to make system calls in it while the others run on."""
+"""Stopping one thread only, to make system calls in it while the others run on.
+
+A call needs a stack. Where no thread is on one of its own, as in Go and in programs of coroutines, it is made on memory
+that no thread uses, and for that all are stopped.
+"""
 
 import errno
 import time
@@ -7,26 +11,39 @@ from contextlib import contextmanager
 
 from anyprobe.core.errors import PermissionDenied, StopTimeout
 from anyprobe.target.process import permission
+from anyprobe.target.process.stopping import stopped
 from anyprobe.target.process.tracee import Tracee
-from anyprobe.target.remote.calls import RemoteCalls, fitness
+from anyprobe.target.remote.calls import NO_STACK, RemoteCalls, fitness
 from anyprobe.target.remote.thread import Thread
 from anyprobe.target.system import procfs, ptrace
 
 _BORROW_CANDIDATES = 8
 _BORROW_ONE = 0.05
+_ENDED, _WORKER = "ended", "a kernel worker"
+_NEVER = {_ENDED, _WORKER}
+"""What makes no thread of the program's be fit later."""
+_ON_OTHER_STACKS = 0.02
+"""Seconds for which threads are looked at again that are all on other stacks: one may come back to its own."""
 _VISIT = 1.0
 
 
+class NoStack(StopTimeout):
+    """No thread is on a stack known to be its own."""
+
+
 @contextmanager
-def borrowed(process: Tracee, timeout: float) -> Iterator[RemoteCalls]:
-    """Try threads until one is fit to make calls."""
+def borrowed(process: Tracee, timeout: float, *, own_stack: bool = False) -> Iterator[RemoteCalls]:
+    """Try threads until one is fit to make calls.
+
+    ``own_stack``: more than a call's frame is put on its stack, so that one has to be on its own; else ``NoStack``.
+    """
     deadline = time.monotonic() + timeout
+    patient_until = 0.0
     while True:
-        reasons: list[str | PermissionDenied] = []
+        reasons: dict[int, str | PermissionDenied] = {}
         for tid in _candidates(process):
-            thread, reason = _try_borrow(process, tid)
+            thread, reasons[tid] = _try_borrow(process, tid)
             if thread is None:
-                reasons.append(reason if isinstance(reason, PermissionDenied) else f"{tid}: {reason}")
                 continue
             process.stopped_threads = [thread]
             try:
@@ -38,14 +55,27 @@ def borrowed(process: Tracee, timeout: float) -> Iterator[RemoteCalls]:
             return
         if process.ended():
             raise process.gone()
-        if time.monotonic() > deadline:
-            for denial in reasons:
+        now = time.monotonic()
+        stackless = set(reasons.values()) - _NEVER == {NO_STACK}
+        patient_until = (patient_until or now + _ON_OTHER_STACKS) if stackless else 0.0
+        if stackless and now > patient_until:
+            if own_stack:
+                raise NoStack(_complaint(process, reasons))
+            break
+        if now > deadline:
+            for denial in reasons.values():
                 if isinstance(denial, PermissionDenied):
                     raise denial
-            why = "; ".join(map(str, reasons)) or "no threads"
-            raise StopTimeout(f"no thread of process {process.pid} can make a system call: {why}")
+            raise StopTimeout(_complaint(process, reasons))
         deadline += process.give_way()
         time.sleep(0.002)
+    with stopped(process, timeout) as stop, stop.remote() as calls:
+        yield calls
+
+
+def _complaint(process: Tracee, reasons: dict[int, str | PermissionDenied]) -> str:
+    why = "; ".join(f"{tid}: {reason}" for tid, reason in reasons.items()) or "no threads"
+    return f"no thread of process {process.pid} can make a system call: {why}"
 
 
 @contextmanager
@@ -119,11 +149,11 @@ def _try_borrow(process: Tracee, tid: int) -> tuple[Thread | None, str | Permiss
         try:
             stat = procfs.read_stat(process.pid, tid)
             if stat.worker or stat.ended or stat.state == "D":
-                return None, "ended" if stat.ended else "a kernel worker" if stat.worker else "cannot be stopped now"
+                return None, _ENDED if stat.ended else _WORKER if stat.worker else "cannot be stopped now"
             ptrace.seize(tid)
         except OSError as error:
             if error.errno in procfs.GONE_ERRORS:
-                return None, "ended"
+                return None, _ENDED
             if error.errno == errno.EPERM:
                 return None, permission.explain(tid)  # perhaps only another controller's moment
             raise

@@ -63,11 +63,14 @@ class Process(Tracee):
         """Stop everything that runs in this address space for a scope."""
         return self._exclusive(stopped(self, timeout))
 
-    def borrow(self, timeout: float = 2.0) -> AbstractContextManager[RemoteCalls]:
-        """Stop one suitable thread for a scope and make system calls in it; the others run on."""
+    def borrow(self, timeout: float = 2.0, *, own_stack: bool = False) -> AbstractContextManager[RemoteCalls]:
+        """Stop one suitable thread for a scope and make system calls in it; the others run on.
+
+        Where no thread is on a stack of its own, all are stopped, or ``NoStack`` is raised if it has to be its own.
+        """
         from anyprobe.target.process.borrowing import borrowed
 
-        return self._exclusive(borrowed(self, timeout))
+        return self._exclusive(borrowed(self, timeout, own_stack=own_stack))
 
     @contextmanager
     def undisturbed(self) -> Iterator[None]:
@@ -112,7 +115,7 @@ class Process(Tracee):
 
         begin = self.borrowed_us = 0
         try:
-            with self.borrow(timeout) as remote:
+            with self.borrow(timeout, own_stack=True) as remote:
                 begin = time.monotonic_ns()
                 with with_waiting_helper_thread(self, remote) as calls:
                     yield calls

@@ -47,6 +47,8 @@ _USER_CS = 0x33
 _TRAP_FLAG = 0x100
 _CALL_TIMEOUT = 5.0
 _BELOW_FRAME = 256
+NO_STACK = "not on a stack known to be its own"
+"""Why no frame can be put on a thread's stack, as ``fitness`` says it."""
 
 
 class RemoteCalls:
@@ -366,7 +368,7 @@ def fitness(thread: Thread, process: ProcessFacts, mappings: list[Mapping], *, o
     if registers.cs != _USER_CS:
         return "runs 32-bit code"
     if own_stack and not _has_stack(registers, mappings, process.mem):
-        return "not on a stack known to be its own"
+        return NO_STACK
     if _in_restartable_sequence(thread, process):
         return "in a restartable sequence"
     if _dispatches(thread, process):
@@ -390,10 +392,24 @@ def _has_stack(registers: ptrace.Registers, mappings: list[Mapping], memory: Dat
                 return False
             if stack - frame.RED_ZONE - frame.ROOM < mapping.start:
                 return False
-            if not mapping.path.startswith("[stack") and (mapping.path or not stack < registers.fs_base < mapping.end):
-                return False
-            return not _is_alternate(memory, stack & -8, mapping.end)
+            its_own = mapping.path.startswith("[stack") if mapping.path else _ends_in_block(registers, mapping, memory)
+            return its_own and not _is_alternate(memory, stack & -8, mapping.end)
     return False
+
+
+def _ends_in_block(registers: ptrace.Registers, mapping: Mapping, memory: DataMemory) -> bool:
+    """Whether above the stack pointer, in the same mapping, there is the thread's control block.
+
+    C libraries put it at the end of the stack that they make, and its first word is its own address. Go has the thread
+    pointer lead into its heap, in the midst of which goroutines have their stacks.
+    """
+    block = registers.fs_base
+    if not registers.rsp < block <= mapping.end - 8:
+        return False
+    try:
+        return memory.read(block, 8) == block.to_bytes(8, "little")
+    except MemoryFault:
+        return False
 
 
 def _is_alternate(memory: DataMemory, low: int, end: int) -> bool:

@@ -104,6 +104,84 @@ def test_a_stack_pointer_that_leads_nowhere_has_no_frames():
     assert Stacks(Words(), MAPPINGS).saved_pcs(thread(0x1234)) == []
 
 
+HEAP, HEAP_SIZE = 0x7300_0000, 1 << 24
+LOW, HIGH = HEAP + 0x4000, HEAP + 0x6000
+"""Of a goroutine's stack."""
+GOROUTINE, SIGNALS, M = HEAP + 0x8000, HEAP + 0x8200, HEAP + 0x8400
+
+
+class Heap(Words):
+    """Memory of Go's heap, with a goroutine and its stack, and what was read of it."""
+
+    def __init__(self):
+        super().__init__()
+        self.bytes[HEAP] = bytearray(HEAP_SIZE)
+        self.largest = 0
+        self.put(GOROUTINE, LOW, HIGH)
+        for each in (GOROUTINE, SIGNALS):
+            self.put(each + 48, M)
+        self.put(M + 192, GOROUTINE)
+        self.frame(LOW + 0x1100, LOW + 0x1800, CODE + 7)
+        self.frame(HIGH + 0x100, HIGH + 0x800, CODE + 9)
+
+    def put(self, address, *words):
+        if HEAP <= address < HEAP + HEAP_SIZE:
+            struct.pack_into(f"<{len(words)}Q", self.bytes[HEAP], address - HEAP, *words)
+        else:
+            super().put(address, *words)
+
+    def read(self, address, size):
+        self.largest = max(self.largest, size)
+        if address >= HEAP and address + size <= HEAP + HEAP_SIZE:
+            return bytes(self.bytes[HEAP][address - HEAP : address - HEAP + size])
+        return super().read(address, size)
+
+
+IN_HEAP = [*MAPPINGS, Mapping(HEAP, HEAP + HEAP_SIZE, "rw-p", 0, "00:00", 0, "", False)]
+
+
+def goroutine(rsp, *, r14=0, fs_base=0):
+    return SimpleNamespace(registers=SimpleNamespace(rsp=rsp, rip=CODE, r14=r14, fs_base=fs_base))
+
+
+def test_a_goroutine_s_stack_is_searched_to_its_end():
+    memory = Heap()
+    stacks = Stacks(memory, IN_HEAP)
+    assert stacks.saved_pcs(goroutine(LOW + 0x1000, r14=GOROUTINE)) == [CODE + 7]
+    assert memory.largest <= 0x2000
+    parent = WaitingParent(2, 2, CODE + 5, LOW + 0x1080)  # of which no goroutine is known, but on a stack that is
+    assert stacks.words_behind(parent) == [CODE + 5, CODE + 7]
+    assert memory.largest <= 0x2000
+
+
+def test_a_goroutine_is_known_by_its_thread_s_memory():
+    memory = Heap()
+    memory.put(HEAP + 0x9000 - 8, GOROUTINE)
+    assert Stacks(memory, IN_HEAP).saved_pcs(goroutine(LOW + 0x1000, fs_base=HEAP + 0x9000)) == [CODE + 7]
+    memory.put(HEAP + 0x9000 - 8, SIGNALS)  # the thread handles a signal: its goroutine is the one that it runs
+    assert Stacks(memory, IN_HEAP).saved_pcs(goroutine(LOW + 0x1000, fs_base=HEAP + 0x9000)) == [CODE + 7]
+
+
+def test_a_goroutine_is_known_by_the_frame_of_a_handler_on_another_stack():
+    memory = Heap()
+    memory.frame(ALTERNATE + 0x1100, LOW + 0x1000, CODE + 3)
+    memory.put(ALTERNATE + 0x1100 - 72, GOROUTINE)
+    assert Stacks(memory, IN_HEAP).saved_pcs(goroutine(ALTERNATE + 0x1000)) == [CODE + 3, CODE + 7]
+
+
+def test_without_a_known_goroutine_all_memory_behind_is_searched_once():
+    memory = Heap()
+    memory.frame(HEAP + (1 << 22) - 24, HIGH + 0x800, CODE + 11)  # across two pieces that are read
+    stacks = Stacks(memory, IN_HEAP)
+    memory.put(GOROUTINE, LOW, HIGH + 8)  # no size of a stack
+    for _ in range(2):
+        assert sorted(stacks.saved_pcs(goroutine(LOW + 0x1000, r14=GOROUTINE))) == [CODE + 7, CODE + 9, CODE + 11]
+        memory.frame(HIGH + 0x2000, HIGH + 0x800, CODE + 13)
+    found = stacks.saved_pcs(goroutine(HEAP + 0x100, r14=GOROUTINE))
+    assert sorted(found) == [CODE + 7, CODE + 9, CODE + 11]
+    assert stacks.saved_pcs(goroutine(HIGH + 0x300, r14=GOROUTINE)) == [CODE + 11]
+
+
 def test_stacks_that_an_older_memory_map_does_not_have_are_told():
     """The one a thread is on, and the one that a handler on another will come back to."""
     memory = Words()
