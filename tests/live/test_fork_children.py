@@ -4,11 +4,14 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from anyprobe import UsageError, attach, run
+from anyprobe.probes.following import fork_gate
+from anyprobe.probes.following.waiting_tasks import task_that_waits
 from anyprobe.splice.journal.memfds import MEMFD_PATH
 from support.driver import build
 from support.results import hits
@@ -92,6 +95,25 @@ def test_freed_children_have_no_probes_from_the_fork_on(program, tmp_path, how):
     assert (hits(found, "work"), hits(found, "hook")) == (CHILDREN * CALLS, 0)
     assert found.warnings == ()
     assert session._forks.freed == CHILDREN
+
+
+def test_children_that_are_served_late_have_waited(program, monkeypatch):
+    """The controller looks around while children wait for it, or have not begun: they came by the C library's fork."""
+    pauses = [0.5, 0.5, 0.5]
+
+    def find_slowly(*arguments):
+        time.sleep(pauses.pop() if pauses else 0)
+        return task_that_waits(*arguments)
+
+    monkeypatch.setattr(fork_gate, "task_that_waits", find_slowly)
+    with run([program, "threads"], children="free", stdout=subprocess.DEVNULL) as session:
+        session.count("a.out:work", "a.out:hook")
+        session.resume()
+        session.pump(60)
+        found = session.snapshot()
+    assert (hits(found, "work"), hits(found, "hook")) == (CHILDREN * CALLS, 0)
+    assert (session._forks.freed, session._forks.late) == (CHILDREN, 0)
+    assert session.warnings == []
 
 
 def test_children_of_an_attached_process_are_freed(program):

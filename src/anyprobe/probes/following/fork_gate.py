@@ -1,7 +1,7 @@
 """Fork children that are to have no probes: each waits in the C library's ``fork`` until these are taken out of it.
 
 It waits at the instruction after the system call, where all signals are blocked and nothing of the program has run in
-it. Children that come by another way (``clone``, the system call itself) have probes until the next look. Children
+it. Children that come by another way (``clone``, the system call itself) have probes until a look finds them. Children
 of ``vfork`` and ``posix_spawn`` share the program's memory, and so its probes.
 """
 
@@ -15,7 +15,7 @@ from anyprobe.core.code import Input, InputKind, NativeCode
 from anyprobe.core.errors import AnyprobeError, NoSuchProcess, TargetExited
 from anyprobe.core.refusal import Refusal
 from anyprobe.isa.leaf import leaf
-from anyprobe.probes.following.waiting_tasks import task_that_waits
+from anyprobe.probes.following.waiting_tasks import is_asleep_at, task_that_waits
 from anyprobe.probes.handlers.callbacks import Callbacks, Hit, Wait
 from anyprobe.splice.apply.blocked_syscalls import Sleepers
 from anyprobe.splice.apply.recovery.recovery import remove, restore_text
@@ -49,7 +49,11 @@ class ForkGate:
         self._ending = False
         self._unserved: dict[str, int] | None = None
         self._being_freed: set[int] = set()
+        self._served: set[int] = set()
+        """Those of them that are done: they are left alone until a list of processes is newer than that."""
         self._last_pid, self._next_look = -1, 0.0
+        self._seen: frozenset[int] = frozenset()
+        """Children that had probes at the last look."""
         self.freed = self.late = 0
         """How many children have been relieved before they ran on, and how many later."""
         self.failed: dict[str, int] = {}
@@ -89,7 +93,7 @@ class ForkGate:
         try:
             self._free(tid, partial(self._let_go, hit))
         finally:
-            self._being_freed.discard(tid)
+            self._served.add(tid)
 
     def _let_go(self, hit: Hit) -> None:
         self.freed += 1
@@ -123,21 +127,32 @@ class ForkGate:
         self.failed[why] = self.failed.get(why, 0) + 1
 
     def look(self) -> None:
-        """Relieve children that have come by another way."""
+        """Relieve children that have come by another way: those that have probes at two looks and do not wait.
+
+        A child that is new may not have run yet, or is about to be seen where it waits.
+        """
         now = time.monotonic()
         if self._ending or now < self._next_look:
             return
         self._next_look = now + LOOKS
         last = procfs.read_last_pid()
-        if last == self._last_pid:
+        if last == self._last_pid and not self._seen:
             return
         self._last_pid = last
+        served = frozenset(self._served)
+        self._being_freed -= served
+        self._served -= served
         holdings = self._session.splicing.holdings
-        for pid in processes_with_splices(holdings.inodes(), holdings.owner.start_time):
-            if pid == self._session.pid or pid in self._being_freed or self._shares_memory(pid):
+        found = processes_with_splices(holdings.inodes(), holdings.owner.start_time)
+        seen, self._seen = self._seen, frozenset(found) - {self._session.pid}
+        for pid in found:
+            if pid not in seen or pid in self._being_freed or self._waits(pid) or self._shares_memory(pid):
                 continue
             if self._free(pid, lambda: None):
                 self.late += 1
+
+    def _waits(self, pid: int) -> bool:
+        return is_asleep_at(pid, self._callbacks.__contains__)
 
     def _shares_memory(self, pid: int) -> bool:
         with suppress(OSError):

@@ -16,13 +16,20 @@ def task_that_waits(tid: int, inodes: frozenset[int], waits_at: Callable[[int], 
     ``inodes``: the memory that it has, which tells where it has not come to sleep yet.
     """
     for candidate in chain((tid,), _others_called(tid)):
-        with suppress(OSError, KeyError, ValueError):
-            call = procfs.read_blocked_call(procfs.group_of(candidate), candidate)
-            if call is not None and call.number == _FUTEX and waits_at(call.arguments[0]):
-                return candidate
+        if is_asleep_at(candidate, waits_at):
+            return candidate
+        with suppress(OSError):
             if any(is_ours(each) and each.inode in inodes for each in procfs.read_mappings(candidate)):
                 return candidate
     return None
+
+
+def is_asleep_at(tid: int, waits_at: Callable[[int], bool]) -> bool:
+    """Return whether a task sleeps at one of a gate's addresses."""
+    with suppress(OSError, KeyError, ValueError):
+        call = procfs.read_blocked_call(procfs.group_of(tid), tid)
+        return call is not None and call.number == _FUTEX and waits_at(call.arguments[0])
+    return False
 
 
 def _others_called(tid: int) -> Iterator[int]:
