@@ -1,5 +1,6 @@
 """The part of a session that makes what is installed equal to what is wanted, as objects are loaded."""
 
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -42,6 +43,9 @@ if TYPE_CHECKING:
     from anyprobe.probes.session import Session
     from anyprobe.probes.timing.clock import Clock
     from anyprobe.probes.timing.held import Hold
+
+_STARTING, _LOOKS = 1.0, 0.002
+"""Seconds to wait for the loader of a program that has just begun, and between two looks at it."""
 
 
 class Follower(Protocol):
@@ -154,6 +158,24 @@ class Reconciled(Pumped):
         from anyprobe.probes.providers.usdt.behind import moved_behind
 
         return moved_behind(probes)
+
+    def _look_at_objects(self, *, needs_threads: bool = False) -> None:
+        """See what the program has loaded by now.
+
+        A program that had only begun when the session came may have got its C library since, and with it what its
+        threads' own memory is. What ``needs_threads`` waits for that, not for ever: the loader may wait itself.
+        """
+        began = self._objects.libc() is None
+        self._proof.refresh()
+        if not began or self.splicing.holdings.banks or self._awaits_libraries:
+            return
+        deadline = time.monotonic() + (_STARTING if needs_threads else 0)
+        while not has_libraries(self._objects, self._process.mem) and time.monotonic() < deadline:
+            time.sleep(_LOOKS)
+            self._proof.refresh()
+        if self._objects.libc() is not None:
+            self.splicing.planning.use_slots(on=self._objects.has_thread_slots())
+            self.recheck_handlers(self._objects.reads_thread_word)
 
     def _arm_pending(self) -> None:
         """Run a dynamic program to where its libraries are mapped and nothing in them has run, and arm the rest."""
@@ -348,7 +370,7 @@ class Reconciled(Pumped):
         if modules is None:
             self._check_attached()
             with typed(self._process, "resolving specs in"):
-                self._proof.refresh()
+                self._look_at_objects()
             modules = self._objects.objects
         has_lost = self._desired.has_lost(modules)
         if has_lost:

@@ -446,7 +446,7 @@ class Session(Reconciled, SessionApi[Probe]):
             self._providers.refuse_handlers(specs, "times are of" if timed else "handlers are for")
         begin, policy = time.perf_counter(), Policy.of(follow, self.options.pending)
         with typed(self._process, "resolving specs in"):
-            self._proof.refresh()
+            self._look_at_objects(needs_threads=timed or dress is not None)
             if timed:
                 self._clock_refusal = self._choice.choose(self._objects.objects, probed=self._probes_vdso())
                 if self._clock is None and self._clock_refusal is None:

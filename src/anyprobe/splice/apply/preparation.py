@@ -74,6 +74,10 @@ class ThreadSlotUnusable(Exception):  # noqa: N818 - a verdict on the target's t
     """The target's threads are not all glibc's: no thread slots."""
 
 
+class _ThreadStarting(Exception):  # noqa: N818 - what to wait for
+    """The program runs, and its loader has not made the thread's control block yet."""
+
+
 @dataclass(eq=False)
 class _Need:
     """What the changed functions of one module need: bytes of code, of these the largest function's, near counters,
@@ -318,7 +322,8 @@ class Preparation:
     def _map(self, splices: int) -> None:
         """Map everything that is missing; where the moment was not the right one, try another.
 
-        At one moment no thread may be where it can make calls; meanwhile the program may have mapped what was free.
+        At one moment no thread may be where it can make calls, or the program has just begun; meanwhile it may have
+        mapped what was free.
         """
         deadline = time.monotonic() + _PATIENCE
         try:
@@ -327,6 +332,10 @@ class Preparation:
                     if self._mapper is not None:
                         self._mapper.prepare_stack("arm")  # before places are chosen: it needs one, too
                     return self._map_now(splices)
+                except _ThreadStarting:
+                    taken = False
+                    if time.monotonic() > deadline:
+                        raise ThreadSlotUnusable from None
                 except (StopTimeout, RemoteCallFailed, PermissionDenied) as error:
                     taken = isinstance(error, RemoteCallFailed) and error.errno == errno.EEXIST
                     if self._mapper is not None and not taken:
@@ -394,6 +403,8 @@ class Preparation:
     def _choose_slot(self, pointers: Sequence[int]) -> int:
         if self._layout is None:
             return 0
+        if 0 in pointers and self._process.held is None:  # what counts would read a control block at address 0
+            raise _ThreadStarting
         taken = self._holdings.slots_beside.union(bank.slot for bank in self._holdings.banks)
         slot = choose_slot(self._process.mem, pointers, taken)
         if slot is None:
