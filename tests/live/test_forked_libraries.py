@@ -1,5 +1,6 @@
 """What fork children load themselves: probed as what their parent loads, from constructors on, counted by process."""
 
+import gc
 import os
 import signal
 import subprocess
@@ -147,22 +148,27 @@ def test_what_a_child_loads_is_counted_by_process(program, letters, expected):
 
 def test_many_children_one_after_the_other(program):
     """Of children that have ended nothing stays with the controller but their numbers."""
+    before = shared_memory()
     with anyprobe.attach(program.pid) as session:
         session.count("fork_loaded:plugin_work", follow=True)
         for _ in range(20):
             program("flwu")
             session.pump()
         assert by_pid(session.snapshot()) == 20 * [ONE + AT_UNLOAD]
-        wait_until(lambda: session.pump(0.05) and not memory_of_children(session), "the end of their sessions")
+        wait_until(lambda: session.pump(0.05) and not memory_of_children(session, before), "the end of their sessions")
         assert by_pid(session.snapshot()) == 20 * [ONE + AT_UNLOAD]
 
 
-def memory_of_children(session):
-    """Return how many mappings of the controller are neither the session's own nor of a program."""
-    inodes = session.splicing.holdings.inodes()
+def memory_of_children(session, before):
+    """Return the mappings of the controller that are not the session's own; what is in cycles is garbage."""
+    gc.collect()
+    return shared_memory() - before - {str(each) for each in session.splicing.holdings.inodes()}
+
+
+def shared_memory():
+    """Return the memory of sessions that the controller has mapped."""
     with open("/proc/self/maps") as lines:
-        ours = {line.split()[4] for line in lines if "memfd:" in line}
-    return len(ours - {str(each) for each in inodes})
+        return {line.split()[4] for line in lines if "memfd:" in line}
 
 
 def test_times_and_handlers_are_as_in_the_parent(program):

@@ -38,10 +38,11 @@ def terminal(monkeypatch):
             """Run a command; pytest takes standard error back before each test begins."""
             with monkeypatch.context() as patched:
                 patched.setattr(sys, "stderr", stream)
-                assert main(arguments) == 0, "".join(shown)
+                status = main(arguments)
             stream.write(END)
             stream.flush()
             wait_until(lambda: END in "".join(shown), "what was written is read")
+            assert status == 0, "".join(shown)
             return "".join(shown)
 
         yield told
