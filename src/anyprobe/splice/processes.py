@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
@@ -276,9 +276,16 @@ class ProcessSplicing:
 
         return LiveArming(self.access, self.planning, traps, proof, conclude=self.upkeep.conclude)
 
-    def _calls(self) -> "AbstractContextManager[SystemCalls]":
-        """Give a thread to make calls in, while no change is under way."""
-        return self.process.borrow() if self.live is None else self.live.helper_threads.calls("arm")
+    @contextmanager
+    def _calls(self) -> "Iterator[SystemCalls]":
+        """Give a thread to make calls in, while no change is under way; a pause where all have to be stopped."""
+        if self.live is not None:
+            with self.live.helper_threads.calls("arm") as remote:
+                yield remote
+            return
+        with self.process.borrow() as remote:
+            yield remote
+        self.access.pause_us["prepare"] += self.process.paused_us
 
     def map_stores(self, sizes: Sequence[int]) -> "list[Store]":
         """Map regions of memory of some sizes, in one stop."""

@@ -372,7 +372,12 @@ class ProcessTarget(Target, ProcessFacts, Protocol):
 
     @property
     def borrowed_us(self) -> int:
-        """How long the thread that made the last helper thread stood still."""
+        """How long the thread that was borrowed last stood still."""
+        ...
+
+    @property
+    def paused_us(self) -> int:
+        """How long all did because of it, 0 where the others ran on."""
         ...
 
     def all_threads(self) -> list[int]:

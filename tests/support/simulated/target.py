@@ -90,7 +90,7 @@ class SimulatedTarget:
         self.exe, self.called = "/simulated/program", "program"
         self.exit_status: int | None = None
         self.held: SimulatedThread | None = None
-        self.borrowed_us = 0
+        self.borrowed_us = self.paused_us = 0
         self.parks = self.meets_traps = False
         self.relatives = _Relatives()
         self.mem = SimulatedMemory()

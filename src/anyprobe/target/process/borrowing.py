@@ -38,6 +38,7 @@ def borrowed(process: Tracee, timeout: float, *, own_stack: bool = False) -> Ite
     ``own_stack``: more than a call's frame is put on its stack, so that one has to be on its own; else ``NoStack``.
     """
     deadline = time.monotonic() + timeout
+    process.borrowed_us = process.paused_us = 0
     patient_until = 0.0
     while True:
         reasons: dict[int, str | PermissionDenied] = {}
@@ -46,12 +47,14 @@ def borrowed(process: Tracee, timeout: float, *, own_stack: bool = False) -> Ite
             if thread is None:
                 continue
             process.stopped_threads = [thread]
+            begin = time.monotonic_ns()
             try:
                 with RemoteCalls(process, thread) as calls:
                     yield calls
             finally:
                 process.stopped_threads = []
                 _let_go(process, thread)
+                process.borrowed_us = (time.monotonic_ns() - begin) // 1000
             return
         if process.ended():
             raise process.gone()
@@ -71,6 +74,7 @@ def borrowed(process: Tracee, timeout: float, *, own_stack: bool = False) -> Ite
         time.sleep(0.002)
     with stopped(process, timeout) as stop, stop.remote() as calls:
         yield calls
+    process.borrowed_us = process.paused_us = stop.pause_us
 
 
 def _complaint(process: Tracee, reasons: dict[int, str | PermissionDenied]) -> str:

@@ -41,10 +41,8 @@ def with_helper_thread(process: Tracee, top: int, timeout: float) -> Iterator[Re
     thread: Thread | None = None
     try:
         with borrowed(process, timeout) as remote:
-            begin = time.monotonic_ns()
             fate = _put_up_fate(process, remote.thread, top & -64)
             thread = _made(process, remote, fate)
-        process.borrowed_us = (time.monotonic_ns() - begin) // 1000
         with _calls_in(process, thread, fate) as calls:
             process.stopped_threads = [thread]
             yield calls

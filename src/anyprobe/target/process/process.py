@@ -113,14 +113,8 @@ class Process(Tracee):
         """Make system calls in a thread made for them, on the stack of a borrowed one, which waits meanwhile."""
         from anyprobe.target.process.helper_thread import with_waiting_helper_thread  # once in a session
 
-        begin = self.borrowed_us = 0
-        try:
-            with self.borrow(timeout, own_stack=True) as remote:
-                begin = time.monotonic_ns()
-                with with_waiting_helper_thread(self, remote) as calls:
-                    yield calls
-        finally:
-            self.borrowed_us = (time.monotonic_ns() - begin) // 1000 if begin else 0
+        with self.borrow(timeout, own_stack=True) as remote, with_waiting_helper_thread(self, remote) as calls:
+            yield calls
 
     def thread_pointers(self) -> list[int] | None:
         """Return the thread pointers of all threads; ``None`` where that cannot be told for certain."""

@@ -360,7 +360,8 @@ def stopped(process: Tracee, timeout: float) -> Iterator[Stop]:
             if process.meets_traps and all(thread.awaits_trap() for thread in stopper.stop.threads):
                 stopper.lead_into_handlers()
         process.stopped_threads = stopper.stop.threads
-        yield stopper.stop
+        with urgent():
+            yield stopper.stop
     finally:
         process.stopped_threads = []
         with process.translated("releasing"):

@@ -45,7 +45,9 @@ class Tracee:
         self.unreleased: list[Thread] = []
         """Threads that would not stop, so could not be detached; the next stop tries again."""
         self.borrowed_us = 0
-        """How long the thread that made the last helper thread stood still."""
+        """How long the thread that was borrowed last stood still."""
+        self.paused_us = 0
+        """How long all did because of it, 0 where the others ran on."""
         self.relatives = Relatives(pid)
         self._pidfd = pidfd
         self._launched = launched

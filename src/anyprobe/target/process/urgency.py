@@ -10,8 +10,9 @@ from contextlib import contextmanager
 def urgent() -> Iterator[None]:
     """Let no ordinary thread run instead of this one for a ``with`` block, where that is permitted.
 
-    Threads that were just let go would otherwise take the processor while others still wait to be let go. Nothing in
-    the block may wait for another thread.
+    Threads that were just let go would otherwise take the processor while others still wait to be let go, and on a
+    machine with more to do than it has processors others would run for tenths of a second while the target stands
+    still. Where the block waits for another thread it has to sleep (``thread.looks``).
     """
     try:
         policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)

@@ -1,6 +1,5 @@
 """Threads of the target in which calls are made while it runs; how long whoever makes them stands still."""
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -41,13 +40,11 @@ class HelperThreads:
     @contextmanager
     def calls(self, what: str) -> Iterator[SystemCalls]:
         """Make system calls in a borrowed thread; the time that it stands still counts as a pause."""
-        begin = 0
         try:
             with urgent(), self._process.borrow() as remote:
-                begin = time.monotonic_ns()
                 yield remote
         finally:
-            self._access.pause_us[what] += (time.monotonic_ns() - begin) // 1000 if begin else 0
+            self._access.pause_us[what] += self._process.borrowed_us
 
     def prepare_stack(self, what: str) -> None:
         """Map a stack for helper threads if there is none; the first has to use that of the thread that makes it."""
