@@ -40,7 +40,7 @@ def test_every_entry_and_exit(target):
         snapshot = session.snapshot()
         # a function whose one exit is refused has none of them, and some never return
         refused = [why for _, why in session.refused if why.reason not in (Reason.NO_EXIT, Reason.EXIT_REFUSED)]
-        assert len(refused) < 0.002 * sum(site.armed for site in snapshot.sites), refused
+        assert len(refused) < 0.01 * sum(site.armed for site in snapshot.sites), refused  # 0.002 before Go 1.21
         hits = {kind: sum(s.hits for s in snapshot.sites if (s.function, s.kind) == ("main.Work", kind))
                 for kind in ("entry", "return")}  # fmt: skip
         counts = target.go(20)

@@ -8,6 +8,7 @@ import pytest
 
 import anyprobe
 from anyprobe import emit
+from anyprobe.core.refusal import Reason
 from support.results import timing
 
 SPEC = "a.out:main.(*Server).ServeHTTP"
@@ -20,14 +21,14 @@ def server(run_target):
     return run_target("go_server.go")
 
 
-def asked(port):
+def asked(port, paths=PATHS):
     """Send requests from several connections; return how many were sent of each path."""
     sent = Counter()
 
     def client():
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         for number in range(EACH):
-            path = PATHS[number % len(PATHS)]
+            path = paths[number % len(paths)]
             sent[path] += 1
             try:
                 connection.request("GET", path)
@@ -75,4 +76,18 @@ def test_requests_and_their_times_are_those_of_the_server_s_log(server):
         if slow:
             assert middle >= 0.95 * log.returns[path], told
             assert late >= 0.9 * log.tails[path], told
+    server.finish()
+
+
+def test_all_of_a_server_is_timed_while_threads_come_and_go(server):
+    """C functions among Go's, which begin threads, have no goroutine at hand."""
+    port = server.go(1).calls["port"]
+    with anyprobe.attach(server.pid, self_time=True) as session:
+        session.time("a.out:*")
+        refused = " ".join(spec for spec, why in session.refused if why.reason is Reason.GO_TIMING)
+        assert "x_cgo_thread_start" in refused
+        sent = asked(port, ("/thread", "/fast"))
+        found = timing(session.snapshot(), "main.(*Server).ServeHTTP")
+        assert found.count == sum(sent.values())
+    assert asked(port, ("/fast",))["/fast"] == CLIENTS * EACH
     server.finish()

@@ -181,11 +181,11 @@ def test_generic_functions(target):
     """Instances for several types have a dictionary besides, which has no name."""
     with anyprobe.attach(target.pid) as session:
 
-        @session.entry("a.out:main.Generic[[]go.shape.string_0]")
+        @session.entry("a.out:main.Generic[[]go.shape.string*]")
         def on_string(value, n):
             emit("string", value=value, n=n)
 
-        @session.entry("a.out:main.Generic[[]go.shape.int64_0]")
+        @session.entry("a.out:main.Generic[[]go.shape.int64*]")
         def on_number(value, n):
             emit("number", value=value, n=n)
 

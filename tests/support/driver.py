@@ -49,7 +49,8 @@ def build(source: str, *options: str, compiler: str | None = None, text: str | N
         raise MissingTool(compiler)
     content = text if text is not None else (TARGETS / source).read_text()
     headers = [header.read_text() for header in sorted(TARGETS.glob("*.h"))]
-    key = hashlib.sha256("\0".join((content, *headers, compiler, *options)).encode()).hexdigest()[:16]
+    version = os.path.realpath(shutil.which(compiler) or "") if compiler == "go" else ""
+    key = hashlib.sha256("\0".join((content, *headers, compiler, version, *options)).encode()).hexdigest()[:16]
     stem = source.rsplit(".", 1)[0]
     executable = cache_directory() / f"{stem}-{key}" / stem
     if executable.exists():

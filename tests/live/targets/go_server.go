@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"runtime"
 	"sort"
 	"strings"
 	"sync"
@@ -21,6 +22,14 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch r.URL.Path {
 	case "/slow":
 		time.Sleep(20 * time.Millisecond)
+	case "/thread":
+		made := make(chan bool)
+		go func() {
+			runtime.LockOSThread() // the thread ends with the goroutine
+			time.Sleep(time.Millisecond)
+			made <- true
+		}()
+		<-made
 	case "/panics":
 		panic(http.ErrAbortHandler)
 	}

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
@@ -17,6 +18,7 @@ from anyprobe.binary.objects.text import ModuleText
 from anyprobe.binary.restrictions.thread_pointer import moves_thread_pointer
 from anyprobe.core.address import AddressRange, page_floor
 from anyprobe.core.arrays import among, unique
+from anyprobe.core.errors import UnsupportedTarget
 from anyprobe.core.memory import MemoryFault
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
     from anyprobe.binary.dwarf.debug_info import DebugInfo
     from anyprobe.binary.objects.bounds import Bounds
+    from anyprobe.binary.objects.go_functions import GoFunctions
     from anyprobe.binary.objects.relocations import Relocations
     from anyprobe.binary.objects.stubs import SlotJump
     from anyprobe.binary.objects.variables import Variable
@@ -383,11 +386,26 @@ class Image:
             is_pie=self.is_pie,
             store=self._store,
             parking=parking_places(self.elf) if self.is_go else None,
-            go_functions=go_functions(self.elf) if self.is_go else None,
+            go_functions=self._go_functions() if self.is_go else None,
             unlisted=frozenset(functions.bounds.unlisted.tolist()),
             called=frozenset(functions.bounds.called.tolist()),
             is_swift=any(section.name.startswith("swift5_") for section in self.elf.sections),
         )
+
+    def _go_functions(self) -> "GoFunctions | None":
+        found = go_functions(self.elf)
+        if found is not None:
+            found.by_debug_info = lambda: self._goroutine_number_at
+        return found
+
+    @cached_property
+    def _goroutine_number_at(self) -> int | None:
+        """Where the debug information says that ``runtime.g`` has the goroutine's number."""
+        from anyprobe.binary.dwarf.go_runtime import goroutine_number_at
+
+        with suppress(UnsupportedTarget):
+            return goroutine_number_at(self.debug_info)
+        return None
 
     @cached_property
     def _facts(self) -> CodeFacts:

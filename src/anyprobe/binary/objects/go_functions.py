@@ -6,6 +6,7 @@ on the version.
 """
 
 import re
+from collections.abc import Callable
 
 from anyprobe.binary.objects.elf import ElfFile
 from anyprobe.binary.objects.goroutines import FunctionRecords
@@ -13,8 +14,8 @@ from anyprobe.binary.objects.goroutines import FunctionRecords
 _BUILD_INFO = ".go.buildinfo"
 _MAGIC, _FLAGS_AT, _INLINE, _STRINGS_AT = b"\xff Go buildinf:", 15, 2, 32
 _VERSION = re.compile(rb"go(\d+)\.(\d+)")
-_GOROUTINE_NUMBER = {(1, minor): 152 for minor in range(18, 23)}
-"""Where ``runtime.g`` has ``goid``, by version; 1.23 has one member more before it."""
+_GOROUTINE_NUMBER = {(1, minor): 160 if minor in (23, 24) else 152 for minor in range(18, 28)}
+"""Where ``runtime.g`` has ``goid``, by version: two of them have one member more before it."""
 
 
 class GoFunctions(FunctionRecords):
@@ -22,17 +23,20 @@ class GoFunctions(FunctionRecords):
 
     version: str | None = None
     """As the build information has it, such as ``go1.19.8``; None: there is none that is understood."""
+    by_debug_info: Callable[[], int | None] | None = None
+    """Where the debug information has the number, for other versions than those whose ``runtime.g`` is known."""
 
     @property
     def number_at(self) -> int | None:
         """Where ``runtime.g`` has the goroutine's number; None for versions of which that is not known."""
         found = _VERSION.match((self.version or "").encode())
-        return None if found is None else _GOROUTINE_NUMBER.get((int(found[1]), int(found[2])))
+        known = None if found is None else _GOROUTINE_NUMBER.get((int(found[1]), int(found[2])))
+        return self.by_debug_info() if known is None and self.by_debug_info is not None else known
 
     def is_compiled(self, address: int) -> bool:
         """Return whether the code at an address is of Go's compiler, neither assembly nor C."""
         number = self._number_of(address)
-        return number is not None and not self._is_assembly(number)
+        return number is not None and not self._is_assembly(number) and not self._is_foreign(number)
 
 
 def go_version(elf: ElfFile) -> str | None:

@@ -7,21 +7,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from anyprobe.binary.objects.elf import ElfFile, Section
+from anyprobe.binary.objects.elf import ElfFile
+from anyprobe.binary.objects.pclntab import HEADER, SECTIONS, function_table
 from anyprobe.binary.objects.symbols import STT_FUNC, SYMBOL, SymbolTable
 
 if TYPE_CHECKING:
     from anyprobe.binary.objects.go_functions import GoFunctions
     from anyprobe.binary.objects.goroutines import ParkingPlaces
 
-# Magic numbers of the table since Go 1.18 (offsets from the start of the text) and since Go 1.20.
-_MAGICS = (b"\xf0\xff\xff\xff\x00\x00", b"\xf1\xff\xff\xff\x00\x00")
-# magic, two zeros, instruction quantum, pointer size, functions, files, text start, then offsets of the parts: names,
-# compilation units, files, pc values, function table
-_HEADER = struct.Struct("<IBBBBQQQQQQQQ")
 _DEFER_RETURN = 12
 """Where a function's record says how far after its start that is."""
-_SECTIONS = (".gopclntab", ".data.rel.ro.gopclntab")
 
 T = TypeVar("T")
 
@@ -30,7 +25,7 @@ def is_go(elf: ElfFile) -> bool:
     """Return whether the Go toolchain made the object."""
     if any(owner == "Go" for owner, _, _ in elf.notes):
         return True
-    return any(each.name in (*_SECTIONS, ".go.buildinfo", ".note.go.buildid") for each in elf.sections)
+    return any(each.name in (*SECTIONS, ".go.buildinfo", ".note.go.buildid") for each in elf.sections)
 
 
 def go_symbols(elf: ElfFile) -> SymbolTable | None:
@@ -62,27 +57,15 @@ def recovery_entries(elf: ElfFile) -> list[int]:
 
 def _from_table(elf: ElfFile, read: Callable[[bytes, int], T]) -> T | None:
     """Return what ``read`` makes of the runtime's table and the address that its offsets count from."""
-    section = next((each for each in elf.sections if each.name in _SECTIONS), None)
-    if section is None:
-        return None
-    content = elf.section_bytes(section)
-    if content[:6] not in _MAGICS or len(content) < _HEADER.size:
-        return None
+    found = function_table(elf)
     try:
-        return read(content, _text_start(elf, section))
+        return None if found is None else read(*found)
     except (ValueError, IndexError, struct.error):
         return None
 
 
-def _text_start(elf: ElfFile, table: Section) -> int:
-    """Return what the table's offsets count from; in position-independent objects only the loader writes it."""
-    text = elf.section(".text")
-    stored = _HEADER.unpack_from(elf.content, table.offset)[7]
-    return int(stored) or (text.address if text is not None else 0)
-
-
 def _read(content: bytes, text: int) -> SymbolTable:
-    head = _HEADER.unpack_from(content)
+    head = HEADER.unpack_from(content)
     count, names_at, table_at = head[5], head[8], head[12]
     names = content[names_at:]
     table: NDArray[Any] = np.frombuffer(content, "<u4", 2 * count + 1, table_at)
@@ -97,7 +80,7 @@ def _read(content: bytes, text: int) -> SymbolTable:
 
 
 def _read_recoveries(content: bytes, text: int) -> list[int]:
-    head = _HEADER.unpack_from(content)
+    head = HEADER.unpack_from(content)
     count, table_at = head[5], head[12]
     table: NDArray[Any] = np.frombuffer(content, "<u4", 2 * count + 1, table_at)
     words: NDArray[Any] = np.ndarray((len(content) - 3,), "<u4", content, strides=(1,))

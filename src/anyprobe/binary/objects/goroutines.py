@@ -17,8 +17,8 @@ from anyprobe.binary.objects.leb128 import read_uleb
 
 _RECORD = {0xFFFFFFF0: 40, 0xFFFFFFF1: 44}
 """Bytes of ``_func`` before the numbers of its tables: since Go 1.18, since Go 1.20."""
-_TABLES_AT, _FLAGS_AT = 28, -3
-"""Where the number of tables stands in it, and the flags, from its end."""
+_DEPTHS_AT, _TABLES_AT, _FLAGS_AT = 16, 28, -3
+"""Where in it the table of the stack's depth is named, the number of other tables, and the flags, from its end."""
 _ASSEMBLY = 1 << 2
 _UNSAFE_POINTS, _INLINED = 0, 2
 """Numbers of tables that give a value for each pc."""
@@ -52,6 +52,11 @@ class FunctionRecords:
     def _is_assembly(self, number: int) -> bool:
         return bool(self._content[self._records + self._offsets[number] + self._record + _FLAGS_AT] & _ASSEMBLY)
 
+    def _is_foreign(self, number: int) -> bool:
+        """Return whether a function is C code, which Go's linker has linked: it has no table of its stack's depth."""
+        (depths,) = _U32.unpack_from(self._content, self._records + self._offsets[number] + _DEPTHS_AT)
+        return bool(depths == 0)
+
 
 class ParkingPlaces(FunctionRecords):
     """The answer for one object; functions are looked at when first asked about."""
@@ -79,8 +84,9 @@ class ParkingPlaces(FunctionRecords):
         try:
             at = self._records + self._offsets[number]
             (name,) = _U32.unpack_from(self._content, at + 4)
-            is_assembly = bool(self._content[at + self._record + _FLAGS_AT] & _ASSEMBLY)
-            return not is_assembly and not self._content.startswith(_RUNTIME, self._names + name)
+            if self._is_assembly(number) or self._is_foreign(number):
+                return False
+            return not self._content.startswith(_RUNTIME, self._names + name)
         except (IndexError, struct.error):
             return False
 

@@ -15,8 +15,8 @@ LEAST_SEARCHED = 1 << 18
 _LEAST, _MOST = 1 << 11, 1 << 30
 """Sizes of goroutines' stacks (``runtime/stack.go``), which are powers of two."""
 _M_OF_G = 48
-_GS_OF_M = (0, 80, 192)
-"""Where ``runtime.m`` has ``g0``, ``gsignal`` and ``curg``, in Go 1.17 to 1.22; elsewhere there are other words."""
+_GS_OF_M = (0, 80, 192, 72, 184)
+"""Where ``runtime.m`` has ``g0``, ``gsignal`` and ``curg``; the latter two before Go 1.25, and since."""
 _G_BEFORE_THREAD_POINTER = 8
 _END = 1 << 47
 """Of the addresses that a program can have."""

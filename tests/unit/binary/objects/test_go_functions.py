@@ -1,3 +1,4 @@
+import shutil
 import subprocess
 
 import pytest
@@ -33,9 +34,15 @@ def test_the_version_says_where_a_goroutine_has_its_number(image):
     said = subprocess.run(["go", "version"], check=True, capture_output=True, text=True).stdout
     assert found.version is not None
     assert found.version in said.split()
-    for version, place in (("go1.18", 152), ("go1.22.5", 152), ("go1.23.1", None), ("devel +a1b2", None), (None, None)):
+    debugged = 152 if "debug_info" in str([each.name for each in image.elf.sections]) else None
+    for version, place in (
+        ("go1.18", 152), ("go1.22.5", 152), ("go1.23.1", 160), ("go1.24", 160), ("go1.25.5", 152), ("go1.27.3", 152),
+        ("go1.28.1", debugged), ("devel +a1b2", debugged), (None, debugged),
+    ):  # fmt: skip
         found.version = version
         assert found.number_at == place
+    found.version, found.by_debug_info = "go1.28", None
+    assert found.number_at is None
 
 
 def test_functions_that_have_their_goroutine_at_hand(image):
@@ -55,3 +62,18 @@ def test_functions_that_have_their_goroutine_at_hand(image):
     wrapped = [fetches_goroutine(code_map.function_at(at)) for at in named["runtime.mstart0*"]]
     assert sorted(wrapped) == [False, True]
     assert not text.go_functions.is_compiled(min(each.start for each in text.ranges) - 64)
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
+def test_c_code_that_go_s_linker_has_linked_is_not_go_s(tmp_path, build):
+    (tmp_path / "main.go").write_text('package main\n\nimport "net"\n\nfunc main() { net.LookupHost("localhost") }\n')
+    try:
+        build.run("go", "build", "-o", tmp_path / "program", tmp_path / "main.go")
+    except subprocess.CalledProcessError as error:
+        pytest.skip(f"go cannot build here: {error.stderr[-200:]}")
+    image = Image.open(str(tmp_path / "program"))
+    text = image.text()
+    c_code = [function.start for function in image.functions.match("x_cgo_*")]
+    assert len(c_code) > 3
+    assert not any(text.go_functions.is_compiled(at) or text.parking.is_ordinary(at) for at in c_code)
+    assert all(text.parking.is_ordinary(function.start) for function in image.functions.match("net.*"))

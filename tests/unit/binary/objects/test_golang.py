@@ -1,3 +1,4 @@
+import shutil
 import subprocess
 
 import pytest
@@ -58,6 +59,20 @@ def test_stripped_go_programs_keep_their_functions(program, flags):
         assert here.start == there.start
         assert there.end <= here.end < there.end + 32, "its own table counts the padding too"
     assert len(stripped.functions.match("main.*")) == 4
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
+@pytest.mark.parametrize("flags", [(), ("-buildmode=pie",)])
+def test_programs_that_the_system_s_linker_has_linked(program, flags):
+    """In front of their functions there is code of C, and in some the table lies among other data."""
+    linked = (*flags, "-ldflags=-linkmode=external")
+    whole, stripped = program(*linked), program(*linked[:-1], "-ldflags=-linkmode=external -s -w")
+    for name in ("main.work", "main.(*T).Method", "main.main", "runtime.mallocgc"):
+        (there,), (here,) = whole.functions.lookup(name), stripped.functions.lookup(name)
+        assert here.start == there.start
+        for image in (whole, stripped):
+            assert image.text().go_functions.is_compiled(here.start)
+            assert image.text().parking is not None
 
 
 def test_other_programs_are_not_go(build):
