@@ -8,13 +8,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anyprobe.binary.objects.elf import ElfFile
-from anyprobe.binary.objects.pclntab import HEADER, SECTIONS, function_table
 from anyprobe.binary.objects.symbols import STT_FUNC, SYMBOL, SymbolTable
 
 if TYPE_CHECKING:
     from anyprobe.binary.objects.go_functions import GoFunctions
     from anyprobe.binary.objects.goroutines import ParkingPlaces
 
+TABLE_SECTIONS = (".gopclntab", ".data.rel.ro.gopclntab")
+"""As Go's own linker names the functions' table."""
+TABLE_HEADER = struct.Struct("<IBBBBQQQQQQQQ")
+"""Of that table: magic, two zeros, instruction quantum, pointer size, functions, files, text start, then offsets of the
+parts: names, compilation units, files, pc values, function table."""
 _DEFER_RETURN = 12
 """Where a function's record says how far after its start that is."""
 
@@ -25,7 +29,7 @@ def is_go(elf: ElfFile) -> bool:
     """Return whether the Go toolchain made the object."""
     if any(owner == "Go" for owner, _, _ in elf.notes):
         return True
-    return any(each.name in (*SECTIONS, ".go.buildinfo", ".note.go.buildid") for each in elf.sections)
+    return any(each.name in (*TABLE_SECTIONS, ".go.buildinfo", ".note.go.buildid") for each in elf.sections)
 
 
 def go_symbols(elf: ElfFile) -> SymbolTable | None:
@@ -57,6 +61,8 @@ def recovery_entries(elf: ElfFile) -> list[int]:
 
 def _from_table(elf: ElfFile, read: Callable[[bytes, int], T]) -> T | None:
     """Return what ``read`` makes of the runtime's table and the address that its offsets count from."""
+    from anyprobe.binary.objects.pclntab import function_table  # not needed for other programs
+
     found = function_table(elf)
     try:
         return None if found is None else read(*found)
@@ -65,7 +71,7 @@ def _from_table(elf: ElfFile, read: Callable[[bytes, int], T]) -> T | None:
 
 
 def _read(content: bytes, text: int) -> SymbolTable:
-    head = HEADER.unpack_from(content)
+    head = TABLE_HEADER.unpack_from(content)
     count, names_at, table_at = head[5], head[8], head[12]
     names = content[names_at:]
     table: NDArray[Any] = np.frombuffer(content, "<u4", 2 * count + 1, table_at)
@@ -80,7 +86,7 @@ def _read(content: bytes, text: int) -> SymbolTable:
 
 
 def _read_recoveries(content: bytes, text: int) -> list[int]:
-    head = HEADER.unpack_from(content)
+    head = TABLE_HEADER.unpack_from(content)
     count, table_at = head[5], head[12]
     table: NDArray[Any] = np.frombuffer(content, "<u4", 2 * count + 1, table_at)
     words: NDArray[Any] = np.ndarray((len(content) - 3,), "<u4", content, strides=(1,))

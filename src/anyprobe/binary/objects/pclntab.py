@@ -4,21 +4,17 @@ Go's own linker makes a section of it. In position-independent programs that the
 among read-only data. The offsets count from ``runtime.text``, which is where ``.text`` begins only without code of C.
 """
 
-import struct
 from typing import NamedTuple
 
 import numpy as np
 
 from anyprobe.binary.objects.elf import ET_EXEC, ElfFile, Section
+from anyprobe.binary.objects.golang import TABLE_HEADER, TABLE_SECTIONS
 from anyprobe.binary.objects.relocations import R_RELATIVE, relocations
 from anyprobe.core.memory import MemoryFault
 
 _MAGICS = (b"\xf0\xff\xff\xff\0\0\1\x08", b"\xf1\xff\xff\xff\0\0\1\x08")
 """Since Go 1.18 (offsets from the start of the text) and since Go 1.20."""
-HEADER = struct.Struct("<IBBBBQQQQQQQQ")
-"""Magic, two zeros, instruction quantum, pointer size, functions, files, text start, then offsets of the parts: names,
-compilation units, files, pc values, function table."""
-SECTIONS = (".gopclntab", ".data.rel.ro.gopclntab")
 _OTHER_SECTIONS = (".data.rel.ro", ".rodata")
 _TEXT_START_AT = 24
 """Where the header has the text's start, up to Go 1.25; a loader writes it in position-independent objects."""
@@ -38,7 +34,7 @@ class FunctionTable(NamedTuple):
 def function_table(elf: ElfFile) -> FunctionTable | None:
     """Return the table of an object; nothing for versions of it that are not known."""
     for section in elf.sections:
-        if section.name in SECTIONS:
+        if section.name in TABLE_SECTIONS:
             found = _table_at(elf, section, 0)
             return found if found is None or found.content[:8] in _MAGICS else None
     for section in elf.sections:
@@ -54,17 +50,17 @@ def function_table(elf: ElfFile) -> FunctionTable | None:
 
 def _is_header(content: bytes, at: int) -> bool:
     """Return whether the parts of a table follow one another within the content."""
-    if at + HEADER.size > len(content):
+    if at + TABLE_HEADER.size > len(content):
         return False
-    head = HEADER.unpack_from(content, at)
+    head = TABLE_HEADER.unpack_from(content, at)
     parts = head[8:]
-    ordered = list(parts) == sorted(parts) and HEADER.size <= parts[0] < HEADER.size + _MOST_PADDING
+    ordered = list(parts) == sorted(parts) and TABLE_HEADER.size <= parts[0] < TABLE_HEADER.size + _MOST_PADDING
     return ordered and at + parts[-1] + 8 * head[5] < len(content)
 
 
 def _table_at(elf: ElfFile, section: Section, at: int) -> FunctionTable | None:
     content = elf.section_bytes(section)[at:]
-    if len(content) < HEADER.size:
+    if len(content) < TABLE_HEADER.size:
         return None
     text = _text_start(elf, section.address + at)
     return None if text is None else FunctionTable(content, text)

@@ -10,8 +10,6 @@ from collections.abc import Iterator
 
 from anyprobe.core.memory import Memory, MemoryFault
 
-LEAST_SEARCHED = 1 << 18
-"""What is less to search than this is searched, whatever ends there."""
 _LEAST, _MOST = 1 << 11, 1 << 30
 """Sizes of goroutines' stacks (``runtime/stack.go``), which are powers of two."""
 _M_OF_G = 48

@@ -10,7 +10,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from anyprobe.core.memory import Memory, MemoryFault
-from anyprobe.splice.apply.goroutine_bounds import LEAST_SEARCHED, stack_bounds
 from anyprobe.splice.apply.suspended_contexts import may_park, parked_pcs
 from anyprobe.target.remote.saved_frames import frames_in
 
@@ -21,6 +20,8 @@ if TYPE_CHECKING:
     from anyprobe.target.system.procfs import Mapping
 
 _VDSO = "[vdso]"
+_LEAST_BOUNDED = 1 << 18
+"""What is less to search than this is searched, whatever ends there."""
 _CHUNK = 1 << 22
 """Bytes of a large stack that are read at once."""
 _R14_BEFORE_RSP = 72
@@ -163,13 +164,15 @@ class Stacks:
         ``r14``: as a signal frame has it; None: as the thread has it now.
         """
         end = self._end_of_stack(pointer)
-        if end - pointer < LEAST_SEARCHED:
+        if end - pointer < _LEAST_BOUNDED:
             return end
         for low, high in self._goroutine_stacks:
             if low <= pointer < high:
                 return high
         if registers is None:
             return end
+        from anyprobe.splice.apply.goroutine_bounds import stack_bounds
+
         bounds = stack_bounds(self._memory, pointer, registers.r14 if r14 is None else r14, registers.fs_base)
         if bounds is None or bounds[1] > end:
             return end
