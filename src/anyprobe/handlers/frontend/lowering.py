@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from anyprobe.core.errors import InternalError
+from anyprobe.core.errors import HandlerError, InternalError
 from anyprobe.handlers.frontend import operators
 from anyprobe.handlers.frontend.calls import Calls
 from anyprobe.handlers.frontend.collecting import Collecting
@@ -19,7 +19,7 @@ from anyprobe.handlers.frontend.source import Condition, Source, source_of
 from anyprobe.handlers.frontend.statements import Statements
 from anyprobe.handlers.frontend.values import Array, Context, Kind, Literal, Maybe, Scalar, Text, Value
 from anyprobe.handlers.ir import nodes as ir
-from anyprobe.handlers.types.annotations import AnyType, boolean, i64
+from anyprobe.handlers.types.annotations import AnyType, Layout, Type, boolean, i64
 from anyprobe.handlers.types.calling_convention import KnownPrototype
 from anyprobe.handlers.types.storages import Storages
 
@@ -74,6 +74,8 @@ def lower(
     source = source_of(function)
     when = function.function if isinstance(function, Condition) else when
     setting = setting or Setting()
+    if setting.retval is not None and not isinstance(setting.retval, Type | Layout):
+        raise HandlerError("retval= is a type, such as i32, ptr[u8] or f64", instead="cstr(ctx.retval) in the handler")
     kinds: dict[str, Kind] = {}
     while True:
         storages, fields = dict(setting.storages), dict(setting.instance.fields)
