@@ -1,9 +1,13 @@
 """What a session has counted at its end, where what was armed until then is still to be seen as armed."""
 
 import dataclasses
-from typing import Protocol, runtime_checkable
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from typing import Protocol, TypeVar, runtime_checkable
 
-from anyprobe.data.snapshot import Snapshot
+from anyprobe.data.snapshot import FunctionTiming, SiteResult, Snapshot
+
+T = TypeVar("T")
 
 
 class Finishing(Protocol):
@@ -34,10 +38,39 @@ def results_at_end(session: Finishing) -> Snapshot:
     before = session.snapshot()
     session.detach()
     after = session.snapshot()
-    sites = tuple(
-        last if last.armed == was.armed else dataclasses.replace(last, armed=was.armed)
-        for last, was in zip(after.sites, before.sites, strict=True)
+    sites = _by_key(before.sites, _site)
+    functions = _by_key(before.functions, _function)
+    return dataclasses.replace(
+        after,
+        sites=tuple(_as_it_was(last, sites[_site(last)]) for last in after.sites),
+        functions=tuple(_places_as_they_were(last, functions[_function(last)]) for last in after.functions),
     )
-    timed = zip(after.functions, before.functions, strict=True)
-    functions = tuple(dataclasses.replace(last, places=was.places) for last, was in timed)
-    return dataclasses.replace(after, sites=sites, functions=functions)
+
+
+def _site(site: SiteResult) -> Hashable:
+    return site.spec, site.address, site.kind, site.exit_kind
+
+
+def _function(timing: FunctionTiming) -> Hashable:
+    return timing.spec, timing.address
+
+
+def _by_key(results: Iterable[T], key: Callable[[T], Hashable]) -> dict[Hashable, Iterator[T]]:
+    """Return results by what tells them from others; specs that overlap may have the same ones, in the same order."""
+    found: dict[Hashable, list[T]] = {}
+    for each in results:
+        found.setdefault(key(each), []).append(each)
+    return defaultdict(lambda: iter(()), {name: iter(own) for name, own in found.items()})
+
+
+def _as_it_was(last: SiteResult, before: Iterator[SiteResult]) -> SiteResult:
+    """Return a site with whether it was armed; what a library has brought since the look before was."""
+    was = next(before, None)
+    armed = was is None or was.armed
+    return last if last.armed == armed else dataclasses.replace(last, armed=armed)
+
+
+def _places_as_they_were(last: FunctionTiming, before: Iterator[FunctionTiming]) -> FunctionTiming:
+    was = next(before, None)
+    places = tuple(dataclasses.replace(each, armed=True) for each in last.places) if was is None else was.places
+    return dataclasses.replace(last, places=places)
