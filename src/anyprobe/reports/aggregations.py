@@ -24,7 +24,7 @@ from anyprobe.reports.grid import key_text, print_grid
 from anyprobe.reports.heading import learning_clause, print_heading, print_refusals, print_step, tail_clause
 from anyprobe.reports.histogram import print_functions
 from anyprobe.reports.losses import print_losses, print_unhandled
-from anyprobe.reports.quantities import counted, duration, number
+from anyprobe.reports.quantities import counted, duration, mean, number
 from anyprobe.reports.table import print_sites
 
 T = TypeVar("T")
@@ -146,8 +146,9 @@ def _value(result: AggregationResult, cell: CellValue, step: float) -> str:
     value = cell.value or 0
     if result.factor != 1 or result.kind == "count" or not result.name.endswith(NANOSECONDS):
         return number(value / result.factor)
-    # what is made of many times is more precise than the clock
-    return duration(value, step if result.kind in {"min", "max"} else 0.0)
+    if result.kind == "avg":
+        return mean(cell.sum or 0, cell.count, step)
+    return duration(value, step)
 
 
 def _print_distributions(
@@ -180,7 +181,7 @@ def _print_bars(result: AggregationResult, key: Key, cell: CellValue, shown: Dis
     facts = [counted(cell.count, shown.noun)]
     if cell.sum is not None and cell.mean is not None:
         whole = cell.min is None or cell.max is None or cell.min <= cell.mean <= cell.max
-        facts += [f"sum {scale.exactly(cell.sum)}", f"mean {_mean(scale, cell.mean)}"] if whole else [WRAPPED]
+        facts += [f"sum {scale.exactly(cell.sum)}", f"mean {_mean(scale, cell)}"] if whole else [WRAPPED]
     facts += [f"min {scale.exactly(cell.min)}"] if cell.min is not None else []
     # in buckets as wide as a row's a percentile is no number, but that row
     facts += percentiles(cell.buckets, scale, cell.percentile if result.kind == "hist" else lambda _: None)
@@ -189,6 +190,6 @@ def _print_bars(result: AggregationResult, key: Key, cell: CellValue, shown: Dis
     print_rows(shown, console)
 
 
-def _mean(scale: Scale, mean: float) -> str:
+def _mean(scale: Scale, cell: CellValue) -> str:
     """Return a mean, which is more precise than what it is the mean of."""
-    return duration(mean) if isinstance(scale, Durations) else f"{mean:,.1f}"
+    return mean(cell.sum or 0, cell.count, scale.step) if isinstance(scale, Durations) else f"{cell.mean:,.1f}"

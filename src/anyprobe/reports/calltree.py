@@ -28,12 +28,12 @@ def print_branches(snapshot: Snapshot, console: Console, top: int = 0) -> None:
     roots = [folded(node) for node in snapshot.tree]
     least = _LEAST_SHARE * sum(map(time_of, roots)) if top else 0.0
     table = _table()
-    left_out = 0
+    left_out, step = 0, snapshot.clock_step_ns
     for prefix, node in _lines(roots, ""):
         if time_of(node) < least:
             left_out += 1
             continue
-        times = [duration(node.sum_ns), duration(max(node.self_ns, 0.0))] if node.count else ["-", "-"]
+        times = [duration(each, step) for each in (node.sum_ns, max(node.self_ns, 0.0))] if node.count else ["-", "-"]
         table.add_row(f"{node.count:,}", *times, escape(prefix + node.function), escape(node.shown_module))
     console.print()
     console.print(table)
@@ -47,9 +47,9 @@ def print_by_caller(snapshot: Snapshot, console: Console, top: int = 0) -> None:
     _print_heading(snapshot, console)
     table = _table()
     table.columns[-1].header = "called by"
-    found = by_caller(snapshot.tree)
+    found, step = by_caller(snapshot.tree), snapshot.clock_step_ns
     for each in found[:top] if top else found:
-        times = duration(each.sum_ns), duration(max(each.self_ns, 0.0))
+        times = duration(each.sum_ns, step), duration(max(each.self_ns, 0.0), step)
         table.add_row(f"{each.count:,}", *times, escape(each.function), escape(each.caller or "-"))
     console.print()
     console.print(table)

@@ -1,11 +1,10 @@
 """Durations of functions: a table of percentiles, then a histogram each."""
 
-from collections.abc import Callable
-
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from anyprobe.data.nested import weight_ns
 from anyprobe.data.snapshot import FunctionTiming, Snapshot
 from anyprobe.reports import distribution
 from anyprobe.reports.distribution import Distribution, Durations
@@ -18,26 +17,14 @@ from anyprobe.reports.heading import (
     tail_clause,
 )
 from anyprobe.reports.losses import print_losses
-from anyprobe.reports.quantities import counted, duration
+from anyprobe.reports.quantities import counted
+from anyprobe.reports.timings import fitting, times_of
 
 DRAWN_FUNCTIONS = 3
 """Histograms drawn; the table has all functions, and the JSON all buckets."""
 
-NAME_WIDTH = 24
-"""Columns that names of functions get before others are left out."""
 LEFT_OUT_FIRST = ("min", "p90", "mean", "module")
 """Columns that a narrow terminal has no room for, in this order."""
-_DURATIONS: dict[str, Callable[[FunctionTiming, float], str]] = {
-    # sums and means of many calls are more precise than the clock
-    "total": lambda timing, _: duration(timing.nested.outermost_ns if timing.nested else timing.sum_ns),
-    "self": lambda timing, _: duration(max(timing.nested.self_ns, 0.0) if timing.nested else None),
-    "mean": lambda timing, _: duration(timing.mean_ns),
-    "min": lambda timing, step: duration(timing.min_ns, step),
-    "p50": lambda timing, step: duration(timing.p50_ns, step),
-    "p90": lambda timing, step: duration(timing.p90_ns, step),
-    "p99": lambda timing, step: duration(timing.p99_ns, step),
-    "max": lambda timing, step: duration(timing.max_ns, step),
-}
 
 
 def print_timings(snapshot: Snapshot, console: Console, top: int = 0) -> None:
@@ -52,7 +39,7 @@ def print_timings(snapshot: Snapshot, console: Console, top: int = 0) -> None:
 
 def print_functions(snapshot: Snapshot, console: Console, top: int = 0) -> None:
     """Print the functions that were timed, the longest in all first; by their self times, if these are known."""
-    ordered = sorted(snapshot.functions, key=lambda timing: (-_weight(timing), timing.module, timing.function))
+    ordered = sorted(snapshot.functions, key=lambda timing: (-weight_ns(timing), timing.module, timing.function))
     called = [timing for timing in ordered if timing.was_called]
     silent = [timing for timing in ordered if not timing.was_called]
     shown = called[:top] if top else called + silent
@@ -70,33 +57,21 @@ def print_functions(snapshot: Snapshot, console: Console, top: int = 0) -> None:
         print_step(snapshot.clock_step_ns, console)
 
 
-def _weight(timing: FunctionTiming) -> float:
-    return timing.nested.self_ns if timing.nested else timing.sum_ns
-
-
 def _table(timings: list[FunctionTiming], step: float, width: int) -> Table:
     """Return the table, without what histograms show too where there is no room for it."""
-    columns = {"calls": [f"{timing.count:,}" for timing in timings]}
-    for name, text in _DURATIONS.items():
-        if name == "self" and not any(timing.nested for timing in timings):
-            continue
-        columns[name] = [text(timing, step) if timing.count else "-" for timing in timings]
+    columns = {"calls": [f"{timing.count:,}" for timing in timings], **times_of(timings, step)}
     names = {
         "function": [timing.label or timing.function for timing in timings],
         "module": [timing.shown_module for timing in timings],
     }
-    wide = {name: max(len(name), *map(len, cells)) for name, cells in (columns | names).items()}
-    wide["function"] = min(wide["function"], NAME_WIDTH)
-    for name in LEFT_OUT_FIRST:
-        if sum(wide.values()) + 2 * (len(wide) - 1) > width:
-            del wide[name]
+    wide = fitting(columns | names, width, LEFT_OUT_FIRST)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in (each for each in columns if each in wide):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("function", overflow="fold", style="cyan")
     if "module" in wide:
         table.add_column("module", no_wrap=True)
-    for row in zip(*(cells for name, cells in (columns | names).items() if name in wide), strict=True):
+    for row in zip(*wide.values(), strict=True):
         table.add_row(*map(escape, row))
     return table
 
@@ -109,7 +84,7 @@ def _print_bars(timing: FunctionTiming, console: Console, step: float) -> None:
     )
     scale = Durations(step)
     percentiles = distribution.percentiles(timing.buckets, scale, timing.percentile)
-    facts = [counted(timing.count, "call"), f"sum {duration(timing.sum_ns)}", *percentiles]
+    facts = [counted(timing.count, "call"), f"sum {scale.exactly(timing.sum_ns)}", *percentiles]
     distribution.print_facts([*facts, f"max {scale.exactly(timing.max_ns)}"], console)
     (rows,) = distribution.joined([distribution.powers_of_two(timing.buckets)], scale)
     distribution.print_rows(Distribution(rows, scale, "call"), console)

@@ -7,7 +7,7 @@ from anyprobe.data.snapshot import Snapshot
 from anyprobe.reports.heading import learning_clause, print_heading, print_left_out, print_refusals, tail_clause
 from anyprobe.reports.losses import print_losses
 from anyprobe.reports.plain import Rows, escape
-from anyprobe.reports.quantities import counted, duration
+from anyprobe.reports.quantities import counted, duration, mean
 from anyprobe.reports.table import site_name
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def print_timings_by_process(snapshot: Snapshot, console: "Console", top: int = 
         table.add_column("function", overflow="fold", style="cyan")
         table.add_column("module", no_wrap=True)
         for process, timing in shown:
-            exact = [duration(timing.sum_ns), duration(timing.mean_ns)]
+            exact = [duration(timing.sum_ns, step), mean(timing.sum_ns, timing.count, step)]
             stepped = [duration(each, step) for each in (timing.p50_ns, timing.p99_ns, timing.max_ns)]
             cells = [f"{timing.count:,}", str(process.pid), *(exact + stepped if timing.count else ["-"] * 5)]
             table.add_row(*map(escape, [*cells, timing.label or timing.function, timing.shown_module]))

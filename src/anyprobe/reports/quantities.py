@@ -1,5 +1,7 @@
 """Numbers with units, in the width of a table's column, and no more precise than they are."""
 
+import math
+
 NS_UNITS = (("s", 1e9), ("ms", 1e6), ("µs", 1e3), ("ns", 1.0))
 
 
@@ -8,17 +10,28 @@ def duration(ns: float | None, step: float = 0.0) -> str:
 
     What is not longer than a step is only known to be that short, and nothing has digits below a step.
     """
-    if ns is None:
-        return "-"
+    return "-" if ns is None else _shown(ns, step, step)
+
+
+def _shown(ns: float, step: float, multiples: float) -> str:
+    """Return a duration with the digits that a clock's step leaves; ``multiples``: of what it is shown as one."""
     if step and ns < 1.5 * step:
         return at_most(step)
     for unit, size in NS_UNITS:
         # 999.6 µs would be shown as 1000 µs, so the unit changes where three digits end.
         if ns >= 0.9995 * size or unit == "ns":
-            whole = round(ns / step) * step if step else ns
-            digits = _three_digits(whole / size) if step < 0.1 * size else f"{whole / size:.{int(step < size)}f}"
-            return f"{digits} {unit}"
+            whole = round(ns / multiples) * multiples if multiples else ns
+            decimals = min(_decimals(whole / size), (step < size) + (step < 0.1 * size))
+            return f"{whole / size:.{decimals}f} {unit}"
     raise AssertionError(ns)
+
+
+def mean(total: float, count: int, step: float = 0.0) -> str:
+    """Return the mean of durations; ``step``: of their clock.
+
+    Each of them is wrong by up to a step, in either direction, so the mean of many is known more precisely.
+    """
+    return _shown(total / count, step / math.sqrt(count), 0.0 if count > 1 else step) if count else "-"
 
 
 def at_most(step: float) -> str:
@@ -74,6 +87,9 @@ def number(value: float) -> str:
 
 
 def _three_digits(value: float) -> str:
-    if value >= 99.95:
-        return f"{value:.0f}"
-    return f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
+    return f"{value:.{_decimals(value)}f}"
+
+
+def _decimals(value: float) -> int:
+    """Return how many decimals a number has that is shown with three digits."""
+    return (value < 99.95) + (value < 9.995)

@@ -6,7 +6,7 @@ from rich.console import Console
 
 from anyprobe.reports import histogram
 from anyprobe.reports.distribution import bar
-from anyprobe.reports.quantities import counted, duration, percent, rate
+from anyprobe.reports.quantities import counted, duration, mean, percent, rate
 from support.sample_snapshots import snapshot, timing
 
 
@@ -174,6 +174,28 @@ def test_durations_have_three_digits(ns, text):
 )
 def test_durations_are_no_more_precise_than_the_clock(ns, step, text):
     assert duration(ns, step) == text
+
+
+@pytest.mark.parametrize(
+    ("total", "count", "step", "text"),
+    [
+        (345.0, 1, 10.02, "341 ns"),
+        (9.0, 1, 10.02, "≤ 10 ns"),
+        (100.0, 3, 10.02, "33 ns"),
+        (345.27e4, 10_000, 10.02, "345 ns"),
+        (12.34e4, 10_000, 10.02, "12.3 ns"),
+        (12.34, 1, 0.0, "12.3 ns"),
+        (0.0, 0, 10.02, "-"),
+    ],
+)
+def test_the_mean_of_many_calls_is_more_precise_than_that_of_one(total, count, step, text):
+    assert mean(total, count, step) == text
+
+
+def test_the_sum_and_the_mean_of_one_call_have_no_digits_below_the_step():
+    once = timing(count=1, tail_exits=0, sum_ns=345.27, min_ns=345.27, max_ns=345.27, buckets=((344.0, 348.0, 1),))
+    row = next(line.split() for line in lines(once) if line.split()[:1] == ["1"])
+    assert row[:5] == ["1", "341", "ns", "341", "ns"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,39 @@
+"""The columns of tables of times."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from anyprobe.data.nested import total_ns
+from anyprobe.data.snapshot import FunctionTiming
+from anyprobe.reports.quantities import duration, mean
+
+NAME_WIDTH = 24
+"""Columns that names of functions get before others are left out."""
+_DURATIONS: dict[str, Callable[[FunctionTiming, float], str]] = {
+    "total": lambda timing, step: duration(total_ns(timing), step),
+    "self": lambda timing, step: duration(max(timing.nested.self_ns, 0.0) if timing.nested else None, step),
+    "mean": lambda timing, step: mean(timing.sum_ns, timing.count, step),
+    "min": lambda timing, step: duration(timing.min_ns, step),
+    "p50": lambda timing, step: duration(timing.p50_ns, step),
+    "p90": lambda timing, step: duration(timing.p90_ns, step),
+    "p99": lambda timing, step: duration(timing.p99_ns, step),
+    "max": lambda timing, step: duration(timing.max_ns, step),
+}
+
+
+def times_of(timings: Sequence[FunctionTiming], step: float) -> dict[str, list[str]]:
+    """Return the columns of times, by their headings; ``step``: of the clock. Self times only if any are known."""
+    return {
+        name: [text(timing, step) if timing.count else "-" for timing in timings]
+        for name, text in _DURATIONS.items()
+        if name != "self" or any(timing.nested for timing in timings)
+    }
+
+
+def fitting(columns: Mapping[str, list[str]], width: int, left_out_first: Sequence[str]) -> dict[str, list[str]]:
+    """Return the columns for which there is room: some are left out, in an order that is given."""
+    wide = {name: max(len(name), *map(len, cells)) for name, cells in columns.items()}
+    wide["function"] = min(wide["function"], NAME_WIDTH)
+    for name in left_out_first:
+        if sum(wide.values()) + 2 * (len(wide) - 1) > width:
+            wide.pop(name, None)
+    return {name: columns[name] for name in wide}
