@@ -46,9 +46,10 @@ class SmallLayout(BankLayout):
 def small_layout():
     noted = int(sys.argv[1]) if len(sys.argv) > 1 else 0
     nested = int(sys.argv[2]) if len(sys.argv) > 2 else 0  # how many calls there can be
+    by_thread = len(sys.argv) > 3
     if nested:
-        return SmallLayout(COUNTERS, 2 * RECORDS, nested, RETURNS, noted, nested=True, nodes=64)
-    return SmallLayout(COUNTERS, RECORDS, MAXACTIVE, RETURNS, noted)
+        return SmallLayout(COUNTERS, 2 * RECORDS, nested, RETURNS, noted, nested=True, nodes=64, by_thread=by_thread)
+    return SmallLayout(COUNTERS, RECORDS, MAXACTIVE, RETURNS, noted, by_thread=by_thread)
 
 
 class Machine:

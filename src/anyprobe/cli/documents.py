@@ -2,10 +2,10 @@
 
 import datetime as dt
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
-from anyprobe.data.snapshot import Snapshot
+from anyprobe.data.snapshot import FunctionTiming, Snapshot
 
 
 def of_all(
@@ -15,17 +15,19 @@ def of_all(
     *,
     always: Mapping[str, object],
     nonzero: bool,
-    by_pid: bool = False,
+    by: str | None = None,
 ) -> dict[str, Any]:
     """Return the document of all processes; ``last``: what was counted since the last document.
 
-    ``by_pid``: whether each site has the hits of each process.
+    ``by``: whether each site and function has the numbers of each process (``pid``) or thread (``tid``).
     """
     document = _of(together, always, nonzero=nonzero)
-    if by_pid:
+    if by == "pid":
         _add_pids(document, together)
+    if by == "tid":
+        _add_tids(document, together)
     if last is not None:
-        _add_interval(document, last)
+        _add_interval(document, last, by)
     if len(snapshots) > 1:
         document["targets"] = [_of(snapshot, always, nonzero=nonzero) for snapshot in snapshots]
     return document
@@ -56,14 +58,11 @@ def _add_pids(document: dict[str, Any], together: Snapshot) -> None:
         for (*names, offset, kind), hits in each.hits.items():
             exact.setdefault((*names, offset, kind), Counter())[pid] += hits
             folded.setdefault((*names, kind), Counter())[pid] += hits
-    timed: dict[tuple[object, ...], dict[str, dict[str, Any]]] = {}
     for each in together.processes:
         for timing in each.functions:
             key = (timing.spec, timing.module, timing.function)
             exact.setdefault((*key, 0, "entry"), Counter())[str(each.process.pid)] += sum(s.hits for s in timing.sites)
-            timed.setdefault(key, {})[str(each.process.pid)] = _without(timing.as_json(), _OF_FUNCTIONS)
-    for function in document.get("functions", ()):
-        function["by_pid"] = timed.get((function["spec"], function["module"], function["function"]), {})
+    _add_times(document, "by_pid", _times((str(each.process.pid), each.functions) for each in together.processes))
     for site in document["sites"]:
         is_folded = bool(site.get("folded_sites"))
         parts = ("spec", "module", "function", *(() if is_folded else ("offset",)), "kind")
@@ -71,7 +70,29 @@ def _add_pids(document: dict[str, Any], together: Snapshot) -> None:
         site["by_pid"] = dict(found or {})
 
 
-def _add_interval(document: dict[str, Any], last: Snapshot) -> None:
+def _add_tids(document: dict[str, Any], together: Snapshot) -> None:
+    """Add to each function what each thread has timed, by id, of all programs of its process."""
+    document["threads"] = [each.as_json() for each in together.threads]
+    _add_times(document, "by_tid", _times((str(each.tid), each.functions) for each in together.threads))
+
+
+def _times(parts: Iterable[tuple[str, Sequence[FunctionTiming]]]) -> dict[Hashable, dict[str, FunctionTiming]]:
+    """Return the calls of each function by the name of a part."""
+    found: dict[Hashable, dict[str, FunctionTiming]] = {}
+    for name, functions in parts:
+        for timing in functions:
+            own = found.setdefault((timing.spec, timing.module, timing.function), {})
+            own[name] = own[name].merged(timing) if name in own else timing
+    return found
+
+
+def _add_times(document: dict[str, Any], name: str, times: Mapping[Hashable, dict[str, FunctionTiming]]) -> None:
+    for function in document.get("functions", ()):
+        own = times.get((function["spec"], function["module"], function["function"]), {})
+        function[name] = {part: _without(timing.as_json(), _OF_FUNCTIONS) for part, timing in own.items()}
+
+
+def _add_interval(document: dict[str, Any], last: Snapshot, by: str | None) -> None:
     """Add when it is, and to each site and function what it has counted since the last document."""
     assert last.interval is not None
     hits = {(each.spec, each.address, each.kind, each.exit_kind): each.hits for each in last.all_sites}
@@ -84,5 +105,16 @@ def _add_interval(document: dict[str, Any], last: Snapshot) -> None:
     }
     for site in document["sites"]:
         site["interval_hits"] = hits[site["spec"], site["address"], site["kind"], site.get("exit_kind")]
+    timings = {(each.spec, each.address): each for each in last.functions}
     for function in document.get("functions", ()):
-        function["interval_count"] = calls[function["spec"], function["address"]]
+        timing = timings[function["spec"], function["address"]]
+        function["interval_count"] = timing.count
+        function["interval"] = _without(timing.as_json(), _OF_FUNCTIONS)
+    if last.tree:
+        document["interval"]["tree"] = [each.as_json() for each in last.tree]
+    if by == "pid":
+        _add_times(
+            document, "interval_by_pid", _times((str(each.process.pid), each.functions) for each in last.processes)
+        )
+    if by == "tid":
+        _add_times(document, "interval_by_tid", _times((str(each.tid), each.functions) for each in last.threads))

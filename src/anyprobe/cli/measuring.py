@@ -73,7 +73,7 @@ class Plan:
     children: str | None = None
     """What becomes of fork children: ``count``, the default, ``ignore`` or ``free``."""
     by: str | None = None
-    """``pid``: documents have the hits of each process."""
+    """``pid``: documents have the hits of each process; ``tid``: those of each thread, where functions are timed."""
     unsafe: bool = False
     nonzero: bool | None = None
     """Whether documents leave out what was not hit; None: those of ``--every`` do."""
@@ -117,6 +117,7 @@ def measure(target: targets.Target, plan: Plan) -> int:
                 "returns": plan.returns,
                 "self_time": plan.self_time or None,
                 "call_tree": plan.tree or None,
+                "by_thread": plan.by == "tid" or None,
                 "live": plan.live or None,
                 "unsafe": plan.unsafe or None,
                 "children": plan.children,
@@ -230,6 +231,7 @@ def see_options(target: targets.Target, plan: Plan) -> None:
         "--clock": plan.clock not in {None, "auto"},
         "--self": plan.self_time,
         "--tree": plan.tree,
+        "--by tid": plan.by == "tid",
         "--live": plan.live,
         "--unsafe": plan.unsafe,
         "--maxactive": plan.maxactive is not None,
@@ -437,9 +439,7 @@ def show(snapshots: Sequence[Snapshot], plan: Plan, stream: TextIO, *, between: 
         nonzero = plan.every is not None if plan.nonzero is None else plan.nonzero
         from anyprobe.cli import documents
 
-        document = documents.of_all(
-            snapshots, together, last, always=plan.always, nonzero=nonzero, by_pid=plan.by == "pid"
-        )
+        document = documents.of_all(snapshots, together, last, always=plan.always, nonzero=nonzero, by=plan.by)
         if plan.records is not None:
             document |= plan.records.document()
         output.write_json(document, stream, one_line=plan.every is not None)

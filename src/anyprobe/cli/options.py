@@ -190,8 +190,8 @@ tree = click.option(
 )
 timed_by = click.option(
     "--by",
-    type=click.Choice(["pid", "func(caller)"]),
-    help="Tell processes apart, fork children and programs that are executed too; or who called each function.",
+    type=click.Choice(["pid", "tid", "func(caller)"]),
+    help="Tell processes apart, fork children and programs that are executed too; threads; or who called a function.",
 )
 
 _until = click.option(

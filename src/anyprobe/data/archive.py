@@ -8,7 +8,7 @@ from typing import Any
 from anyprobe.core.errors import UsageError
 from anyprobe.data.calltree import CallNode
 from anyprobe.data.nested import NestedTiming
-from anyprobe.data.processes import ProcessCounts, ProcessInfo, TargetInfo
+from anyprobe.data.processes import ProcessCounts, ProcessInfo, TargetInfo, ThreadTimes
 from anyprobe.data.results import AggregationResult, MapResult
 from anyprobe.data.snapshot import FunctionTiming, RefusedSite, SiteResult, Snapshot
 
@@ -52,6 +52,16 @@ def dump(snapshot: Snapshot) -> bytes:
                 ]
                 for each in value
             ]
+        elif field.name == "threads":
+            value = [
+                [
+                    dataclasses.asdict(each.process),
+                    each.tid,
+                    each.name,
+                    [dataclasses.asdict(timing) for timing in each.functions],
+                ]
+                for each in value
+            ]
         elif field.name in _PARTS:
             value = [dataclasses.asdict(part) for part in value]
         elif field.name == "tree":
@@ -78,6 +88,10 @@ def load(data: bytes) -> Snapshot:
                 tuple(_timing(**_with_tuples(values)) for values in (timings[0] if timings else ())),
             )
             for process, counts, *timings in document.get("processes", ())
+        )
+        document["threads"] = tuple(
+            ThreadTimes(ProcessInfo(**process), tid, name, tuple(_timing(**_with_tuples(each)) for each in timings))
+            for process, tid, name, timings in document.get("threads", ())
         )
         document["maps"] = tuple(
             MapResult(name, tuple(by), {tuple(key): value for key, value in entries})

@@ -8,7 +8,7 @@ is at most 1/64 (1.6 %) of its lower bound wide. The generated code computes the
 """
 
 from collections.abc import Sequence
-from itertools import compress
+from itertools import chain, compress
 
 SUB_BITS = 6
 SUB_BUCKETS = 1 << SUB_BITS
@@ -65,10 +65,10 @@ def percentile(buckets: Sequence[Bucket], share: float) -> float | None:
     return buckets[-1][1]
 
 
-def merged(left: Sequence[Bucket], right: Sequence[Bucket]) -> tuple[Bucket, ...]:
-    """Return the sum of two histograms. Equal bounds are added up; others (another clock) stand side by side."""
+def merged(*histograms: Sequence[Bucket]) -> tuple[Bucket, ...]:
+    """Return the sum of histograms. Equal bounds are added up; others (another clock) stand side by side."""
     counts: dict[tuple[float, float], int] = {}
-    for low, high, count in (*left, *right):
+    for low, high, count in chain.from_iterable(histograms):
         counts[low, high] = counts.get((low, high), 0) + count
     return tuple((low, high, count) for (low, high), count in sorted(counts.items()))
 

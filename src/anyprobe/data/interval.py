@@ -1,10 +1,11 @@
 """What was counted between two snapshots of one session."""
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from anyprobe.data import calltree
 from anyprobe.data.histogram import Bucket
+from anyprobe.data.processes import ProcessCounts, ProcessInfo, ThreadTimes
 from anyprobe.data.results import AggregationResult, CellValue
 from anyprobe.data.snapshot import FunctionTiming, SiteResult, Snapshot
 
@@ -42,9 +43,46 @@ def since(after: Snapshot, before: Snapshot | None, moment: str) -> Snapshot:
         aggregations=tuple(
             _result_since(each, earlier_results.get((each.name, each.kind, each.by))) for each in after.aggregations
         ),
+        processes=tuple(_processes_since(after.processes, before.processes)),
+        threads=tuple(_threads_since(after.threads, before.threads)),
         tree=calltree.since(after.tree, before.tree),
         interval=Interval(moment, seconds, {_site(each): each.hits for each in after.sites}),
     )
+
+
+def _processes_since(after: Sequence[ProcessCounts], before: Sequence[ProcessCounts]) -> Iterator[ProcessCounts]:
+    """Yield what each process has counted."""
+    earlier = {(each.process.pid, each.process.generation): each for each in before}
+    for each in after:
+        then = earlier.get((each.process.pid, each.process.generation))
+        if then is None or not _is_same(then.process, each.process):
+            yield each
+            continue
+        hits = {key: hits - then.hits.get(key, 0) for key, hits in each.hits.items()}
+        yield replace(each, hits=hits, functions=_all_calls_since(each.functions, then.functions))
+
+
+def _threads_since(after: Sequence[ThreadTimes], before: Sequence[ThreadTimes]) -> Iterator[ThreadTimes]:
+    """Yield the calls of each thread that had any."""
+    earlier = {(each.process.pid, each.process.generation, each.tid): each for each in before}
+    for each in after:
+        then = earlier.get((each.process.pid, each.process.generation, each.tid))
+        if then is not None and _is_same(then.process, each.process):
+            each = replace(each, functions=_all_calls_since(each.functions, then.functions))  # noqa: PLW2901
+        if each.functions:
+            yield each
+
+
+def _is_same(before: ProcessInfo, after: ProcessInfo) -> bool:
+    """Return whether two moments are of one process; when it began may have been seen later."""
+    return before.started in {None, after.started}
+
+
+def _all_calls_since(after: Sequence[FunctionTiming], before: Sequence[FunctionTiming]) -> tuple[FunctionTiming, ...]:
+    """Return the calls of the interval, of functions that had any."""
+    earlier = {_function(each): each for each in before}
+    found = (_calls_since(each, earlier.get(_function(each))) for each in after)
+    return tuple(each for each in found if each.was_called)
 
 
 def _site(site: SiteResult) -> Hashable:
@@ -63,9 +101,9 @@ def _site_since(after: SiteResult, before: SiteResult | None) -> SiteResult:
 
 def _calls_since(after: FunctionTiming, before: FunctionTiming | None) -> FunctionTiming:
     """Return the calls of the interval; the shortest and the longest are known by their buckets."""
-    if before is None or not before.count:
+    if before is None:
         return after
-    buckets = _buckets_since(after.buckets, before.buckets)
+    buckets = _buckets_since(after.buckets, before.buckets) if before.count else after.buckets
     return replace(
         after,
         count=after.count - before.count,

@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 from functools import reduce
 from typing import TypeVar
 
-from anyprobe.data.processes import ProcessCounts, ProcessInfo
+from anyprobe.data.processes import ProcessCounts, ProcessInfo, ThreadTimes
 from anyprobe.data.snapshot import FunctionTiming, SiteResult, Snapshot
 
 T = TypeVar("T")
@@ -31,6 +31,7 @@ def with_children(own: Snapshot, children: Sequence[Snapshot], found: AbstractSe
         warnings=tuple(each for each in both.warnings if each not in waiting),
         others=own.others,
         processes=_by_process((*own.processes, *theirs.processes)),
+        threads=_by_thread((*own.threads, *theirs.threads)),
     )  # fmt: skip
 
 
@@ -57,6 +58,20 @@ def _by_process(counts: Iterable[ProcessCounts]) -> tuple[ProcessCounts, ...]:
         for number, known in enumerate(found):
             if _are_one(known.process, each.process):
                 found[number] = _sum(known, each)
+                break
+        else:
+            found.append(each)
+    return tuple(found)
+
+
+def _by_thread(threads: Iterable[ThreadTimes]) -> tuple[ThreadTimes, ...]:
+    """Return the calls of each thread once."""
+    found: list[ThreadTimes] = []
+    for each in threads:
+        for number, known in enumerate(found):
+            if known.tid == each.tid and _are_one(known.process, each.process):
+                timed = _joined(known.functions, each.functions, _name, FunctionTiming.merged)
+                found[number] = dataclasses.replace(known, name=known.name or each.name, functions=timed)
                 break
         else:
             found.append(each)

@@ -30,6 +30,10 @@ BLOCK_HINTS = 0x800
 HINT_BITS = 9
 """Of the hash; there are ``1 << HINT_BITS`` hints of four bytes."""
 
+TID_OFFSET = 0x2D0
+"""From the thread pointer, where glibc (2.2 to 2.41) has a thread's number; in a fork child's first thread the child's
+own. It is checked in the target before it is relied on."""
+
 BLOCK_OWNER = 0
 """Block: thread pointer (fs base) of the thread that owns it, 0 while unused."""
 CHILD_BIT = 63
@@ -37,7 +41,11 @@ CHILD_BIT = 63
 BLOCK_TOP = 8
 """Block: number of entries on the thread's instance stack."""
 BLOCK_PURGING = 16
-"""Block: non-zero while the instance stack is being compacted."""
+"""Block: non-zero (32 bits) while the instance stack is being compacted."""
+BLOCK_TID = 20
+"""Block: the thread (32 bits) whose calls it has, where threads are told apart, or 0."""
+ANY_THREAD = 0xFFFF_FFFF
+"""In its place where there was no block left for another thread: calls of several threads."""
 BLOCK_GUARD = 24
 """Block: the stack pointer of the handler that the thread is in, 0 while it is in none."""
 BLOCK_NUMBER = 32
@@ -149,11 +157,13 @@ BANK_BYTES_LIMIT = 2 << 30
 """Address space that one bank may take in the target; memory is only used where it is touched."""
 THREADS, MOST_THREADS = 1024, 1 << 15
 """For how many threads at one time a bank has blocks at most, and where that is known to be too few."""
+THREADS_APART = 8192
+"""The same where threads are told apart: each one that comes later needs a block of its own, too."""
 
 
-def room_for(threads: int) -> int:
-    """Return for how many threads there are to be blocks in a program that has so many now."""
-    return min(max(THREADS, 1 << (2 * threads - 1).bit_length()), MOST_THREADS)
+def room_for(threads: int, *, apart: bool = False) -> int:
+    """Return for how many threads there are to be blocks in a program that has so many now; ``apart``: told apart."""
+    return min(max(THREADS_APART if apart else THREADS, 1 << (2 * threads - 1).bit_length()), MOST_THREADS)
 
 
 @dataclass(slots=True)
@@ -180,6 +190,8 @@ class BankLayout:
     """Nodes of the call tree, a power of two; 0: there is none."""
     threads: int = THREADS
     """For how many threads at one time there are to be blocks, if these do not take too much: a power of two."""
+    by_thread: bool = False
+    """Whether a block has the timed calls of one thread alone: later ones with its thread pointer have other blocks."""
     _next_counter: int = field(default=0, init=False)
     _next_record: int = field(default=0, init=False)
 

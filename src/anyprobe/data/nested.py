@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from anyprobe.data.reader import RecordValues
-    from anyprobe.data.snapshot import FunctionTiming
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +39,3 @@ class NestedTiming:
             self.outermost_ns + sign * other.outermost_ns,
             self.root_ns + sign * other.root_ns,
         )
-
-
-def total_ns(timing: "FunctionTiming") -> float:
-    """Return the time of all calls of a function, with recursion once where that is known."""
-    return timing.nested.outermost_ns if timing.nested else timing.sum_ns
-
-
-def weight_ns(timing: "FunctionTiming") -> float:
-    """Return the time by which functions are ordered: their own, where that is known."""
-    return timing.nested.self_ns if timing.nested else timing.sum_ns

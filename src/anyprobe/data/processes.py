@@ -1,4 +1,4 @@
-"""What each process of a session has counted: the target, its fork children, and programs that were executed."""
+"""What each process and thread of a session has counted: of the target, fork children, programs that are executed."""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -94,6 +94,23 @@ class ProcessCounts:
     """By what tells a site from others: see ``SiteResult.key``."""
     functions: "tuple[FunctionTiming, ...]" = ()
     """The calls of timed functions, of those that were called."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadTimes:
+    """The timed calls of one thread."""
+
+    process: ProcessInfo
+    tid: int
+    """As the program knows it; 0: threads that are not told apart, since there was no room left."""
+    name: str = ""
+    """As it was last seen; empty where the thread had ended before it was looked at."""
+    functions: "tuple[FunctionTiming, ...]" = ()
+    """Of the functions that it has called."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the JSON object, without the calls."""
+        return {"pid": self.process.pid, "tid": self.tid, "name": self.name}
 
 
 def by_spec(counts: Iterable[ProcessCounts], sites: Sequence[tuple[str, Key]]) -> dict[ProcessInfo, dict[str, int]]:

@@ -6,6 +6,7 @@ So only those are read that hold data.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,7 +16,9 @@ from numpy.typing import NDArray
 from anyprobe.core.address import PAGE
 from anyprobe.data.histogram import BUCKETS
 from anyprobe.data.layout import (
+    ANY_THREAD,
     BLOCK_OWNER,
+    BLOCK_TID,
     BLOCK_TOP,
     CHILD_BIT,
     CHILD_BYTES,
@@ -89,22 +92,24 @@ class _Blocks:
         start, size = layout.shared_offset, (used + 1) * layout.stride
         self.rows = words[start // 8 : (start + size) // 8].reshape(used + 1, layout.stride // 8)
         """The shared block and the blocks in use, one per row."""
+        self.chosen: list[int] | slice = slice(used + 1)
         self.present = present[start // PAGE : (start + size) // PAGE].reshape(used + 1, layout.stride // PAGE)
         self.present[1 : 1 + layout.left_out] = False
-        self._touched: list[int] = [0, *self.present.any(axis=0).cumsum().tolist()]
+        self.touched: list[int] = [0, *self.present.any(axis=0).cumsum().tolist()]
         """How many pages before each one are present in any row."""
 
     def is_untouched(self, offset: int, size: int) -> bool:
         """Return whether no row holds data at an offset."""
-        return self._touched[offset // PAGE] == self._touched[(offset + size + PAGE - 1) // PAGE]
+        return self.touched[offset // PAGE] == self.touched[(offset + size + PAGE - 1) // PAGE]
 
     def with_calls(self) -> Iterator[NDArray[np.uint64]]:
         """Yield the blocks that may have calls in flight, each as it is in memory: a block may be large."""
         touched = self.present[:, BLOCK_TOP // PAGE]
-        return (block for block, used in zip(self.rows, touched, strict=True) if used)
+        numbers = range(len(self.rows))[self.chosen] if isinstance(self.chosen, slice) else self.chosen
+        return (self.rows[number] for number, used in zip(numbers, touched, strict=True) if used)
 
     def columns(self, offset: int, size: int) -> NDArray[np.uint64]:
-        rows = self.rows[:, offset // 8 : (offset + size) // 8]
+        rows = self.rows[self.chosen, offset // 8 : (offset + size) // 8]
         pages = range(offset // PAGE, (offset + size + PAGE - 1) // PAGE)
         if self.present[:, pages.start : pages.stop].all():
             return rows
@@ -113,6 +118,21 @@ class _Blocks:
             low, high = max(page * PAGE - offset, 0) // 8, min((page + 1) * PAGE - offset, size) // 8
             touched = self.present[:, page]
             found[touched, low:high] = rows[touched, low:high]
+        return found
+
+    def by_thread(self) -> "dict[int, _Blocks]":
+        """Return the blocks of each thread, where these are told apart; 0: of several."""
+        words = self.columns(BLOCK_TID & ~7, 8)[:, 0] >> np.uint64(8 * (BLOCK_TID & 7))
+        rows: dict[int, list[int]] = {}
+        for row, tid in enumerate(words.tolist()):
+            rows.setdefault(0 if tid == ANY_THREAD else tid, []).append(row)
+        return {tid: self._some(own) for tid, own in rows.items()}
+
+    def _some(self, rows: list[int]) -> "_Blocks":
+        found = copy(self)
+        found.chosen = slice(rows[0], rows[0] + 1) if len(rows) == 1 else rows
+        found.present = self.present[found.chosen]
+        found.touched = [0, *found.present.any(axis=0).cumsum().tolist()]
         return found
 
 
@@ -132,13 +152,20 @@ class ForkChild:
 class EndedChild:
     """What a fork child has counted that has ended: one block, of which only what is not zero is kept."""
 
-    def __init__(self, reader: "BankReader", child: ForkChild) -> None:
-        """Keep what the child's copy holds."""
+    def __init__(self, reader: "BankReader", child: "ForkChild | OneThread") -> None:
+        """Keep what the child's copy holds, or a thread's part of it."""
         values = reader.summed(child)
         self._at = np.flatnonzero(values)
         self._values = values[self._at]
         self.running = reader.in_flight(child)
         self.rows = (None,)
+        self._threads: dict[int, EndedChild] = {}
+        if isinstance(child, ForkChild) and reader.by_thread:
+            self._threads = {tid: EndedChild(reader, OneThread(child, tid)) for tid in reader.threads(child)}
+
+    def by_thread(self) -> "dict[int, EndedChild]":
+        """Return the same of each of its threads, where these are told apart; 0: of several."""
+        return self._threads
 
     def is_untouched(self, offset: int, size: int) -> bool:
         """Return whether its block holds nothing at an offset."""
@@ -153,8 +180,16 @@ class EndedChild:
         return found
 
 
-Whose = Literal["all", "target"] | ForkChild
-"""Blocks of all processes, of the target itself, or of a fork child that has a copy."""
+@dataclass(frozen=True, slots=True)
+class OneThread:
+    """One thread of a process; 0: what several have counted that are not told apart."""
+
+    process: Literal["target"] | ForkChild
+    tid: int
+
+
+Whose = Literal["all", "target"] | ForkChild | OneThread
+"""Blocks of all processes, of the target itself, of a fork child that has a copy, or of one thread of these."""
 
 
 class BankReader:
@@ -181,6 +216,8 @@ class BankReader:
         self._copy_of = copies
         for number, owner in _owners(region, layout) if copies is not None else ():
             self._copies[ForkChild(number, owner & _TID_MASK, has_copy=True)] = None
+        self.by_thread = layout.by_thread
+        self._by_thread: dict[Whose, Mapping[int, _Blocks | EndedChild]] = {}
         self.is_full = self._own.is_full
         """Whether threads or fork children have found no block left, and count together with others."""
 
@@ -189,8 +226,18 @@ class BankReader:
         """The fork children that have copies."""
         return list(self._copies)
 
-    def summed(self, child: ForkChild) -> NDArray[np.uint64]:
-        """Return the blocks of a fork child as one, without its instances."""
+    def threads(self, process: "Literal['target'] | ForkChild") -> list[int]:
+        """Return the threads of a process that have blocks, where these are told apart; 0: several threads."""
+        return list(self._of_threads(process))
+
+    def _of_threads(self, process: "Literal['target'] | ForkChild") -> "Mapping[int, _Blocks | EndedChild]":
+        if process not in self._by_thread:
+            (blocks,) = self._blocks(process)
+            self._by_thread[process] = blocks.by_thread()
+        return self._by_thread[process]
+
+    def summed(self, child: "ForkChild | OneThread") -> NDArray[np.uint64]:
+        """Return the blocks of a fork child, or of one of its threads, as one, without its instances."""
         layout = self._layout
         end = layout.records_offset + layout.records_used * RECORD_BYTES
         rows = self._columns(layout.counters_offset, end - layout.counters_offset, child)
@@ -205,6 +252,8 @@ class BankReader:
         return total
 
     def _blocks(self, whose: Whose) -> "list[_Blocks | EndedChild]":
+        if isinstance(whose, OneThread):
+            return [self._of_threads(whose.process)[whose.tid]]
         if isinstance(whose, ForkChild):
             return [self._copy(whose)]
         return [self._own, *(map(self._copy, self._copies) if whose == "all" else ())]

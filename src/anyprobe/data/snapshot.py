@@ -3,11 +3,12 @@
 import dataclasses
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from anyprobe.core.quoting import shown_module
 from anyprobe.data import histogram
-from anyprobe.data.processes import Key, ProcessCounts, ProcessInfo, TargetInfo, by_spec
+from anyprobe.data.processes import Key, ProcessCounts, ProcessInfo, TargetInfo, ThreadTimes, by_spec
 
 if TYPE_CHECKING:
     from anyprobe.data.calltree import CallNode
@@ -24,6 +25,10 @@ ExitKind = Literal["ret", "tail", "trampoline", "caller"]
 the caller goes on."""
 MARKERS: frozenset[Kind] = frozenset({"usdt"})
 """Kinds of which all places together are what was asked for."""
+_ADDED = (
+    "count", "tail_exits", "unmatched", "sum_ns", "nmissed", "in_flight", "learning", "left", "callers",
+)  # fmt: skip
+"""What of calls is added up."""
 _MANY: frozenset[Kind] = MARKERS | {"insn", "block", "call"}
 """Kinds of which one spec may mean many places that can be told of as one."""
 
@@ -233,27 +238,21 @@ class FunctionTiming:
             document["exits"] = [each.as_exit() for each in self.places[1:] if each.exit_kind is not None]
         return document if self.exit_kind is None else {**document, "exit_kind": self.exit_kind}
 
-    def merged(self, other: "FunctionTiming") -> "FunctionTiming":
-        """Return this function with the other's calls added."""
+    def merged(self, *others: "FunctionTiming") -> "FunctionTiming":
+        """Return this function with the calls of others added."""
         from anyprobe.data.sums import summed
 
-        with_calls = [timing for timing in (self, other) if timing.count]
+        every = (self, *others)
+        with_calls = [timing for timing in every if timing.count]
+        nested = [timing.nested for timing in every if timing.nested is not None]
         return dataclasses.replace(
             self,
-            count=self.count + other.count,
-            tail_exits=self.tail_exits + other.tail_exits,
-            unmatched=self.unmatched + other.unmatched,
-            sum_ns=self.sum_ns + other.sum_ns,
+            **{name: sum(getattr(timing, name) for timing in every) for name in _ADDED},
             min_ns=min((timing.min_ns for timing in with_calls), default=0.0),
             max_ns=max((timing.max_ns for timing in with_calls), default=0.0),
-            buckets=histogram.merged(self.buckets, other.buckets),
-            nmissed=self.nmissed + other.nmissed,
-            in_flight=self.in_flight + other.in_flight,
-            learning=self.learning + other.learning,
-            left=self.left + other.left,
-            callers=self.callers + other.callers,
-            callers_refused=summed(self.callers_refused, other.callers_refused),
-            nested=self.nested.plus(other.nested) if self.nested and other.nested else self.nested or other.nested,
+            buckets=histogram.merged(*(timing.buckets for timing in with_calls)),
+            callers_refused=summed(timing.callers_refused for timing in every),
+            nested=reduce(lambda one, other: one.plus(other), nested) if nested else None,
         )
 
 
@@ -312,6 +311,8 @@ class Snapshot:
     """The same of calls whose caller was not known yet, not among those; None where that is not told apart."""
     processes: tuple[ProcessCounts, ...] = ()
     """What each process has counted: the target, its fork children that have, and so on for those of merged ones."""
+    threads: tuple[ThreadTimes, ...] = ()
+    """The timed calls of each thread, where that was asked for."""
     tree: "tuple[CallNode, ...]" = ()
     """The tree of timed calls, where that was asked for: see ``data.calltree``."""
     interval: "Interval | None" = None
@@ -375,6 +376,8 @@ class Snapshot:
             document["learning"] = self.learning
         if len(self.processes) > 1:
             document["processes"] = [each.process.as_json() for each in self.processes]
+        if self.threads:
+            document["threads"] = [each.as_json() for each in self.threads]
         if self.warnings:
             document["warnings"] = list(self.warnings)
         return document
@@ -446,11 +449,7 @@ class Snapshot:
             duration_s=max(self.duration_s, other.duration_s),
             pause_us=longest(self.pause_us, other.pause_us),
             setup_s=longest(self.setup_s, other.setup_s),
-            sites=added(
-                (*self.sites, *other.sites),
-                lambda site: site.key,
-                SiteResult.merged,
-            ),
+            sites=added((*self.sites, *other.sites), lambda site: site.key, SiteResult.merged),
             functions=added(
                 (*self.functions, *other.functions),
                 lambda timing: (timing.spec, timing.module, timing.function),
@@ -472,6 +471,7 @@ class Snapshot:
             missing=sums(self.missing, other.missing),
             others=self._others(other),
             processes=(*self.processes, *other.processes),
+            threads=(*self.threads, *other.threads),
             clock_step_ns=max(self.clock_step_ns, other.clock_step_ns),
             tree=merged_trees(self.tree, other.tree) if self.tree or other.tree else (),
             tail_exits=both(self.tail_exits, other.tail_exits),

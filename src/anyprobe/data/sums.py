@@ -7,9 +7,12 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def summed(one: tuple[tuple[str, int], ...], other: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
+def summed(counts: Iterable[tuple[tuple[str, int], ...]]) -> tuple[tuple[str, int], ...]:
     """Return the sum of counts by name, in the order of names."""
-    return tuple(sorted((Counter(dict(one)) + Counter(dict(other))).items()))
+    total = Counter[str]()
+    for each in counts:
+        total.update(dict(each))
+    return tuple(sorted(total.items()))
 
 
 def sums(left: Mapping[str, int], right: Mapping[str, int]) -> dict[str, int]:

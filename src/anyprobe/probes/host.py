@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from anyprobe.probes.providers.function.objects import ObjectTable
     from anyprobe.probes.providers.function.resolve import ResolvedSite
     from anyprobe.probes.symbols import Symbols
+    from anyprobe.probes.thread_ids import ThreadIds
+    from anyprobe.probes.timing.thread_names import ThreadNames
     from anyprobe.splice.edits import Module
     from anyprobe.splice.engine import Engine
     from anyprobe.splice.processes import ProcessSplicing
@@ -60,6 +62,20 @@ class ProbeHost(ABC):
     def engine(self) -> "Engine[ProcessQuiescence]":
         """What makes changes of the target's text."""
         return self.splicing.engine
+
+    @cached_property
+    def thread_ids(self) -> "ThreadIds":
+        """Whether threads have their ids where generated code reads them."""
+        from anyprobe.probes.thread_ids import ThreadIds
+
+        return ThreadIds(self.splicing.access, self.process)
+
+    @cached_property
+    def thread_names(self) -> "ThreadNames":
+        """What threads are called."""
+        from anyprobe.probes.timing.thread_names import ThreadNames
+
+        return ThreadNames()
 
     @property
     @abstractmethod

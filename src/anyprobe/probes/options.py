@@ -38,6 +38,8 @@ class SessionOptions:
     """Whether timed functions have self times, too: without what other timed functions take that they call."""
     call_tree: bool = False
     """Whether snapshots have the tree of timed calls: which functions made which; self times, too."""
+    by_thread: bool = False
+    """Whether snapshots have the timed calls of each thread, under ``threads``."""
     live: bool = False
     """Whether probes are armed and removed while all threads but a borrowed one run on. What cannot be done so is
     done in a stop, and ``Session.warnings`` says why."""
@@ -78,6 +80,7 @@ class OptionNames(TypedDict, total=False):
     returns: str
     self_time: bool
     call_tree: bool
+    by_thread: bool
     live: bool
     unsafe: bool
     pending: str

@@ -104,6 +104,12 @@ class Pumped(Observed, Tended):
         if not self._is_over and not self.splicing.upkeep.evicted:
             self.return_points.learn()
 
+    def tell_threads_apart(self) -> None:
+        """See that timed calls can be told apart by thread, where that is wanted and any are timed."""
+        if self.options.by_thread and self._objects.has_thread_slots():
+            self.thread_ids.want()
+            self.thread_names.look([self.pid])
+
     @locked
     def look_at_children(self) -> None:
         """Learn which processes the fork children are that have begun to count, as long as they are there."""
@@ -111,6 +117,8 @@ class Pumped(Observed, Tended):
         from anyprobe.splice.regions.code_region import SlotBank
 
         self._look_for_forked()
+        if self.options.by_thread:
+            self.thread_names.look([self.pid, *self.children.alive()])
         values = BankValues()
         places = (place for probe in self.probes for place in probe.all_places)
         for bank in {bank for place in places if isinstance(bank := place.hook.bank, SlotBank)}:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from anyprobe.data.results import AggregationResult
     from anyprobe.probes.children import Children
     from anyprobe.probes.host import ProbeHost
+    from anyprobe.probes.timing.threads import ThreadParts
 
 
 class BankValues:
@@ -135,7 +136,8 @@ def snapshot(
     """
     dropped, missing = session.lost()
     exited = session.exited
-    functions = tuple(_timings(session.probes, BankValues(), ns_per_tick))
+    apart = _threads(session, ns_per_tick) if session.options.by_thread else None
+    functions = tuple(_timings(session.probes, BankValues(), ns_per_tick)) if apart is None else apart.functions()
     places = [place for probe in session.probes for place in probe.places]
     found = (*session.functions.read(places), *provided.read(session.probes))
     target = TargetInfo(session.pid, session.exe, session.exit_status, alive=not exited, called=session.called)
@@ -144,16 +146,18 @@ def snapshot(
     if session.options.children != "count":
         found, told = _without_children(session, found, armed)
     counted = zip(found, armed, strict=False)
+    timings = timings_by_process(session.probes, session.children, ns_per_tick) if apart is None else apart.by_process()
+    processes = session.children.counts(
+        target,
+        [(site.key, [*place.earlier, place.hook], site.hits) for site, place in counted],
+        BankValues().reader,
+        listed=session.options.children == "count",
+        timings=timings or {None: [each for each in functions if each.was_called]},
+    )
     return Snapshot(
         target=target,
-        processes=session.children.counts(
-            target,
-            [(site.key, [*place.earlier, place.hook], site.hits) for site, place in counted],
-            BankValues().reader,
-            listed=session.options.children == "count",
-            timings=timings_by_process(session.probes, session.children, ns_per_tick)
-            or {None: [each for each in functions if each.was_called]},
-        ),
+        processes=processes,
+        threads=() if apart is None else apart.threads(processes, session.thread_names),
         duration_s=duration,
         pause_us=dict(session.splicing.access.pause_us),
         setup_s=dict(session.engine.seconds),
@@ -172,6 +176,22 @@ def snapshot(
         clock_step_ns=session.clock_step_ns or session.handlers_step_ns,
         tree=_tree(session.probes, ns_per_tick) if session.options.call_tree else (),
     )
+
+
+def _threads(session: "ProbeHost", ns_per_tick: float) -> "ThreadParts":
+    from anyprobe.probes.timing.threads import ThreadParts
+
+    values = BankValues()
+
+    places: dict[int, tuple[SiteResult, ...]] = {}
+
+    def read(timed: Timed, group: TimingGroup, bank: SlotBank, whose: Whose) -> FunctionTiming:
+        if id(timed) not in places:
+            places[id(timed)] = tuple(map(_site, timed.places))
+        return _timing(timed, group, bank, values, ns_per_tick, whose, places[id(timed)])
+
+    session.thread_names.look([session.pid, *session.children.alive()], again=True)
+    return ThreadParts(session.probes, values, session.children, read)
 
 
 def _without_children(
@@ -315,7 +335,13 @@ def timings_by_process(
 
 
 def _timing(
-    timed: Timed, group: TimingGroup, bank: SlotBank, values: BankValues, ns_per_tick: float, whose: Whose = "all"
+    timed: Timed,
+    group: TimingGroup,
+    bank: SlotBank,
+    values: BankValues,
+    ns_per_tick: float,
+    whose: Whose = "all",
+    places: tuple[SiteResult, ...] | None = None,
 ) -> FunctionTiming:
     record = values.reader(bank).record(group.offset, whose)
     return FunctionTiming(
@@ -337,7 +363,7 @@ def _timing(
         callers=sum(place.hook.armed for place in timed.points.values()),
         callers_refused=_callers_refused(timed),
         exit_kind="trampoline" if any(place.at_replaced_return for place in timed.places) else None,
-        places=tuple(map(_site, timed.places)),
+        places=tuple(map(_site, timed.places)) if places is None else places,
         left=record.left,
         nested=_nested(record, ns_per_tick) if bank.layout.nested else None,
     )

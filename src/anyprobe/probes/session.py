@@ -93,11 +93,10 @@ class Session(Reconciled, SessionApi[Probe]):
             clobbers,
             allowed=AUTO if options.strategy == "auto" else frozenset([Strategy(options.strategy)]),
             slots=self._objects.has_thread_slots(),
-            maxactive=options.maxactive,
-            callers=options.returns != "exits",
-            nested=options.nested,
+            maxactive=options.maxactive, callers=options.returns != "exits",
+            nested=options.nested, by_thread=options.by_thread,
             proof=self._proof if options.live else None,
-        )
+        )  # fmt: skip
         self.functions = FunctionProvider(self.splicing, self.copies, self._wanted_once)
         self._providers = Providers()
         self._handlers = HandlerWatch(self.splicing, self._objects, self.module)
@@ -454,6 +453,7 @@ class Session(Reconciled, SessionApi[Probe]):
                         self._process, self.splicing.access.pause_us, live=self.splicing.live is not None
                     )
                 self.splicing.memory.use_clock(self._choice.address)
+                self.tell_threads_apart()
             probes = [
                 self._want(spec, timed=timed, policy=policy, known=site) for spec, site in zip_longest(specs, known)
             ]

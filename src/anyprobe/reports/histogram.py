@@ -4,7 +4,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from anyprobe.data.nested import weight_ns
 from anyprobe.data.snapshot import FunctionTiming, Snapshot
 from anyprobe.reports import distribution
 from anyprobe.reports.distribution import Distribution, Durations
@@ -18,7 +17,7 @@ from anyprobe.reports.heading import (
 )
 from anyprobe.reports.losses import print_losses
 from anyprobe.reports.quantities import counted
-from anyprobe.reports.timings import fitting, times_of
+from anyprobe.reports.timings import fitting, times_of, weight_ns
 
 DRAWN_FUNCTIONS = 3
 """Histograms drawn; the table has all functions, and the JSON all buckets."""

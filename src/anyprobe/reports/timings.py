@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from anyprobe.data.nested import total_ns
 from anyprobe.data.snapshot import FunctionTiming
 from anyprobe.reports.quantities import duration, mean
 
@@ -37,3 +36,13 @@ def fitting(columns: Mapping[str, list[str]], width: int, left_out_first: Sequen
         if sum(wide.values()) + 2 * (len(wide) - 1) > width:
             wide.pop(name, None)
     return {name: columns[name] for name in wide}
+
+
+def total_ns(timing: FunctionTiming) -> float:
+    """Return the time of all calls of a function, with recursion once where that is known."""
+    return timing.nested.outermost_ns if timing.nested else timing.sum_ns
+
+
+def weight_ns(timing: FunctionTiming) -> float:
+    """Return the time by which functions are ordered: their own, where that is known."""
+    return timing.nested.self_ns if timing.nested else timing.sum_ns

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from anyprobe.core.errors import TargetError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.data.layout import CALLERS, MAXACTIVE, NODES
-from anyprobe.splice.apply.preparation import Counting, Preparation, ThreadSlotUnusable
+from anyprobe.splice.apply.preparation import Preparation, ThreadSlotUnusable
 from anyprobe.splice.apply.saved_pcs import FramesOnStacks
 from anyprobe.splice.apply.semaphores import Semaphores
 from anyprobe.splice.apply.sigreturn_targets import Lingering
@@ -26,6 +26,7 @@ from anyprobe.splice.journal.registrations import Registrations
 from anyprobe.splice.plan.splices import AUTO, Strategy
 from anyprobe.splice.planning import Planning
 from anyprobe.splice.regions.access import Access
+from anyprobe.splice.regions.banks import Counting
 from anyprobe.splice.regions.holdings import Holdings
 from anyprobe.splice.userspace.fault_catching import FaultCatching
 from anyprobe.splice.userspace.signal_view import SignalView
@@ -224,6 +225,7 @@ class ProcessSplicing:
         maxactive: int = MAXACTIVE,
         callers: bool = True,
         nested: str = "",
+        by_thread: bool = False,
         proof: "Proof | None" = None,
     ) -> None:
         """Serve a process.
@@ -236,12 +238,14 @@ class ProcessSplicing:
             maxactive: Instances of calls that a thread can have at once.
             callers: Whether calls that leave their function by a jump are followed to where their caller goes on.
             nested: What is known of which timed calls made which: ``times`` in them, a ``tree``, or nothing.
+            by_thread: Whether timed calls of threads are told apart.
             proof: Given where changes are to be made without a stop if that can be: why they cannot.
 
         """
         counting = Counting(
-            maxactive, callers=CALLERS if callers else 0, nested=bool(nested), nodes=NODES if nested == "tree" else 0
-        )
+            maxactive, callers=CALLERS if callers else 0, nested=bool(nested), nodes=NODES if nested == "tree" else 0,
+            by_thread=by_thread,
+        )  # fmt: skip
         modules = list[Module]()
         owner = Owner(os.urandom(16), os.getpid(), procfs.read_stat(os.getpid()).start_time)
         self.process, self.holdings = process, Holdings(owner)

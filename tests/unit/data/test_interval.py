@@ -5,8 +5,11 @@ from dataclasses import replace
 import pytest
 
 from anyprobe.data.interval import since
+from anyprobe.data.processes import ProcessCounts, ProcessInfo, ThreadTimes
 from anyprobe.data.results import AggregationResult, CellValue
 from support.sample_snapshots import site, snapshot, timing
+
+KEY = ("libc:malloc", "libc.so.6", "malloc", 0, "entry")
 
 
 def test_sites_count_what_was_added_and_keep_their_sum():
@@ -63,3 +66,40 @@ def test_what_was_not_hit_can_be_left_out():
     assert left_out == {"sites": 1, "functions": 1}
     taken_out = replace(site("gone", 0), armed=False)
     assert snapshot(sites=(taken_out,)).nonzero()[0].sites == (taken_out,)
+
+
+def in_two_processes(count, **more):
+    """Return what a process and its child have timed, by thread too."""
+    own, child = ProcessInfo(1, "/bin/a", started=5.0), ProcessInfo(2, "/bin/a", started=6.0)
+    times = timing(count=count, sum_ns=10.0 * count, buckets=((10.0, 20.0, count),), **more)
+    return snapshot(
+        processes=(ProcessCounts(own, {KEY: 3 * count}, (times,)), ProcessCounts(child, {KEY: 5}, (timing(),))),
+        threads=(ThreadTimes(own, 1, "a", (times,)), ThreadTimes(child, 2, "b", (timing(),))),
+    )
+
+
+def test_processes_and_threads_have_what_was_added():
+    between = since(in_two_processes(9), in_two_processes(4), "")
+    own, child = between.processes
+    assert (own.hits, child.hits) == ({KEY: 15}, {KEY: 0})
+    assert [each.count for each in own.functions] == [5]
+    assert child.functions == ()
+    (thread,) = between.threads
+    assert (thread.tid, [each.count for each in thread.functions], thread.functions[0].sum_ns) == (1, [5], 50.0)
+
+
+def test_a_process_that_is_given_the_number_of_another_has_all_that_it_counted():
+    before, after = in_two_processes(9), in_two_processes(4)
+    later = replace(after.processes[0].process, started=99.0)
+    processes = (replace(after.processes[0], process=later), after.processes[1])
+    threads = (replace(after.threads[0], process=later), after.threads[1])
+    between = since(replace(after, processes=processes, threads=threads), before, "")
+    assert between.processes[0].functions[0].count == 4
+    assert between.threads[0].functions[0].count == 4
+
+
+def test_calls_that_were_learning_before_any_was_timed_are_of_their_own_interval():
+    before = timing(count=0, sum_ns=0.0, buckets=(), learning=7, in_flight=0)
+    after = timing(count=3, sum_ns=30.0, min_ns=9.0, max_ns=11.0, buckets=((8.0, 16.0, 3),), learning=9)
+    (found,) = since(snapshot(functions=(after,)), snapshot(functions=(before,)), "").functions
+    assert (found.count, found.learning, found.min_ns, found.max_ns) == (3, 2, 9.0, 11.0)

@@ -49,6 +49,7 @@ def command(
     anyprobe time libc:write --when 'arg2 > 4096' -p 4242
     anyprobe time kernel::vfs_fsync_range --for 10
     anyprobe time standard_ExecutorRun --by pid -p 4242
+    anyprobe time --self 'a.out:*' --by tid -p 4242 --every 1
     """  # noqa: D301 - click's mark for lines that stay as they are
     from anyprobe.cli import conditional, measuring, targets
 
@@ -56,8 +57,12 @@ def command(
     if when is not None:
         if settings["self_time"] or settings["tree"] or settings["by"] == _CALLER:
             raise click.UsageError("--self and --tree are about all calls of a function; --when times some of them")
+        if settings["by"] == "tid":
+            raise click.UsageError("--when times calls by handlers, which do not tell threads apart")
         targets.see_pending(target, pending)
-    render = {"pid": _by_pid, _CALLER: _by_caller}.get(settings["by"], _tree if settings["tree"] else _render)
+    render = {"pid": _by_pid, "tid": _by_tid, _CALLER: _by_caller}.get(
+        settings["by"], _tree if settings["tree"] else _render
+    )
     if settings["by"] == _CALLER:
         settings |= {"by": None, "tree": True}
     only = conditional.Times.of(when, pending=pending)
@@ -85,6 +90,15 @@ def _by_pid(snapshot: "Snapshot", console: "Console", top: int) -> None:
     from anyprobe.reports import calltree, processes
 
     processes.print_timings_by_process(snapshot, console, top)
+    if snapshot.tree:
+        calltree.print_branches(snapshot, console, top)
+
+
+def _by_tid(snapshot: "Snapshot", console: "Console", top: int) -> None:
+    """Print the table with a row for each thread and function, and the tree of all of them where there is one."""
+    from anyprobe.reports import calltree, threads
+
+    threads.print_timings_by_thread(snapshot, console, top)
     if snapshot.tree:
         calltree.print_branches(snapshot, console, top)
 

@@ -87,8 +87,10 @@ class Decorators(Emitted, Scripted, ProbeHost):
 
     def recheck_handlers(self, reads_word: Callable[[int], bool]) -> None:
         """See to what handlers need and could not be seen in a program that had not yet begun."""
+        if "thread_ids" in self.__dict__:
+            self.thread_ids.recheck(reads_word)
         if "handling" in self.__dict__:
-            self.handling.recheck(reads_word)
+            self.handling.recheck()
         if "callbacks" in self.__dict__:
             self.callbacks.recheck()
 

@@ -32,7 +32,6 @@ from anyprobe.probes.handlers.native_needs import asks_kernel, has, releasing, u
 from anyprobe.probes.handlers.own_memory import reading_facts
 from anyprobe.probes.handlers.points import Handler, HandlerAt, Point, return_spec
 from anyprobe.probes.handlers.stack_tables import StackTables
-from anyprobe.probes.handlers.thread_ids import tids_are_kept
 from anyprobe.probes.probe import Probe
 from anyprobe.probes.providers.function.prototypes import Prototypes
 from anyprobe.probes.specs.spec import means_markers
@@ -40,7 +39,6 @@ from anyprobe.probes.timing.clock import step_of_handlers, tick_nanoseconds, tsc
 from anyprobe.splice.codegen.handlers.facts import (
     INSTANCE_BYTES,
     INSTANCE_THREADS,
-    TID_OFFSET,
     HandlerFacts,
     forget_instances,
     instances_bytes,
@@ -104,7 +102,6 @@ class Handling:
         self._stacks: StackView | None = None
         self._go = GoMemory()
         self._nanoseconds = 0
-        self._tids_checked = self._tids_wanted = False
         self._probes: dict[Handler, list[Probe]] = {}
         self._calls: list[Call] = []
         """Those that have data."""
@@ -396,14 +393,8 @@ class Handling:
                 store.view(), storage.layout, nanoseconds=self._nanoseconds, allocate=store.allocate
             )
 
-    def recheck(self, reads_word: Callable[[int], bool]) -> None:
-        """See to what could not be seen in a program that had not yet begun; its libraries are mapped by now.
-
-        ``reads_word``: whether the C library reads a word of the thread's control block, by its offset.
-        """
-        if self._tids_wanted and not self._tids_checked and not reads_word(TID_OFFSET):
-            raise UnsupportedTarget("ctx.tid: this C library does not keep threads' ids where glibc does")
-        self._tids_checked = self._tids_wanted
+    def recheck(self) -> None:
+        """See to what could not be seen in a program that had not yet begun; its libraries are mapped by now."""
         if "_filters" in self.__dict__:
             self._filters.place()
         if "_stack_tables" in self.__dict__:
@@ -422,10 +413,9 @@ class Handling:
 
     def _check_tids(self) -> None:
         """See that each thread has its id where the C library keeps it."""
-        self._tids_wanted = True
         asked = self._go.stacks and self._session.symbols.objects.libc() is None  # the kernel, each time
-        if not self._tids_checked and not asked:
-            self._tids_checked = tids_are_kept(self._session)
+        if not asked:
+            self._session.thread_ids.want()
 
     # -- results
 

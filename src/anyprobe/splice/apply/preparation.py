@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from anyprobe.core.address import PAGE, page_ceil
 from anyprobe.core.errors import PermissionDenied, RemoteCallFailed, StopTimeout, TargetError
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.data.layout import CALLERS, CLOSED, NEXT_BLOCK, UNWATCHED, BankLayout, room_for
+from anyprobe.data.layout import CLOSED, NEXT_BLOCK, UNWATCHED, BankLayout, room_for
 from anyprobe.splice.apply.outcomes import give_up
 from anyprobe.splice.codegen.emit import estimate
 from anyprobe.splice.codegen.patch import REPLACING, ActionKind
@@ -26,6 +26,7 @@ from anyprobe.splice.plan.springboards import Springboards
 from anyprobe.splice.regions.access import Access
 from anyprobe.splice.regions.banks import (
     TIMING,
+    Counting,
     Hook,
     demand,
     follows_calls,
@@ -123,26 +124,6 @@ def keep_room(space: AddressSpace, edits: Sequence["Edit"]) -> None:
                 space.keep(place, end)
                 free.reserve(place, end)
                 break
-
-
-@dataclass(frozen=True, slots=True)
-class Counting:
-    """How the banks of a session are made."""
-
-    maxactive: int
-    """Instances of calls that a thread can have at once."""
-    left_out: int = 0
-    """Blocks of each bank that are for threads left out."""
-    clock: int = 0
-    """Address of the vdso's ``clock_gettime``, if times are not taken from the TSC."""
-    callers: int = CALLERS
-    """Return points that threads can note; 0: calls end at exits only."""
-    children: bool = False
-    """Whether fork children have blocks of their own."""
-    nested: bool = False
-    """Whether it is known of timed calls which others they have made."""
-    nodes: int = 0
-    """Nodes of the call tree of timed calls; 0: there is none."""
 
 
 class Mapper(Protocol):
@@ -294,9 +275,10 @@ class Preparation:
         left_out, nodes = self._counting.left_out, self._counting.nodes if nested else 0
         tells = records > 0 or any(hook.handler is not None and hook.handler.needs_block for hook in hooks)
         adopting = self._counting.children and tells and len(self._holdings.banks) < ADOPTING and has_room()
-        threads = room_for(procfs.count_threads(self._process.pid))
+        apart = self._counting.by_thread and need.records > 0
+        threads = room_for(procfs.count_threads(self._process.pid), apart=apart)
         self._layout = BankLayout(
-            counters, records, maxactive, RETURNS, callers, left_out, adopting, nested, nodes, threads
+            counters, records, maxactive, RETURNS, callers, left_out, adopting, nested, nodes, threads, by_thread=apart
         )
 
     def _want_goroutines(self) -> None:

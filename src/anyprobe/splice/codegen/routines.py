@@ -26,8 +26,9 @@ ADOPTED = 3072
 has."""
 ADOPTING = 128
 """Banks of a session that have such a word, the first ones."""
-_TID = 0x2D0
-"""Where glibc has a thread's number, from the thread pointer; in a fork child's first thread the child's own."""
+_IS_OWN = f"""mov eax, fs:[{at.TID_OFFSET}]
+            cmp [rcx+{at.BLOCK_TID}], eax; jne enter_other
+        enter_own:"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,12 +154,12 @@ def emit_acquire(asm: Assembler, facts: RoutineFacts) -> None:
     asm.code(
         f"""
             mov eax, [rdx+rax*4+{at.BLOCK_HINTS}]
-            test eax, eax; jz new_block
+            test eax, eax; jz acquire_new
             imul rcx, rax, stride
             lea rcx, [rdx+rcx+shared_offset]
             mov rax, fs:[0x10]
             cmp [rcx+{at.BLOCK_OWNER}], rax; je taken_over
-        new_block:
+        acquire_new:
             mov eax, 1
             lock xadd [rdx+{at.NEXT_BLOCK}], rax
             cmp rax, blocks; jae none
@@ -255,7 +256,7 @@ def _process_block(asm: Assembler, facts: RoutineFacts) -> None:
             inc eax
             imul rcx, rax, stride
             lea rcx, [rdx+rcx+shared_offset]
-            mov eax, fs:[{_TID:#x}]; bts rax, {at.CHILD_BIT}
+            mov eax, fs:[{at.TID_OFFSET}]; bts rax, {at.CHILD_BIT}
             mov [rcx+{at.BLOCK_OWNER}], rax
             mov rdx, own; mov [rdx], rcx
         process_none:
@@ -295,6 +296,7 @@ def emit_enter(asm: Assembler, facts: RoutineFacts, prepare: Callable[[], None] 
         f"""
             mov rcx, fs:[slot]; mov rax, gate; test [rax], rcx; jz enter_first
         enter_block:
+            {_IS_OWN if layout.by_thread else ""}
             mov esi, 1
             xadd [rcx+{at.BLOCK_TOP}], rsi
         enter_reserved:
@@ -336,11 +338,39 @@ def emit_enter(asm: Assembler, facts: RoutineFacts, prepare: Callable[[], None] 
         shared=facts.shared,
         argument=argument,
     )
+    if layout.by_thread:
+        _enter_other(asm, facts)
     _enter_full(asm, layout, argument, site)
     if layout.nested:
         nested_calls.emit_entering(asm, argument, site)
         if layout.nodes:
             nested_calls.emit_new_node(asm)
+
+
+def _enter_other(asm: Assembler, facts: RoutineFacts) -> None:
+    """Emit the rare path of ``enter`` where threads are told apart: rcx is the block of another one, or nobody's.
+
+    A thread whose stack was another's before finds that one's block. It gets one of its own, if there is any left; if
+    there is none, it is noted that calls of several threads are in this one.
+    """
+    asm.code(
+        f"""
+        enter_other:
+            cmp dword [rcx+{at.BLOCK_TID}], 0; je enter_mine
+            mov rdx, region; cmp qword [rdx+{at.NEXT_BLOCK}], blocks; jae enter_among
+            call acquire_new
+            test rcx, rcx; jnz enter_mine
+        enter_among:
+            mov rcx, fs:[slot]; mov eax, {at.ANY_THREAD}
+            mov [rcx+{at.BLOCK_TID}], eax; jmp enter_own
+        enter_mine:
+            mov eax, fs:[{at.TID_OFFSET}]
+            mov [rcx+{at.BLOCK_TID}], eax; jmp enter_own
+        """,
+        region=facts.data,
+        blocks=facts.layout.blocks,
+        slot=facts.slot,
+    )
 
 
 def _enter_full(asm: Assembler, layout: BankLayout, argument: int, site: int) -> None:

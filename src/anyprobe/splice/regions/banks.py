@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from anyprobe.core.refusal import Refusal
-from anyprobe.data.layout import CALL_COUNTERS
+from anyprobe.data.layout import CALL_COUNTERS, CALLERS
 from anyprobe.splice.codegen.patch import REPLACING, ActionKind
 from anyprobe.splice.regions.code_region import NearBank, SlotBank
 
@@ -118,6 +118,28 @@ def _counters_of(hook: Hook) -> int:
     if hook.calls is not None:
         return CALL_COUNTERS
     return 1 + (hook.kind in MISSING) + (hook.kind is ActionKind.HANDLE_RETURN)
+
+
+@dataclass(frozen=True, slots=True)
+class Counting:
+    """How the banks of a session are made."""
+
+    maxactive: int
+    """Instances of calls that a thread can have at once."""
+    left_out: int = 0
+    """Blocks of each bank that are for threads left out."""
+    clock: int = 0
+    """Address of the vdso's ``clock_gettime``, if times are not taken from the TSC."""
+    callers: int = CALLERS
+    """Return points that threads can note; 0: calls end at exits only."""
+    children: bool = False
+    """Whether fork children have blocks of their own."""
+    nested: bool = False
+    """Whether it is known of timed calls which others they have made."""
+    nodes: int = 0
+    """Nodes of the call tree of timed calls; 0: there is none."""
+    by_thread: bool = False
+    """Whether timed calls of threads are told apart."""
 
 
 def home_of_handlers(banks: Sequence[SlotBank], hooks: Iterable[Hook]) -> SlotBank | None:

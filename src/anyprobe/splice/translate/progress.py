@@ -38,15 +38,16 @@ class Stretch:
 EXITS = ("leave", "leave_tail", "leave_caller")
 """The routines that end calls."""
 _ROUTINES = frozenset(
-    {"acquire", "adopt", "process", "count", "enter", "unwind", *EXITS, "now", "view", "find", "block"}
+    {"acquire", "acquire_new", "adopt", "process", "count", "enter", "unwind", *EXITS, "now", "view", "find", "block"}
 )
 _PROGRESS = {
-    "acquire": Progress.BACK, "process": Progress.BACK, "now": Progress.BACK,
+    "acquire": Progress.BACK, "acquire_new": Progress.BACK, "process": Progress.BACK, "now": Progress.BACK,
     "adopt": Progress.BACK, "adopt_half": Progress.HALF, "adopt_whole": Progress.BACK,
     "count": Progress.BACK, "count_done": Progress.FORWARD, "count_shared": Progress.BACK,
     "count_shared_done": Progress.FORWARD,
     "enter": Progress.BACK, "enter_reserved": Progress.RESERVED, "enter_done": Progress.FORWARD,
-    "enter_first": Progress.BACK, "enter_shared_missed": Progress.FORWARD, "enter_full": Progress.RESERVED,
+    "enter_first": Progress.BACK, "enter_shared_missed": Progress.FORWARD, "enter_other": Progress.BACK,
+    "enter_full": Progress.RESERVED,
     "enter_unreserved": Progress.BACK, "enter_purging": Progress.HALF, "enter_purged": Progress.BACK,
     "purge_not": Progress.HALF,
     "enter_missed": Progress.BACK, "enter_missed_done": Progress.FORWARD,

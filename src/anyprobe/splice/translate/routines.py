@@ -10,7 +10,8 @@ from anyprobe.splice.translate.progress import Progress, Stretch
 from anyprobe.splice.translate.steps import BACK, FORWARD, Op, Positions, Recipe, Step, restoring
 
 _INNER = {
-    "acquire": frozenset({0, 1, 2}), "adopt": frozenset({0, 1}), "process": frozenset({0, 1}), "now": frozenset({0}),
+    "acquire": frozenset({0, 1, 2}), "acquire_new": frozenset({0, 1, 2}), "adopt": frozenset({0, 1}),
+    "process": frozenset({0, 1}), "now": frozenset({0}),
     "find": frozenset({1, 8, 9, 10, 11}), "block": frozenset({1, 10}),
 }  # fmt: skip
 """What the routines that only routines call do not preserve; flags neither, but for ``now``."""

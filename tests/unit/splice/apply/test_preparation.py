@@ -7,11 +7,11 @@ import pytest
 
 from anyprobe.core.errors import TargetError
 from anyprobe.data.layout import BankLayout
-from anyprobe.splice.apply.preparation import Counting, Preparation, keep_room
+from anyprobe.splice.apply.preparation import Preparation, keep_room
 from anyprobe.splice.codegen.patch import ActionKind
 from anyprobe.splice.memory.space import REACH, TOP, AddressSpace
 from anyprobe.splice.plan.splices import Want, WantKind
-from anyprobe.splice.regions.banks import Hook
+from anyprobe.splice.regions.banks import Counting, Hook
 from anyprobe.splice.regions.code_region import Cluster
 from anyprobe.splice.regions.holdings import Holdings
 

@@ -11,8 +11,10 @@ import pytest
 
 from anyprobe.data.histogram import BUCKETS, clamped_index
 from anyprobe.data.layout import (
+    ANY_THREAD,
     BLOCK_OWNER,
     BLOCK_PURGING,
+    BLOCK_TID,
     BLOCK_TOP,
     BLOCK_UNWOUND,
     CALLER_NEW,
@@ -60,13 +62,20 @@ native = pytest.mark.skipif(platform.machine() != "x86_64", reason="runs x86-64 
 # -- the code
 
 
-FORMS = {"tsc": (0, 0, 0), "vdso-and-callers": (0x7FFF_1234_5670, 4096, 0), "children": (0, 4096, 0x7100_0C00)}
+FORMS = {
+    "tsc": (0, 0, 0, False),
+    "vdso-and-callers": (0x7FFF_1234_5670, 4096, 0, False),
+    "children": (0, 4096, 0x7100_0C00, False),
+    "threads": (0, 0, 0x7100_0C00, True),
+}
 
 
 @pytest.fixture(scope="module", params=FORMS.values(), ids=FORMS.keys())
 def assembled(request):
-    clock, callers, adopted = request.param
-    layout = BankLayout(counters=4, records=2, maxactive=MAXACTIVE, callers=callers, adopting=adopted > 0)
+    clock, callers, adopted, by_thread = request.param
+    layout = BankLayout(
+        counters=4, records=2, maxactive=MAXACTIVE, callers=callers, adopting=adopted > 0, by_thread=by_thread
+    )
     facts = RoutineFacts(
         layout, 0x4000_0000_0000, 0x7100_0000, 0x208, clock,
         mask=1 << 46, adopted=adopted, closed=0x4000_0000_0050, change=adopted and 0x7200_0038,
@@ -278,10 +287,10 @@ class Outcome:
         return {at: count for at, count in found.items() if count}
 
 
-def after(*steps, noted=0):
+def after(*steps, noted=0, by_thread=False):
     """Return the outcome of some steps in a process of their own; every call must have preserved everything."""
     process = subprocess.run(
-        [sys.executable, str(MACHINE), str(noted)],
+        [sys.executable, str(MACHINE), str(noted), *(["0", "apart"] if by_thread else [])],
         input=json.dumps(steps),
         capture_output=True,
         text=True,
@@ -743,3 +752,41 @@ def test_everything_is_preserved_on_the_ways_of_return_points():
         point = (POINT, SECOND, POINT + depth)[depth % 3]
         steps += [enter(depth % 5), jump_away(depth % 5, point=point), come_back((depth + depth % 2) % 5)]
     after(*steps, noted=NOTED)
+
+
+def owned_by(block, tid):
+    """Have another thread's number in a block, as if that had had the stack before this thread."""
+    return ("write", block + (BLOCK_TID & ~7), tid << 32)
+
+
+def tid_in(outcome, block):
+    return outcome.at(block + (BLOCK_TID & ~7)) >> 32
+
+
+@native
+def test_a_thread_that_has_the_stack_of_another_one_gets_a_block_of_its_own():
+    call = (("call", "enter", RECORD, 0), ("call", "leave", RECORD, 0))
+    outcome = after(*call, *call, owned_by(FIRST, 7), *call, by_thread=True)
+    second = FIRST + LAYOUT.stride
+    assert (outcome.at(FIRST + RECORD + RECORD_COUNT), tid_in(outcome, FIRST)) == (2, 7)
+    assert (outcome.at(second + RECORD + RECORD_COUNT), tid_in(outcome, second)) == (1, outcome.tid)
+    assert outcome.slot == second
+
+
+@native
+def test_without_a_block_left_calls_of_several_threads_are_in_one():
+    call = (("call", "enter", RECORD, 0), ("call", "leave", RECORD, 0))
+    second = FIRST + LAYOUT.stride
+    outcome = after(*call, owned_by(FIRST, 7), *call, owned_by(second, 8), *call, *call, by_thread=True)
+    assert (outcome.at(FIRST + RECORD + RECORD_COUNT), tid_in(outcome, FIRST)) == (1, 7)
+    assert (outcome.at(second + RECORD + RECORD_COUNT), tid_in(outcome, second)) == (3, ANY_THREAD)
+    assert outcome.at(SHARED + RECORD + RECORD_MISSED) == 0
+
+
+@native
+def test_a_block_that_is_nobodys_is_taken():
+    """Fork children find one so: their copy of it is empty."""
+    call = (("call", "enter", RECORD, 0), ("call", "leave", RECORD, 0))
+    outcome = after(count(), owned_by(FIRST, 0), *call, by_thread=True)
+    assert (outcome.at(FIRST + RECORD + RECORD_COUNT), tid_in(outcome, FIRST)) == (1, outcome.tid)
+    assert outcome.slot == FIRST

@@ -4,14 +4,13 @@ from collections.abc import Iterator, Sequence
 
 from anyprobe.core.code import Input, InputKind
 from anyprobe.core.errors import InternalError
-from anyprobe.data.layout import FORKED
+from anyprobe.data.layout import FORKED, TID_OFFSET
 from anyprobe.isa.assemble import Assembler
 from anyprobe.splice.codegen.handlers import stack_move
 from anyprobe.splice.codegen.handlers.call_ends import SCRATCH
 from anyprobe.splice.codegen.handlers.facts import (
     INSTANCE_DATA,
     PLACE,
-    TID_OFFSET,
     CallEnd,
     HandlerFacts,
 )

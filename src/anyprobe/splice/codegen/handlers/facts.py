@@ -10,9 +10,6 @@ from anyprobe.splice.codegen.handlers.memory_routines import UNKNOWN, ReadingFac
 PLACE = {"ip": 11, "func": 18}
 """Where, from the return address on, the displacement stands by which a patch tells an address: behind it, in the two
 instructions that follow ``lea rsp, [rsp+136]``."""
-TID_OFFSET = 0x2D0
-"""``tid`` in glibc's ``struct pthread``, the same from 2.2 to 2.41; checked in the target before it is relied on."""
-
 
 INSTANCES, INSTANCE_BYTES, INSTANCE_DATA = 256, 128, 64
 """Instances of a thread, bytes of one (the site's stack pointer, then, on a line of its own, the data)."""
