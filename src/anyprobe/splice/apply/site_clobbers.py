@@ -75,7 +75,8 @@ class SiteClobbers:
         module, function = edit.module, function_of(edit, want)
         start = function.start
         planned, plans = edit.planned, module.plans
-        plain = want.kind is WantKind.ENTRY and len(planned.wants) == 1
+        # what is kept was found where no handler sees registers: one that does may see those that its callers leave
+        plain = want.kind is WantKind.ENTRY and len(planned.wants) == 1 and not module.shown
         if plain and plans is not None and (known := plans.clobbers(start)) is not None:
             return known
         found = self._dead(module.code, function, want)
