@@ -8,6 +8,7 @@ _SIZE = 1 << _BITS
 _REST = _SIZE - 1
 _GROUP_BITS = 6
 _MOST = 255
+_USED = bytes([0]) + bytes([1]) * _MOST
 
 
 class _Pages:
@@ -62,6 +63,12 @@ class _Pages:
         page = group[number] = bytearray(_SIZE) if known is None else known[:]
         self._own.add(number)
         return page
+
+    def content(self, start: int, end: int) -> bytes:
+        """Return a byte for each address in ``[start, end)``: zero where it is not used, else one."""
+        parts = [(self._known(number), low, high) for number, low, high in self._parts(start, end)]
+        content = [bytes(high - low) if page is None else bytes(page[low:high]) for page, low, high in parts]
+        return b"".join(content).translate(_USED)
 
     @staticmethod
     def _parts(start: int, end: int) -> Iterator[tuple[int, int, int]]:

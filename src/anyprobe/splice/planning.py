@@ -20,12 +20,10 @@ from anyprobe.splice.regions.banks import FOLLOWED, TIMING, Hook, needs_slots
 
 if TYPE_CHECKING:
     from anyprobe.splice.plan.context import PlanContext
-    from anyprobe.splice.plan.entry_plans import EntryPlans
     from anyprobe.splice.plan.planner import Planner
     from anyprobe.target.base import Target
     from anyprobe.target.system.procfs import Mapping
 
-_TIMED = TIMING | {ActionKind.COUNT}
 _GADGET_BYTES = 9
 """The longest of the instructions that injected calls borrow."""
 
@@ -144,8 +142,6 @@ class Planning:
     def _from_memory(self, edit: Edit, claiming: Claiming) -> Planned | None:
         """Return the plan that an earlier session made, where the edit is a first, plain entry counter."""
         plans, want = edit.module.plans, edit.added[0] if len(edit.added) == 1 else None
-        if plans is not None and len(edit.added) > 1:
-            return self._timed_from_memory(edit, claiming, plans)
         plain = want is not None and want.kind is WantKind.ENTRY and not edit.state.wants and not edit.removed
         if plans is None or want is None or not plain or self.allowed != AUTO:
             return None
@@ -162,32 +158,6 @@ class Planning:
                 return None
         return Planned((want,), FunctionPlan((splice,)))
 
-    def _timed_from_memory(self, edit: Edit, claiming: Claiming, plans: "EntryPlans") -> Planned | None:
-        """Return the plan that an earlier session made for just these wants: an entry and exits, timed or counted."""
-        if not self._is_plainly_timed(edit):
-            return None
-        claims = claiming.claims_of(edit.module)
-        plan = plans.timed.find(edit.module.code, edit.state.code.start, edit.added)
-        if plan is None:
-            return None
-        splices = plan.splices
-        if any(claims.conflict(each.write_at, each.written, 0) or claims.overwritten(each) for each in splices):
-            return None
-        if self.faults_handled:
-            context = self.context(edit.module, claims)
-            if any(context.fault_refusal(each.insns, each.write_at + each.written) for each in splices):
-                return None
-        return Planned(tuple(edit.added), plan)
-
-    def _is_plainly_timed(self, edit: Edit) -> bool:
-        """Return whether an edit is the first of its function, and all that it adds are timers or counters."""
-        if edit.state.wants or edit.removed or self.allowed != AUTO or edit.module.code.text.is_go:
-            return False
-        hooks = [hook_of(want) for want in edit.added]
-        if not all(hook is not None and hook.kind in _TIMED and hook.handler is None for hook in hooks):
-            return False
-        return self.has_slots(edit.module) or not any(hook is not None and needs_slots(hook) for hook in hooks)
-
     def _plan(self, edit: Edit, live: LivePlanning | None, claiming: Claiming) -> None:
         """Plan the function anew with all its wants; additions that would cost an armed hook its place are refused."""
         claims = claiming.claims_of(edit.module)
@@ -197,9 +167,6 @@ class Planning:
             give_up(edit, found)
         else:
             claiming.add(edit, found)
-            plans = edit.module.plans
-            if live is None and plans is not None and len(found.wants) > 1 and self._is_plainly_timed(edit):
-                plans.timed.note(edit.state.code, edit.added, found.plan)
 
     def _plan_anew(self, edit: Edit, live: LivePlanning | None, before: Claims) -> Planned | Refusal:
         """Plan a function, without a want that is refused and its group, until none is."""
@@ -211,10 +178,9 @@ class Planning:
         )
         # each plan is made on a copy of its own: where nothing is there to be left out, they need no other
         with before.trial(planned_of(state.splices)) if state.splices else nullcontext(before) as claims:
-            planner = self.planner(edit.module, claims)
             while True:
                 found = None if live is None else live.plan(edit, wants, claims)
-                plan = found if isinstance(found, FunctionPlan) else planner.plan(state.code, wants, vital)
+                plan = found if isinstance(found, FunctionPlan) else self._planned(edit, claims, wants, vital)
                 refused = spread(plan.refused, wants)
                 if not refused:
                     return Planned(wants, plan, needs_stop=found if isinstance(found, Refusal) else None)
@@ -227,6 +193,19 @@ class Planning:
                         hook.refusal = None
                     detail = "would take the place of probes already armed"
                     return Refusal(Reason.OVERLAP, state.code.start, detail)
+
+    def _planned(self, edit: Edit, claims: Claims, wants: Sequence[Want], vital: frozenset[Want]) -> FunctionPlan:
+        """Return the plan for all that is wanted of a function: one that is kept, if it holds, or a new one."""
+        plans, code = edit.module.plans, edit.state.code
+        if plans is None:
+            return self.planner(edit.module, claims).plan(code, wants, vital)
+
+        def make(context: "PlanContext") -> FunctionPlan:
+            from anyprobe.splice.plan.planner import Planner  # not needed where all plans are kept ones
+
+            return Planner(context).plan(code, wants, vital)
+
+        return plans.others.plan(self.context(edit.module, claims), code, wants, vital, make)
 
     def planner(self, module: Module, claims: Claims) -> "Planner":
         """Return a planner for a module that respects some claims."""

@@ -4,7 +4,7 @@ Nothing is analysed before it is asked for, and nothing twice. Addresses are lin
 """
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from anyprobe.binary.analysis.layout import Layout
 from anyprobe.binary.analysis.manager import Analyses
@@ -58,6 +58,12 @@ class CodeMap:
         if known is None:
             known = self._functions[start] = self._analyse(start)
         return known
+
+    def functions_at(self, starts: Iterable[int]) -> tuple[FunctionCode, ...] | None:
+        """Return the functions that start at some addresses; nothing where one does not."""
+        found = [self.function_at(start) for start in starts]
+        known = tuple([each for each in found if isinstance(each, FunctionCode)])
+        return known if len(known) == len(found) else None
 
     def _analyse(self, start: int) -> FunctionCode | Refusal:
         number = bisect_left(self.layout.starts, start)

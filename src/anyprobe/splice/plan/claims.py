@@ -4,12 +4,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
+from zlib import crc32
 
 from anyprobe.core.addressset import AddressCounts, AddressSet
 from anyprobe.core.errors import InternalError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.splice.plan.drafts import AnySplice, SpliceDraft
+from anyprobe.splice.plan.questions import Questions
 from anyprobe.splice.plan.splices import Pun
 
 
@@ -54,9 +56,13 @@ class Claims:
     """Taken and given back together with the bytes of punned jumps."""
     takers: list[AnySplice] | None = field(default=None, compare=False)
     """Of a trial: the splices that have taken places."""
+    questions: Questions | None = field(default=None, compare=False)
+    """Is told what is asked of these claims, and of those of trials, where that is to be known."""
 
     def conflict(self, start: int, written: int, borrowed: int) -> Refusal | None:
         """Return why these bytes cannot be claimed."""
+        if self.questions is not None:
+            self.questions.note(start, start + written + borrowed)
         if self.are_free(start, written):
             start, written = start + written, 0
         for address in range(start, start + written):
@@ -76,6 +82,8 @@ class Claims:
     def are_free(self, start: int, written: int) -> bool:
         """Return whether some bytes are certainly nobody's: a look at all of them at once."""
         end = start + written
+        if self.questions is not None:
+            self.questions.note(start, end)
         if self.written.has_any(start, end) or self.displaced.has_any(start, end):
             return False
         return not self.landings.has_any(start + 1, end) and not self.borrowed.has_any(start, end)
@@ -83,6 +91,8 @@ class Claims:
     def overwritten(self, splice: AnySplice) -> Refusal | None:
         """Return which instruction that a splice displaces has been written to by another."""
         middle, end = splice.write_at + splice.written, splice.end
+        if self.questions is not None:
+            self.questions.note(middle, end)
         if not self.written.has_any(middle, end) and not self.displaced.has_any(middle, end):
             return None
         for address in range(middle, end):
@@ -91,6 +101,53 @@ class Claims:
             if address in self.displaced:
                 return Refusal(Reason.OVERLAP, address, "the patch of another splice runs a copy of this instruction")
         return None
+
+    def are_written(self, start: int, end: int) -> bool:
+        """Return whether splices write any byte in ``[start, end)``."""
+        if self.questions is not None:
+            self.questions.note(start, end)
+        return self.written.has_any(start, end)
+
+    def are_used(self, start: int, end: int) -> bool:
+        """Return whether splices write any byte in ``[start, end)``, or depend on one."""
+        return self.are_written(start, end) or self.borrowed.has_any(start, end)
+
+    def are_displaced(self, start: int, end: int) -> bool:
+        """Return whether all bytes in ``[start, end)`` run as copies in a patch, and are not written."""
+        if self.questions is not None:
+            self.questions.note(start, end)
+        return all(address in self.displaced for address in range(start, end))
+
+    def are_landed_in(self, start: int, end: int) -> bool:
+        """Return whether a patch jumps back to any byte in ``[start, end)``."""
+        if self.questions is not None:
+            self.questions.note(start, end)
+        return self.landings.has_any(start, end)
+
+    def springboard_of(self, splice: AnySplice) -> int | None:
+        """Return the link-time address of the springboard of a punned jump, if it has its place."""
+        if splice.pun is None or self.places is None:
+            return splice.pun.base if splice.pun is not None else None
+        place = self.places.link_time(splice)
+        if self.questions is not None:
+            self.questions.note_place(splice.pun, place)
+        return place
+
+    def state_of(self, spans: Sequence[tuple[int, int]]) -> int:
+        """Return a number that tells what is claimed in some ranges: 0 where nothing is."""
+        state = 0
+        for start, end in spans:
+            if self.is_clear(start, end):
+                continue
+            for claimed in (self.written, self.borrowed, self.displaced, self.landings):
+                state = crc32(claimed.content(start, end), crc32(b"%d" % start, state))
+        return state
+
+    def is_clear(self, start: int, end: int) -> bool:
+        """Return whether nothing at all is claimed in ``[start, end)``."""
+        if self.written.has_any(start, end) or self.displaced.has_any(start, end):
+            return False
+        return not self.landings.has_any(start, end) and not self.borrowed.has_any(start, end)
 
     def displace(self, splice: AnySplice) -> None:
         """Take what the splice displaces by now."""
@@ -129,6 +186,7 @@ class Claims:
     def replaced(self, old: Sequence[AnySplice], new: Sequence[AnySplice]) -> "Claims":
         """Return what is claimed when some splices have taken the place of others."""
         made = Claims(self.written.copy(), self.borrowed.copy(), self.displaced.copy(), self.landings, self.places)
+        made.questions = self.questions
         made.exchange(old, new)
         return made
 

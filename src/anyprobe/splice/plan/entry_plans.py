@@ -1,9 +1,9 @@
 """Plans of plain entry probes, kept on disk by build-id: how many instructions to displace, and what may be clobbered.
 
-Only the commonest outcome is kept: a jump at the entry of a function without branches back to it. Everything else is
-planned anew. Of every function that was probed it is kept which others it is planned together with. All this holds for
-one file with one content, read and planned by this very version of our code with the same knowledge of who may enter it
-where (symbols, unwind tables, stored pointers): all of that stands beside the plans.
+Only the commonest outcome is kept here: a jump at the entry of a function without branches back to it. ``KeptPlans``
+has the others. Of every function that was probed it is kept which others it is planned together with. All this holds
+for one file with one content, read and planned by this very version of our code with the same knowledge of who may
+enter it where (symbols, unwind tables, stored pointers): all of that stands beside the plans.
 """
 
 import zlib
@@ -26,6 +26,7 @@ from anyprobe.splice.plan.together import first_of
 if TYPE_CHECKING:
     from anyprobe.binary.flow.cfg import CodeMap
     from anyprobe.binary.flow.function import FunctionCode
+    from anyprobe.splice.plan.kept_plans import KeptPlans
     from anyprobe.splice.plan.timed_plans import TimedPlans
 
 _KIND, _VERSION = "entryplans", 5
@@ -71,7 +72,14 @@ class EntryPlans:
         """What is remembered of functions whose calls are timed; loaded when it is first asked for."""
         from anyprobe.splice.plan.timed_plans import TimedPlans
 
-        return TimedPlans(self._text.memory, self._build_id, self._source())
+        return TimedPlans(self._build_id, self._source())
+
+    @cached_property
+    def others(self) -> "KeptPlans":
+        """The plans that are not plain ones of entries; loaded when they are first asked for."""
+        from anyprobe.splice.plan.kept_plans import KeptPlans
+
+        return KeptPlans(self._text.memory, self._build_id, self._source())
 
     def find(self, start: int, want: Want) -> PlannedSplice | None:
         """Return the remembered splice for the entry of the function at ``start``."""
@@ -115,6 +123,8 @@ class EntryPlans:
         """Write the plans to disk, where there are enough new ones."""
         if "timed" in self.__dict__:
             self.timed.save()
+        if "others" in self.__dict__:
+            self.others.save()
         if self._fresh < min(_WORTH_SAVING, len(self._firsts) or 1):
             return
         self._fresh = 0

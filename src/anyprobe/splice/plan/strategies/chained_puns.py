@@ -116,7 +116,7 @@ def _short_line_before(context: PlanContext, function: FunctionCode, head: int) 
     if not run or run[-1].end != head or head - run[0].address >= JUMP_BYTES:
         return 0
     start = run[0].address
-    return 0 if context.claims.written.has_any(start, head) else head - start
+    return 0 if context.claims.are_written(start, head) else head - start
 
 
 def _line_behind(site: Site, address: int) -> tuple[Insn, ...] | Refusal:
@@ -142,7 +142,7 @@ def bytes_behind(context: PlanContext, address: int, count: int) -> tuple[bytes,
         return None
     leans_on = []
     for at in range(address, address + count):
-        if at not in context.claims.written:
+        if not context.claims.are_written(at, at + 1):
             continue
         near = context.plan.headed_in(at - _LONGEST, at + 1)
         over = next((each for each in near if each.write_at <= at < each.write_at + each.written), None)
@@ -158,7 +158,7 @@ def bytes_behind(context: PlanContext, address: int, count: int) -> tuple[bytes,
 def _known_bytes(context: PlanContext, splice: SpliceDraft) -> bytes | None:
     """Return the bytes that a splice writes, if they depend on nothing that is not known yet."""
     if splice.pun is not None:
-        place = context.claims.places.link_time(splice) if context.claims.places is not None else splice.pun.base
+        place = context.claims.springboard_of(splice)
         return None if place is None else splice.pun.head_bytes(place)
     if splice.strategy is Strategy.SHORT:
         distance = splice.dead_springboard - (splice.head + 2)

@@ -40,12 +40,11 @@ def room_in(
         end = host.insns[0].end
     places = range(first, min(end - JUMP_BYTES + 1, high, page + PAGE - JUMP_BYTES + 1))
     for at in places if place is None else {place}.intersection(places):
-        room = range(at, at + JUMP_BYTES)
-        if claims.landings.has_any(host.head + 1, at + JUMP_BYTES):
+        if claims.are_landed_in(host.head + 1, at + JUMP_BYTES):
             return None
-        if claims.written.has_any(at, at + JUMP_BYTES) or claims.borrowed.has_any(at, at + JUMP_BYTES):
+        if claims.are_used(at, at + JUMP_BYTES):
             continue
-        if fresh or all(address in claims.displaced for address in room):
+        if fresh or claims.are_displaced(at, at + JUMP_BYTES):
             return at
     return None
 

@@ -81,8 +81,8 @@ def run_behind(site: Site, address: int) -> tuple[FunctionCode, tuple[Insn, ...]
 
 def _is_taken(context: PlanContext, address: int) -> bool:
     """Return whether a byte that the jump right in front has displaced, if any, is of use to others."""
-    claims = context.claims
-    return address in claims.written or claims.borrowed[address] > 0 or address in claims.landings
+    claims, end = context.claims, address + 1
+    return claims.are_used(address, end) or claims.are_landed_in(address, end)
 
 
 def _dead_behind(context: PlanContext, last: Insn) -> int:
