@@ -7,7 +7,6 @@ What becomes of them is kept by those who see to it: the transaction has the ref
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
-from anyprobe.isa.decode import Flow
 from anyprobe.splice.plan.splices import PlannedSplice, Strategy
 
 
@@ -66,7 +65,7 @@ class EmittedSplice:
     @property
     def whole_at(self) -> int:
         """Where the whole instructions begin."""
-        return self.planned.insns[0].address + self.bias
+        return self.planned.start + self.bias
 
     @property
     def interior(self) -> tuple[int, int] | None:
@@ -74,20 +73,23 @@ class EmittedSplice:
 
         These are the overwritten ones (the JTPR), and those in front of what others have put into the displaced bytes.
         """
-        end = max(self.address + len(self.old), self.planned.hosts_until + self.bias if self.planned.hosts_until else 0)
-        if self.is_springboard or end <= self.planned.insns[0].end + self.bias:
+        planned, end = self.planned, self.address + len(self.old)
+        if planned.hosts_until:
+            end = max(end, planned.hosts_until + self.bias)
+        if self.is_springboard or end <= planned.first_end + self.bias:
             return None
         # who skips an instruction that is made to fault comes back behind it
-        return self.address + (self.planned.insns[0].flow is not Flow.TRAP), end
+        return self.address + (not planned.begins_with_trap), end
 
     @property
     def displaced(self) -> tuple[int, int]:
         """The range of the displaced instructions."""
         if self.is_springboard:
             return self.address, self.address
-        if self.planned.strategy is Strategy.TRAP:  # all but one byte stays as it is: nobody has to move
+        planned, bias = self.planned, self.bias
+        if planned.strategy is Strategy.TRAP:  # all but one byte stays as it is: nobody has to move
             return self.address, self.address + 1
-        return self.planned.insns[0].address + self.bias, self.planned.end + self.bias
+        return planned.start + bias, planned.end + bias
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,4 +108,5 @@ class FunctionChange:
     @property
     def shows_pcs(self) -> bool:
         """Whether a signal handler of the program's is among what is changed."""
-        return any(splice.planned.shows_pcs for splice in self.added)
+        added = self.added
+        return added[0].planned.shows_pcs if len(added) == 1 else any(splice.planned.shows_pcs for splice in added)

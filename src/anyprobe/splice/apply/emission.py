@@ -1,13 +1,15 @@
 """From planned functions to patches in memory of ours, and to the writes that are to lead there."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import InternalError, TargetError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.assemble import JUMP_BYTES
+from anyprobe.isa.lines import content_of
 from anyprobe.splice.apply.site_clobbers import SiteClobbers
 from anyprobe.splice.codegen.emit import (
     PATCH_ALIGNMENT,
@@ -72,7 +74,7 @@ class Emission:
         home = self._home_for(edit)
         # the routines of a bank come before the first patch that uses them
         self._known_actions = {want: self._actions_of(want, home) for want in wants}
-        moved = self._move(edit, home) if self._moves else {}
+        moved = self._move(edit, home) if self._moves else None
         if len(plan.splices) == 1 and not plan.splices[0].dead_springboard:
             return self._emit_only(edit, home, moved)
         members = plan.scope or (edit.state.code,)
@@ -81,7 +83,7 @@ class Emission:
         made: dict[PlannedSplice, EmittedSplice] = {}
         for planned in sorted(plan.splices, key=lambda s: not any(w.kind in HEADS for w in s.wants)):
             own = behind[member_at(members, planned.head).start]
-            live = self._emit_splice(edit, planned, home, own, moved.get(planned))
+            live = self._emit_splice(edit, planned, home, own, moved)
             if isinstance(live, Refusal):
                 return live
             made[planned] = live
@@ -101,11 +103,10 @@ class Emission:
         return _change_of(edit, added)
 
     def _emit_only(
-        self, edit: Edit, home: CodeRegion, moved: dict[PlannedSplice, EmittedPatch]
+        self, edit: Edit, home: CodeRegion, moved: Mapping[PlannedSplice, EmittedPatch] | None
     ) -> FunctionChange | Refusal:
         """Write the one patch of a function: nothing leans on anything else."""
-        planned = edit.planned.plan.splices[0]
-        live = self._emit_splice(edit, planned, home, {}, moved.get(planned))
+        live = self._emit_splice(edit, edit.planned.plan.splices[0], home, {}, moved)
         if isinstance(live, Refusal):
             return live
         _check_jump(live)
@@ -117,31 +118,29 @@ class Emission:
         planned: PlannedSplice,
         home: CodeRegion,
         behind: dict[int, int],
-        moved: EmittedPatch | None,
+        moved: Mapping[PlannedSplice, EmittedPatch] | None,
     ) -> EmittedSplice | Refusal:
         module = edit.module
-        patch: EmittedPatch | Refusal
-        if moved is not None:
-            patch = moved
-        else:
-            patch = self._fill_template(edit, planned, home, behind) or self._write_patch(edit, planned, home, behind)
-            if isinstance(patch, Refusal):
-                return patch
+        bias = module.bias
+        patch = None if moved is None else moved.get(planned)
+        if patch is None:
+            made = self._fill_template(edit, planned, home, behind) or self._write_patch(edit, planned, home, behind)
+            if isinstance(made, Refusal):
+                return made
+            patch = made
             home.put(patch.code)
-        if planned.insns[-1].may_go_on:
+        if planned.may_go_on:
             module.claims.landings.add(planned.end)
         target = patch.address
         springboard = 0
         if planned.pun is not None:
             springboard = planned.springboard
-            self._springboards.write(springboard, patch.address)
+            self._springboards.write(springboard, target)
             target = springboard
-        address = planned.write_at + module.bias
-        new = head_bytes(planned, module.bias, target)
         old, borrowed, whole = _bytes_there(module, planned)
         return EmittedSplice(
-            planned, module.bias, address, old, new, patch, springboard,
-            borrowed=borrowed, whole=whole,
+            planned, bias, planned.write_at + bias, old, head_bytes(planned, bias, target), patch, springboard,
+            borrowed, is_springboard=False, whole=whole,
         )  # fmt: skip
 
     def _move(self, edit: Edit, home: CodeRegion) -> dict[PlannedSplice, EmittedPatch]:
@@ -171,9 +170,8 @@ class Emission:
         actions = self._actions(want, home)
         if len(actions) != 1:
             return None
-        clobbers = self._clobbers.of
         return home.templates.fill(
-            planned, home.cursor, edit.module.bias, actions[0], lambda: clobbers(edit, want), behind
+            planned, home.cursor, edit.module.bias, actions[0], partial(self._clobbers.of, edit, want), behind
         )
 
     def _write_patch(
@@ -206,11 +204,15 @@ class Emission:
 
     def _actions_of(self, want: Want, home: CodeRegion) -> tuple[Action, ...]:
         hook = hook_of(want)
-        if hook is not None and hook.kind is ActionKind.VIEW:
-            return (Action(hook.kind, hook.offset, home.view_code(self._view_root())),)
-        if hook is None or hook.bank is None:
+        if hook is None:
             return ()
-        bank = hook.bank
+        bank, kind = hook.bank, hook.kind
+        if kind is ActionKind.COUNT and hook.handler is None and isinstance(bank, SlotBank):
+            return (Action(kind, hook.offset, home.slot_code(bank)),)
+        if kind is ActionKind.VIEW:
+            return (Action(kind, hook.offset, home.view_code(self._view_root())),)
+        if bank is None:
+            return ()
         if not isinstance(bank, SlotBank) and hook.handler is not None:
             code = home.near_handler_code(bank, hook.handler)
         elif not isinstance(bank, SlotBank):
@@ -269,11 +271,12 @@ def _ways_in(module: Module, live: EmittedSplice) -> dict[int, int]:
 
 def _bytes_there(module: Module, planned: PlannedSplice) -> tuple[bytes, bytes, bytes]:
     """Return what is written over, what must stay behind that, and the whole of the displaced instructions."""
-    first, whole_at, end = planned.write_at, planned.insns[0].address, planned.end
-    middle = first + planned.written
-    if first == whole_at and not planned.borrowed and middle <= end:
-        whole = b"".join([insn.raw for insn in planned.insns])
-        return whole[: planned.written], b"", whole
+    first, whole_at, written = planned.write_at, planned.start, planned.written
+    if first == whole_at and not planned.borrowed:
+        whole = content_of(planned.insns)
+        if written <= len(whole):
+            return whole[:written], b"", whole
+    middle, end = first + written, planned.end
     start = min(first, whole_at)
     content = module.code.text.memory.read(start, max(middle + planned.borrowed, end) - start)
     borrowed = content[middle - start :][: planned.borrowed]
@@ -303,9 +306,10 @@ def of_one_bank(lines: list[PlannedSplice], action_of: Callable[[Want], Action |
 
 def _check_jump(live: EmittedSplice) -> None:
     """Raise if a jump that is partly made of bytes that others write, or that stay, would go astray."""
-    planned, content = live.planned, live.new + live.borrowed
+    planned = live.planned
     if not live.borrowed or planned.strategy is Strategy.TRAP:
         return
+    content = live.new + live.borrowed
     prefixes = planned.pun.prefixes if planned.pun is not None else 0
     size, target = (4, live.springboard) if planned.pun is not None else (1, planned.dead_springboard + live.bias)
     distance = int.from_bytes(content[prefixes + 1 : prefixes + 1 + size], "little", signed=True)

@@ -109,7 +109,7 @@ class SigreturnTargets:
 
 
 def _site(splice: "EmittedSplice") -> int:
-    return splice.planned.insns[0].address + splice.bias
+    return splice.planned.start + splice.bias
 
 
 def _words(memory: Memory, thread: "StoppedThread") -> list[int]:

@@ -119,10 +119,10 @@ class Transaction(Generic[_Stop]):
         self._unsafe_pcs = UnsafePcs(changes)
         self._interiors = sorted(
             (
-                (*splice.interior, change)
+                (*interior, change)
                 for change in self.remaining
                 for splice in change.added
-                if splice.interior is not None
+                if (interior := splice.interior) is not None
             ),
             key=lambda item: item[0],
         )
@@ -139,9 +139,10 @@ class Transaction(Generic[_Stop]):
         )
 
     @property
-    def remaining(self) -> list[FunctionChange]:
+    def remaining(self) -> Sequence[FunctionChange]:
         """The changes that are not refused: those that are made, once it is ``done``."""
-        return [change for change in self._changes if change not in self._refused]
+        refused = self._refused
+        return [change for change in self._changes if change not in refused] if refused else self._changes
 
     def refusal_of(self, change: FunctionChange) -> Refusal | None:
         """Return why a change is left out."""
@@ -155,8 +156,7 @@ class Transaction(Generic[_Stop]):
     def _read(self, change: FunctionChange) -> None:
         known = self._pages
         spans = [(splice.address, splice.address + len(splice.old)) for splice in change.removed]
-        if change.added:
-            spans += [_extent(splice) for splice in change.added]
+        spans += [_extent(splice) for splice in change.added]
         for start, end in spans:
             first, last = start & -PAGE, (end - 1) & -PAGE
             if (first in known or self._read_page(first)) and (last in known or self._read_page(last)):
@@ -177,12 +177,11 @@ class Transaction(Generic[_Stop]):
 
     def _make_private(self) -> None:
         """Have the kernel copy the pages that will be written, by one byte each, while the program runs."""
-        wanted = {
-            page_floor(address)
-            for change in self.remaining
-            for splice in change.added  # where splices are removed, the pages have been written to before
-            for address in (splice.address, splice.address + len(splice.old) - 1)
-        }
+        wanted = set[int]()
+        for change in self.remaining:
+            for splice in change.added:  # where splices are removed, the pages have been written to before
+                wanted.add(splice.address & -PAGE)
+                wanted.add(splice.address + len(splice.old) - 1 & -PAGE)
         for page in wanted:
             make_private(self._target.mem, page, self._pages[page].before[:1])
 
@@ -308,6 +307,8 @@ class Transaction(Generic[_Stop]):
 
     def _apply(self, change: FunctionChange) -> Refusal | None:
         """Lay the change out in the pages, or say which bytes are not what they should be."""
+        if len(change.added) == 1 and not change.removed and self._put_plain(change.added[0]):
+            return None
         for splice in change.removed:
             found = self._get(splice.address, len(splice.new))
             if found not in (splice.new, splice.old):  # old: it was loaded anew
@@ -324,6 +325,21 @@ class Transaction(Generic[_Stop]):
             self._put(splice.address, splice.new)
         return None
 
+    def _put_plain(self, splice: EmittedSplice) -> bool:
+        """Lay out a splice that begins with what it displaces, all on one page; return whether that could be done."""
+        address, whole, new = splice.address, splice.whole, splice.new
+        offset, size = address & (PAGE - 1), len(whole)
+        end = offset + len(new)
+        if size < len(new) or offset + size > PAGE or splice.whole_at != address:
+            return False
+        page = self._pages[address - offset]
+        if page.after[offset : offset + size] != whole:
+            return False
+        page.after[offset:end] = new
+        page.low = min(page.low, offset)
+        page.high = max(page.high, end)
+        return True
+
     def _as_planned(self, splice: EmittedSplice) -> bool:
         """Return whether the bytes to be written are the file's, and the rest of those instructions too."""
         if self._get(splice.address, len(splice.old)) != splice.old:
@@ -334,8 +350,10 @@ class Transaction(Generic[_Stop]):
         """Leave out puns whose borrowed bytes are not what the file says: they would jump astray."""
         for change in self.remaining:
             for splice in change.added:
+                if not splice.borrowed:
+                    continue
                 at = splice.address + len(splice.old)
-                if splice.borrowed and self._get(at, len(splice.borrowed)) != splice.borrowed:
+                if self._get(at, len(splice.borrowed)) != splice.borrowed:
                     detail = "somebody changed bytes that the punned jump would depend on"
                     self._unapply(change, Refusal(Reason.FOREIGN_BYTES, at, detail))
                     break
@@ -450,9 +468,13 @@ class Transaction(Generic[_Stop]):
         at_handlers = {splice for change in self._changes if change.shows_pcs for splice in change.added}
         records = []
         for splice in added:
-            patch = splice.patch.address if splice.patch is not None else 0
-            extra = marked(patch, internal=splice.planned.internal, at_handler=splice in at_handlers)
-            records.append(Record(RecordKind.SPLICE, splice.address, len(splice.old), extra, splice.old, splice.new))
+            patch, old = splice.patch, splice.old
+            extra = marked(
+                0 if patch is None else patch.address,
+                internal=splice.planned.internal,
+                at_handler=splice in at_handlers,
+            )
+            records.append(Record(RecordKind.SPLICE, splice.address, len(old), extra, old, splice.new))
         self._records.add(self._journal, added, records)
 
     def _write_pages(self) -> None:
@@ -470,8 +492,9 @@ class Transaction(Generic[_Stop]):
 
 def _extent(splice: EmittedSplice) -> tuple[int, int]:
     """Return the range of all bytes that have to be as planned before a splice is written."""
-    start, end = splice.address, splice.address + len(splice.old) + len(splice.borrowed)
-    if splice.whole:
+    start, whole = splice.address, splice.whole
+    end = start + len(splice.old) + len(splice.borrowed)
+    if whole:
         whole_at = splice.whole_at
-        start, end = min(start, whole_at), max(end, whole_at + len(splice.whole))
+        start, end = min(start, whole_at), max(end, whole_at + len(whole))
     return start, end

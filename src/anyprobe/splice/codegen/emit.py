@@ -7,6 +7,7 @@ from functools import partial
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import Flow, Insn
 from anyprobe.isa.encode import CONDITIONS, head
+from anyprobe.isa.lines import KeptLine, is_copied
 from anyprobe.isa.relocate import displace
 from anyprobe.splice.codegen.counter_template import is_plain, is_plain_branch
 from anyprobe.splice.codegen.patch import (
@@ -20,6 +21,7 @@ from anyprobe.splice.emitted import EmittedPatch, Landing
 from anyprobe.splice.plan.splices import HEADS, TRAP, Clobbers, PlannedSplice, Strategy, Want, WantKind
 
 PATCH_ALIGNMENT = 16
+_JUMP = head("jmp target")
 PLAIN_ESTIMATE, COUNTER_ESTIMATE = 24, 81
 """Upper bounds of a patch that only counts, beyond its counters and instructions (alignment, the jump back), and of the
 code of a counter that has to save everything, its first hit included."""
@@ -46,9 +48,7 @@ class ActionSource:
 
 def estimate(splice: PlannedSplice) -> int:
     """Return an upper bound of the bytes that the splice's patch takes."""
-    size, plain = 0, True
-    for insn in splice.insns:
-        size += len(insn.raw) if insn.flow is Flow.NEXT else INSTRUCTION_ESTIMATE
+    size, plain = _copies_estimate(splice.insns), True
     for want in splice.wants:
         bare = not (want.conditional or want.after or want.block)
         if bare and getattr(want.tag, "kind", None) is ActionKind.COUNT:
@@ -65,6 +65,12 @@ def estimate(splice: PlannedSplice) -> int:
 
             size += INLINE_ESTIMATE
     return size + (PLAIN_ESTIMATE if plain else PATCH_ESTIMATE)
+
+
+def _copies_estimate(insns: Sequence[Insn]) -> int:
+    if isinstance(insns, KeptLine):
+        return len(insns.content) + (0 if is_copied(insns.shape) else INSTRUCTION_ESTIMATE * len(insns))
+    return sum([len(insn.raw) if insn.flow is Flow.NEXT else INSTRUCTION_ESTIMATE for insn in insns])
 
 
 def emit_patch(
@@ -381,4 +387,4 @@ def head_bytes(splice: PlannedSplice, bias: int, target: int) -> bytes:
         return TRAP  # the target is the signal handler's affair
     if splice.strategy is Strategy.RETARGET:
         return (target - (splice.insns[0].end + bias)).to_bytes(4, "little", signed=True)
-    return head("jmp target") + (target - (splice.head + bias + 5)).to_bytes(4, "little", signed=True)
+    return _JUMP + (target - (splice.head + bias + 5)).to_bytes(4, "little", signed=True)

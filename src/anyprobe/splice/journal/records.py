@@ -29,6 +29,7 @@ _REQUESTS_AT = 48
 _CHANGE_AT = 56
 HEADER_BYTES = 64
 _RECORD = struct.Struct("<IBBBBQQQ16s16s")
+_BODY = struct.Struct("<BBBBQQQ16s16s")
 RECORD_BYTES = 64
 
 
@@ -123,10 +124,9 @@ class Record(NamedTuple):
 
     def pack(self) -> bytes:
         """Return the record's 64 bytes."""
-        body = _RECORD.pack(
-            0, self.kind, len(self.old), len(self.new), 0, self.address, self.size, self.extra, self.old, self.new
-        )[4:]
-        return struct.pack("<I", zlib.crc32(body)) + body
+        kind, address, size, extra, old, new = self
+        body = _BODY.pack(kind, len(old), len(new), 0, address, size, extra, old, new)
+        return zlib.crc32(body).to_bytes(4, "little") + body
 
     @classmethod
     def unpack(cls, raw: bytes) -> "Record | None":
@@ -178,8 +178,7 @@ class Journal:
         fresh = len(records) - len(indices)
         indices += range(self._unused, self._unused + fresh)
         self._unused += fresh
-        packed = [record.pack().ljust(RECORD_BYTES, b"\0") for record in records]
-        self._write(sorted(zip(indices, packed, strict=True)))
+        self._write(sorted(zip(indices, [record.pack() for record in records], strict=True)))
         return indices
 
     def clear(self, indices: Iterable[int]) -> None:
@@ -191,13 +190,14 @@ class Journal:
 
     def rewrite(self, entries: Iterable[tuple[int, Record]]) -> None:
         """Write other records in place of some."""
-        self._write(sorted((index, record.pack().ljust(RECORD_BYTES, b"\0")) for index, record in entries))
+        self._write(sorted([(index, record.pack()) for index, record in entries]))
 
     def _write(self, entries: list[tuple[int, bytes]]) -> None:
-        start = 0
-        while start < len(entries):
-            stop = start + 1
-            while stop < len(entries) and entries[stop][0] == entries[stop - 1][0] + 1:
+        start, count = 0, len(entries)
+        gapless = count > 0 and entries[-1][0] - entries[0][0] == count - 1  # as they nearly always are
+        while start < count:
+            stop = count if gapless else start + 1
+            while stop < count and entries[stop][0] == entries[stop - 1][0] + 1:
                 stop += 1
             content = b"".join([raw for _, raw in entries[start:stop]])
             self._memory.write(self.address + HEADER_BYTES + entries[start][0] * RECORD_BYTES, content)

@@ -2,9 +2,10 @@
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import overload
 
-from anyprobe.isa.decode import Insn
+from anyprobe.isa.lines import copies_of, count_of
 
 
 class Places(Sequence[tuple[int, int]]):
@@ -28,27 +29,26 @@ class Places(Sequence[tuple[int, int]]):
 
 
 class CopiedPlaces(Places):
-    """(original address, address in the patch) of instructions that are copied as they are; made when asked for."""
+    """(original address, address in the patch) of the instructions of a line with a shape; made when asked for."""
 
-    __slots__ = ("_at", "_bias", "_front", "_insns")
+    __slots__ = ("_address", "_at", "_front", "_shape")
 
-    def __init__(self, insns: Sequence[Insn], bias: int, at: int, front: int = 0) -> None:
-        """Take where the copies begin; ``front``: where the action in front of the first one does, if that counts.
+    def __init__(self, shape: int, address: int, at: int, front: int = 0) -> None:
+        """Take where the line is and where the copies begin.
 
-        Without it what follows the last copy is among the places, too.
+        ``front``: where the action in front of the first copy begins, if that counts. Without it what follows the last
+        copy is among the places, too.
         """
-        self._insns, self._bias, self._at, self._front = insns, bias, at, front
+        self._shape, self._address, self._at, self._front = shape, address, at, front
 
     def __len__(self) -> int:
         """Return the number of places."""
-        return len(self._insns) + (not self._front)
+        return count_of(self._shape) + (not self._front)
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         """Yield the places."""
-        first, last = self._insns[0], self._insns[-1]
-        shift = self._at - first.address
-        yield first.address + self._bias, self._front or self._at
-        for insn in self._insns[1:]:
-            yield insn.address + self._bias, insn.address + shift
-        if not self._front:
-            yield last.end + self._bias, last.end + shift
+        places = copies_of(self._shape, self._address, self._at)
+        if self._front:
+            yield self._address, self._front
+            places = islice(places, 1, len(self))
+        yield from places

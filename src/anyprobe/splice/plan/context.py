@@ -1,7 +1,7 @@
 """What strategies know while the wants of one function are placed: code, claimed bytes, what is allowed."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import TYPE_CHECKING
@@ -122,7 +122,7 @@ class PlanContext:
                 return Refusal(Reason.WRITABLE_TEXT, low, detail)
         return None
 
-    def fault_refusal(self, insns: tuple[Insn, ...], end: int = 0) -> Refusal | None:
+    def fault_refusal(self, insns: Sequence[Insn], end: int = 0) -> Refusal | None:
         """Return why faults that the program handles keep instructions where they are, if it handles any."""
         if not self.faults_handled:
             return None

@@ -7,6 +7,7 @@ enter it where (symbols, unwind tables, stored pointers): all of that stands bes
 """
 
 import zlib
+from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,7 +19,8 @@ from anyprobe.binary.objects.table_store import state_of_code
 from anyprobe.binary.objects.text import ModuleText
 from anyprobe.core.refusal import Refusal
 from anyprobe.isa.assemble import JUMP_BYTES
-from anyprobe.isa.decode import decode_range
+from anyprobe.isa.decode import Insn, decode_range
+from anyprobe.isa.lines import MOST, KeptLine, shape_of
 from anyprobe.isa.registers import mask_of, names_of
 from anyprobe.splice.plan.splices import SCRATCH_ORDER, Clobbers, PlannedSplice, Strategy, Want
 from anyprobe.splice.plan.together import first_of
@@ -29,9 +31,9 @@ if TYPE_CHECKING:
     from anyprobe.splice.plan.kept_plans import KeptPlans
     from anyprobe.splice.plan.timed_plans import TimedPlans
 
-_KIND, _VERSION = "entryplans", 5
+_KIND, _VERSION = "entryplans", 6
 _WORTH_SAVING = 64
-_PLANNED = ("start", "head", "size", "dead", "flags")
+_PLANNED = ("start", "head", "size", "dead", "flags", "shape")
 _TOGETHER = ("member", "first")
 
 
@@ -40,6 +42,8 @@ class _EntryPlan(NamedTuple):
     size: int
     dead: int
     flags: bool
+    shape: int
+    """Of the displaced line, see ``isa.lines``."""
 
 
 class EntryPlans:
@@ -55,7 +59,7 @@ class EntryPlans:
         found = cache.load(self._build_id, _KIND, version=_VERSION)
         if found is not None and found[0] == self._source() and _fits(found[1]):
             rows = zip(*(found[1][name].tolist() for name in _PLANNED), strict=True)
-            self._plans = {start: _EntryPlan(head, size, dead, bool(flags)) for start, head, size, dead, flags in rows}
+            self._plans = {start: _EntryPlan(*row) for start, *row in rows}
             self._firsts = dict(zip(*(found[1][name].tolist() for name in _TOGETHER), strict=True))
         self._clobbers: dict[tuple[int, bool], Clobbers] = {}
 
@@ -86,8 +90,11 @@ class EntryPlans:
         plan = self._plans.get(start)
         if plan is None or plan.head != want.address:
             return None
-        insns = tuple(decode_range(self._text.memory.read(plan.head, plan.size), plan.head))
-        return PlannedSplice(Strategy.JUMP, plan.head, insns, (want,), JUMP_BYTES, plan.head)
+        head, size, _, _, shape = plan
+        content = self._text.memory.read(head, size)
+        insns: Sequence[Insn]
+        insns = KeptLine(content, head, shape) if shape else tuple(decode_range(content, head))
+        return PlannedSplice(Strategy.JUMP, head, insns, (want,), JUMP_BYTES, head)
 
     def clobbers(self, start: int) -> Clobbers | None:
         """Return what code at a remembered entry may overwrite."""
@@ -98,13 +105,13 @@ class EntryPlans:
         found = self._clobbers.get(key)
         if found is None:
             names = names_of(plan.dead)
-            found = self._clobbers[key] = Clobbers(tuple(n for n in SCRATCH_ORDER if n in names), plan.flags)
+            found = self._clobbers[key] = Clobbers(tuple(n for n in SCRATCH_ORDER if n in names), bool(plan.flags))
         return found
 
     def remember(self, start: int, splice: PlannedSplice, clobbers: Clobbers) -> None:
         """Keep a plan."""
         self._plans[start] = _EntryPlan(
-            splice.head, splice.end - splice.head, mask_of(clobbers.registers), clobbers.flags
+            splice.head, splice.end - splice.head, mask_of(clobbers.registers), clobbers.flags, shape_of(splice.insns)
         )
         self._fresh += 1
 
@@ -131,7 +138,7 @@ class EntryPlans:
         rows = sorted((start, *plan) for start, plan in self._plans.items())
         columns = list(zip(*rows, strict=True))
         arrays = {
-            name: np.array(column, dtype=np.int64) for name, column in zip(_PLANNED, columns or [()] * 5, strict=True)
+            name: np.array(column, dtype=np.int64) for name, column in zip(_PLANNED, columns or [()] * 6, strict=True)
         }
         arrays |= {
             name: np.array(column, dtype=np.int64)
@@ -147,4 +154,5 @@ def _fits(arrays: cache.Arrays) -> bool:
             return False
         if any(arrays[name].ndim != 1 or arrays[name].dtype.kind != "i" for name in names):
             return False
-    return True
+    sizes = sum(arrays["shape"] >> 8 * number & 15 for number in range(MOST))
+    return bool(((sizes == arrays["size"]) | (arrays["shape"] == 0)).all())

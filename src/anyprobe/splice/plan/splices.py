@@ -9,7 +9,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from anyprobe.core.refusal import Refusal
-from anyprobe.isa.decode import Insn
+from anyprobe.isa.decode import Flow, Insn
+from anyprobe.isa.lines import KeptLine
 
 if TYPE_CHECKING:
     from anyprobe.binary.flow.function import FunctionCode
@@ -99,7 +100,7 @@ class PlannedSplice:
 
     strategy: Strategy
     head: int
-    insns: tuple[Insn, ...]
+    insns: Sequence[Insn]
     wants: Sequence[Want]
     written: int
     """Number of bytes overwritten, from ``write_at`` on."""
@@ -119,21 +120,52 @@ class PlannedSplice:
     """Whether a thread may come to the byte behind a trap's ``int3`` without having met it."""
 
     @property
+    def start(self) -> int:
+        """The address of the first displaced instruction."""
+        insns = self.insns
+        return insns.address if isinstance(insns, KeptLine) else insns[0].address
+
+    @property
     def end(self) -> int:
         """End of the displaced instructions."""
-        last = self.insns[-1]
+        insns = self.insns
+        if isinstance(insns, KeptLine):
+            return insns.end
+        last = insns[-1]
         return last.address + last.length
+
+    @property
+    def first_end(self) -> int:
+        """End of the first of them."""
+        insns = self.insns
+        return insns.first_end if isinstance(insns, KeptLine) else insns[0].end
+
+    @property
+    def begins_with_trap(self) -> bool:
+        """Whether the first of them raises a signal by itself, and may be skipped by a handler."""
+        return not isinstance(self.insns, KeptLine) and self.insns[0].flow is Flow.TRAP
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether what follows them may run after the last one."""
+        return isinstance(self.insns, KeptLine) or self.insns[-1].may_go_on
 
     @property
     def internal(self) -> bool:
         """Whether it serves no probe of the user's."""
-        wanted = [want.internal for want in self.wants if want.kind is not WantKind.LOOP]
-        return bool(wanted) and all(wanted)
+        found = False
+        for want in self.wants:
+            if want.kind is not WantKind.LOOP:
+                if not want.internal:
+                    return False
+                found = True
+        return found
 
     @property
     def shows_pcs(self) -> bool:
         """Whether it is at a signal handler of the program's, which sees the program's own pcs by it."""
-        return any(want.shows_pcs for want in self.wants)
+        wants = self.wants
+        return wants[0].shows_pcs if len(wants) == 1 else any(want.shows_pcs for want in wants)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ OURS = SimpleNamespace(start=PATCH, end=PATCH + 0x1000, perms="r-xs", offset=0x1
 
 def splice_at(site, *, patch=True):
     code = SimpleNamespace(address=PATCH, code=bytes(64)) if patch else None
-    planned = SimpleNamespace(insns=[SimpleNamespace(address=site)])
+    planned = SimpleNamespace(start=site)
     known = {"planned": planned, "bias": BIAS, "patch": code, "springboard": SPRINGBOARD}
     return SimpleNamespace(**known, address=BIAS + site, new=b"", is_springboard=False)
 
@@ -24,7 +24,7 @@ def splice_at(site, *, patch=True):
 def dead_jump():
     """A springboard in dead bytes that leads to the patch."""
     new = b"\xe9" + (PATCH - BOARD - 5).to_bytes(4, "little")
-    planned = SimpleNamespace(insns=[SimpleNamespace(address=BOARD - BIAS)])
+    planned = SimpleNamespace(start=BOARD - BIAS)
     return SimpleNamespace(planned=planned, bias=BIAS, address=BOARD, new=new, patch=None, is_springboard=True)
 
 

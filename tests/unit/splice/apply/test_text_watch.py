@@ -40,8 +40,7 @@ def armed(module, memory, address, *, strategy=Strategy.JUMP, springboard=False)
     """Arm one function's entry."""
     hook = Hook(ActionKind.COUNT)
     want = Want(address, WantKind.ENTRY, tag=hook)
-    insns = (SimpleNamespace(address=address, end=address + len(OLD)),)
-    planned = SimpleNamespace(strategy=strategy, wants=[want], insns=insns, end=insns[0].end)
+    planned = SimpleNamespace(strategy=strategy, wants=[want], start=address, end=address + len(OLD))
     hook.splice = splice = EmittedSplice(planned, 0, address, OLD, NEW, None, is_springboard=springboard)
     memory.write(address, NEW)
     state = module.functions[address] = FunctionState(SimpleNamespace(start=address))
@@ -104,7 +103,7 @@ def test_a_change_elsewhere_costs_no_look_and_hides_nothing(module, memory, monk
     """Probes that are armed one by one have their own pages read; what the program changes in others is still seen."""
     watch = TextWatch()
     _, splice = armed(module, memory, TEXT + 0x100)
-    splice.planned.end = splice.planned.insns[0].end = splice.address + len(NEW) + 3
+    splice.planned.end = splice.address + len(NEW) + 3
     watch.begin([FunctionChange(TEXT, added=(splice,))], memory)
     memory.write(splice.address + len(NEW), b"\x90")
     _, other = armed(module, memory, TEXT + 2 * PAGE)
@@ -120,9 +119,9 @@ def test_what_is_taken_out_has_only_its_own_bytes_taken_for_known(module, memory
     """What the program changes beside a splice, on the next page, is told of other splices there all the same."""
     watch = TextWatch()
     _, gone = armed(module, memory, TEXT + PAGE - len(NEW))
-    gone.planned.end = gone.planned.insns[0].end = TEXT + PAGE + 3
+    gone.planned.end = TEXT + PAGE + 3
     _, splice = armed(module, memory, TEXT + PAGE + 0x100)
-    splice.planned.end = splice.planned.insns[0].end = splice.address + len(NEW) + 3
+    splice.planned.end = splice.address + len(NEW) + 3
     assert watch.look([module], memory) == []
     memory.write(splice.address + len(NEW), b"\x90")
     watch.begin([FunctionChange(TEXT, removed=(gone,))], memory)

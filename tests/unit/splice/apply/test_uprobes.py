@@ -15,8 +15,7 @@ DISPLACED = 12
 
 
 def splice_at(address, *, old=OLD, new=NEW, end=None, borrowed=b"", springboard=False):
-    insns = (SimpleNamespace(address=address),)
-    planned = SimpleNamespace(strategy=Strategy.JUMP, insns=insns, end=end or address + len(old))
+    planned = SimpleNamespace(strategy=Strategy.JUMP, start=address, end=end or address + len(old))
     return EmittedSplice(planned, 0, address, old, new, None, borrowed=borrowed, is_springboard=springboard)
 
 

@@ -74,10 +74,10 @@ def test_another_version_of_ours_plans_anew(program, monkeypatch):
 def test_what_contradicts_itself_is_as_good_as_absent(program, column, damage):
     function, _ = remembered(program)
     build_id = opened(program)[1]
-    values, arrays = cache.load(build_id, "entryplans", version=5)
+    values, arrays = cache.load(build_id, "entryplans", version=6)
     arrays["member"] = arrays["first"] = np.array([1, 2])
     damaged = damage(arrays[column])
     kept = {name: each for name, each in arrays.items() if name != column}
     kept |= {column: damaged} if damaged is not None else {}
-    cache.store(build_id, "entryplans", values, kept, version=5)
+    cache.store(build_id, "entryplans", values, kept, version=6)
     assert found(program, function) is None
