@@ -7,6 +7,7 @@ import pytest
 
 import anyprobe
 from anyprobe import ptr, u64
+from anyprobe.data.calltree import by_caller
 from support.driver import MissingTool, Target, build
 from support.learning import copied
 from support.results import counts, timing
@@ -48,6 +49,28 @@ def checked(snapshot, calls, returns):
         assert name in LEAVING or found.in_flight == 0, told
 
 
+def checked_tree(snapshot, returns):
+    """Compare who called which of the timed functions with what the program's text says."""
+    by_function, pairs = Counter(), Counter()
+    for each in by_caller(snapshot.tree):
+        by_function[each.function] += each.count
+        pairs[each.caller.removeprefix("main."), each.function.removeprefix("main.")] += each.count
+    for name in FUNCTIONS:
+        assert by_function[f"main.{name}"] == returns[f"main.{name}"], name
+    own = {name: returns[f"main.{name}"] for name in FUNCTIONS}
+    expected = {
+        ("", "Block"): own["Block"], ("", "Safe"): own["Safe"], ("", "Outer"): own["Outer"],
+        ("Safe", "Risky"): own["Risky"], ("Risky", "Grow"): own["Risky"],
+        ("Outer", "Spin"): own["Outer"], ("", "Spin"): own["Spin"] - own["Outer"],
+    }  # fmt: skip
+    grown = {("", "Grow"), ("Grow", "Grow")}
+    assert {pair: count for pair, count in pairs.items() if pair not in grown} == expected
+    assert sum(pairs[pair] for pair in grown) == own["Grow"] - own["Risky"]
+    assert sum(node.sum_ns for node in snapshot.tree) == pytest.approx(
+        sum(each.nested.root_ns for each in snapshot.functions), rel=0.02
+    )  # those that were left behind are in no node
+
+
 STRESS = [
     pytest.param((), {}, False, id="plain"),
     pytest.param((), {"GOGC": "1"}, True, id="always collecting"),
@@ -60,13 +83,13 @@ STRESS = [
 ]
 
 
-@pytest.mark.parametrize(("options", "environment", "self_time"), STRESS)
-def test_every_call_is_timed_once(options, environment, self_time):
+@pytest.mark.parametrize(("options", "environment", "tree"), STRESS)
+def test_every_call_is_timed_once(options, environment, tree):
     """Goroutines that block, migrate, grow their stacks, panic, recover and exit: each call has one time."""
     target = started(40, 24, options=options, **environment)
     try:
         before = copied(target.go(1))
-        with anyprobe.attach(target.pid, self_time=self_time) as session:
+        with anyprobe.attach(target.pid, call_tree=tree) as session:
             session.time(*SPECS[:5], SPECS[7])
             session.time(*SPECS[5:7])
             assert not session.refused
@@ -76,7 +99,8 @@ def test_every_call_is_timed_once(options, environment, self_time):
         checked(snapshot, calls, returns)
         blocked = timing(snapshot, "main.Block").sum_ns
         assert 0.5 * calls["blocked"] < blocked <= 1.02 * calls["blocked"]
-        if self_time:
+        if tree:
+            checked_tree(snapshot, returns)
             nested = [each.nested for each in snapshot.functions]
             own, roots = sum(each.self_ns for each in nested), sum(each.root_ns for each in nested)
             assert own == pytest.approx(roots, rel=1e-9, abs=1e-3)

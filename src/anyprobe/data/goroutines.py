@@ -50,6 +50,8 @@ CALL_WITHIN = 40
 """Call: how many ticks the calls took that it has made, of those that are timed."""
 CALL_OUTERMOST = 48
 """Call: not 0 where an open call below it is of the same function."""
+CALL_NODE = 56
+"""Call: the number of its node in the call tree."""
 
 CALLS_AT = (HEADS + HEAD_PROBES) * HEAD_BYTES
 """Where the calls are, after the heads."""

@@ -164,8 +164,7 @@ def _not_followed(
     from anyprobe.probes.timing.go_calls import go_refusal
     from anyprobe.splice.plan.go_calls import why_not_followed
 
-    tree = session.options.call_tree
-    refusal = go_refusal(site.address, clock=session.splicing.memory.clock, tree=tree)
+    refusal = go_refusal(site.address, clock=session.splicing.memory.clock)
     detail = why_not_followed(module.code.text, code, wants) if refusal is None else refusal.detail
     return None if detail is None else f"{Reason.GO_TIMING.value}: {detail}"
 

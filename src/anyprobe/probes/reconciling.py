@@ -434,8 +434,7 @@ class Reconciled(Pumped):
             return self._clock_refusal
         from anyprobe.probes.timing.go_calls import go_refusal
 
-        clock, tree = self.splicing.memory.clock, self.options.call_tree
-        return go_refusal(site.address, clock=clock, tree=tree)
+        return go_refusal(site.address, clock=self.splicing.memory.clock)
 
     def _make(
         self, spec: str, desired: Desired, modules: "set[LoadedObject]", *, known: ResolvedSite | None = None

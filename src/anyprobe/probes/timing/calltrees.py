@@ -6,6 +6,12 @@ from typing import TYPE_CHECKING
 from anyprobe.data.calltree import NOT_KEPT, UNSURE, CallNode, merged, ordered
 from anyprobe.data.layout import NO_CALLER, NODE_KEY_SHIFT, UNSURE_CALLER
 
+DEEPEST = 100
+"""Levels of a tree that is shown."""
+_CALLER = (1 << NODE_KEY_SHIFT) - 1
+_Node = tuple[int, int, int, int]
+"""The key of a node, its calls, their ticks, and those of the function itself."""
+
 if TYPE_CHECKING:
     from anyprobe.data.reader import BankReader
     from anyprobe.probes.probe import Probe, Timed
@@ -24,11 +30,11 @@ def tree_of(probes: "Iterable[Probe]", values: "BankValues", ns_per_tick: float)
 
 
 def _forest(reader: "BankReader", functions: "dict[int, Timed]", ns_per_tick: float) -> tuple[CallNode, ...]:
-    nodes = reader.tree()
+    nodes = _bounded(reader.tree())
     below: dict[int, list[int]] = {}
     for node, (key, *_) in nodes.items():
         if node:
-            below.setdefault(key & (1 << NODE_KEY_SHIFT) - 1, []).append(node)
+            below.setdefault(key & _CALLER, []).append(node)
 
     def made(node: int) -> CallNode:
         key, count, total, own = nodes[node]
@@ -44,3 +50,31 @@ def _forest(reader: "BankReader", functions: "dict[int, Timed]", ns_per_tick: fl
         _, count, total, own = nodes[0]
         roots.append(CallNode("", NOT_KEPT, count, total * ns_per_tick, own * ns_per_tick))
     return ordered(roots)
+
+
+def _bounded(nodes: "dict[int, _Node]") -> "dict[int, _Node]":
+    """Return nodes without those of more than ``DEEPEST`` levels, which are in others: recursion has no end.
+
+    A call of the function by which it is made is in that one's node, without a time besides; others are side by side
+    one level further down, one node for each function.
+    """
+    below: dict[int, list[int]] = {}
+    for node, (key, *_) in nodes.items():
+        below.setdefault(key & _CALLER, []).append(node) if node else None
+    found = {0: nodes[0]} if 0 in nodes else {}
+    ahead = [(node, root, 1) for root in (NO_CALLER, UNSURE_CALLER) for node in below.get(root, ())]
+    deep: dict[tuple[int, int], int] = {}
+    """By a node of the deepest level and a function, the node below it that has that function's calls."""
+    for node, caller, depth in ahead:  # grows while it runs
+        key, count, total, own = nodes[node]
+        function, into, parent, level = key >> NODE_KEY_SHIFT, node, caller, depth
+        if depth > DEEPEST:
+            parent = caller if depth == DEEPEST + 1 else found[caller][0] & _CALLER
+            same = next((each for each in (caller, parent) if found[each][0] >> NODE_KEY_SHIFT == function), 0)
+            into = same or deep.setdefault((parent, function), node)
+            level = DEEPEST + (into != parent)
+            total = 0 if same else total
+        before = found.get(into, (parent | function << NODE_KEY_SHIFT, 0, 0, 0))
+        found[into] = before[0], before[1] + count, before[2] + total, before[3] + own
+        ahead += [(each, into, level + 1) for each in below.get(node, ())]
+    return found

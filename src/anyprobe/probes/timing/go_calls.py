@@ -3,19 +3,15 @@
 from anyprobe.core.refusal import Reason, Refusal
 
 
-def go_refusal(address: int, *, clock: int, tree: bool) -> Refusal | None:
+def go_refusal(address: int, *, clock: int) -> Refusal | None:
     """Return why a Go function's calls cannot be timed by a session.
 
     Args:
         address: The function's address, for the refusal.
         clock: Address of the function that is called for the time, 0 if none is.
-        tree: Whether it is to be known of each call through which others it came.
 
     """
-    if clock:
-        detail = "the clock is a function of the vdso here, and Go functions have no stack for its call; count instead"
-    elif tree:
-        detail = "there are no call trees of goroutines yet; use --self for the times of functions themselves"
-    else:
+    if not clock:
         return None
+    detail = "the clock is a function of the vdso here, and Go functions have no stack for its call; count instead"
     return Refusal(Reason.GO_TIMING, address, detail)

@@ -24,9 +24,9 @@ _OPEN = 1
 class GoroutineMemory:
     """What one change needs for timed calls of Go functions."""
 
-    def __init__(self, holdings: "Holdings", *, nested: bool) -> None:
-        """Need nothing yet. ``nested``: it is to be known which calls have made which."""
-        self._holdings, self._nested = holdings, nested
+    def __init__(self, holdings: "Holdings", *, nested: bool, nodes: int) -> None:
+        """Need nothing yet. ``nested``: it is to be known which calls have made which; ``nodes``: of the call tree."""
+        self._holdings, self._nested, self._nodes = holdings, nested, nodes if nested else 0
         self.layout: BankLayout | None = None
         """Of the bank that is missing, if one is."""
         self._number_at = 0
@@ -44,7 +44,7 @@ class GoroutineMemory:
         need, banks = demand(hooks).records, self._holdings.goroutine_banks
         if need and (not banks or banks[-1].layout.records_left() < need):
             records = max(_LEAST_RECORDS, need * (1 + self._nested))
-            self.layout = BankLayout(1, records, nested=self._nested, threads=SHARDS)
+            self.layout = BankLayout(1, records, nested=self._nested, nodes=self._nodes, threads=SHARDS)
 
     def place(self, space: AddressSpace, offset: int) -> Sequence[Piece]:
         """Return where the missing memory is to be; ``offset`` is where its memfd part begins."""

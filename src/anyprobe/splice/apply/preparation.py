@@ -287,7 +287,7 @@ class Preparation:
         if any(hook.kind in TIMING for edit in slotless for hook in self._hooks[edit]):
             from anyprobe.splice.apply.goroutine_memory import GoroutineMemory
 
-            self._goroutines = GoroutineMemory(self._holdings, nested=self._counting.nested)
+            self._goroutines = GoroutineMemory(self._holdings, nested=self._counting.nested, nodes=self._counting.nodes)
             self._goroutines.want((edit.module, self._hooks[edit]) for edit in slotless)
 
     def _has_journal(self, records: int) -> bool:

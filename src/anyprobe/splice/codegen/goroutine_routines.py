@@ -29,10 +29,9 @@ from anyprobe.data.layout import (
 from anyprobe.isa.assemble import Assembler
 from anyprobe.splice.codegen.durations import emit_duration, emit_extremes
 from anyprobe.splice.codegen.goroutine_chains import STACK_HIGH, STACK_LOW, seek_head, take_call
+from anyprobe.splice.codegen.goroutine_trees import ARGUMENT, emit_in_node, emit_node
 from anyprobe.splice.codegen.routines import Routines
 
-ARGUMENT = 3
-"""Where in the instruction that a patch goes on at the offset of the record is."""
 _SAVED = ("rax", "rcx", "rdx", "rsi")
 
 
@@ -166,8 +165,10 @@ def _enter(asm: Assembler, facts: GoroutineFacts) -> None:
             mov [rax+{at.CALL_RECORD}], rcx
     """)
     if facts.layout.nested:
+        asm.code(f"mov qword [rax+{at.CALL_WITHIN}], 0; mov qword [rax+{at.CALL_OUTERMOST}], 0")
+        if facts.layout.nodes:
+            emit_node(asm, facts.layout, facts.shared - facts.layout.shared_offset + facts.layout.nodes_offset)
         asm.code(f"""
-            mov qword [rax+{at.CALL_WITHIN}], 0; mov qword [rax+{at.CALL_OUTERMOST}], 0
             test rsi, rsi; jz enter_looked
         enter_look:
             cmp [rsi+{at.CALL_RECORD}], rcx; je enter_recursion
@@ -308,6 +309,8 @@ def _charge(asm: Assembler, facts: GoroutineFacts, name: str, *, tail: bool) -> 
             lock add [r12+{RECORD_ROOTS}], rdx
         {name}_charged:
     """)
+    if facts.layout.nodes and not tail:
+        emit_in_node(asm, facts.layout)
 
 
 def _rare(asm: Assembler, name: str) -> None:
