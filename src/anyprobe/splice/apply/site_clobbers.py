@@ -41,11 +41,7 @@ class SiteClobbers:
 
     def of(self, edit: Edit, want: Want) -> Clobbers:
         """Return what code at a wanted instruction may overwrite."""
-        plans, code = edit.module.plans, edit.state.code
-        if plans is not None and len(edit.planned.wants) == 1 and want.address == code.start:
-            known = plans.clobbers(code.start) if want.kind is WantKind.ENTRY else None
-            if known is not None and not self._skips_faults(edit):
-                return known
+        plans = edit.module.plans
         if plans is None or edit.module.shown or len(edit.planned.wants) < 2 or want.kind not in _ENDS:
             return self._worked_out(edit, want)
         skipping = self._skips_faults(edit)
