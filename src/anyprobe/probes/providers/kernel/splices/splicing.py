@@ -30,6 +30,7 @@ from anyprobe.splice.kernel.patches import PatchMaker, count, handle
 from anyprobe.splice.kernel.places import entry_of
 from anyprobe.splice.plan.claims import Claims
 from anyprobe.splice.plan.splices import Clobbers, PlannedSplice, Want, WantKind
+from anyprobe.target.kernel import loaded_modules
 from anyprobe.target.kernel.driver.device import BatchRefused, Driver, Shared
 from anyprobe.target.kernel.driver.layout import MEANINGS, Verdict
 from anyprobe.target.kernel.symbols import KERNEL
@@ -186,6 +187,14 @@ class Splices:
         self._code: RunningCode = running(names.symbols)
         self._names, self._sites = names, [site for site, _ in sites]
         self._handlings = [handling for _, handling in sites]
+        functions = enumerate(site.function for site in self._sites)
+        self._of_modules = {
+            number: each.module for number, each in functions if each is not None and each.module != KERNEL
+        }
+        """The modules of the sites that are not in the kernel itself."""
+        numbers = loaded_modules.loaded() if self._of_modules else {}
+        self._loadings = {name: numbers.get(name) for name in self._of_modules.values()}
+        """What tells whether each of these modules is still the one that is spliced."""
         self._shared = next((each.shared for each in self._handlings if each is not None), None)
         self._driver: Driver | None = opened() if self._shared is None else self._shared.driver
         self._lost: Shared | None = None
@@ -222,13 +231,11 @@ class Splices:
 
     def gone(self) -> Collection[int]:
         """Return the sites of modules whose splices the driver has taken out, before the module went."""
-        functions = enumerate(site.function for site in self._sites)
-        of_modules = {number for number, each in functions if each is not None and each.module != KERNEL}
-        if self._driver is None or not of_modules:
+        if self._driver is None or not self._of_modules:
             return ()
-        written = {write.address for write in self._driver.changes()}
-        lost = [each for each in self._in_force if each.site not in written]
-        return {number for each in lost for number in each.numbers & of_modules}
+        now = loaded_modules.loaded()
+        lost = {name for name, loading in self._loadings.items() if now.get(name) != loading}
+        return {number for number, name in self._of_modules.items() if name in lost and number in self._open}
 
     def remove(self, numbers: Iterable[int]) -> None:
         """Take out the splices that only some sites need, and count no more at these."""
