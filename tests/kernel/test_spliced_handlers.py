@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from anyprobe import Count, Reason, Sum, u64
+import anyprobe
+from anyprobe import Count, Reason, Sum, UnsupportedTarget, u64
 from support import spliced_handlers
 
 SIZE, CALLS = 7777, 3000
@@ -141,6 +142,38 @@ def test_a_function_that_does_not_return_has_no_end_and_no_beginning(session):
     (entry, returns) = session.time("kernel::do_exit")
     assert [why.reason for _, why in (*entry.refused, *returns.refused)] == [Reason.NO_EXIT] * 2
     assert (entry.armed, returns.armed) == (False, False)
+
+
+def test_handlers_run_in_some_processes_alone(loaded, reads_sizes):
+    with anyprobe.kernel(mechanism="splice", pids=[os.getpid()]) as session:
+        some = Count("some", by=("pid",))
+
+        @session.entry("kernel::vfs_read")
+        def counted(ctx):
+            some.add(key=(ctx.pid,))
+
+        session.time("kernel::ksys_read")
+        assert session.refused == []
+        read(CALLS)
+        subprocess.run([reads_sizes, str(CALLS)], check=True)
+        ((pid, cell),) = some.result().entries.items()
+        assert pid == (os.getpid(),)
+        (calls,) = session.snapshot().functions
+        assert CALLS <= calls.count <= cell.count < 2 * CALLS
+
+
+@pytest.mark.parametrize("asked", ["stack", "cgroup"])
+def test_what_splices_do_not_tell_is_refused_with_what_does(session, asked):
+    seen = Count("seen", by=("what",))
+
+    def by_stack(ctx):
+        seen.add(key=(ctx.kstack(3),))
+
+    def by_group(ctx):
+        seen.add(key=(ctx.cgroup,))
+
+    with pytest.raises(UnsupportedTarget, match="fentry and kprobe do"):
+        session.entry("kernel::vfs_read")({"stack": by_stack, "cgroup": by_group}[asked])
 
 
 @pytest.mark.thorough

@@ -13,6 +13,7 @@ from anyprobe import Reason
 from support.kernel_patches import function, text
 
 GETPPID = "__do_sys_getppid"
+GETPPID_NUMBER = 110
 CALLS = 5000
 LOOP_CTL_GET_FREE = 0x4C82
 
@@ -67,10 +68,10 @@ def test_an_entry_is_counted_as_fentry_counts_it_and_the_text_is_as_it_was(sessi
 
 
 def test_the_command_counts_and_leaves_nothing(loaded, system_calls):
-    before, numbers = whole(GETPPID), {"getppid": 110}
+    before = whole(GETPPID)
     done = subprocess.run(
         [sys.executable, "-m", "anyprobe", "count", f"kernel::{GETPPID}", "--mechanism", "splice", "--json", "--",
-         system_calls, str(numbers["getppid"]), str(CALLS), "2"],
+         system_calls, str(GETPPID_NUMBER), str(CALLS), "2"],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     (site,) = json.loads(done.stderr or done.stdout)["sites"]
@@ -172,8 +173,30 @@ def test_returns_are_counted_where_functions_end(session):
     assert why.reason is Reason.NO_EXIT
 
 
-def test_splices_choose_no_processes(loaded):
-    with anyprobe.kernel(mechanism="splice", pids=[os.getpid()]) as session, pytest.raises(anyprobe.UnsupportedTarget):
+def test_hits_in_some_processes_alone(loaded, system_calls):
+    def elsewhere():
+        subprocess.run([system_calls, str(GETPPID_NUMBER), str(CALLS), "2"], check=True)
+
+    before = whole(GETPPID)
+    with anyprobe.kernel(mechanism="splice", pids=[1, os.getpid()]) as session:
+        (here,) = session.count(f"kernel::{GETPPID}")
+        assert session.refused == []
+        call_getppid(CALLS)
+        elsewhere()
+        assert hits(here) == CALLS
+    with anyprobe.kernel(mechanism="splice", pids=[1]) as session:
+        several = session.count(f"kernel::{GETPPID}", f"kernel::{GETPPID}:return")
+        assert session.refused == []
+        call_getppid(CALLS)
+        assert [hits(each) for each in several] == [0, 0]
+    assert whole(GETPPID) == before
+
+
+def test_what_processes_start_is_not_followed(loaded):
+    with (
+        anyprobe.kernel(mechanism="splice", pids=[os.getpid()], children=True) as session,
+        pytest.raises(anyprobe.UnsupportedTarget, match="fentry and kprobe do"),
+    ):
         session.count("kernel::vfs_read")
 
 

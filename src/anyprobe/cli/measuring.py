@@ -282,9 +282,10 @@ def start(stack: ExitStack, target: targets.Target, processes: "Sequence[Session
 def see_command_alone(kernel: "KernelSession", pid: int, plan: Plan) -> None:
     """Let hits in the kernel be those of the command that programs' probes are in; say so where that cannot be."""
     try:
-        if plan.mechanism == "splice":
-            raise UnsupportedTarget("splices tell no processes apart")
-        kernel.choose(pid, children=plan.children in {None, "count"})
+        children = plan.children in {None, "count"}
+        if plan.mechanism == "splice" and children:
+            raise UnsupportedTarget("splices do not follow what it starts; --children ignore leaves that out")
+        kernel.choose(pid, children=children)
     except TargetError as error:
         plan.warn(f"in the kernel the hits of all processes count, not the command's alone: {error}")
 

@@ -175,10 +175,16 @@ def test_if_they_cannot_be_that_is_said(kernel, fakes, capsys):
     assert main(["count", "libc:read", "kernel::vfs_read", "--no-follow", "--for", "0", "--", "true"]) == 0
     why = "in the kernel the hits of all processes count, not the command's alone: "
     assert f"{why}the kernel tells no types" in capsys.readouterr().err
+
+
+def test_splices_do_not_follow_what_the_command_starts(kernel, fakes, capsys):
+    asked = ["count", "libc:read", "kernel::vfs_read", "--mechanism", "splice", "--no-follow", "--for", "0"]
+    assert main([*asked, "--children", "ignore", "--", "true"]) == 0
+    assert kernel.pids == [4242, False]
+    assert "all processes" not in capsys.readouterr().err
     kernel.limits = AssertionError
-    more = ["--mechanism", "splice", "--no-follow", "--for", "0", "--", "true"]
-    assert main(["count", "libc:read", "kernel::vfs_read", *more]) == 0
-    assert f"{why}splices tell no processes apart" in capsys.readouterr().err
+    assert main([*asked, "--", "true"]) == 0
+    assert "count, not the command's alone: splices do not follow what it starts" in capsys.readouterr().err
 
 
 def test_hits_in_some_processes_alone_are_counted_until_these_end(kernel, fakes, capsys):

@@ -6,7 +6,7 @@ conditional exits) follow the hot path.
 
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,6 +21,7 @@ from anyprobe.splice.plan.splices import SCRATCH_ORDER, Clobbers
 if TYPE_CHECKING:
     from anyprobe.splice.codegen.handlers.facts import HandlerFacts
     from anyprobe.splice.codegen.handlers.inline import Inline
+    from anyprobe.splice.codegen.processes import Processes
 
 RET = machine_code("ret")
 _COUNTING = struct.Struct("<6sici8s")
@@ -85,6 +86,8 @@ class BankCode:
     """Go's: routines are jumped to, and use no stack."""
     per_processor: bool = False
     """A kernel's: ``near`` is an offset from ``gs``, of memory that each processor has for itself."""
+    processes: "Processes | None" = None
+    """A kernel's: the only processes in which something is done."""
 
 
 class Action(NamedTuple):
@@ -175,6 +178,12 @@ class PatchWriter:
 
     def action(self, action: Action, clobbers: Clobbers, push_target: Callable[[int], bytes] | None = None) -> None:
         """Append the code of one action; ``push_target(address)`` is code that pushes where control goes."""
+        if action.bank.processes is not None:
+            from anyprobe.splice.codegen.processes import emit_if_chosen
+
+            of_all = action._replace(bank=replace(action.bank, processes=None))
+            emit_if_chosen(self, action.bank.processes, lambda: self.action(of_all, clobbers, push_target))
+            return
         if action.kind is ActionKind.COUNT:
             self._count(action, clobbers)
             return

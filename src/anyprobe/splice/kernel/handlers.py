@@ -300,7 +300,7 @@ class _Writer(Filling):
                 self._load("rax", self._size + self._extra + 8 * len(self._saved))
                 asm.code(f"movsxd rdi, dword [rax+{at}]; lea rax, [rax+rdi+{at + 4}]")
             case _:
-                raise UnsupportedTarget(f"splices tell no ctx.{name}")
+                raise UnsupportedTarget(f"splices tell no ctx.{name}: fentry and kprobe do")
         self._set(index, "rax")
 
     def _task(self) -> None:

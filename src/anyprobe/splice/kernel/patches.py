@@ -13,6 +13,7 @@ from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import Insn, decode_range
 from anyprobe.splice.codegen.emit import PATCH_ALIGNMENT, ActionSource, emit_patch, head_bytes
 from anyprobe.splice.codegen.patch import Action, ActionKind, BankCode
+from anyprobe.splice.codegen.processes import Processes
 from anyprobe.splice.plan.splices import Clobbers, PlannedSplice, Strategy, Want
 
 _LONGEST = 15
@@ -104,12 +105,14 @@ class PatchMaker:
         return replace(splice, insns=live), b"".join(insn.raw for insn in written)
 
 
-def count(counter: int) -> Action:
-    """Return what counts in the counter at an offset from ``gs``, of each processor."""
-    return Action(ActionKind.COUNT, counter, BankCode(None, 0, 0, None, per_processor=True))
+def count(counter: int, processes: Processes | None = None) -> Action:
+    """Return what counts in the counter at an offset from ``gs``, of each processor; in some processes only."""
+    return Action(ActionKind.COUNT, counter, BankCode(None, 0, 0, None, per_processor=True, processes=processes))
 
 
-def handle(routine: int, argument: int | None, ip: int = 0, function: int = 0) -> Action:
+def handle(
+    routine: int, argument: int | None, ip: int = 0, function: int = 0, processes: Processes | None = None
+) -> Action:
     """Return what calls the routine of a handler.
 
     Args:
@@ -117,8 +120,9 @@ def handle(routine: int, argument: int | None, ip: int = 0, function: int = 0) -
         argument: what it is told of hits that it misses; None where it is told nothing.
         ip: what the handler is told as ``ctx.ip``, with ``function`` as ``ctx.func``; 0 where it does not ask.
         function: see ``ip``.
+        processes: the only ones in which it is called; None: all.
     """
-    bank = BankCode(None, 0, 0, None, handler=routine, per_processor=True)
+    bank = BankCode(None, 0, 0, None, handler=routine, per_processor=True, processes=processes)
     return Action(ActionKind.HANDLER, -1 if argument is None else argument, bank, ip, function)
 
 

@@ -5,6 +5,7 @@ import pytest
 from anyprobe.binary.kernel.addresses import BIAS
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import decode_range
+from anyprobe.splice.codegen.processes import Processes
 from anyprobe.splice.kernel import planning
 from anyprobe.splice.kernel.patches import PatchMaker, count, nop
 from anyprobe.splice.kernel.places import entry_of
@@ -31,14 +32,14 @@ def entry(kernel, name="it"):
     return entry_of(kernel.map, kernel[name], kernel.image.settled)
 
 
-def patch(kernel, address, *, counter=0x1F000, clobbers=FLAGS_DEAD, live=None):
+def patch(kernel, address, *, counter=0x1F000, clobbers=FLAGS_DEAD, live=None, processes=None):
     """Return the patch of a counter at an address, or why there is none."""
     splices, refused = planning.plan(kernel.map, [Want(address, WantKind.OFFSET)], Claims())
     if refused:
         return refused[0][1]
     read = live or (lambda low, high: kernel.source.memory.read(low, high - low))
     maker = PatchMaker(read, set(kernel.image.tables.fixups[:, 0].tolist()), lambda _: clobbers)
-    return maker.make(splices[0], PATCH, lambda _: (count(counter),))
+    return maker.make(splices[0], PATCH, lambda _: (count(counter, processes),))
 
 
 def texts(made):
@@ -75,6 +76,27 @@ def test_flags_are_saved_where_they_are_read_and_far_counters_need_a_register(bu
     assert texts(made)[:6] == [
         "pushfq", "push rax", "mov rax, 0x498080000000", "inc qword ptr gs:[rax]", "pop rax", "popfq",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("numbers", [(42,), (42, 4_000_000), tuple(range(1000, 1100))])
+def test_hits_in_other_processes_are_passed_by(build, numbers):
+    kernel = SmallKernel.made(build, ("it", BODY), NEXT)
+    chosen = Processes(numbers, task=0x1FC40, member=0x5C4)
+    made, plain = (patch(kernel, kernel["it"].start, processes=each) for each in (chosen, None))
+    assert len(made.code) <= len(plain.code) + chosen.estimate
+    code = decode_range(made.code, PATCH)
+    said = [insn.text for insn in code]
+    assert said[:4] == [
+        "pushfq", "push rax", "mov rax, gs:[0x1fc40]", "mov eax, [rax+0x5c4]",
+    ]  # fmt: skip
+    counted = said.index("inc qword ptr gs:[0x1f000]")
+    assert said[counted - 2 : counted] == said[-3:-1] == ["pop rax", "popfq"]
+    compared = [insn for insn in code[4 : counted - 2] if insn.text.startswith("cmp")]
+    assert [int(insn.text.split(", ")[1], 16) for insn in compared] == [*numbers]
+    *equal, other = [insn.target for insn in code[4 : counted - 2] if insn.target is not None]
+    assert set(equal) <= {code[counted - 2].address}
+    assert other == code[-3].address
+    assert code[-1].target == code[counted + 1].address
 
 
 def test_a_displaced_call_returns_to_the_text(build):

@@ -197,10 +197,8 @@ class Attacher:
         """Write jumps to patches of anyprobe's into the kernel's text."""
         from anyprobe.probes.providers.kernel.splices.splicing import splice
 
-        if self.counters.chosen:
-            raise Unable("splices count the hits of all processes")
         handling = None if self.handler is None else self.handler.handling
-        made.splices = self.spliced or splice(self.names, [(made.sites, handling)])[0]
+        made.splices = self.spliced or splice(self.names, [(made.sites, handling)], self.counters.chosen)[0]
 
     def raw(self, made: Attachment) -> None:
         """Attach to a tracepoint without its record."""

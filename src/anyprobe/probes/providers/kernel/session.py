@@ -203,7 +203,7 @@ class KernelSession(FollowingModules, Handled, AnySessionApi[KernelProbe]):
             for spec, sites, demanded in resolved:
                 probe = KernelProbe.of(spec.text.strip(), sites, demanded, handler, self.chosen)
                 made.append(FollowedProbe.instead(probe, spec, self._names) if follow else probe)
-            if not (follow or self.chosen):
+            if not follow:
                 spliced = self._splice_together(made)
             for each in made:
                 each.attach(self._names, self._check, spliced=spliced.get(each))
@@ -229,7 +229,7 @@ class KernelSession(FollowingModules, Handled, AnySessionApi[KernelProbe]):
         from anyprobe.probes.providers.kernel.splices.splicing import splice
 
         groups = [(probe.sites, None if probe.handler is None else probe.handler.handling) for probe in meant]
-        return dict(zip(meant, splice(self._names, groups), strict=True))
+        return dict(zip(meant, splice(self._names, groups, self.chosen), strict=True))
 
     def demanded(self, mechanism: str | None) -> str | None:
         """Return the only mechanism to use, where one is demanded for some specs or for all."""
@@ -241,8 +241,6 @@ class KernelSession(FollowingModules, Handled, AnySessionApi[KernelProbe]):
     ) -> tuple[KernelProbe, KernelProbe]:
         """Splice both ends of the calls of functions at once; a function of which one is refused has neither."""
         self._check_attached()
-        if self.chosen:
-            raise UnsupportedTarget("splices count the hits of all processes")
         from anyprobe.probes.providers.kernel.splices.splicing import splice_ends
 
         specs = replace(spec, name="entry"), replace(spec, name="return")
@@ -251,10 +249,11 @@ class KernelSession(FollowingModules, Handled, AnySessionApi[KernelProbe]):
             handler.check(site, self._names.type_of(site))
         text = spec.text.strip()
         made = [
-            KernelProbe.of(text, each, mechanisms.SPLICE.name, handler)
+            KernelProbe.of(text, each, mechanisms.SPLICE.name, handler, self.chosen)
             for each, handler in zip(sites, (entering, leaving), strict=True)
         ]
-        spliced = splice_ends(self._names, (sites[0], entering.handling), (sites[1], leaving.handling))
+        groups = (sites[0], entering.handling), (sites[1], leaving.handling)
+        spliced = splice_ends(self._names, *groups, self.chosen)
         for probe, each in zip(made, spliced, strict=True):
             probe.attach(self._names, spliced=each)
         self.probes += made

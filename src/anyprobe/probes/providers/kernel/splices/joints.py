@@ -4,7 +4,7 @@ Several handlers may be at one place, one probe after the other. Whenever one co
 those that are left, and the jump is written anew, in one stop: no hit is seen by some of them only.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 
 from anyprobe.core.refusal import Refusal
@@ -83,12 +83,18 @@ class Joints:
             self.at[change.write.address] = change.after
 
     def _made(self, after: Joint, address: int) -> Change | Refusal:
-        at = self.reserve(estimate(after.splice) + ROOM * (1 + len(after.splice.wants)))
+        tests = sum(map(test_bytes, after.actions.values()))
+        at = self.reserve(estimate(after.splice) + tests + ROOM * (1 + len(after.splice.wants)))
         patch = after.maker.make(after.splice, at, lambda want: after.actions[want])
         if isinstance(patch, Refusal):
             return patch
         self.write(at, patch.code)
         return Change(Write(address, after.new, patch.new), _fixups(patch), replace(after, new=patch.new))
+
+
+def test_bytes(actions: Iterable[Action]) -> int:
+    """Return an upper bound of the bytes that tests of the process take in some actions."""
+    return sum(each.bank.processes.estimate for each in actions if each.bank.processes is not None)
 
 
 def _is_same_place(before: Joint, splice: PlannedSplice, patch: KernelPatch) -> bool:

@@ -3,8 +3,10 @@
 from contextlib import suppress
 
 from anyprobe.core.errors import UnsupportedTarget
+from anyprobe.probes.providers.kernel.chosen import Chosen
 from anyprobe.probes.providers.kernel.places.sites import KernelNames
 from anyprobe.probes.timing.clock import clock_source, own_time, tick_nanoseconds
+from anyprobe.splice.codegen.processes import Processes
 from anyprobe.splice.kernel.handlers import FUNCTIONS, RESCHEDULE, Kernel
 from anyprobe.target.kernel import preemption
 from anyprobe.target.kernel.btf import Btf, TypesUnavailable
@@ -35,6 +37,23 @@ def facts_of(names: KernelNames) -> Kernel:
     return Kernel(
         count, number, task, members, functions, nanoseconds, since, reschedule[0].address if reschedule else 0
     )
+
+
+def processes_of(names: KernelNames, chosen: Chosen | None) -> Processes | None:
+    """Return how a patch knows the processes whose hits count, None if all do.
+
+    Raises:
+        UnsupportedTarget: those count, too, that they start, or the kernel does not tell where a task has its number.
+    """
+    if not chosen:
+        return None
+    if chosen.children:
+        raise UnsupportedTarget("splices do not follow what processes start: fentry and kprobe do")
+    types = names.types.kernel
+    member = _member(types, "task_struct", "tgid")
+    if member is None:
+        raise UnsupportedTarget("the kernel's types do not tell where a task has its process's number")
+    return Processes(chosen.pids, _of_processor(names.symbols, types, "current_task"), member)
 
 
 def _of_processor(symbols: Symbols, types: Btf | None, name: str) -> int:

@@ -45,7 +45,7 @@ def of_processors(storage: Storage, processors: int, *, by_clock: bool = False) 
             sized = type(layout).of_size(layout.record, _RING_BYTES, rings=processors, threads=processors)
             return Ring(sized, shown, by_clock)
         case Stacks():
-            raise UnsupportedTarget("splices take no stacks: kprobe and fentry do")
+            raise UnsupportedTarget("splices take no stacks: fentry and kprobe do")
         case _:
             return storage
 

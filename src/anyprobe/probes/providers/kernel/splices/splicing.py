@@ -16,9 +16,11 @@ from anyprobe.binary.kernel.addresses import BIAS
 from anyprobe.core.errors import InternalError, KernelRefused, UnsupportedTarget
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.probes.providers.function.clobbering import clobbers
+from anyprobe.probes.providers.kernel.chosen import Chosen
 from anyprobe.probes.providers.kernel.code import LiveModule, RunningCode, running, shown
 from anyprobe.probes.providers.kernel.places.sites import KernelNames, KernelSite
-from anyprobe.probes.providers.kernel.splices.joints import Change
+from anyprobe.probes.providers.kernel.splices.joints import Change, test_bytes
+from anyprobe.probes.providers.kernel.splices.kernel_facts import processes_of
 from anyprobe.probes.providers.kernel.splices.processor_counters import ProcessorCounters
 from anyprobe.probes.providers.kernel.splices.wanted import Tag, exits_of, is_tail, joined, number_of
 from anyprobe.splice.codegen.emit import estimate
@@ -99,9 +101,9 @@ Group = tuple[Sequence[KernelSite], Handling | None]
 """The sites of a probe, and the handler that runs there; None: they are counted."""
 
 
-def splice(names: KernelNames, groups: Sequence[Group]) -> "list[Spliced]":
-    """Splice the sites of several probes, planned together; return what each probe has."""
-    whole = Splices(names, [(site, handling) for sites, handling in groups for site in sites])
+def splice(names: KernelNames, groups: Sequence[Group], chosen: Chosen | None) -> "list[Spliced]":
+    """Splice the sites of several probes, planned together, for the hits in some processes; return what each has."""
+    whole = Splices(names, [(site, handling) for sites, handling in groups for site in sites], chosen)
     try:
         whole.arm()
     except BaseException:
@@ -114,9 +116,9 @@ def splice(names: KernelNames, groups: Sequence[Group]) -> "list[Spliced]":
     return made
 
 
-def splice_ends(names: KernelNames, entries: Group, returns: Group) -> "list[Spliced]":
+def splice_ends(names: KernelNames, entries: Group, returns: Group, chosen: Chosen | None) -> "list[Spliced]":
     """Splice both ends of the calls of functions; a function of which one is refused has neither."""
-    first, second = splice(names, [entries, returns])
+    first, second = splice(names, [entries, returns], chosen)
     ends = {site.function: position for position, site in enumerate(returns[0])}
     try:
         for position, site in enumerate(entries[0]):
@@ -182,8 +184,11 @@ class Spliced:
 class Splices:
     """Splices that were planned together: a client of the driver."""
 
-    def __init__(self, names: KernelNames, sites: Sequence[tuple[KernelSite, Handling | None]]) -> None:
+    def __init__(
+        self, names: KernelNames, sites: Sequence[tuple[KernelSite, Handling | None]], chosen: Chosen | None
+    ) -> None:
         """Open the driver, unless there is a handler: all of a session's are of one client."""
+        self._processes = processes_of(names, chosen)
         self._code: RunningCode = running(names.symbols)
         self._names, self._sites = names, [site for site, _ in sites]
         self._handlings = [handling for _, handling in sites]
@@ -380,6 +385,7 @@ class Splices:
         }
         per_want = _HANDLING if self._shared is not None else 0
         room = sum(estimate(splice) + _LIVE_FORM + per_want * len(splice.wants) for splice in splices)
+        room += sum(map(test_bytes, actions.values()))
         start = at = self._reserve(room)
         code = bytearray()
         for splice in splices:
@@ -409,7 +415,7 @@ class Splices:
     def _actions(self, want: Want) -> tuple[Action, ...]:
         """Return what a patch does for a want."""
         number = number_of(want)
-        counting = count(self._counters.place(number))
+        counting = count(self._counters.place(number), self._processes)
         handling = self._handlings[number]
         if handling is None:
             return (counting,)
@@ -418,7 +424,8 @@ class Splices:
         placed, routine = self._routine(site, handling, tail=is_tail(want))
         ip = site.address if placed.asks_place else 0
         function = site.function.address if placed.asks_place else 0
-        return counting, handle(routine, _WORD * number if placed.guarded else None, ip, function)
+        argument = _WORD * number if placed.guarded else None
+        return counting, handle(routine, argument, ip, function, self._processes)
 
     def _routine(self, site: KernelSite, handling: Handling, *, tail: bool) -> tuple[PlacedHandler, int]:
         """Return a handler as it is placed for a site, and where the routine is that patches call."""
