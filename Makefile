@@ -61,6 +61,7 @@ test-kernel: packages setup
 	    PYTHONPATH=tests $(BIN)/python -m support.guest_driver $$kernel || exit 1; \
 	    tools/guest -k $$kernel -t 7200 '$(BIN)/python -m pytest -p no:cacheprovider tests/kernel' || test $$? -eq 125 || exit 1; \
 	done
+	@tools/guest -a module.sig_enforce=1 '$(BIN)/python -m pytest -p no:cacheprovider tests/kernel/test_signatures.py' || test $$? -eq 125
 	@tools/guest -a lockdown=confidentiality '$(BIN)/python -m pytest -p no:cacheprovider tests/kernel/test_lockdown.py' || test $$? -eq 125
 	@tools/guest --icount -t 1200 '$(BIN)/python -m pytest -p no:cacheprovider -rP --timeout 0 tests/kernel/test_costs.py' || test $$? -eq 125
 

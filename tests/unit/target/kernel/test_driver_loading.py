@@ -37,10 +37,22 @@ def test_what_a_kernel_has_not_is_named(kernel):
 
 
 @pytest.mark.parametrize(
+    ("end", "said"),
+    [(b"", "takes signed modules only: sign"), (b"~Module signature appended~\n", "does not know the key")],
+)
+def test_signatures(kernel, tmp_path, end, said):
+    kernel(errno.EKEYREJECTED)
+    module = tmp_path / "anyprobe.ko"
+    module.write_bytes(b"code" + end)
+    with pytest.raises(KernelRefused, match=f"{said}.*mokutil") as caught:
+        loading.load(str(module))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
     ("number", "said"),
     [
         (errno.ENOENT, "see dmesg"),
-        (errno.EKEYREJECTED, "mokutil"),
         (errno.ENOEXEC, "another kernel"),
         (errno.EPERM, r"CAP_SYS_MODULE|locked down"),
     ],

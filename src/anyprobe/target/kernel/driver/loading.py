@@ -15,11 +15,18 @@ NAME: Final = "anyprobe"
 _REMEDIES: Final = {
     errno.EPERM: "be root (CAP_SYS_MODULE)",
     errno.ENOEXEC: "it was built for another kernel",
-    errno.EKEYREJECTED: "this kernel takes signed modules only: sign it with a key that is enrolled (mokutil --import)",
     errno.ENOENT: "this kernel lacks what the driver needs: see dmesg",
     errno.EBUSY: "it is in use: an anyprobe session, or a task that is still in a patch",
     errno.EAGAIN: "it is in use: an anyprobe session, or a task that is still in a patch",
 }
+_UNSIGNED: Final = (
+    "this kernel takes signed modules only: sign what anyprobe driver build prints, with sign-file of the kernel's "
+    "headers and a key that is enrolled (mokutil --import)"
+)
+_UNKNOWN_KEY: Final = (
+    "the kernel does not know the key that it is signed with: enrol that (mokutil --import) and boot again"
+)
+_SIGNATURE: Final = b"~Module signature appended~\n"
 _LOG: Final = "/dev/kmsg"
 _MISSING: Final = re.compile(r"anyprobe: this kernel has no (\w+)")
 
@@ -39,12 +46,20 @@ def load(file: str) -> None:
         if failure.errno == errno.ENOENT and (missing := _missing(log)):
             detail = f"this kernel has no {', '.join(missing)}, which the driver needs"
             raise KernelRefused("load the driver", errno.ENOENT, detail) from None
+        if failure.errno == errno.EKEYREJECTED:
+            detail = _UNKNOWN_KEY if _is_signed(fd) else _UNSIGNED
+            raise KernelRefused("load the driver", errno.EKEYREJECTED, detail) from None
         if failure.errno != errno.EEXIST:
             raise _refused("load the driver", failure) from None
     finally:
         for each in (fd, log):
             if each >= 0:
                 gateway.close(each)
+
+
+def _is_signed(fd: int) -> bool:
+    """Return whether a module's file ends in a signature."""
+    return os.pread(fd, len(_SIGNATURE), max(0, os.fstat(fd).st_size - len(_SIGNATURE))) == _SIGNATURE
 
 
 def _log_from_now_on() -> int:
