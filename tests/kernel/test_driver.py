@@ -20,6 +20,7 @@ from support.kernel_patches import Patches, call_getppid, fixups, function, text
 
 GETPPID = "__do_sys_getppid"
 CALLS = 5000
+GROUP = 4711
 
 
 def refused(driver, *writes, fixups=(), tries=3):
@@ -299,7 +300,25 @@ def test_memory_of_processors(driver):
     assert bytes(shared.view[:4]) == b"abcd"
 
 
-def test_ordinary_users_may_not(loaded):
-    done = subprocess.run(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "cat", "/dev/anyprobe"],
-                          capture_output=True, text=True)  # fmt: skip
-    assert "Permission denied" in done.stderr
+@pytest.mark.parametrize(
+    ("member", "capable", "said"),
+    [(False, False, "Permission denied"), (True, False, "Operation not permitted"), (False, True, "Permission denied"),
+     (True, True, "")],
+)  # fmt: skip
+def test_users_need_the_group_and_the_capability(loaded, member, capable, said):
+    rule = Path(loading.__file__).with_name("70-anyprobe.rules").read_text().split()
+    assert 'MODE="0660"' in rule
+    Path("/dev/anyprobe").chmod(0o660)
+    os.chown("/dev/anyprobe", 0, GROUP)  # what the rule does, by the group's name
+    try:
+        done = subprocess.run(
+            ["setpriv", "--reuid=65534", "--regid=65534", f"--groups={GROUP if member else 65534}",
+             *(["--inh-caps=+sys_admin", "--ambient-caps=+sys_admin"] if capable else []),
+             "sh", "-c", ": <> /dev/anyprobe"],
+            capture_output=True, text=True,
+        )  # fmt: skip
+    finally:
+        os.chown("/dev/anyprobe", 0, 0)
+        Path("/dev/anyprobe").chmod(0o600)
+    assert said in done.stderr
+    assert (done.returncode == 0) is (said == "")
