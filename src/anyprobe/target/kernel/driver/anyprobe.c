@@ -6,6 +6,7 @@
 #include <linux/cpu.h>
 #include <linux/delay.h>
 #include <linux/extable.h>
+#include <linux/interval_tree_generic.h>
 #include <linux/jump_label.h>
 #include <linux/kallsyms.h>
 #include <linux/kprobes.h>
@@ -14,6 +15,7 @@
 #include <linux/module.h>
 #include <linux/objtool.h>
 #include <linux/percpu.h>
+#include <linux/range.h>
 #include <linux/sched/signal.h>
 #include <linux/security.h>
 #include <linux/slab.h>
@@ -94,36 +96,41 @@ static const char *const forbidden_ranges[][2] = {
 	{ "__indirect_thunk_start", "__indirect_thunk_end" }, { "_sinittext", "_einittext" },
 	{ "__static_call_text_start", "__static_call_text_end" },
 };
-static struct { unsigned long start, end; } forbidden[ARRAY_SIZE(forbidden_functions) + ARRAY_SIZE(forbidden_ranges)];
+static struct range forbidden[ARRAY_SIZE(forbidden_functions) + ARRAY_SIZE(forbidden_ranges)];
 static int forbidden_count;
 
 /* What a client has; freed when no task is in its patches any more. */
 struct client {
-	struct list_head list;		/* among those that are gone and still have a task in their patches */
-	DECLARE_BITMAP(pages, PATCHES >> PAGE_SHIFT);	/* of patches */
-	struct memory { void *address; void __percpu *percpu; u64 size; } memory[256];
-	int memories;
+	struct list_head list;	/* among those that are gone and still have a task in their patches */
+	struct memory { void *shared; void __percpu *percpu, *own; u64 size; } memory[256];
+	u32 memories, pages, changes;
 };
 
 /* A write in force, with the original bytes as the old ones. */
-struct change { struct anyprobe_write w; struct client *client; };
+struct change {
+	struct rb_node node;
+	unsigned long last_below;
+	struct anyprobe_write w;
+	struct client *client;
+};
+#define FIRST_BYTE(c) ((c)->w.address)
+#define LAST_BYTE(c) ((c)->w.address + (c)->w.length - 1)
+INTERVAL_TREE_DEFINE(struct change, node, unsigned long, last_below, FIRST_BYTE, LAST_BYTE, static, tree)
+#define FOR_EACH_CHANGE(c, first, last) \
+	for (c = tree_iter_first(&changes, first, last); c; c = tree_iter_next(c, first, last))
 
 static DEFINE_MUTEX(lock);		/* of all that is below */
-static struct change *changes;		/* in ascending order of addresses */
+static struct rb_root_cached changes = RB_ROOT_CACHED;
 static u32 change_count;
 static bool asleep;			/* suspend has begun */
-static DECLARE_BITMAP(used_pages, PATCHES >> PAGE_SHIFT);
-static DECLARE_BITMAP(used_counters, ANYPROBE_COUNTERS);
+static struct client *page_owners[PATCHES >> PAGE_SHIFT], *counter_owners[ANYPROBE_COUNTERS];
 static LIST_HEAD(leaving);
 static struct exception_table_entry tables[2][MAX_FIXUPS];
 static int table_used;
 
-/* One batch while it is checked and written. */
-struct batch {
-	struct anyprobe_write *writes;	/* in ascending order; `boundaries` only where no task may be */
-	u32 count;
-	u8 *reasons;			/* of each write */
-	u8 **aliases;			/* where each can be written; NULL: left out */
+/* The batch that is checked and written. */
+static struct {
+	u32 count, fixup_count;
 	bool lenient;			/* what has other bytes is left out instead of refused */
 	bool scan;			/* no task may be on a boundary, or in a patch */
 	struct client *of;		/* only its patches matter; NULL: those of all */
@@ -135,44 +142,55 @@ struct batch {
 	u32 failed;
 	enum anyprobe_reason reason;
 	u64 took_ns;
-};
+	struct edit {			/* in ascending order; `boundaries` only where no task may be */
+		struct anyprobe_write w;
+		struct change *change;	/* what is in force there, or will be */
+		u8 *alias;		/* where it can be written */
+		enum anyprobe_reason reason;	/* it is refused, or left out */
+	} edits[ANYPROBE_MAX_WRITES];
+	struct anyprobe_fixup fixups[MAX_FIXUPS];
+} batch;
+
+static void begin_batch(void)
+{
+	memset(&batch, 0, offsetof(typeof(batch), edits));
+}
+
+static struct edit *add_edit(void)
+{
+	struct edit *edit = &batch.edits[batch.count++];
+
+	memset(edit, 0, sizeof *edit);
+	return edit;
+}
 
 static unsigned long end_of(const struct anyprobe_write *w)
 {
 	return w->address + w->length;
 }
 
-static bool in_patches(struct client *client, unsigned long address)
+/* Return whose patches an address is in; NULL: in none. */
+static struct client *owner_of(unsigned long address)
 {
 	unsigned long page = (address - (unsigned long)anyprobe_patches) >> PAGE_SHIFT;
 
-	return page < PATCHES >> PAGE_SHIFT && (!client || test_bit(page, client->pages));
+	return page < ARRAY_SIZE(page_owners) ? page_owners[page] : NULL;
 }
 
-/* Return the first of some writes, or changes, that ends after an address. */
-static u32 first_after(const void *array, size_t stride, u32 count, unsigned long address)
+/* Return the first of the batch's writes that ends after an address. */
+static u32 edit_after(unsigned long address)
 {
-	u32 low = 0, high = count;
+	u32 low = 0, high = batch.count;
 
 	while (low < high) {
 		u32 middle = (low + high) / 2;
 
-		if (end_of(array + middle * stride) > address)
+		if (end_of(&batch.edits[middle].w) > address)
 			high = middle;
 		else
 			low = middle + 1;
 	}
 	return low;
-}
-
-static u32 write_after(const struct batch *b, unsigned long address)
-{
-	return first_after(b->writes, sizeof *b->writes, b->count, address);
-}
-
-static u32 change_after(unsigned long address)
-{
-	return first_after(changes, sizeof *changes, change_count, address);
 }
 
 /* --- what may be written --- */
@@ -186,71 +204,45 @@ struct walk {
 	struct insn insn;
 };
 
-static struct kprobe *kprobe_at(unsigned long address)
-{
-	struct kprobe *found;
-
-	preempt_disable();
-	found = CALL(get_kprobe)((void *)address);
-	preempt_enable();
-	return found;		/* kprobe_mutex is held */
-}
-
 static bool has_kprobe(const struct anyprobe_write *w)
 {
-	unsigned long at = w->address;
+	unsigned long at;
 
-	while (at < end_of(w) && !kprobe_at(at))
-		at++;
-	return at < end_of(w);
+	for (at = w->address; at < end_of(w); at++)
+		if (CALL(get_kprobe)((void *)at))	/* kprobe_mutex is held */
+			return true;
+	return false;
 }
 
 static bool decode(struct walk *walk)
 {
-	unsigned long size = min_t(unsigned long, MAX_INSN_SIZE, walk->end - walk->at), from = walk->at;
-	struct kprobe *probe;
-	u32 i, c;
+	unsigned long size = min_t(unsigned long, MAX_INSN_SIZE, walk->end - walk->at), from = walk->at, i;
+	struct kprobe *probe = CALL(get_kprobe)((void *)walk->at);
+	struct change *c;
 
-	probe = kprobe_at(walk->at);
 	if (probe && !kprobe_ftrace(probe))
 		walk->probed = walk->at + LONGEST_OPTIMIZED;
 	memset(walk->bytes, 0, MAX_INSN_SIZE);
 	memcpy(walk->bytes, (void *)walk->at, size);
-	if (walk->at < walk->probed) {
-		preempt_disable();
+	if (walk->at < walk->probed)
 		from = CALL(recover_probed_instruction)(walk->bytes, walk->at);
-		preempt_enable();
-	}
-	for (c = change_after(walk->at); c < change_count && changes[c].w.address < walk->at + size; c++)
-		for (i = 0; i < changes[c].w.length; i++)
-			if (changes[c].w.address + i - walk->at < size)
-				walk->bytes[changes[c].w.address + i - walk->at] = changes[c].w.old_bytes[i];
+	FOR_EACH_CHANGE(c, walk->at, walk->at + size - 1)
+		for (i = max(walk->at, FIRST_BYTE(c)); i <= LAST_BYTE(c) && i < walk->at + size; i++)
+			walk->bytes[i - walk->at] = c->w.old_bytes[i - FIRST_BYTE(c)];
 	return from && CALL(insn_decode)(&walk->insn, walk->bytes, MAX_INSN_SIZE, INSN_MODE_KERN) >= 0;
 }
 
-static bool is_live_text(unsigned long address)
+static bool has_fixup(unsigned long address)
 {
-	struct module *module;
-	bool live;
+	u32 i = 0;
 
-	if (CALL(core_kernel_text)(address))
-		return true;
-	preempt_disable();
-	module = CALL(__module_text_address)(address);
-	live = module && module->state == MODULE_STATE_LIVE;
-	preempt_enable();
-	return live;
-}
-
-static bool has_fixup(unsigned long address, struct anyprobe_fixup *fixups, u32 count)
-{
-	while (count && fixups[count - 1].original != address)
-		count--;
-	return count;
+	while (i < batch.fixup_count && batch.fixups[i].original != address)
+		i++;
+	return i < batch.fixup_count;
 }
 
 /* Decode up to the end of a write, from the function's start, as kprobes do; compare with what the plan says. */
-static enum anyprobe_reason check_instructions(struct walk *walk, struct anyprobe_write *w, struct anyprobe_fixup *fixups, u32 count)
+static enum anyprobe_reason check_instructions(struct walk *walk, struct anyprobe_write *w)
 {
 	unsigned long size, offset;
 	u32 boundaries = 0;
@@ -285,7 +277,7 @@ static enum anyprobe_reason check_instructions(struct walk *walk, struct anyprob
 			return ANYPROBE_BUG;
 		if (!memcmp(walk->bytes, "\xf3\x0f\x1e\xfa", 4))
 			return ANYPROBE_LANDING_PAD;
-		if (CALL(search_exception_tables)(walk->at) && !has_fixup(walk->at, fixups, count))
+		if (CALL(search_exception_tables)(walk->at) && !has_fixup(walk->at))
 			return ANYPROBE_FAULTS;
 	}
 	if (walk->at != end_of(w) || boundaries != w->boundaries)
@@ -295,113 +287,144 @@ static enum anyprobe_reason check_instructions(struct walk *walk, struct anyprob
 
 /*
  * What is written are jumps to the client's patches or to other writes of the batch, calls and conditional jumps of the
- * old text that lead there now, nops, and what was there.
+ * original text that lead there now, nops, and what was there.
  */
-static bool leads_home(struct client *client, struct batch *b, struct anyprobe_write *w)
+static bool leads_home(struct client *client, const struct anyprobe_write *w, const u8 *original)
 {
-	u8 bytes[ANYPROBE_MAX_LENGTH + MAX_INSN_SIZE], *op;
+	u8 bytes[ANYPROBE_MAX_LENGTH + MAX_INSN_SIZE] = { }, *op = bytes;
 	struct insn insn;
 	unsigned long to;
-	u32 at, i;
+	u32 i;
 
-	memcpy(bytes, (void *)w->address, sizeof bytes);
 	memcpy(bytes, w->new_bytes, w->length);
-	for (at = 0; at < w->length; at += insn.length) {
-		op = bytes + at;
-		if (CALL(insn_decode)(&insn, op, MAX_INSN_SIZE, INSN_MODE_KERN) < 0)
+	for (; op < bytes + w->length; op += insn.length, original += insn.length) {
+		if (CALL(insn_decode)(&insn, op, MAX_INSN_SIZE, INSN_MODE_KERN) < 0 || op + insn.length > bytes + w->length)
 			return false;
-		if (op[0] == 0x90 || (insn.opcode.bytes[0] == 0x0f && insn.opcode.bytes[1] == 0x1f) || (op[0] == 0x66 && op[1] == 0x90))
+		if (op[0] == 0x90 || (op[0] == 0x66 && op[1] == 0x90) || (insn.opcode.bytes[0] == 0x0f && insn.opcode.bytes[1] == 0x1f))
 			continue;
-		if (at + insn.length <= w->length && !memcmp(op, w->old_bytes + at, insn.length))
+		if (!memcmp(op, original, insn.length))
 			continue;
-		if (!(op[0] == 0xe9 || op[0] == 0xeb || (op[0] == w->old_bytes[at] && (op[0] == 0xe8 || (op[0] & 0xf0) == 0x70)) ||
-		      (op[0] == 0x0f && (op[1] & 0xf0) == 0x80 && at + 2 <= w->length && !memcmp(op, w->old_bytes + at, 2))))
+		if (op[0] != 0xe9 && op[0] != 0xeb &&
+		    ((op[0] != 0xe8 && (op[0] & 0xf0) != 0x70 && (op[0] != 0x0f || (op[1] & 0xf0) != 0x80)) ||
+		     memcmp(op, original, insn_offset_immediate(&insn))))
 			return false;
-		to = w->address + at + insn.length + (long)insn.immediate.value;
-		i = write_after(b, to);
-		if (!in_patches(client, to) && !(i < b->count && b->writes[i].address == to))
+		to = w->address + (op - bytes) + insn.length + (long)insn.immediate.value;
+		i = edit_after(to);
+		if (owner_of(to) != client && !(i < batch.count && batch.edits[i].w.address == to))
 			return false;
 	}
 	return true;
 }
 
-static enum anyprobe_reason check_write(struct client *client, struct batch *b, struct anyprobe_write *w, struct walk *walk,
-		struct anyprobe_fixup *fixups, u32 count)
+static enum anyprobe_reason check_write(struct client *client, struct edit *edit, struct walk *walk)
 {
+	struct anyprobe_write *w = &edit->w;
+	struct change *c = edit->change = tree_iter_first(&changes, w->address, end_of(w) - 1);
 	void *first = (void *)w->address, *last = (void *)(end_of(w) - 1);
-	u32 i = change_after(w->address);
 
-	if (i < change_count && changes[i].w.address < end_of(w)) {
-		struct change *c = &changes[i];		/* written again; nothing is inside a jump and what fills up */
-
+	if (c) {
 		if (c->w.address != w->address || c->w.length != w->length || c->client != client)
 			return ANYPROBE_OVERLAP;
-		w->boundaries = 0;
-		if (has_kprobe(w))		/* it would go on with what it has copied: a jump to this client's patch */
-			return ANYPROBE_KPROBE;
-		return !memcmp(w->new_bytes, c->w.old_bytes, w->length) || leads_home(client, b, w) ? ANYPROBE_DONE : ANYPROBE_STRAY;
+		w->boundaries = 0;		/* nothing is inside a jump and what fills up */
+		edit->reason = has_kprobe(w) ? ANYPROBE_KPROBE : ANYPROBE_DONE;	/* it would go on with the jump that it has copied */
+	} else if (!edit->reason) {
+		edit->reason = CALL(ftrace_text_reserved)(first, last) ? ANYPROBE_FTRACE :
+			CALL(alternatives_text_reserved)(first, last) ? ANYPROBE_ALTERNATIVE : check_instructions(walk, w);
 	}
-	if (!is_live_text(w->address) || !is_live_text(end_of(w) - 1))
-		return ANYPROBE_NOT_TEXT;
-	for (i = 0; i < forbidden_count; i++)
-		if (w->address < forbidden[i].end && end_of(w) > forbidden[i].start)
-			return ANYPROBE_FORBIDDEN;
-	if (within_module(w->address, THIS_MODULE))
-		return ANYPROBE_FORBIDDEN;
-	if (b->reasons[w - b->writes])
-		return b->reasons[w - b->writes];
-	if (CALL(ftrace_text_reserved)(first, last))
-		return ANYPROBE_FTRACE;
-	if (CALL(alternatives_text_reserved)(first, last))
-		return ANYPROBE_ALTERNATIVE;
-	i = check_instructions(walk, w, fixups, count);
-	if (i != ANYPROBE_DONE)
-		return i;
-	return leads_home(client, b, w) ? ANYPROBE_DONE : ANYPROBE_STRAY;
+	return edit->reason ?: leads_home(client, w, c ? c->w.old_bytes : w->old_bytes) ? ANYPROBE_DONE : ANYPROBE_STRAY;
 }
 
-static void mark(struct batch *b, unsigned long address, unsigned long end, enum anyprobe_reason reason)
+/* Is a range near enough to the batch to look closer? */
+static bool is_near(unsigned long start, unsigned long end)
 {
-	u32 i = write_after(b, address);
+	return batch.count && end > batch.edits[0].w.address && start < end_of(&batch.edits[batch.count - 1].w);
+}
 
-	for (; i < b->count && b->writes[i].address < end; i++)
-		b->reasons[i] = reason;
+static void mark(unsigned long start, unsigned long end, enum anyprobe_reason reason)
+{
+	u32 i;
+
+	for (i = is_near(start, end) ? edit_after(start) : batch.count; i < batch.count && batch.edits[i].w.address < end; i++)
+		batch.edits[i].reason = reason;
 }
 
 /* Mark the writes that touch what jump labels and static calls change: these tables are long, and gone through once. */
-static void mark_table(struct batch *b, struct jump_entry *j, struct jump_entry *j_end, struct static_call_site *s, struct static_call_site *s_end)
+static void mark_table(struct jump_entry *j, struct jump_entry *j_end, struct static_call_site *s, struct static_call_site *s_end)
 {
 	for (; j < j_end; j++) {
-		u8 *code = (u8 *)jump_entry_code(j);
-		u32 i = write_after(b, (unsigned long)code);
+		unsigned long code = jump_entry_code(j);
 
-		if (i < b->count && b->writes[i].address < (unsigned long)code + JMP32_INSN_SIZE)	/* bytes may be gone: look late */
-			mark(b, (unsigned long)code, (unsigned long)code + (*code == 0xeb || *code == 0x66 ? 2 : 5), ANYPROBE_STATIC_KEY);
+		if (!jump_entry_is_init(j) && is_near(code, code + JMP32_INSN_SIZE))
+			mark(code, code + (*(u8 *)code == 0xeb || *(u8 *)code == 0x66 ? 2 : 5), ANYPROBE_STATIC_KEY);
 	}
 	for (; s < s_end; s++) {
 		unsigned long code = (unsigned long)&s->addr + s->addr;
 
-		mark(b, code, code + CALL_INSN_SIZE, ANYPROBE_STATIC_CALL);
+		mark(code, code + CALL_INSN_SIZE, ANYPROBE_STATIC_CALL);
 	}
 }
 
-static void mark_tables(struct batch *b)
+/* Is an address in text of the kernel, or of a module that is live? What the kernel changes in that is marked then. */
+static bool is_text(unsigned long address, struct module **marked)
 {
-	struct module *last = NULL;
+	struct module *m;
+
+	if (CALL(core_kernel_text)(address))
+		return true;
+	preempt_disable();
+	m = CALL(__module_text_address)(address);
+	if (m && m->state != MODULE_STATE_LIVE)		/* one that is live cannot go: its notifier waits for `lock` */
+		m = NULL;
+	preempt_enable();
+	if (m && m != *marked)
+		mark_table(m->jump_entries, m->jump_entries + m->num_jump_entries,
+			   m->static_call_sites, m->static_call_sites + m->num_static_call_sites);
+	*marked = m;
+	return m;
+}
+
+/* Check all of the batch: what is found of each write is noted there; return the first refusal. */
+static enum anyprobe_reason check(struct client *client)
+{
+	enum anyprobe_reason found = ANYPROBE_DONE;
+	struct module *marked = NULL;
+	struct walk walk = { };
 	u32 i;
 
-	mark_table(b, the___start___jump_table, the___stop___jump_table, the___start_static_call_sites, the___stop_static_call_sites);
-	for (i = 0; i < b->count; i++) {
-		struct module *m;
+	for (i = 0; i < batch.fixup_count; i++) {
+		struct anyprobe_fixup *f = &batch.fixups[batch.failed = i];
 
-		preempt_disable();
-		m = CALL(__module_text_address)(b->writes[i].address);
-		preempt_enable();	/* a module that is live cannot go: its notifier waits for `lock` */
-		if (m && m != last && m->state == MODULE_STATE_LIVE)
-			mark_table(b, m->jump_entries, m->jump_entries + m->num_jump_entries,
-				   m->static_call_sites, m->static_call_sites + m->num_static_call_sites);
-		last = m;
+		if (owner_of(f->copy) != client || !CALL(search_exception_tables)(f->original) || (i && f->copy <= f[-1].copy))
+			return ANYPROBE_BAD_FIXUP;
 	}
+	for (i = 0; i < batch.count; i++) {
+		struct anyprobe_write *w = &batch.edits[batch.failed = i].w;
+
+		if (!w->length || w->length > ANYPROBE_MAX_LENGTH || end_of(w) < w->address || (w->boundaries & 1) ||
+		    (u64)w->boundaries >> w->length || (i && w->address < end_of(&batch.edits[i - 1].w)))
+			return batch.edits[i].reason = ANYPROBE_BAD_WRITE;
+	}
+	mark_table(the___start___jump_table, the___stop___jump_table, the___start_static_call_sites, the___stop_static_call_sites);
+	for (i = 0; i < forbidden_count; i++)
+		mark(forbidden[i].start, forbidden[i].end, ANYPROBE_FORBIDDEN);
+	for (i = 0; i < batch.count; i++) {
+		struct anyprobe_write *w = &batch.edits[i].w;
+
+		if (within_module(w->address, THIS_MODULE))
+			batch.edits[i].reason = ANYPROBE_FORBIDDEN;
+		else if (!is_text(w->address, &marked) || !is_text(end_of(w) - 1, &marked))
+			batch.edits[i].reason = ANYPROBE_NOT_TEXT;
+	}
+	for (i = 0; i < batch.count; i++) {
+		batch.edits[i].reason = check_write(client, &batch.edits[i], &walk);
+		batch.scan |= batch.edits[i].w.boundaries != 0;
+		if (found == ANYPROBE_DONE) {
+			found = batch.edits[i].reason;
+			batch.failed = i;
+		}
+		cond_resched();
+	}
+	return found;
 }
 
 /* --- the stop --- */
@@ -409,9 +432,7 @@ static void mark_tables(struct batch *b)
 static const int errors[] = {
 	[ANYPROBE_BAD_WRITE] = -EINVAL, [ANYPROBE_NOT_TEXT] = -EFAULT, [ANYPROBE_NOT_BOUNDARY] = -EINVAL,
 	[ANYPROBE_CALL_INSIDE] = -EINVAL, [ANYPROBE_OLD_BYTES] = -ESTALE, [ANYPROBE_OVERLAP] = -EBUSY,
-	[ANYPROBE_BUSY] = -EAGAIN, [ANYPROBE_FORBIDDEN] = -EPERM, [ANYPROBE_STATIC_KEY] = -EPERM,
-	[ANYPROBE_STATIC_CALL] = -EPERM, [ANYPROBE_FTRACE] = -EPERM, [ANYPROBE_ALTERNATIVE] = -EPERM,
-	[ANYPROBE_KPROBE] = -EPERM, [ANYPROBE_BUG] = -EPERM, [ANYPROBE_FAULTS] = -EPERM, [ANYPROBE_BAD_FIXUP] = -EINVAL,
+	[ANYPROBE_BUSY] = -EAGAIN, [ANYPROBE_FORBIDDEN ... ANYPROBE_FAULTS] = -EPERM, [ANYPROBE_BAD_FIXUP] = -EINVAL,
 	[ANYPROBE_STRAY] = -EINVAL, [ANYPROBE_LANDING_PAD] = -EPERM,
 };
 
@@ -419,21 +440,26 @@ static const int errors[] = {
  * On a boundary of what is written, or in a patch: also of writes that are in force no more, since a task that was
  * preempted in a patch goes on at the end of what was displaced, which may now lie within another write.
  */
-static bool is_inside(struct batch *b, unsigned long word)
+static bool is_inside(unsigned long word)
 {
-	u32 i;
+	struct client *owner = owner_of(word);
+	u32 i = batch.count;		/* of a patch: no write is to blame */
+	struct anyprobe_write *w;
 
-	b->failed = b->count;		/* of a patch: no write is to blame */
-	if (in_patches(NULL, word))
-		return !b->of || in_patches(b->of, word);
-	if (!b->count || word < b->writes[0].address || word >= end_of(&b->writes[b->count - 1]))
+	if (!owner && is_near(word, word)) {
+		i = edit_after(word);
+		w = &batch.edits[i].w;
+		if (word <= w->address || !(w->boundaries >> (word - w->address) & 1))
+			return false;
+	} else if (!owner || (batch.of && batch.of != owner)) {
 		return false;
-	i = b->failed = write_after(b, word);
-	return word > b->writes[i].address && b->writes[i].boundaries >> (word - b->writes[i].address) & 1;
+	}
+	batch.failed = i;
+	return true;
 }
 
 /* Does the unwinder find a task inside? What it cannot unwind to the end counts as inside. */
-static bool unwinds_inside(struct task_struct *t, struct batch *b)
+static bool unwinds_inside(struct task_struct *t)
 {
 	struct unwind_state state;
 
@@ -446,7 +472,7 @@ static bool unwinds_inside(struct task_struct *t, struct batch *b)
 		if (regs && user_mode(regs))
 			return false;
 		address = unwind_get_return_address(&state);
-		if (!address || is_inside(b, address))
+		if (!address || is_inside(address))
 			return true;
 	}
 	return unwind_error(&state);
@@ -456,35 +482,37 @@ static bool unwinds_inside(struct task_struct *t, struct batch *b)
  * Is a saved pc or a return address on a task's kernel stack one of those? Every word counts at first. Frames that were
  * left long ago may have such a word too, in a task that sleeps for days, or in this very one: then the unwinder decides.
  */
-static bool has_word_inside(struct task_struct *t, struct batch *b)
+static bool has_word_inside(struct task_struct *t)
 {
-	unsigned long *p = t->stack, *end = p + THREAD_SIZE / sizeof *p, sp = t->thread.sp;
+	unsigned long *p = t->stack, *end = p + THREAD_SIZE / sizeof *p, sp = t->thread.sp, word;
 
 	if (!p || !refcount_read(&t->stack_refcount))
 		return false;
 	if (!t->on_cpu && sp >= (unsigned long)p && sp < (unsigned long)end)
 		p = (unsigned long *)(sp & ~7ul);
-	for (; p < end; p++)
-		if (is_inside(b, READ_ONCE_NOCHECK(*p)))
-			return t->on_cpu || unwinds_inside(t, b);
+	for (; p < end; p++) {
+		word = READ_ONCE_NOCHECK(*p);
+		if (word >= __START_KERNEL_map && is_inside(word))	/* all text is there */
+			return t->on_cpu || unwinds_inside(t);
+	}
 	return false;
 }
 
-static bool is_any_inside(struct batch *b)
+static bool is_any_inside(void)
 {
 	struct task_struct *group, *t;
 	unsigned int runnable = 0;
 	int cpu;
 
 	for_each_process_thread(group, t) {
-		if (has_word_inside(t, b))
+		if (has_word_inside(t))
 			return true;
 		runnable += t->on_rq != 0;
 	}
 	for_each_online_cpu(cpu)
-		if (has_word_inside(CALL(idle_task)(cpu), b))
+		if (has_word_inside(CALL(idle_task)(cpu)))
 			return true;
-	b->failed = b->count;
+	batch.failed = batch.count;
 	/* At the end of its exit a task is on no list. Where it can be preempted then, it is one more that wants to run. */
 	return preempt_model_preemptible() && CALL(nr_running)() != runnable;
 }
@@ -502,44 +530,40 @@ static void put(u8 *to, const u8 *from, u32 length)
 		WRITE_ONCE(to[length - 1], from[length - 1]);
 }
 
-static void write_all(struct batch *b)
+static enum anyprobe_reason write_all(void)
 {
-	u32 i;
+	struct edit *edit, *end = batch.edits + batch.count;
 
-	for (i = 0; i < b->count; i++)
-		if (memcmp((void *)b->writes[i].address, b->writes[i].old_bytes, b->writes[i].length)) {
-			if (!b->lenient) {
-				b->failed = i;
-				b->reason = ANYPROBE_OLD_BYTES;
-				return;
-			}
-			b->aliases[i] = NULL;
+	for (edit = batch.edits; edit < end; edit++)
+		if (memcmp((void *)edit->w.address, edit->w.old_bytes, edit->w.length)) {
+			batch.failed = edit - batch.edits;
+			edit->reason = ANYPROBE_OLD_BYTES;
+			if (!batch.lenient)
+				return ANYPROBE_OLD_BYTES;
 		}
-	b->reason = b->scan && is_any_inside(b) ? ANYPROBE_BUSY : ANYPROBE_DONE;
-	if (b->reason != ANYPROBE_DONE)
-		return;
-	if (b->table) {			/* before a copy can run */
-		WRITE_ONCE(THIS_MODULE->extable, b->table);
-		WRITE_ONCE(THIS_MODULE->num_exentries, b->table_entries);
+	if (batch.scan && is_any_inside())
+		return ANYPROBE_BUSY;
+	if (batch.table) {		/* before a copy can run */
+		WRITE_ONCE(THIS_MODULE->extable, batch.table);
+		WRITE_ONCE(THIS_MODULE->num_exentries, batch.table_entries);
 	}
-	for (i = 0; i < b->count; i++)
-		if (b->aliases[i])
-			put(b->aliases[i], b->writes[i].new_bytes, b->writes[i].length);
+	for (edit = batch.edits; edit < end; edit++)
+		if (edit->reason == ANYPROBE_DONE)
+			put(edit->alias, edit->w.new_bytes, edit->w.length);
 	sync_core();
+	return ANYPROBE_DONE;
 }
 
 /* Every processor runs this with interrupts off. The last to come writes: all others are in here then, and nowhere else. */
-static int in_stop(void *data)
+static int in_stop(void *unused)
 {
-	struct batch *b = data;
-
-	atomic64_cmpxchg(&b->began, 0, ktime_get_ns());
-	if (atomic_inc_return(&b->arrived) == num_online_cpus()) {
-		write_all(b);
-		b->took_ns = ktime_get_ns() - atomic64_read(&b->began);
-		smp_store_release(&b->done, true);
+	atomic64_cmpxchg(&batch.began, 0, ktime_get_ns());
+	if (atomic_inc_return(&batch.arrived) == num_online_cpus()) {
+		batch.reason = write_all();
+		batch.took_ns = ktime_get_ns() - atomic64_read(&batch.began);
+		smp_store_release(&batch.done, true);
 	} else {
-		while (!smp_load_acquire(&b->done))
+		while (!smp_load_acquire(&batch.done))
 			cpu_relax();
 	}
 	sync_core();
@@ -552,84 +576,59 @@ static struct page *page_of(unsigned long address)
 }
 
 /* Map the pages of all writes once more, writable: in the stop a write is then a copy of some bytes. */
-static void *map_aliases(struct batch *b)
+static void *map_aliases(void)
 {
-	struct page **pages = kvmalloc_array(2 * b->count, sizeof *pages, GFP_KERNEL);
-	unsigned long last = 0;
-	u32 i, count = 0;
+	static struct page *pages[2 * ANYPROBE_MAX_WRITES];
+	struct edit *edit, *end = batch.edits + batch.count;
+	unsigned long at, mapped = 0, count = 0;
 	void *base;
 
-	if (!pages)
-		return NULL;
-	for (i = 0; i < b->count; i++) {
-		unsigned long first = b->writes[i].address >> PAGE_SHIFT, end = (end_of(&b->writes[i]) - 1) >> PAGE_SHIFT;
-
-		if (first != last)
-			pages[count++] = page_of(first << PAGE_SHIFT);
-		b->aliases[i] = (u8 *)((count - 1ul) << PAGE_SHIFT) + offset_in_page(b->writes[i].address);
-		if (end != first)
-			pages[count++] = page_of(end << PAGE_SHIFT);
-		last = end;
+	for (edit = batch.edits; edit < end; edit++) {
+		for (at = edit->w.address & PAGE_MASK; at < end_of(&edit->w); at += PAGE_SIZE)
+			if (at > mapped)
+				pages[count++] = page_of(mapped = at);
+		edit->alias = (u8 *)((count << PAGE_SHIFT) - (at - edit->w.address));
 	}
 	base = vmap(pages, count, VM_MAP, PAGE_KERNEL);
-	kvfree(pages);
-	for (i = 0; i < b->count; i++)
-		b->aliases[i] += (unsigned long)base;
+	for (edit = batch.edits; edit < end; edit++)
+		edit->alias += (unsigned long)base;
 	return base;
 }
 
-/* Merge what was written into what is in force; what has its original bytes again is in force no more. */
-static void merge(struct change *into, struct client *client, struct batch *b)
+/* Stop the machine and write the batch; called with the locks of text. */
+static long commit(void)
 {
-	u32 i = 0, j, n = 0;
+	void *base = batch.count ? map_aliases() : NULL;
 
-	for (j = 0; j <= b->count; j++) {
-		unsigned long next = j < b->count ? b->writes[j].address : ULONG_MAX;
-
-		while (i < change_count && changes[i].w.address < next)
-			into[n++] = changes[i++];
-		if (j == b->count)
-			break;
-		into[n] = i < change_count && changes[i].w.address == next ? changes[i++] : (struct change){ b->writes[j], client };
-		if (b->aliases[j])
-			memcpy(into[n].w.new_bytes, b->writes[j].new_bytes, into[n].w.length);
-		n += memcmp(into[n].w.new_bytes, into[n].w.old_bytes, into[n].w.length) != 0;
-	}
-	kvfree(changes);
-	changes = into;
-	change_count = n;
+	if (batch.count && !base)
+		return -ENOMEM;
+	atomic_set(&batch.arrived, 0);
+	atomic64_set(&batch.began, 0);
+	batch.done = false;
+	CALL(stop_machine_cpuslocked)(in_stop, NULL, cpu_online_mask);
+	vunmap(base);
+	if (batch.reason == ANYPROBE_DONE && batch.table)
+		table_used = !table_used;
+	return errors[batch.reason];
 }
 
-/* Stop the machine and write; called with the locks of text. What has other bytes is counted in `failed` if that is allowed. */
-static long commit(struct client *client, struct batch *b)
+/* Note what is in force now; what has its original bytes, or went with its module, is no more. */
+static void settle(bool written, bool gone)
 {
-	struct change *merged = kvmalloc_array(change_count + b->count + 1, sizeof *merged, GFP_KERNEL);
-	void *base = NULL;
-	long r = -ENOMEM;
-	u32 i;
+	struct edit *edit, *end = batch.edits + batch.count;
 
-	b->aliases = kvcalloc(b->count + 1, sizeof *b->aliases, GFP_KERNEL);
-	if (b->aliases && b->count)
-		base = map_aliases(b);
-	if (merged && b->aliases && (base || !b->count)) {
-		atomic_set(&b->arrived, 0);
-		atomic64_set(&b->began, 0);
-		b->done = false;
-		CALL(stop_machine_cpuslocked)(in_stop, b, cpu_online_mask);
-		r = errors[b->reason];
+	for (edit = batch.edits; edit < end; edit++) {
+		struct change *c = edit->change;
+
+		if (c && written && edit->reason == ANYPROBE_DONE)
+			memcpy(c->w.new_bytes, edit->w.new_bytes, c->w.length);
+		if (!c || (!gone && memcmp(c->w.new_bytes, c->w.old_bytes, c->w.length)))
+			continue;
+		tree_remove(c, &changes);
+		c->client->changes--;
+		change_count--;
+		kfree(c);
 	}
-	vunmap(base);
-	if (!r) {
-		for (b->failed = i = 0; i < b->count; i++)
-			b->failed += !b->aliases[i];
-		if (b->table)
-			table_used = !table_used;
-		merge(merged, client, b);
-		merged = NULL;
-	}
-	kvfree(merged);
-	kvfree(b->aliases);
-	return r;
 }
 
 /* In the kernel's own order, see kprobes. What a kprobe has copied of text is in its table before that text changes. */
@@ -651,192 +650,177 @@ static void unlock_text(void)
 
 /* --- batches --- */
 
-static unsigned long insn_of(const struct exception_table_entry *e)
-{
-	return (unsigned long)&e->insn + e->insn;
-}
-
 /* Make the table of a batch, by address: what is in force, without what a client leaves, and the new ones, which ascend. */
-static long make_table(struct batch *b, struct client *gone, struct anyprobe_fixup *fixups, u32 count)
+static long make_table(struct client *gone)
 {
-	struct exception_table_entry *now = THIS_MODULE->extable, *now_end = now + THIS_MODULE->num_exentries, *to;
-	u32 n = 0;
+	struct exception_table_entry *now = THIS_MODULE->extable, *end = now + THIS_MODULE->num_exentries;
+	u32 i = 0, n = 0;
 
-	b->table = tables[!table_used];
-	while (now < now_end || count) {
-		bool old = !count || (now < now_end && insn_of(now) < fixups->copy);
-		const struct exception_table_entry *from = old ? now : CALL(search_exception_tables)(fixups->original);
-		unsigned long insn = old ? insn_of(now) : fixups->copy;
+	if (!gone && !batch.fixup_count)
+		return 0;
+	batch.table = tables[!table_used];
+	while (now < end || i < batch.fixup_count) {
+		unsigned long insn = (unsigned long)&now->insn + (now < end ? now->insn : 0);
+		bool old = i == batch.fixup_count || (now < end && insn < batch.fixups[i].copy);
+		const struct exception_table_entry *from = old ? now++ : CALL(search_exception_tables)(batch.fixups[i].original);
+		struct exception_table_entry *to = &batch.table[n];
 
-		if (old)
-			now++;
-		else
-			fixups++, count--;
-		if (old && gone && in_patches(gone, insn))
+		if (!old)
+			insn = batch.fixups[i++].copy;
+		else if (gone && owner_of(insn) == gone)
 			continue;
-		if (n == MAX_FIXUPS)
+		if (n++ == MAX_FIXUPS)
 			return -ENOSPC;
-		to = &b->table[n++];		/* members are relative to where an entry lies */
-		to->insn = insn - (unsigned long)&to->insn;
+		to->insn = insn - (unsigned long)&to->insn;	/* members are relative to where an entry lies */
 		to->fixup = (unsigned long)&from->fixup + from->fixup - (unsigned long)&to->fixup;
 		to->data = from->data;
 	}
-	b->table_entries = n;
+	batch.table_entries = n;
 	return 0;
 }
 
-/* Check all writes; what is found of each is in `reasons`, the first refusal in `failed` and `reason`. */
-static void check(struct client *client, struct batch *b, struct anyprobe_fixup *fixups, u32 count)
+/* Have a change for each write, in force or not. */
+static long add_changes(struct client *client)
 {
-	struct walk walk = { };
-	u32 i;
+	struct edit *edit;
 
-	b->reason = ANYPROBE_BAD_FIXUP;
-	for (i = 0; i < count; i++) {
-		b->failed = i;
-		if (!in_patches(client, fixups[i].copy) || !CALL(search_exception_tables)(fixups[i].original) ||
-		    (i && fixups[i].copy <= fixups[i - 1].copy))
-			return;
-	}
-	b->reason = ANYPROBE_BAD_WRITE;
-	for (i = 0; i < b->count; i++) {
-		struct anyprobe_write *w = &b->writes[i];
+	for (edit = batch.edits; edit < batch.edits + batch.count; edit++) {
+		struct change *c = edit->change;
 
-		b->failed = i;
-		b->reasons[i] = ANYPROBE_BAD_WRITE;
-		if (!w->length || w->length > ANYPROBE_MAX_LENGTH || end_of(w) < w->address || (w->boundaries & 1) ||
-		    (w->length < 32 && w->boundaries >> w->length) || (i && w->address < end_of(w - 1)))
-			return;
-		b->reasons[i] = b->failed = 0;
+		if (c)
+			continue;
+		c = edit->change = kmalloc(sizeof *c, GFP_KERNEL);
+		if (!c)
+			return -ENOMEM;
+		c->w = edit->w;
+		memcpy(c->w.new_bytes, c->w.old_bytes, sizeof c->w.new_bytes);
+		c->client = client;
+		tree_insert(c, &changes);
+		client->changes++;
+		change_count++;
 	}
-	b->reason = ANYPROBE_DONE;
-	mark_tables(b);
-	for (i = 0; i < b->count; i++) {
-		b->reasons[i] = check_write(client, b, &b->writes[i], &walk, fixups, count);
-		b->scan |= b->writes[i].boundaries != 0;
-		if (b->reason == ANYPROBE_DONE) {
-			b->reason = b->reasons[i];
-			b->failed = i;
-		}
-		cond_resched();
-	}
+	return 0;
 }
 
 static long apply(struct client *client, struct anyprobe_batch *io)
 {
-	struct batch b = { .count = io->write_count };
-	struct anyprobe_fixup *fixups;
+	u32 i;
 	long r;
 
 	io->failed = io->reason = io->tried = 0;
-	if (b.count > ANYPROBE_MAX_WRITES || io->fixup_count > MAX_FIXUPS || io->tries > ANYPROBE_MAX_TRIES)
+	if (io->write_count > ANYPROBE_MAX_WRITES || io->fixup_count > MAX_FIXUPS || io->tries > ANYPROBE_MAX_TRIES)
 		return -E2BIG;
-	b.writes = vmemdup_user((void __user *)io->writes, b.count * sizeof *b.writes);
-	if (IS_ERR(b.writes))
-		return PTR_ERR(b.writes);
-	fixups = vmemdup_user((void __user *)io->fixups, io->fixup_count * sizeof *fixups);
-	b.reasons = kvzalloc(b.count + 1, GFP_KERNEL);
+	begin_batch();
+	batch.fixup_count = io->fixup_count;
+	if (copy_from_user(batch.fixups, (void __user *)io->fixups, io->fixup_count * sizeof *batch.fixups))
+		return -EFAULT;
+	for (i = 0; i < io->write_count; i++)
+		if (copy_from_user(&add_edit()->w, (struct anyprobe_write __user *)io->writes + i, sizeof(struct anyprobe_write)))
+			return -EFAULT;
 	lock_text();
-	r = IS_ERR(fixups) ? PTR_ERR(fixups) : !b.reasons ? -ENOMEM : asleep ? -EBUSY : 0;
+	r = asleep ? -EBUSY : errors[batch.reason = check(client)];
 	if (!r) {
-		check(client, &b, fixups, io->fixup_count);
-		r = errors[b.reason];
-	}
-	if (!r && io->fixup_count)
-		r = make_table(&b, NULL, fixups, io->fixup_count);
-	while (!r) {
-		io->tried++;
-		r = commit(client, &b);
-		if (r != -EAGAIN || io->tried >= io->tries || fatal_signal_pending(current))
-			break;
-		usleep_range(500, 1500);
-		r = 0;
+		r = make_table(NULL) ?: add_changes(client);
+		while (!r && (r = commit()) == -EAGAIN && ++io->tried < io->tries && !fatal_signal_pending(current)) {
+			usleep_range(500, 1500);
+			r = 0;
+		}
+		settle(!r, false);
 	}
 	unlock_text();
-	io->failed = b.failed;
-	io->reason = b.reason;
-	io->stopped_ns = b.took_ns;
-	if (io->reasons && b.reasons && copy_to_user((void __user *)io->reasons, b.reasons, b.count))
-		r = r ?: -EFAULT;
-	kvfree(b.reasons);
-	kvfree(b.writes);
-	if (!IS_ERR(fixups))
-		kvfree(fixups);
+	io->failed = batch.failed;
+	io->reason = batch.reason;
+	io->stopped_ns = batch.took_ns;
+	for (i = 0; io->reasons && i < batch.count; i++)
+		if (put_user(batch.edits[i].reason, (u8 __user *)io->reasons + i))
+			r = r ?: -EFAULT;
 	return r;
 }
 
 /*
- * Take out what a client has written; without one, what all have written in a module. As many as one stop may take at a
- * time: each is whole by itself. What has other bytes now, or a kprobe that has copied them, stays, and with it the
- * client's patches.
+ * Take out what a client has written; without one, what all have written in a module that goes. As many as one stop may
+ * take at a time: each is whole by itself. What has other bytes now, or a kprobe that has copied them, stays, and with
+ * it the client's patches; not in a module: its text has been left.
  */
 static long restore(struct client *client, struct module *module)
 {
-	struct batch b = { .lenient = true, .writes = kvmalloc_array(ANYPROBE_MAX_WRITES, sizeof *b.writes, GFP_KERNEL) };
 	unsigned long next = 0;
-	u32 i, left = 0;
-	long r = b.writes ? 0 : -ENOMEM;
+	struct change *c;
+	long r = 0;
 
 	lock_text();
 	do {
-		b.count = 0;
-		for (i = change_after(next); i < change_count && b.count < ANYPROBE_MAX_WRITES && !r; i++) {
-			struct anyprobe_write *w = &changes[i].w, *to = &b.writes[b.count];
+		begin_batch();
+		batch.lenient = true;
+		FOR_EACH_CHANGE(c, next, ULONG_MAX) {
+			struct edit *edit;
 
-			next = end_of(w);
-			if (client ? changes[i].client != client : !within_module(w->address, module))
+			if (batch.count == ANYPROBE_MAX_WRITES)
+				break;
+			if (client ? c->client != client || has_kprobe(&c->w) : !within_module(c->w.address, module))
 				continue;
-			if (has_kprobe(w)) {
-				left++;
-				continue;
-			}
-			*to = (struct anyprobe_write){ .address = w->address, .length = w->length };
-			memcpy(to->old_bytes, w->new_bytes, w->length);
-			memcpy(to->new_bytes, w->old_bytes, w->length);
-			b.count++;
+			edit = add_edit();
+			edit->change = c;
+			edit->w = (struct anyprobe_write){ .address = c->w.address, .length = c->w.length };
+			memcpy(edit->w.old_bytes, c->w.new_bytes, c->w.length);
+			memcpy(edit->w.new_bytes, c->w.old_bytes, c->w.length);
 		}
-		if (b.count) {
-			r = commit(client, &b);
-			left += b.failed;
-		}
-	} while (!r && b.count == ANYPROBE_MAX_WRITES);
+		next = c ? c->w.address : ULONG_MAX;
+		r = batch.count ? commit() : 0;
+		settle(!r, module);
+	} while (c && (!r || module));
 	unlock_text();
-	kvfree(b.writes);
-	return r ?: left ? -ESTALE : 0;
+	return r ?: client && client->changes ? -ESTALE : 0;
 }
 
 /* Give up the fix-ups in a client's patches, when no task is in these any more. */
 static long leave_patches(struct client *client)
 {
-	struct batch b = { .of = client, .scan = true };
-	long r;
+	long r = 0;
 
-	if (bitmap_empty(client->pages, PATCHES >> PAGE_SHIFT))
-		return 0;
-	lock_text();
-	r = make_table(&b, client, NULL, 0) ?: commit(client, &b);
-	unlock_text();
+	if (client->pages) {
+		lock_text();
+		begin_batch();
+		batch.of = client;
+		batch.scan = true;
+		r = make_table(client) ?: commit();
+		unlock_text();
+	}
 	return r;
 }
 
 /* --- clients --- */
 
+/* Give a client some neighbours of what has no owner; return the first. */
+static long claim(struct client **owners, u32 count, u64 wanted, struct client *client)
+{
+	u32 at, run = 0;
+
+	for (at = 0; at < count && run < wanted; at++)
+		run = owners[at] ? 0 : run + 1;
+	if (run < wanted)
+		return -ENOSPC;
+	for (; run; run--)
+		owners[at - run] = client;
+	return at - wanted;
+}
+
+static void disclaim(struct client **owners, u32 count, struct client *client)
+{
+	while (count--)
+		if (owners[count] == client)
+			owners[count] = NULL;
+}
+
 static bool release(struct client *client)
 {
-	int i;
-
 	if (restore(client, NULL) || leave_patches(client))	/* tasks leave patches by themselves, once no text leads there */
 		return false;
-	bitmap_andnot(used_pages, used_pages, client->pages, PATCHES >> PAGE_SHIFT);
-	for (i = 0; i < client->memories; i++) {
-		struct memory *m = &client->memory[i];
-		unsigned long first = ((unsigned long)m->percpu - (unsigned long)&anyprobe_counters) / sizeof(u64);
-
-		vfree(m->address);
-		if (m->percpu && first < ANYPROBE_COUNTERS)
-			bitmap_clear(used_counters, first, m->size / sizeof(u64));
-		else
-			free_percpu(m->percpu);
+	disclaim(page_owners, ARRAY_SIZE(page_owners), client);
+	disclaim(counter_owners, ARRAY_SIZE(counter_owners), client);
+	while (client->memories--) {
+		vfree(client->memory[client->memories].shared);
+		free_percpu(client->memory[client->memories].own);
 	}
 	kvfree(client);
 	return true;
@@ -883,33 +867,30 @@ static int driver_release(struct inode *inode, struct file *file)
 
 static long reserve(struct client *client, struct anyprobe_region *io)
 {
-	unsigned long pages = DIV_ROUND_UP(io->size, PAGE_SIZE), first;
+	u64 pages = DIV_ROUND_UP(io->size, PAGE_SIZE);
+	long first = io->size && io->size <= PATCHES ? claim(page_owners, ARRAY_SIZE(page_owners), pages, client) : -EINVAL;
 
-	if (!io->size || io->size > PATCHES)
-		return -EINVAL;
-	first = bitmap_find_next_zero_area(used_pages, PATCHES >> PAGE_SHIFT, 0, pages, 0);
-	if (first + pages > PATCHES >> PAGE_SHIFT)
-		return -ENOSPC;
-	bitmap_set(used_pages, first, pages);
-	bitmap_set(client->pages, first, pages);
+	if (first < 0)
+		return first;
+	client->pages += pages;
 	io->size = pages << PAGE_SHIFT;
 	io->address = (unsigned long)anyprobe_patches + (first << PAGE_SHIFT);
 	return 0;
 }
 
 /* Memory of each processor: of the counters in reach of 32 bits, if enough of these are left. */
-static void __percpu *give_counters(u64 size)
+static void give_counters(struct client *client, struct memory *m)
 {
-	unsigned long count = size / sizeof(u64);
-	unsigned long first = bitmap_find_next_zero_area(used_counters, ANYPROBE_COUNTERS, 0, count, 0);
+	long first = claim(counter_owners, ARRAY_SIZE(counter_owners), m->size / sizeof(u64), client);
 	int cpu;
 
-	if (first + count > ANYPROBE_COUNTERS)
-		return __alloc_percpu(size, 64);
-	bitmap_set(used_counters, first, count);
+	if (first < 0) {
+		m->percpu = m->own = __alloc_percpu(m->size, 64);
+		return;
+	}
+	m->percpu = (u64 __percpu *)&anyprobe_counters + first;
 	for_each_possible_cpu(cpu)
-		memset(&per_cpu(anyprobe_counters, cpu)[first], 0, size);
-	return (u64 __percpu *)&anyprobe_counters + first;
+		memset(per_cpu_ptr(m->percpu, cpu), 0, m->size);
 }
 
 static long give_memory(struct client *client, struct anyprobe_memory *io, bool percpu)
@@ -922,10 +903,10 @@ static long give_memory(struct client *client, struct anyprobe_memory *io, bool 
 		return -EINVAL;
 	io->size = m->size = percpu ? round_up(io->size, 8) : PAGE_ALIGN(io->size);
 	if (percpu)
-		m->percpu = give_counters(m->size);
+		give_counters(client, m);
 	else
-		m->address = vmalloc_user(m->size);
-	io->address = percpu ? (unsigned long)m->percpu : (unsigned long)m->address;
+		m->shared = vmalloc_user(m->size);
+	io->address = percpu ? (unsigned long)m->percpu : (unsigned long)m->shared;
 	if (!io->address)
 		return -ENOMEM;
 	io->offset = (u64)client->memories++ << 32;
@@ -950,17 +931,19 @@ static long read_counts(struct client *client, struct anyprobe_counts *io)
 
 static long list_changes(struct anyprobe_changes *io)
 {
-	u32 i;
+	struct anyprobe_write __user *to = (void __user *)io->writes;
+	struct change *c;
 
-	for (i = 0; i < change_count && i < io->room; i++)
-		if (copy_to_user((struct anyprobe_write __user *)io->writes + i, &changes[i].w, sizeof changes[i].w))
+	io->count = 0;
+	FOR_EACH_CHANGE(c, 0, ULONG_MAX)
+		if (io->count++ < io->room && copy_to_user(to++, &c->w, sizeof c->w))
 			return -EFAULT;
-	io->count = change_count;
 	return 0;
 }
 
 static long driver_ioctl(struct file *file, unsigned int command, unsigned long arg)
 {
+	struct client *client = file->private_data;
 	union {
 		struct anyprobe_info info;
 		struct anyprobe_region region;
@@ -969,7 +952,7 @@ static long driver_ioctl(struct file *file, unsigned int command, unsigned long 
 		struct anyprobe_batch batch;
 		struct anyprobe_changes changes;
 	} io;
-	long r;
+	long r = 0;
 
 	if (_IOC_SIZE(command) > sizeof io)
 		return -ENOTTY;
@@ -979,16 +962,14 @@ static long driver_ioctl(struct file *file, unsigned int command, unsigned long 
 		return -EINTR;
 	switch (command) {
 	case ANYPROBE_INFO:
-		io.info = (struct anyprobe_info){ ANYPROBE_ABI, num_possible_cpus(), (unsigned long)anyprobe_patches, PATCHES,
-						  change_count };
-		r = 0;
+		io.info = (struct anyprobe_info){ ANYPROBE_ABI, num_possible_cpus(), (unsigned long)anyprobe_patches, PATCHES, change_count };
 		break;
-	case ANYPROBE_RESERVE: r = reserve(file->private_data, &io.region); break;
-	case ANYPROBE_SHARE: r = give_memory(file->private_data, &io.memory, false); break;
-	case ANYPROBE_PERCPU: r = give_memory(file->private_data, &io.memory, true); break;
+	case ANYPROBE_RESERVE: r = reserve(client, &io.region); break;
+	case ANYPROBE_SHARE: r = give_memory(client, &io.memory, false); break;
+	case ANYPROBE_PERCPU: r = give_memory(client, &io.memory, true); break;
 	case ANYPROBE_CHANGES: r = list_changes(&io.changes); break;
-	case ANYPROBE_COUNTS: r = read_counts(file->private_data, &io.counts); break;
-	case ANYPROBE_APPLY: r = security_locked_down(LOCKDOWN_DEV_MEM) ? -EPERM : apply(file->private_data, &io.batch); break;
+	case ANYPROBE_COUNTS: r = read_counts(client, &io.counts); break;
+	case ANYPROBE_APPLY: r = security_locked_down(LOCKDOWN_DEV_MEM) ? -EPERM : apply(client, &io.batch); break;
 	default: r = -ENOTTY;
 	}
 	mutex_unlock(&lock);
@@ -1002,17 +983,14 @@ static long driver_ioctl(struct file *file, unsigned int command, unsigned long 
 static ssize_t driver_write(struct file *file, const char __user *from, size_t size, loff_t *at)
 {
 	unsigned long address = (unsigned long)anyprobe_patches + *at, page = address & PAGE_MASK;
+	u8 *copy = *at < 0 || *at >= PATCHES || size > PATCHES - *at || !size ? ERR_PTR(-EINVAL) : vmemdup_user(from, size);
 	ssize_t r = size;
-	u8 *copy;
 
-	if (*at < 0 || *at >= PATCHES || size > PATCHES - *at || !size)
-		return -EINVAL;
-	copy = vmemdup_user(from, size);
 	if (IS_ERR(copy))
 		return PTR_ERR(copy);
 	mutex_lock(&lock);
 	for (; page < address + size; page += PAGE_SIZE)
-		if (!in_patches(file->private_data, page))
+		if (owner_of(page) != file->private_data)
 			r = -EPERM;
 	if (r > 0) {
 		CALL(text_poke_copy)((void *)address, copy, size);
@@ -1030,8 +1008,8 @@ static int driver_mmap(struct file *file, struct vm_area_struct *vma)
 	int r = -EINVAL;
 
 	mutex_lock(&lock);
-	if (index < client->memories && client->memory[index].address)
-		r = remap_vmalloc_range(vma, client->memory[index].address, vma->vm_pgoff & ((1ul << (32 - PAGE_SHIFT)) - 1));
+	if (index < client->memories && client->memory[index].shared)
+		r = remap_vmalloc_range(vma, client->memory[index].shared, vma->vm_pgoff & ((1ul << (32 - PAGE_SHIFT)) - 1));
 	mutex_unlock(&lock);
 	return r;
 }
@@ -1047,18 +1025,11 @@ static struct miscdevice device = { .minor = MISC_DYNAMIC_MINOR, .name = "anypro
 /* The text of a module goes: before that, what was written there is taken out. */
 static int on_module(struct notifier_block *self, unsigned long event, void *data)
 {
-	struct module *module = data;
-	u32 i, n = 0;
-
-	if (event != MODULE_STATE_GOING || module == THIS_MODULE)
-		return NOTIFY_DONE;
-	mutex_lock(&lock);
-	restore(NULL, module);
-	for (i = 0; i < change_count; i++)	/* what has other bytes: nobody runs them any more */
-		if (!within_module(changes[i].w.address, module))
-			changes[n++] = changes[i];
-	change_count = n;
-	mutex_unlock(&lock);
+	if (event == MODULE_STATE_GOING && data != THIS_MODULE) {
+		mutex_lock(&lock);
+		restore(NULL, data);
+		mutex_unlock(&lock);
+	}
 	return NOTIFY_DONE;
 }
 static struct notifier_block of_modules = { .notifier_call = on_module, .priority = INT_MAX };
@@ -1086,12 +1057,6 @@ static unsigned long find(const char *name, int *missing)
 	return address;
 }
 
-static void __init forbid(unsigned long start, unsigned long end)
-{
-	forbidden[forbidden_count].start = start;
-	forbidden[forbidden_count++].end = end;
-}
-
 #define FIND_FUNCTION(result, name, ...) \
 	at = find(#name, &missing); \
 	if (at) \
@@ -1116,29 +1081,21 @@ static int __init find_all(void)
 	for (i = 0; i < ARRAY_SIZE(forbidden_functions); i++) {
 		start = CALL(kallsyms_lookup_name)(forbidden_functions[i]);
 		if (start && CALL(kallsyms_lookup_size_offset)(start, &size, &offset))
-			forbid(start - offset, start - offset + size);
+			forbidden[forbidden_count++] = (struct range){ start - offset, start - offset + size };
 	}
 	for (i = 0; i < ARRAY_SIZE(forbidden_ranges); i++) {
 		start = CALL(kallsyms_lookup_name)(forbidden_ranges[i][0]);
 		if (start)
-			forbid(start, CALL(kallsyms_lookup_name)(forbidden_ranges[i][1]));
+			forbidden[forbidden_count++] = (struct range){ start, CALL(kallsyms_lookup_name)(forbidden_ranges[i][1]) };
 	}
 	return 0;
 }
 
 static int __init anyprobe_init(void)
 {
-	int r = find_all();
+	int r = find_all() ?: register_module_notifier(&of_modules) ?: register_pm_notifier(&of_power) ?: misc_register(&device);
 
-	if (r)
-		return r;
-	r = register_module_notifier(&of_modules);
-	if (r)
-		return r;
-	r = register_pm_notifier(&of_power);
-	if (!r)
-		r = misc_register(&device);
-	if (r) {
+	if (r) {		/* nothing happens where one is not registered */
 		unregister_pm_notifier(&of_power);
 		unregister_module_notifier(&of_modules);
 	}
@@ -1151,7 +1108,6 @@ static void __exit anyprobe_exit(void)
 	cancel_delayed_work_sync(&later);
 	unregister_pm_notifier(&of_power);
 	unregister_module_notifier(&of_modules);
-	kvfree(changes);
 }
 
 module_init(anyprobe_init);
