@@ -35,6 +35,18 @@ def following(argv, *specs, **settings):
         yield tree
 
 
+@contextmanager
+def waiting(*argv):
+    """Run a program that waits for the end of its input, where ``EXECUTES_WAITS`` is set, before it does anything."""
+    environment = dict(os.environ, EXECUTES_WAITS="1")
+    with subprocess.Popen([*argv], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as program:
+        try:
+            assert program.stdout.readline() == b"ready\n"
+            yield program
+        finally:
+            program.kill()
+
+
 def counted(program, how, call, generations):
     """Return the exit status of the first program, and the hits of each program by function."""
     with following(
@@ -160,7 +172,27 @@ def test_a_thread_that_is_not_the_first_executes(compiled, call):
     assert found == [(10, 1, 0)] * DEEP + [(10, 0, 0)]
 
 
-@pytest.mark.parametrize("how", ["fork", "vfork", "here", "thread"])
+@pytest.mark.parametrize("call", ["execl", "execve"])
+def test_a_thread_of_a_fork_child_executes(compiled, call):
+    """Of such a thread the first one, whose number it gets, is nobody's tracee before, and no child of the tracer."""
+    status, found = counted(compiled("executes.c"), "child", call, DEEP)
+    assert status == DEEP + 1
+    assert found == [(10, 1, 0)] * DEEP + [(10, 0, 0)]
+
+
+@pytest.mark.parametrize("how", ["thread", "child"])
+def test_a_thread_of_a_running_program_executes(compiled, how):
+    with waiting(compiled("executes.c"), how, "execv", str(DEEP)) as program, Followed.attach([program.pid]) as tree:
+        tree.count("a.out:work", "a.out:on_the_way")
+        program.stdin.close()
+        assert os.waitstatus_to_exitcode(tree.wait(60)) == (1 if how == "thread" else DEEP + 1)
+        tree.sweep()
+        found = [tuple(hits(each, name) for name in ("work", "on_the_way")) for each in tree.snapshots()]
+        assert found == [(10, 1)] * DEEP + [(10, 0)]
+        assert not tree.notes()
+
+
+@pytest.mark.parametrize("how", ["fork", "vfork", "here", "thread", "child"])
 def test_a_call_that_fails_changes_nothing(compiled, how):
     """The program goes on, and counts on."""
     status, found = counted(compiled("executes.c"), how, "bad", DEEP)
@@ -168,7 +200,7 @@ def test_a_call_that_fails_changes_nothing(compiled, how):
     assert found == [(10, 1, 3)]
 
 
-@pytest.mark.parametrize("how", ["fork", "vfork", "here", "thread"])
+@pytest.mark.parametrize("how", ["fork", "vfork", "here", "thread", "child"])
 def test_a_call_that_fails_before_one_that_does_not(compiled, how):
     status, found = counted(compiled("executes.c"), how, "bad-then-execvp", DEEP)
     assert status == (1 if how in {"here", "thread"} else DEEP + 1)

@@ -1,6 +1,6 @@
-/* Executes itself in every way: executes HOW CALL GENERATIONS, with HOW fork, vfork, spawn, thread or here.
+/* Executes itself in every way: executes HOW CALL GENERATIONS, with HOW fork, vfork, spawn, thread, child or here.
  *
- * CALL is one of the exec functions, bad (which fails) or bad-then-CALL. Each generation calls work() ten times, and
+ * The child of "child" executes in a thread of its own. CALL is one of the exec functions, bad (which fails) or bad-then-CALL. Each generation calls work() ten times, and
  * tells by its exit status how many generations there were, itself included. */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -55,6 +55,11 @@ int main(int argc, char **argv) {
     int status = 0;
     pid_t child = 0;
     pthread_t thread;
+    if (getenv("EXECUTES_WAITS")) {
+        unsetenv("EXECUTES_WAITS");
+        puts("ready"); fflush(stdout);
+        while (getchar() != EOF) {}
+    }
     for (int n = 0; n < 10; n++) work();
     if (argc < 4) return 99;
     if (atoi(argv[3]) == 0) return 1;
@@ -64,6 +69,8 @@ int main(int argc, char **argv) {
     memcpy(arguments, next, sizeof next);
     if (!strcmp(how, "here")) on_the_way(), execute(call);
     if (!strcmp(how, "thread")) pthread_create(&thread, 0, in_thread, 0), pthread_join(thread, 0);
+    if (!strcmp(how, "child") && !(child = fork()))
+        pthread_create(&thread, 0, in_thread, 0), pthread_join(thread, 0), _exit(0);
     if (!strcmp(how, "fork") && !(child = fork())) on_the_way(), execute(call), _exit(0);
     if (!strcmp(how, "vfork") && !(child = vfork())) on_the_way(), execute(call), _exit(0);
     if (!strcmp(how, "spawn") && posix_spawn(&child, argv[0], 0, 0, arguments, environ)) return 98;

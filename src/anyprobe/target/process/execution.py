@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from anyprobe.core.errors import StopTimeout
 from anyprobe.target.process import permission
 from anyprobe.target.process.process import Process, check_kind
-from anyprobe.target.remote.thread import Thread, looks
+from anyprobe.target.remote.thread import Thread, is_traced_here, looks
 from anyprobe.target.system import gateway, procfs, ptrace
 from anyprobe.target.system.wait_status import Kind
 
@@ -77,6 +77,25 @@ def held_at_start(thread: Thread, deadline: float, *, launched: bool = False) ->
     return process
 
 
+class _Leader(Thread):
+    """The number of a process's first thread, which is traced once another thread has executed and has it."""
+
+    __slots__ = ("_met",)
+
+    def __init__(self, pid: int, *, child: bool) -> None:
+        super().__init__(pid, pid, child=child)
+        self._met = False
+
+    def poll(self) -> bool:
+        """Take note of a stop or of the end of what is traced under it; return whether there was one."""
+        there = super().poll()
+        if there and self.ended and self.status is None and not self._met:  # it is the first thread's still
+            self.ended = False
+            return False
+        self._met |= there
+        return there
+
+
 class _Execution:
     """One thread on its way."""
 
@@ -84,7 +103,7 @@ class _Execution:
         self._permits = permits
         self._child = procfs.read_stat(pid).parent == os.getpid()
         self._thread = Thread(pid, tid, child=self._child and pid == tid)
-        self._leader = self._thread if pid == tid else Thread(pid, pid, child=self._child)
+        self._leader = self._thread if pid == tid else _Leader(pid, child=self._child)
         """The thread that executes has the number of the first thread afterwards."""
 
     def run(self, let_go: Callable[[], object], deadline: float) -> Process | Unfollowed:
@@ -158,10 +177,8 @@ class _Execution:
         return any(self._leader.poll() or (self._thread.poll() and not self._became_leader()) for _ in looks(deadline))
 
     def _became_leader(self) -> bool:
-        """Return whether the thread is gone since it has its new number by now."""
-        if not self._thread.ended:
-            return False
-        return any(self._leader.poll() for _ in looks(time.monotonic() + 0.05))
+        """Return whether the thread is gone since it has its new number by now, and is on its way to stop."""
+        return self._thread.ended and is_traced_here(self._leader.tid)
 
     def _held(self, deadline: float) -> Process:
         try:
