@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -148,6 +149,90 @@ def test_functions_that_the_loader_chooses_are_placed_right_after(program):
         session.pump(1.0)
         assert probe.armed
         assert [refusal for _, refusal in probe.refused] == []
+
+
+PLAIN = (
+    LIBRARY.partition("static int one")[0]
+    + """
+__attribute__((constructor)) static void begin(void) { for (int n = 0; n < 101; n++) plugin_work(n); }
+"""
+)
+
+
+@pytest.fixture
+def musl_files():
+    if not shutil.which("musl-gcc"):
+        pytest.skip("needs musl-gcc")
+    library = build("loadedmusl.c", "-shared", "-fPIC", "-O1", compiler="musl-gcc", text=PLAIN)
+    text = PROGRAM.replace("dlmopen(LM_ID_NEWLM, ", "dlopen(")
+    return build("loadsmusl.c", "-O1", "-ldl", compiler="musl-gcc", text=text), library
+
+
+@pytest.mark.parametrize("way", ["l", "t"], ids=["here", "thread"])
+def test_musls_loader_is_waited_for_too(musl_files, way):
+    """Its one library is the loader, under whatever name; what is unloaded stays."""
+    with subprocess.Popen([*musl_files], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout.readline() == "ready\n"
+            with anyprobe.attach(process.pid, pending="modules") as session:
+                (probe,) = session.count("loadedmusl:plugin_work")
+                for letter in (way, "w"):
+                    process.stdin.write(letter + "\n")
+                    process.stdin.flush()
+                    assert process.stdout.readline() == "done\n"
+                assert probe.armed
+                assert session.snapshot().hits == IN_ONE_LIFE + CALLS
+                assert session.warnings == []
+        finally:
+            process.kill()
+
+
+def loaded_when_started(command, spec):
+    """Start a program that loads something, works with it and unloads it; return the hits."""
+    reads, writes = os.pipe()
+    with anyprobe.run([str(each) for each in command], stdin=reads, stdout=subprocess.DEVNULL) as session:
+        os.close(reads)
+        session.count(spec, follow=True)
+        session.resume()
+        with open(writes, "wb") as commands:
+            commands.write(b"l\nw\nu\n")
+        assert session.wait(PATIENCE) == 0
+        assert session.warnings == []
+        return session.snapshot().hits
+
+
+def test_a_program_of_musl_that_is_started(musl_files):
+    assert loaded_when_started(musl_files, "loadedmusl:plugin_work") == IN_ONE_LIFE + CALLS
+
+
+@pytest.mark.parametrize("name", ["libc.so", "ld-musl-x86_64.so.1"], ids=["debian", "alpine"])
+@pytest.mark.parametrize("spec", ["plugin_work", "loadedmusl:plugin_work"])
+def test_libraries_that_a_program_of_musl_is_linked_with(musl_files, tmp_path, name, spec):
+    """musl maps them after it has begun to run."""
+    library = musl_files[1]
+    shutil.copy("/lib/ld-musl-x86_64.so.1", tmp_path / name)
+    shutil.copy(library, tmp_path / "libloadedmusl.so")
+    linked = ("-L", str(tmp_path), "-lloadedmusl", f"-Wl,-rpath,{tmp_path},--dynamic-linker={tmp_path / name}")
+    text = "int plugin_work(int); int main(void) { for (int n = 0; n < 1000; n++) plugin_work(n); return 0; }"
+    program = build("linkedmusl.c", *linked, compiler="musl-gcc", text=text)
+    with anyprobe.run([str(program)]) as session:
+        session.count(spec.replace("loaded", "libloaded"))
+        assert session.wait(PATIENCE) == 0
+        assert session.snapshot().hits == IN_ONE_LIFE + CALLS
+
+
+def test_a_program_that_the_loader_is_given_as_an_argument(files):
+    loader = "/lib64/ld-linux-x86-64.so.2"
+    assert loaded_when_started([loader, *files], "loaded:plugin_work") == IN_ONE_LIFE + CALLS + 10
+
+
+def test_a_loader_without_symbols_under_another_name(files, tmp_path):
+    """It exports what is needed."""
+    loader = tmp_path / "ld.so"
+    shutil.copy("/lib64/ld-linux-x86-64.so.2", loader)
+    subprocess.run(["strip", loader], check=True)
+    program = build("loads.c", "-O1", "-pthread", "-ldl", f"-Wl,--dynamic-linker={loader}", text=PROGRAM)
+    assert loaded_when_started([program, files[1]], "loaded:plugin_work") == IN_ONE_LIFE + CALLS + 10
 
 
 def test_a_started_program(files):

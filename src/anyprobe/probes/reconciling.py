@@ -414,6 +414,7 @@ class Reconciled(Pumped):
         provider = self._providers.claiming(spec) if known is None else None
         if provider is not None:
             return self._providers.resolved(provider, spec)
+        policy = Policy.FOLLOW if self._held and self._objects.come_by_musl() else policy
         desired = Desired(Probe(spec, is_timing=timed), policy, taken=self._taken)
         objects = self._objects.objects
         found = self._make(

@@ -1,8 +1,9 @@
 """Where a program loads libraries it waits a moment, until the probes in them are in place.
 
-glibc's and musl's loaders call ``_dl_debug_state``, for debuggers, when a library has been mapped: before it is
-relocated (that is when IFUNC resolvers run) and before its constructors run. No thread waits if the controller is gone:
-the kernel lets it go on then. If the controller does not come, the thread waits for ``PATIENCE``.
+glibc's and musl's loaders call ``_dl_debug_state``, for debuggers, when a library has been mapped: before its
+constructors run, and glibc's before it is relocated, which is when IFUNC resolvers run (musl knows none). No thread
+waits if the controller is gone: the kernel lets it go on then. If the controller does not come, the thread waits for
+``PATIENCE``.
 """
 
 from collections import Counter
@@ -49,9 +50,9 @@ class LoadGate:
 
     def place(self, objects: "ObjectTable", function_at: "Callable[[int], Place | Refusal]") -> str:
         """Have threads wait that load libraries; return why they cannot be made to, nothing if they can."""
-        loader = next((each for each in objects.objects if objects.is_loader(each)), None)
+        loader = objects.loader()
         debug = loader_list(objects.objects, self._session.process.mem)
-        if loader is None or not debug:
+        if loader is None or not (debug or objects.is_musl(loader)):
             return "it has no dynamic loader"
         notifier = next(
             (function_at(each.start + loader.bias) for each in loader.image.functions.lookup(NOTIFIER)), None
@@ -62,7 +63,8 @@ class LoadGate:
             return str(notifier)
         if self._session.process.is_filtered(CALLS):
             return "it filters its system calls"
-        (refusal,) = self._callbacks.place_inside([Wait(notifier, is_whole(debug))], self._serve, timeout=PATIENCE)
+        whole = None if objects.is_musl(loader) else is_whole(debug)  # musl's tells only of lists that are
+        (refusal,) = self._callbacks.place_inside([Wait(notifier, whole)], self._serve, timeout=PATIENCE)
         if refusal is None:
             get_ready()
         return "" if refusal is None else str(refusal)

@@ -11,6 +11,8 @@ from anyprobe.core.memory import Memory, MemoryFault
 _PT_DYNAMIC, _DT_DEBUG = 2, 21
 _MAP, _NEXT = 8, 24
 """Where ``r_map`` lies in ``struct r_debug``, and ``l_next`` in ``struct link_map``, which begins with the bias."""
+LOADERS = ("ld-linux", "ld-2", "ld.so", "ld-musl")
+"""How the names of dynamic loaders begin."""
 _MOST = 65_536
 """Entries of a list that is in order."""
 
@@ -30,12 +32,25 @@ def _biases(objects: Sequence[LoadedObject], memory: Memory) -> list[int]:
 
 
 def loader_list(objects: Sequence[LoadedObject], memory: Memory) -> int:
-    """Return the address of the loader's ``struct r_debug``, 0 in a static program and before the loader has set it."""
-    program = next((each for each in objects if each.is_executable), None)
-    table = next((each for each in program.image.segments if each.kind == _PT_DYNAMIC), None) if program else None
-    if program is None or table is None:
+    """Return the address of the loader's ``struct r_debug``, 0 in a static program and before the loader has set it.
+
+    The executable has it; where that is the loader, which was given the program as an argument, the program.
+    """
+    for each in sorted(objects, key=lambda each: not each.is_executable):
+        with suppress(TargetError, MemoryFault):  # its file cannot be read
+            address = _debug_of(each, memory)
+            if address:
+                return address
+            if each.is_executable and not each.name.startswith(LOADERS):
+                return 0
+    return 0
+
+
+def _debug_of(loaded: LoadedObject, memory: Memory) -> int:
+    table = next((each for each in loaded.image.segments if each.kind == _PT_DYNAMIC), None)
+    if table is None or loaded.name == VDSO:
         return 0
-    pairs = struct.iter_unpack("<QQ", memory.read(program.runtime(table.vaddr), table.filesz & ~15))
+    pairs = struct.iter_unpack("<QQ", memory.read(loaded.runtime(table.vaddr), table.filesz & ~15))
     return next((int(value) for tag, value in pairs if tag == _DT_DEBUG), 0)
 
 

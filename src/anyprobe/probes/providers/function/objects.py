@@ -14,6 +14,7 @@ from anyprobe.binary.images.ifunc import IfuncSlots
 from anyprobe.binary.images.modules import VDSO, LoadedObject, ObjectFiles, ProcessFiles, loaded_objects
 from anyprobe.core.errors import TargetError
 from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.probes.providers.function.load_order import LOADERS
 from anyprobe.splice.edits import Module
 from anyprobe.splice.journal.installed import parts_of
 from anyprobe.splice.journal.memfds import MEMFD_PATH
@@ -25,6 +26,7 @@ from anyprobe.target.system.procfs import Mapping
 if TYPE_CHECKING:
     from anyprobe.binary.images.image import Image
 
+_GLIBC = "libc.so.6"
 _MUSL = ("ld-musl", "libc.musl", "libc.so")
 """How musl's one library is called, by its path or what that links to; glibc's is looked for before."""
 _CLONES = frozenset({"clone", "__clone", "__clone2"})
@@ -78,7 +80,7 @@ class ObjectTable:
     def libc(self) -> LoadedObject | None:
         """Return the glibc of a dynamic program, or the program itself where it is statically linked with glibc."""
         for loaded in self.objects:
-            if loaded.name == "libc.so.6":
+            if loaded.name == _GLIBC:
                 return loaded
         return next((o for o in self.objects if o.is_executable and _is_static_glibc(o)), None)
 
@@ -150,9 +152,26 @@ class ObjectTable:
                         return True
         return False
 
+    def loader(self) -> LoadedObject | None:
+        """Return the dynamic loader, with musl its one library; ``None`` in a static program."""
+        found = next((each for each in self.objects if self.is_loader(each)), None)
+        return found or next((each for each in self.objects if self.is_musl(each) and not each.is_executable), None)
+
+    def come_by_musl(self) -> bool:
+        """Return whether musl has yet to map libraries that a program is linked with, and will tell when it has."""
+        loader = self.loader()
+        executable = next((each for each in self.objects if each.is_executable), None)
+        if loader is None or executable is None or not self.is_musl(loader):
+            return False
+        return any(not name.startswith(_MUSL) for name in executable.image.elf.needed)
+
+    def is_musl(self, loaded: LoadedObject) -> bool:
+        """Return whether an object is musl, as a library."""
+        return loaded.name.startswith(_MUSL) and loaded.name != _GLIBC
+
     def is_loader(self, loaded: LoadedObject) -> bool:
         """Return whether an object is the dynamic loader."""
-        return loaded.name.startswith(("ld-linux", "ld-2", "ld.so", "ld-musl"))
+        return loaded.name.startswith(LOADERS)
 
     def at(self, address: int) -> LoadedObject | None:
         """Return the object that an address lies in."""
