@@ -67,6 +67,11 @@ class EntryLiveness:
             flags_dead = not self._go_reads_flags(function)
         return Scratch(scratch_of(dead).dead, flags_dead)
 
+    def flags_dead_before(self, function: FunctionView, address: int) -> bool:
+        """Return whether nothing reads the flags that an instruction of a function is come to with."""
+        number = function.index_of(address)
+        return number is not None and function.broken is None and not self._live(function, number, FLAGS, 0)
+
     def _dead_at_entry(self, function: FunctionView, depth: int) -> int:
         known = self._dead.get(function.start)
         if known is None:

@@ -3,17 +3,20 @@ import time
 
 import pytest
 
+from anyprobe.binary.liveness.entry import EntryLiveness
 from anyprobe.binary.liveness.site import SiteLiveness, site_scratch
 from anyprobe.binary.liveness.vectors import VectorLiveness
 from support.module_under_test import Module, function
 
 
 def scratch_at(build, assembly, *others, place="tested", flags=("-Wl,-Bsymbolic",)):
-    """Return what is dead at the instruction behind the label ``here``, marked by a nop."""
+    """Return what is dead at the only nop; whether the flags are is found alone as well."""
     module = Module.assembled(build, function("tested", assembly), *others, flags=list(flags))
     code = module[place]
     here = next(insn.address for insn in code.insns if insn.raw == b"\x90")
-    return site_scratch(module.map, code, here)
+    found = site_scratch(module.map, code, here)
+    assert module.map.analyses.get(EntryLiveness).flags_dead_before(code, here) is found.flags_dead
+    return found
 
 
 @pytest.mark.parametrize(

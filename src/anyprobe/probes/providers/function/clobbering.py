@@ -22,6 +22,15 @@ def clobbers(code: CodeMap, function: FunctionCode, want: Want) -> Clobbers:
     return _made(scratch.dead, scratch.flags_dead)
 
 
+def flags_alone(code: CodeMap, function: FunctionCode, want: Want) -> Clobbers:
+    """Return the same of the flags alone, which is decided near the instruction as a rule: no register is dead."""
+    from anyprobe.binary.liveness.entry import EntryLiveness
+
+    part = function if function.start <= want.address < function.end else code.containing(want.address)
+    dead = part is not None and code.analyses.get(EntryLiveness).flags_dead_before(part, want.address)
+    return _made((), dead)
+
+
 @cache
 def _made(registers: tuple[str, ...], flags: bool) -> Clobbers:
     """Return one of a few hundred at most."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from anyprobe.binary.kernel.addresses import BIAS
 from anyprobe.core.errors import InternalError, KernelRefused, UnsupportedTarget
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.probes.providers.function.clobbering import clobbers
+from anyprobe.probes.providers.function.clobbering import flags_alone
 from anyprobe.probes.providers.kernel.chosen import Chosen
 from anyprobe.probes.providers.kernel.code import LiveModule, RunningCode, running, shown
 from anyprobe.probes.providers.kernel.places.sites import KernelNames, KernelSite
@@ -365,7 +365,7 @@ class Splices:
         def dead(want: Want) -> Clobbers:
             function = module.code.containing(want.address)
             # of registers the analysis does not see what is read after a fault, or behind a static key
-            return Clobbers() if function is None else Clobbers((), clobbers(module.code, function, want).flags)
+            return Clobbers() if function is None else flags_alone(module.code, function, want)
 
         faulting = frozenset(module.image.tables.fixups[:, 0].tolist())
         return self._lay(PatchMaker(self._live_text(module, splices), faulting, dead), splices)
