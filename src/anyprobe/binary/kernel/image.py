@@ -95,8 +95,18 @@ class KernelImage(Image):
 
     def _find_bounds(self) -> Bounds:
         found = reconcile(self.symbol_tables, self.unwind, self.code_ranges, ())
-        padding = self._names.padding_within(self._area)
+        padding = self._padding_starts
         return replace(found, ends=trimmed(found.starts, found.ends, padding, self._area, self.settled.content))
+
+    @cached_property
+    def _padding_starts(self) -> NDArray[np.int64]:
+        return self._names.padding_within(self._area)
+
+    @cached_property
+    def padding(self) -> list[int]:
+        """Where padding before functions begins that has names, ascending: the kernel may put code there."""
+        found: list[int] = self._padding_starts.tolist()
+        return found
 
     @cached_property
     def _noreturn(self) -> frozenset[int]:

@@ -5,12 +5,14 @@ so several may be displaced together. There is no memory in reach of the text bu
 made of bytes that stay.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import groupby
 
 from anyprobe.binary.flow.cfg import CodeMap
 from anyprobe.binary.flow.function import FunctionCode
 from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.splice.plan.claims import Claims
 from anyprobe.splice.plan.context import PlanContext
 from anyprobe.splice.plan.planner import Planner
@@ -21,9 +23,12 @@ _ENDBR = b"\xf3\x0f\x1e\xfa"
 
 
 def plan(
-    code: CodeMap, wants: Sequence[Want], claims: Claims
+    code: CodeMap, wants: Sequence[Want], claims: Claims, padding: Sequence[int] = ()
 ) -> tuple[list[PlannedSplice], list[tuple[Want, Refusal]]]:
-    """Return the splices for some instructions of a kernel or module, and what is refused; the splices are claimed."""
+    """Return the splices for some instructions of a kernel or module, and what is refused; the splices are claimed.
+
+    ``padding`` is where padding before functions begins, ascending, that the kernel may use for code of its own.
+    """
     made: list[PlannedSplice] = []
     refused: list[tuple[Want, Refusal]] = []
     homes: list[tuple[FunctionCode, Want]] = []
@@ -40,9 +45,12 @@ def plan(
     context = PlanContext(code, claims, lambda _: False, ALLOWED, pages_apart=False)
     for _, group in groupby(homes, key=lambda each: each[0].start):
         together = list(group)
-        start = together[0][0].start
+        start, end = together[0][0].start, together[0][0].end
         if together[0][0].whole.startswith(_ENDBR):
             claims.written.add_range(start, start + len(_ENDBR))
+        near = bisect_left(padding, end)
+        for at in padding[near : near + 1]:
+            claims.written.add_range(at, at + JUMP_BYTES)
         planned = Planner(context).plan(together[0][0], [want for _, want in together])
         for splice in planned.splices:
             claims.claim(splice)

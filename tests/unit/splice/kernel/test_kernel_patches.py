@@ -59,6 +59,17 @@ def test_a_loop_to_the_entry_is_no_call(build):
     assert entry(kernel).reason is Reason.ENTRY_IS_LOOP_HEAD
 
 
+def test_no_jump_reaches_into_padding_that_the_kernel_may_use(build):
+    body = f"test edi, edi\n jz 2f\n{BODY}\n.balign 16, 0xcc\n2: mov eax, 5\n jmp it\n"
+    kernel = SmallKernel.made(build, ("it", body), ("__pfx_next", "nop\n" * 16), NEXT)
+    last = kernel.image.padding[0] - 2
+    ((without,), _), ((splice,), _) = (
+        planning.plan(kernel.map, [Want(last, WantKind.OFFSET)], Claims(), padding)
+        for padding in ((), kernel.image.padding)
+    )
+    assert (without.head, splice.head) == (last, last - 5)
+
+
 def test_a_jump_counts_in_one_instruction_and_fills_what_is_left(build):
     kernel = SmallKernel.made(build, ("it", f"{TRACED}\n push rbx\n mov rbx, rdi\n mov r8d, 1\n{BODY}"), NEXT)
     at = entry(kernel)

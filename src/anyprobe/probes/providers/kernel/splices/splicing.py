@@ -358,7 +358,7 @@ class Splices:
                 self.refused[number] = shown(found)
             else:
                 wants += found
-        splices, refused = planning.plan(module.code, wants, Claims())
+        splices, refused = planning.plan(module.code, wants, Claims(), module.image.padding)
         for want, why in refused:
             self.refused[number_of(want)] = shown(why)
 
