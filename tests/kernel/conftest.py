@@ -8,6 +8,7 @@ import fcntl
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from anyprobe.core import kept
 from anyprobe.target.kernel.driver import building, loading
 from anyprobe.target.kernel.driver.device import Driver
 from support import driver as targets
-from support import guest_driver, spliced_handlers
+from support import guest_driver, place_planner, spliced_handlers
 from support.kernel_patches import Patches, warnings
 
 ROOT = Path(__file__).parents[2]
@@ -101,6 +102,22 @@ def splicing(loaded):
     assert warnings() == before
 
 
+@pytest.fixture
+def folder(tmp_path):
+    """Return a folder of an ext4 file system, of another kind where there is none."""
+    image, place = tmp_path / "image", tmp_path / "ext4"
+    place.mkdir()
+    mounted = False
+    if shutil.which("mkfs.ext4"):
+        subprocess.run(["truncate", "-s", "64M", image], check=True)
+        subprocess.run(["mkfs.ext4", "-q", image], check=True)
+        mounted = not subprocess.run(["mount", "-o", "loop", image, place], check=False, capture_output=True).returncode
+    yield place
+    if mounted:
+        subprocess.run(["umount", place], check=True)
+        subprocess.run(["fsck.ext4", "-nf", image], check=True, capture_output=True)
+
+
 @dataclass
 class GuestRun:
     """What happened in the guest: a report by test, or why there was none."""
@@ -122,6 +139,14 @@ def pytest_collection_modifyitems(config, items):
         thorough = [item for item in ours if item.get_closest_marker("thorough")]
         items[:] = [item for item in items if item not in thorough]
         config.hook.pytest_deselected(items=thorough)
+
+
+def pytest_collection_finish(session):
+    """Have the places planned that a test in a guest is going to need, while others run."""
+    wanted = [item for item in session.items if item.path.name == "test_random_splices.py"]
+    if GUEST is not None and wanted and place_planner.VARIABLE in os.environ:
+        with place_planner.asking() as planner:
+            planner.begin(wanted[0].module.SAMPLE)
 
 
 def pytest_runtest_logreport(report):
@@ -204,8 +229,8 @@ def _boot(place):
             del environment[name]
     environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # they take long to import in there
     done = subprocess.run(
-        [ROOT / "tools/guest", "-t", str(SECONDS), shlex.join(command)], cwd=ROOT, env=environment,
-        capture_output=True, text=True,
+        [sys.executable, place_planner.__file__, ROOT / "tools/guest", "-t", str(SECONDS), shlex.join(command)],
+        cwd=ROOT, env=environment, capture_output=True, text=True,
     )  # fmt: skip
     (place / "output").write_text(done.stdout + done.stderr)
     (place / "status").write_text(str(done.returncode))

@@ -1,10 +1,8 @@
 """Thousands of splices at once in the scheduler, file systems, pipes and TCP, while work there has right results."""
 
-import shutil
 import subprocess
 import time
 from collections import Counter
-from contextlib import contextmanager
 from typing import NamedTuple
 
 import pytest
@@ -16,8 +14,8 @@ from anyprobe.probes.providers.kernel import code as code_of
 from anyprobe.target.kernel import symbols
 from anyprobe.target.kernel.driver.device import BatchRefused, Driver
 from anyprobe.target.kernel.driver.layout import MAX_WRITES
-from support import checked_work, flows
-from support.kernel_patches import ManyPatches, call_getppid, fixups, text, warnings
+from support import checked_work, flows, kernel_patches
+from support.kernel_patches import ManyPatches, call_getppid, fixups, text
 
 ENTRIES = (
     "sched*", "*_fair", "*_rt", "vfs_*", "ksys_*", "do_*", "__do_*", "__x64_sys_*", "pipe_*", "file_*", "filemap_*",
@@ -64,48 +62,10 @@ def applied(monkeypatch):
     return took
 
 
-@pytest.fixture
-def folder(tmp_path):
-    """Return a folder of an ext4 file system, of another kind where there is none."""
-    image, place = tmp_path / "image", tmp_path / "ext4"
-    place.mkdir()
-    mounted = False
-    if shutil.which("mkfs.ext4"):
-        subprocess.run(["truncate", "-s", "64M", image], check=True)
-        subprocess.run(["mkfs.ext4", "-q", image], check=True)
-        mounted = not subprocess.run(["mount", "-o", "loop", image, place], check=False, capture_output=True).returncode
-    yield place
-    if mounted:
-        subprocess.run(["umount", place], check=True)
-        subprocess.run(["fsck.ext4", "-nf", image], check=True, capture_output=True)
-
-
-def whole_text():
-    """Return where the kernel's own text is."""
-    low, high = (symbols.running().named(name) for name in ("_stext", "_etext"))
-    end = high[0].address if high else symbols.running().data("_etext")
-    assert end is not None
-    return low[0].address, end
-
-
-@contextmanager
-def unharmed():
-    """Check that text and log are the same afterwards."""
-    low, high = whole_text()
-    before, log = text(low, high - low), warnings()
-    yield
-    with Driver() as driver:
-        assert driver.live == 0
-    after = text(low, high - low)
-    changed = [low + at for at in range(len(before)) if before[at] != after[at]] if after != before else []
-    assert [hex(at) for at in changed[:10]] == []
-    assert warnings() == log
-
-
 def single_sites(driver, places, most):
     """Return patches, and writes of single instructions in some functions, as far as the driver accepts them."""
     patches, faulting = ManyPatches(driver), fixups()
-    low, high = whole_text()
+    low, high = kernel_patches.whole_text()
     content = text(low, high - low)
     table = symbols.running()
     made = []
@@ -162,8 +122,8 @@ def functions(patterns):
     ids=["some", "thousands", "twenty thousand"],
 )
 def test_single_instructions(loaded, folder, applied, places, most):
-    warm_up(folder)
-    with unharmed(), Driver() as driver:
+    checked_work.warm_up(folder)
+    with kernel_patches.unharmed(), Driver() as driver:
         patches, made = single_sites(driver, functions(places), most * 5 // 4)
         parts = parts_of(made)
         for _ in range(3):
@@ -189,13 +149,6 @@ def told(what, batches):
         f"{sum(numbers)} writes {what} in {len(stops)} stops, {max(tries)} tries at most and {sum(seconds):.2f} s; "
         f"stopped for {max(stops) / 1e6:.2f} ms at most, {sum(stops) / 1e6:.1f} ms together"
     )
-
-
-def warm_up(folder):
-    """Do all the work once: what flips once, static keys and caches, has flipped then."""
-    for each in (checked_work.ping_pong, checked_work.echo):
-        each(5)
-    checked_work.files(folder, 2)
 
 
 class Unequal(NamedTuple):
@@ -250,8 +203,8 @@ def flow_of(probes, before, after):
 
 def armed_and_worked(specs, folder, applied, least):
     """Splice, and work while all of it counts; what has been counted conserves flow."""
-    warm_up(folder)
-    with unharmed(), anyprobe.kernel(mechanism="splice") as session:
+    checked_work.warm_up(folder)
+    with kernel_patches.unharmed(), anyprobe.kernel(mechanism="splice") as session:
         flows.tasks()  # what it needs is known then
         began = time.monotonic()
         probes = session.count(*specs)

@@ -98,6 +98,13 @@ def build(folder: Path) -> None:
     shutil.rmtree(place)
 
 
+def warm_up(folder: Path) -> None:
+    """Do all the work once: what flips once, static keys and caches, has flipped then."""
+    ping_pong(5)
+    echo(5)
+    files(folder, 2)
+
+
 @contextmanager
 def going_on(folder: Path) -> Iterator[None]:
     """Do all of it, again and again, in a process and a folder of its own, until the end; raise what was wrong then."""

@@ -4,7 +4,8 @@ import os
 import struct
 import subprocess
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -62,6 +63,28 @@ def text(address: int, size: int) -> bytes:
     """Return what the running kernel has there."""
     with LiveMemory() as memory:
         return memory.read(address, size)
+
+
+def whole_text() -> tuple[int, int]:
+    """Return where the kernel's own text is."""
+    low, high = (symbols.running().named(name) for name in ("_stext", "_etext"))
+    end = high[0].address if high else symbols.running().data("_etext")
+    assert end is not None
+    return low[0].address, end
+
+
+@contextmanager
+def unharmed() -> Iterator[None]:
+    """Check that text and log are the same afterwards."""
+    low, high = whole_text()
+    before, log = text(low, high - low), warnings()
+    yield
+    with Driver() as driver:
+        assert driver.live == 0
+    after = text(low, high - low)
+    changed = [low + at for at in range(len(before)) if before[at] != after[at]] if after != before else []
+    assert [hex(at) for at in changed[:10]] == []
+    assert warnings() == log
 
 
 def call_getppid(times: int, threads: int = 1) -> None:

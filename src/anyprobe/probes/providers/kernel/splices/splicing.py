@@ -61,7 +61,7 @@ _REASONS: Final = {
 }
 
 
-class _Numbered(NamedTuple):
+class Numbered(NamedTuple):
     """A write that leads to a patch, and what is wanted there."""
 
     change: Change
@@ -213,7 +213,7 @@ class Splices:
         except BaseException:
             self._give_back()
             raise
-        self._in_force: list[_Numbered] = []
+        self._in_force: list[Numbered] = []
         self._counted = [0] * len(sites)
         self._open = set(range(len(sites)))
         """Whose counts may still grow."""
@@ -260,24 +260,24 @@ class Splices:
             if not last:
                 self._give_back()
 
-    def _undone(self, last: Collection[int]) -> "Iterator[_Numbered]":
+    def _undone(self, last: Collection[int]) -> "Iterator[Numbered]":
         """Yield the changes after which only some sites are counted."""
         for each in self._in_force:
             gone = [want for want in each.wants if number_of(want) not in last]
             if self._shared is not None:
                 change = self._shared.joints.drop(each.site, gone) if gone else None
                 if change is not None:
-                    yield _Numbered(change, each.wants)
+                    yield Numbered(change, each.wants)
             elif len(gone) == len(each.wants):
-                yield _Numbered(Change(each.change.write.undone()), each.wants)
+                yield Numbered(Change(each.change.write.undone()), each.wants)
 
-    def _parts(self, changes: "Iterable[_Numbered]") -> "Iterator[list[_Numbered]]":
+    def _parts(self, changes: "Iterable[Numbered]") -> "Iterator[list[Numbered]]":
         """Yield changes for one stop after the other; those of a function are in the same, or of a site if too many."""
 
-        def functions(each: _Numbered) -> set[int]:
+        def functions(each: Numbered) -> set[int]:
             return {site.function.address for site in map(self._sites.__getitem__, each.numbers) if site.function}
 
-        part: list[_Numbered] = []
+        part: list[Numbered] = []
         for group in joined(changes, functions):
             for smaller in [group] if len(group) <= _AT_ONCE else joined(group, lambda each: each.numbers):
                 if part and len(part) + len(smaller) > _AT_ONCE:
@@ -308,7 +308,7 @@ class Splices:
 
         A place may be counted in several patches, where control comes from: in all of them, or it is refused.
         """
-        patches = [each for name, numbers in self._by_module().items() for each in self._prepare(name, numbers)]
+        patches = [each for name, numbers in self._by_module().items() for each in self.prepare(name, numbers)]
         for part in self._parts(patches):
             while left := [each for each in part if not self.refused.keys() >= each.numbers]:
                 refused = self._try([each.change for each in left])
@@ -347,7 +347,7 @@ class Splices:
             found.setdefault(site.function.module, []).append(number)
         return found
 
-    def _prepare(self, name: str, numbers: Iterable[int]) -> "list[_Numbered]":
+    def prepare(self, name: str, numbers: Iterable[int]) -> "list[Numbered]":
         """Write the patches of one module; return them."""
         assert self._driver is not None
         module = self._code.module(name)
@@ -370,10 +370,10 @@ class Splices:
         faulting = frozenset(module.image.tables.fixups[:, 0].tolist())
         return self._lay(PatchMaker(self._live_text(module, splices), faulting, dead), splices)
 
-    def _lay(self, maker: PatchMaker, splices: Sequence[PlannedSplice]) -> "list[_Numbered]":
+    def _lay(self, maker: PatchMaker, splices: Sequence[PlannedSplice]) -> "list[Numbered]":
         """Write patches, one after the other, to memory in reach of the text."""
         assert self._driver is not None
-        made: list[_Numbered] = []
+        made: list[Numbered] = []
         if not splices:
             return made
         actions = {
@@ -402,7 +402,7 @@ class Splices:
             if isinstance(change, Refusal):
                 self.refused.update(dict.fromkeys(numbers, shown(change)))
             else:
-                made.append(_Numbered(change, tuple(splice.wants)))
+                made.append(Numbered(change, tuple(splice.wants)))
         if code:
             self._driver.write_patch(start, bytes(code))
         return made
