@@ -23,6 +23,18 @@ class Landing:
 
 
 @dataclass(frozen=True, slots=True)
+class PatchParts:
+    """Which bytes of a patch are not the same in each patch that does the same; all by offset."""
+
+    arguments: tuple[int, ...]
+    """Four bytes that say what is counted."""
+    outward: tuple[tuple[int, int], ...]
+    """(place, absolute target) of displacements of four bytes."""
+    copies: tuple[tuple[int, int, int], ...]
+    """(the instruction's number, start, end) of displaced copies."""
+
+
+@dataclass(frozen=True, slots=True)
 class EmittedPatch:
     """A finished patch and where each displaced instruction went."""
 
@@ -37,6 +49,8 @@ class EmittedPatch:
     front: Hashable = field(default=None, compare=False)
     """Patches of one code region with equal fronts, if any, do the same in front of their first displaced copy."""
     landings: tuple[Landing, ...] = ()
+    parts: PatchParts | None = field(default=None, compare=False)
+    """What tells what it does from where it lies, if it does nothing but count and time."""
 
     @property
     def end(self) -> int:

@@ -17,7 +17,7 @@ from anyprobe.splice.codegen.patch import (
     PatchWriter,
     UndisplaceableError,
 )
-from anyprobe.splice.emitted import EmittedPatch, Landing
+from anyprobe.splice.emitted import EmittedPatch, Landing, PatchParts
 from anyprobe.splice.plan.splices import HEADS, TRAP, Clobbers, PlannedSplice, Strategy, Want, WantKind
 
 PATCH_ALIGNMENT = 16
@@ -31,6 +31,8 @@ PATCH_ESTIMATE, ACTION_ESTIMATE, INSTRUCTION_ESTIMATE = 200, 112, 32
 _COUNT_FIRST = frozenset(
     {ActionKind.COUNT, ActionKind.LEAVE, ActionKind.LEAVE_TAIL, ActionKind.LEAVE_CALLER, ActionKind.UNWIND}
 )
+_USUAL = _COUNT_FIRST | {ActionKind.ENTER}
+"""What is done by code that says nothing of where it is but by arguments and displacements."""
 _SEE_STACK = REPLACING | {ActionKind.HANDLER}
 """What looks at the stack, which has to be as in front of the instruction."""
 _ORDER = {WantKind.ENTRY: 0, WantKind.RETURN_POINT: 0, WantKind.LOOP: 1, WantKind.OFFSET: 2, WantKind.EXIT: 3}
@@ -113,6 +115,10 @@ class _Emission:
         self._behind_here = 0
         self._faults: list[tuple[Insn, int, int, list[Action]]] = []
         """(instruction, where its copy is, where that goes on, what runs if it faults)."""
+        self._spans: list[tuple[int, int, int]] = []
+        """(run-time address of the instruction, start, end) of displaced copies, by offset."""
+        self._is_usual = True
+        """Whether it is made of nothing but counters, calls of timing routines and displaced copies."""
 
     def run(self) -> EmittedPatch:
         splice, writer = self._splice, self._writer
@@ -135,12 +141,22 @@ class _Emission:
             self._behind_here or writer.address,
             self._front(),
             landings,
+            self._parts(),
         )
 
     def _landings(self) -> tuple[Landing, ...]:
         from anyprobe.splice.codegen.fault_exit import write_landing
 
         return tuple(write_landing(self._writer, *fault) for fault in self._faults)
+
+    def _parts(self) -> PatchParts | None:
+        """Return what tells what the patch does from where it lies, if it does what most do."""
+        kinds = {action.kind for want in self._splice.wants for action in self._source.actions(want)}
+        if not self._is_usual or not kinds <= _USUAL or any(want.block or want.after for want in self._splice.wants):
+            return None
+        numbers = {insn.address + self._bias: number for number, insn in enumerate(self._splice.insns)}
+        copies = tuple([(numbers[original], start, end) for original, start, end in self._spans])
+        return PatchParts(tuple(self._writer.arguments), tuple(self._writer.displacements), copies)
 
     def _front(self) -> tuple[int, Clobbers] | None:
         """Return what tells the front from others where one plain counter comes before everything else."""
@@ -248,7 +264,7 @@ class _Emission:
 
             inside = [(low + self._bias, high + self._bias) for low, high in taken[0].inside]
             decide(writer, insn.at(address), inside, lambda: self._actions(taken))
-            taken = []
+            taken, self._is_usual = [], False
         if faults:
             self._watched(insn.at(address), after, faults)
             return
@@ -257,7 +273,9 @@ class _Emission:
             return
         self._copies.append((address, writer.here))
         if insn.flow is Flow.NEXT and not insn.iced.is_ip_rel_memory_operand:
+            start = len(writer.out)
             writer.raw(insn.raw)
+            self._spans.append((address, start, len(writer.out)))
             return
         if through:
             if insn.flow is Flow.JCC:
@@ -325,7 +343,9 @@ class _Emission:
         copy = displace(insn, self._writer.here, target=target)
         if isinstance(copy, Refusal):
             raise UndisplaceableError(copy)
+        start = len(self._writer.out)
         self._writer.raw(copy)
+        self._spans.append((insn.address, start, len(self._writer.out)))
 
     def _exit_block(self, wants: list[Want]) -> None:
         """Append a copy of the exit block that a branch leads to; the actions run in front of its last instruction."""

@@ -9,7 +9,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from anyprobe.isa.decode import Flow
-from anyprobe.splice.emitted import EmittedPatch
+from anyprobe.splice.emitted import EmittedPatch, PatchParts
 from anyprobe.splice.plan.splices import PlannedSplice, Strategy
 from anyprobe.splice.translate.idempotence import likeness
 from anyprobe.splice.translate.patches import Bearings, Dead, Walk, Where, overwritten, recipes
@@ -18,6 +18,7 @@ from anyprobe.splice.translate.steps import Positions
 _COPIED = frozenset({Flow.CALL, Flow.INDIRECT_CALL, Flow.RET})
 """Where the copies of these lead is never code of ours; it makes no difference to what is known of them."""
 _I32 = struct.Struct("<i")
+_JUMP, _NOTHING = 0xE9, bytes(4)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,10 +85,10 @@ def form_of(planned: PlannedSplice, patch: EmittedPatch, ours: range, *, looped:
     Such patches differ in what they count, where they lie, where they lead outside of ``ours``, our code, and in
     numbers that do not matter.
     """
-    if patch.front is None:
-        return None
     insns, address = planned.insns, patch.address
     entered = patch.behind - address if looped else -1
+    if patch.front is None:
+        return None if patch.parts is None else _form_of_parts(planned, patch, patch.parts, ours, entered)
     if planned.strategy is Strategy.RETARGET:
         return _form_of_retargeted(planned, patch, ours, entered)
     turns = [insn.flow for insn in insns if insn.flow is not Flow.NEXT]
@@ -95,6 +96,44 @@ def form_of(planned: PlannedSplice, patch: EmittedPatch, ours: range, *, looped:
         return None
     layout = tuple([copy - address for _, copy in patch.copies]) if turns else ()  # copies of calls vary in length
     return patch.front, entered, len(patch.code), layout, *[likeness(insn) for insn in insns]
+
+
+def _form_of_parts(
+    planned: PlannedSplice, patch: EmittedPatch, parts: PatchParts, ours: range, entered: int
+) -> Hashable:
+    """Return the form of a patch of any actions: its code without what differs, and what is known of that."""
+    code, copied = bytearray(patch.code), {number: end for number, _, end in parts.copies}
+    outward = []
+    for place, target in parts.outward:
+        outward.append((place, _destination(target, patch, ours) if code[place - 1] == _JUMP else target))
+        code[place : place + 4] = _NOTHING
+    arguments = [patch.code[place : place + 4] for place in parts.arguments]
+    same = tuple([arguments.index(each) for each in arguments])  # where ways come together it matters which are
+    for place in parts.arguments:
+        code[place : place + 4] = _NOTHING
+    likenesses: list[Hashable] = []
+    for number, insn in enumerate(planned.insns):
+        end = copied.get(number)
+        if insn.flow not in (Flow.JCC, Flow.JUMP):
+            likenesses.append(likeness(insn))
+        elif insn.target == insn.address or (insn.flow is Flow.JCC and insn.condition is None):
+            return None
+        elif end is None:
+            likenesses.append((insn.iced.code, insn.length))
+        else:
+            target = patch.address + end + _I32.unpack_from(patch.code, end - 4)[0]
+            likenesses.append((insn.iced.code, insn.length, _destination(target, patch, ours)))
+    for _, start, end in parts.copies:
+        code[start:end] = bytes(end - start)
+    layout = tuple([copy - patch.address for _, copy in patch.copies])
+    return planned.strategy, entered, bytes(code), same, tuple(outward), parts.copies, layout, *likenesses
+
+
+def _destination(target: int, patch: EmittedPatch, ours: range) -> tuple[int, int] | None:
+    """Return where in a patch, or in other code of ours, a jump leads; ``None`` where it leads to the program."""
+    if patch.address <= target < patch.end:
+        return 0, target - patch.address
+    return (1, target) if target in ours else None
 
 
 def _form_of_retargeted(planned: PlannedSplice, patch: EmittedPatch, ours: range, entered: int) -> Hashable:

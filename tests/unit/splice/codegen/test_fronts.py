@@ -1,15 +1,17 @@
 """What is worked out once for many patches says of each what following it as a whole would say."""
 
 import itertools
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
-from anyprobe.isa.decode import decode_range
+from anyprobe.isa.decode import Flow, decode_range
 from anyprobe.splice.codegen.counter_template import CounterTemplates
 from anyprobe.splice.codegen.emit import ActionSource, emit_patch
 from anyprobe.splice.codegen.fronts import Fronts, form_of
 from anyprobe.splice.codegen.patch import Action, ActionKind
+from anyprobe.splice.emitted import EmittedPatch
 from anyprobe.splice.plan.splices import Clobbers, PlannedSplice, Strategy, Want, WantKind
 from anyprobe.splice.userspace.signal_view import _Described
 from unit.splice.translate.test_routine import Pages
@@ -118,14 +120,82 @@ def branch_patches(behind):
         yield splice, emit_patch(splice, PATCH + 0x8000 + 0x100 * number, BIAS, source, behind)
 
 
-def test_the_table_has_for_each_patch_what_was_worked_out_for_it():
-    """Patches of one front and of equal lengths may differ in where registers are between their displaced copies."""
-    size = 1 << 16
+TIMED_CODES = [
+    *CODES,
+    "89 f8 0f 84 10 00 00 00",  # mov eax, edi; je
+    "89 f8 0f 84 20 00 00 00",
+    "89 f8 0f 85 20 00 00 00",  # jne: it reads the same flag
+    "89 f8 0f 8c 20 00 00 00",  # jl: others
+    "89 f8 74 20 90",
+    "89 f8 90 74 fa",  # je back to what comes behind the entry
+    "89 f8 90 74 fb",  # je to itself
+    "89 f8 e9 10 00 00 00",  # mov eax, edi; jmp
+    "89 f8 e9 20 00 00 00",
+    "89 f8 90 eb f8",  # jmp back to the entry
+    "89 f8 90 e2 20",  # loop
+    "89 f8 ff 64 24 08",  # jmp [rsp+8]
+    "5b 5d 41 5c c3",  # pop rbx; pop rbp; pop r12; ret
+    "41 5c 41 5d c3",
+    "5b 41 5c 41 5d",
+]
+ENTER, LEAVE, TAIL = ActionKind.ENTER, ActionKind.LEAVE, ActionKind.LEAVE_TAIL
+ACTIONS = [
+    [(0, WantKind.ENTRY, ENTER, 0x40)],
+    [(0, WantKind.EXIT, LEAVE, 0x40)],
+    [(-1, WantKind.EXIT, TAIL, 0x48)],
+    [(-1, WantKind.EXIT, LEAVE, 0x50)],
+    [(0, WantKind.ENTRY, ENTER, 0x58), (-1, WantKind.EXIT, LEAVE, 0x58)],
+    [(0, WantKind.ENTRY, ENTER, 0x58), (-1, WantKind.EXIT, TAIL, 0x60)],
+    [(0, WantKind.ENTRY, ENTER, 0x58), (0, WantKind.ENTRY, TAIL, 0x58)],
+    [(0, WantKind.OFFSET, ActionKind.COUNT, 0x58), (-1, WantKind.OFFSET, ActionKind.COUNT, 0x58)],
+    [(0, WantKind.OFFSET, ActionKind.COUNT, 0x58), (-1, WantKind.OFFSET, ActionKind.COUNT, 0x60)],
+    [(0, WantKind.ENTRY, ENTER, 0x58), (0, WantKind.OFFSET, ActionKind.COUNT, 0x60)],
+]
+"""At which of the displaced instructions what is wanted for what, and where in the block."""
+
+
+def timed_patches():
+    """Yield patches in which calls begin and end, each at two places with other offsets."""
+    combinations = itertools.product([0, 0x100], DEAD[:3], ACTIONS, TIMED_CODES, [{}, {LINK + BIAS: PATCH + 0x40}])
+    for number, (more, dead, wanted, code, behind) in enumerate(combinations):
+        splice = splice_of(code, WantKind.ENTRY)
+        actions = {}
+        for index, kind, action, offset in wanted:
+            insn = splice.insns[index]
+            conditional = kind is WantKind.EXIT and insn.flow is Flow.JCC
+            actions[Want(insn.address, kind, conditional=conditional)] = Action(action, offset + more, SLOTS)
+        splice = replace(splice, wants=tuple(actions))
+        source = ActionSource(lambda want, actions=actions: (actions[want],), lambda want, dead=dead: dead)
+        patch = emit_patch(splice, PATCH + 0x80 * (number % 900 + 2), BIAS, source, behind)
+        if isinstance(patch, EmittedPatch):
+            yield splice, patch
+
+
+@pytest.mark.parametrize("looped", [False, True])
+def test_of_timed_calls_the_table_has_what_was_worked_out_for_each_patch(looped):
+    described, known, made = described_patches(1 << 20), set(), 0
+    sites = frozenset([LINK + BIAS] if looped else [])
+    for splice, patch in timed_patches():
+        live = SimpleNamespace(patch=patch, planned=splice, bias=BIAS)
+        alone = described.table.positions(patch_positions(splice, BIAS, patch, BEARINGS, looped=looped))
+        assert described._positions_of(live, BEARINGS, sites) == alone != 0
+        known.add(form_of(splice, patch, BEARINGS.ours, looped=looped))
+        made += 1
+    assert made > 2000
+    assert len(known) < made // 3
+
+
+def described_patches(size):
     home = SimpleNamespace(
         arena=Pages(size), code=SimpleNamespace(address=PATCH, end=PATCH + size, size=size, offset=0),
         limit=PATCH, view=0, blobs=[],
     )  # fmt: skip
-    described = _Described(home)
+    return _Described(home)
+
+
+def test_the_table_has_for_each_patch_what_was_worked_out_for_it():
+    """Patches of one front and of equal lengths may differ in where registers are between their displaced copies."""
+    described = described_patches(1 << 16)
     into_ours = {LINK + BIAS + 0x15: PATCH + 0x40}
     """A branch back to an entry goes behind its handlers, in a patch of ours."""
     made = [*patches(), *branch_patches({}), *branch_patches(into_ours)]
