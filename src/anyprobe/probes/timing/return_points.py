@@ -7,8 +7,9 @@ counted as ``learning``.
 """
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 from anyprobe.binary.decoding.code_scan import Kind
@@ -35,6 +36,7 @@ APART = (
     "functions that are timed from now on have memory of their own: calls between them and those timed before are not "
     "taken from self times, and are not in one tree; time all functions at once"
 )
+_CALL = b"\xe8"
 _LIBRARY_LOOKS = 0.5
 """Seconds between two looks whether libraries were loaded that throw exceptions."""
 _MOST_JUMPING = 64
@@ -61,11 +63,7 @@ class ReturnPoints:
         fresh = list(self._fresh(probes))
         if not fresh and not self._nested:
             return
-        known = sorted(([(calls, point) for point in points_known(calls)] for calls in fresh), key=len)
-        pairs: list[tuple[FollowedCalls, int]] = []
-        for each in known:
-            if len(pairs) + len(each) <= KNOWN_AT_ONCE:
-                pairs += each
+        pairs = fewest_points(fresh, KNOWN_AT_ONCE)
         with suppress(StopTimeout):  # they are learnt, then
             self._watch_unwinding()
             self._splice(pairs)
@@ -213,6 +211,37 @@ def joined(code_map: "CodeMap", code: FunctionCode, address: int) -> Refusal | N
         if kind in (Kind.LEA, Kind.ABSOLUTE) or insn is None or insn.address not in branches:
             return Refusal(Reason.RETURN_POINT_JOINED, address, f"{source:#x} leads here, too, or takes its address")
     return None
+
+
+def fewest_points(followed: Sequence[FollowedCalls], most: int) -> list[tuple[FollowedCalls, int]]:
+    """Return known return points of as many functions as have ``most`` together, those with the fewest first.
+
+    Of most functions it is enough to count what looks like a call, which is not much dearer than nothing: where these
+    are too many already, the callers are not looked at.
+    """
+    pairs: list[tuple[FollowedCalls, int]] = []
+    heap = [(_calls_seen(calls), 0, number) for number, calls in enumerate(followed)]
+    heapify(heap)
+    known: dict[int, dict[int, bool]] = {}
+    while heap:
+        least, is_known, number = heappop(heap)
+        if len(pairs) + least > most:
+            break
+        if is_known:
+            pairs += [(followed[number], point) for point in known[number]]
+        else:
+            known[number] = points_known(followed[number])
+            heappush(heap, (len(known[number]), 1, number))
+    return pairs
+
+
+def _calls_seen(calls: FollowedCalls) -> int:
+    """Return how many direct calls of a function there seem to be in its own module."""
+    code_map, start = calls.places[0].module.code, calls.site.function.start
+    own = code_map.function_at(start)
+    heads = {start, own.entry if isinstance(own, FunctionCode) else start}
+    found = (source for head in heads for source, kind in code_map.entries.references_to(head) if kind is Kind.NEAR)
+    return sum(code_map.text.memory.read(source, 1) == _CALL for source in found)
 
 
 def points_known(calls: FollowedCalls) -> dict[int, bool]:
