@@ -62,6 +62,8 @@ _SPARE_RECORDS = 4
 _CLUSTER = 1 << 30
 """Modules that lie within this distance share a code region."""
 _PATIENCE = 1.0
+_LEAST_TRIES = 3
+"""How often memory is mapped where the program has just mapped some itself, at least."""
 _PAUSE = 0.002
 _MUCH, _MOST, _MOST_OF_COUNTER = 200_000, 640, 224
 """So many bytes of code are worth keeping room for, so many for each new want, and for one that only counts."""
@@ -305,9 +307,10 @@ class Preparation:
         """Map everything that is missing; where the moment was not the right one, try another.
 
         At one moment no thread may be where it can make calls, or the program has just begun; meanwhile it may have
-        mapped what was free.
+        mapped what was free: while all functions of a large program are planned, for one. Then it is tried again
+        however long the first time has taken.
         """
-        deadline = time.monotonic() + _PATIENCE
+        deadline, collisions = time.monotonic() + _PATIENCE, 0
         try:
             while True:
                 try:
@@ -324,11 +327,13 @@ class Preparation:
                         self._note_stop(error)
                         self._mapper = None
                         continue
-                    if not (taken or isinstance(error, StopTimeout)) or time.monotonic() > deadline:
+                    collisions += taken
+                    tried = time.monotonic() > deadline and not 0 < collisions < _LEAST_TRIES
+                    if not (taken or isinstance(error, StopTimeout)) or tried:
                         raise
                 time.sleep(_PAUSE)
                 look_at_space(self._springboards, self._process, self._process.mappings())
-                if taken and time.monotonic() > deadline - _PATIENCE / 2:
+                if taken and (time.monotonic() > deadline - _PATIENCE / 2 or collisions > 1):
                     self._give_up_taken()
                 self._springboards.reserve_fresh()
         except BaseException:
