@@ -274,6 +274,7 @@ class ProcessSplicing:
             process, self.holdings, self.planning, self.memory, userspace, self.upkeep, dead,
             live=self.live, note_stubs=self._note_stubs,
         )  # fmt: skip
+        self.view.checkpoint = self.engine.checkpoint
 
     def _live_arming(self, traps: Traps, proof: "Proof") -> "LiveArming":
         from anyprobe.splice.apply.live.changes import LiveArming

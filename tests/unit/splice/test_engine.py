@@ -1,5 +1,6 @@
 """The engine from plan to removal, on a target that is memory and an emulator."""
 
+import errno
 import random
 from collections import Counter
 
@@ -7,9 +8,12 @@ import pytest
 
 from anyprobe.core.errors import RemoteCallFailed, SessionConflict
 from anyprobe.core.refusal import Reason
+from anyprobe.splice.apply import preparation
 from anyprobe.splice.apply.recovery.recovery import remove
 from anyprobe.splice.apply.recovery.suspension import resume, suspend
+from anyprobe.splice.codegen.patch import ActionKind
 from anyprobe.splice.plan.splices import Strategy, WantKind
+from anyprobe.splice.regions.banks import Hook
 from support.simulated.functions import FUNCTIONS
 from support.simulated.program import BIAS, Program
 from support.simulated.session import Splicing, splicing
@@ -226,6 +230,55 @@ def test_what_the_caller_ends_is_not_made(program):
             session.count("fib")
         assert program.is_pristine()
         assert not session.module.claims.written
+        (hook,) = session.count("fib")
+        program.call("fib", 5)
+        assert session.hits([hook]) == [15]
+
+
+def test_what_the_caller_ends_at_any_check_is_not_made(program):
+    """While plans are made, patches are written, or what handlers are shown in these is described."""
+    for last in range(1, 20):
+        calls = []
+
+        def end(last=last, calls=calls):
+            calls.append(1)
+            if len(calls) == last:
+                raise InterruptedError
+
+        with splicing(program) as session:
+            session.splicing.view.hooks[0x1234] = Hook(ActionKind.VIEW)  # as if a handler were spliced
+            with session.engine.interruptible(end):
+                try:
+                    session.count("fib")
+                except InterruptedError:
+                    assert program.is_pristine()
+                    assert not session.module.claims.written
+                else:
+                    break
+            (hook,) = session.count("fib")
+            program.call("fib", 5)
+            assert session.hits([hook]) == [15]
+    assert last == 4
+
+
+@pytest.mark.parametrize(("times", "made"), [(1, True), (2, True), (3, False)])
+def test_where_the_program_maps_memory_meanwhile_another_place_is_looked_for(program, monkeypatch, times, made):
+    """However long a try takes."""
+    mapped, tries = preparation.map_arena, []
+
+    def map_arena(*arguments, **named):
+        tries.append(1)
+        if len(tries) <= times:
+            raise RemoteCallFailed("mmap", errno.EEXIST)
+        return mapped(*arguments, **named)
+
+    monkeypatch.setattr(preparation, "map_arena", map_arena)
+    monkeypatch.setattr(preparation, "_PATIENCE", -1.0)
+    with splicing(program) as session:
+        if not made:
+            with pytest.raises(RemoteCallFailed, match="File exists"):
+                session.count("fib")
+            assert program.is_pristine()
         (hook,) = session.count("fib")
         program.call("fib", 5)
         assert session.hits([hook]) == [15]
