@@ -42,7 +42,10 @@ CALLS_TAKEN = 0
 """How many calls belong to chains, in place of the first call; may exceed the number of calls."""
 CALL_DISTANCE = 0
 """Call: how far the stack pointer at its entry is below the top of the goroutine's stack, 0 if the call is not open."""
-CALL_RECORD = 8
+CALL_RECORD, CALL_JUMPED = 8, 12
+"""Call: the offset of its record, 32 bits; and 0, ``JUMPED`` right after a jump to another function, ``ARRIVED`` once
+that has been entered."""
+JUMPED, ARRIVED = 1, 2
 CALL_START = 16
 CALL_BELOW, CALL_ABOVE = 24, 32
 """Call: its neighbours in the chain, which were opened before and after it; 0: there is none."""
@@ -71,7 +74,7 @@ def open_calls(table: memoryview, extents: Iterable[tuple[int, int]]) -> dict[in
         low, high = max(start, CALLS_AT + CALL_BYTES), min(end, TABLE_BYTES)
         if low < high:
             calls = words[low // 8 : high // 8].reshape(-1, CALL_BYTES // 8)
-            records = calls[calls[:, CALL_DISTANCE // 8] != 0, CALL_RECORD // 8]
+            records = calls[calls[:, CALL_DISTANCE // 8] != 0, CALL_RECORD // 8] & np.uint64(0xFFFF_FFFF)
             known = unique(records)
             numbers = np.bincount(places_in(known, records), minlength=len(known))
             found.update(dict(zip(known.tolist(), numbers.tolist(), strict=True)))

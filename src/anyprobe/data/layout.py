@@ -92,6 +92,8 @@ TOMBSTONE = 1
 """Stack pointer of an instance freed from the middle of the stack."""
 JUMPED = 1
 """Of an instance's record: the function has ended in a jump to another one, and its call ends where that returns to."""
+PASSED_ON = 2
+"""Of the argument at a jump of a Go function, besides ``JUMPED``: another function has jumped to it, perhaps."""
 CERTAIN, UNSEEN = 2, 4
 """Of the argument at a return point, besides ``JUMPED``: nothing but the function itself is called there; what leaves
 calls behind is not seen in this program."""

@@ -81,6 +81,10 @@ class Pumped(Observed, Tended):
 
     def place_return_points(self, probes: "Sequence[Probe]") -> None:
         """Have calls that leave their function by a jump end in the callers that are known."""
+        if any(timed.points for probe in probes for timed in probe.timed):
+            from anyprobe.probes.timing.go_tails import given_up
+
+            self.engine.change(given_up(probes))
         if any(probe.timed or probe.handled for probe in probes):
             self.return_points.place(probes)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import InternalError, TargetError
 from anyprobe.core.refusal import Reason, Refusal
+from anyprobe.data.layout import JUMPED, PASSED_ON
 from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.isa.lines import content_of
 from anyprobe.splice.apply.site_clobbers import SiteClobbers
@@ -226,7 +227,9 @@ class Emission:
         else:
             code = home.slot_code(bank)
         if hook.handler is None:
-            return (Action(hook.kind, hook.offset, code),)
+            goes_on = hook.kind is ActionKind.LEAVE_TAIL and hook.jumps > 0
+            flags = JUMPED | PASSED_ON * (hook.jumps > 1) if goes_on else 0
+            return (Action(hook.kind, hook.offset | flags, code, jumps=hook.jumps),)
         place = (hook.ip, hook.function) if hook.handler.asks_place else (0, 0)
         alone = hook.handler.ends is None
         inline = home.inline(bank, hook.handler) if isinstance(bank, SlotBank) and alone else None

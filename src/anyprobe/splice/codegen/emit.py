@@ -369,13 +369,18 @@ class _Emission:
         self._writer.cold(f"j{condition} taken", taken)
 
 
-def _turn(item: tuple[Want, Action]) -> int:
+def _turn(item: tuple[Want, Action]) -> tuple[int, int]:
+    """Return when an action's turn is: of calls that end together, the one that was jumped to last ends first."""
+    return _turn_of_kind(item), item[1].jumps
+
+
+def _turn_of_kind(item: tuple[Want, Action]) -> int:
     """Return when an action's turn is: a handler may send the thread elsewhere, and has no part in a call's time."""
     kind = item[1].kind
     if kind is ActionKind.VIEW:
         return 0
-    if kind is ActionKind.LEAVE_TAIL and item[0].kind is WantKind.ENTRY:
-        return 4  # a call that is to end in its caller has begun
+    if kind is ActionKind.ARRIVE or (kind is ActionKind.LEAVE_TAIL and item[0].kind is WantKind.ENTRY):
+        return 4  # a call that is to end in its caller has begun; one that is jumped to comes above the one that jumps
     if kind in _COUNT_FIRST:
         return 1
     return 3 if kind is ActionKind.ENTER or kind in REPLACING else 2

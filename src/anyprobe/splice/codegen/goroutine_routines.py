@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from anyprobe.data import goroutines as at
 from anyprobe.data.layout import (
+    PASSED_ON,
     RECORD_LEFT,
     RECORD_MISSED,
     RECORD_OUTERMOST,
@@ -54,10 +55,14 @@ def assemble_goroutine_routines(facts: GoroutineFacts, address: int) -> tuple[by
     """Return the code of all routines placed at ``address``, and where each begins."""
     asm = Assembler()
     _enter(asm, facts)
-    _leave(asm, facts, "leave")
-    _leave(asm, facts, "leave_tail")
-    enter, leave, leave_tail = (address + asm.offset_of(name) for name in ("enter", "leave", "leave_tail"))
-    return asm.finish(address), Routines(0, enter, leave, leave_tail)
+    for name in ("leave", "leave_tail", "leave_caller"):
+        _leave(asm, facts, name)
+    _jump(asm, facts)
+    _arrive(asm, facts)
+    enter, leave, leave_tail, leave_caller, arrive = (
+        address + asm.offset_of(name) for name in ("enter", "leave", "leave_tail", "leave_caller", "arrive")
+    )
+    return asm.finish(address), Routines(0, enter, leave, leave_tail, leave_caller, arrive=arrive)
 
 
 def _find_head(asm: Assembler, facts: GoroutineFacts, name: str, foreign: str, unknown: str) -> None:
@@ -149,15 +154,14 @@ def _enter(asm: Assembler, facts: GoroutineFacts) -> None:
     _find_head(asm, facts, "enter", "enter_missed", "enter_claim")
     asm.label("enter_found")
     _begin(asm, facts, clock=False)
-    # a call at the same place is what was left behind there, or another probe's at the same entry
-    equal = "enter_drop" if facts.layout.nested else "enter_equal"
+    # a call at the same place is one that has jumped here, was left behind there, or is another probe's at this entry
     asm.code(f"""
             cmp rax, [r15+{at.HEAD_NUMBER}]; jne enter_another
         enter_known:
             mov rsi, [r15+{at.HEAD_TOP}]
         enter_top:
             test rsi, rsi; jz enter_bottom
-            cmp [rsi+{at.CALL_DISTANCE}], r12; ja enter_drop; je {equal}
+            cmp [rsi+{at.CALL_DISTANCE}], r12; ja enter_drop; je enter_equal
         enter_above:
             mov rax, [rsi+{at.CALL_ABOVE}]
             test rax, rax; jz enter_more
@@ -171,7 +175,7 @@ def _enter(asm: Assembler, facts: GoroutineFacts) -> None:
         asm.code(f"""
             test rsi, rsi; jz enter_looked
         enter_look:
-            cmp [rsi+{at.CALL_RECORD}], rcx; je enter_recursion
+            cmp [rsi+{at.CALL_RECORD}], ecx; je enter_recursion
             mov rsi, [rsi+{at.CALL_BELOW}]
             test rsi, rsi; jnz enter_look
         enter_looked:
@@ -184,16 +188,21 @@ def _enter(asm: Assembler, facts: GoroutineFacts) -> None:
     """)
     _end(asm, "enter")
     _drop(asm, facts, "enter_drop")
-    asm.code("jmp enter_top")
+    asm.code(f"""
+            jmp enter_top
+        enter_equal:
+            cmp dword [rsi+{at.CALL_JUMPED}], {at.JUMPED}; je enter_above
+            ja enter_drop
+    """)
     if facts.layout.nested:
         asm.code(f"""
+            jmp enter_drop
         enter_recursion:
             mov qword [rax+{at.CALL_OUTERMOST}], 1; jmp enter_looked
         """)
     else:
         asm.code(f"""
-        enter_equal:
-            cmp [rsi+{at.CALL_RECORD}], rcx; je enter_drop
+            cmp [rsi+{at.CALL_RECORD}], ecx; je enter_drop
             jmp enter_above
         """)
     asm.code(
@@ -216,21 +225,28 @@ def _enter(asm: Assembler, facts: GoroutineFacts) -> None:
 
 
 def _leave(asm: Assembler, facts: GoroutineFacts, name: str) -> None:
-    """Emit ``leave``: end the call with our stack pointer and record its duration. The tail form only counts it."""
-    tail = name == "leave_tail"
+    """Emit ``leave``: end the call with our stack pointer and record its duration.
+
+    The tail form only counts it, or takes note that it goes on in another function. The caller form ends one that has
+    gone on there; most calls of that function are others.
+    """
+    tail, caller = name == "leave_tail", name == "leave_caller"
     asm.label(name)
-    _find_head(asm, facts, name, f"{name}_foreign", f"{name}_stranger")
+    _find_head(asm, facts, name, f"{name}_foreign", f"{name}_foreign" if caller else f"{name}_stranger")
     asm.label(f"{name}_found")
     _begin(asm, facts, clock=not tail)
+    asm.code(f"test ecx, {at.JUMPED}; jnz jumps" if tail else "")
     asm.code(f"""
             cmp rax, [r15+{at.HEAD_NUMBER}]; jne {name}_unmatched
             mov rsi, [r15+{at.HEAD_TOP}]
         {name}_top:
             test rsi, rsi; jz {name}_unmatched
             cmp [rsi+{at.CALL_DISTANCE}], r12; ja {name}_left; jb {name}_below
-            cmp [rsi+{at.CALL_RECORD}], rcx; jne {name}_other
-            mov qword [rsi+{at.CALL_DISTANCE}], 0
     """)
+    # above a call that has jumped here there is none but such; what was left behind there is not known to be
+    asm.code(f"cmp dword [rsi+{at.CALL_JUMPED}], 0; je {name}_unmatched" if caller else "")
+    asm.code(f"cmp [rsi+{at.CALL_RECORD}], ecx; jne {name}_other")
+    asm.code(f"mov qword [rsi+{at.CALL_DISTANCE}], 0")
     asm.code("" if tail else f"sub rdx, [rsi+{at.CALL_START}]; js {name}_negative\n{name}_measured:")
     if facts.layout.nested:
         _charge(asm, facts, name, tail=tail)
@@ -265,10 +281,75 @@ def _leave(asm: Assembler, facts: GoroutineFacts, name: str) -> None:
             mov rsi, [rsi+{at.CALL_BELOW}]; jmp {name}_top
         {name}_unmatched:
     """)
-    _count(asm, facts, RECORD_UNMATCHED)
+    if not caller:
+        _count(asm, facts, RECORD_UNMATCHED)
     asm.code(f"jmp {name}_done")
-    _count_alone(asm, facts, f"{name}_stranger", RECORD_UNMATCHED)
+    if not caller:
+        _count_alone(asm, facts, f"{name}_stranger", RECORD_UNMATCHED)
     asm.code(f"{name}_foreign:\n jmp r13")
+
+
+def _jump(asm: Assembler, facts: GoroutineFacts) -> None:
+    """Emit the rest of ``leave_tail`` where what is jumped to is watched: the call goes on there."""
+    asm.code(f"""
+        jumps:
+            and ecx, -8
+            cmp rax, [r15+{at.HEAD_NUMBER}]; jne jumps_unmatched
+            mov rsi, [r15+{at.HEAD_TOP}]
+    """)
+    _seek_equal(asm, "jumps", "jumps_unmatched")
+    asm.code(f"""
+            mov dword [rsi+{at.CALL_JUMPED}], {at.JUMPED}; jmp leave_tail_done
+        jumps_unmatched:
+            test byte [r13+{ARGUMENT}], {PASSED_ON}; jnz leave_tail_done
+    """)
+    _count(asm, facts, RECORD_UNMATCHED)
+    asm.code("jmp leave_tail_done")
+
+
+def _arrive(asm: Assembler, facts: GoroutineFacts) -> None:
+    """Emit ``arrive``: a function has been entered, and its call opened, to which the one with the record jumps.
+
+    If a call of that has jumped, it was here; if it has not, or has arrived somewhere before, it was left behind.
+    """
+    asm.label("arrive")
+    _find_head(asm, facts, "arrive", "arrive_foreign", "arrive_foreign")
+    asm.label("arrive_found")
+    _begin(asm, facts, clock=False)
+    asm.code(f"""
+            cmp rax, [r15+{at.HEAD_NUMBER}]; jne arrive_done
+        arrive_again:
+            mov rsi, [r15+{at.HEAD_TOP}]
+            test rsi, rsi; jz arrive_done
+            cmp [rsi+{at.CALL_DISTANCE}], r12; ja arrive_drop
+    """)
+    _seek_equal(asm, "arrive", "arrive_done")
+    asm.code(f"""
+            cmp dword [rsi+{at.CALL_JUMPED}], {at.JUMPED}; jne arrive_left
+            mov dword [rsi+{at.CALL_JUMPED}], {at.ARRIVED}; jmp arrive_done
+        arrive_left:
+            cmp [r15+{at.HEAD_TOP}], rsi; jne arrive_done
+    """)
+    _drop(asm, facts, "arrive_drop")
+    asm.code("jmp arrive_again")
+    _end(asm, "arrive")
+    asm.code("arrive_foreign:\n jmp r13")
+
+
+def _seek_equal(asm: Assembler, name: str, nowhere: str) -> None:
+    """Emit: rsi = the open call of the function rcx with the distance r12, from rsi on, or go to ``nowhere``."""
+    asm.code(f"""
+        {name}_top:
+            test rsi, rsi; jz {nowhere}
+            cmp [rsi+{at.CALL_DISTANCE}], r12; ja {name}_below; jb {name}_over
+            cmp [rsi+{at.CALL_RECORD}], ecx; je {name}_equal
+            jmp {name}_below
+        {name}_over:
+            cmp qword [rsi+{at.CALL_DISTANCE}], 0; jne {nowhere}
+        {name}_below:
+            mov rsi, [rsi+{at.CALL_BELOW}]; jmp {name}_top
+        {name}_equal:
+    """)
 
 
 def _own_record(asm: Assembler, facts: GoroutineFacts, into: str = "rsi") -> None:
@@ -291,15 +372,28 @@ def _charge(asm: Assembler, facts: GoroutineFacts, name: str, *, tail: bool) -> 
     """
     _own_record(asm, facts, "r12")
     if tail:
-        asm.code(f"mov rdx, [rsi+{at.CALL_WITHIN}]")
-    else:
-        asm.code(f"""
+        _charge_within(asm, name)
+        return
+    asm.code(f"""
             mov rax, rdx; sub rax, [rsi+{at.CALL_WITHIN}]
             lock add [r12+{RECORD_SELF}], rax
             cmp qword [rsi+{at.CALL_OUTERMOST}], 0; jne {name}_inner
             lock add [r12+{RECORD_OUTERMOST}], rdx
         {name}_inner:
-        """)
+    """)
+    _charge_caller(asm, name)
+    if facts.layout.nodes:
+        emit_in_node(asm, facts.layout)
+
+
+def _charge_within(asm: Assembler, name: str) -> None:
+    """Emit: what the call rsi has called was called by its caller; r12 = its record, rax and rdx are overwritten."""
+    asm.code(f"mov rdx, [rsi+{at.CALL_WITHIN}]")
+    _charge_caller(asm, name)
+
+
+def _charge_caller(asm: Assembler, name: str) -> None:
+    """Emit: the caller of the call rsi, whose record is r12, has rdx ticks within; rax is overwritten."""
     asm.code(f"""
             mov rax, [rsi+{at.CALL_BELOW}]
             test rax, rax; jz {name}_root
@@ -309,8 +403,6 @@ def _charge(asm: Assembler, facts: GoroutineFacts, name: str, *, tail: bool) -> 
             lock add [r12+{RECORD_ROOTS}], rdx
         {name}_charged:
     """)
-    if facts.layout.nodes and not tail:
-        emit_in_node(asm, facts.layout)
 
 
 def _rare(asm: Assembler, name: str) -> None:

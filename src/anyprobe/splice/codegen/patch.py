@@ -44,6 +44,8 @@ class ActionKind(Enum):
     """The function ends in a jump: its call goes on to the return point, if that is watched."""
     LEAVE_CALLER = auto()
     """At a return point: a call that left by a jump ends, if there is one."""
+    ARRIVE = auto()
+    """A Go function is entered to which another one jumps: a call of that one may have come here."""
     UNWIND = auto()
     """Calls are left behind from here on (1), or that has ended (0), where it is known which calls made which."""
     ENTER_RETURN = auto()
@@ -110,6 +112,8 @@ class Action(NamedTuple):
     """The handler, where it may be called with others."""
     looks_for_room: bool = False
     """Whether the goroutine's stack may end right below, so that a handler is called only if there is room."""
+    jumps: int = 0
+    """How many jumps there are between the function whose call ends and the one that returns."""
 
 
 @dataclass
@@ -207,6 +211,7 @@ class PatchWriter:
             ActionKind.LEAVE_TAIL: routines.leave_tail,
             ActionKind.LEAVE_CALLER: routines.leave_caller,
             ActionKind.UNWIND: routines.unwind,
+            ActionKind.ARRIVE: routines.arrive,
         }[action.kind]
         assert target, "a bank without timing records"
         if action.bank.stackless:

@@ -86,6 +86,8 @@ class Routines:
     """0: it is not known which calls have made which."""
     finish: int = 0
     """How far behind the routines of exits the copies are that return when an exit is recorded, and restore nothing."""
+    arrive: int = 0
+    """0, but for goroutines."""
 
 
 def assemble_routines(facts: RoutineFacts, address: int) -> tuple[bytes, Routines, Callable[[], str]]:

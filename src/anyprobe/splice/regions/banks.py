@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from anyprobe.splice.codegen.handlers.facts import HandlerFacts
     from anyprobe.splice.emitted import EmittedSplice
 
-TIMING = frozenset(
-    {ActionKind.ENTER, ActionKind.LEAVE, ActionKind.LEAVE_TAIL, ActionKind.LEAVE_CALLER, ActionKind.ENTER_RETURN}
+FOLLOWED = frozenset(
+    {ActionKind.ENTER, ActionKind.LEAVE, ActionKind.LEAVE_TAIL, ActionKind.LEAVE_CALLER, ActionKind.ARRIVE}
 )
-FOLLOWED = frozenset({ActionKind.ENTER, ActionKind.LEAVE, ActionKind.LEAVE_TAIL})
-"""Those of them that Go functions can have: by goroutine, where there is no memory of a thread's own."""
+"""What times calls and can be in Go functions, too: by goroutine, where there is no memory of a thread's own."""
+TIMING = FOLLOWED | {ActionKind.ENTER_RETURN}
 SLOT_ONLY = TIMING | REPLACING | {ActionKind.HANDLER, ActionKind.FAULT}
 """What needs per-thread memory."""
 MISSING = REPLACING | {ActionKind.HANDLER, ActionKind.FAULT}
@@ -74,6 +74,8 @@ class Hook:
     ip: int = 0
     """Run-time address of the instruction, and of the function that it is asked of: what a handler may want to know."""
     function: int = 0
+    jumps: int = 0
+    """Of a call's end in a Go function to which another one jumps, how many jumps are between; at such a jump, 1."""
     looks_for_room: bool = False
     """Whether the goroutine's stack may end right below, which the patch has to look at."""
     semaphore: int = 0

@@ -97,6 +97,10 @@ def add_timed(
     for each in exits.found:
         hook = Hook(ActionKind.LEAVE if each.kind == "ret" else ActionKind.LEAVE_TAIL, group)
         timed.places.append(Place(site, module, state, exit_want(each, hook), hook, each))
+    if site.object.image.is_go:
+        from anyprobe.probes.timing.go_tails import follow_jumps
+
+        follow_jumps(timed, code, module, exits.found)
     probe.timed.append(timed)
 
 
