@@ -126,7 +126,10 @@ func round() {
 	r.On, r.Where = true, nil
 	server.Handle(ctx, r)
 	server.Name("the ")
-	Faces(&failure{5}, "text", r.Seen, make(chan int, 4), func() int { return len(r.Tags) })
+	ch := make(chan int, 4)
+	ch <- 1
+	ch <- 2
+	Faces(&failure{5}, "text", r.Seen, ch, func() int { return len(r.Tags) })
 	Faces(nil, nil, nil, nil, nil)
 	Divide(1, 4)
 	Generic("generic", 3)

@@ -163,6 +163,8 @@ class Calls:
         value = expressions.operand(inner)
         if extents.extent_of(value) is not None:
             return extents.length_of(expressions, node, value)
+        if extents.counter_of(value) is not None:
+            return extents.count_of(expressions, node, value)
         match value:
             case Text(whole=ir.Local() as whole):
                 return Scalar(whole)

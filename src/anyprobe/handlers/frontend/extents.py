@@ -13,6 +13,9 @@ from anyprobe.handlers.types.layouts import Extent, Field, StructType
 if TYPE_CHECKING:
     from anyprobe.handlers.frontend.expressions import Expressions
 
+_COUNTERS = {"hash<": "count", "map<": "used", "hchan<": "qcount"}
+"""What says how many values are in maps of Go (until and since 1.24) and channels, by how their types' names begin."""
+
 
 def extent_of(value: Value) -> Extent | None:
     """Return what a value tells of: a struct with an extent, or a pointer to one."""
@@ -40,6 +43,30 @@ def length_of(expressions: "Expressions", node: ast.AST, value: Value) -> Value:
         return Maybe(found.present, Scalar(operators.convert(found.value.expr, i64)))
     assert isinstance(found, Scalar)
     return Scalar(operators.convert(found.expr, i64))
+
+
+def counter_of(value: Value) -> Field | None:
+    """Return the member that says how many values there are, of a pointer that is a map or a channel of Go."""
+    here = value.value if isinstance(value, Maybe) else value
+    kind = here.type.element if isinstance(here, Scalar) and isinstance(here.type, PointerType) else None
+    if not isinstance(kind, StructType):
+        return None
+    return next((kind.member(member) for start, member in _COUNTERS.items() if kind.name.startswith(start)), None)
+
+
+def count_of(expressions: "Expressions", node: ast.AST, value: Value) -> Value:
+    """Return how many values are in a map or channel, none if it is nil."""
+    member = counter_of(value)
+    assert member is not None
+    emit, pointer = expressions.emit, value.value if isinstance(value, Maybe) else value
+    assert isinstance(pointer, Scalar)
+    base = emit.keep(operators.convert(pointer.expr, u64))
+    present = value.present if isinstance(value, Maybe) else ir.TRUE
+    made = emit.keep(ir.Compare("!=", base, ir.Const(0, u64)))
+    found = members.read(emit, base, ir.Binary("&", present, made), member, expressions.frame.fail_at(node))
+    assert isinstance(found, Maybe)
+    number = ir.Select(made, operators.convert(found.value.expr, i64), ir.Const(0, i64))
+    return Maybe(ir.Select(made, found.present, present), Scalar(number))
 
 
 def text_of(
