@@ -3,7 +3,10 @@
 import pytest
 
 import anyprobe
+from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.data.calltree import by_caller
+from anyprobe.splice import planning
+from anyprobe.splice.codegen.patch import ActionKind
 from support.learning import copied
 from support.results import timing
 
@@ -78,5 +81,26 @@ def test_calls_that_are_under_way_when_a_wrapper_is_no_longer_timed(target):
         found = timing(snapshot, BASE)
         assert found.unmatched == 0
         assert whole.armed
+    target.go(1)
+    target.finish()
+
+
+@pytest.mark.parametrize("kind", [ActionKind.LEAVE_CALLER, ActionKind.ARRIVE])
+def test_where_a_method_s_return_cannot_be_spliced_calls_are_tail_exits(target, monkeypatch, kind):
+    original = planning._without_slots
+
+    def refusing(edit, want, hook, calls):
+        if hook.kind is kind:
+            return Refusal(Reason.TOO_SHORT, want.address, "not here")
+        return original(edit, want, hook, calls)
+
+    monkeypatch.setattr(planning, "_without_slots", refusing)
+    target.go(1)
+    with anyprobe.attach(target.pid) as session:
+        session.time(f"a.out:{DERIVED}", f"a.out:{BASE}")
+        own, snapshot = rounds(target, session)
+    found, base = timing(snapshot, DERIVED), timing(snapshot, BASE)
+    assert (found.count, found.tail_exits, found.in_flight) == (0, own["derived"], 0)
+    assert base.count == own["base"] * OF_ALL
     target.go(1)
     target.finish()
