@@ -100,6 +100,26 @@ def test_results_in_the_callers_memory_are_where_the_entry_was_told(target):
         assert records(session, target) == {"made": [(b"MADE",)]}
 
 
+def test_what_is_larger_than_a_register_and_no_two_numbers_is_in_memory(target):
+    with anyprobe.attach(target.pid) as session:
+
+        @session.entry("a.out:rust_values::boxed")
+        def boxed(n):
+            emit("boxed", n=n)
+
+        @session.entry("a.out:rust_values::mixed")
+        def mixed(given, n):
+            good, bad = given.Ok, given.Err
+            emit("mixed", good=0 if good is None else good, bad=0 if bad is None else bad, n=n)
+
+        def result(ctx):
+            emit("result", good=ctx.retval.is_Ok)
+
+        with pytest.raises(HandlerError, match=r"in its caller's memory|way of LLVM's own"):
+            session.ret("a.out:rust_values::boxed")(result)
+        assert records(session, target) == {"boxed": [(3,), (-3,)], "mixed": [(5, 0, 6), (0, 7, 8)]}
+
+
 def test_results_and_options(target):
     with anyprobe.attach(target.pid) as session:
 

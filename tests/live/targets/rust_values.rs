@@ -90,6 +90,17 @@ pub fn halves(n: u64) -> Option<u64> {
 }
 
 #[inline(never)]
+pub fn boxed(n: i32) -> Result<Box<i32>, i32> {
+    black_box(if n < 0 { Err(n) } else { Ok(Box::new(n)) })
+}
+
+#[inline(never)]
+pub fn mixed(given: Result<u64, u32>, n: u32) -> u64 {
+    black_box(&given);
+    black_box(given.unwrap_or(1) + n as u64)
+}
+
+#[inline(never)]
 pub fn parsed(path: &str) -> Result<u32, Fault> {
     black_box(path);
     black_box(match path.len() {
@@ -185,6 +196,10 @@ fn round() {
     b(by_value(b(Point { x: 3, y: -4.5 }), b(None)));
     b(trimmed(b("  padded ")));
     b(made(b("made")));
+    b(boxed(b(3)).is_ok());
+    b(boxed(b(-3)).is_ok());
+    b(mixed(b(Ok(5)), b(6)));
+    b(mixed(b(Err(7)), b(8)));
     b(halves(b(84)));
     b(halves(b(7)));
     let _ = b(parsed(b("four")));

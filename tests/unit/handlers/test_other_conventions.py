@@ -70,7 +70,7 @@ result = enum(8, u32, ok=(2, payload(u32, 4, 8)), err=(None, payload(fault, 0, 8
         (option, [("rax", 0, 64), ("rdx", 64, 64)]),
         (reference, [("rax", 0, 64)]),
         (result, [("rax", 0, 64)]),
-        (Array(u8, 12), [("rax", 0, 64), ("rdx", 64, 32)]),
+        (Array(u8, 7), [("rax", 0, 56)]),
     ],
 )
 def test_rust_returns_one_or_two_numbers_in_registers(kind, expected):
@@ -78,6 +78,8 @@ def test_rust_returns_one_or_two_numbers_in_registers(kind, expected):
 
 
 def test_rust_passes_the_address_of_what_is_larger():
+    different = enum(16, u32, ok=(0, payload(ptr, 8, 16)), err=(1, payload(u32, 4, 16)))
+    assert [rust_result(each) for each in (Array(u8, 12), Array(u64, 2), different)] == [None] * 3
     large = Struct("large", a=u64, b=u64, c=u64)
     assert rust_result(large) is None
     assert [shown(each) for each in rust_places((large, f64, string), hidden=True)] == [

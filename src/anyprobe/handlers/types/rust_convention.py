@@ -1,7 +1,7 @@
 """Where the parameters and results of Rust's functions are, as rustc passes them on x86-64 (``rustc_ty_utils::abi``).
 
 What is one or two numbers goes to a register each, whatever structs and enums are around them; what is more, and no
-larger than two registers, goes there as it lies in memory; of everything else the address is passed.
+larger than a register, goes there as it lies in memory; of everything else the address is passed.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from anyprobe.handlers.types.annotations import AnyType, FloatType
 from anyprobe.handlers.types.calling_convention import INTEGER_REGISTERS, VECTOR_REGISTERS, Piece, Pieces
 from anyprobe.handlers.types.layouts import ArrayType, OpaqueType, StructType
 
-_IN_REGISTERS = 16
+_IN_REGISTER, _IN_TWO = 8, 16
 Part = tuple[int, int, bool]
 """Offset and width in bits, and whether it is a float."""
 
@@ -54,15 +54,13 @@ def parts_of(kind: AnyType) -> list[Part] | None:
     found = _numbers(kind, 0)
     if found is not None and len(found) <= 2:
         return [(offset, *found[offset]) for offset in sorted(found)]
-    if kind.size > _IN_REGISTERS:
-        return None
-    return [(8 * at, 8 * min(8, kind.size - at), False) for at in range(0, kind.size, 8)]
+    return [(0, 8 * kind.size, False)] if kind.size <= _IN_REGISTER else None
 
 
-def takes_two_registers(kind: AnyType) -> bool:
-    """Return whether a value is in two registers as it lies in memory, which earlier versions passed otherwise."""
+def may_take_two_registers(kind: AnyType) -> bool:
+    """Return whether a value, which is passed by its address, may have been in two registers in earlier versions."""
     found = _numbers(kind, 0)
-    return 8 < kind.size <= _IN_REGISTERS and (found is None or len(found) > 2)
+    return _IN_REGISTER < kind.size <= _IN_TWO and (found is None or len(found) > 2)
 
 
 def _numbers(kind: AnyType, at: int) -> dict[int, tuple[int, bool]] | None:

@@ -17,13 +17,14 @@ from anyprobe.handlers.types.calling_convention import (
     parameter_name,
 )
 from anyprobe.handlers.types.layouts import Extent, Field, OpaqueType, StructType, Variants
-from anyprobe.handlers.types.rust_convention import parts_of, rust_places, rust_result, takes_two_registers
+from anyprobe.handlers.types.rust_convention import may_take_two_registers, parts_of, rust_places, rust_result
 
 if TYPE_CHECKING:
     from anyprobe.handlers.types.debug_types import DebugTypes, Seen
 
 _VERSION = re.compile(r"\brustc version 1\.(\d+)")
-_SINCE = 84
+_SINCE = 95
+"""Before, what is larger than one register and no larger than two was passed in one way or another."""
 _OF_ITS_OWN = 3
 """The convention of a function that LLVM has changed, since all of its callers are known."""
 _ELSEWHERE = [(FRAME, 0)]
@@ -46,7 +47,7 @@ def rust_prototype(types: "DebugTypes", name: str, entry: dw.Entry, seen: "Seen"
             raise UnsupportedTarget(f"the debug information has no type of {each.name}")
         kinds.append(kind)
     result = types.of(described.type)
-    if not _is_recent(entry) and any(takes_two_registers(kind) for kind in (*kinds, result) if kind is not None):
+    if not _is_recent(entry) and any(may_take_two_registers(kind) for kind in (*kinds, result) if kind is not None):
         raise PassedOtherwise(f"this version of Rust passes some values of {name} in ways of its own")
     changed = _OF_ITS_OWN in (entry.number(dw.AT_CALLING_CONVENTION), described.number(dw.AT_CALLING_CONVENTION))
     said = [seen.pieces(each) for each in found]
@@ -71,7 +72,7 @@ def rust_prototype(types: "DebugTypes", name: str, entry: dw.Entry, seen: "Seen"
 
 
 def _is_recent(entry: dw.Entry) -> bool:
-    """Return whether rustc passes what lies in memory, and is as large as two registers, in two registers."""
+    """Return whether rustc passes the address of what lies in memory and is larger than a register."""
     found = _VERSION.search(entry.unit.entry.text(dw.AT_PRODUCER))
     return found is not None and int(found[1]) >= _SINCE
 
