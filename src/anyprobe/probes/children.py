@@ -117,9 +117,10 @@ class Children:
         self.note(bank, [child])
         return self._blocks[id(bank), child]
 
-    def alive(self) -> list[int]:
-        """Return the fork children that have blocks and live, as far as is known."""
-        return sorted({each.pid for each in self._blocks.values() if each.started == _start_of(each.pid) is not None})
+    def alive(self) -> list[tuple[int, float | None]]:
+        """Return the fork children that have blocks and live, as far as is known: each with when it began."""
+        known = {(each.pid, each.started) for each in self._blocks.values() if each.started is not None}
+        return sorted(each for each in known if _start_of(each[0]) == each[1])
 
     def note(self, bank: SlotBank, there: "Iterable[ForkChild]") -> None:
         """Learn whose blocks are, which threads by these numbers have made; the process's, where it is gone by now."""

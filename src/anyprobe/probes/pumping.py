@@ -122,7 +122,7 @@ class Pumped(Observed, Tended):
 
         self._look_for_forked()
         if self.options.by_thread:
-            self.thread_names.look([self.pid, *self.children.alive()])
+            self.thread_names.look([self.pid, *(pid for pid, _ in self.children.alive())])
         values = BankValues()
         places = (place for probe in self.probes for place in probe.all_places)
         for bank in {bank for place in places if isinstance(bank := place.hook.bank, SlotBank)}:
@@ -131,6 +131,8 @@ class Pumped(Observed, Tended):
             if reader.copies:
                 inodes = self.splicing.holdings.inodes()
                 self._ended_children.look(bank, reader, self.children, inodes, self._forget_child)
+        if "return_points" in vars(self) and not self.detached:
+            self.return_points.look_at_children()
 
     @cached_property
     def _ended_children(self) -> "EndedChildren":

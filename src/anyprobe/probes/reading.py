@@ -190,7 +190,7 @@ def _threads(session: "ProbeHost", ns_per_tick: float) -> "ThreadParts":
             places[id(timed)] = tuple(map(_site, timed.places))
         return _timing(timed, group, bank, values, ns_per_tick, whose, places[id(timed)])
 
-    session.thread_names.look([session.pid, *session.children.alive()], again=True)
+    session.thread_names.look([session.pid, *(pid for pid, _ in session.children.alive())], again=True)
     return ThreadParts(session.probes, values, session.children, read)
 
 

@@ -309,6 +309,11 @@ class Claiming:
         claims.exchange(leaving, planned.plan.splices)
 
 
+def made(edits: Iterable[Edit]) -> list[FunctionChange]:
+    """Return what of edits is in place by now."""
+    return [edit.change for edit in edits if edit.change is not None and not edit.given_up]
+
+
 def beside_handlers(edit: Edit, dead: Clobbers) -> Clobbers:
     """Return what of all that is dead may be overwritten where handlers look.
 

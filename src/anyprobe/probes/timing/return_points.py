@@ -22,13 +22,16 @@ from anyprobe.data.layout import CALLER_NEW, CALLER_REFUSED, CALLER_SINCE, CALLE
 from anyprobe.isa.decode import Flow
 from anyprobe.probes.probe import FollowedCalls, Place, Probe, Timed, edits_for
 from anyprobe.probes.target_errors import typed
+from anyprobe.probes.timing.children_text import ChildrenText
 from anyprobe.probes.timing.unwinding import Unwinding
+from anyprobe.splice.edits import made
 from anyprobe.splice.plan.splices import Want, WantKind
 from anyprobe.splice.regions.code_region import GoroutineBank, SlotBank
 
 if TYPE_CHECKING:
     from anyprobe.binary.flow.cfg import CodeMap
     from anyprobe.probes.host import ProbeHost
+    from anyprobe.splice.emitted import FunctionChange
 
 KNOWN_AT_ONCE = 256
 """Return points that are spliced before any call is seen; where there are more, all are learnt."""
@@ -55,6 +58,9 @@ class ReturnPoints:
         """By bank, all timed functions where it is known which calls they make."""
         self._change = CALLER_SINCE - 1
         """Counted up with each change of what is spliced."""
+        self._children = ChildrenText(session)
+        self._made: list[FunctionChange] = []
+        """What has been changed in the text for the next number."""
         self._next_look = 0.0
         """When to look for libraries that leave calls behind."""
 
@@ -94,12 +100,19 @@ class ReturnPoints:
             return
         banks = [*(bank for bank, _ in self._followed.values()), *(bank for bank, _ in self._nested.values())]
         for bank in {bank.index: bank for bank in banks}.values():
-            self._unwinding.watch(bank)
+            self._made += self._unwinding.watch(bank)
+
+    def look_at_children(self) -> None:
+        """Splice return points in fork children that were made before these were known."""
+        self._children.look({bank.change for bank, _ in self._followed.values()} - {0})
 
     def settle(self, probes: Iterable[Probe]) -> None:
         """Say which return points are watched, after probes were removed or armed again."""
+        followed = [calls for probe in probes for calls in probe.followed]
+        again = any(place.hook.armed for calls in followed for place in calls.points.values())
+        self._children.note(self._change + 1, None if again else ())
         self._note_change()
-        for calls in (calls for probe in probes for calls in probe.followed):
+        for calls in followed:
             for point, place in calls.points.items():
                 self._say(calls, point, self._watched(calls) if place.hook.armed else CALLER_REFUSED)
         if self._followed or self._nested:
@@ -145,7 +158,10 @@ class ReturnPoints:
                     self._say(calls, point, CALLER_REFUSED)
                 else:
                     places.append((calls, point, found))
-            session.engine.change(edits_for([place for _, _, place in places]))
+            edits = edits_for([place for _, _, place in places])
+            session.engine.change(edits)
+        self._children.note(self._change + 1, [*self._made, *made(edits)])
+        self._made = []
         self._note_change()
         for calls, point, place in places:
             calls.points[point] = place

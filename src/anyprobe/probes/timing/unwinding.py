@@ -10,13 +10,14 @@ from anyprobe.binary.flow.function import FunctionCode
 from anyprobe.data.layout import BLOCK_UNWOUND
 from anyprobe.probes.target_errors import typed
 from anyprobe.splice.codegen.patch import ActionKind
-from anyprobe.splice.edits import Edit, FunctionState, Module
+from anyprobe.splice.edits import Edit, FunctionState, Module, made
 from anyprobe.splice.plan.splices import Want, WantKind
 from anyprobe.splice.regions.banks import Hook
 
 if TYPE_CHECKING:
     from anyprobe.binary.images.modules import LoadedObject
     from anyprobe.probes.host import ProbeHost
+    from anyprobe.splice.emitted import FunctionChange
     from anyprobe.splice.regions.code_region import SlotBank
 
 UNWINDING = (
@@ -39,12 +40,12 @@ class Unwinding:
         self._looked: dict[int, frozenset[LoadedObject]] = {}
         """By bank: the objects that were looked at."""
 
-    def watch(self, bank: "SlotBank") -> None:
-        """Have what leaves calls behind seen by a bank, in objects that are not looked at yet."""
+    def watch(self, bank: "SlotBank") -> "list[FunctionChange]":
+        """Have what leaves calls behind seen by a bank, in objects that are new; return what was changed."""
         objects = frozenset(self._session.objects.objects)
         fresh = objects - self._looked.get(bank.index, frozenset())
         if not fresh:
-            return
+            return []
         edits: dict[int, Edit] = {}
         for loaded in fresh:
             names = UNWINDING + CATCHING if bank.layout.nested else UNWINDING
@@ -54,6 +55,7 @@ class Unwinding:
         with typed(self._session.process, "arming probes in"):
             self._session.engine.change(list(edits.values()))
         self._looked[bank.index] = objects
+        return made(edits.values())
 
     def end(self) -> None:
         """Take everything out."""

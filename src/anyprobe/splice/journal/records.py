@@ -158,6 +158,15 @@ class Journal:
         body = _HEADER.pack(MAGIC, VERSION, self.capacity, owner.session, owner.pid, 0, owner.start_time)
         self._memory.write(self.address, body)
 
+    @classmethod
+    def found(cls, memory: DataMemory, found: "FoundJournal") -> "Journal":
+        """Return the writer of a journal that another address space has inherited."""
+        journal = cls(memory, found.address, found.size)
+        used = {index for index, _ in found.records}
+        journal._unused = max(used, default=-1) + 1
+        journal._free = [index for index in range(journal._unused) if index not in used]
+        return journal
+
     @property
     def change_at(self) -> int:
         """Address of a word that says which return points the text has jumps at: fork copies both together."""

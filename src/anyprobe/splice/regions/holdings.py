@@ -1,6 +1,6 @@
 """What one session has mapped in its target, under whose name, and which of its records list which splices."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from anyprobe.splice.emitted import EmittedSplice
@@ -22,6 +22,10 @@ class SpliceRecords:
         """Have a journal list splices, with one record each."""
         numbers = self._numbers.setdefault(journal, {})
         numbers.update(zip(splices, journal.add(records), strict=True))
+
+    def know(self, journal: Journal, numbers: Mapping[EmittedSplice, int]) -> None:
+        """Take note of splices that a journal lists already, by the numbers of their records."""
+        self._numbers.setdefault(journal, {}).update(numbers)
 
     def clear(self, splices: Iterable[EmittedSplice]) -> None:
         """Have the journals list splices no more, those of them that are listed."""

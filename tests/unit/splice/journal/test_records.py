@@ -150,3 +150,18 @@ def test_a_journal_of_another_version_is_no_nothing(memory, journal):
     for read in (lambda: read_journal(memory, BASE, 4096), lambda: read_owner(memory, BASE)):
         with pytest.raises(UnsupportedTarget, match=f"process 4711.*format {VERSION + 1}"):
             read()
+
+
+def test_a_journal_that_was_inherited_is_written_on(memory, journal):
+    """A fork child has it at the same address, with the gaps that it had."""
+    others = [SPLICE._replace(address=0x402000 + 16 * number) for number in range(3)]
+    indices = journal.add(others)
+    journal.clear([indices[1]])
+    inherited = Journal.found(memory, read_journal(memory, BASE, 4096))
+    assert inherited.room() == journal.room()
+    added = [SPLICE._replace(address=0x403000), SPLICE._replace(address=0x404000)]
+    assert inherited.add(added) == [indices[1], indices[2] + 1]
+    found = read_journal(memory, BASE, 4096).of(RecordKind.SPLICE)
+    assert {each.address for each in found} == {0x402000, 0x402020, 0x403000, 0x404000}
+    inherited.clear([indices[0]])
+    assert inherited.room() == journal.room() - 1

@@ -1,0 +1,167 @@
+"""Return points that become known when workers have long been forked are spliced in them, too."""
+
+import json
+import subprocess
+import sys
+from contextlib import contextmanager
+
+import pytest
+
+import anyprobe
+from anyprobe.splice.journal.memfds import MEMFD_PATH
+from support.driver import wait_until
+from support.results import timing
+
+pytestmark = pytest.mark.live
+WORKERS = 3
+
+
+@pytest.fixture
+def program(compiled):
+    return str(compiled("workers.c", "-O1", "-pthread"))
+
+
+class Workers:
+    """The program, which waits for what it is told."""
+
+    def __init__(self, process):
+        self._process = process
+        self.pid, self.pids = process.pid, []
+
+    def fork(self):
+        self._write("\n")
+        word, *pids = self._process.stdout.readline().split()
+        assert word == "pids"
+        self.pids = list(map(int, pids))
+
+    def call(self, times, *, parent=False):
+        self._write(f"{times}{'+' * parent}\n")
+        assert self._process.stdout.readline() == "done\n"
+
+    def _write(self, text):
+        self._process.stdin.write(text)
+        self._process.stdin.flush()
+
+
+@contextmanager
+def started(program, workers=WORKERS):
+    command = [program, str(workers)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout.readline() == "ready\n"
+            yield Workers(process)
+            process.stdin.close()
+            assert process.wait(60) == 0  # no worker has seen a wrong result
+        finally:
+            process.kill()
+
+
+def of_each(snapshot):
+    """Return the calls of each process: timed ones, and those that were not."""
+    found = {}
+    for each in snapshot.processes:
+        for one in each.functions:
+            assert (one.tail_exits, one.unmatched, one.nmissed, one.in_flight) == (0, 0, 0, 0)
+            found[each.process.pid] = (one.count, one.learning)
+    return found
+
+
+def learnt(session, workers, *, parent=False):
+    """Have calls made until none is learning any more in any worker."""
+
+    def is_learnt():
+        session.pump(0.3)
+        before = of_each(session.snapshot())
+        workers.call(2, parent=parent)
+        after = of_each(session.snapshot())
+        return before.keys() >= {*workers.pids} and all(before[pid][1] == after[pid][1] for pid in workers.pids)
+
+    wait_until(is_learnt, "all workers know their return points")
+
+
+def calls(times):
+    """Return how many calls of ``tail`` two threads make."""
+    return 2 * (times + times // 2 + 1)
+
+
+@pytest.mark.parametrize("options", [{}, {"self_time": True}, {"by_thread": True}])
+@pytest.mark.parametrize("parent", [False, True])
+def test_workers_forked_before_are_timed_once_it_is_learnt(program, options, parent):
+    with started(program) as workers:
+        with anyprobe.attach(workers.pid, **options) as session:
+            session.time("a.out:tail")
+            workers.fork()
+            learnt(session, workers, parent=parent)
+            before = of_each(session.snapshot())
+            workers.call(1000)
+            after = of_each(session.snapshot())
+            added = {pid: (after[pid][0] - before[pid][0], after[pid][1] - before[pid][1]) for pid in workers.pids}
+            assert added == dict.fromkeys(workers.pids, (calls(1000), 0))
+            slow = [count for low, _, count in timing(session.snapshot(), "tail").buckets if low > 900_000]
+            assert sum(slow) >= 2 * WORKERS  # each thread's last call sleeps
+            snapshot = session.snapshot()
+        whole = timing(snapshot, "tail")
+        assert (whole.count, whole.learning) == tuple(map(sum, zip(*after.values(), strict=True)))
+        for pid in (workers.pid, *workers.pids):
+            with open(f"/proc/{pid}/maps") as maps:
+                assert MEMFD_PATH not in maps.read()
+        workers.call(100)
+
+
+def test_where_a_worker_lacks_memory_its_calls_stay_learning_and_none_is_lost(program):
+    """Armed while all threads run, return points are reached by way of pages that a worker has not inherited."""
+    with started(program) as workers, anyprobe.attach(workers.pid, live=True) as session:
+        session.time("a.out:tail")
+        workers.fork()
+        for _ in range(4):
+            workers.call(50)
+            session.pump(0.3)
+        assert {pid: sum(each) for pid, each in of_each(session.snapshot()).items()} == dict.fromkeys(
+            workers.pids, 4 * calls(50)
+        )
+
+
+def test_a_worker_that_is_forked_by_then_has_inherited_it(program):
+    """Those that were there before and those after have the same text, and the same counts."""
+    with started(program) as workers, anyprobe.attach(workers.pid) as session:
+        session.time("a.out:tail")
+        workers.fork()
+        learnt(session, workers)
+        probes = session.time("a.out:end_of_tail")  # the parent's alone: its workers are there already
+        session.remove(*probes)
+        before = of_each(session.snapshot())
+        workers.call(10)
+        after = of_each(session.snapshot())
+        assert {pid: after[pid][0] - before[pid][0] for pid in workers.pids} == dict.fromkeys(workers.pids, calls(10))
+
+
+def test_the_controller_s_death_leaves_nothing_that_detach_does_not_find(program):
+    """What was spliced in a worker later is in the worker's journal."""
+    code = (
+        "import anyprobe, sys\n"
+        "session = anyprobe.attach(int(sys.argv[1])); session.time('a.out:tail'); print('armed', flush=True)\n"
+        "while True:\n"
+        "    session.pump(0.05)\n"
+        "    print([(p.process.pid, t.count) for p in session.snapshot().processes for t in p.functions], flush=True)\n"
+    )
+    with started(program, 2) as workers:
+        command = [sys.executable, "-c", code, str(workers.pid)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as controller:
+            assert controller.stdout.readline() == "armed\n"
+            workers.fork()
+
+            def both_timed():
+                workers.call(5)
+                counts = dict(json.loads(controller.stdout.readline().replace("(", "[").replace(")", "]")))
+                return all(counts.get(pid, 0) > 0 for pid in workers.pids)
+
+            wait_until(both_timed, "calls of both workers are timed")
+            controller.kill()
+        workers.call(100)
+        detach = [sys.executable, "-m", "anyprobe", "detach", "-p", str(workers.pid)]
+        done = subprocess.run(detach, check=True, timeout=60, capture_output=True, text=True)
+        assert "changed by another program" not in done.stdout + done.stderr
+        for pid in (workers.pid, *workers.pids):
+            with open(f"/proc/{pid}/maps") as maps:
+                assert MEMFD_PATH not in maps.read()
+        workers.call(100)
