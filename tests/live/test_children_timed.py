@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import pytest
 
 import anyprobe
-from anyprobe import Count, Hist, i32
+from anyprobe import Count, Hist, i32, ptr, u64
 from anyprobe.data import archive
 from anyprobe.splice.journal.memfds import MEMFD_PATH
 
@@ -289,6 +289,30 @@ def test_handlers_in_children_know_their_calls_and_their_process(program, times_
             assert all(cell.min >= 900_000 for _, cell in latency.items())
     assert not snapshot.missing
     assert snapshot.nmissed == 0
+
+
+def test_handlers_that_read_memory_have_data_in_children(program):
+    """What watches for filters of system calls comes first, and calls no handler that needs blocks of its own."""
+    ends = Count("ends", by=("pid",))
+    with subprocess.Popen([program, "threads!", "3"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"ready\n"
+        with anyprobe.attach(process.pid) as session:
+
+            @session.call("a.out:work")
+            def on_work(ctx):
+                word = ptr[u64](ctx.regs.rsp)[0]
+                if word is not None:
+                    ctx.data.back = word
+
+            @on_work.ret
+            def on_return(ctx):
+                if ctx.data.back == ptr[u64](ctx.regs.rsp)[0]:
+                    ends.add(key=(ctx.pid,))
+
+            said = told(process.communicate(b"\n", timeout=PATIENCE)[0].decode())
+            session.wait(20)
+            assert {pid: cell.count for (pid,), cell in ends.items()} == {p: c for p, (c, _) in said.items()}
+            assert not session.snapshot().missing
 
 
 def test_a_call_that_a_child_inherits_has_no_data_in_it(program):

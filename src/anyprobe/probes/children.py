@@ -31,6 +31,8 @@ class Children:
         """Which program of its process it runs."""
         self._started: float | None = None
         self._blocks: dict[tuple[int, ForkChild], ProcessInfo] = {}
+        self._told: set[tuple[int, ForkChild]] = set()
+        """The blocks of which it is known that their process has ended."""
 
     def begin(self) -> None:
         """Note when the target began, as long as it is there."""
@@ -121,6 +123,18 @@ class Children:
         """Return the fork children that have blocks and live, as far as is known: each with when it began."""
         known = {(each.pid, each.started) for each in self._blocks.values() if each.started is not None}
         return sorted(each for each in known if _start_of(each[0]) == each[1])
+
+    def ended(self, bank: SlotBank, there: "Iterable[ForkChild]") -> "list[ForkChild]":
+        """Return the children that have been seen alive, and have ended; each one once."""
+        alive, found = {*self.alive()}, []
+        for child in there:
+            process = self._blocks.get((id(bank), child))
+            if process is None or process.started is None or child.ended or (id(bank), child) in self._told:
+                continue
+            if (process.pid, process.started) not in alive:
+                self._told.add((id(bank), child))
+                found.append(child)
+        return found
 
     def note(self, bank: SlotBank, there: "Iterable[ForkChild]") -> None:
         """Learn whose blocks are, which threads by these numbers have made; the process's, where it is gone by now."""

@@ -131,6 +131,9 @@ class Pumped(Observed, Tended):
             if reader.copies:
                 inodes = self.splicing.holdings.inodes()
                 self._ended_children.look(bank, reader, self.children, inodes, self._forget_child)
+                if "handling" in vars(self) and self.handling.has_pools:
+                    for child in self.children.ended(bank, reader.copies):
+                        self._forget_child(child.number + 1)
         if "return_points" in vars(self) and not self.detached:
             self.return_points.look_at_children()
 

@@ -297,8 +297,13 @@ class Handling:
     def forget_child(self, copy: int) -> None:
         """Free the data of the calls of a fork child that has ended, by the number of its copy of all blocks."""
         for call in self._calls:
-            if call.store is not None and not call.pool:
-                forget_instances(call.store.view(), copy)
+            if call.store is not None:
+                forget_instances(call.store.view(), copy, call.pool)
+
+    @property
+    def has_pools(self) -> bool:
+        """Whether calls that a process leaves behind take from what others have."""
+        return any(call.pool for call in self._calls)
 
     def _facts(self, code: NativeCode, storages: Storages, call: Call | None, *, enters: bool) -> HandlerFacts:
         """Map what the handler needs and is not there yet."""
@@ -356,6 +361,8 @@ class Handling:
     @cached_property
     def _filters(self) -> FilterWatch:
         assert self._misses is not None
+        if self._session.options.children == "count":  # the bank that this may make calls all handlers to come
+            self._session.splicing.memory.adopt_children()
         return FilterWatch(
             self._session.splicing, self._session.symbols.objects, self._misses.address + 8 * len(MISSES)
         )

@@ -275,7 +275,7 @@ class Preparation:
         # any bank may come to call handlers, and those at replaced return addresses must be called by the same one
         maxactive, callers = (self._counting.maxactive, self._counting.callers) if records or handled else (0, 0)
         left_out, nodes = self._counting.left_out, self._counting.nodes if nested else 0
-        tells = records > 0 or any(hook.handler is not None and hook.handler.needs_block for hook in hooks)
+        tells = records > 0 or any(hook.handler is not None for hook in hooks)
         adopting = self._counting.children and tells and len(self._holdings.banks) < ADOPTING and has_room()
         apart = self._counting.by_thread and need.records > 0
         threads = room_for(procfs.count_threads(self._process.pid), apart=apart)

@@ -6,9 +6,12 @@ another, if its thread has ended, which the kernel says by clearing the thread's
 system calls. Calls that left by ``longjmp`` and whose stack nobody has overwritten yet keep their instance until then,
 or until the next call with this stack pointer.
 
+Fork children share the pool. In a child that has blocks of its own the upper 16 bits of what an instance is known by
+are the number of its copy: of another process's instances nobody here can say whether the call is over.
+
 On entry ``rbx`` is the thread's block, or 0: then there is no instance, as a fork child must not take its parent's.
-``rdx`` is the site's stack pointer. At the end it is the address of the data, or 0. ``rax``, ``rcx``, ``rdi``, ``r11``
-are changed.
+``rdx`` is the site's stack pointer, with that number. At the end it is the address of the data, or 0. ``rax``, ``rcx``,
+``rdi``, ``r11`` are changed.
 """
 
 from typing import TYPE_CHECKING
@@ -21,8 +24,13 @@ SLOT_BYTES, SLOT_DATA = 128, 64
 _THREAD = 16
 
 
-def emit_claim(asm: "Assembler", pool: int, count: int, *, tid_offset: int, may_read: bool) -> None:
-    """Emit: a call begins. ``may_read``: memory that may be gone can be read (the label ``read``)."""
+def emit_claim(
+    asm: "Assembler", pool: int, count: int, *, tid_offset: int, may_read: bool, forked: bool = False
+) -> None:
+    """Emit: a call begins. ``may_read``: memory that may be gone can be read (the label ``read``).
+
+    ``forked``: fork children may share the pool.
+    """
     asm.code("test rbx, rbx; jz pool_none")
     _begin(asm, pool, count)
     asm.code("""
@@ -47,13 +55,13 @@ def emit_claim(asm: "Assembler", pool: int, count: int, *, tid_offset: int, may_
     """)
     _next(asm, "pool_free")
     if may_read:
-        _give_up(asm, pool, count, tid_offset)
+        _give_up(asm, pool, count, tid_offset, forked=forked)
     asm.code(
-        """
+        f"""
         pool_none:
             xor edx, edx; jmp pool_done
         pool_taken:
-            mov rax, [rdx]; mov [rcx+8], rax
+            {"mov rax, rdx; shl rax, 16; shr rax, 16; mov rax, [rax]" if forked else "mov rax, [rdx]"}; mov [rcx+8], rax
             mov eax, fs:[tid]; mov [rcx+24], rax
         """,
         tid=tid_offset,
@@ -111,17 +119,18 @@ def _next(asm: "Assembler", loop: str) -> None:
     asm.code(f"sub rcx, {-SLOT_BYTES}; dec r11d; jnz {loop}")
 
 
-def _give_up(asm: "Assembler", pool: int, count: int, tid_offset: int) -> None:
+def _give_up(asm: "Assembler", pool: int, count: int, tid_offset: int, *, forked: bool) -> None:
     """Emit: look for an instance of a call that never came back."""
     _begin(asm, pool, count)
     asm.code(
-        """
+        f"""
         pool_old:
             mov rax, [rcx]; test rax, rax
             jz pool_again  # it has become free
+            {"mov rdi, rax; xor rdi, rdx; shr rdi, 48; jnz pool_alive" if forked else ""}
             mov rdi, [rcx+16]; test rdi, rdi; jz pool_alive
             push rdi; push rsi; push rdx; push r11; push 0
-            mov rsi, rax; mov edx, 8
+            mov rsi, rax; {"shl rsi, 16; shr rsi, 16; " if forked else ""}mov edx, 8
             cmp rdi, fs:[16]; je pool_own
             lea rsi, [rdi+tid]; mov edx, 4
         pool_own:

@@ -3,7 +3,10 @@
 import subprocess
 from pathlib import Path
 
+import numpy as np
+
 from anyprobe.isa.assemble import Assembler
+from anyprobe.splice.codegen.handlers.facts import forget_instances
 from anyprobe.splice.codegen.instance_pool import SLOT_BYTES, emit_claim, emit_decline, emit_find
 
 
@@ -52,3 +55,27 @@ def test_a_call_that_ends_is_found_and_one_that_is_declined_given_back(tmp_path)
     assert "cmp QWORD PTR [rcx],rdx" in lines
     assert not any("lock" in line for line in lines)
     assert lines[-2:] == ["mov QWORD PTR [rax-0x30],0x0", "mov QWORD PTR [rax-0x40],0x0"]
+
+
+def test_instances_of_other_processes_are_left_alone(tmp_path):
+    """Their stacks and threads are elsewhere: what is known of them is the number of the process in their key."""
+    asm = Assembler()
+    asm.label("read")
+    emit_claim(asm, 0x7000_0000_0000, 3, tid_offset=0x2D0, may_read=True, forked=True)
+    lines = disassembled(asm, tmp_path)
+    at = lines.index("shr rdi,0x30")
+    assert lines[at - 2 : at] == ["mov rdi,rax", "xor rdi,rdx"]
+    assert lines[at + 1].startswith("jne")
+    read = lines.index("call 0x0")
+    assert at < read
+    assert lines[read - 12 : read].count("shr rsi,0x10") == 1  # the address without the number
+    assert "mov rax,QWORD PTR [rdx]" not in lines
+
+
+def test_a_killed_child_s_instances_are_free():
+    pool = np.zeros((8, SLOT_BYTES // 8), dtype=np.uint64)
+    pool[2, :3] = (5 << 48 | 0x7FFF_0000_1000, 1, 0x7000)
+    pool[3, :3] = (6 << 48 | 0x7FFF_0000_1000, 1, 0x7000)
+    pool[4, :3] = (0x7FFF_0000_1000, 1, 0x7000)
+    forget_instances(memoryview(pool).cast("B"), 5, pool=8)
+    assert np.flatnonzero(pool[:, 0]).tolist() == np.flatnonzero(pool[:, 2]).tolist() == [3, 4]

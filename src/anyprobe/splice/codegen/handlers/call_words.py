@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from anyprobe.core.code import Input, InputKind
 from anyprobe.core.errors import InternalError
-from anyprobe.data.layout import FORKED, TID_OFFSET
+from anyprobe.data.layout import COPY, TID_OFFSET
 from anyprobe.isa.assemble import Assembler
 from anyprobe.splice.codegen.handlers import stack_move
 from anyprobe.splice.codegen.handlers.call_ends import SCRATCH
@@ -214,12 +214,14 @@ class WordWriter(Filling):
         """Emit: rdx = address of the data of the call, by an instance of the pool, 0 if there is none."""
         asm, handler = self.asm, self._handler
         self._address_of_site("rdx")
-        if self._facts.adopted:  # who has one of these is known by what is the same in parent and child
-            forked = self._facts.data + FORKED
-            asm.code("mov rcx, forked; cmp qword [rcx], 0; jne pool_none", forked=forked)
+        forked = self._facts.adopted > 0
+        if forked:
+            asm.code("mov rcx, copy; mov rcx, [rcx]; shl rcx, 48; or rdx, rcx", copy=self._facts.data + COPY)
         if handler.enters:
-            may_read = handler.system_calls
-            emit_claim(self.asm, handler.instances, handler.pool, tid_offset=TID_OFFSET, may_read=may_read)
+            emit_claim(
+                self.asm, handler.instances, handler.pool,
+                tid_offset=TID_OFFSET, may_read=handler.system_calls, forked=forked,
+            )  # fmt: skip
         else:
             emit_find(self.asm, handler.instances, handler.pool)
 

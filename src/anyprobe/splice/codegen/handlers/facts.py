@@ -157,12 +157,19 @@ def instances_bytes(threads: int = INSTANCE_THREADS) -> int:
     return OWN_INSTANCES_AT + (threads + 1) * INSTANCES * INSTANCE_BYTES
 
 
-def forget_instances(memory: memoryview, copy: int) -> None:
-    """Free the instances of a fork child that has ended, by the number of its copy of all blocks, from 1."""
+def forget_instances(memory: memoryview, copy: int, pool: int = 0) -> None:
+    """Free the instances of a fork child that has ended, by the number of its copy of all blocks, from 1.
+
+    ``pool``: how many there are in a pool of all threads, if that is what the memory is.
+    """
     import numpy as np
 
-    words = np.frombuffer(memory[:OWN_INSTANCES_AT], dtype=np.uint64).reshape(-1, INSTANCE_BYTES // 8)
-    words[words[:, 0] >> np.uint64(48) == copy, 0] = 0
+    size = pool * INSTANCE_BYTES if pool else OWN_INSTANCES_AT
+    words = np.frombuffer(memory[:size], dtype=np.uint64).reshape(-1, INSTANCE_BYTES // 8)
+    own = words[:, 0] >> np.uint64(48) == copy
+    if pool:
+        words[own, 2] = 0  # its thread: others may take it from then on
+    words[own, 0] = 0
 
 
 def handler_bytes(hooks: Iterable[object]) -> int:
