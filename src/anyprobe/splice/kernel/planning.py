@@ -55,5 +55,12 @@ def plan(
         for splice in planned.splices:
             claims.claim(splice)
         made += planned.splices
-        refused += planned.refused
+        refused += [(want, _told(why, end)) for want, why in planned.refused]
     return made, refused
+
+
+def _told(why: Refusal, end: int) -> Refusal:
+    """Return a refusal, of the padding after a function by what it means: no other splice is there."""
+    if why.reason is not Reason.OVERLAP or why.address < end:
+        return why
+    return Refusal(Reason.TOO_SHORT, why.address, "a jump would reach into padding that the kernel may use")

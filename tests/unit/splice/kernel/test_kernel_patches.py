@@ -70,6 +70,13 @@ def test_no_jump_reaches_into_padding_that_the_kernel_may_use(build):
     assert (without.head, splice.head) == (last, last - 5)
 
 
+def test_an_end_without_room_before_padding_is_too_short(build):
+    kernel = SmallKernel.made(build, ("it", "mov eax, eax\n ret"), ("__pfx_next", "nop\n" * 16), NEXT)
+    wants = [Want(kernel["it"].start, WantKind.OFFSET)]
+    _, refused = planning.plan(kernel.map, wants, Claims(), kernel.image.padding)
+    assert [why.reason for _, why in refused] == [Reason.TOO_SHORT]
+
+
 def test_a_jump_counts_in_one_instruction_and_fills_what_is_left(build):
     kernel = SmallKernel.made(build, ("it", f"{TRACED}\n push rbx\n mov rbx, rdi\n mov r8d, 1\n{BODY}"), NEXT)
     at = entry(kernel)
