@@ -21,7 +21,6 @@ BATCHES = int(os.environ.get("ANYPROBE_RANDOM_BATCHES", "4"))
 FIRST = int(os.environ.get("ANYPROBE_RANDOM_FIRST", "0"))
 """How many batches of the torture, and the first one's number: all together are all places of the kernel."""
 SIZE, SEED = 5_000, 28
-CALLS = 1_000
 _STALE = {Reason.FOREIGN_BYTES, Reason.KERNEL_REFUSES, Reason.OVERLAP, Reason.NOT_A_BOUNDARY, Reason.MAY_FAULT}
 """What the driver has never to say of a plan."""
 
@@ -42,7 +41,6 @@ def armed_and_worked(planner, batch, folder):
         checked_work.ping_pong()
         checked_work.files(folder)
         checked_work.echo()
-        kernel_patches.call_getppid(CALLS)
         worked_at = time.monotonic()
         everything = range(len(chosen.sites))
         whole.remove(everything)

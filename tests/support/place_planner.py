@@ -75,17 +75,17 @@ class Planner:
 
     def begin(self, ahead: "Batch | None" = None) -> None:
         """Tell what kernel it is, once, before anything is changed in it, and what will be asked for."""
-        told = self._folder / "told-kernel"
+        told = self._folder / "told-0"
         if not told.exists():
             _put(told, ())
-            _put(self._folder / "asked-kernel", ("begin", symbols.running().listing, list(_areas()), ahead))
+            _put(self._folder / "asked-0", ("begin", symbols.running().listing, list(_areas()), ahead))
 
     def spliced(self, batch: Batch, names: KernelNames) -> tuple[splicing.Splices, Chosen]:
         """Splice the places of a batch, as they have been planned beside."""
         self.begin()
-        chosen = cast("Chosen", self._answer(("choose", batch)))
+        chosen = self.ask("choose", batch)
         whole = _PlannedBeside(names, [(site, None) for site in chosen.sites], None)
-        whole.ask = lambda base, pieces: self._answer(("plan", batch, whole.processors, base, pieces))
+        whole.ask = lambda base, pieces: self.ask("plan", batch, whole.processors, base, pieces)
         try:
             whole.arm()
         except BaseException:
@@ -93,9 +93,10 @@ class Planner:
             raise
         return whole, chosen
 
-    def _answer(self, request: object) -> object:
+    def ask(self, what: str, *arguments: object) -> Any:
+        """Return the answer of ``_Host`` to something."""
         name = f"{time.monotonic_ns()}"
-        _put(self._folder / f"asked-{name}", request)
+        _put(self._folder / f"asked-{name}", (what, *arguments))
         answer = self._folder / f"told-{name}"
         end = time.monotonic() + _SECONDS
         while not answer.exists():
@@ -109,7 +110,7 @@ class Planner:
 class _PlannedBeside(splicing.Splices):
     """Splices whose patches have been made elsewhere, for where this client of the driver has its memory."""
 
-    ask: Callable[[int, list[tuple[int, int]]], object]
+    ask: Callable[[int, list[tuple[int, int]]], Any]
 
     @property
     def processors(self) -> int:
@@ -119,10 +120,10 @@ class _PlannedBeside(splicing.Splices):
     def prepare(self, name: str, numbers: Iterable[int]) -> "list[splicing.Numbered]":
         assert self._driver is not None
         base = self._reserve(_ROOM * len(self._sites))
-        code, made, refused = cast("Any", self.ask(base, self._counters.pieces))
+        code, made, refused = self.ask(base, self._counters.pieces)
         self._driver.write_patch(base, code)
         self.refused.update(refused)
-        return cast("list[splicing.Numbered]", made)
+        return list(made)
 
 
 _ROOM = 128
@@ -325,6 +326,7 @@ class _Server:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._host: _Host | None = None
+        self._failure = ""
 
     def serve(self, is_wanted: Callable[[], bool]) -> None:
         """Answer while that is wanted."""
@@ -338,13 +340,18 @@ class _Server:
             time.sleep(_PAUSE)
 
     def _begin(self, listing: bytes, areas: Sequence[tuple[int, bytes]], ahead: Batch | None) -> None:
-        self._host = _Host(listing, areas)
-        if ahead is not None:  # what is found out is kept, and the patches are made again where they belong
-            self._host.plan_ahead(ahead)
+        try:
+            self._host = _Host(listing, areas)
+            if ahead is not None:  # what is found out is kept, and the patches are made again where they belong
+                self._host.plan_ahead(ahead)
+        except Exception:
+            self._failure = traceback.format_exc()
 
     def _answer(self, name: str, what: str, arguments: Sequence[Any]) -> None:
         """Answer, in a process that takes the memory of a plan with it; what is chosen is kept."""
-        assert self._host is not None
+        if self._host is None:
+            _put(self._folder / f"told-{name}", (False, self._failure))
+            return
         if what == "plan" and os.fork():
             os.wait()
             return
