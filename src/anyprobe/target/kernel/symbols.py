@@ -72,6 +72,12 @@ class _Functions:
         module = self._modules[self._module_of[number]]
         return KernelFunction(self.names.name(number) if name is None else name, module, self.addresses[number])
 
+    def in_modules(self, pattern: str) -> Callable[[int], bool] | None:
+        """Return what tells by its number whether one is in a module that matches; None: there is no such module."""
+        wanted = {number for number, name in enumerate(self._modules) if fnmatch.fnmatchcase(name, pattern)}
+        module_of = self._module_of
+        return (lambda number: module_of[number] in wanted) if wanted else None
+
     def at(self, address: int) -> range:
         """Return the numbers of those at an address."""
         return range(bisect_left(self.addresses, address), bisect_right(self.addresses, address))
@@ -166,11 +172,15 @@ class Symbols:
         """Return all functions of a name, which several files may have each one of."""
         return [self._functions.made(number, name) for number in self._functions.names.numbers(name)]
 
-    def matching(self, pattern: str) -> list[KernelFunction]:
-        """Return the functions of which the name matches a shell's pattern, in the order of their names."""
+    def matching(self, pattern: str, module: str = "*") -> list[KernelFunction]:
+        """Return the functions of which name and module match a shell's patterns, in the order of their names."""
+        inside = self._functions.in_modules(module)
+        if inside is None:  # all names would be looked at in vain
+            return []
         matches = re.compile(fnmatch.translate(pattern)).match
         begin = re.split(r"[*?\[]", pattern, maxsplit=1)[0]
-        found = [(name, number) for number, name in self._functions.names.starting(begin) if matches(name)]
+        starting = self._functions.names.starting(begin)
+        found = [(name, number) for number, name in starting if inside(number) and matches(name)]
         return [self._functions.made(number, name) for name, number in sorted(found) if not name.startswith(_PADDING)]
 
     def aliases(self, function: KernelFunction) -> list[str]:

@@ -63,6 +63,17 @@ def test_names_are_whole_and_of_functions():
     ]  # fmt: skip
 
 
+def test_patterns_are_of_names_and_modules():
+    symbols = Symbols(LISTING)
+
+    def found(*patterns):
+        return [(each.module, each.name) for each in symbols.matching(*patterns)]
+
+    assert found("*clean*", "nfs") == [("nfs", "cleanup")]
+    assert found("*clean*", "[nv]*") == found("*clean*") == [("vmlinux", "cleanup"), ("nfs", "cleanup")]
+    assert found("*", "no_such_module") == []
+
+
 @pytest.mark.parametrize("many", [False, True])
 def test_one_or_many_lookups_say_the_same(many):
     symbols = Symbols(LISTING)

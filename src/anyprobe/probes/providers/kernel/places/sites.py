@@ -190,8 +190,10 @@ class KernelNames:
 
     def _functions(self, spec: KernelSpec) -> list[KernelSite]:
         name, module = spec.function.text, spec.module.text
-        functions = self.symbols.matching(name) if is_pattern(name) else self.symbols.named(name)
-        found = [each for each in functions if not module or fnmatch.fnmatchcase(each.module, module)]
+        if is_pattern(name):
+            found = self.symbols.matching(name, module or "*")
+        else:
+            found = [each for each in self.symbols.named(name) if fnmatch.fnmatchcase(each.module, module or "*")]
         if not found:
             self._no_function(spec)
         by_address = {each.address: each for each in reversed(found)}  # a function may have several names
