@@ -39,7 +39,7 @@ _KIND, _VERSION = "plans", 1
 _WORTH_SAVING = 64
 _MOST_WANTS = 64
 """Of a function of which more is wanted, the plan is not kept."""
-_MOST_ASKED = 256
+_MOST_ASKED = 4096
 """Nor where more places for springboards were looked at."""
 _MOST_OF_ONE = 4
 """Plans of one function that are kept, for different wants or surroundings."""
