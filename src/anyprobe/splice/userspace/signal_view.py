@@ -375,6 +375,7 @@ class _Described:
                 left_out.add(splice)
             entries.append((splice.patch.address, positions, splice.planned.insns[0].address + splice.bias))
         unlisted = self.table.add(sorted(entries))
+        self._blobs = len(self._home.blobs)  # not before: where this was ended, the next change describes them
         self._home.described(self.table.size - self.table.free, self.table.free)
         left_out |= {splice for splice in splices if splice.patch is not None and splice.patch.address in unlisted}
         return left_out
@@ -402,7 +403,6 @@ class _Described:
                     self._routines[routines.unwind] = (None, 0)
             found = routine_positions(blob.code, blob.address, blob.stretches, bank, blob.finish)
             yield blob.address, self.table.positions(found), blob.address
-        self._blobs = len(home.blobs)
 
     def _positions_of(self, splice: EmittedSplice, bearings: "Bearings", looped: frozenset[int]) -> int:
         from anyprobe.splice.codegen.fault_exit import with_landings

@@ -193,6 +193,27 @@ def described_patches(size):
     return _Described(home)
 
 
+def test_routines_are_described_after_a_change_that_was_ended():
+    described, added = described_patches(1 << 16), []
+    described.table.add = lambda entries: added.append(entries) or set()
+    described._home.described = lambda *_: None
+    described._home.blobs.append(
+        SimpleNamespace(facts=None, routines=None, code=b"\xc3", address=PATCH, stretches=(), finish=None)
+    )
+    splice, patch = next(iter(timed_patches()))
+    live = SimpleNamespace(patch=patch, planned=splice, bias=BIAS)
+
+    def end():
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        described.add([live], frozenset(), end)
+    assert not added
+    described.add([live], frozenset())
+    described.add([live], frozenset())
+    assert [[at for at, _, _ in entries] for entries in added] == [[PATCH, patch.address], [patch.address]]
+
+
 def test_the_table_has_for_each_patch_what_was_worked_out_for_it():
     """Patches of one front and of equal lengths may differ in where registers are between their displaced copies."""
     described = described_patches(1 << 16)
