@@ -78,6 +78,13 @@ class Desired:
         """Whether it is no mistake that nothing is found in the objects of now."""
         return self.policy is Policy.FOLLOW or bool(self.probe.all_places or self.probe.refused)
 
+    def take_over(self, part: Probe) -> None:
+        """Have what is about to be placed again count by the counters that it had before it was unloaded."""
+        for fresh, before in _again(self.probe.places, part.places):
+            fresh.take_over(before)
+        for timed, earlier in _again(self.probe.timed, part.timed):
+            timed.take_over(earlier)
+
     def add(self, part: Probe) -> None:
         """Take over what has been found in further objects.
 
@@ -87,7 +94,8 @@ class Desired:
         probe.places, probe.timed = _going_on(probe.places, part.places), _going_on(probe.timed, part.timed)
         placed_now = set(probe.places)
         probe.handled = [each for each in [*probe.handled, *part.handled] if not placed_now.isdisjoint(each.places)]
-        probe.exitless = probe.exitless + part.exitless
+        found_again = {each.site.canonical for each in part.exitless}
+        probe.exitless = [each for each in probe.exitless if each.site.canonical not in found_again] + part.exitless
         placed = {each.site.canonical for each in part.all_places}
         probe.refused = [each for each in probe.refused if not _is_unchosen(each[1]) or each[0] not in placed]
         self.add_refused(part)
@@ -193,11 +201,15 @@ def _is_unchosen(refusal: Refusal) -> bool:
     return refusal.reason is Reason.IFUNC_UNRESOLVED
 
 
+def _again(known: list[T], fresh: list[T]) -> list[tuple[T, T]]:
+    """Return what is fresh and what was at the same place and is gone, each with the other."""
+    gone = {each.identity: each for each in known if not each.armed}
+    return [(each, gone[each.identity]) for each in fresh if each.identity in gone]
+
+
 def _going_on(known: list[T], fresh: list[T]) -> list[T]:
     """Return both, each fresh one with what was at the same place and is gone, and without that beside it."""
-    gone = {each.identity: each for each in known if not each.armed}
-    for each in fresh:
-        if each.identity in gone:
-            each.go_on_from(gone[each.identity])
+    for each, before in _again(known, fresh):
+        each.go_on_from(before)
     again = {each.identity for each in fresh}
     return [each for each in known if each.armed or each.identity not in again] + fresh

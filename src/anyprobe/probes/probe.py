@@ -47,10 +47,21 @@ class Place:
         """What is the same where the same file is loaded at the same address again."""
         return self.site.canonical, self.address, self.exit is not None
 
+    def take_over(self, before: "Place") -> None:
+        """Count by the same counters that the same place had before its file was unloaded, if it counts alike."""
+        hook, known = self.hook, before.hook
+        if hook.kind is not known.kind or hook.bank is not None:
+            return
+        if hook.calls is None and known.calls is None:
+            hook.bank, hook.offset = known.bank, known.offset
+        elif hook.calls is not None and known.calls is not None and hook.calls.size == known.calls.size:
+            hook.calls.bank, hook.calls.offset = known.calls.bank, known.calls.offset
+
     def go_on_from(self, before: "Place") -> None:
         """Count on where the same place ended when its file was unloaded."""
         self.earlier = before.earlier  # taken over, not copied: libraries may come and go ten thousand times
-        self.earlier.append(before.hook)
+        if (before.hook.bank, before.hook.offset) != (self.hook.bank, self.hook.offset):
+            self.earlier.append(before.hook)
 
     @property
     def at_replaced_return(self) -> bool:
@@ -184,11 +195,17 @@ class Timed:
         """As of a place."""
         return self.site.canonical, self.site.address
 
+    def take_over(self, before: "Timed") -> None:
+        """Measure by the same record that the same function had before its file was unloaded."""
+        if self.group.bank is None:
+            self.group.bank, self.group.offset = before.group.bank, before.group.offset
+
     def go_on_from(self, before: "Timed") -> None:
         """Measure on where the same function ended when its file was unloaded."""
-        self.earlier = before.earlier
-        if before.was_armed:
-            self.earlier.append(before.group)
+        groups = [*before.earlier, before.group] if before.was_armed else before.earlier
+        self.earlier = [each for each in groups if not (self.was_armed and each.is_at(self.group))]
+        if before.group.is_at(self.group):
+            self.points = {at: place for at, place in before.points.items() if place.armed} | self.points
 
     @property
     def was_armed(self) -> bool:

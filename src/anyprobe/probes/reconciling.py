@@ -381,6 +381,7 @@ class Reconciled(Pumped):
                 part = self._make(each.probe.spec, each, fresh)
                 if each.probe.dress is not None:
                     dressed(part, each.probe.dress)
+                each.take_over(part)
                 found.append((each, fresh, part))
         if not found:
             return []

@@ -8,7 +8,7 @@ from anyprobe.binary.flow.cfg import CodeMap
 from anyprobe.binary.flow.function import FunctionCode
 from anyprobe.core.address import AddressRange
 from anyprobe.core.refusal import Refusal
-from anyprobe.splice.emitted import EmittedSplice, FunctionChange
+from anyprobe.splice.emitted import EmittedPatch, EmittedSplice, FunctionChange
 from anyprobe.splice.journal.installed import Part
 from anyprobe.splice.plan.claims import Claims
 from anyprobe.splice.plan.entry_plans import EntryPlans
@@ -81,6 +81,9 @@ class Module:
     shown: set[int] = field(default_factory=set)
     """Where handlers see all registers, or send threads elsewhere with them (link-time addresses)."""
     functions: dict[int, FunctionState] = field(default_factory=dict)
+    left: dict[int, EmittedPatch] = field(default_factory=dict)
+    """The patches that were left when its file was unmapped, by the run-time addresses of what led to them: where it is
+    mapped again, the same code serves again."""
     changes: int = 0
     """How often its splices have changed: what was derived from them earlier is out of date after another one."""
 

@@ -26,7 +26,7 @@ from anyprobe.splice.emitted import EmittedPatch, EmittedSplice, FunctionChange
 from anyprobe.splice.plan.splices import HEADS, PlannedSplice, Strategy, Want, WantKind
 from anyprobe.splice.plan.springboards import Springboards
 from anyprobe.splice.plan.together import member_at
-from anyprobe.splice.regions.code_region import CodeRegion, SlotBank
+from anyprobe.splice.regions.code_region import ROUTINE_BYTES, CodeRegion, SlotBank
 
 if TYPE_CHECKING:
     from anyprobe.splice.codegen.handlers.facts import HandlerFacts
@@ -72,7 +72,8 @@ class Emission:
         wants, plan = edit.planned.wants, edit.planned.plan
         if not plan.splices:
             return _change_of(edit)
-        home = self._home_for(edit)
+        again = self._home_with_left(edit) if edit.module.left else None
+        home = again or self._home_for(edit)
         # the routines of a bank come before the first patch that uses them
         self._known_actions = {want: self._actions_of(want, home) for want in wants}
         moved = self._move(edit, home) if self._moves else None
@@ -124,6 +125,8 @@ class Emission:
         module = edit.module
         bias = module.bias
         patch = None if moved is None else moved.get(planned)
+        if patch is None and module.left:
+            patch = self._left(edit, planned, home, behind)
         if patch is None:
             made = self._fill_template(edit, planned, home, behind) or self._write_patch(edit, planned, home, behind)
             if isinstance(made, Refusal):
@@ -143,6 +146,25 @@ class Emission:
             planned, bias, planned.write_at + bias, old, head_bytes(planned, bias, target), patch, springboard,
             borrowed, is_springboard=False, whole=whole,
         )  # fmt: skip
+
+    def _left(
+        self, edit: Edit, planned: PlannedSplice, home: CodeRegion, behind: dict[int, int]
+    ) -> EmittedPatch | None:
+        """Return the patch that has served here before the file was unmapped, if the same code is wanted again.
+
+        Libraries may come and go ten thousand times.
+        """
+        left = edit.module.left.pop(planned.write_at + edit.module.bias, None)
+        if left is None or not home.code.address <= left.address < home.cursor:
+            return None
+        cursor, home.cursor = home.cursor, left.address
+        try:
+            made = (
+                self._fill_template(edit, planned, home, behind) or self._try_to_write(edit, planned, home, behind)[0]
+            )
+        finally:
+            home.cursor = cursor
+        return made if isinstance(made, EmittedPatch) and made.code == left.code else None
 
     def _move(self, edit: Edit, home: CodeRegion) -> dict[PlannedSplice, EmittedPatch]:
         """Write the patches of the lines of a function in one piece; return them."""
@@ -178,6 +200,17 @@ class Emission:
     def _write_patch(
         self, edit: Edit, planned: PlannedSplice, home: CodeRegion, behind: dict[int, int]
     ) -> EmittedPatch | Refusal:
+        patch, missing = self._try_to_write(edit, planned, home, behind)
+        if not missing:
+            return patch
+        for chain in missing:
+            home.write_chain(chain)
+        return self._try_to_write(edit, planned, home, behind)[0]
+
+    def _try_to_write(
+        self, edit: Edit, planned: PlannedSplice, home: CodeRegion, behind: dict[int, int]
+    ) -> tuple[EmittedPatch | Refusal, list[tuple[Action, ...]]]:
+        """Return a patch, and the actions whose handlers it would call together if there were a routine for that."""
         clobbers = self._clobbers.of
         missing: list[tuple[Action, ...]] = []
 
@@ -192,12 +225,7 @@ class Emission:
         alone = len(planned.wants) == 1  # the order does not matter
         looped = alone or any(want.kind is WantKind.RETURN_POINT for want in planned.wants)
         looped = looped or any(each.back_to_entry for each in edit.plan.scope or (edit.state.code,))
-        patch = emit_patch(planned, home.cursor, edit.module.bias, source, behind, looped=looped)
-        if not missing:
-            return patch
-        for chain in missing:
-            home.write_chain(chain)
-        return emit_patch(planned, home.cursor, edit.module.bias, source, behind, looped=looped)
+        return emit_patch(planned, home.cursor, edit.module.bias, source, behind, looped=looped), missing
 
     def _actions(self, want: Want, home: CodeRegion) -> tuple[Action, ...]:
         known = self._known_actions.get(want)
@@ -244,6 +272,16 @@ class Emission:
             if (hook := hook_of(want)) is not None and hook.kind in REPLACING:
                 return self._homes_with_stubs.setdefault(id(edit.module), self._home_of(edit.module))
         return self._home_of(edit.module)
+
+    def _home_with_left(self, edit: Edit) -> CodeRegion | None:
+        """Return where the patches of a function are that was unmapped and is mapped again, if others have room too."""
+        module, splices = edit.module, edit.plan.splices
+        places = {module.left[at].address for each in splices if (at := each.write_at + module.bias) in module.left}
+        for home in self._homes if places else ():
+            if any(home.code.address <= place < home.cursor for place in places):
+                room = sum([estimate(splice) for splice in splices]) + ROUTINE_BYTES
+                return home if home.room() >= room else None
+        return None
 
     def _home_of(self, module: Module) -> CodeRegion:
         """Return the code region with most room that reaches a module."""

@@ -145,6 +145,8 @@ class Losses:
             return
         over = [splice for splice, each in found.items() if each in {Found.NOTHING, Found.ORIGINAL}]
         unmapped = all(each is Found.NOTHING for each in found.values())
+        if unmapped:
+            module.left |= {splice.address: splice.patch for splice in over if splice.patch is not None}
         self._lose(module, state, over, MODULE_GONE if unmapped else _REPLACED)
 
     def _lose(self, module: Module, state: FunctionState, over: Sequence[EmittedSplice], why: str) -> None:

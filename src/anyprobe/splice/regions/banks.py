@@ -31,6 +31,10 @@ class TimingGroup:
     bank: SlotBank | None = None
     offset: int = 0
 
+    def is_at(self, other: "TimingGroup") -> bool:
+        """Return whether the record is that of another group."""
+        return self.bank is other.bank and self.offset == other.offset
+
 
 MOST_PLACES = 8
 """Places of one group: the number of each is in the argument of its patch, in the bits that an offset leaves free."""

@@ -286,6 +286,8 @@ class SignalView:
         if not self._homes or not self._index:
             states = [state for module in self._modules for state in module.functions.values()]
             splices += [splice for state in states for splice in state.splices]
+            for module in self._modules:
+                module.left.clear()  # which the tables do not have
         looped, left_out = _looped(splices), set[EmittedSplice]()
         for home in self._holdings.code_regions:
             described = self._described(home)
