@@ -449,9 +449,7 @@ class Session(Reconciled, SessionApi[Probe]):
             if timed:
                 self._clock_refusal = self._choice.choose(self._objects.objects, probed=self._probes_vdso())
                 if self._clock is None and self._clock_refusal is None:
-                    self._clock_refusal = self._choice.check_permission(
-                        self._process, self.splicing.access.pause_us, live=self.splicing.live is not None
-                    )
+                    self._clock_refusal = self._choice.check_permission(self._process, self.splicing.access.pause_us)
                 self.splicing.memory.use_clock(self._choice.address)
                 self.tell_threads_apart()
             probes = [

@@ -424,10 +424,10 @@ class ProcessTarget(Target, ProcessFacts, Protocol):
         """Return how far its main stack may grow, in bytes; raise ``OSError``."""
         ...
 
-    def thread_without_timestamps(self, *, live: bool = ...) -> tuple[int | None, int]:
+    def thread_without_timestamps(self) -> tuple[int | None, int]:
         """Return a thread that may not read the time stamp counter, and the pause in microseconds.
 
-        ``live``: nothing is stopped for it, threads are visited one by one.
+        Threads are visited one by one; the pause is the longest of one.
         """
         ...
 

@@ -296,7 +296,7 @@ class SimulatedTarget:
         with self.borrow(timeout) as calls:
             yield calls
 
-    def thread_without_timestamps(self, *, live: bool = False) -> tuple[int | None, int]:
+    def thread_without_timestamps(self) -> tuple[int | None, int]:
         """Return that every thread may read the time stamp counter."""
         return None, 0
 

@@ -279,7 +279,7 @@ class Handling:
         if (refusal := tsc_refusal()) is not None:
             raise UnsupportedTarget(f"ctx.now and emit need the time: {refusal.detail}")
         session = self._session
-        thread, pause = session.process.thread_without_timestamps(live=session.splicing.live is not None)
+        thread, pause = session.process.thread_without_timestamps()
         session.splicing.access.pause_us["prepare"] += pause
         if thread is not None:
             raise UnsupportedTarget(

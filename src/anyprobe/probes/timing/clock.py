@@ -97,14 +97,11 @@ class ClockChoice:
             return own_clock(self.address)
         return self._refusal
 
-    def check_permission(self, process: "RunningProcess", pause_us: dict[str, int], *, live: bool) -> Refusal | None:
-        """Return a refusal where the program's threads may not read the time stamp counter (docs/safety.md, rule 25).
-
-        ``live``: without stopping more than one of them.
-        """
+    def check_permission(self, process: "RunningProcess", pause_us: dict[str, int]) -> Refusal | None:
+        """Return a refusal where the program's threads may not read the time stamp counter (safety rule 25)."""
         if not self._checked:
             self._checked = True
-            thread, pause = process.thread_without_timestamps(live=live)
+            thread, pause = process.thread_without_timestamps()
             pause_us["prepare"] += pause
             if thread is not None:
                 detail = f"thread {thread} may not read the time stamp counter (PR_SET_TSC); count instead"

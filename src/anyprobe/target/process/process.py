@@ -122,11 +122,11 @@ class Process(Tracee):
 
         return thread_pointers(self)
 
-    def thread_without_timestamps(self, *, live: bool = False) -> tuple[int | None, int]:
+    def thread_without_timestamps(self) -> tuple[int | None, int]:
         """Return a thread that may not read the time stamp counter, and the pause in microseconds."""
         from anyprobe.target.process.timestamps import thread_without_timestamps
 
-        return thread_without_timestamps(self, live=live)
+        return thread_without_timestamps(self)
 
     def run_to_libraries(self, mapped: Callable[[], bool]) -> bool:
         """Let it run to where its libraries are mapped: see ``startup``."""

@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 _PR_GET_TSC, _PR_TSC_SIGSEGV = 25, 2
 _ASKED = 8
-"""How many threads are asked in one stop, the first one among them; each costs a call."""
+"""How many threads are asked, the first one among them; each costs a call."""
 
 
-def thread_without_timestamps(process: "Process", *, live: bool = False) -> tuple[int | None, int]:
+def thread_without_timestamps(process: "Process") -> tuple[int | None, int]:
     """Return a thread that may not read the counter, if one of those asked may not, and the pause in microseconds.
 
-    ``live``: they are asked one after the other, while the rest run on; the pause is the longest of one.
+    They are asked one after the other, while the rest run on; the pause is the longest of one.
     """
-    if live and process.held is None:
+    if process.held is None:
         return _asked_one_by_one(process)
     found = None
     with process.stop() as stop:
