@@ -757,7 +757,9 @@ static long restore(struct client *client, struct module *module)
 
 			if (batch.count == ANYPROBE_MAX_WRITES)
 				break;
-			if (client ? c->client != client || has_kprobe(&c->w) : !within_module(c->w.address, module))
+			if (client ? c->client != client : !within_module(c->w.address, module))
+				continue;
+			if (client && (has_kprobe(&c->w) || memcmp((void *)c->w.address, c->w.new_bytes, c->w.length)))
 				continue;
 			edit = add_edit();
 			edit->change = c;
