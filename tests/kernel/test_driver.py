@@ -91,7 +91,9 @@ def test_several_at_once_and_one_wrong_one(driver, patches):
         driver.apply([writes[0], *moved, *writes[3:]])
     assert caught.value.verdicts == dict.fromkeys([write.address for write in moved], Verdict.NOT_BOUNDARY)
     assert all(text(write.address, len(write.old)) == write.old for write in writes)
-    driver.apply(writes)
+    done = driver.apply(writes)
+    assert done.tries >= 1
+    assert done.stopped_ns > 0
     assert driver.live == len(writes)
     assert Path("/proc/self/stat").read_text()
     driver.apply([write.undone() for write in writes])

@@ -721,7 +721,10 @@ static long apply(struct client *client, struct anyprobe_batch *io)
 	r = asleep ? -EBUSY : errors[batch.reason = check(client)];
 	if (!r) {
 		r = make_table(NULL) ?: add_changes(client);
-		while (!r && (r = commit()) == -EAGAIN && ++io->tried < io->tries && !fatal_signal_pending(current)) {
+		while (!r) {
+			r = commit();
+			if (++io->tried >= io->tries || r != -EAGAIN || fatal_signal_pending(current))
+				break;
 			usleep_range(500, 1500);
 			r = 0;
 		}
