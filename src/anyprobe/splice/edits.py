@@ -308,8 +308,12 @@ class Claiming:
             claims = self._claims[edit.module] = edit.module.claims.replaced((), ())
         edit.planned = planned
         self._edits.append(edit)
-        leaving = planned_of(edit.leaving) if edit.state.splices else ()
-        claims.exchange(leaving, planned.plan.splices)
+        if edit.state.splices:
+            claims.exchange(planned_of(edit.leaving), planned.plan.splices)
+        elif len(planned.plan.splices) == 1:
+            claims.claim(planned.plan.splices[0])
+        else:
+            claims.exchange((), planned.plan.splices)
 
 
 def made(edits: Iterable[Edit]) -> list[FunctionChange]:

@@ -101,11 +101,12 @@ class Planning:
         for module in modules_of(edits):  # before any plan is made: all claims that are copied from these have them
             self._see_module(module)
         keep_room(self.springboards.space, edits)
+        faults = self.faults_handled
         with Claiming() as claiming:
             for edit in edits:
                 if edit.added or edit.anew:
                     checkpoint()
-                planned = None if edit.removed or live is not None else self._from_memory(edit, claiming)
+                planned = None if edit.removed or live is not None else self._from_memory(edit, claiming, faults=faults)
                 if planned is None and _leaves_nothing(edit):
                     planned = NOTHING
                 if planned is not None:
@@ -139,21 +140,25 @@ class Planning:
                 start = address - module.bias
                 module.claims.borrowed.keep_range(start, start + _GADGET_BYTES)
 
-    def _from_memory(self, edit: Edit, claiming: Claiming) -> Planned | None:
-        """Return the plan that an earlier session made, where the edit is a first, plain entry counter."""
-        plans, want = edit.module.plans, edit.added[0] if len(edit.added) == 1 else None
+    def _from_memory(self, edit: Edit, claiming: Claiming, *, faults: bool) -> Planned | None:
+        """Return the plan that an earlier session made, where the edit is a first, plain entry counter.
+
+        ``faults``: the program handles some of its own.
+        """
+        module, added = edit.module, edit.added
+        plans, want = module.plans, added[0] if len(added) == 1 else None
         plain = want is not None and want.kind is WantKind.ENTRY and not edit.state.wants and not edit.removed
-        if plans is None or want is None or not plain or self.allowed != AUTO:
+        if plans is None or want is None or not plain or (self.allowed is not AUTO and self.allowed != AUTO):
             return None
         hook = hook_of(want)
         if hook is None or hook.kind in TIMING or (needs_slots(hook) and not self.has_slots(edit.module)):
             return None
         splice = plans.find(function_of(edit, want).start, want)
-        claims = claiming.claims_of(edit.module)
-        if splice is None or claims.conflict(splice.write_at, splice.written, 0) is not None:
+        claims = claiming.claims_of(module)
+        if splice is None or not claims.are_free(splice.write_at, splice.written):
             return None
-        if self.faults_handled:
-            context = self.context(edit.module, claims)
+        if faults:
+            context = self.context(module, claims)
             if context.fault_refusal(splice.insns, splice.write_at + splice.written):
                 return None
         return Planned((want,), FunctionPlan((splice,)))

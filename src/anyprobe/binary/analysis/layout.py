@@ -18,6 +18,8 @@ class Layout:
     def __init__(self, text: ModuleText) -> None:
         """Read nothing before it is asked for."""
         self._text = text
+        self._last: CodeBytes | None = None
+        """The stretch that was asked for last, which mostly is asked for again."""
 
     @cached_property
     def code(self) -> tuple[CodeBytes, ...]:
@@ -36,10 +38,11 @@ class Layout:
 
     def area_of(self, address: int) -> CodeBytes | None:
         """Return the stretch of code around an address."""
-        for part in self.code:
-            if part.start <= address < part.end:
-                return part
-        return None
+        last = self._last
+        if last is not None and last.start <= address < last.end:
+            return last
+        self._last = next((part for part in self.code if part.start <= address < part.end), None)
+        return self._last
 
     def start_of(self, address: int) -> int | None:
         """Return the start of the function whose bounds hold an address."""

@@ -288,24 +288,36 @@ def module_names(name: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
+Placed = dict[tuple[str, int], tuple[list[MappingLike], list[LoadedObject]]]
+"""The objects that were found in the mappings of each file, by path and inode."""
+
+
 def loaded_objects(
-    mappings: Iterable[MappingLike], *, files: ObjectFiles | None = None, executable: str = "", called: str = ""
-) -> list[LoadedObject]:
+    mappings: Iterable[MappingLike], *, files: ObjectFiles | None = None, executable: str = "", called: str = "",
+    placed: Placed | None = None,
+) -> list[LoadedObject]:  # fmt: skip
     """Return the objects with code in a process, ascending by address.
 
     ``executable`` is the path of the program (what ``/proc/PID/exe`` links to); without it, the first object that is
     a program counts. ``called`` is the name that it was started by. A file that is loaded several times (``dlmopen``)
-    is several objects.
+    is several objects. ``placed``: what was found the last time, which stays where the same is mapped, and is brought
+    up to date.
     """
     files = files or LocalFiles()
+    before, placed = ({}, {}) if placed is None else (dict(placed), placed)
+    placed.clear()
     by_file: dict[tuple[str, int], list[MappingLike]] = {}
     for mapping in mappings:
         if mapping.path == VDSO or (mapping.path.startswith("/") and mapping.inode):
             by_file.setdefault((mapping.path, mapping.inode), []).append(mapping)
     found: list[LoadedObject] = []
-    for (path, _), group in by_file.items():
+    for key, group in by_file.items():
         if any("x" in each.perms for each in group):
-            found += _placements(path, sorted(group, key=lambda each: each.start), files)
+            known = before.get(key)
+            objects = known[1] if known is not None and known[0] == group else _placements(key[0], group, files)
+            if all(each.bias_hint is not None for each in objects):  # else the file could not be read yet
+                placed[key] = group, objects
+            found += objects
     found.sort(key=lambda each: each.first.start)
     _mark_executable(found, executable.removesuffix(DELETED))
     for each in found:
@@ -330,6 +342,7 @@ def _mark_executable(found: Sequence[LoadedObject], executable: str) -> None:
 
 def _placements(path: str, group: list[MappingLike], files: ObjectFiles) -> list[LoadedObject]:
     """Split the mappings of one file by where they were placed."""
+    group = sorted(group, key=lambda each: each.start)
     whole = LoadedObject(path, tuple(group), _text_of(group), files)
     try:
         image = whole.image

@@ -236,6 +236,8 @@ class ElfFile:
             into = address - segment.vaddr
             if into >= 0 and into + size <= segment.memsz:
                 start = segment.offset + into
+                if into + size <= segment.filesz and start + size <= self.size:
+                    return self.content[start : start + size]
                 kept = max(min(segment.filesz - into, size), 0)
                 if kept and start + kept > self.size:
                     break

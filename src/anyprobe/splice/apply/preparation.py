@@ -142,7 +142,7 @@ class Mapper(Protocol):
 
 def _hooks_of(planned: "Planned") -> list[Hook]:
     """Return the hooks that a plan is to serve."""
-    return [want.tag for want in planned.wants if isinstance(want.tag, Hook)]
+    return [hook for want in planned.wants if isinstance(hook := want.tag, Hook)]
 
 
 class Preparation:
@@ -217,24 +217,28 @@ class Preparation:
         needs: dict[int, _Need] = {}
         replacing: set[int] = set()
         stubs = TRAMPOLINE_BYTES * (1 + sum(bank.layout.returns > 0 for bank in holdings.banks))
+        need: _Need | None = None
         for edit, hooks in self._hooks.items():
-            planned = edit.planned
+            planned, module = edit.planned, edit.module
             size = sum([estimate(splice) for splice in planned.plan.splices])
             special = [hook for hook in hooks if hook.handler is not None or hook.kind is not ActionKind.COUNT]
-            if any(hook.handler is not None for hook in special):
+            if special and any(hook.handler is not None for hook in special):
                 from anyprobe.splice.codegen.fault_exit import LANDING_ESTIMATE
                 from anyprobe.splice.codegen.handlers.chain import chains_bytes
                 from anyprobe.splice.codegen.handlers.facts import handler_bytes
 
                 size += chains_bytes(planned.wants)
                 size += handler_bytes(hooks) + LANDING_ESTIMATE * sum(hook.kind is ActionKind.FAULT for hook in hooks)
-            need = needs.setdefault(id(edit.module), _Need(edit.module))
-            need.largest = max(size, need.largest)
-            need.near += 0 if self._has_slots[edit.module] else demand(hooks).counters
-            need.view += VIEW_BYTES * len(planned.wants) if self._view_used else 0
+            if need is None or need.module is not module:
+                need = needs.setdefault(id(module), _Need(module))
+            need.largest = max(need.largest, size)
+            if not self._has_slots[module]:
+                need.near += demand(hooks).counters
+            if self._view_used:
+                need.view += VIEW_BYTES * len(planned.wants)
             if special:
-                if any(hook.kind in REPLACING for hook in special) and id(edit.module) not in replacing:
-                    replacing.add(id(edit.module))
+                if any(hook.kind in REPLACING for hook in special) and id(module) not in replacing:
+                    replacing.add(id(module))
                     size += stubs  # a function's old hooks are in earlier banks
                 size += AT_RETURN_BYTES * sum(hook.kind is ActionKind.HANDLE_RETURN for hook in special)
             need.code += size
@@ -298,7 +302,7 @@ class Preparation:
     def _listing(self) -> int:
         """Return how many records of the journal will say what is registered, and what semaphores are up."""
         hooks = [want.tag for edit in self._edits for want in edit.added]
-        semaphores = {hook.semaphore for hook in hooks if isinstance(hook, Hook)} - {0}
+        semaphores = {hook.semaphore for hook in hooks if isinstance(hook, Hook) and hook.semaphore}
         return records_for(len(hooks) + self._words) + len(semaphores)
 
     # -- mapping
@@ -472,15 +476,18 @@ class Preparation:
 
     def _settle_hooks(self) -> None:
         holdings = self._holdings
+        homeless: list[Hook] = []
         for edit, own in self._hooks.items():
+            # what only shows signal handlers other pcs counts nowhere
             hooks = [hook for hook in own if hook.bank is None and hook.kind is not ActionKind.VIEW]
-            if not hooks:  # what only shows signal handlers other pcs counts nowhere
-                continue
             if self._has_slots[edit.module]:
-                settle_in_slot_bank(hooks, holdings.banks[-1], self._home)
+                homeless += hooks
+            if not hooks or self._has_slots[edit.module]:
                 continue
             hooks = hooks if self._goroutines is None else self._goroutines.settle(hooks)
             homes = [h for h in holdings.code_regions if h.near and h.reaches(edit.module.low, edit.module.high)]
             home = max(homes, key=lambda h: h.near.layout.counters_left() if h.near else 0) if hooks else None
             if home is not None and home.near is not None:
                 settle_near(hooks, home.near)
+        if homeless:
+            settle_in_slot_bank(homeless, holdings.banks[-1], self._home)

@@ -106,9 +106,10 @@ class Transaction(Generic[_Stop]):
         self.done = False
         """Whether the changes are in place."""
         for change in changes:
-            self._read(change)
-        for change in self.remaining:
-            self._lay_out(change)
+            if not self._put_plain(change):
+                self._read(change)
+                if change not in self._refused:
+                    self._lay_out(change)
         self._check_borrowed()
         self._make_private()
         self._write_journal()
@@ -177,11 +178,10 @@ class Transaction(Generic[_Stop]):
 
     def _make_private(self) -> None:
         """Have the kernel copy the pages that will be written, by one byte each, while the program runs."""
-        wanted = set[int]()
-        for change in self.remaining:
-            for splice in change.added:  # where splices are removed, the pages have been written to before
-                wanted.add(splice.address & -PAGE)
-                wanted.add(splice.address + len(splice.old) - 1 & -PAGE)
+        added = [splice for change in self.remaining for splice in change.added]
+        # where splices are removed, the pages have been written to before
+        wanted = {splice.address & -PAGE for splice in added}
+        wanted.update([splice.address + len(splice.old) - 1 & -PAGE for splice in added])
         for page in wanted:
             make_private(self._target.mem, page, self._pages[page].before[:1])
 
@@ -296,7 +296,8 @@ class Transaction(Generic[_Stop]):
         for page in self._pages.values():
             page.after = bytearray(page.before)
         for change in self.remaining:
-            self._lay_out(change)
+            if not self._put_plain(change):
+                self._lay_out(change)
         self._check_borrowed()
 
     def _lay_out(self, change: FunctionChange) -> None:
@@ -307,8 +308,6 @@ class Transaction(Generic[_Stop]):
 
     def _apply(self, change: FunctionChange) -> Refusal | None:
         """Lay the change out in the pages, or say which bytes are not what they should be."""
-        if len(change.added) == 1 and not change.removed and self._put_plain(change.added[0]):
-            return None
         for splice in change.removed:
             found = self._get(splice.address, len(splice.new))
             if found not in (splice.new, splice.old):  # old: it was loaded anew
@@ -325,19 +324,33 @@ class Transaction(Generic[_Stop]):
             self._put(splice.address, splice.new)
         return None
 
-    def _put_plain(self, splice: EmittedSplice) -> bool:
-        """Lay out a splice that begins with what it displaces, all on one page; return whether that could be done."""
+    def _put_plain(self, change: FunctionChange) -> bool:
+        """Lay a change out that adds one splice, which begins with what it displaces, all on one page.
+
+        Returns:
+            Whether that is done. If not, the change is another one, or the bytes are not what they should be.
+        """
+        if change.removed or len(change.added) != 1:
+            return False
+        splice = change.added[0]
         address, whole, new = splice.address, splice.whole, splice.new
-        offset, size = address & (PAGE - 1), len(whole)
+        offset = address & (PAGE - 1)
+        end = offset + len(whole)
+        if end > PAGE or len(new) > len(whole) or splice.borrowed or splice.whole_at != address:
+            return False
+        page = self._pages.get(address - offset)
+        if page is None:
+            if not self._read_page(address - offset):
+                return False
+            page = self._pages[address - offset]
+        if page.after[offset:end] != whole:
+            return False
         end = offset + len(new)
-        if size < len(new) or offset + size > PAGE or splice.whole_at != address:
-            return False
-        page = self._pages[address - offset]
-        if page.after[offset : offset + size] != whole:
-            return False
         page.after[offset:end] = new
-        page.low = min(page.low, offset)
-        page.high = max(page.high, end)
+        if offset < page.low:
+            page.low = offset
+        if end > page.high:
+            page.high = end
         return True
 
     def _as_planned(self, splice: EmittedSplice) -> bool:

@@ -73,14 +73,15 @@ class CounterTemplates:
         """
         if not is_plain(splice, action):
             return None
-        insns, start = splice.insns, splice.start + bias
-        shape = shape_of(insns)
+        want, insns = splice.wants[0], splice.insns
+        start, shape = want.address + bias, shape_of(insns)
         if not shape:
             return None
         clobbers = clobbers_of()
         front = self._fronts.get((action.bank.gate, clobbers)) or self._front(address, action.bank, clobbers)
         at = front.displaced_at
-        made = displaced(content_of(insns), shape, start, address + at)
+        content = content_of(insns)
+        made = displaced(content, shape, start, address + at)
         if made is None or (made.targets and not _leave(splice, bias, behind, made.targets)):
             return None
         copy, size = made.code, len(made.code)
@@ -91,9 +92,9 @@ class CounterTemplates:
             _I32.pack_into(code, place, action.offset)
         for place, target in template.outward:
             _I32.pack_into(code, place, target - address - place - 4)
-        _I32.pack_into(code, template.back_at, splice.end + bias - address - template.back_at - 4)
+        _I32.pack_into(code, template.back_at, start + len(content) - address - template.back_at - 4)
         starts, copies = CopiedPlaces(shape, start, address + at, address), CopiedPlaces(shape, start, address + at)
-        entered = address + at if splice.wants[0].kind is WantKind.ENTRY else address
+        entered = address + at if want.kind is WantKind.ENTRY else address
         return EmittedPatch(address, bytes(code), starts, copies, entered, front.key)
 
     def _front(self, address: int, bank: BankCode, clobbers: Clobbers) -> _Front:

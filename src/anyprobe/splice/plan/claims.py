@@ -155,11 +155,13 @@ class Claims:
 
     def claim(self, splice: AnySplice) -> None:
         """Take the splice's bytes."""
-        middle = splice.write_at + splice.written
-        self.written.add_range(splice.write_at, middle)
+        start = splice.write_at
+        middle, end = start + splice.written, splice.end
+        self.written.add_range(start, middle)
         if splice.borrowed:
             self.borrowed.add_range(middle, middle + splice.borrowed)
-        self.displace(splice)
+        if end > middle:
+            self.displaced.add_range(middle, end)
         if splice.dead_springboard:
             self.written.add_range(splice.dead_springboard, splice.dead_springboard + JUMP_BYTES)
         if splice.pun is not None and self.places is not None:

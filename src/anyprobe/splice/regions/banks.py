@@ -107,6 +107,9 @@ class Demand:
 def demand(hooks: Iterable[Hook]) -> Demand:
     """Count what hooks without a place need."""
     homeless = [hook for hook in hooks if hook.bank is None and hook.kind is not ActionKind.VIEW]
+    plain = sum([hook.kind is ActionKind.COUNT and hook.calls is None for hook in homeless])
+    if plain == len(homeless):  # as nearly always
+        return Demand(plain, 0)
     groups = {id(hook.group) for hook in homeless if hook.kind in TIMING}
     counters = sum(_counters_of(hook) for hook in homeless if hook.kind not in TIMING and hook.calls is None)
     calls = {id(hook.calls): hook.calls for hook in homeless if hook.calls is not None}
@@ -169,6 +172,9 @@ def settle_in_slot_bank(hooks: Iterable[Hook], newest: SlotBank, home: SlotBank 
     """Give each hook without a place one in a bank of per-thread blocks; ``home``: that of handlers, if another."""
     for hook in hooks:
         if hook.bank is not None or hook.kind is ActionKind.VIEW:
+            continue
+        if hook.kind is ActionKind.COUNT and hook.handler is None and hook.calls is None:
+            hook.bank, hook.offset = newest, newest.layout.new_counter()
             continue
         bank = newest if home is None or hook.handler is None else home
         bank.hosts_handlers |= hook.handler is not None

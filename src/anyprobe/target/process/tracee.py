@@ -151,7 +151,7 @@ class Tracee:
 
     def handled_signals(self) -> int:
         """Return which signals the process handles, as a mask; raise ``OSError``."""
-        return int(procfs.read_status(self.pid).get("SigCgt", "0"), 16)
+        return int(procfs.read_status_field(self.pid, "SigCgt") or "0", 16)
 
     def is_filtered(self, calls: frozenset[int] | None = None) -> bool:
         """Return whether a thread has filters that are not known to permit some system calls, all of generated code."""

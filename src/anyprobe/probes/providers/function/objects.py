@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 from anyprobe.binary.flow.cfg import CodeMap
 from anyprobe.binary.images.ifunc import IfuncSlots
-from anyprobe.binary.images.modules import VDSO, LoadedObject, ObjectFiles, ProcessFiles, loaded_objects
+from anyprobe.binary.images.modules import VDSO, LoadedObject, ObjectFiles, Placed, ProcessFiles, loaded_objects
 from anyprobe.core.errors import TargetError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.probes.providers.function.load_order import LOADERS
@@ -49,6 +49,7 @@ class ObjectTable:
         self._left: dict[LoadedObject, str] = {}
         """The objects that are left alone, and why."""
         self.objects: list[LoadedObject] = []
+        self._placed: Placed = {}
         self.refresh()
 
     def refresh(self) -> None:
@@ -56,10 +57,14 @@ class ObjectTable:
         voice = procfs.voice(self._process.pid)
         if voice != self._own.pid:  # the thread that spoke for the process has ended
             self._own = replace(self._own, pid=voice)
+            self._placed.clear()
         mappings = [m for m in self._process.mappings() if m.path != MEMFD_PATH]
         known = {_key(o): o for o in self.objects}
         process = self._process
-        found = loaded_objects(mappings, files=self._given or self._own, executable=process.exe, called=process.called)
+        files = self._given or self._own
+        found = loaded_objects(
+            mappings, files=files, executable=process.exe, called=process.called, placed=self._placed
+        )
         self.objects = [known.get(_key(o), o) for o in found]
         self._refusals.clear()
         self.__dict__.pop("ifunc_slots", None)
