@@ -110,7 +110,7 @@ class AddressSet(_Pages, MutableSet[int]):
     def has_any(self, start: int, end: int) -> bool:
         """Return whether any address in ``[start, end)`` is in the set."""
         low, size = start & _REST, end - start
-        if size <= 0:
+        if size <= 0 or not self._groups:
             return False
         if low + size <= _SIZE:
             number = start >> _BITS
@@ -174,6 +174,8 @@ class AddressCounts(_Pages):
 
     def has_any(self, start: int, end: int) -> bool:
         """Return whether any address in ``[start, end)`` is used."""
+        if not self._groups:
+            return False
         low, high = start & _REST, (start & _REST) + end - start
         if high <= _SIZE:
             page = self._known(start >> _BITS)

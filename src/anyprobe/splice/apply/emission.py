@@ -10,7 +10,7 @@ from anyprobe.core.errors import InternalError, TargetError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.data.layout import JUMPED, PASSED_ON
 from anyprobe.isa.assemble import JUMP_BYTES
-from anyprobe.isa.lines import content_of
+from anyprobe.isa.lines import KeptLine, content_of
 from anyprobe.splice.apply.site_clobbers import SiteClobbers
 from anyprobe.splice.codegen.emit import (
     PATCH_ALIGNMENT,
@@ -72,6 +72,10 @@ class Emission:
         wants, plan = edit.planned.wants, edit.planned.plan
         if not plan.splices:
             return _change_of(edit)
+        if len(wants) == 1 and not self._moves and not edit.module.left:
+            found = self._emit_counter(edit, wants[0], plan.splices)
+            if found is not None:
+                return found
         again = self._home_with_left(edit) if edit.module.left else None
         home = again or self._home_for(edit)
         # the routines of a bank come before the first patch that uses them
@@ -103,6 +107,41 @@ class Emission:
         if twice is not None:
             return Refusal(Reason.OVERLAP, twice, "two splices of the function would write this byte")
         return _change_of(edit, added)
+
+    def _emit_counter(self, edit: Edit, want: Want, splices: Sequence[PlannedSplice]) -> FunctionChange | None:
+        """Write the one patch of a function of which only its entry is wanted, for a counter: most functions.
+
+        Returns:
+            What leads there; ``None`` where it is not that simple.
+        """
+        planned, hook, address = splices[0], hook_of(want), want.address
+        if len(splices) > 1 or planned.strategy is not Strategy.JUMP or hook is None or edit.state.splices:
+            return None
+        if len(planned.wants) != 1 or planned.wants[0] is not want:
+            return None
+        bank, insns = hook.bank, planned.insns
+        if hook.kind is not ActionKind.COUNT or hook.handler is not None or not isinstance(insns, KeptLine):
+            return None
+        if (
+            type(bank) is not SlotBank
+            or want.kind is not WantKind.ENTRY
+            or not address == insns.address == planned.head
+        ):
+            return None
+        module, whole, size = edit.module, insns.content, planned.written
+        home, bias = self._home_of(module), module.bias
+        code = home.slot_code(bank)  # its routines come before the first patch that uses them
+        clobbers = self._clobbers.of(edit, want)
+        patch = home.templates.counter(planned, home.cursor, bias, code, hook.offset, clobbers)
+        if patch is None or size > len(whole):
+            return None
+        home.put(patch.code)
+        module.claims.landings.add(insns.end)
+        new = head_bytes(planned, bias, patch.address)
+        made = EmittedSplice(
+            planned, bias, address + bias, whole[:size], new, patch, 0, b"", is_springboard=False, whole=whole
+        )
+        return FunctionChange(edit.state.code.start + bias, (), (made,))
 
     def _emit_only(
         self, edit: Edit, home: CodeRegion, moved: Mapping[PlannedSplice, EmittedPatch] | None

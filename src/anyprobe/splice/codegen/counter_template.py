@@ -73,23 +73,31 @@ class CounterTemplates:
         """
         if not is_plain(splice, action):
             return None
-        want, insns = splice.wants[0], splice.insns
-        start, shape = want.address + bias, shape_of(insns)
-        if not shape:
+        if not shape_of(splice.insns):
             return None
-        clobbers = clobbers_of()
-        front = self._fronts.get((action.bank.gate, clobbers)) or self._front(address, action.bank, clobbers)
+        return self.counter(splice, address, bias, action.bank, action.offset, clobbers_of(), behind)
+
+    def counter(
+        self, splice: PlannedSplice, address: int, bias: int, bank: BankCode, offset: int, clobbers: Clobbers,
+        behind: Mapping[int, int] = MappingProxyType({}),
+    ) -> EmittedPatch | None:  # fmt: skip
+        """Return the patch of a splice of the simple kind whose counter has an ``offset`` in the blocks of a bank.
+
+        Precondition: what it displaces has a shape.
+        """
+        want, insns = splice.wants[0], splice.insns
+        start, shape, content = want.address + bias, shape_of(insns), content_of(insns)
+        front = self._fronts.get((bank.gate, clobbers)) or self._front(address, bank, clobbers)
         at = front.displaced_at
-        content = content_of(insns)
         made = displaced(content, shape, start, address + at)
         if made is None or (made.targets and not _leave(splice, bias, behind, made.targets)):
             return None
         copy, size = made.code, len(made.code)
-        template = front.by_size.get(size) or self._template(address, action.bank, front, size)
+        template = front.by_size.get(size) or self._template(address, bank, front, size)
         code = bytearray(template.code)
         code[at : at + size] = copy
         for place in template.arguments:
-            _I32.pack_into(code, place, action.offset)
+            _I32.pack_into(code, place, offset)
         for place, target in template.outward:
             _I32.pack_into(code, place, target - address - place - 4)
         _I32.pack_into(code, template.back_at, start + len(content) - address - template.back_at - 4)
