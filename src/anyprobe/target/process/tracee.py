@@ -39,6 +39,8 @@ class Tracee:
         self.pid = pid
         self.exit_status: int | None = None
         """The wait status of its end, if it is our child."""
+        self._ending = threading.RLock()
+        """Held by the thread that asks for it."""
         self.held: Thread | None = None
         """The thread of a launched program that has not been let go yet."""
         self.stopped_threads: list[Thread] = []
@@ -206,7 +208,9 @@ class Tracee:
     def exited(self) -> bool:
         """Whether it has ended; a child's status is then in ``exit_status``."""
         if self.child and self.exit_status is None:
-            with suppress(OSError):
+            with self._ending, suppress(OSError):  # who has reaped it has its status, and nobody else does
+                if self.exit_status is not None:
+                    return True
                 if self._launched and gateway.wait_end(self.pid, reap=False) is not None:
                     self._last_name = procfs.read_stat(self.pid).comm  # until it is reaped
                 self.exit_status = gateway.wait_end(self.pid, reap=self._launched)
