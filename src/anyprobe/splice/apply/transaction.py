@@ -347,10 +347,8 @@ class Transaction(Generic[_Stop]):
             return False
         end = offset + len(new)
         page.after[offset:end] = new
-        if offset < page.low:
-            page.low = offset
-        if end > page.high:
-            page.high = end
+        page.low = min(page.low, offset)
+        page.high = max(page.high, end)
         return True
 
     def _as_planned(self, splice: EmittedSplice) -> bool:
