@@ -82,6 +82,15 @@ class EmittedSplice:
         return self.planned.start + self.bias
 
     @property
+    def extent(self) -> tuple[int, int]:
+        """The range of all bytes that have to be as planned before it is written."""
+        start, whole = self.address, self.whole
+        end = start + len(self.old) + len(self.borrowed)
+        if whole:
+            start, end = min(start, self.whole_at), max(end, self.whole_at + len(whole))
+        return start, end
+
+    @property
     def interior(self) -> tuple[int, int] | None:
         """The instruction boundaries that nobody may come back to, if any.
 

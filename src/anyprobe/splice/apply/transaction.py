@@ -157,7 +157,7 @@ class Transaction(Generic[_Stop]):
     def _read(self, change: FunctionChange) -> None:
         known = self._pages
         spans = [(splice.address, splice.address + len(splice.old)) for splice in change.removed]
-        spans += [_extent(splice) for splice in change.added]
+        spans += [splice.extent for splice in change.added]
         for start, end in spans:
             first, last = start & -PAGE, (end - 1) & -PAGE
             if (first in known or self._read_page(first)) and (last in known or self._read_page(last)):
@@ -325,11 +325,7 @@ class Transaction(Generic[_Stop]):
         return None
 
     def _put_plain(self, change: FunctionChange) -> bool:
-        """Lay a change out that adds one splice, which begins with what it displaces, all on one page.
-
-        Returns:
-            Whether that is done. If not, the change is another one, or the bytes are not what they should be.
-        """
+        """Lay out a change that only adds one splice, all on one page; return whether it is one, and the bytes fit."""
         if change.removed or len(change.added) != 1:
             return False
         splice = change.added[0]
@@ -499,13 +495,3 @@ class Transaction(Generic[_Stop]):
         low, high = pages[0].low, (count - 1) * PAGE + pages[-1].high
         before = b"".join(page.before for page in pages)[low:high]
         return start + low, before, b"".join(page.after for page in pages)[low:high]
-
-
-def _extent(splice: EmittedSplice) -> tuple[int, int]:
-    """Return the range of all bytes that have to be as planned before a splice is written."""
-    start, whole = splice.address, splice.whole
-    end = start + len(splice.old) + len(splice.borrowed)
-    if whole:
-        whole_at = splice.whole_at
-        start, end = min(start, whole_at), max(end, whole_at + len(whole))
-    return start, end
