@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import anyprobe
+from anyprobe.target.system import procfs
 from support.driver import Target, wait_until
 from support.image import Image
 
@@ -241,10 +242,39 @@ def test_no_room(run_target, what, words):
     before = Image.of(target.pid)
     outcome = anyprobe_command("count", "-p", target.pid, "--for", 0.1, "a.out:work")
     assert_refused(outcome, NOT_PERMITTED, *words)
-    after = Image.of(target.pid)
-    assert (after.maps, after.text) == (before.maps, before.text)
+    assert_same(before, Image.of(target.pid))
     target.go(5)
     target.finish()
+
+
+def assert_same(before: Image, after: Image) -> None:
+    """Compare mappings and text; pages of the file may have become copies."""
+    assert (after.maps, after.text) == (before.maps, before.text)
+
+
+@pytest.mark.root
+def test_a_program_that_locks_its_memory(run_target):
+    """What is mapped there is in memory at once, so that it is little, and restored pages stay copies of the file's."""
+    target = run_target("limited.c", "unlimited-locked")
+    before, locked = Image.of(target.pid), locked_memory(target.pid)
+    for how in ("count", "time"):
+        outcome = anyprobe_command(how, "-p", target.pid, "--for", 0.1, "a.out:work", "libc:*printf*")
+        assert outcome.returncode == 0, outcome.stderr
+        assert_same(before, Image.of(target.pid))
+    with anyprobe.attach(target.pid) as session:
+        session.time("a.out:work")
+        assert locked_memory(target.pid) - locked < 48 << 10
+        calls = target.go(5).calls["work"]
+        assert session.snapshot().functions[0].count == calls
+    assert_same(before, Image.of(target.pid))
+    assert locked_memory(target.pid) == locked
+    target.go(5)
+    target.finish()
+
+
+def locked_memory(pid: int) -> int:
+    """Return how much memory of a process is locked, in kilobytes."""
+    return int(procfs.read_status(pid)["VmLck"].split()[0])
 
 
 def test_an_executable_that_nobody_may_read(compiled, tmp_path):

@@ -161,11 +161,17 @@ THREADS, MOST_THREADS = 1024, 1 << 15
 """For how many threads at one time a bank has blocks at most, and where that is known to be too few."""
 THREADS_APART = 8192
 """The same where threads are told apart: each one that comes later needs a block of its own, too."""
+LEAST_THREADS = 16
+"""For how many it has some, whatever they take."""
 
 
-def room_for(threads: int, *, apart: bool = False) -> int:
-    """Return for how many threads there are to be blocks in a program that has so many now; ``apart``: told apart."""
-    return min(max(THREADS_APART if apart else THREADS, 1 << (2 * threads - 1).bit_length()), MOST_THREADS)
+def room_for(threads: int, *, apart: bool = False, is_scarce: bool = False) -> int:
+    """Return for how many threads there are to be blocks in a program that has so many now.
+
+    ``apart``: threads are told apart. ``is_scarce``: all of the blocks take memory, whether they are used or not.
+    """
+    least = LEAST_THREADS if is_scarce else THREADS_APART if apart else THREADS
+    return min(max(least, 1 << (2 * threads - 1).bit_length()), MOST_THREADS)
 
 
 @dataclass(slots=True)
@@ -233,7 +239,8 @@ class BankLayout:
     @property
     def blocks(self) -> int:
         """Number of blocks for threads (the shared block is extra)."""
-        return max(16, min(self.threads, BANK_BYTES_LIMIT * (self.threads // THREADS) // self.stride - 1))
+        most = BANK_BYTES_LIMIT * max(1, self.threads // THREADS)
+        return max(LEAST_THREADS, min(self.threads, most // self.stride - 1))
 
     @property
     def shared_offset(self) -> int:

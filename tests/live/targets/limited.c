@@ -42,6 +42,8 @@ static void setup(int argc, char **argv) {
         limit(RLIMIT_MEMLOCK, 1 << 16);
         check(!setuid(65534), "setuid");
         prctl(PR_SET_DUMPABLE, 1);
+    } else if (!strcmp(what, "unlimited-locked")) {
+        check(!mlockall(MCL_CURRENT | MCL_FUTURE), "mlockall");
     } else if (!strcmp(what, "moved")) {
         move_code();
     }

@@ -34,6 +34,12 @@ def test_a_bank_keeps_to_the_limit_unless_that_left_it_too_few_blocks(counters, 
     assert bank.size <= layout.BANK_BYTES_LIMIT + layout.HEADER_BYTES or bank.blocks == 16
 
 
+def test_few_blocks_where_all_of_them_take_memory():
+    assert [layout.room_for(threads, is_scarce=True) for threads in (1, 8, 9, 100)] == [16, 16, 32, 256]
+    assert [BankLayout(64, 20, 128, threads=threads).blocks for threads in (16, 32, 256)] == [16, 32, 256]
+    assert layout.room_for(1) == 1024
+
+
 def test_offsets_are_handed_out_once():
     bank = BankLayout(3, 2, 16)
     counters = [bank.new_counter() for _ in range(3)]

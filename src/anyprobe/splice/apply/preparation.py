@@ -281,8 +281,8 @@ class Preparation:
         left_out, nodes = self._counting.left_out, self._counting.nodes if nested else 0
         tells = records > 0 or any(hook.handler is not None for hook in hooks)
         adopting = self._counting.children and tells and len(self._holdings.banks) < ADOPTING and has_room()
-        apart = self._counting.by_thread and need.records > 0
-        threads = room_for(procfs.count_threads(self._process.pid), apart=apart)
+        apart, pid = self._counting.by_thread and need.records > 0, self._process.pid
+        threads = room_for(procfs.count_threads(pid), apart=apart, is_scarce=procfs.locks_memory(pid))
         self._layout = BankLayout(
             counters, records, maxactive, RETURNS, callers, left_out, adopting, nested, nodes, threads, by_thread=apart
         )

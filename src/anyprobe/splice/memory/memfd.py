@@ -205,8 +205,12 @@ def close_descriptor(remote: SystemCalls, fd: int) -> None:
 
 
 def drop_pages(remote: SystemCalls, address: int, size: int) -> None:
-    """Give private pages that equal the file's back to the file (``MADV_DONTNEED``)."""
-    remote.syscall(_SYS_MADVISE, address, size, 4)
+    """Give private pages that equal the file's back to the file (``MADV_DONTNEED``); locked ones stay copies."""
+    try:
+        remote.syscall(_SYS_MADVISE, address, size, 4)
+    except RemoteCallFailed as error:
+        if error.errno != errno.EINVAL:
+            raise
 
 
 def _undo(process: ProcessFacts, remote: SystemCalls, fd: int, placed: Sequence[Piece]) -> None:

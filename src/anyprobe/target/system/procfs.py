@@ -162,6 +162,13 @@ def stack_limit(pid: int) -> int:
     return 0
 
 
+def locks_memory(pid: int) -> bool:
+    """Return whether most memory of a process is never paged out: what it maps may have to be there at once, too."""
+    status = read_status(pid)
+    locked, mapped = (int(status.get(name, "0 kB").split()[0]) for name in ("VmLck", "VmSize"))
+    return 2 * locked > mapped
+
+
 def parse_status(content: bytes) -> dict[str, str]:
     """Read the text of a status file."""
     pairs = (line.partition(":\t") for line in os.fsdecode(content).splitlines())
