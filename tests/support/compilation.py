@@ -36,12 +36,15 @@ Plan = Mapping[str, Sequence[str]]
 """Specs by program: the driver is called ``gcc``, what it executes ``cc1`` and ``as``."""
 
 
-def compiled_under(plan: Plan, folder: Path) -> tuple[bytes, dict[str, Any]]:
-    """Return the object file and, for each program that was counted, its report."""
+def compiled_under(plan: Plan, folder: Path, level: str = "entries") -> tuple[bytes, dict[str, Any]]:
+    """Return the object file and, for each program that was counted, its report.
+
+    ``level`` says whether what the plan says is counted or timed, see ``filters.place``.
+    """
     source, output = folder / "small.c", folder / "small.o"
     source.write_text(SOURCE)
     output.unlink(missing_ok=True)
-    (folder / "plan.json").write_text(json.dumps(plan))
+    (folder / "plan.json").write_text(json.dumps({"level": level, "specs": plan}))
     counted = (sys.executable, counted_command.__file__, str(folder))
     command = ("gcc", "-wrapper", ",".join(counted), "-O1", "-c", source.name, "-o", output.name)
     # the driver itself is run as those that it runs

@@ -1,6 +1,7 @@
-"""Run a command with what a plan says counted from its first instruction on, and report; for ``gcc -wrapper``.
+"""Run a command with what a plan says counted or timed from its first instruction on, and report; for ``gcc -wrapper``.
 
-Arguments: a folder, with ``plan.json`` in it (specs by the command's name; others run as they are), and the command.
+Arguments: a folder, with ``plan.json`` in it (the level, and specs by the command's name; others run as they are),
+and the command.
 """
 
 import json
@@ -10,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 import anyprobe
-from support.filters import functions_run
+from support.filters import TIMED, check_timings, functions_run, place
 
 PATIENCE = 600
 
@@ -18,14 +19,17 @@ PATIENCE = 600
 def main(folder: Path, argv: list[str]) -> int:
     """Run the command, leave a report called after it, and return its exit status."""
     name = Path(argv[0]).name
-    specs = json.loads((folder / "plan.json").read_text()).get(name)
+    plan = json.loads((folder / "plan.json").read_text())
+    level, specs = plan["level"], plan["specs"].get(name)
     if not specs:
         os.execvp(argv[0], argv)  # noqa: S606
-    with anyprobe.run(argv) as session:
-        session.count(*specs)
+    with anyprobe.run(argv, **TIMED.get(level, {})) as session:
+        place(session, level, *specs)
         session.resume()
         status = session.wait(PATIENCE)
         snapshot = session.snapshot()
+    if level in TIMED:
+        check_timings(name, snapshot)
     report = {
         "sites": len(snapshot.sites),
         "armed": sum(site.armed for site in snapshot.sites),

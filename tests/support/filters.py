@@ -23,8 +23,12 @@ LEVELS = {
     "exits": ("*:*", "*:*%return"),
     "blocks": ("*:*:block",),
     "instructions": ("*:*:insn",),
+    "timed": ("*:*",),
+    "self times": ("*:*",),
 }
 EACH = {"blocks": "block", "instructions": "insn"}
+TIMED: dict[str, dict[str, Any]] = {"timed": {}, "self times": {"self_time": True}}
+"""Further levels: all functions timed, and the options that a session then needs."""
 Arm = Callable[["anyprobe.Session"], object]
 
 
@@ -90,18 +94,41 @@ def reads_input(pid: int) -> bool:
     return False
 
 
-def time_everything(session: "anyprobe.Session", *specs: str) -> None:
-    """Have functions timed, and their entries counted, and the session learn meanwhile where they return to."""
-    session.time(*specs)
+def place(session: "anyprobe.Session", level: str, *specs: str) -> None:
+    """Have all that a level is of counted, or what ``specs`` mean.
+
+    Functions that are timed have their entries counted, too, and the session learns meanwhile where they return to.
+    """
+    specs = specs or LEVELS[level]
+    if level in TIMED:
+        session.time(*specs)
     session.count(*specs)
-    session.pump_in_background()
+    if level in TIMED:
+        session.pump_in_background()
+
+
+def probed_at(program: Filter, level: str, *specs: str) -> tuple[bytes, "anyprobe.Snapshot"]:
+    """Return the output, and what was counted, with all that a level is of counted or timed, or what ``specs`` mean."""
+    return program.probed(lambda session: place(session, level, *specs), **TIMED.get(level, {}))
+
+
+def check_level(name: str, level: str, snapshot: "anyprobe.Snapshot", least: float) -> None:
+    """Fail where less than a share is counted, hits were missed, or the times do not fit the counts."""
+    assert print_shares(f"{name}, {level}", snapshot) > least
+    assert snapshot.hits > 10
+    assert snapshot.nmissed == 0
+    if level in TIMED:
+        check_timings(f"{name}, {level}", snapshot)
 
 
 def check_timings(name: str, snapshot: "anyprobe.Snapshot") -> None:
-    """Fail where not each call that was entered is accounted for; print how many were timed."""
+    """Fail where not each call that was entered is accounted for; print how many were timed, and what was refused."""
     functions = snapshot.functions
     count, learning, jumps = (sum(getattr(f, word) for f in functions) for word in ("count", "learning", "tail_exits"))
+    refused = collections.Counter(str(each.reason) for each in snapshot.refused if each.timed)
     print(f"{name}: {count} calls of {len(functions)} functions timed; {learning} learning, {jumps} left by jumps")
+    print(f"{name}: not timed: {', '.join(f'{why} {number}' for why, number in refused.most_common())}")
+    assert len(functions) > 9 * (refused.total() - refused["part-of-a-function"])  # such parts are no functions
     entered = {site.address: site.hits for site in snapshot.sites if site.kind == "entry"}
     for each in functions:
         ended = each.count + each.tail_exits + each.learning + each.nmissed
@@ -148,10 +175,13 @@ def specs_of(session: "anyprobe.Session", functions: Iterable[tuple[str, str]], 
 
 
 def print_shares(name: str, snapshot: "anyprobe.Snapshot") -> float:
-    """Print strategies and refusals; return the share of sites that are counted, or were while the program ran."""
+    """Print strategies and refusals; return the share of sites that are counted, or were while the program ran.
+
+    Functions that are timed are told of by ``check_timings``.
+    """
     over = not snapshot.target.alive
     chosen = collections.Counter(str(site.strategy) for site in snapshot.sites if site.armed or over)
-    refused = collections.Counter(str(each.reason) for each in snapshot.refused)
+    refused = collections.Counter(str(each.reason) for each in snapshot.refused if not each.timed)
     total = sum(chosen.values()) + sum(refused.values())
     shares = ", ".join(f"{k} {v} ({100 * v / total:.2f} %)" for k, v in chosen.most_common())
     why = ", ".join(f"{k} {v}" for k, v in refused.most_common()) or "nothing"

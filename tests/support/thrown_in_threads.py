@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from random import Random
+from typing import Any
 
 import anyprobe
 from anyprobe.probes.outside import leftover
@@ -50,7 +51,8 @@ class Thrown:
     def random_session(self, steps, live):
         """Arm and remove at random while the program runs; between the steps compare what is counted."""
         before = Image.of(self.target.pid)
-        session = patiently(anyprobe.attach, self.target.pid, live=live)
+        self_time = self.chance.random() < 0.5
+        session = patiently(anyprobe.attach, self.target.pid, live=live, self_time=self_time)
         held = []
         try:
             for _ in range(steps):
@@ -86,7 +88,7 @@ class Thrown:
             print("   remove", *(probe.spec for probe in gone), flush=True)
             held[:] = [probe for probe in held if probe not in gone]
             patiently(session.remove, *gone)
-        elif self.chance.random() < 0.15:
+        elif self.chance.random() < 0.3:
             name = f"a.out:{self.chance.choice(OWN)}"
             print("   time", name, flush=True)
             held += patiently(session.time, name)
@@ -98,7 +100,7 @@ class Thrown:
     def compare(self, session):
         """Run rounds; compare hits with the program's own counts, and with those of earlier rounds."""
         rounds = self.chance.randrange(1, 4)
-        hits, before = counted(session), self.target.counts
+        hits, times, before = counted(session), timed(session), self.target.counts
         calls, returns = Counter(before.calls), Counter(before.returns)
         now = self.target.go(rounds)
         calls, returns = Counter(now.calls) - calls, Counter(now.returns) - returns
@@ -116,6 +118,15 @@ class Thrown:
                 self.compared += 1
                 if grown != known * rounds:
                     wrong.append(f"{spec}, {function}+{offset:#x}: {grown} in {rounds} rounds, earlier {known} in one")
+        for earlier, later in zip(times, timed(session), strict=True):
+            if not later["armed"]:
+                continue
+            ended, thrown = (later[word] - earlier[word] for word in ("ended", "thrown"))
+            function = later["function"]
+            if ended != returns[function]:
+                wrong.append(f"time {function}: {ended} ended, returned {returns[function]} times")
+            if later["nested"] and thrown != calls[function] - returns[function]:
+                wrong.append(f"time {function}: {thrown} left, {calls[function]} calls, {returns[function]} returns")
         for (function, spec), number in left.items():
             if function in OWN and number != returns[function]:
                 wrong.append(f"{spec}, {function}: left {number} times, returned {returns[function]} times")
@@ -132,6 +143,20 @@ def counted(session) -> list[tuple[Place, int]]:
             probes[place] += 1  # the same spec may have been asked for again
             found.append(((*place[:3], f"{site.spec} {probes[place]}"), site.hits))
     return found
+
+
+def timed(session) -> list[dict[str, Any]]:
+    """Return for each timed function how many calls have returned, and how many are under way or were left."""
+    return [
+        {
+            "function": each.function,
+            "ended": each.count + each.tail_exits + each.learning,
+            "thrown": each.left + each.in_flight,
+            "nested": each.nested is not None,
+            "armed": any(place.armed for place in each.places),
+        }
+        for each in session.snapshot().functions
+    ]
 
 
 HOLDING_UP = """

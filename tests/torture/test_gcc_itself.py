@@ -1,7 +1,8 @@
 """DTrace's ``tst.gcc``: gcc compiles while its instructions are probed, and the object file is the same.
 
 Driver and assembler are counted whole, from their first instructions on. The compiler proper has five million
-instructions: they are counted in some hundred of the functions that run, others each time.
+instructions: they are counted in some hundred of the functions that run, others each time. All functions
+of all three are timed, too.
 """
 
 import time
@@ -9,6 +10,7 @@ import time
 import pytest
 
 from support.compilation import compiled_under, instructions_of, needs_gcc
+from support.filters import TIMED
 
 pytestmark = needs_gcc
 EVERYTHING = ["a.out:*:insn"]
@@ -41,6 +43,16 @@ def test_all_three_at_once(tmp_path):
     assert output == plain
     assert counted["cc1"]["hits"] > 10_000
     assert share_refused(counted["cc1"]) < 0.02
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("level", TIMED)
+def test_all_functions_of_all_three_timed(level, tmp_path):
+    plain, _ = compiled_under({}, tmp_path)
+    output, timed = compiled_under({"gcc": ["*:*"], "cc1": ["*:*"], "as": ["*:*"]}, tmp_path, level)
+    assert output == plain
+    assert timed["cc1"]["hits"] > 1_000_000
+    assert all(share_refused(report) < 0.02 for report in timed.values())
 
 
 def share_refused(report):

@@ -1,4 +1,4 @@
-"""Perl's own tests, each in a child of an interpreter of which everything is counted: the same verdicts, one by one."""
+"""Perl's own tests, each in a child of an interpreter with everything counted or timed: the same verdicts."""
 
 import shutil
 import subprocess
@@ -7,7 +7,7 @@ import pytest
 
 from support.debian_sources import original_of, run
 from support.driver import cache_directory
-from support.filters import EACH, LEVELS, Filter, functions_run, print_shares, run_at
+from support.filters import EACH, TIMED, Filter, check_timings, functions_run, print_shares, probed_at, run_at
 
 pytestmark = [pytest.mark.live, pytest.mark.torture]
 MOST = {"blocks": 1500, "instructions": 200}
@@ -64,11 +64,19 @@ def expected(program):
 
 
 def test_entries_and_exits_then_what_runs(program, expected):
-    output, snapshot = program.probed(lambda session: session.count(*LEVELS["exits"]))
+    output, snapshot = probed_at(program, "exits")
     print_shares("Perl's tests, exits", snapshot)
     assert differences(output, expected) == []
     for level in EACH:
         assert differences(run_at(program, level, functions_run(snapshot), MOST[level]), expected) == []
+
+
+@pytest.mark.parametrize("level", TIMED)
+def test_all_functions_timed(level, program, expected):
+    output, snapshot = probed_at(program, level)
+    print_shares(f"Perl's tests, {level}", snapshot)
+    assert differences(output, expected) == []
+    check_timings(f"Perl's tests, {level}", snapshot)
 
 
 def differences(output: bytes, expected: bytes) -> list[str]:

@@ -1,15 +1,27 @@
-"""Everything of real programs counted, attached live, while they do what they check themselves: the same results.
+"""Everything of real programs counted or timed while they do what they check themselves: the same results.
 
-Entries and exits are those of all functions of the program and its libraries; blocks and instructions those of the
-functions that run, which a first pass finds (at most ``MOST`` of them, chosen anew each time), and of small programs
-those of all functions.
+Entries and exits, and calls that are timed, are those of all functions of the program and its libraries; blocks and
+instructions those of the functions that run, which a first pass finds (at most ``MOST`` of them, chosen anew each
+time), and of small programs those of all functions. Sessions attach to a program that runs.
 """
 
 import pytest
 
 import anyprobe
 from support.filter_programs import FILTERS, PYTHON_MODULES, python_tests
-from support.filters import EACH, LEVELS, functions_run, print_shares, run_at, sample, specs_of
+from support.filters import (
+    EACH,
+    LEVELS,
+    TIMED,
+    check_level,
+    functions_run,
+    place,
+    print_shares,
+    probed_at,
+    run_at,
+    sample,
+    specs_of,
+)
 from support.redis_server import redis
 from support.results import hits
 
@@ -17,9 +29,10 @@ MOST = {"blocks": 3000, "instructions": 300}
 SMALL = ("gzip", "xz", "bc", "unzstd")
 LARGER = ("zstd", "sqlite3", "sha256", "aes-ctr", "busybox", "rust", "ripgrep", "perl", "python", "cc1")
 FLOORS = {"busybox": 0.96, "rust": 0.97, "ripgrep": 0.97}
-"""The least share that is counted, where not 0.999: less where faults are handled, or the C library is static."""
+"""The least share that is counted, where not 0.999, of entries 0.99: less where faults are handled, or the C library is
+static."""
 WHOLE = [
-    *((name, level) for name in (*SMALL, *LARGER) for level in EACH),
+    *((name, level) for name in (*SMALL, *LARGER) for level in (*EACH, *TIMED)),
     ("gunzip", "blocks"),
     ("unxz", "blocks"),
 ]
@@ -42,11 +55,10 @@ def all_specs(name, level):
 def test_functions_blocks_and_instructions(name):
     program = FILTERS[name]()
     expected = program.plain()
-    for level in ("entries", "exits"):
-        output, snapshot = program.probed(lambda session, level=level: session.count(*all_specs(name, level)))
-        assert print_shares(f"{program.name}, {level}", snapshot) > 0.9  # less is counted where faults are handled
+    for level in (*TIMED, "entries", "exits"):
+        output, snapshot = probed_at(program, level, *all_specs(name, level))
         assert output == expected
-        assert snapshot.nmissed == 0
+        check_level(program.name, level, snapshot, 0.9)  # less is counted where faults are handled
     functions = functions_run(snapshot)
     for level in EACH:
         assert run_at(program, level, functions, MOST[level]) == expected
@@ -56,10 +68,9 @@ def test_functions_blocks_and_instructions(name):
 @pytest.mark.parametrize(("name", "level"), WHOLE)
 def test_the_whole_of_a_program_and_its_libraries(name, level):
     program = FILTERS[name]()
-    output, snapshot = program.probed(lambda session: session.count(*LEVELS[level]))
+    output, snapshot = probed_at(program, level)
     assert output == program.plain()
-    assert print_shares(f"{program.name}, all {level}", snapshot) > FLOORS.get(name, 0.999)
-    assert snapshot.nmissed == 0
+    check_level(f"{program.name}, all", level, snapshot, FLOORS.get(name, 0.99 if level in TIMED else 0.999))
 
 
 @pytest.mark.timeout(3600)
@@ -67,10 +78,9 @@ def test_the_whole_of_a_program_and_its_libraries(name, level):
 def test_every_instruction_of_a_compiler(part):
     """A part of the functions of cc1 at a time: patches have to lie within two gigabytes of the code."""
     program = FILTERS["cc1"]()
-    output, snapshot = program.probed(lambda session: session.count(f"a.out:{part}:insn"))
+    output, snapshot = probed_at(program, "instructions", f"a.out:{part}:insn")
     assert output == program.plain()
-    assert print_shares(f"cc1, all instructions of {part}", snapshot) > 0.998
-    assert snapshot.nmissed == 0
+    check_level(f"cc1, functions {part}", "instructions", snapshot, 0.998)
 
 
 @pytest.mark.parametrize("module", PYTHON_MODULES)
@@ -78,8 +88,10 @@ def test_a_module_of_cpythons_tests(module):
     """As many tests run, fail and are skipped as without probes, with the blocks and instructions counted that run."""
     program = python_tests(module)()
     expected = program.plain()
-    output, snapshot = program.probed(lambda session: session.count(*LEVELS["exits"]))
-    assert output == expected
+    for level in (*TIMED, "exits"):
+        output, snapshot = probed_at(program, level)
+        assert output == expected
+        check_level(f"{program.name}, {module}", level, snapshot, 0.99)
     for level in EACH:
         assert run_at(program, level, functions_run(snapshot), MOST[level]) == expected
 
@@ -102,28 +114,25 @@ def test_redis_under_its_benchmark(level, tmp_path):
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("level", EACH)
+@pytest.mark.parametrize("level", [*EACH, *TIMED])
 def test_the_whole_of_redis(level, tmp_path):
     """Two and a half million instructions: patches have to lie within two gigabytes of the libraries."""
     with redis(tmp_path) as server:
         expected = server.benchmark()
-        with anyprobe.attach(server.pid) as session:
-            session.count(*LEVELS[level])
+        with anyprobe.attach(server.pid, **TIMED.get(level, {})) as session:
+            place(session, level)
             assert server.benchmark() == expected
-            snapshot = session.snapshot()
-            assert print_shares(f"redis-server, all {level}", snapshot) > 0.97
-            assert snapshot.nmissed == 0
+            check_level("redis-server, all", level, session.snapshot(), 0.97)
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("level", EACH)
+@pytest.mark.parametrize("level", [*EACH, *TIMED])
 def test_the_whole_of_a_go_program(level, run_target):
     target = run_target("go_program.go")
-    with anyprobe.attach(target.pid) as session:
-        session.count(*LEVELS[level])
+    with anyprobe.attach(target.pid, **TIMED.get(level, {})) as session:
+        place(session, level)
         target.go(20)
-        snapshot = session.snapshot()
-        assert print_shares(f"a Go program, all {level}", snapshot) > 0.95
+        check_level("a Go program, all", level, session.snapshot(), 0.95)
     target.go(5)
     target.finish()
 
