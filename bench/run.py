@@ -1,6 +1,6 @@
 """The benchmarks: raw figures and ratios against other tools in one run.
 
-``python bench/run.py [--quick] [ROW...]``, a row by its group: shell, attach, entry, timing, disarmed,
+``python bench/run.py [--quick] [ROW...]``, a row by its group: shell, attach, entry, timing, returns, disarmed,
 arming, analysis, blocks, python, coverage, data, handlers, kprobes, usdt, following, server,
 kernel, splices.
 """
@@ -28,6 +28,7 @@ def groups() -> dict[str, object]:
     import kprobe_rows
     import latency
     import per_call
+    import return_rows
     import server_rows
     import splice_rows
     import usdt_rows
@@ -38,6 +39,7 @@ def groups() -> dict[str, object]:
         "attach": lambda report, _: latency.attach_rows(report),
         "entry": per_call.entry_rows,
         "timing": per_call.timing_row,
+        "returns": return_rows.return_rows,
         "disarmed": per_call.disarmed_row,
         "arming": lambda report, _: wholesale.arming_rows(report),
         "analysis": blocks.analysis_rows,

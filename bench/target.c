@@ -20,6 +20,9 @@ __attribute__((noinline, noclone, noipa, aligned(64), optimize("no-omit-frame-po
     return r + kept[0] - kept[1];
 }
 int leaf4(int x);
+/* A function that ends in a jump to another one. */
+int tailed(int x);
+asm(".p2align 6\n.globl tailed\n.type tailed,@function\ntailed: .cfi_startproc\nxor $1,%edi\nlea 3(%rdi,%rdi,2),%edi\njmp leaf4\n.cfi_endproc\n.size tailed,.-tailed\n");
 asm(".p2align 6\n.globl leaf4\n.type leaf4,@function\nleaf4: .cfi_startproc\nlea 1(%rdi),%eax\nret\n.cfi_endproc\n.size leaf4,.-leaf4\n.p2align 6\n");
 __attribute__((noinline, noclone, noipa, aligned(64), patchable_function_entry(5))) int nop5(int x) { return x * 5 + 1; }
 /* A function with a USDT marker, bench:marked, of two arguments. */
@@ -38,13 +41,16 @@ static pthread_barrier_t barrier;
 
 static double now(void) {
     struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t); /* what others take of the processor is no call's */
     return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
 }
 __attribute__((noinline, aligned(64))) static int loop_work(long n, int r) { while (n--) r = work(r); return r; }
 __attribute__((noinline, aligned(64))) static int loop_leaf4(long n, int r) { while (n--) r = leaf4(r); return r; }
 __attribute__((noinline, aligned(64))) static int loop_nop5(long n, int r) { while (n--) r = nop5(r); return r; }
 __attribute__((noinline, aligned(64))) static int loop_marked(long n, int r) { while (n--) r = marked(r); return r; }
+__attribute__((noinline, aligned(64))) static int loop_tailed(long n, int r) { while (n--) r = tailed(r); return r; }
+/* All calls by pointers come back at one place. */
+__attribute__((noinline, aligned(64))) static int loop_pointer(long n, int r, int (*volatile f)(int)) { while (n--) r = f(r); return r; }
 __attribute__((noinline, aligned(64))) static int loop_rdtsc(long n, int r) { while (n--) r += (int)__rdtsc(); return r; }
 
 static void *run(void *argument) {
@@ -52,6 +58,9 @@ static void *run(void *argument) {
     pthread_barrier_wait(&barrier);
     double start = now();
     int r = !strcmp(function, "work") ? loop_work(calls, 1) : !strcmp(function, "leaf4") ? loop_leaf4(calls, 1)
+          : !strcmp(function, "tailed") ? loop_tailed(calls, 1)
+          : !strcmp(function, "pointer_to_tailed") ? loop_pointer(calls, 1, tailed)
+          : !strcmp(function, "pointer_to_leaf4") ? loop_pointer(calls, 1, leaf4)
           : !strcmp(function, "nop5") ? loop_nop5(calls, 1)
           : !strcmp(function, "marked") ? loop_marked(calls, 1) : loop_rdtsc(calls, 1);
     cost[index] = (now() - start) / (double)calls;
