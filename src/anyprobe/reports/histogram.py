@@ -96,7 +96,11 @@ def _print_footnotes(timings: list[FunctionTiming], console: Console) -> None:
             for count, noun, what in (
                 (timing.tail_exits, "call", "left by a tail jump and not timed"),
                 (timing.learning, "call", "not timed, from callers not known yet (learning)"),
-                (timing.unmatched, "return", "without an entry that was seen"),
+                (
+                    timing.unmatched,
+                    "return",
+                    "of calls that came in elsewhere than at the entry, or earlier",
+                ),
                 (timing.in_flight, "call", "still running"),
                 (timing.left, "call", "left by an exception, a panic or longjmp, and not timed"),
                 (

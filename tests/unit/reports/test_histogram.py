@@ -126,6 +126,14 @@ def test_a_function_of_which_all_calls_left_by_a_jump_has_a_row_without_duration
     assert text[-1] == "gone: 5 calls left by a tail jump and not timed"
 
 
+def test_returns_of_calls_that_came_in_elsewhere_are_explained():
+    """As those of ``mempcpy`` in ``memcpy``: they are no calls of it, and nothing is wrong with its own."""
+    text = lines(timing("memcpy", tail_exits=0, unmatched=7))
+    assert text[0].endswith("100 calls of 1 function timed in 5.00 s")
+    line = "memcpy: 7 returns of calls that came in elsewhere than at the entry, or earlier"
+    assert line in text
+
+
 def test_the_longest_in_all_comes_first():
     text = shown(timing("quick", sum_ns=10.0), timing("slow", sum_ns=1e9))
     assert text.index("slow") < text.index("quick")
