@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from anyprobe.data.processes import TargetInfo
-from anyprobe.data.snapshot import Snapshot
+from anyprobe.data.snapshot import RefusedSite, Snapshot
 from anyprobe.reports.plain import escape
 from anyprobe.reports.quantities import counted, duration, edge, milliseconds
 
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 DETAILED_REFUSALS = 5
 """Up to so many refusals are shown one by one, more are summed up by reason."""
+
+GONE, GONE_NOTE = "gone", "[GONE]"
+"""The reason of what was in place until its library was unmapped, and how it is marked: as kprobes of modules are."""
 
 NAMED_TARGETS = 4
 """Of so many processes that are counted together, each is named."""
@@ -92,35 +95,45 @@ def _named(target: TargetInfo) -> str:
 
 
 def print_refusals(snapshot: Snapshot, console: "Console") -> None:
-    """Print what was refused: each one with its reason, or many summed up by reason."""
-    refused = snapshot.refused
-    if not refused or snapshot.interval is not None:
+    """Print what was refused, and what has gone with its library: each with its reason, or many summed up by reason."""
+    if snapshot.interval is not None:
         return
-    console.print()
+    gone = [each for each in snapshot.refused if each.reason == GONE]
+    refused = [each for each in snapshot.refused if each.reason != GONE]
+    if gone or refused:
+        console.print()
+    for each in gone if len(gone) <= DETAILED_REFUSALS else ():
+        console.print(escape(f"{GONE_NOTE} {_place(each)}: {each.detail}"), style="yellow", soft_wrap=True)
+    if len(gone) > DETAILED_REFUSALS:
+        text = f"{GONE_NOTE} {counted(len(gone), 'site')}, the first: {gone[0].detail}"
+        console.print(escape(text), style="yellow", soft_wrap=True)
+    if not refused:
+        return
     if len(refused) <= DETAILED_REFUSALS:
-        for site in refused:
-            place = f"{site.spec} at {site.address:#x}" if site.address else site.spec
-            console.print(
-                f"refused: {escape(place)}: {site.reason}: {escape(site.detail)}", style="yellow", soft_wrap=True
-            )
-        _print_advice(snapshot, console)
-        return
-    reasons = Counter(site.reason for site in refused)
-    summary = ", ".join(f"{count:,} {reason}" for reason, count in reasons.most_common())
-    console.print(f"refused: {counted(len(refused), 'site')}: {summary}", style="yellow", soft_wrap=True)
-    _print_advice(snapshot, console)
+        for each in refused:
+            text = f"refused: {escape(_place(each))}: {each.reason}: {escape(each.detail)}"
+            console.print(text, style="yellow", soft_wrap=True)
+    else:
+        reasons = Counter(each.reason for each in refused)
+        summary = ", ".join(f"{count:,} {reason}" for reason, count in reasons.most_common())
+        console.print(f"refused: {counted(len(refused), 'site')}: {summary}", style="yellow", soft_wrap=True)
+    _print_advice(snapshot, refused, console)
 
 
-def _print_advice(snapshot: Snapshot, console: "Console") -> None:
+def _place(site: RefusedSite) -> str:
+    return f"{site.spec} at {site.address:#x}" if site.address else site.spec
+
+
+def _print_advice(snapshot: Snapshot, all_refused: Sequence[RefusedSite], console: "Console") -> None:
     """Print the command that explains the first refusal: exactly what was refused, in a process that is still there.
 
     Of what is in the kernel all is said, but where it was summed up.
     """
     listed = "--json lists them all"
-    refused = [each for each in snapshot.refused if not each.in_kernel]
+    refused = [each for each in all_refused if not each.in_kernel]
     if not refused:
-        if len(snapshot.refused) > DETAILED_REFUSALS:
-            why = f"{snapshot.refused[0].spec}: {snapshot.refused[0].detail}"
+        if len(all_refused) > DETAILED_REFUSALS:
+            why = f"{all_refused[0].spec}: {all_refused[0].detail}"
             console.print(f"the first: {escape(why)}; {listed}", style="dim", soft_wrap=True)
         return
     first = refused[0]

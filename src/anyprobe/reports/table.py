@@ -1,11 +1,11 @@
 """Hits per site, the busiest first."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from anyprobe.data.snapshot import SiteResult, Snapshot
-from anyprobe.reports.heading import print_heading, print_left_out, print_refusals, tail_clause
+from anyprobe.reports.heading import GONE, GONE_NOTE, print_heading, print_left_out, print_refusals, tail_clause
 from anyprobe.reports.losses import print_losses
 from anyprobe.reports.plain import Rows, escape
 from anyprobe.reports.quantities import counted, rate
@@ -68,7 +68,9 @@ def _busiest(site: SiteResult) -> tuple[int, str, str, int]:
 
 def _table(sites: list[SiteResult], snapshot: Snapshot) -> Rows:
     missed = any(site.nmissed for site in sites)
-    noted = any(_notes(site) for site in sites)
+    gone = {each.spec for each in snapshot.refused if each.reason == GONE}
+    notes = [_notes(site, gone) for site in sites]
+    noted = any(notes)
     table = Rows()
     table.add_column("hits", justify="right", no_wrap=True)
     table.add_column("hits/s", justify="right", no_wrap=True)
@@ -82,21 +84,21 @@ def _table(sites: list[SiteResult], snapshot: Snapshot) -> Rows:
     if noted:
         table.add_column("notes", overflow="fold", style="yellow")
     exits = Counter(name for name, _ in {(site_name(site), site.offset) for site in sites})
-    for site in sites:
+    for site, own in zip(sites, notes, strict=True):
         cells = [f"{site.hits:,}", rate(site.hits, snapshot.duration_s)]
         cells += [f"{snapshot.interval.total(site):,}"] if snapshot.interval is not None else []
         cells += [f"{site.nmissed:,}"] if missed else []
         which = f" +{site.offset:#x}" if site.kind == "return" and exits[site_name(site)] > 1 else ""
         cells += [escape(site_name(site) + which), escape(site.shown_module), site.strategy]
-        cells += [escape(", ".join(_notes(site)))] if noted else []
+        cells += [escape(", ".join(own))] if noted else []
         table.add_row(*cells)
     return table
 
 
-def _notes(site: SiteResult) -> list[str]:
-    """Return the notes that the name does not say already."""
+def _notes(site: SiteResult, gone: Collection[str]) -> list[str]:
+    """Return the notes that the name does not say already; ``gone``: the specs of what was unloaded."""
     notes = [note for note in site.notes if not (site.label and _IFUNC in note)]
-    return notes if site.armed else [*notes, "disarmed"]
+    return notes if site.armed else [*notes, GONE_NOTE if site.spec in gone else "disarmed"]
 
 
 def _row_noun(sites: Sequence[SiteResult]) -> str:

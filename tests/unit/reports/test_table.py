@@ -106,6 +106,21 @@ def test_few_refusals_are_shown_one_by_one_and_many_by_reason():
     assert "refused: 8 sites: 7 lone-ret, 1 jump-target-in-jtpr" in shown(many)
 
 
+def test_what_was_unloaded_is_gone_and_was_not_refused():
+    """There is nothing to explain about it."""
+    lost = replace(refused("work", "gone"), detail="the module was unmapped")
+    of = snapshot(sites=(replace(site("work", 12, armed=False), spec=lost.spec), site("free", 1, armed=False)))
+    text = shown(replace(of, refused=(lost,)))
+    assert "refused" not in text
+    assert "explain" not in text
+    assert next(line for line in text.splitlines() if " work " in line).rstrip().endswith("[GONE]")
+    assert next(line for line in text.splitlines() if " free " in line).endswith("disarmed")
+    assert text.splitlines()[-1] == f"[GONE] {lost.spec} at 0x226c7: the module was unmapped"
+    many = shown(replace(of, refused=(*(lost,) * 7, refused())))
+    assert "[GONE] 7 sites, the first: the module was unmapped" in many
+    assert "refused: pid:libc.so.6:_dl_relocate:entry at 0x226c7: jump-target-in-jtpr" in many
+
+
 def test_missed_hits_and_notes_have_columns_only_when_there_are_any():
     assert "missed" not in shown(snapshot())
     text = shown(snapshot(sites=(site(nmissed=3, notes=("entry-is-loop-head",)), site("free", armed=False))))
