@@ -42,6 +42,21 @@ def test_entry_off0(target):
     target.finish()
 
 
+def test_addprobes(target):
+    """tst.addprobes: entries, and in a later session on the same process returns."""
+    before = target.go(1)
+    with anyprobe.attach(target.pid) as session:
+        session.count("a.out:leaf:entry")
+        after = target.go(40)
+        assert session.snapshot().hits == after.calls["leaf"] - before.calls["leaf"]
+    with anyprobe.attach(target.pid) as session:
+        session.count("a.out:leaf:return")
+        (site,) = session.snapshot().sites
+        returns = target.go(40).returns["leaf"] - after.returns["leaf"]
+        assert (site.kind, session.snapshot().hits) == ("return", returns)
+    target.finish()
+
+
 @pytest.mark.parametrize("function", ["leaf", "one_return"])
 def test_ret1_and_ret2(target, function):
     """tst.ret1, tst.ret2: the returns of a function that calls another, and of a leaf."""
