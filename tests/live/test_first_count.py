@@ -20,7 +20,7 @@ status = anyprobe.cli.main(sys.argv[1:])
 print("\\nimported", *sys.modules)
 sys.exit(status)
 """
-MOST = 195
+MOST = 196
 """Modules of anyprobe's own, packages aside, which are documentation only."""
 NEEDLESS = {
     "conditions and scripts": ("cli.expressions", "cli.handlerplaces", "cli.handlertext", "cli.scripts"),

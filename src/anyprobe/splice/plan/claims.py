@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 from zlib import crc32
 
 from anyprobe.core.addressset import AddressCounts, AddressSet
@@ -11,8 +11,10 @@ from anyprobe.core.errors import InternalError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.splice.plan.drafts import AnySplice, SpliceDraft
-from anyprobe.splice.plan.questions import Questions
 from anyprobe.splice.plan.splices import Pun
+
+if TYPE_CHECKING:
+    from anyprobe.splice.plan.questions import Questions
 
 
 class Places(Protocol):
@@ -56,7 +58,7 @@ class Claims:
     """Taken and given back together with the bytes of punned jumps."""
     takers: list[AnySplice] | None = field(default=None, compare=False)
     """Of a trial: the splices that have taken places."""
-    questions: Questions | None = field(default=None, compare=False)
+    questions: "Questions | None" = field(default=None, compare=False)
     """Is told what is asked of these claims, and of those of trials, where that is to be known."""
 
     def conflict(self, start: int, written: int, borrowed: int) -> Refusal | None:
