@@ -163,8 +163,14 @@ def stack_limit(pid: int) -> int:
 
 
 def locks_memory(pid: int) -> bool:
-    """Return whether most memory of a process is never paged out: what it maps may have to be there at once, too."""
-    status = read_status(pid)
+    """Return whether most memory of a process is never paged out: what it maps may have to be there at once, too.
+
+    One that is gone locks none.
+    """
+    try:
+        status = read_status(pid)
+    except OSError:
+        return False
     locked, mapped = (int(status.get(name, "0 kB").split()[0]) for name in ("VmLck", "VmSize"))
     return 2 * locked > mapped
 
