@@ -13,7 +13,7 @@ from anyprobe import UsageError, attach, run
 from anyprobe.probes.following import fork_gate
 from anyprobe.probes.following.waiting_tasks import task_that_waits
 from anyprobe.splice.journal.memfds import MEMFD_PATH
-from support.driver import build
+from support.driver import build, wait_until
 from support.results import hits
 
 pytestmark = pytest.mark.live
@@ -146,6 +146,51 @@ def test_children_that_come_another_way_are_freed_at_the_next_look(program):
     assert hits(found, "work") == CHILDREN * CALLS
     assert forks.late == CHILDREN
     assert any("did not come by the C library's fork" in each for each in session.warnings)
+
+
+TRACED = """
+#define _GNU_SOURCE
+#include <signal.h>
+#include <stdio.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+__attribute__((noinline)) void work(void) { __asm__ volatile(""); }
+int main(void) {
+    int child;
+    getchar();
+    child = syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+    if (!child) {
+        ptrace(PTRACE_TRACEME, 0, 0, 0);
+        for (;;) pause();
+    }
+    puts("forked"); fflush(stdout);
+    getchar();
+    kill(child, SIGKILL);
+    return 0;
+}
+"""
+
+
+def test_a_child_that_cannot_be_relieved_is_told_of_once():
+    program = build("traced_child.c", "-O1", text=TRACED)
+    pipe = subprocess.PIPE
+    with subprocess.Popen([program], stdin=pipe, stdout=pipe) as process:
+        with attach(process.pid, children="free") as session:
+            session.count("a.out:work")
+            process.stdin.write(b"\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == b"forked\n"
+            forks = session._forks
+            wait_until(lambda: session.pump(0.05) and forks.failed, "it is tried")
+            for _ in range(8):
+                time.sleep(fork_gate.LOOKS / 2)
+                session.pump(0)
+            assert list(forks.failed.values()) == [1]
+        process.communicate(b"\n", timeout=30)
+    assert [each for each in session.warnings if "fork children" in each] == [
+        f"1 fork children kept their probes: {next(iter(forks.failed))}"
+    ]
 
 
 def test_what_cannot_be_told_apart_is_refused():

@@ -48,9 +48,8 @@ class ForkGate:
         self._callbacks = Callbacks(session, room=Room(_PLACES, taken=True))
         self._ending = False
         self._unserved: dict[str, int] | None = None
-        self._being_freed: set[int] = set()
-        self._served: set[int] = set()
-        """Those of them that are done: they are left alone until a list of processes is newer than that."""
+        self._tried: set[tuple[int, int]] = set()
+        """The children that it has begun to relieve, by id and start time: each is tried once."""
         self._last_pid, self._next_look = -1, 0.0
         self._seen: frozenset[int] = frozenset()
         """Children that had probes at the last look."""
@@ -89,11 +88,8 @@ class ForkGate:
         if tid is None:
             self._note("it was not found")
             return
-        self._being_freed.add(tid)
-        try:
-            self._free(tid, partial(self._let_go, hit))
-        finally:
-            self._served.add(tid)
+        self._is_new(tid)
+        self._free(tid, partial(self._let_go, hit))
 
     def _let_go(self, hit: Hit) -> None:
         self.freed += 1
@@ -139,17 +135,29 @@ class ForkGate:
         if last == self._last_pid and not self._seen:
             return
         self._last_pid = last
-        served = frozenset(self._served)
-        self._being_freed -= served
-        self._served -= served
+        tried = frozenset(self._tried)
         holdings = self._session.splicing.holdings
         found = processes_with_splices(holdings.inodes(), holdings.owner.start_time)
-        seen, self._seen = self._seen, frozenset(found) - {self._session.pid}
-        for pid in found:
-            if pid not in seen or pid in self._being_freed or self._waits(pid) or self._shares_memory(pid):
-                continue
-            if self._free(pid, lambda: None):
+        self._tried -= {each for each in tried if each[0] not in found}
+        new = [pid for pid in found if self._child(pid) not in self._tried and not self._shares_memory(pid)]
+        seen, self._seen = self._seen, frozenset(new)
+        for pid in new:
+            if pid in seen and not self._waits(pid) and self._is_new(pid) and self._free(pid, lambda: None):
                 self.late += 1
+
+    def _is_new(self, pid: int) -> bool:
+        """Return whether a child has not been tried yet, which it is from here on."""
+        child = self._child(pid)
+        if child is None or child in self._tried:
+            return False
+        self._tried.add(child)
+        return True
+
+    def _child(self, pid: int) -> tuple[int, int] | None:
+        """Return a child by its id and its start time, None where it is gone."""
+        with suppress(OSError):
+            return pid, procfs.read_stat(pid).start_time
+        return None
 
     def _waits(self, pid: int) -> bool:
         return is_asleep_at(pid, self._callbacks.__contains__)
@@ -165,7 +173,7 @@ class ForkGate:
         if self.late:
             said.append(f"{self.late} children did not come by the C library's fork, and had probes for a moment")
         unserved = self._callbacks.lost() if self._unserved is None else self._unserved
-        if lost := sum(unserved.values()) - sum(self.failed.values()):
+        if (lost := sum(unserved.values()) - sum(self.failed.values())) > 0:
             said.append(f"{lost} fork children were not waited for, or not to the end")
         return said
 

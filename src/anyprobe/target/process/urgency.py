@@ -23,5 +23,10 @@ def urgent() -> Iterator[None]:
     try:
         yield
     finally:
-        with contextlib.suppress(OSError):
+        try:
             os.sched_setscheduler(0, policy, parameters)
+        except (
+            OSError
+        ):  # who may be urgent without being root may not take back what children do not inherit (sched(7))
+            with contextlib.suppress(OSError):
+                os.sched_setscheduler(0, policy | os.SCHED_RESET_ON_FORK, parameters)
