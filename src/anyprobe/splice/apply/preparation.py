@@ -332,7 +332,7 @@ class Preparation:
                         self._mapper = None
                         continue
                     collisions += taken
-                    tried = time.monotonic() > deadline and not 0 < collisions < _LEAST_TRIES
+                    tried = time.monotonic() > deadline and not (taken and collisions < _LEAST_TRIES)
                     if not (taken or isinstance(error, StopTimeout)) or tried:
                         raise
                 time.sleep(_PAUSE)

@@ -1,12 +1,14 @@
 """Where code goes when the address space near a module is cut up by springboards."""
 
+import errno
 from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
 
-from anyprobe.core.errors import TargetError
+from anyprobe.core.errors import RemoteCallFailed, StopTimeout, TargetError
 from anyprobe.data.layout import BankLayout
+from anyprobe.splice.apply import preparation as under_test
 from anyprobe.splice.apply.preparation import Preparation, keep_room
 from anyprobe.splice.codegen.patch import ActionKind
 from anyprobe.splice.memory.space import REACH, TOP, AddressSpace
@@ -111,3 +113,38 @@ def test_no_room_is_kept_for_few():
     space = AddressSpace([PROGRAM, line(LIBRARY, LIBRARY + MB)])
     keep_room(space, edits(300, Module(LIBRARY, LIBRARY + MB)))
     assert space.is_free(LIBRARY - MB, LIBRARY)
+
+
+TAKEN, BUSY = RemoteCallFailed("mmap", errno.EEXIST), StopTimeout("a thread does not stop")
+
+
+@pytest.mark.parametrize(
+    ("errors", "tries", "raised"),
+    [
+        ([BUSY], 4, StopTimeout),
+        ([TAKEN, BUSY], 4, StopTimeout),
+        ([TAKEN, TAKEN, BUSY], 4, StopTimeout),
+        ([TAKEN], 4, RemoteCallFailed),
+        ([BUSY, BUSY, BUSY, TAKEN], 6, RemoteCallFailed),
+    ],
+    ids=["busy", "taken once", "taken twice", "taken", "taken late"],
+)
+def test_tries_to_map_memory_come_to_an_end(monkeypatch, errors, tries, raised):
+    """A thread that never stops is waited for no longer because the program has mapped something before."""
+    access = SimpleNamespace(process=SimpleNamespace(mappings=list), holdings=Holdings(None))
+    springboards = SimpleNamespace(reserve_fresh=lambda: None, forget_fresh=lambda: None)
+    mapping = Preparation(access, springboards, [], Counting(1), has_slots=lambda _: True)
+    clock, made = [0.0], []
+
+    def map_now(_):
+        assert len(made) < 50
+        made.append(errors[min(len(made), len(errors) - 1)])
+        clock[0] += under_test._PATIENCE / 3.5
+        raise made[-1]
+
+    monkeypatch.setattr(mapping, "_map_now", map_now)
+    monkeypatch.setattr(under_test, "look_at_space", lambda *_: None)
+    monkeypatch.setattr(under_test, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=lambda _: None))
+    with pytest.raises(raised):
+        mapping._map(1)
+    assert len(made) == tries
