@@ -196,13 +196,10 @@ class Emission:
         left = edit.module.left.pop(planned.write_at + edit.module.bias, None)
         if left is None or not home.code.address <= left.address < home.cursor:
             return None
-        cursor, home.cursor = home.cursor, left.address
-        try:
+        with home.looking_back(left.address):
             made = (
                 self._fill_template(edit, planned, home, behind) or self._try_to_write(edit, planned, home, behind)[0]
             )
-        finally:
-            home.cursor = cursor
         return made if isinstance(made, EmittedPatch) and made.code == left.code else None
 
     def _move(self, edit: Edit, home: CodeRegion) -> dict[PlannedSplice, EmittedPatch]:

@@ -1,6 +1,7 @@
 """Code memory within reach of some modules: patches, the gate page, near counters, and the shared routines."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -123,6 +124,8 @@ class CodeRegion:
     cursor: int = field(init=False)
     limit: int = field(init=False)
     """End of the code; what is behind it is for the signal view."""
+    _looks_back: bool = field(default=False, init=False)
+    """Whether the cursor is where code lies that may be live."""
     templates: CounterTemplates = field(default_factory=CounterTemplates, init=False)
     view_room: int = field(init=False)
     """How many bytes the signal view has left."""
@@ -170,11 +173,22 @@ class CodeRegion:
     def put(self, code: bytes) -> int:
         """Write code at the cursor and return its address."""
         address = self.cursor
+        if self._looks_back:
+            raise InternalError(f"code that may be live lies at {address:#x}: none can be written over it")
         if address + len(code) > self.limit:
             raise InternalError("a patch does not fit its code region")
         self.arena.write(self.code, address, code)
         self.cursor = (address + len(code) + PATCH_ALIGNMENT - 1) & -PATCH_ALIGNMENT
         return address
+
+    @contextmanager
+    def looking_back(self, address: int) -> Iterator[None]:
+        """Have the cursor where code lies already, to compare it with what would be written; meanwhile none can be."""
+        cursor, self.cursor, self._looks_back = self.cursor, address, True
+        try:
+            yield
+        finally:
+            self.cursor, self._looks_back = cursor, False
 
     def slot_code(self, bank: SlotBank) -> BankCode:
         """Return how code here reaches a bank, emitting its routines the first time."""

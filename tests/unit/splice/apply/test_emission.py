@@ -4,6 +4,7 @@ from collections import Counter
 
 import pytest
 
+from anyprobe.core.errors import InternalError
 from anyprobe.probes.probe import exit_want
 from anyprobe.probes.reading import BankValues
 from anyprobe.splice.apply.emission import MANY_FUNCTIONS, worth_moving
@@ -126,3 +127,20 @@ def test_lines_of_many_functions_move_together_and_count_the_same_with_less_work
             calls = {name: session.hits(want.tag for want in each) for name, each in wants.items()}
             assert calls == {name: [(name in expected) + 2 * (name == "f0")] * 5 for name in names}
     assert work[1] < work[0]
+
+
+def test_nothing_is_written_over_a_patch_that_is_compared(program):
+    """What is mapped again may take its patch again: that may be live, and what would be written is only looked at."""
+    with splicing(program) as session:
+        (hook,) = session.count("twice")
+        (home,), (splice,) = session.splicing.holdings.code_regions, session.module.splices()
+        patch, cursor = splice.patch, home.cursor
+        with home.looking_back(patch.address):
+            assert home.cursor == patch.address
+            with pytest.raises(InternalError, match="may be live"):
+                home.put(b"\xcc")
+        assert home.cursor == cursor
+        assert program.target.mem.read(patch.address, len(patch.code)) == patch.code
+        assert home.put(b"\xcc") == cursor
+        assert program.call("twice", CALLS) == 2 * CALLS
+        assert session.hits([hook]) == [1]
