@@ -20,6 +20,8 @@ class EntryPoints:
         self._module, self._text, self._layout = module, module.text, module.layout
         self._checked: References | None = None
         """The references that are what they look like, once all functions have been looked at."""
+        self.has_more = False
+        """Whether something is entered here of which the file tells nothing."""
 
     @cached_property
     def references(self) -> References:
@@ -35,6 +37,7 @@ class EntryPoints:
         number = bisect_left(self._entries, address)
         is_new = address not in self._entries[number : number + 1]
         if is_new:
+            self.has_more = True  # first: what is found with it is not kept
             self._entries.insert(number, address)
         return is_new
 

@@ -56,6 +56,8 @@ class EntryPlans:
         self._fresh = 0
         self._plans: dict[int, _EntryPlan] = {}
         self._firsts: dict[int, int] = {}
+        self._passing: dict[int, int] = {}
+        """The same, of what only one program may enter: later sessions look anew."""
         found = cache.load(self._build_id, _KIND, version=_VERSION)
         if found is not None and found[0] == self._source() and _fits(found[1]):
             rows = zip(*(found[1][name].tolist() for name in _PLANNED), strict=True)
@@ -117,13 +119,16 @@ class EntryPlans:
 
     def first_of(self, code_map: "CodeMap", function: "FunctionCode") -> "FunctionCode":
         """Return the first of the functions that are planned together with one."""
-        start = self._firsts.get(function.start)
+        start = self._firsts.get(function.start, self._passing.get(function.start))
         known = code_map.function_at(start) if start is not None else None
         if known is not None and not isinstance(known, Refusal):
             return known
         found = first_of(code_map, function)
-        self._firsts[function.start] = found.start
-        self._fresh += 1
+        if code_map.entries.has_more:
+            self._passing[function.start] = found.start
+        else:
+            self._firsts[function.start] = found.start
+            self._fresh += 1
         return found
 
     def save(self) -> None:

@@ -98,6 +98,8 @@ class KeptPlans:
         """Return what is asked for; ``None`` where plans are not kept."""
         if not wants or len(wants) > _MOST_WANTS or context.allowed != AUTO or context.writable or context.retired:
             return None
+        if context.code.entries.has_more:  # they are those of one program, which the next session may not have
+            return None
         return asked_row(start, wants, vital, context.faults_handled | context.pcs_shown << 1)
 
     def _found(self, context: "PlanContext", start: int, asked: Row, wants: Sequence[Want]) -> FunctionPlan | None:
@@ -144,6 +146,8 @@ class KeptPlans:
         if alone and plan.splices[0].strategy is Strategy.JUMP:
             return
         if not questions.is_steady or len(questions.reach) > _MOST_ASKED:
+            return
+        if context.code.entries.has_more:  # since the plan was begun
             return
         try:
             row = plan_row(start, wants, plan, questions, context.bias, self._reasons)

@@ -56,7 +56,7 @@ class TimedPlans:
         if known is not None and parts is not None:
             return Exits(known[0], known[2], (function, *parts))
         found = function.exits
-        if found.unmatched is None:
+        if found.unmatched is None and not code_map.entries.has_more:
             self._exits[function.start] = found.found, tuple(each.start for each in found.parts[1:]), found.complete
             self._fresh += 1
         return found

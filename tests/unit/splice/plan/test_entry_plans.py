@@ -81,3 +81,15 @@ def test_what_contradicts_itself_is_as_good_as_absent(program, column, damage):
     kept |= {column: damaged} if damaged is not None else {}
     cache.store(build_id, "entryplans", values, kept, version=6)
     assert found(program, function) is None
+
+
+def test_what_is_planned_together_is_not_kept_where_only_one_program_enters_it(program):
+    code, build_id = opened(program)
+    plans = EntryPlans(code.text, build_id)
+    functions = [
+        each for each in map(code.function_at, code.text.function_starts.tolist()) if isinstance(each, FunctionCode)
+    ]
+    plans.first_of(code, functions[0])
+    code.add_entry(functions[-1].entry + 1)
+    assert plans.first_of(code, functions[1]) is plans.first_of(code, functions[1])
+    assert list(plans._firsts) == [functions[0].start]

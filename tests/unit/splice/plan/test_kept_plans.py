@@ -156,3 +156,30 @@ def damaged(monkeypatch, name, damage):
         return values, arrays if array is None else {**arrays, name: array}
 
     monkeypatch.setattr(cache, "load", loaded)
+
+
+def test_nothing_is_kept_of_what_only_one_program_enters(program):
+    """Its plans may refuse what later ones would not."""
+    known = Planned(program).plan_all(TIMED).plans.others._rows
+    session = Planned(program)
+    functions = list(session.functions())
+    session.code.add_entry(functions[-1].entry + 1)
+    session.plan_all(TIMED)
+    assert known
+    assert not session.plans.others._rows
+
+
+def test_nothing_is_kept_that_was_begun_before_that(program):
+    known = Planned(program).plan_all(TIMED).plans.others._rows
+    session = Planned(program)
+    function = session.code.function_at(next(iter(known)))
+
+    class Fresh(list):
+        def append(self, start):
+            super().append(start)
+            session.code.add_entry(function.entry + 1)
+
+    session.fresh = Fresh()
+    session.plan(function, TIMED)
+    assert session.fresh
+    assert not session.plans.others._rows

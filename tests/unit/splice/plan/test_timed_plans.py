@@ -102,3 +102,11 @@ def test_what_does_not_fit_is_nothing(program, monkeypatch, name, how):
     monkeypatch.setattr(cache, "load", damaged)
     timed = Opened(program).plans.timed
     assert not timed._exits
+
+
+def test_ends_are_not_kept_where_only_one_program_enters(program):
+    opened = Opened(program)
+    opened.code.add_entry(opened.functions[-1].entry + 1)
+    opened.exits()
+    opened.plans.save()
+    assert not Opened(program).plans.timed._exits
