@@ -159,5 +159,6 @@ def _fits(arrays: cache.Arrays) -> bool:
             return False
         if any(arrays[name].ndim != 1 or arrays[name].dtype.kind != "i" for name in names):
             return False
-    sizes = sum(arrays["shape"] >> 8 * number & 15 for number in range(MOST))
-    return bool(((sizes == arrays["size"]) | (arrays["shape"] == 0)).all())
+    shapes = arrays["shape"]
+    sizes = sum(shapes >> 8 * number & 15 for number in range(MOST))
+    return bool((((sizes == arrays["size"]) & (shapes >> 8 * MOST == 0)) | (shapes == 0)).all())

@@ -83,6 +83,17 @@ def test_what_contradicts_itself_is_as_good_as_absent(program, column, damage):
     assert found(program, function) is None
 
 
+@pytest.mark.parametrize("bits", [1 << 63, 1 << 56, 5 << 56], ids=["negative", "eighth", "eighth's length"])
+def test_shapes_of_more_instructions_than_there_can_be_are_as_good_as_absent(program, bits):
+    function, _ = remembered(program)
+    build_id = opened(program)[1]
+    values, arrays = cache.load(build_id, "entryplans", version=6)
+    assert (arrays["shape"] > 0).all()
+    changed = arrays["shape"] | np.array(bits, np.uint64).astype(np.int64)
+    cache.store(build_id, "entryplans", values, {**arrays, "shape": changed}, version=6)
+    assert found(program, function) is None
+
+
 def test_what_is_planned_together_is_not_kept_where_only_one_program_enters_it(program):
     code, build_id = opened(program)
     plans = EntryPlans(code.text, build_id)
