@@ -140,14 +140,15 @@ class EntryPlans:
         if self._fresh < min(_WORTH_SAVING, len(self._firsts) or 1):
             return
         self._fresh = 0
-        rows = sorted((start, *plan) for start, plan in self._plans.items())
+        plans, firsts = self._plans.copy(), self._firsts.copy()  # other threads may add to them meanwhile
+        rows = sorted((start, *plan) for start, plan in plans.items())
         columns = list(zip(*rows, strict=True))
         arrays = {
             name: np.array(column, dtype=np.int64) for name, column in zip(_PLANNED, columns or [()] * 6, strict=True)
         }
         arrays |= {
             name: np.array(column, dtype=np.int64)
-            for name, column in zip(_TOGETHER, ([*self._firsts], [*self._firsts.values()]), strict=True)
+            for name, column in zip(_TOGETHER, ([*firsts], [*firsts.values()]), strict=True)
         }
         cache.store(self._build_id, _KIND, self._source(), arrays, version=_VERSION)
 

@@ -2,7 +2,7 @@
 
 A plan is kept with all that it was made from and that may be different the next time: what was wanted, what was claimed
 around the function, and where springboards could be. Where all that is the same, planning would come to the same, and
-is left out. The rest is the same by what ``EntryPlans`` hold for.
+is left out. The rest is the same by what ``EntryPlans`` hold for. Sessions in several threads may share one module's.
 """
 
 from array import array
@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from itertools import pairwise
+from threading import Lock
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -44,7 +45,6 @@ _MOST_ASKED = 4096
 _MOST_OF_ONE = 4
 """Plans of one function that are kept, for different wants or surroundings."""
 _ARRAYS = {"starts": np.int64, "firsts": np.int64, "rows": np.int32}
-_LARGEST = 1 << 31
 
 Making = Callable[["PlanContext"], FunctionPlan]
 """Makes a plan in a context."""
@@ -59,8 +59,9 @@ class KeptPlans:
         self._reasons = Reasons()
         self._reader = PlanReader(memory, self._reasons)
         self._rows: dict[int, list[array[int] | NDArray[np.int32]]] = {}
-        """By the start of the function, the last one first."""
+        """By the start of the function, the last one first; no list is changed, it is replaced."""
         self._fresh = 0
+        self._noting = Lock()
         found = cache.load(build_id, _KIND, version=_VERSION)
         if found is not None and found[0].get("source") == dict(source):
             self._load(found[0].get("reasons"), found[1])
@@ -154,23 +155,24 @@ class KeptPlans:
             made = array("i", [*asked, *conditions_row(start, questions, context.claims), *row])
         except (NotKeptError, OverflowError):
             return
-        known = self._rows.setdefault(start, [])
-        known.insert(0, made)
-        del known[_MOST_OF_ONE:]
-        self._fresh += 1
+        with self._noting:
+            self._rows[start] = [made, *self._rows.get(start, ())][:_MOST_OF_ONE]
+            self._fresh += 1
 
     # -- on disk
 
     def save(self) -> None:
         """Write all to disk, where there is enough that is new."""
-        if self._fresh < _WORTH_SAVING:
-            return
-        self._fresh = 0
-        starts = [start for start, rows in self._rows.items() for _ in rows]
-        rows = [np.asarray(row, np.int32) for rows in self._rows.values() for row in rows]
+        with self._noting:
+            if self._fresh < _WORTH_SAVING:
+                return
+            self._fresh, known = 0, self._rows.copy()
+        reasons = self._reasons.known.copy()  # later than the rows that name them
+        starts = [start for start, rows in known.items() for _ in rows]
+        rows = [np.asarray(row, np.int32) for rows in known.values() for row in rows]
         firsts = np.cumsum([0, *map(len, rows)], dtype=np.int64)
         arrays: cache.Arrays = {"starts": np.array(starts, np.int64), "firsts": firsts, "rows": np.concatenate(rows)}
-        values = {"source": dict(self._source), "reasons": self._reasons.known}
+        values = {"source": dict(self._source), "reasons": reasons}
         cache.store(self._build_id, _KIND, values, arrays, version=_VERSION)
 
     def _load(self, reasons: object, arrays: cache.Arrays) -> None:

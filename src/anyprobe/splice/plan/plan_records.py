@@ -1,13 +1,15 @@
 """Plans as rows of small numbers, to be kept, and plans made of these again.
 
 All addresses are relative to the start of the function, so each number fits into 32 bits; a pun's targets, which may be
-further away, take two. A row that is not what ``pack`` makes raises ``ValueError`` or ``LookupError``.
+further away, take two. A row that is not what these functions make raises ``ValueError`` or
+``LookupError`` where it is read.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from itertools import pairwise
+from threading import Lock
 
 from anyprobe.core.memory import Memory
 from anyprobe.core.refusal import Reason, Refusal
@@ -39,16 +41,18 @@ class Reasons:
 
     known: list[tuple[str, str]] = field(default_factory=list)
     _numbers: dict[tuple[str, str], int] = field(default_factory=dict)
+    _numbering: Lock = field(default_factory=Lock, repr=False, compare=False)
 
     def number_of(self, refusal: Refusal) -> int:
         """Return the number of what a refusal says."""
-        if len(self._numbers) != len(self.known):
-            self._numbers = {each: number for number, each in enumerate(self.known)}
         key = str(refusal.reason), refusal.detail
-        if key not in self._numbers:
-            self._numbers[key] = len(self.known)
-            self.known.append(key)
-        return self._numbers[key]
+        with self._numbering:
+            if len(self._numbers) != len(self.known):
+                self._numbers = {each: number for number, each in enumerate(self.known)}
+            if key not in self._numbers:
+                self._numbers[key] = len(self.known)
+                self.known.append(key)
+            return self._numbers[key]
 
     def refusal(self, number: int, address: int) -> Refusal:
         """Return the refusal of a number, at an address."""

@@ -89,7 +89,7 @@ class TimedPlans:
         self._fresh = 0
         reasons: list[list[str]] = []
         rows: dict[str, list[_Row]] = {name: [] for name in _SHAPES}
-        for start, (exits, parts, why) in self._exits.items():
+        for start, (exits, parts, why) in self._exits.copy().items():  # other threads may add to it meanwhile
             rows["functions"].append((start, len(exits), len(parts), len(reasons) if why is not None else -1))
             if why is not None:
                 reasons.append([why.reason.value, why.detail])
@@ -97,7 +97,7 @@ class TimedPlans:
             rows["parts"] += [(part,) for part in parts]
             rows["exits"] += map(_row, exits)
             rows["inside"] += [bounds for each in exits for bounds in each.inside]
-        rows["dead"] = [*self._dead.items()]
+        rows["dead"] = [*self._dead.copy().items()]
         arrays = {name: np.array(rows[name], np.int64).reshape(-1, columns) for name, columns in _SHAPES.items()}
         cache.store(self._build_id, _KIND, {"source": dict(self._source), "reasons": reasons}, arrays, version=_VERSION)
 

@@ -1,13 +1,19 @@
 """Plans that are kept: they are those that would be made anew, byte for byte, or are not used."""
 
 import shutil
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from anyprobe.binary.objects import cache
+from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.plan import kept_plans
+from anyprobe.splice.plan.plan_records import Reasons
 from anyprobe.splice.plan.splices import Strategy, Want, WantKind
 from support.kept_plans import BIAS, OTHER_BIAS, Planned
 
@@ -183,3 +189,76 @@ def test_nothing_is_kept_that_was_begun_before_that(program):
     session.plan(function, TIMED)
     assert session.fresh
     assert not session.plans.others._rows
+
+
+@pytest.fixture
+def hurried():
+    """Threads take turns as often as can be."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def together(*tasks):
+    """Run each in a thread of its own, all at once; return what they return."""
+    barrier = threading.Barrier(len(tasks))
+
+    def run(task):
+        barrier.wait(30)
+        return task()
+
+    with ThreadPoolExecutor(len(tasks)) as pool:
+        return [each.result() for each in [pool.submit(run, task) for task in tasks]]
+
+
+class Lingering(str):
+    """A detail at which another thread takes its turn whenever it is looked up."""
+
+    __slots__ = ()
+
+    def __hash__(self):
+        time.sleep(0.0005)
+        return super().__hash__()
+
+    __eq__ = str.__eq__
+
+
+def test_each_reason_has_a_number_of_its_own_in_all_threads():
+    reasons = Reasons()
+
+    def numbers(thread):
+        said = [Refusal(Reason.OVERLAP, 0, Lingering((thread + 1) * number % 23)) for number in range(30)]
+        return [(each.detail, reasons.number_of(each)) for each in said]
+
+    for found in together(*(lambda thread=thread: numbers(thread) for thread in range(4))):
+        for detail, number in found:
+            assert reasons.refusal(number, 0).detail == detail
+    assert len(set(reasons.known)) == len(reasons.known)
+
+
+def test_plans_are_saved_while_others_are_noted(program, hurried):
+    """Sessions on several processes share what is known of a file, and each saves it when it has armed."""
+    source = Planned(program).plan_all(TIMED).plans
+    (*rows,) = source.others._rows.items()
+    plans = Planned(program).plans
+    others, timed, done = plans.others, plans.timed, threading.Event()
+
+    def note():
+        try:
+            for number in range(30_000):
+                start, (row, *_) = rows[number % len(rows)]
+                others._rows[start + number] = [row]
+                plans._firsts[number], plans._plans[number] = number, (number, 5, 0, True, 5)
+                timed._exits[number] = (), (), None
+                others._fresh = plans._fresh = timed._fresh = 1 << 20
+        finally:
+            done.set()
+
+    def save():
+        while not done.is_set():
+            plans.save()
+
+    together(note, save, save)
+    plans.save()
+    assert len(Planned(program).plans._firsts) == 30_000
