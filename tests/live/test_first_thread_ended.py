@@ -7,10 +7,14 @@ import socket
 import subprocess
 import sys
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 
 import anyprobe
+from anyprobe.data.reader import ForkChild
+from anyprobe.probes.children import Children
+from anyprobe.target.system import procfs
 from live.test_command_line import anyprobe as command
 from support.driver import build, wait_until
 from support.results import hits, timing
@@ -134,3 +138,17 @@ def test_what_a_killed_controller_left_is_removed():
         assert command("detach", "-p", str(program.pid)).returncode == 0
         wait_until(lambda: "nothing" in command("probes", "-p", str(program.pid)).stdout, "all is removed")
         program.work(20)
+
+
+def test_a_fork_child_is_not_taken_for_ended_while_others_run_on():
+    """What its handlers keep would be given to others, while its threads use it."""
+    children, bank, child = Children(0, "parent"), SimpleNamespace(arena=SimpleNamespace(inode=0)), None
+    with running() as program:
+        wait_until(lambda: procfs.read_stat(program.pid).ended, "the first thread has ended")
+        child = ForkChild(0, program.pid, has_copy=True)
+        children.note(bank, [child])
+        assert [pid for pid, _ in children.alive()] == [program.pid]
+        assert children.ended(bank, [child]) == []
+        program.work(10)
+    assert children.alive() == []
+    assert children.ended(bank, [child]) == [child]

@@ -8,8 +8,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from anyprobe.data.processes import Key, ProcessCounts, ProcessInfo
+from anyprobe.splice.journal.installed import processes_with_splices
+from anyprobe.splice.journal.memfds import is_ours
 from anyprobe.splice.regions.code_region import SlotBank
-from anyprobe.target.system import procfs
+from anyprobe.target.process.tracee import all_ended
+from anyprobe.target.system import gateway, procfs
 
 if TYPE_CHECKING:
     from anyprobe.data.processes import TargetInfo
@@ -138,19 +141,62 @@ class Children:
 
     def note(self, bank: SlotBank, there: "Iterable[ForkChild]") -> None:
         """Learn whose blocks are, which threads by these numbers have made; the process's, where it is gone by now."""
+        inner: dict[int, set[int]] | None = None
         for child in there:
             if (id(bank), child) not in self._blocks:
-                pid = child.tid
-                with suppress(OSError, KeyError, ValueError):
-                    pid = procfs.group_of(pid)
-                self._blocks[id(bank), child] = ProcessInfo(pid, self._exe, started=_start_of(pid), alive=False)
+                pid = _process_of(child.tid, bank.arena.inode)
+                if pid is None:
+                    inner = _by_own_number(self._pid, bank.arena.inode) if inner is None else inner
+                    found = inner.get(child.tid, set())
+                    pid = next(iter(found)) if len(found) == 1 else None
+                started = None if pid is None else _start_of(pid)
+                pid = child.tid if pid is None else pid
+                self._blocks[id(bank), child] = ProcessInfo(pid, self._exe, started=started, alive=False)
+
+
+def _process_of(tid: int, inode: int) -> int | None:
+    """Return the process of a thread, by the number that the thread has for itself; None where it is not found.
+
+    In a namespace of its own it has another number here, and its own one may be an unrelated process's: whose it is,
+    the memory tells.
+    """
+    with suppress(OSError, KeyError, ValueError):
+        status = procfs.read_status(tid)
+        pid = int(status["Tgid"])
+        if int(status["NSpid"].split()[-1]) == tid and _maps(pid, inode):
+            return pid
+    return None
+
+
+def _by_own_number(target: int, inode: int) -> dict[int, set[int]]:
+    """Return the fork children of a target by the numbers of their threads in their own namespace, if it has one."""
+    found: dict[int, set[int]] = {}
+    if not inode or not _has_namespace(target):
+        return found
+    for pid in processes_with_splices(frozenset({inode})):
+        with suppress(OSError, KeyError, ValueError):
+            for tid in procfs.read_tasks(pid) if pid != target else ():
+                found.setdefault(int(procfs.read_status(tid)["NSpid"].split()[-1]), set()).add(pid)
+    return found
+
+
+def _maps(pid: int, inode: int) -> bool:
+    """Return whether a process has a session's memory; an inode of 0 cannot be looked for."""
+    return not inode or any(each.inode == inode and is_ours(each) for each in procfs.read_mappings(pid))
+
+
+def _has_namespace(pid: int) -> bool:
+    """Return whether the children of a process have other numbers for themselves than they have here."""
+    with suppress(OSError):
+        return gateway.readlink(f"/proc/{pid}/ns/pid_for_children") != gateway.readlink("/proc/self/ns/pid")
+    return False
 
 
 def _start_of(pid: int) -> float | None:
     """Return when a process began, as Unix time that is the same each time it is asked for; None if it is gone."""
     with suppress(OSError):
         stat = procfs.read_stat(pid)
-        return None if stat.ended else round(_booted() + stat.start_time / procfs.TICKS, 2)
+        return None if stat.ended and all_ended(pid) else round(_booted() + stat.start_time / procfs.TICKS, 2)
     return None
 
 
