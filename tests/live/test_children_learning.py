@@ -8,7 +8,9 @@ from contextlib import contextmanager
 import pytest
 
 import anyprobe
-from anyprobe.splice.journal.memfds import MEMFD_PATH
+from anyprobe.data.layout import CALLER_SINCE
+from anyprobe.splice.journal.memfds import MEMFD_PATH, is_ours
+from anyprobe.target.system.procfs import read_mappings
 from support.driver import wait_until
 from support.results import timing
 
@@ -21,12 +23,22 @@ def program(compiled):
     return str(compiled("workers.c", "-O1", "-pthread"))
 
 
+def children_of(pid):
+    with open(f"/proc/{pid}/task/{pid}/children") as children:
+        return list(map(int, children.read().split()))
+
+
+def child_of(pid):
+    (child,) = children_of(pid)
+    return child
+
+
 class Workers:
     """The program, which waits for what it is told."""
 
-    def __init__(self, process):
+    def __init__(self, process, pid):
         self._process = process
-        self.pid, self.pids = process.pid, []
+        self.pid, self.pids = pid, []
 
     def fork(self):
         self._write("\n")
@@ -38,18 +50,23 @@ class Workers:
         self._write(f"{times}{'+' * parent}\n")
         assert self._process.stdout.readline() == "done\n"
 
+    def own(self, mapping, prot):
+        """Have each worker map memory of its own where the parent has some."""
+        self._write(f"own {mapping.start} {mapping.end - mapping.start} {prot}\n")
+        assert self._process.stdout.readline() == "done\n"
+
     def _write(self, text):
         self._process.stdin.write(text)
         self._process.stdin.flush()
 
 
 @contextmanager
-def started(program, workers=WORKERS):
-    command = [program, str(workers)]
+def started(program, workers=WORKERS, *, under=()):
+    command = [*under, program, str(workers)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout.readline() == "ready\n"
-            yield Workers(process)
+            yield Workers(process, child_of(process.pid) if under else process.pid)
             process.stdin.close()
             assert process.wait(60) == 0  # no worker has seen a wrong result
         finally:
@@ -165,3 +182,75 @@ def test_the_controller_s_death_leaves_nothing_that_detach_does_not_find(program
             with open(f"/proc/{pid}/maps") as maps:
                 assert MEMFD_PATH not in maps.read()
         workers.call(100)
+
+
+def tails(snapshot):
+    """Return the calls of ``tail`` in each process, timed and learning."""
+    return {
+        each.process.pid: (one.count, one.learning)
+        for each in snapshot.processes
+        for one in each.functions
+        if one.function == "tail"
+    }
+
+
+def test_a_worker_s_own_memory_where_a_later_journal_is_in_the_parent_is_not_written(program):
+    with started(program) as workers, anyprobe.attach(workers.pid) as session:
+        session.time("a.out:tail")
+        probes = session.time("a.out:end_of_tail")
+        workers.fork()
+        session.remove(*probes)  # a change that all have
+        session.time("libc:str*")
+        first, *_, last = (bank for bank in session.splicing.holdings.banks)
+        assert first.arena.inode != last.arena.inode
+        (journal,) = (m for m in read_mappings(workers.pid) if m.start <= last.change < m.end)
+        workers.own(journal, 0)
+
+        def seen_to():
+            workers.call(1)
+            session.pump(0.3)
+            return all(word(pid, first.change) == CALLER_SINCE for pid in workers.pids)
+
+        wait_until(seen_to, "all workers have been seen to")
+        session.pump(0.5)
+        assert [word(pid, last.change) for pid in workers.pids] == [0] * WORKERS
+
+
+def word(pid, address):
+    with open(f"/proc/{pid}/mem", "rb", 0) as memory:
+        memory.seek(address)
+        return int.from_bytes(memory.read(8), "little")
+
+
+def test_another_session_s_memory_in_a_worker_is_not_taken_for_the_parent_s(program):
+    """At the same addresses, called and protected alike."""
+    with started(program) as workers, anyprobe.attach(workers.pid) as session:
+        session.time("a.out:tail")
+        workers.fork()
+        inherited = {m.start for m in read_mappings(workers.pid) if is_ours(m)}
+        session.time("libc:str*")
+        fresh = [m for m in read_mappings(workers.pid) if is_ours(m) and m.start not in inherited]
+        assert any(m.executable for m in fresh)
+        for each in fresh:
+            workers.own(each, each.readable | each.writable << 1 | each.executable << 2)
+        for _ in range(4):
+            workers.call(50, parent=True)
+            session.pump(0.3)
+        found = tails(session.snapshot())
+        assert {pid: found[pid] for pid in workers.pids} == dict.fromkeys(workers.pids, (0, 4 * calls(50)))
+
+
+def test_workers_in_a_namespace_of_their_own_are_found(program):
+    """Their own numbers are other processes' here."""
+    under = ("unshare", "--pid", "--fork")
+    probe = subprocess.run([*under, "true"], capture_output=True)
+    if probe.returncode:
+        pytest.skip(f"unshare is not permitted here: {probe.stderr.decode().strip()}")
+    with started(program, under=under) as workers, anyprobe.attach(workers.pid) as session:
+        session.time("a.out:tail")
+        workers.fork()
+        own, workers.pids = workers.pids, children_of(workers.pid)
+        assert len(workers.pids) == WORKERS
+        assert {*own}.isdisjoint(workers.pids)
+        learnt(session, workers)
+        assert of_each(session.snapshot()).keys() == {*workers.pids}

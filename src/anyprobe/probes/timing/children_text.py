@@ -6,8 +6,7 @@ is, and its calls that end there are ``learning``.
 """
 
 import time
-from collections.abc import Iterable, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -22,16 +21,25 @@ from anyprobe.splice.journal.installed import find_journals
 from anyprobe.splice.journal.memfds import is_ours
 from anyprobe.splice.journal.records import Journal, RecordKind
 from anyprobe.splice.regions.holdings import SpliceRecords
+from anyprobe.target.process.exclusion import exclusive
+from anyprobe.target.process.permission import tracer_of
 from anyprobe.target.process.process import Process
 
 if TYPE_CHECKING:
     from anyprobe.core.memory import Memory
     from anyprobe.probes.host import ProbeHost
     from anyprobe.splice.journal.records import FoundJournal
-    from anyprobe.target.system.procfs import Mapping
+    from anyprobe.target.process.stopping import Stop
+    from anyprobe.target.system.procfs import Mapping as Mapped
 
 _AT_A_TIME = 0.1
 """Seconds that one look may take: of many children the others are seen to at the next one."""
+_LOCK_PATIENCE = 0.02
+"""Seconds to wait for another controller of a child: whoever looks keeps the session's other threads waiting."""
+_STOP_PATIENCE = 0.2
+"""Seconds in which all threads of a child have to stop, for the same reason."""
+_PAUSES = 10
+"""How many times as long as a try took that failed a child is left alone."""
 _TRIES = 50
 """How often one child is tried: a thread may be in the way, or another tool in the process, for ever."""
 
@@ -42,6 +50,8 @@ class _Child:
     """The last change that it is known to have."""
     tried: int = 0
     """How often what comes after could not be made."""
+    next_try: float = 0.0
+    """When to try again."""
 
 
 @dataclass(slots=True)
@@ -57,51 +67,69 @@ class ChildrenText:
         """Take note of a change of the target's text; None: of one that children cannot have."""
         self._changes[number] = None if changes is None else tuple(changes)
 
-    def look(self, words: AbstractSet[int]) -> None:
-        """See to the children that live; ``words``: where each has the number of the last change of its text."""
+    def look(self, words: Mapping[int, int]) -> None:
+        """See to the children that live.
+
+        ``words`` are where each has the number of the last change of its text, with the inode of the journal that
+        each word is in.
+        """
         if not self._changes or not words:
             return
-        latest, until = max(self._changes), time.monotonic() + _AT_A_TIME
+        now = time.monotonic()
+        latest, until = max(self._changes), now + _AT_A_TIME
         there = self.session.children.alive()
         self._children = {key: self._children.get(key, _Child()) for key in there}
-        behind = [key for key, child in self._children.items() if child.text < latest and child.tried < _TRIES]
+        behind = [
+            key
+            for key, child in self._children.items()
+            if child.text < latest and child.tried < _TRIES and child.next_try <= now
+        ]
         for key in sorted(behind, key=lambda key: self._children[key].tried):
-            child = self._children[key]
-            child.tried += 1
+            child, begun = self._children[key], time.monotonic()
+            if begun > until:
+                return
             with suppress(TargetError, MemoryFault, OSError):
+                if tracer_of(key[0]):
+                    continue  # to be seen to once it is let go
+                child.tried += 1
                 child.text = self._bring_up(key[0], words, latest)
             child.tried *= child.text < latest
-            if time.monotonic() > until:
-                return
+            if child.text < latest:
+                ended = time.monotonic()
+                child.next_try = ended + _PAUSES * (ended - begun)
 
-    def _bring_up(self, pid: int, words: AbstractSet[int], latest: int) -> int:
+    def _bring_up(self, pid: int, words: Mapping[int, int], latest: int) -> int:
         """Return which change a child's text has at the end."""
         process = Process.open(pid)
         try:
-            with process.exclusive(), process.translated("learning return points in"):
-                text = min(int.from_bytes(process.mem.read(each, 8), "little") for each in words)
+            with exclusive(process, _LOCK_PATIENCE), process.translated("learning return points in"):
+                found = _inherited(process, words)
+                text = max(found.values(), default=latest)  # with no word of ours it is nobody of ours
                 while text < latest:
                     number = min(each for each in self._changes if each > text)
                     changes = self._changes[number]
                     if changes is None or not self._make(process, changes):
                         break
                     text = number
-                    for each in words:
+                    for each in [each for each, known in found.items() if known < text]:
                         process.mem.write(each, text.to_bytes(8, "little"))
+                        found[each] = text
                 return text
         finally:
             process.close()
 
     def _make(self, process: Process, changes: Sequence[FunctionChange]) -> bool:
         """Make changes in a child; return whether it has all of them."""
+        if not changes:
+            return True
+        targets, mappings = self.session.mappings(), process.mappings()
+        ours = [each for each in targets if is_ours(each)]
+        if not has_all(mappings, ours):
+            return False
         changes = [each for each in changes if not _is_made(process.mem, each)]
         if not changes:
             return True
         if any(change.traps for change in changes):
-            return False
-        ours = [each for each in self.session.mappings() if is_ours(each)]
-        mappings = process.mappings()
-        if not _has_all(mappings, ours):
             return False
         own = self.session.splicing.holdings.owner.session
         journals = [each for each in find_journals(process.mem, mappings) if each.owner.session == own]
@@ -109,18 +137,24 @@ class ChildrenText:
         journal = _known(process, journals, records, [splice for each in changes for splice in each.removed], needed)
         if journal is None:
             return False
-        transaction = Transaction(process, changes, journal, records, FramesOnStacks(process))
-        transaction.rehearse()
+        files = {change: _file_at(change.address, targets) for change in changes}
+        transaction: Transaction[Stop] | None = None
         try:
-            with process.stop() as stop:
+            transaction = Transaction(process, changes, journal, records, FramesOnStacks(process))
+            transaction.rehearse()
+            with process.stop(_STOP_PATIENCE) as stop:
                 stop.verify()
-                for change in changes:
-                    if not self._is_same(change.address, stop.mappings):
+                still = has_all(stop.mappings, ours)
+                for change, file in files.items():
+                    if _file_at(change.address, stop.mappings) != file or file is None:
                         transaction.refuse(change, Refusal(Reason.GONE, change.address, "the child has another module"))
-                if transaction.struck(stop) is None:
+                if still and transaction.struck(stop) is None:
                     transaction.run(stop)
         except BaseException:
-            if not transaction.done:
+            if transaction is None:
+                with suppress(TargetError, MemoryFault):
+                    records.clear(splice for change in changes for splice in change.added)
+            elif not transaction.done:
                 transaction.forget()
             raise
         if not transaction.done:
@@ -129,14 +163,21 @@ class ChildrenText:
         transaction.finish()
         return len(transaction.remaining) == len(changes)
 
-    def _is_same(self, address: int, mappings: "Iterable[Mapping]") -> bool:
-        """Return whether a child has the same file at an address as the target."""
 
-        def part(those: "Iterable[Mapping]") -> tuple[object, ...] | None:
-            found = next((each for each in those if each.start <= address < each.end), None)
-            return None if found is None else (found.device, found.inode, found.offset - found.start)
+def _inherited(process: Process, words: Mapping[int, int]) -> dict[int, int]:
+    """Return what stands in those words that a child has: where a journal was mapped later its own memory may be."""
+    journals = [each for each in process.mappings() if is_ours(each) and each.offset == 0]
+    return {
+        at: int.from_bytes(process.mem.read(at, 8), "little")
+        for at, inode in words.items()
+        if inode and any(each.start <= at < each.end and each.inode == inode for each in journals)
+    }
 
-        return part(mappings) == part(self.session.mappings()) is not None
+
+def _file_at(address: int, mappings: "Iterable[Mapped]") -> tuple[object, ...] | None:
+    """Return which part of which file is mapped at an address."""
+    found = next((each for each in mappings if each.start <= address < each.end), None)
+    return None if found is None else (found.device, found.inode, found.offset - found.start)
 
 
 def _is_made(memory: "Memory", change: FunctionChange) -> bool:
@@ -148,15 +189,25 @@ def _is_made(memory: "Memory", change: FunctionChange) -> bool:
     )
 
 
-def _has_all(theirs: "Iterable[Mapping]", ours: "Iterable[Mapping]") -> bool:
-    """Return whether a child has all memory that patches need: what was mapped after the fork it has not."""
-    there: list[tuple[int, int]] = []
-    for each in theirs:  # by address; its own blocks are mapped over a part of what it has inherited
-        if is_ours(each) and there and there[-1][1] == each.start:
-            there[-1] = there[-1][0], each.end
-        elif is_ours(each):
-            there.append((each.start, each.end))
-    return all(any(start <= each.start and each.end <= end for start, end in there) for each in ours)
+def has_all(theirs: "Iterable[Mapped]", ours: "Iterable[Mapped]") -> bool:
+    """Return whether a child has all memory that patches need: what was mapped after the fork it has not.
+
+    The same addresses are not enough: there may be another session's memory there. Only counters, which are written,
+    are elsewhere in the same file once a child has blocks of its own.
+    """
+    there = [each for each in theirs if is_ours(each)]  # by address
+    for piece in ours:
+        end = piece.start
+        for each in there:
+            if each.end <= end or each.inode != piece.inode or each.perms != piece.perms:
+                continue
+            if each.start > end:
+                break
+            if piece.writable or each.offset - each.start == piece.offset - piece.start:
+                end = each.end
+        if end < piece.end:
+            return False
+    return True
 
 
 def _known(

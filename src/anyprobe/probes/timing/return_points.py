@@ -103,8 +103,10 @@ class ReturnPoints:
             self._made += self._unwinding.watch(bank)
 
     def look_at_children(self) -> None:
-        """Splice return points in fork children that were made before these were known."""
-        self._children.look({bank.change for bank, _ in self._followed.values()} - {0})
+        """Splice return points in fork children that were made before these were known, if these may be stopped."""
+        if self._session.splicing.live is None:
+            banks = [bank for bank, _ in self._followed.values()]
+            self._children.look({bank.change: bank.arena.inode for bank in banks if bank.change})
 
     def settle(self, probes: Iterable[Probe]) -> None:
         """Say which return points are watched, after probes were removed or armed again."""
@@ -135,6 +137,9 @@ class ReturnPoints:
                 key = bank.index, calls.offset
                 if key not in self._followed:
                     self._followed[key] = bank, calls
+                    if bank.change:
+                        with suppress(MemoryFault):  # the text has all that was changed before
+                            bank.arena.journal.note_change(self._change)
                     yield calls
 
     def _forget_lost(self) -> None:

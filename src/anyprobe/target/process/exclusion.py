@@ -14,7 +14,7 @@ _PAUSE = 0.001
 
 
 @contextmanager
-def exclusive(process: ProcessFacts) -> Iterator[None]:
+def exclusive(process: ProcessFacts, patience: float = _PATIENCE) -> Iterator[None]:
     """Keep other controllers from changing what is installed in a process, for one transaction.
 
     While everything is stopped ptrace does that. But journal and patches are also written between stops, and must not
@@ -29,7 +29,7 @@ def exclusive(process: ProcessFacts) -> Iterator[None]:
             stack.callback(os.close, files[0])
             files.append(os.pidfd_open(process.pid))
             stack.callback(os.close, files[1])
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + patience
         for fd in files if _has_own_file(files[1]) else files[:1]:
             while not _locked(fd):
                 if time.monotonic() > deadline:
