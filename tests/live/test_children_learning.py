@@ -3,13 +3,15 @@
 import json
 import subprocess
 import sys
-from contextlib import contextmanager
+import time
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
 import anyprobe
 from anyprobe.data.layout import CALLER_SINCE
 from anyprobe.splice.journal.memfds import MEMFD_PATH, is_ours
+from anyprobe.target.process.process import Process
 from anyprobe.target.system.procfs import read_mappings
 from support.driver import wait_until
 from support.results import timing
@@ -125,17 +127,16 @@ def test_workers_forked_before_are_timed_once_it_is_learnt(program, options, par
         workers.call(100)
 
 
-def test_where_a_worker_lacks_memory_its_calls_stay_learning_and_none_is_lost(program):
-    """Armed while all threads run, return points are reached by way of pages that a worker has not inherited."""
+def test_where_no_stops_are_wanted_no_worker_is_stopped_and_no_call_is_lost(program):
+    """Calls stay learning in workers that were there before."""
     with started(program) as workers, anyprobe.attach(workers.pid, live=True) as session:
         session.time("a.out:tail")
         workers.fork()
         for _ in range(4):
             workers.call(50)
             session.pump(0.3)
-        assert {pid: sum(each) for pid, each in of_each(session.snapshot()).items()} == dict.fromkeys(
-            workers.pids, 4 * calls(50)
-        )
+        found = of_each(session.snapshot())
+        assert {pid: found[pid] for pid in workers.pids} == dict.fromkeys(workers.pids, (0, 4 * calls(50)))
 
 
 def test_a_worker_that_is_forked_by_then_has_inherited_it(program):
@@ -254,3 +255,25 @@ def test_workers_in_a_namespace_of_their_own_are_found(program):
         assert {*own}.isdisjoint(workers.pids)
         learnt(session, workers)
         assert of_each(session.snapshot()).keys() == {*workers.pids}
+
+
+def test_a_worker_that_another_controller_holds_is_seen_to_later(program):
+    """Nobody waits for it meanwhile: the session's other threads could do nothing."""
+    with started(program) as workers, anyprobe.attach(workers.pid) as session:
+        session.time("a.out:tail")
+        workers.fork()
+        with ExitStack() as held:
+            for pid in workers.pids:
+                process = Process.open(pid)
+                held.callback(process.close)
+                held.enter_context(process.exclusive())
+            for _ in range(4):
+                workers.call(5, parent=True)
+                session.pump(0.3)
+            begun = time.monotonic()
+            for _ in range(5):
+                session.look_at_children()
+            assert time.monotonic() - begun < 5  # ten seconds is what one of them would be waited for
+            before = of_each(session.snapshot())
+            assert {pid: before[pid] for pid in workers.pids} == dict.fromkeys(workers.pids, (0, 4 * calls(5)))
+        learnt(session, workers)
