@@ -17,6 +17,7 @@ DRIVER = "target/kernel/driver/device.py"
 DATA_WRITES = {
     "probes/providers/kernel/splices/joints.py": (1, "patches in the driver's memory, which no text leads to yet"),
     "probes/selfattach/tracer.py": (1, "a thread's slot in its control block"),
+    "probes/timing/children_text.py": (1, "the word in a bank that says what a fork child's text has"),
     "splice/apply/emission.py": (1, "a springboard, in anyprobe's own pages"),
     "splice/engine.py": (1, "gate pages"),
     "splice/journal/records.py": (7, "journals"),
