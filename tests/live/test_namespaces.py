@@ -42,3 +42,25 @@ def test_in_another_namespace(compiled, options):
         target.finish()
     finally:
         target.close()
+
+
+def test_calls_by_thread_in_another_pid_namespace(compiled):
+    """A thread knows itself by another id than the one that it has here."""
+    options = ("--pid", "--fork")
+    probe = subprocess.run(["unshare", *options, "true"], capture_output=True)
+    if probe.returncode:
+        pytest.skip(f"unshare is not permitted here: {probe.stderr.decode().strip()}")
+    program = str(compiled("calls_by_thread.c", "-O1", "-pthread"))
+    command = ["unshare", *options, program, "3", "2", "0", "!"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "ready\n"
+        with open(f"/proc/{process.pid}/task/{process.pid}/children") as children:
+            pid = int(children.read().split()[0])
+        with anyprobe.attach(pid, by_thread=True) as session:
+            session.time("a.out:outer")
+            said = process.communicate("\n", timeout=60)[0]
+            session.wait(20)
+            snapshot = session.snapshot()
+    calls = {int(tid): int(count) for _, tid, _, count, _ in map(str.split, said.splitlines())}
+    assert {each.tid: each.functions[0].count for each in snapshot.threads} == calls
+    assert 1 in calls

@@ -4,7 +4,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import UnsupportedTarget
+from anyprobe.core.memory import MemoryFault
 from anyprobe.data.layout import TID_OFFSET
+from anyprobe.target.system import procfs
 
 if TYPE_CHECKING:
     from anyprobe.splice.regions.access import Access
@@ -42,11 +44,27 @@ class ThreadIds:
         """Return whether each thread has its id there, false if a thread has not begun; raise if not."""
         with self._access.stop("prepare") as stop:
             for thread in stop.threads:
+                if thread.pid != self._process.pid:  # a child of vfork has its parent's control block
+                    continue
                 if thread.registers.fs_base == 0:
                     return False
-                place = thread.registers.fs_base + TID_OFFSET
-                found = int.from_bytes(self._process.mem.read(place, 4), "little")
-                if found != thread.tid:
+                if self._id_at(thread.registers.fs_base + TID_OFFSET) != _own_id(thread.tid):
                     detail = f"ids of threads: thread {thread.tid} does not have its own where glibc keeps it"
                     raise UnsupportedTarget(detail)
         return True
+
+    def _id_at(self, place: int) -> int:
+        """Return the id in a thread's control block, 0 where nothing is mapped, which no thread has."""
+        try:
+            return int.from_bytes(self._process.mem.read(place, 4), "little")
+        except MemoryFault:
+            return 0
+
+
+def _own_id(tid: int) -> int:
+    """Return the id by which a thread knows itself: in a container that is another one than here."""
+    try:
+        numbers = procfs.read_status_field(tid, "NSpid").split()
+    except OSError:
+        return tid
+    return int(numbers[-1]) if numbers else tid
