@@ -64,7 +64,8 @@ _CLUSTER = 1 << 30
 _PATIENCE = 1.0
 _LEAST_TRIES = 3
 """How often memory is mapped where the program has just mapped some itself, at least."""
-_PAUSE = 0.002
+_PAUSE, _LONGEST_PAUSE = 0.002, 0.1
+"""Where a thread that has begun is waited for, each pause is twice as long as the last: all may be stopped to look."""
 _MUCH, _MOST, _MOST_OF_COUNTER = 200_000, 640, 224
 """So many bytes of code are worth keeping room for, so many for each new want, and for one that only counts."""
 _PARTS = (1, 2, 4)
@@ -314,15 +315,17 @@ class Preparation:
         mapped what was free: while all functions of a large program are planned, for one. Then it is tried again
         however long the first time has taken.
         """
-        deadline, collisions = time.monotonic() + _PATIENCE, 0
+        deadline, collisions, waited = time.monotonic() + _PATIENCE, 0, _PAUSE / 2
         try:
             while True:
+                pause = _PAUSE
                 try:
                     if self._mapper is not None:
                         self._mapper.prepare_stack("arm")  # before places are chosen: it needs one, too
                     return self._map_now(splices)
                 except _ThreadStarting:
                     taken = False
+                    pause = waited = min(2 * waited, _LONGEST_PAUSE)
                     if time.monotonic() > deadline:
                         raise ThreadSlotUnusable from None
                 except (StopTimeout, RemoteCallFailed, PermissionDenied) as error:
@@ -335,7 +338,7 @@ class Preparation:
                     tried = time.monotonic() > deadline and not (taken and collisions < _LEAST_TRIES)
                     if not (taken or isinstance(error, StopTimeout)) or tried:
                         raise
-                time.sleep(_PAUSE)
+                time.sleep(pause)
                 look_at_space(self._springboards, self._process, self._process.mappings())
                 if taken and (time.monotonic() > deadline - _PATIENCE / 2 or collisions > 1):
                     self._give_up_taken()

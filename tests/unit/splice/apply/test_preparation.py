@@ -148,3 +148,23 @@ def test_tries_to_map_memory_come_to_an_end(monkeypatch, errors, tries, raised):
     with pytest.raises(raised):
         mapping._map(1)
     assert len(made) == tries
+
+
+def test_a_thread_that_has_begun_is_waited_for_with_longer_and_longer_pauses(monkeypatch):
+    """To look at it, all threads may have to be stopped."""
+    access = SimpleNamespace(process=SimpleNamespace(mappings=list), holdings=Holdings(None))
+    springboards = SimpleNamespace(reserve_fresh=lambda: None, forget_fresh=lambda: None)
+    mapping = Preparation(access, springboards, [], Counting(1), has_slots=lambda _: True)
+    pauses = []
+
+    def map_now(_):
+        raise under_test._ThreadStarting
+
+    monkeypatch.setattr(mapping, "_map_now", map_now)
+    monkeypatch.setattr(under_test, "look_at_space", lambda *_: None)
+    monkeypatch.setattr(under_test, "time", SimpleNamespace(monotonic=lambda: sum(pauses), sleep=pauses.append))
+    with pytest.raises(under_test.ThreadSlotUnusable):
+        mapping._map(1)
+    assert pauses[:7] == [0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.1]
+    assert set(pauses[7:]) == {0.1}
+    assert len(pauses) < 20
