@@ -25,6 +25,11 @@ def test_no_frame_is_put_among_the_stacks_of_goroutines(target):
             assert {fitness(thread, process, stop.mappings) for thread in stop.threads} == {NO_STACK}
         with process.borrow() as remote:
             assert remote.syscall(39) == target.pid
+        assert process.paused_us > 0  # all were stopped for it
+        process.paused_us = 0
+        with pytest.raises(ZeroDivisionError), process.borrow():
+            1 / 0  # noqa: B018
+        assert process.paused_us > 0
     finally:
         process.close()
     target.go(1)

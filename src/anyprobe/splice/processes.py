@@ -288,9 +288,11 @@ class ProcessSplicing:
             with self.live.helper_threads.calls("arm") as remote:
                 yield remote
             return
-        with self.process.borrow() as remote:
-            yield remote
-        self.access.pause_us["prepare"] += self.process.paused_us
+        try:
+            with self.process.borrow() as remote:
+                yield remote
+        finally:
+            self.access.pause_us["prepare"] += self.process.paused_us
 
     def map_stores(self, sizes: Sequence[int]) -> "list[Store]":
         """Map regions of memory of some sizes, in one stop."""

@@ -31,17 +31,21 @@ class Access:
     def stop(self, what: str) -> "Iterator[ProcessQuiescence]":
         """Stop everything and check that the target is what it was; the pause counts under ``what``."""
         self.touch()
-        with self.process.stop() as stop:
-            if not self.holdings.arenas:  # else our journals show it, which no other program has
-                stop.verify()
-            self.mappings = stop.mappings
-            try:
-                self.check_sessions(self.mappings)
-            except TargetError:
-                stop.verify()
-                raise
-            yield stop
-        self.pause_us[what] += stop.pause_us
+        stop: ProcessQuiescence | None = None
+        try:
+            with self.process.stop() as stop:
+                if not self.holdings.arenas:  # else our journals show it, which no other program has
+                    stop.verify()
+                self.mappings = stop.mappings
+                try:
+                    self.check_sessions(self.mappings)
+                except TargetError:
+                    stop.verify()
+                    raise
+                yield stop
+        finally:
+            if stop is not None:
+                self.pause_us[what] += stop.pause_us
 
     def touch(self) -> None:
         """Take note that something is about to be installed, and find what calls in the target need."""

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from anyprobe.core.errors import PermissionDenied, StopTimeout
 from anyprobe.target.process import permission
-from anyprobe.target.process.stopping import stopped
+from anyprobe.target.process.stopping import Stop, stopped
 from anyprobe.target.process.tracee import Tracee
 from anyprobe.target.remote.calls import NO_STACK, RemoteCalls, fitness
 from anyprobe.target.remote.thread import Thread
@@ -72,9 +72,13 @@ def borrowed(process: Tracee, timeout: float, *, own_stack: bool = False) -> Ite
             raise StopTimeout(_complaint(process, reasons))
         deadline += process.give_way()
         time.sleep(0.002)
-    with stopped(process, timeout) as stop, stop.remote() as calls:
-        yield calls
-    process.borrowed_us = process.paused_us = stop.pause_us
+    stop: Stop | None = None
+    try:
+        with stopped(process, timeout) as stop, stop.remote() as calls:
+            yield calls
+    finally:
+        if stop is not None:
+            process.borrowed_us = process.paused_us = stop.pause_us
 
 
 def _complaint(process: Tracee, reasons: dict[int, str | PermissionDenied]) -> str:
