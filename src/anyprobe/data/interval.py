@@ -2,13 +2,15 @@
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from anyprobe.data import calltree
 from anyprobe.data.histogram import Bucket
-from anyprobe.data.processes import ProcessCounts, ProcessInfo, ThreadTimes
+from anyprobe.data.processes import ProcessCounts, ThreadTimes
 from anyprobe.data.results import AggregationResult, CellValue
 from anyprobe.data.snapshot import FunctionTiming, SiteResult, Snapshot
 
+_Counted = TypeVar("_Counted", ProcessCounts, ThreadTimes)
 _SAME = 0.25
 """Bounds of one bucket differ by less than this share of its width: nanoseconds of a tick are measured anew."""
 
@@ -52,10 +54,8 @@ def since(after: Snapshot, before: Snapshot | None, moment: str) -> Snapshot:
 
 def _processes_since(after: Sequence[ProcessCounts], before: Sequence[ProcessCounts]) -> Iterator[ProcessCounts]:
     """Yield what each process has counted."""
-    earlier = {(each.process.pid, each.process.generation): each for each in before}
-    for each in after:
-        then = earlier.get((each.process.pid, each.process.generation))
-        if then is None or not _is_same(then.process, each.process):
+    for each, then in _with_earlier(after, before):
+        if then is None:
             yield each
             continue
         hits = {key: hits - then.hits.get(key, 0) for key, hits in each.hits.items()}
@@ -64,18 +64,27 @@ def _processes_since(after: Sequence[ProcessCounts], before: Sequence[ProcessCou
 
 def _threads_since(after: Sequence[ThreadTimes], before: Sequence[ThreadTimes]) -> Iterator[ThreadTimes]:
     """Yield the calls of each thread that had any."""
-    earlier = {(each.process.pid, each.process.generation, each.tid): each for each in before}
+    for each, then in _with_earlier(after, before):
+        functions = each.functions if then is None else _all_calls_since(each.functions, then.functions)
+        if functions:
+            yield replace(each, functions=functions)
+
+
+def _with_earlier(after: Sequence[_Counted], before: Sequence[_Counted]) -> Iterator[tuple[_Counted, _Counted | None]]:
+    """Yield each with what it had counted before; when a process began may have been seen later.
+
+    Numbers are given again: one that has ended is told by when it began from another one that had its number.
+    """
+    earlier = {_who(each, each.process.started): each for each in before}
+    there = {_who(each, each.process.started) for each in after}
     for each in after:
-        then = earlier.get((each.process.pid, each.process.generation, each.tid))
-        if then is not None and _is_same(then.process, each.process):
-            each = replace(each, functions=_all_calls_since(each.functions, then.functions))  # noqa: PLW2901
-        if each.functions:
-            yield each
+        then, unseen = earlier.get(_who(each, each.process.started)), _who(each, None)
+        yield each, earlier.get(unseen) if then is None and unseen not in there else then
 
 
-def _is_same(before: ProcessInfo, after: ProcessInfo) -> bool:
-    """Return whether two moments are of one process; when it began may have been seen later."""
-    return before.started in {None, after.started}
+def _who(one: ProcessCounts | ThreadTimes, started: float | None) -> Hashable:
+    tid = one.tid if isinstance(one, ThreadTimes) else 0
+    return one.process.pid, one.process.generation, started, tid
 
 
 def _all_calls_since(after: Sequence[FunctionTiming], before: Sequence[FunctionTiming]) -> tuple[FunctionTiming, ...]:

@@ -98,6 +98,22 @@ def test_a_process_that_is_given_the_number_of_another_has_all_that_it_counted()
     assert between.threads[0].functions[0].count == 4
 
 
+def test_a_process_that_has_ended_counts_no_more_though_another_one_has_its_number():
+    before, after = in_two_processes(9), in_two_processes(9)
+    ended, given = before.processes[0], replace(before.processes[0].process, started=99.0)
+    new = ProcessCounts(given, {KEY: 4}, (timing(count=2),))
+    threads = (*after.threads, ThreadTimes(given, 1, "a", new.functions))
+    between = since(replace(after, processes=(*after.processes, new), threads=threads), before, "")
+    assert [each.hits for each in between.processes] == [{KEY: 0}, {KEY: 0}, {KEY: 4}]
+    assert [(each.process, each.functions[0].count) for each in between.threads] == [(given, 2)]
+    unseen = replace(ended, process=replace(ended.process, started=None))
+    for first, second in ((unseen, ended), (unseen, unseen)):  # when it began has been seen since, or never
+        (found,) = since(replace(after, processes=(second,)), replace(before, processes=(first,)), "").processes
+        assert found.hits == {KEY: 0}
+    found = since(replace(after, processes=(unseen, new)), replace(before, processes=(unseen,)), "").processes
+    assert [each.hits for each in found] == [{KEY: 0}, {KEY: 4}]
+
+
 def test_calls_that_were_learning_before_any_was_timed_are_of_their_own_interval():
     before = timing(count=0, sum_ns=0.0, buckets=(), learning=7, in_flight=0)
     after = timing(count=3, sum_ns=30.0, min_ns=9.0, max_ns=11.0, buckets=((8.0, 16.0, 3),), learning=9)
