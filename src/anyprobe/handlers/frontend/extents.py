@@ -13,9 +13,6 @@ from anyprobe.handlers.types.layouts import Extent, Field, StructType
 if TYPE_CHECKING:
     from anyprobe.handlers.frontend.expressions import Expressions
 
-_COUNTERS = {"hash<": "count", "map<": "used", "hchan<": "qcount"}
-"""What says how many values are in maps of Go (until and since 1.24) and channels, by how their types' names begin."""
-
 
 def extent_of(value: Value) -> Extent | None:
     """Return what a value tells of: a struct with an extent, or a pointer to one."""
@@ -49,9 +46,7 @@ def counter_of(value: Value) -> Field | None:
     """Return the member that says how many values there are, of a pointer that is a map or a channel of Go."""
     here = value.value if isinstance(value, Maybe) else value
     kind = here.type.element if isinstance(here, Scalar) and isinstance(here.type, PointerType) else None
-    if not isinstance(kind, StructType):
-        return None
-    return next((kind.member(member) for start, member in _COUNTERS.items() if kind.name.startswith(start)), None)
+    return kind.member(kind.counter) if isinstance(kind, StructType) and kind.counter else None
 
 
 def count_of(expressions: "Expressions", node: ast.AST, value: Value) -> Value:

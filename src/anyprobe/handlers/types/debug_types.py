@@ -282,7 +282,7 @@ class DebugTypes:
         by_reference = {_BY_VALUE: False, _BY_REFERENCE: True}.get(
             convention or 0, None if is_cpp(whole.unit) else False
         )
-        extent = variants = None
+        extent, variants, counter = None, None, ""
         if foreign_language(whole.unit) == "Rust":
             from anyprobe.handlers.types.rust_types import rust_extent, variants_of
 
@@ -292,9 +292,9 @@ class DebugTypes:
                 partial(variants_of, self, whole),
             )
         elif dw.AT_GO_KIND in whole.attributes:
-            from anyprobe.handlers.types.go_types import go_extent
+            from anyprobe.handlers.types.go_types import go_counter, go_extent
 
-            name, extent = whole.name, go_extent(whole)
+            name, extent, counter = whole.name, go_extent(whole), go_counter(whole.name)
         made = StructType(
             name,
             whole.number(dw.AT_BYTE_SIZE) or 0,
@@ -303,6 +303,7 @@ class DebugTypes:
             by_reference=by_reference,
             extent=extent,
             variants=variants,
+            counter=counter,
         )
         self._made[whole.key] = made
         return made

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _SLICE, _STRING = 23, 24
 _EXTENTS = {_SLICE: ("array", "len"), _STRING: ("str", "len")}
 """The members of slices and strings that are the address and the number of values."""
+_COUNTERS = {"hash<": "count", "map<": "used", "hchan<": "qcount"}
+"""What says how many values are in maps (until and since 1.24) and channels, by how their types' names begin."""
 _VERSION = re.compile(r"\bgo1\.(\d+)")
 _SINCE = 17
 """Go 1.17 was the first to pass parameters in registers."""
@@ -63,6 +65,11 @@ def go_extent(entry: dw.Entry) -> Callable[[StructType], Extent | None] | None:
         return Extent(pointer, length, pointer.kind.element == u8)
 
     return find
+
+
+def go_counter(name: str) -> str:
+    """Return the member of a struct that says how many values are in a map or channel; empty for any other struct."""
+    return next((member for start, member in _COUNTERS.items() if name.startswith(start)), "")
 
 
 def _check_version(name: str, entry: dw.Entry) -> None:

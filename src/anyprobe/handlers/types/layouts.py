@@ -54,13 +54,15 @@ class StructType(Layout):
         by_reference: bool | None = False,
         extent: Callable[["StructType"], Extent | None] | None = None,
         variants: Callable[[], Variants | None] | None = None,
+        counter: str = "",
     ) -> None:
         """Describe one; ``fields`` may be found out when they are first asked for.
 
         ``extent`` finds out what values it tells of, ``variants`` which members are alternatives.
+        ``counter``: the member that says how many values there are, where a pointer to it is a map or channel of Go.
         ``by_reference``: functions are given its address, as C++ does with what has a destructor; ``None``: not known.
         """
-        self.name, self.size, self.by_reference = name, size, by_reference
+        self.name, self.size, self.by_reference, self.counter = name, size, by_reference, counter
         self._fields, self._alignment, self._extent, self._variants = fields, alignment, extent, variants
 
     @cached_property
