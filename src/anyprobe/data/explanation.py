@@ -43,6 +43,8 @@ class Explanation:
     refused: str | None = None
     sites: tuple[tuple[int, str], ...] = ()
     timed: bool = False
+    by_goroutine: bool = False
+    """Whether the function's calls are timed as those of Go are; not in JSON."""
 
     @property
     def strategy(self) -> str | None:
@@ -60,7 +62,8 @@ class Explanation:
         if self.timed:
             exits = len(self.sites) - 1
             ends = "its only exit" if exits == 1 else f"each of its {exits} exits"
-            return f"would be timed at its entry, placed {way}, and at {ends}, about {TIMED_COST} a call"
+            cost = GOROUTINE_TIMED_COST if self.by_goroutine else TIMED_COST
+            return f"would be timed at its entry, placed {way}, and at {ends}, about {cost} a call"
         if len(self.sites) < 2:
             return f"would be placed {way}, {cost} a hit"
         refused = sum(": " in verdict for _, verdict in self.sites)
@@ -82,7 +85,7 @@ WAYS = {
     "kretprobe": ("by a kretprobe", "about 590 instructions"),
 }
 """How a site reaches its patch by each strategy, and what a counted hit costs then."""
-TIMED_COST = "30 ns"
+TIMED_COST, GOROUTINE_TIMED_COST = "30 ns", "20 ns"
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,6 +135,7 @@ def explain(session: "ProbeHost", spec: str, *, timed: bool = False) -> Explanat
         refused=why or (None if splice else _refused(plan, first)),
         sites=tuple(sorted((address, _said(verdict)) for address, verdict in _outcomes(plan, module.bias))),
         timed=timed,
+        by_goroutine=site.object.image.is_go,
     )
 
 

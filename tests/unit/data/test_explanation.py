@@ -29,6 +29,9 @@ TIMED = (
          "would be placed by a 5-byte jump, about 1 ns a hit, 1 of all 3 sites are refused"),
         ({"verdicts": (("short", "chosen"),), "sites": ((0, "short"), (9, "jump")), "timed": True},
          TIMED),
+        ({"verdicts": (("short", "chosen"),), "sites": ((0, "short"), (9, "jump")), "timed": True,
+          "by_goroutine": True},
+         TIMED.replace("30 ns", "20 ns")),
     ],
 )  # fmt: skip
 def test_the_sentence(parts, sentence):
