@@ -115,7 +115,7 @@ def functions(patterns):
 @pytest.mark.parametrize(
     ("places", "most"),
     [
-        ([name for name in BLOCKS if "*" not in name], 100),
+        pytest.param([name for name in BLOCKS if "*" not in name], 100, marks=pytest.mark.thorough),
         pytest.param(BLOCKS, 3000, marks=pytest.mark.thorough),
         pytest.param((*BLOCKS, *ENTRIES), 20000, marks=[pytest.mark.thorough, pytest.mark.timeout(3600)]),
     ],
