@@ -369,9 +369,14 @@ def test_no_call_is_made_on_an_alternate_stack_among_living_frames():
     with running("no_place_for_calls", "alternate", options=("-Wl,-z,now",)) as program:
         assert program.line() == "ready"
         process = Process.open(program.pid)
-        with pytest.raises(StopTimeout, match="not on a stack known to be its own"), process.borrow(0.1):
+        with (
+            pytest.raises(StopTimeout, match="not on a stack known to be its own"),
+            process.borrow(0.1, own_stack=True),
+        ):
             pass
         stack = stack_in_memory(program.pid)
+        with process.borrow(0.1) as remote:
+            assert remote.syscall(GETPID) == program.pid
         for _ in range(100):
             with process.stop() as stop, stop.remote() as remote:
                 assert remote.syscall(GETPID) == program.pid
