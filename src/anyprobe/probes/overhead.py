@@ -8,7 +8,7 @@ measure on a processor of 2021, rounded up.
 """
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 
@@ -75,19 +75,23 @@ class OverheadWatch:
     total: float = 0.0
     """Percent of one CPU that all armed probes cost between the last two looks."""
     _since: float = field(default_factory=time.monotonic)
-    _spent: dict[object, float] = field(default_factory=dict)
+    _seen: dict[object, int] = field(default_factory=dict)
+    """The hits of each counter at the last look: libraries that come and go take counters over."""
 
     def look(self, probes: Iterable[Probe], percent: float, now: float | None = None) -> Sequence[Excess]:
         """Return what has to go so that the rest costs no more than some percent of one CPU: the dearest first."""
         now = time.monotonic() if now is None else now
         elapsed, self._since = now - self._since, now
-        values, found = BankValues(), []
-        for key, unit in units_of(probes).items():
-            spent = self.spent_ns(unit, values)
-            fresh, self._spent[key] = spent - self._spent.get(key, 0.0), spent
-            share = fresh / (elapsed * 1e9) * 100 if elapsed > 0 else 0.0
+        values, found, seen = BankValues(), [], dict[object, int]()
+        for unit in units_of(probes):
+            spent = 0.0
+            for counter, hits, price in self.costs(unit, values):
+                spent += (hits - self._seen.get(counter, 0)) * price
+                seen[counter] = hits
+            share = spent / (elapsed * 1e9) * 100 if elapsed > 0 else 0.0
             if share > 0 and unit.armed:
                 found.append(Excess(unit, share))
+        self._seen |= seen
         found.sort(key=attrgetter("percent"), reverse=True)
         remaining = self.total = sum(each.percent for each in found)
         going = []
@@ -98,23 +102,26 @@ class OverheadWatch:
             remaining -= each.percent
         return going
 
-    def spent_ns(self, unit: Unit, values: BankValues) -> float:
-        """Return what a unit has cost the program so far."""
+    def costs(self, unit: Unit, values: BankValues) -> Iterator[tuple[object, int, float]]:
+        """Yield where a unit's hits are counted, how many there have been, and what one of them costs the program."""
         if unit.timed is not None:
-            return self._timed_ns(unit.timed, values)
-        return sum(values.hits(place.hook) * hit_ns(place) for place in unit.places if place.hook.bank is not None)
+            yield from self._costs_of_calls(unit.timed, values)
+            return
+        for place in unit.places:
+            hook = place.hook
+            if hook.bank is not None:
+                yield (hook.bank, hook.offset), values.hits(hook), hit_ns(place)
 
-    def _timed_ns(self, timed: Timed, values: BankValues) -> float:
-        bank = timed.group.bank
-        if bank is None or timed.refusal is not None:
-            return 0.0
-        record = values.reader(bank).record(timed.group.offset)
-        calls = record.count + record.tail + record.learning + record.missed
-        return calls * (self.timing_ns + sum(_trap_ns(place) for place in timed.places[:2]))
+    def _costs_of_calls(self, timed: Timed, values: BankValues) -> Iterator[tuple[object, int, float]]:
+        bank, offset = timed.group.bank, timed.group.offset
+        if bank is not None:
+            record = values.reader(bank).record(offset)
+            calls = record.count + record.tail + record.learning + record.missed
+            yield (bank, offset, "calls"), calls, self.timing_ns + sum(_trap_ns(place) for place in timed.places[:2])
 
 
-def units_of(probes: Iterable[Probe]) -> dict[object, Unit]:
-    """Return what probes can be taken apart into; the keys stay the same as long as the probes live."""
+def units_of(probes: Iterable[Probe]) -> Sequence[Unit]:
+    """Return what probes can be taken apart into."""
     found: dict[object, Unit] = {}
     for probe in probes:
         for timed in probe.timed:
@@ -131,8 +138,9 @@ def units_of(probes: Iterable[Probe]) -> dict[object, Unit]:
             unit.places.append(place)
             if probe not in unit.probes:
                 unit.probes.append(probe)
-    _name_by_specs(found.values())
-    return found
+    units = list(found.values())
+    _name_by_specs(units)
+    return units
 
 
 def _name_by_specs(units: Iterable[Unit]) -> None:

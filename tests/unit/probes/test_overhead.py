@@ -16,8 +16,8 @@ SECOND = 1e9
 class Hooked:
     """A place, a function with one instruction, that has cost what it is told."""
 
-    def __init__(self, name, spent=0.0, *, armed=True, kind=ActionKind.COUNT, site="entry"):
-        self.spent, self.offset = spent, 0
+    def __init__(self, name, spent=0.0, *, armed=True, kind=ActionKind.COUNT, site="entry", counter=None):
+        self.spent, self.offset, self.counter = spent, 0, counter or self
         self.hook = SimpleNamespace(kind=kind, armed=armed, strategy="jump", bank="slots")
         self.site = SimpleNamespace(object=SimpleNamespace(name="m"), name=name, kind=site, marker=None)
         self.state = SimpleNamespace(root=self)
@@ -25,10 +25,10 @@ class Hooked:
 
 @pytest.fixture
 def watch(monkeypatch):
-    def spent_ns(self, unit, values):
-        return sum(place.spent for place in unit.places) * SECOND / 100
+    def costs(self, unit, values):
+        return [(place.counter, place.spent, SECOND / 100) for place in unit.places]
 
-    monkeypatch.setattr(OverheadWatch, "spent_ns", spent_ns)
+    monkeypatch.setattr(OverheadWatch, "costs", costs)
     return OverheadWatch(_since=100.0)
 
 
@@ -71,6 +71,16 @@ def test_each_look_sees_what_came_since_the_last(watch):
     assert watch.look([probe], 5, now=103.0) == []
 
 
+def test_a_counter_that_a_library_takes_over_costs_what_came_since_the_last_look(watch):
+    before = Hooked("a", 50)
+    watch.look([probe_of(before)], 5, now=101.0)
+    again = Hooked("a", 53, counter=before)
+    assert watch.look([probe_of(again)], 5, now=102.0) == []
+    assert watch.total == pytest.approx(3)
+    again.spent += 20
+    assert names(watch.look([probe_of(again)], 5, now=103.0)) == ["a.out:a"]
+
+
 def test_what_is_out_already_is_left_alone(watch):
     assert watch.look([probe_of(Hooked("a", 99, armed=False))], 5, now=101.0) == []
 
@@ -83,7 +93,7 @@ def test_instructions_go_one_by_one_and_handlers_of_a_function_together():
     last.site = other.site = first.site
     other.site = one.site
     units = units_of([probe_of(begin), probe_of(end), probe_of(one, other), probe_of(first, last)])
-    assert [unit.places for unit in units.values()] == [[begin, end], [one], [other], [first, last]]
+    assert [unit.places for unit in units] == [[begin, end], [one], [other], [first, last]]
 
 
 def test_what_was_removed_is_said_in_one_sentence(watch):
@@ -109,6 +119,10 @@ class Values:
         return SimpleNamespace(record=lambda offset: SimpleNamespace(count=10, tail=20, learning=0, missed=30))
 
 
+def spent_ns(watch, unit):
+    return sum(hits * price for _, hits, price in watch.costs(unit, Values()))
+
+
 def place(strategy="jump", bank="slots"):
     return SimpleNamespace(hook=Hook(ActionKind.COUNT, bank=bank, strategy=strategy))
 
@@ -122,13 +136,13 @@ def place(strategy="jump", bank="slots"):
     ],
 )
 def test_what_a_hit_costs_depends_on_how_it_is_counted(strategy, bank, cost):
-    assert OverheadWatch().spent_ns(Unit("f", places=[place(strategy, bank)]), Values()) == 1000 * cost
+    assert spent_ns(OverheadWatch(), Unit("f", places=[place(strategy, bank)])) == 1000 * cost
 
 
 def test_what_is_not_placed_costs_nothing():
-    assert OverheadWatch().spent_ns(Unit("f", places=[place(bank=None)]), Values()) == 0
+    assert spent_ns(OverheadWatch(), Unit("f", places=[place(bank=None)])) == 0
 
 
 def test_calls_are_timed_at_one_price():
     timed = SimpleNamespace(group=TimingGroup("slots", 8), refusal=None, places=[place(), place()])
-    assert OverheadWatch(timing_ns=7).spent_ns(Unit("f", timed=timed), Values()) == 60 * 7
+    assert spent_ns(OverheadWatch(timing_ns=7), Unit("f", timed=timed)) == 60 * 7
