@@ -110,11 +110,16 @@ def demand(hooks: Iterable[Hook]) -> Demand:
     plain = sum([hook.kind is ActionKind.COUNT and hook.calls is None for hook in homeless])
     if plain == len(homeless):  # as nearly always
         return Demand(plain, 0)
-    groups = {id(hook.group) for hook in homeless if hook.kind in TIMING}
+    groups = {id(hook.group) for hook in homeless if hook.kind in TIMING and not _has_record(hook)}
     counters = sum(_counters_of(hook) for hook in homeless if hook.kind not in TIMING and hook.calls is None)
     calls = {id(hook.calls): hook.calls for hook in homeless if hook.calls is not None}
     counters += sum(CALL_COUNTERS * group.size for group in calls.values() if group.bank is None)
     return Demand(counters, len(groups))
+
+
+def _has_record(hook: Hook) -> bool:
+    """Return whether its function is measured already, or was before its file was unloaded."""
+    return isinstance(hook.group, TimingGroup) and hook.group.bank is not None
 
 
 def follows_calls(hooks: Iterable[Hook]) -> bool:

@@ -13,7 +13,7 @@ from anyprobe.splice.apply.preparation import Preparation, keep_room
 from anyprobe.splice.codegen.patch import ActionKind
 from anyprobe.splice.memory.space import REACH, TOP, AddressSpace
 from anyprobe.splice.plan.splices import Want, WantKind
-from anyprobe.splice.regions.banks import Counting, Hook
+from anyprobe.splice.regions.banks import Counting, Hook, TimingGroup, demand
 from anyprobe.splice.regions.code_region import Cluster
 from anyprobe.splice.regions.holdings import Holdings
 
@@ -168,3 +168,11 @@ def test_a_thread_that_has_begun_is_waited_for_with_longer_and_longer_pauses(mon
     assert pauses[:7] == [0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.1]
     assert set(pauses[7:]) == {0.1}
     assert len(pauses) < 20
+
+
+def test_only_functions_without_a_record_need_one():
+    """Those that were measured before their library was unloaded, and are loaded again, have one."""
+    known, fresh = TimingGroup("bank", 8), TimingGroup()
+    hooks = [Hook(kind, group) for group in (known, fresh) for kind in (ActionKind.ENTER, ActionKind.LEAVE)]
+    assert demand(hooks[:2]).records == 0
+    assert demand(hooks).records == 1
