@@ -14,7 +14,7 @@ import anyprobe
 from anyprobe import Count, Sum, i32
 from anyprobe.probes.session import Session
 from support.driver import PATIENCE, build, wait_until
-from support.plugins import is_gated
+from support.plugins import doing, is_gated
 
 pytestmark = pytest.mark.live
 AT_LOAD, AT_UNLOAD, CALLS = 100, 10, 1_000
@@ -76,16 +76,7 @@ def program(files):
         pipe = subprocess.PIPE
         process = stack.enter_context(subprocess.Popen([*files], stdin=pipe, stdout=pipe, text=True))
         stack.callback(process.kill)
-        assert process.stdout.readline() == "ready\n"
-
-        def do(letters):
-            for letter in letters:
-                process.stdin.write(letter + "\n")
-                process.stdin.flush()
-                assert process.stdout.readline() == "done\n"
-
-        do.pid = process.pid
-        yield do
+        yield doing(process)
 
 
 @pytest.mark.parametrize("live", [False, True], ids=["stops", "live"])

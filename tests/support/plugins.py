@@ -47,15 +47,18 @@ def loading(library: Path) -> Iterator[Any]:
         pipe = subprocess.PIPE
         process = stack.enter_context(subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True))
         stack.callback(process.kill)
-        assert process.stdout is not None
-        assert process.stdin is not None
-        assert process.stdout.readline() == "ready\n"
+        yield doing(process)
 
-        def do(letters: str) -> None:
-            for letter in letters:
-                process.stdin.write(letter + "\n")
-                process.stdin.flush()
-                assert process.stdout.readline() == "done\n"
 
-        do.pid = process.pid  # type: ignore[attr-defined]
-        yield do
+def doing(process: Any) -> Any:
+    """Return what has a program do things, each for a letter, once it is ready; ``pid``: its own."""
+    assert process.stdout.readline() == "ready\n"
+
+    def do(letters: str) -> None:
+        for letter in letters:
+            process.stdin.write(letter + "\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == "done\n"
+
+    do.pid = process.pid  # type: ignore[attr-defined]
+    return do

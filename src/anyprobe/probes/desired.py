@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from anyprobe.binary.images.modules import VDSO
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.probes.probe import Place, Probe, Timed
+from anyprobe.probes.probe import HandledCalls, Place, Probe, Timed
 from anyprobe.probes.specs.spec import awaits_module, parse
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ _LOOKS = 5
 """How often functions are looked for again that the loader had not chosen (IFUNC): in lazily bound programs it may
 never choose them."""
 
-T = TypeVar("T", Place, Timed)
+T = TypeVar("T", Place, Timed, HandledCalls)
 Taken = dict[tuple["LoadedObject", int, str], str]
 """Specs, by the site that each has taken: object, address and kind."""
 
@@ -93,7 +93,8 @@ class Desired:
         probe = self.probe
         probe.places, probe.timed = _going_on(probe.places, part.places), _going_on(probe.timed, part.timed)
         placed_now = set(probe.places)
-        probe.handled = [each for each in [*probe.handled, *part.handled] if not placed_now.isdisjoint(each.places)]
+        handled = _going_on(probe.handled, part.handled)
+        probe.handled = [each for each in handled if not placed_now.isdisjoint(each.places) or _is_left(each)]
         found_again = {each.site.canonical for each in part.exitless}
         probe.exitless = [each for each in probe.exitless if each.site.canonical not in found_again] + part.exitless
         placed = {each.site.canonical for each in part.all_places}
@@ -199,6 +200,11 @@ class DesiredState:
 
 def _is_unchosen(refusal: Refusal) -> bool:
     return refusal.reason is Reason.IFUNC_UNRESOLVED
+
+
+def _is_left(handled: HandledCalls) -> bool:
+    """Return whether there are still places where its calls ended, which are to be removed with the probe."""
+    return any(place.armed for place in handled.points.values())
 
 
 def _again(known: list[T], fresh: list[T]) -> list[tuple[T, T]]:

@@ -149,6 +149,15 @@ class HandledCalls:
         """By what it is known there."""
         return self.group.offset
 
+    @property
+    def identity(self) -> Hashable:
+        """As of a place, if its calls are known by the same."""
+        return self.places[0].identity, self.group.bank, self.group.offset
+
+    def go_on_from(self, before: "HandledCalls") -> None:
+        """Have calls end where those of the same function did before its file was unloaded."""
+        self.points = _kept(before.points) | self.points
+
     def ending(self, flags: int, *, alone: bool) -> Hook:
         """Return what runs the handler at a return point."""
         place, flags = self.places[0], flags | CERTAIN * (alone and self.whole)
@@ -205,7 +214,7 @@ class Timed:
         groups = [*before.earlier, before.group] if before.was_armed else before.earlier
         self.earlier = [each for each in groups if not (self.was_armed and each.is_at(self.group))]
         if before.group.is_at(self.group):
-            self.points = {at: place for at, place in before.points.items() if place.armed} | self.points
+            self.points = _kept(before.points) | self.points
 
     @property
     def was_armed(self) -> bool:
@@ -221,6 +230,11 @@ class Timed:
     def refusal(self) -> Refusal | None:
         """Why the function is not timed."""
         return next((place.hook.refusal for place in self.places if place.hook.refusal is not None), None)
+
+
+def _kept(points: dict[int, Place]) -> dict[int, Place]:
+    """Return the places where callers go on that were not unloaded together with what they call."""
+    return {at: place for at, place in points.items() if place.armed}
 
 
 def shared(probes: "Sequence[Probe]", earlier: "Sequence[Probe] | None") -> None:

@@ -54,8 +54,8 @@ class ReturnPoints:
         self._session, self._unwinding = session, Unwinding(session)
         self._followed: dict[tuple[int, int], tuple[SlotBank, FollowedCalls]] = {}
         """By the number of its bank and the offset by which it is known there."""
-        self._nested: dict[int, tuple[SlotBank, list[Timed]]] = {}
-        """By bank, all timed functions where it is known which calls they make."""
+        self._nested: dict[int, tuple[SlotBank, dict[int, Timed]]] = {}
+        """By bank, all timed functions where it is known which calls they make, by their records."""
         self._change = CALLER_SINCE - 1
         """Counted up with each change of what is spliced."""
         self._children = ChildrenText(session)
@@ -69,7 +69,7 @@ class ReturnPoints:
         fresh = list(self._fresh(probes))
         if not fresh and not self._nested:
             return
-        pairs = fewest_points(fresh, KNOWN_AT_ONCE)
+        pairs = [each for each in fewest_points(fresh, KNOWN_AT_ONCE) if each[1] not in each[0].points]
         with suppress(StopTimeout):  # they are learnt, then
             self._watch_unwinding()
             self._splice(pairs)
@@ -94,8 +94,8 @@ class ReturnPoints:
 
     def _watch_unwinding(self) -> None:
         """See what leaves calls behind, in libraries that were loaded meanwhile too, while anything is timed."""
-        nested = any(timed.armed for _, all_timed in self._nested.values() for timed in all_timed)
-        if not nested and not any(calls.armed for _, calls in self._followed.values()):
+        nested = any(timed.armed for _, all_timed in self._nested.values() for timed in all_timed.values())
+        if not nested and not any(_may_end(calls) for _, calls in self._followed.values()):
             self._unwinding.end()
             return
         banks = [*(bank for bank, _ in self._followed.values()), *(bank for bank, _ in self._nested.values())]
@@ -130,17 +130,26 @@ class ReturnPoints:
             if timed.armed and bank is not None and bank.layout.nested:
                 if self._nested and bank.index not in self._nested:
                     self._session.warn(APART)
-                self._nested.setdefault(bank.index, (bank, []))[1].append(timed)
+                self._nested.setdefault(bank.index, (bank, {}))[1][timed.offset] = timed
         for calls in (calls for probe in probes for calls in probe.followed):
             bank = calls.bank
             if calls.armed and bank is not None and bank.layout.callers and not isinstance(bank, GoroutineBank):
                 key = bank.index, calls.offset
-                if key not in self._followed:
+                _, known = self._followed.get(key, (bank, None))
+                if known is None or (known is not calls and not known.armed):
                     self._followed[key] = bank, calls
                     if bank.change:
                         with suppress(MemoryFault):  # the text has all that was changed before
                             bank.arena.journal.note_change(self._change)
+                    self._say_lost(known, calls)
                     yield calls
+
+    def _say_lost(self, known: FollowedCalls | None, calls: FollowedCalls) -> None:
+        """Have return points learnt again that were in a library which is loaded again, after other calls of it."""
+        for point in known.points if known is not None else ():
+            place = calls.points.get(point)
+            if place is None or not place.armed:
+                self._say(calls, point, CALLER_NEW)
 
     def _forget_lost(self) -> None:
         """Have return points learnt again whose module is gone."""
@@ -210,6 +219,11 @@ class ReturnPoints:
         bank = calls.bank
         if bank is not None and bank.layout.callers:
             _tables(bank).set(point, calls.offset, state)
+
+
+def _may_end(calls: FollowedCalls) -> bool:
+    """Return whether calls may end at return points, now or when their library is loaded again."""
+    return calls.armed or any(place.armed for place in calls.points.values())
 
 
 def _tables(bank: SlotBank) -> CallerTables:
