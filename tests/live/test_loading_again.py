@@ -134,3 +134,18 @@ def test_handlers_see_returns_of_calls_that_leave_by_jumps_in_each_life(jumping)
             assert found["leaps"].sum == life * sum(range(0, EACH, 2))
         session.remove(*session.probes)
         assert own_text(jumping.pid) == before
+
+
+@pytest.mark.parametrize("self_time", [False, True], ids=["", "self times"])
+def test_a_function_that_two_probes_time_has_each_call_once_in_each_life(jumping, self_time):
+    """Asked for while it is loaded and by another spec: with self times both show one record, else one each."""
+    with anyprobe.attach(jumping.pid, self_time=self_time) as session:
+        jumping("l")
+        session.time("jumping:plain", follow=True)
+        session.time("jumping:pla*", follow=True)
+        for life in range(1, LIVES + 1):
+            jumping("l" if life > 1 else "")
+            jumping("b")
+            assert [each.count for each in session.snapshot().functions] == [life * EACH] * 2
+            jumping("u")
+            session.pump(0.01)

@@ -14,7 +14,7 @@ from anyprobe.core.refusal import Refusal
 from anyprobe.probes.desired import Desired, DesiredState, Policy, Taken
 from anyprobe.probes.duties import locked
 from anyprobe.probes.outside import registering
-from anyprobe.probes.probe import Probe, dressed
+from anyprobe.probes.probe import Probe, dressed, shared
 from anyprobe.probes.providers.function.copies import AUDITED, has_libraries
 from anyprobe.probes.providers.function.placing import add_counted, add_timed, see_places
 from anyprobe.probes.providers.function.resolve import ResolvedSite
@@ -381,10 +381,14 @@ class Reconciled(Pumped):
                 part = self._make(each.probe.spec, each, fresh)
                 if each.probe.dress is not None:
                     dressed(part, each.probe.dress)
-                each.take_over(part)
                 found.append((each, fresh, part))
         if not found:
             return []
+        shared(
+            [part for each, _, part in found if each.probe.is_timing], self.probes if self.options.self_time else None
+        )
+        for each, _, part in found:
+            each.take_over(part)
         try:
             self._place([part for _, _, part in found])
         except BaseException:
