@@ -9,6 +9,8 @@ from contextlib import ExitStack
 import pytest
 
 import anyprobe
+from anyprobe.probes import reconciling
+from anyprobe.splice.apply import preparation
 from support.driver import build, wait_until
 
 pytestmark = pytest.mark.live
@@ -62,6 +64,13 @@ int main(int argc, char **argv) {
 @pytest.fixture(scope="module")
 def program():
     return str(build("begins.c", "-O1", text=PROGRAM))
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch):
+    """On a busy machine the loader takes long to go on."""
+    monkeypatch.setattr(reconciling, "_STARTING", 60.0)
+    monkeypatch.setattr(preparation, "_PATIENCE", 60.0)
 
 
 @pytest.fixture
