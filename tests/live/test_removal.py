@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,7 +20,7 @@ from anyprobe.probes.outside import leftover, listing
 from anyprobe.splice.apply.recovery import recovery
 from anyprobe.splice.apply.transaction import Transaction
 from anyprobe.target.process.process import Process
-from anyprobe.target.system import gateway, ptrace
+from anyprobe.target.system import gateway, procfs, ptrace
 from support.driver import build, wait_until
 from support.image import Image
 from support.results import hits, refusals, timing
@@ -380,12 +381,17 @@ def test_a_library_loaded_again_at_the_same_address_is_not_taken_for_spliced(run
     target.finish()
 
 
+def sleeps(pid):
+    return procfs.read_stat(pid).state == "S"
+
+
 def test_reading_does_not_use_up_memory(run_target):
     """A snapshot of many timed functions reads what was written, not all that could have been."""
     target = run_target("counts.c", "1")
     with anyprobe.attach(target.pid) as session:
         session.time("a.out:*", "libc:mem*")
         target.go(1)
+        wait_until(partial(sleeps, target.pid), "it reads what comes next, with functions that are timed, too")
         session.snapshot()
         used = [os.fstat(arena.descriptor).st_blocks for arena in session.splicing.holdings.arenas]
         for _ in range(3):
