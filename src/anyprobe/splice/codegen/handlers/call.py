@@ -14,7 +14,7 @@ under interruption.
 from dataclasses import replace
 
 from anyprobe.core.code import SKIP, InputKind
-from anyprobe.data.layout import BLOCK_GUARD, BLOCK_REFUSED, CALL_UNSEEN
+from anyprobe.data.layout import BLOCK_GUARD, BLOCK_REFUSED, CALL_UNSEEN, FORKED
 from anyprobe.splice.codegen.handlers import context_routines, spare_stacks, stack_move
 from anyprobe.splice.codegen.handlers.call_ends import PATIENCE, emit_ended, emit_left, emit_next_end
 from anyprobe.splice.codegen.handlers.call_words import WordWriter
@@ -80,7 +80,8 @@ class CallWriter(WordWriter):
         if any(each.pool and each.enters and each.system_calls for each in self._handlers):
             names |= {"read"}
         known = next((each.reading for each in self._handlers if each.calls_routines), handler.reading)
-        reading = replace(known, slot=facts.slot, gate=facts.gate)
+        forked = facts.data + FORKED if facts.adopted else 0
+        reading = replace(known, slot=facts.slot, gate=facts.gate, forked=forked)
         if facts.near and not self._elsewhere:  # nothing tells a fork child from its parent
             reading = replace(reading, pid=0)
         emit_memory_routines(asm, names - context_routines.NAMES, reading)

@@ -31,8 +31,10 @@ class ReadingFacts:
     """The process's id as it is seen inside, for threads whose block is open; 0: it is asked for each time."""
     slot: int = 0
     gate: int = 0
-    """Where the thread's block is, and whether it is open: it never is in a fork child. Without a gate no fork child
-    goes on, as in Go."""
+    """Where the thread's block is, and whether it is open: in a fork child only once it has blocks of its own. Without
+    a gate no fork child goes on, as in Go."""
+    forked: int = 0
+    """Where a fork child that has blocks of its own has its id, and its parent 0; 0: no child has any."""
     stack_block: int = 0
     """Offset in the thread control block of the stack's lowest address, behind which its size is; 0: not known."""
     main_stack: range = range(0)
@@ -129,8 +131,9 @@ def _end_of_stack(asm: Assembler, block: int) -> None:
 def _transfer(asm: Assembler, name: str, number: int, facts: ReadingFacts) -> None:
     """Emit the system call for ``read(to, from, size)`` or ``write(to, from, size)``: 0 if all bytes were moved.
 
-    A fork child has another id than the process that handlers were made for, and no open block. A child that shares
-    the memory has another one, too, and may not be permitted to read what it takes to be its parent's: it asks again.
+    A fork child has another id than the process that handlers were made for: its own blocks say which. A child that
+    shares the memory has another one, too, and may not be permitted to read what it takes to be its parent's: it asks
+    again.
     """
     if not facts.system_calls:
         asm.code("mov rax, -1; ret")
@@ -144,14 +147,18 @@ def _transfer(asm: Assembler, name: str, number: int, facts: ReadingFacts) -> No
     if facts.pid and not facts.gate:
         asm.code(f"mov edi, pid; jmp {name}_known", pid=facts.pid)
     elif facts.pid:
+        child = f"mov rdi, forked; mov edi, [rdi]; test edi, edi; jnz {name}_known" if facts.forked else ""
         asm.code(
             f"""
-                mov rax, fs:[slot]; mov r11, gate; test [r11], rax
-                mov edi, pid; jnz {name}_known
+                mov rax, fs:[slot]; mov r11, gate; test [r11], rax; jz {name}_unknown
+                {child}
+                mov edi, pid; jmp {name}_known
+            {name}_unknown:
             """,
             slot=facts.slot,
             gate=facts.gate,
             pid=facts.pid,
+            forked=facts.forked,
         )
     asm.code(
         f"""
@@ -164,7 +171,7 @@ def _transfer(asm: Assembler, name: str, number: int, facts: ReadingFacts) -> No
         number=number,
     )
     if facts.pid:
-        _ask_again(asm, name, facts)
+        _ask_again(asm, name)
     asm.code("""
         cmp rax, [rsp+8]; setne al; movzx eax, al
         lea rsp, [rsp+32]; pop r10; pop r9; pop r8
@@ -185,20 +192,18 @@ def emit_unless_closed(asm: Assembler, name: str, facts: ReadingFacts) -> None:
         )
 
 
-def _ask_again(asm: Assembler, name: str, facts: ReadingFacts) -> None:
+def _ask_again(asm: Assembler, name: str) -> None:
     """Emit: where the known process is not permitted, or gone, once more for the process that this is."""
     asm.code(
         f"""
             cmp rax, {-errno.EPERM}; je {name}_again
             cmp rax, {-errno.ESRCH}; jne {name}_over
         {name}_again:
-            cmp edi, pid; jne {name}_over
             mov eax, {_GETPID}; syscall
             cmp edi, eax; mov edi, eax; jne {name}_known
             or rax, -1
         {name}_over:
         """,
-        pid=facts.pid,
     )
 
 
