@@ -96,16 +96,15 @@ def _add_interval(document: dict[str, Any], last: Snapshot, by: str | None) -> N
     """Add when it is, and to each site and function what it has counted since the last document."""
     assert last.interval is not None
     hits = {(each.spec, each.address, each.kind, each.exit_kind): each.hits for each in last.all_sites}
-    calls = {(each.spec, each.address): each.count for each in last.functions}
+    timings = {(each.spec, each.address): each for each in last.functions}
     document["interval"] = {
         "time": dt.datetime.now().astimezone().isoformat(timespec="milliseconds"),
         "duration_s": round(last.interval.seconds, 6),
         "hits": last.hits,
-        "calls": sum(calls.values()),
+        "calls": sum(each.count for each in timings.values()),
     }
     for site in document["sites"]:
         site["interval_hits"] = hits[site["spec"], site["address"], site["kind"], site.get("exit_kind")]
-    timings = {(each.spec, each.address): each for each in last.functions}
     for function in document.get("functions", ()):
         timing = timings[function["spec"], function["address"]]
         function["interval_count"] = timing.count

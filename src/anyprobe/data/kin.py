@@ -11,6 +11,7 @@ from anyprobe.data.processes import ProcessCounts, ProcessInfo, ThreadTimes
 from anyprobe.data.snapshot import FunctionTiming, SiteResult, Snapshot
 
 T = TypeVar("T")
+C = TypeVar("C", ProcessCounts, ThreadTimes)
 
 
 def with_children(own: Snapshot, children: Sequence[Snapshot], found: AbstractSet[str]) -> Snapshot:
@@ -52,35 +53,34 @@ def _joined(
 
 
 def _by_process(counts: Iterable[ProcessCounts]) -> tuple[ProcessCounts, ...]:
-    """Return the counts of each process once; when one began that had ended soon may be known to one alone."""
-    found: list[ProcessCounts] = []
-    for each in counts:
-        for number, known in enumerate(found):
-            if _are_one(known.process, each.process):
-                found[number] = _sum(known, each)
-                break
-        else:
-            found.append(each)
-    return tuple(found)
+    """Return the counts of each process once."""
+    return _once(counts, lambda each: (each.process.pid, each.process.generation), _sum)
 
 
 def _by_thread(threads: Iterable[ThreadTimes]) -> tuple[ThreadTimes, ...]:
     """Return the calls of each thread once."""
-    found: list[ThreadTimes] = []
-    for each in threads:
-        for number, known in enumerate(found):
-            if known.tid == each.tid and _are_one(known.process, each.process):
-                timed = _joined(known.functions, each.functions, _name, FunctionTiming.merged)
-                found[number] = dataclasses.replace(known, name=known.name or each.name, functions=timed)
-                break
-        else:
+    return _once(threads, lambda each: (each.process.pid, each.process.generation, each.tid), _with_calls)
+
+
+def _once(items: Iterable[C], key: Callable[[C], Hashable], add: Callable[[C, C], C]) -> tuple[C, ...]:
+    """Return what each process or thread has counted once; ``key``: its number, which may have been another's before.
+
+    When one began that had ended soon may be known to one alone.
+    """
+    found: list[C] = []
+    numbered: dict[Hashable, list[int]] = {}
+    for each in items:
+        places = numbered.setdefault(key(each), [])
+        place = next((at for at in places if _began_together(found[at].process, each.process)), None)
+        if place is None:
+            places.append(len(found))
             found.append(each)
+        else:
+            found[place] = add(found[place], each)
     return tuple(found)
 
 
-def _are_one(one: ProcessInfo, other: ProcessInfo) -> bool:
-    if (one.pid, one.generation) != (other.pid, other.generation):
-        return False
+def _began_together(one: ProcessInfo, other: ProcessInfo) -> bool:
     return one.started == other.started or None in {one.started, other.started}
 
 
@@ -89,6 +89,11 @@ def _sum(one: ProcessCounts, other: ProcessCounts) -> ProcessCounts:
     process = dataclasses.replace(one.process, started=one.process.started or other.process.started, alive=alive)
     timed = _joined(one.functions, other.functions, _name, FunctionTiming.merged)
     return ProcessCounts(process, Counter(one.hits) + Counter(other.hits), timed)
+
+
+def _with_calls(one: ThreadTimes, other: ThreadTimes) -> ThreadTimes:
+    timed = _joined(one.functions, other.functions, _name, FunctionTiming.merged)
+    return dataclasses.replace(one, name=one.name or other.name, functions=timed)
 
 
 def _name(timing: FunctionTiming) -> Hashable:
