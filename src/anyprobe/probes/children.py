@@ -163,7 +163,7 @@ def _process_of(tid: int, inode: int) -> int | None:
     with suppress(OSError, KeyError, ValueError):
         status = procfs.read_status(tid)
         pid = int(status["Tgid"])
-        if int(status["NSpid"].split()[-1]) == tid and _maps(pid, inode):
+        if procfs.own_number(status["NSpid"], tid) == tid and _maps(pid, inode):
             return pid
     return None
 
@@ -176,7 +176,7 @@ def _by_own_number(target: int, inode: int) -> dict[int, set[int]]:
     for pid in processes_with_splices(frozenset({inode})):
         with suppress(OSError, KeyError, ValueError):
             for tid in procfs.read_tasks(pid) if pid != target else ():
-                found.setdefault(int(procfs.read_status(tid)["NSpid"].split()[-1]), set()).add(pid)
+                found.setdefault(procfs.own_number(procfs.read_status(tid)["NSpid"], tid), set()).add(pid)
     return found
 
 

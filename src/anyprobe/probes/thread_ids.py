@@ -64,7 +64,6 @@ class ThreadIds:
 def _own_id(tid: int) -> int:
     """Return the id by which a thread knows itself: in a container that is another one than here."""
     try:
-        numbers = procfs.read_status_field(tid, "NSpid").split()
+        return procfs.own_number(procfs.read_status_field(tid, "NSpid"), tid)
     except OSError:
         return tid
-    return int(numbers[-1]) if numbers else tid

@@ -26,7 +26,7 @@ class ThreadNames:
     def _read(self, pid: int, tid: int) -> None:
         with suppress(OSError, ValueError):
             status = procfs.read_status(tid)
-            self._names[pid, int(status.get("NSpid", str(tid)).split()[-1])] = status["Name"]
+            self._names[pid, procfs.own_number(status.get("NSpid", ""), tid)] = status["Name"]
 
     def of(self, pid: int, tid: int) -> str:
         """Return the name of a thread, empty if it was never seen."""

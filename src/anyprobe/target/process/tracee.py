@@ -175,7 +175,7 @@ class Tracee:
 
     def inner_pid(self) -> int:
         """Return its id in its own namespace of ids, 0 where that is not told; raise ``OSError``."""
-        return int(procfs.read_status(self.pid).get("NSpid", "0").split()[-1])
+        return procfs.own_number(procfs.read_status(self.pid).get("NSpid", ""), 0)
 
     def stack_limit(self) -> int:
         """Return how far its main stack may grow, in bytes; raise ``OSError``."""

@@ -153,6 +153,14 @@ def read_status_field(pid: int, name: str) -> str:
     return rest.partition(b"\n")[0].decode().strip()
 
 
+def own_number(numbers: str, number: int) -> int:
+    """Return the id by which a task knows itself, which in a namespace of its own is another one than here.
+
+    ``numbers``: ``NSpid`` of its status; where there is none, it is ``number``.
+    """
+    return int(numbers.rsplit(maxsplit=1)[-1]) if numbers else number
+
+
 def stack_limit(pid: int) -> int:
     """Return how far the main stack of a process may grow, in bytes."""
     for line in os.fsdecode(read_file(f"/proc/{pid}/limits")).splitlines():
