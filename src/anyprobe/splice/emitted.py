@@ -131,5 +131,4 @@ class FunctionChange:
     @property
     def shows_pcs(self) -> bool:
         """Whether a signal handler of the program's is among what is changed."""
-        added = self.added
-        return added[0].planned.shows_pcs if len(added) == 1 else any(splice.planned.shows_pcs for splice in added)
+        return any(splice.planned.shows_pcs for splice in self.added)

@@ -148,7 +148,7 @@ class Planning:
         module, added = edit.module, edit.added
         plans, want = module.plans, added[0] if len(added) == 1 else None
         plain = want is not None and want.kind is WantKind.ENTRY and not edit.state.wants and not edit.removed
-        if plans is None or want is None or not plain or (self.allowed is not AUTO and self.allowed != AUTO):
+        if plans is None or want is None or not plain or self.allowed != AUTO:
             return None
         hook = hook_of(want)
         if hook is None or hook.kind in TIMING or (needs_slots(hook) and not self.has_slots(edit.module)):

@@ -41,15 +41,8 @@ class SiteClobbers:
 
     def of(self, edit: Edit, want: Want) -> Clobbers:
         """Return what code at a wanted instruction may overwrite."""
-        module, code = edit.module, edit.state.code
-        plans = module.plans
-        if plans is None or module.shown:
-            return self._worked_out(edit, want)
-        if len(edit.planned.wants) == 1 and want.kind is WantKind.ENTRY and want.address == code.start:
-            known = plans.clobbers(code.start)
-            if known is not None and not (self._faults_handled() and (known.registers or known.flags)):
-                return known
-        if len(edit.planned.wants) < 2 or want.kind not in _ENDS:
+        plans = edit.module.plans
+        if plans is None or edit.module.shown or len(edit.planned.wants) < 2 or want.kind not in _ENDS:
             return self._worked_out(edit, want)
         skipping = self._skips_faults(edit)
         found = plans.timed.clobbers(want, skipping=skipping)

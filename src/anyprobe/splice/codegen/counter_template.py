@@ -30,7 +30,7 @@ class _Template:
 
 @dataclass(frozen=True, slots=True)
 class _Front:
-    """What patches have in common that do the same in front of the displaced copies."""
+    """What patches that do the same before the displaced copies have in common."""
 
     key: tuple[int, Clobbers]
     displaced_at: int
@@ -71,9 +71,7 @@ class CounterTemplates:
 
         ``behind`` is as for ``emit_patch``; a branch that does not go where it says is not simple.
         """
-        if not is_plain(splice, action):
-            return None
-        if not shape_of(splice.insns):
+        if not is_plain(splice, action) or not shape_of(splice.insns):
             return None
         return self.counter(splice, address, bias, action.bank, action.offset, clobbers_of(), behind)
 

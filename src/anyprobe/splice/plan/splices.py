@@ -153,19 +153,13 @@ class PlannedSplice:
     @property
     def internal(self) -> bool:
         """Whether it serves no probe of the user's."""
-        found = False
-        for want in self.wants:
-            if want.kind is not WantKind.LOOP:
-                if not want.internal:
-                    return False
-                found = True
-        return found
+        wanted = [want.internal for want in self.wants if want.kind is not WantKind.LOOP]
+        return bool(wanted) and all(wanted)
 
     @property
     def shows_pcs(self) -> bool:
         """Whether it is at a signal handler of the program's, which sees the program's own pcs by it."""
-        wants = self.wants
-        return wants[0].shows_pcs if len(wants) == 1 else any(want.shows_pcs for want in wants)
+        return any(want.shows_pcs for want in self.wants)
 
 
 @dataclass(frozen=True, slots=True)

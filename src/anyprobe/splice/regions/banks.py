@@ -107,9 +107,6 @@ class Demand:
 def demand(hooks: Iterable[Hook]) -> Demand:
     """Count what hooks without a place need."""
     homeless = [hook for hook in hooks if hook.bank is None and hook.kind is not ActionKind.VIEW]
-    plain = sum([hook.kind is ActionKind.COUNT and hook.calls is None for hook in homeless])
-    if plain == len(homeless):  # as nearly always
-        return Demand(plain, 0)
     groups = {id(hook.group) for hook in homeless if hook.kind in TIMING and not _has_record(hook)}
     counters = sum(_counters_of(hook) for hook in homeless if hook.kind not in TIMING and hook.calls is None)
     calls = {id(hook.calls): hook.calls for hook in homeless if hook.calls is not None}
