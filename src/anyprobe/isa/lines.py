@@ -21,7 +21,7 @@ _COPIED, _CALL, _COUNTED, _JCC_SHORT, _JCC_NEAR = 0, 1, 13, 14, 15
 _KINDS = 0xF0F0F0F0F0F0F0
 _CALL_OPCODE, _JUMP_OPCODE, _JCC_BYTES, _COUNTED_BYTES = 0xE8, b"\xe9", 6, 9
 _JUMP_PAST = b"\xeb\x05\xe9"
-"""``jmp short`` past the near jump that begins behind it, which the short jump of ``loop`` or ``jrcxz`` leads to."""
+"""``jmp short`` past the near jump that comes after it, to which the short jump of ``loop`` or ``jrcxz`` leads."""
 _I32 = struct.Struct("<i")
 _LEAST, _MOST = -(1 << 31), (1 << 31) - 1
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _AT_A_TIME = 0.1
 """Seconds that one look may take: of many children the others are seen to at the next one."""
 _LOCK_PATIENCE = 0.02
-"""Seconds to wait for another controller of a child: whoever looks keeps the session's other threads waiting."""
+"""Seconds to wait for another controller of a child: the session's other threads wait meanwhile."""
 _STOP_PATIENCE = 0.2
 """Seconds in which all threads of a child have to stop, for the same reason."""
 _PAUSES = 10
@@ -104,7 +104,7 @@ class ChildrenText:
         try:
             with exclusive(process, _LOCK_PATIENCE), process.translated("learning return points in"):
                 found = _inherited(process, words)
-                text = max(found.values(), default=latest)  # with no word of ours it is nobody of ours
+                text = max(found.values(), default=latest)  # without any such word the child has nothing of the session
                 while text < latest:
                     number = min(each for each in self._changes if each > text)
                     changes = self._changes[number]

@@ -130,7 +130,7 @@ def _form_of_parts(
 
 
 def _destination(target: int, patch: EmittedPatch, ours: range) -> tuple[int, int] | None:
-    """Return where in a patch, or in other code of ours, a jump leads; ``None`` where it leads to the program."""
+    """Return where in a patch, or in other generated code, a jump leads; ``None`` where it leads to the program."""
     if patch.address <= target < patch.end:
         return 0, target - patch.address
     return (1, target) if target in ours else None

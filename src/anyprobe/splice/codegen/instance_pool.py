@@ -7,7 +7,7 @@ system calls. Calls that left by ``longjmp`` and whose stack nobody has overwrit
 or until the next call with this stack pointer.
 
 Fork children share the pool. In a child that has blocks of its own the upper 16 bits of what an instance is known by
-are the number of its copy: of another process's instances nobody here can say whether the call is over.
+are the number of its copy: whether a call of another process is over cannot be told here.
 
 On entry ``rbx`` is the thread's block, or 0: then there is no instance, as a fork child must not take its parent's.
 ``rdx`` is the site's stack pointer, with that number. At the end it is the address of the data, or 0. ``rax``, ``rcx``,
