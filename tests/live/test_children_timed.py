@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from contextlib import contextmanager
 
 import pytest
 
@@ -15,6 +14,8 @@ import anyprobe
 from anyprobe import Count, Hist, i32, ptr, u64
 from anyprobe.data import archive
 from anyprobe.splice.journal.memfds import MEMFD_PATH
+from support.forking import fork, ready, told
+from support.results import timing
 
 pytestmark = pytest.mark.live
 PATIENCE = 60
@@ -25,45 +26,16 @@ def program(compiled):
     return str(compiled("forks_timed.c", "-O1", "-pthread"))
 
 
-def told(text):
-    """Return what each process says of its calls: how many, and how many slept."""
-    found = {}
-    for pid, *calls in (map(int, line.split()) for line in text.splitlines() if line != "ready"):
-        assert pid not in found
-        found[pid] = tuple(calls)
-    return found
-
-
 def timed(snapshot, name):
     """Return the calls of a function by process: how many, and how many took a millisecond."""
     found = {}
     for each in snapshot.processes:
-        for timing in each.functions:
-            if timing.function == name:
-                slow = sum(count for low, _, count in timing.buckets if low > 900_000)
+        for calls in each.functions:
+            if calls.function == name:
+                slow = sum(count for low, _, count in calls.buckets if low > 900_000)
                 assert each.process.pid not in found
-                found[each.process.pid] = (timing.count, slow)
+                found[each.process.pid] = (calls.count, slow)
     return found
-
-
-def function(snapshot, name):
-    (found,) = (each for each in snapshot.functions if each.function == name)
-    return found
-
-
-@contextmanager
-def ready(program, mode, count):
-    """Run the program up to where it waits to be told to fork."""
-    with subprocess.Popen([program, mode, str(count)], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout.readline() == b"ready\n"
-        yield process
-
-
-def fork(process, count):
-    """Tell the program to fork; return what each child says."""
-    process.stdin.write(b"\n")
-    process.stdin.flush()
-    return [process.stdout.readline().decode() for _ in range(count)]
 
 
 def run(program, mode, count, *specs):
@@ -87,22 +59,18 @@ def test_each_process_has_the_calls_that_it_says(program, mode, count):
     found = timed(snapshot, "work")
     assert {pid: calls for pid, (calls, _) in found.items()} == {pid: calls for pid, (calls, _) in said.items()}
     assert all(found[pid][1] >= slept for pid, (_, slept) in said.items())
-    work = function(snapshot, "work")
+    work = timing(snapshot, "work")
     assert (work.count, work.nmissed, work.unmatched, work.in_flight) == (sum(c for c, _ in said.values()), 0, 0, 0)
     restored = archive.load(archive.dump(snapshot))
     assert timed(restored, "work") == found
 
 
 def test_children_of_an_attached_process_are_timed(program):
-    with subprocess.Popen([program, "plain!", "5"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout.readline() == b"ready\n"
-        with anyprobe.attach(process.pid) as session:
-            session.time("a.out:work")
-            process.stdin.write(b"\n")
-            process.stdin.flush()
-            said = told(process.communicate(timeout=PATIENCE)[0].decode())
-            session.wait(20)
-            snapshot = session.snapshot()
+    with ready(program, "plain", 5) as process, anyprobe.attach(process.pid) as session:
+        session.time("a.out:work")
+        said = told(process.communicate("\n", timeout=PATIENCE)[0])
+        session.wait(20)
+        snapshot = session.snapshot()
     assert {pid: calls for pid, (calls, _) in timed(snapshot, "work").items()} == {
         pid: calls for pid, (calls, _) in said.items()
     }
@@ -112,48 +80,48 @@ def test_children_of_an_attached_process_are_timed(program):
 def test_a_call_in_which_a_child_is_forked_is_its_parents(program):
     """It ends in both. It is counted once, where it began; the child's return has no entry."""
     said, snapshot = run(program, "inside", 4, "a.out:work", "a.out:held")
-    held = function(snapshot, "held")
+    held = timing(snapshot, "held")
     assert (held.count, held.unmatched, held.nmissed) == (4, 4, 0)
     (parent,) = (pid for pid, calls in timed(snapshot, "held").items() if calls[0])
     assert parent == snapshot.target.pid
-    assert function(snapshot, "work").count == sum(calls for calls, _ in said.values())
+    assert timing(snapshot, "work").count == sum(calls for calls, _ in said.values())
 
 
 def test_calls_that_a_child_leaves_do_not_disturb_others(program):
     said, snapshot = run(program, "thrown", 3, "a.out:work", "a.out:left")
-    assert function(snapshot, "work").count == sum(calls for calls, _ in said.values())
-    left = function(snapshot, "left")
+    assert timing(snapshot, "work").count == sum(calls for calls, _ in said.values())
+    left = timing(snapshot, "left")
     assert (left.count, left.in_flight + left.nmissed) == (0, 15)
 
 
 def test_signal_handlers_in_children_are_timed_too(program):
     said, snapshot = run(program, "signals", 2)
-    work = function(snapshot, "work")
+    work = timing(snapshot, "work")
     assert work.count + work.nmissed == sum(calls for calls, _ in said.values())
     assert work.nmissed <= len(said)
 
 
 def test_killed_children_keep_what_they_have_counted(program):
-    with ready(program, "killed!", 3) as process, anyprobe.attach(process.pid) as session:
+    with ready(program, "killed", 3) as process, anyprobe.attach(process.pid) as session:
         session.time("a.out:work", "a.out:hangs")
         lines = fork(process, 3)
         session.pump(0.3)
         for line in lines:
             os.kill(int(line.split()[0]), signal.SIGKILL)
-        said = told("".join(lines) + process.communicate(timeout=PATIENCE)[0].decode())
+        said = told("".join(lines) + process.communicate(timeout=PATIENCE)[0])
         session.wait(20)
         snapshot = session.snapshot()
     assert {pid: calls for pid, (calls, _) in timed(snapshot, "work").items()} == {
         pid: calls for pid, (calls, _) in said.items()
     }
-    assert function(snapshot, "hangs").in_flight == 3
+    assert timing(snapshot, "hangs").in_flight == 3
 
 
 def test_more_children_than_there_are_copies(program):
     """What ended children have counted is kept elsewhere, and their memory is given to others."""
     count = 800
     said, snapshot = run(program, "many", count)
-    work = function(snapshot, "work")
+    work = timing(snapshot, "work")
     assert sum(calls for calls, _ in said.values()) == 1
     assert (work.count, work.nmissed) == (count + 1, 0)
     assert len([each for each in snapshot.processes if each.functions]) == count + 1
@@ -163,14 +131,14 @@ def test_more_children_than_there_are_copies(program):
 def test_a_child_that_filters_its_system_calls_is_not_harmed(program):
     """It would be killed for the system call by which children come to memory of their own."""
     said, snapshot = run(program, "filters", 2)
-    work = function(snapshot, "work")
+    work = timing(snapshot, "work")
     assert len(said) == 3
     assert work.count + work.nmissed == 3
 
 
 def test_probes_are_taken_out_of_children_that_live(program):
     """Their text and their memory are as before, and they run on."""
-    with ready(program, "killed!", 3) as process:
+    with ready(program, "killed", 3) as process:
         with anyprobe.attach(process.pid) as session:
             session.time("a.out:work", "a.out:hangs")
             children = [int(line.split()[0]) for line in fork(process, 3)]
@@ -192,7 +160,7 @@ def test_children_live_on_without_the_controller(program):
         "session = anyprobe.attach(int(sys.argv[1])); session.time('a.out:work', 'a.out:hangs')\n"
         "print('armed', flush=True); time.sleep(100)"
     )
-    with ready(program, "killed!", 2) as process:
+    with ready(program, "killed", 2) as process:
         command = [sys.executable, "-c", code, str(process.pid)]
         with subprocess.Popen(command, stdout=subprocess.PIPE) as controller:
             assert controller.stdout.readline() == b"armed\n"
@@ -233,7 +201,7 @@ def test_two_thousand_threads_are_timed(compiled):
                 process.stdin.write(b"go\n")
                 process.stdin.flush()
                 calls = int(process.stdout.readline())
-                work = function(session.snapshot(), "work")
+                work = timing(session.snapshot(), "work")
                 assert (work.count, work.nmissed, work.unmatched) == (calls, 0, 0)
                 assert (latencies.result().total.count, session.snapshot().missing) == (calls, {})
         finally:
@@ -248,8 +216,8 @@ def test_the_command_line_tells_processes_apart(program, tmp_path):
     )
     said = told(outcome.stdout)
     document = json.loads(results.read_text())
-    (timing,) = document["functions"]
-    assert {int(pid): each["count"] for pid, each in timing["by_pid"].items()} == {p: c for p, (c, _) in said.items()}
+    (function,) = document["functions"]
+    assert {int(pid): each["count"] for pid, each in function["by_pid"].items()} == {p: c for p, (c, _) in said.items()}
     assert {each["pid"] for each in document["processes"]} == set(said)
     outcome = subprocess.run(
         [*command, "--", program, "plain", "4"], stdout=subprocess.PIPE, text=True, timeout=PATIENCE
@@ -262,31 +230,27 @@ def test_the_command_line_tells_processes_apart(program, tmp_path):
 def test_handlers_in_children_know_their_calls_and_their_process(program, times_removed):
     """Data of calls is kept from entry to return, for each of many threads of several processes."""
     latency, pids = Hist("latency", by=("pid",)), Count("pids", by=("pid",))
-    with subprocess.Popen([program, "threads!", "4"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout.readline() == b"ready\n"
-        with anyprobe.attach(process.pid) as session:
+    with ready(program, "threads", 4) as process, anyprobe.attach(process.pid) as session:
 
-            @session.call("a.out:work")
-            def on_work(ctx, slow: i32):
-                ctx.data.slow = slow
-                ctx.data.began = ctx.now
-                pids.add(key=(ctx.pid,))
+        @session.call("a.out:work")
+        def on_work(ctx, slow: i32):
+            ctx.data.slow = slow
+            ctx.data.began = ctx.now
+            pids.add(key=(ctx.pid,))
 
-            @on_work.ret
-            def on_return(ctx):
-                if ctx.data.slow:
-                    latency.add(ctx.now - ctx.data.began, key=(ctx.pid,))
+        @on_work.ret
+        def on_return(ctx):
+            if ctx.data.slow:
+                latency.add(ctx.now - ctx.data.began, key=(ctx.pid,))
 
-            if times_removed:
-                session.remove(*session.time("a.out:work"))
-            process.stdin.write(b"\n")
-            process.stdin.flush()
-            said = told(process.communicate(timeout=PATIENCE)[0].decode())
-            session.wait(20)
-            snapshot = session.snapshot()
-            assert {pid: cell.count for (pid,), cell in pids.items()} == {p: c for p, (c, _) in said.items()}
-            assert {pid: cell.count for (pid,), cell in latency.items()} == {p: c for p, (_, c) in said.items()}
-            assert all(cell.min >= 900_000 for _, cell in latency.items())
+        if times_removed:
+            session.remove(*session.time("a.out:work"))
+        said = told(process.communicate("\n", timeout=PATIENCE)[0])
+        session.wait(20)
+        snapshot = session.snapshot()
+        assert {pid: cell.count for (pid,), cell in pids.items()} == {p: c for p, (c, _) in said.items()}
+        assert {pid: cell.count for (pid,), cell in latency.items()} == {p: c for p, (_, c) in said.items()}
+        assert all(cell.min >= 900_000 for _, cell in latency.items())
     assert not snapshot.missing
     assert snapshot.nmissed == 0
 
@@ -294,48 +258,43 @@ def test_handlers_in_children_know_their_calls_and_their_process(program, times_
 def test_handlers_that_read_memory_have_data_in_children(program):
     """What watches for filters of system calls comes first, and calls no handler that needs blocks of its own."""
     ends = Count("ends", by=("pid",))
-    with subprocess.Popen([program, "threads!", "3"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout.readline() == b"ready\n"
-        with anyprobe.attach(process.pid) as session:
+    with ready(program, "threads", 3) as process, anyprobe.attach(process.pid) as session:
 
-            @session.call("a.out:work")
-            def on_work(ctx):
-                word = ptr[u64](ctx.regs.rsp)[0]
-                if word is not None:
-                    ctx.data.back = word
+        @session.call("a.out:work")
+        def on_work(ctx):
+            word = ptr[u64](ctx.regs.rsp)[0]
+            if word is not None:
+                ctx.data.back = word
 
-            @on_work.ret
-            def on_return(ctx):
-                if ctx.data.back == ptr[u64](ctx.regs.rsp)[0]:
-                    ends.add(key=(ctx.pid,))
+        @on_work.ret
+        def on_return(ctx):
+            if ctx.data.back == ptr[u64](ctx.regs.rsp)[0]:
+                ends.add(key=(ctx.pid,))
 
-            said = told(process.communicate(b"\n", timeout=PATIENCE)[0].decode())
-            session.wait(20)
-            assert {pid: cell.count for (pid,), cell in ends.items()} == {p: c for p, (c, _) in said.items()}
-            assert not session.snapshot().missing
+        said = told(process.communicate("\n", timeout=PATIENCE)[0])
+        session.wait(20)
+        assert {pid: cell.count for (pid,), cell in ends.items()} == {p: c for p, (c, _) in said.items()}
+        assert not session.snapshot().missing
 
 
 def test_a_call_that_a_child_inherits_has_no_data_in_it(program):
     """Its end has: in the parent."""
     ends = Count("ends", by=("pid",))
-    with subprocess.Popen([program, "inside!", "4"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout.readline() == b"ready\n"
-        with anyprobe.attach(process.pid) as session:
+    with ready(program, "inside", 4) as process, anyprobe.attach(process.pid) as session:
 
-            @session.call("a.out:held")
-            def on_held(ctx):
-                ctx.data.mark = 7
+        @session.call("a.out:held")
+        def on_held(ctx):
+            ctx.data.mark = 7
 
-            @on_held.ret
-            def on_return(ctx):
-                if ctx.data.mark == 7:
-                    ends.add(key=(ctx.pid,))
+        @on_held.ret
+        def on_return(ctx):
+            if ctx.data.mark == 7:
+                ends.add(key=(ctx.pid,))
 
-            process.stdin.write(b"\n")
-            process.communicate(timeout=PATIENCE)
-            session.wait(20)
-            snapshot = session.snapshot()
-            assert {pid: cell.count for (pid,), cell in ends.items()} == {process.pid: 4}
+        process.communicate("\n", timeout=PATIENCE)
+        session.wait(20)
+        snapshot = session.snapshot()
+        assert {pid: cell.count for (pid,), cell in ends.items()} == {process.pid: 4}
     assert snapshot.missing == {"abandoned": 4}
 
 
@@ -344,13 +303,13 @@ def test_children_know_the_return_points_that_their_own_text_has(program):
     said, snapshot = run(program, "learns", 1, "a.out:tail")
     by_process = {}
     for each in snapshot.processes:
-        for timing in each.functions:
-            by_process[each.process.pid] = timing
+        for calls in each.functions:
+            by_process[each.process.pid] = calls
     assert {pid: each.count + each.learning for pid, each in by_process.items()} == {p: c for p, (c, _) in said.items()}
     early = next(pid for pid, (calls, _) in said.items() if calls == 3000)
     late = next(pid for pid, (calls, _) in said.items() if calls == 1000)
     assert by_process[early].learning > 0
     assert (by_process[late].count, by_process[late].learning) == (1000, 0)
     assert by_process[snapshot.target.pid].count > 0
-    work = function(snapshot, "tail")
+    work = timing(snapshot, "tail")
     assert (work.nmissed, work.in_flight, work.tail_exits) == (0, 0, 0)

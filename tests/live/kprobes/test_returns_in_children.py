@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 
 import numpy as np
 import pytest
@@ -11,6 +10,7 @@ import anyprobe
 from anyprobe import Count, Sum
 from anyprobe.kprobes import Kprobe, Kretprobe, register_kretprobe
 from support.driver import wait_until
+from support.forking import fork, ready, told
 from support.results import total
 
 pytestmark = pytest.mark.live
@@ -20,19 +20,6 @@ PATIENCE = 60
 @pytest.fixture
 def program(compiled):
     return str(compiled("forks_timed.c", "-O1", "-pthread"))
-
-
-def said(text):
-    """Return how often each process says that it has called, and how many of these calls slept."""
-    return [tuple(map(int, line.split()[1:])) for line in text.splitlines() if line != "ready"]
-
-
-def waiting(program, mode, count):
-    process = subprocess.Popen(
-        [program, mode + "!", str(count)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout.readline() == "ready\n"
-    return process
 
 
 @pytest.mark.parametrize("maxactive", [0, 64])
@@ -54,13 +41,13 @@ def test_calls_of_children_have_data_of_their_own(program, mode, count, maxactiv
             calls.add()
             slow.add(ri.data.slow)
 
-    with waiting(program, mode, count) as process, anyprobe.attach(process.pid) as session:
+    with ready(program, mode, count) as process, anyprobe.attach(process.pid) as session:
         rp = Kretprobe(Kprobe(symbol_name="work"), returned, entry, maxactive=maxactive)
         assert register_kretprobe(rp) == 0
-        told = said(process.communicate("\n", timeout=PATIENCE)[0])
+        said = told(process.communicate("\n", timeout=PATIENCE)[0]).values()
         session.wait(20)
-        assert (total(calls).count, rp.nmissed) == (sum(calls for calls, _ in told), 0)
-        assert total(slow).sum == sum(slept for _, slept in told)
+        assert (total(calls).count, rp.nmissed) == (sum(calls for calls, _ in said), 0)
+        assert total(slow).sum == sum(slept for _, slept in said)
         assert total(declined).count == 0
 
 
@@ -75,12 +62,10 @@ def test_calls_in_which_children_are_killed_leave_nothing_behind(program):
     def returned(ri, regs):
         begun.add()
 
-    with waiting(program, "killed", 3) as process, anyprobe.attach(process.pid) as session:
+    with ready(program, "killed", 3) as process, anyprobe.attach(process.pid) as session:
         rp = Kretprobe(Kprobe(symbol_name="hangs"), returned, entry, maxactive=3)
         assert register_kretprobe(rp) == 0
-        process.stdin.write("\n")
-        process.stdin.flush()
-        children = [int(process.stdout.readline().split()[0]) for _ in range(3)]
+        children = [int(line.split()[0]) for line in fork(process, 3)]
         (call,) = (each for each in session.handling._calls if each.pool)
         keys = np.frombuffer(call.store.view(), dtype=np.uint64).reshape(-1, 16)[: call.pool, 0]
         wait_until(lambda: session.pump(0.1) and total(begun).count + rp.nmissed == 3, "all are in the call")
@@ -108,7 +93,7 @@ def test_a_call_that_a_child_inherits_is_its_parents_alone(program):
         else:
             strange.add()
 
-    with waiting(program, "inside", 4) as process, anyprobe.attach(process.pid) as session:
+    with ready(program, "inside", 4) as process, anyprobe.attach(process.pid) as session:
         rp = Kretprobe(Kprobe(symbol_name="held"), returned, entry, maxactive=8)
         assert register_kretprobe(rp) == 0
         process.communicate("\n", timeout=PATIENCE)
