@@ -165,28 +165,35 @@ def test_vfork_child_is_stopped_and_its_waiting_parent_counts_as_stopped():
 
 def test_who_looks_for_a_thread_gives_way_to_who_follows_the_child():
     """The only thread waits for a child by vfork, which may wait for just the one that the other keeps out."""
-    text = "#include <unistd.h>\nint main(void) { if (vfork() == 0) { sleep(60); _exit(0); } return 0; }\n"
+    text = "#include <unistd.h>\nint main(void) { if (vfork() == 0) { sleep(600); _exit(0); } return 0; }\n"
     with subprocess.Popen([build("sleeps_in_vfork.c", text=text)], start_new_session=True) as program:
-        wait_until(lambda: procfs.read_stat(program.pid).state == "D", "the parent waits in vfork")
-        process = Process.open(program.pid)
-        ends = []
 
-        def look():
-            with pytest.raises(StopTimeout), process.borrow(timeout=2.0):
-                pass
-            ends.append(time.monotonic())
+        def waits_for_its_child():  # before it has one it may be in this state too, while it is read from the disk
+            children = Path(f"/proc/{program.pid}/task/{program.pid}/children").read_text()
+            return children and procfs.read_stat(program.pid).state == "D"
 
-        looking = threading.Thread(target=look)
-        begin = time.monotonic()
-        looking.start()
-        time.sleep(0.2)
-        with process.undisturbed():
-            assert time.monotonic() - begin < 1.0
-            time.sleep(1.0)
-        looking.join()
-        assert ends[0] - begin > 3.0  # for 2 seconds it has really looked
-        process.close()
-        os.killpg(program.pid, signal.SIGKILL)
+        try:
+            wait_until(waits_for_its_child, "the parent waits in vfork")
+            process = Process.open(program.pid)
+            ends = []
+
+            def look():
+                with pytest.raises(StopTimeout), process.borrow(timeout=2.0):
+                    pass
+                ends.append(time.monotonic())
+
+            looking = threading.Thread(target=look)
+            begin = time.monotonic()
+            looking.start()
+            time.sleep(0.2)
+            with process.undisturbed():
+                assert time.monotonic() - begin < 1.0
+                time.sleep(1.0)
+            looking.join()
+            assert ends[0] - begin > 3.0  # for 2 seconds it has really looked
+            process.close()
+        finally:
+            os.killpg(program.pid, signal.SIGKILL)
 
 
 def test_program_in_vfork_and_exec_all_the_time():
