@@ -33,6 +33,7 @@ from anyprobe.isa.decode import Flow
 from anyprobe.probes.providers.kernel.code import LiveModule, RunningCode
 from anyprobe.probes.providers.kernel.places.sites import KernelNames, KernelSite
 from anyprobe.probes.providers.kernel.splices import splicing
+from anyprobe.probes.providers.kernel.splices.joints import Change
 from anyprobe.probes.providers.kernel.splices.processor_counters import ProcessorCounters
 from anyprobe.target.kernel import symbols
 from anyprobe.target.kernel.armed import PristineMemory
@@ -66,6 +67,13 @@ class Chosen(NamedTuple):
     pairs: list[tuple[int, int]]
 
 
+class Function(NamedTuple):
+    """All instructions of a function, and of each the first one of those around it that are passed equally often."""
+
+    sites: list[KernelSite]
+    runs: list[int]
+
+
 class Planner:
     """The side that asks, in the guest."""
 
@@ -93,6 +101,23 @@ class Planner:
             raise
         return whole, chosen
 
+    def called(self, roots: Sequence[str], most: int) -> list[int]:
+        """Return functions by name, those that they call, and what these call, up to so many."""
+        self.begin()
+        return cast("list[int]", self.ask("called", roots, most))
+
+    def each_alone(self, start: int, names: KernelNames) -> "tuple[EachAlone, Function]":
+        """Plan each instruction of a function as if it were the only one that is spliced; none is armed yet."""
+        function = cast("Function", self.ask("function", start))
+        whole = EachAlone(names, [(site, None) for site in function.sites], None)
+        whole.ask = lambda base, pieces: self.ask("plan_alone", start, whole.processors, base, pieces)
+        try:
+            whole.arm()
+        except BaseException:
+            whole.close()
+            raise
+        return whole, function
+
     def ask(self, what: str, *arguments: object) -> Any:
         """Return the answer of ``_Host`` to something."""
         name = f"{time.monotonic_ns()}"
@@ -118,12 +143,39 @@ class _PlannedBeside(splicing.Splices):
         return self._driver.processors
 
     def prepare(self, name: str, numbers: Iterable[int]) -> "list[splicing.Numbered]":
+        del name, numbers
+        return [each for several in self._planned() for each in several]
+
+    def _planned(self) -> "Sequence[Sequence[splicing.Numbered]]":
         assert self._driver is not None
-        base = self._reserve(_ROOM * len(self._sites))
+        base = self._reserve(_ROOM * (len(self._sites) + 1))
         code, made, refused = self.ask(base, self._counters.pieces)
-        self._driver.write_patch(base, code)
+        if code:
+            self._driver.write_patch(base, code)
         self.refused.update(refused)
-        return list(made)
+        return cast("Sequence[Sequence[splicing.Numbered]]", made)
+
+
+class EachAlone(_PlannedBeside):
+    """Splices of which one at a time is armed."""
+
+    def arm(self) -> None:
+        """Write the patches alone."""
+        self.planned = self._planned()
+        """The writes of each site."""
+
+    def arm_one(self, number: int) -> None:
+        """Splice one site, or say in ``refused`` why not."""
+        refused = self._try([each.change for each in self.planned[number]])
+        if refused:
+            self.refused[number] = next(iter(refused.values()))
+        else:
+            self._in_force += self.planned[number]
+
+    def take_out(self, number: int) -> None:
+        """Take a site's splices out; it may be armed again."""
+        assert not self._try([Change(each.change.write.undone()) for each in self.planned[number]])
+        self._in_force = []
 
 
 _ROOM = 128
@@ -201,11 +253,11 @@ class _Remembered:
 
     def reserve(self, size: int) -> int:
         del size
-        return self._base
+        return self._base + len(self.code)
 
     def write_patch(self, address: int, code: bytes) -> None:
-        assert address == self._base
-        self.code = code
+        assert address == self._base + len(self.code)
+        self.code += code
 
     def close(self) -> None:
         """Nothing is open."""
@@ -294,6 +346,29 @@ class _Host:
         insn = function.insn(number)
         return insn.flow is Flow.NEXT and insn.address not in self._turning
 
+    def called(self, roots: Sequence[str], most: int) -> list[int]:
+        known = set(self._starts)
+        found = {self._symbols.named(name)[0].address - BIAS: True for name in roots if self._symbols.named(name)}
+        level = list(found)
+        while level and len(found) < most:
+            targets = (
+                insn.target
+                for function in self._functions(level)
+                for insn in map(function.insn, range(len(function.addresses)))
+                if insn.flow in (Flow.CALL, Flow.JUMP) and insn.target in known
+            )
+            level = [at for at in dict.fromkeys(targets) if at is not None and at not in found]
+            found.update(dict.fromkeys(level, True))
+        return list(found)[:most]
+
+    def function(self, start: int) -> Function:
+        (found,) = self._functions([start])
+        starts, runs = set(block_starts(self._module.code, found)), [0]
+        for number in range(1, len(found.addresses)):
+            goes_on = found.addresses[number] not in starts and self._goes_on(found, number - 1)
+            runs.append(runs[-1] if goes_on else number)
+        return Function([self._site(start, at) for at in found.addresses], runs)
+
     def _site(self, start: int, at: int) -> KernelSite:
         name = self._code.source.names.name_at(start)
         function = KernelFunction(name, KERNEL, start + BIAS)
@@ -304,20 +379,29 @@ class _Host:
         counters = ProcessorCounters(cast("Driver", None), len(self.choose(batch).sites), lambda _: _FAR)
         self.plan(batch, 1, _SOMEWHERE, counters.pieces)
 
-    def plan(
-        self, batch: Batch, processors: int, base: int, pieces: list[tuple[int, int]]
-    ) -> tuple[bytes, "list[splicing.Numbered]", Mapping[int, Refusal]]:
+    def plan(self, batch: Batch, processors: int, base: int, pieces: list[tuple[int, int]]) -> "_Plan":
         """Return the patches of a batch, the writes that lead there, and what is refused."""
-        driver = _Remembered(processors, base, pieces)
-        sites = [(site, None) for site in self.choose(batch).sites]
+        chosen = self.choose(batch).sites
+        return self._planned(chosen, [range(len(chosen))], _Remembered(processors, base, pieces))
+
+    def plan_alone(self, start: int, processors: int, base: int, pieces: list[tuple[int, int]]) -> "_Plan":
+        """Return the same of all instructions of a function, each planned without the others."""
+        sites = self.function(start).sites
+        return self._planned(sites, [[number] for number in range(len(sites))], _Remembered(processors, base, pieces))
+
+    def _planned(self, sites: Sequence[KernelSite], parts: Sequence[Sequence[int]], driver: _Remembered) -> "_Plan":
         with (
             mock.patch.object(splicing, "opened", return_value=driver),
             mock.patch.object(splicing, "running", return_value=self._code),
         ):
             names = cast("KernelNames", SimpleNamespace(symbols=self._symbols))
-            planned = splicing.Splices(names, sites, None)
-        made = planned.prepare(KERNEL, range(len(sites)))
+            planned = splicing.Splices(names, [(site, None) for site in sites], None)
+        made = [planned.prepare(KERNEL, part) for part in parts]
         return driver.code, made, planned.refused
+
+
+_Plan = tuple[bytes, "Sequence[Sequence[splicing.Numbered]]", Mapping[int, Refusal]]
+"""Patches, the writes that lead there by what was planned together, and what is refused."""
 
 
 class _Server:
@@ -352,7 +436,7 @@ class _Server:
         if self._host is None:
             _put(self._folder / f"told-{name}", (False, self._failure))
             return
-        if what == "plan" and os.fork():
+        if what.startswith("plan") and os.fork():
             os.wait()
             return
         try:
@@ -360,7 +444,7 @@ class _Server:
         except BaseException:  # the test shall tell it
             told = False, traceback.format_exc()
         _put(self._folder / f"told-{name}", told)
-        if what == "plan":
+        if what.startswith("plan"):
             os._exit(0)
 
 
