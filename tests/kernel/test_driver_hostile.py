@@ -5,7 +5,10 @@ import errno
 import mmap
 import os
 import random
-from contextlib import suppress
+import select
+import struct
+import threading
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 import pytest
@@ -173,6 +176,54 @@ def test_huge_and_unreadable_batches(driver):
         space = ctypes.create_string_buffer(many)
         content = batch(writes=ctypes.addressof(space), write_count=MAX_WRITES, told=8)
         assert error_of(fd, layout.APPLY, content) in {errno.EPERM, errno.EINVAL, errno.EFAULT}
+
+
+_USERFAULTFD, _O_CLOEXEC, _MISSING = 323, 0o2000000, 1
+_UFFDIO_API, _UFFDIO_REGISTER, _UFFDIO_ZEROPAGE = 0xC018AA3F, 0xC020AA00, 0xC020AA04
+
+
+@contextmanager
+def memory_that_is_late():
+    """Give a page of memory, what is readable when it is waited for, and what lets it come."""
+    page = mmap.mmap(-1, mmap.PAGESIZE)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(page))
+    fault = ctypes.CDLL(None).syscall(_USERFAULTFD, _O_CLOEXEC)
+    assert fault >= 0
+    gateway.ioctl(fault, _UFFDIO_API, bytearray(struct.pack("<3Q", 0xAA, 0, 0)))
+    gateway.ioctl(fault, _UFFDIO_REGISTER, bytearray(struct.pack("<4Q", address, mmap.PAGESIZE, _MISSING, 0)))
+
+    def come():
+        gateway.ioctl(fault, _UFFDIO_ZEROPAGE, bytearray(struct.pack("<4Q", address, mmap.PAGESIZE, 0, 0)))
+
+    try:
+        yield address, fault, come
+    finally:
+        os.close(fault)  # who waits goes on
+
+
+@pytest.mark.parametrize("field", ["writes", "fixups"])
+def test_a_batch_in_memory_that_is_late_holds_up_nobody(driver, field):
+    fd = os.open(PATH, os.O_RDWR)
+    told = []
+
+    def late():
+        told.append(error_of(fd, layout.APPLY, batch(**{field: address, f"{field[:-1]}_count": 1})))
+
+    def others():
+        with Driver() as other:  # it maps memory, as the one that waits might
+            told.append(len(other.share(4096).view) + other.live)
+
+    with memory_that_is_late() as (address, fault, come):
+        waiting, beside = threading.Thread(target=late), threading.Thread(target=others, daemon=True)
+        waiting.start()
+        assert select.select([fault], [], [], 60)[0]
+        beside.start()
+        beside.join(60)
+        assert told == [4096]
+        come()
+        waiting.join(60)
+    os.close(fd)
+    assert told[1:] == [errno.EINVAL]
 
 
 def test_random_requests(driver):

@@ -702,21 +702,17 @@ static long add_changes(struct client *client)
 	return 0;
 }
 
-static long apply(struct client *client, struct anyprobe_batch *io)
+static long check_and_write(struct client *client, struct anyprobe_batch *io, const struct anyprobe_write *writes,
+			    const struct anyprobe_fixup *fixups)
 {
 	u32 i;
 	long r;
 
-	io->failed = io->reason = io->tried = 0;
-	if (io->write_count > ANYPROBE_MAX_WRITES || io->fixup_count > MAX_FIXUPS || io->tries > ANYPROBE_MAX_TRIES)
-		return -E2BIG;
 	begin_batch();
 	batch.fixup_count = io->fixup_count;
-	if (copy_from_user(batch.fixups, (void __user *)io->fixups, io->fixup_count * sizeof *batch.fixups))
-		return -EFAULT;
+	memcpy(batch.fixups, fixups, io->fixup_count * sizeof *fixups);
 	for (i = 0; i < io->write_count; i++)
-		if (copy_from_user(&add_edit()->w, (struct anyprobe_write __user *)io->writes + i, sizeof(struct anyprobe_write)))
-			return -EFAULT;
+		add_edit()->w = writes[i];
 	lock_text();
 	r = asleep ? -EBUSY : errors[batch.reason = check(client)];
 	if (!r) {
@@ -734,9 +730,41 @@ static long apply(struct client *client, struct anyprobe_batch *io)
 	io->failed = batch.failed;
 	io->reason = batch.reason;
 	io->stopped_ns = batch.took_ns;
-	for (i = 0; io->reasons && i < batch.count; i++)
-		if (put_user(batch.edits[i].reason, (u8 __user *)io->reasons + i))
+	return r;
+}
+
+/*
+ * The memory of programs is read and written without `lock`: their mmap() of this device takes that with their memory
+ * locked, and a page may be a long time coming.
+ */
+static long apply(struct client *client, struct anyprobe_batch *io)
+{
+	struct anyprobe_write *writes;
+	struct anyprobe_fixup *fixups;
+	u8 *reasons;
+	u32 i;
+	long r;
+
+	io->failed = io->reason = io->tried = 0;
+	if (io->write_count > ANYPROBE_MAX_WRITES || io->fixup_count > MAX_FIXUPS || io->tries > ANYPROBE_MAX_TRIES)
+		return -E2BIG;
+	writes = vmemdup_user((void __user *)io->writes, io->write_count * sizeof *writes);
+	if (IS_ERR(writes))
+		return PTR_ERR(writes);
+	fixups = vmemdup_user((void __user *)io->fixups, io->fixup_count * sizeof *fixups);
+	r = IS_ERR(fixups) ? PTR_ERR(fixups) : mutex_lock_killable(&lock);
+	if (!r) {
+		r = check_and_write(client, io, writes, fixups);
+		reasons = (u8 *)writes;		/* which are in the batch by now */
+		for (i = 0; i < io->write_count; i++)
+			reasons[i] = batch.edits[i].reason;
+		mutex_unlock(&lock);
+		if (io->reasons && copy_to_user((void __user *)io->reasons, reasons, io->write_count))
 			r = r ?: -EFAULT;
+	}
+	if (!IS_ERR(fixups))
+		kvfree(fixups);
+	kvfree(writes);
 	return r;
 }
 
@@ -918,32 +946,75 @@ static long give_memory(struct client *client, struct anyprobe_memory *io, bool 
 	return 0;
 }
 
+/* Each counter is read in one piece: it may be counting. */
 static long read_counts(struct client *client, struct anyprobe_counts *io)
 {
-	struct memory *m = client->memory, *end = m + client->memories;
-	int cpu, n = 0;
+	struct memory *m = client->memory, *end;
+	u64 *values = NULL, *to, at;
+	int cpu;
+	long r = mutex_lock_killable(&lock);
 
-	while (m < end && !(m->percpu && io->address - (unsigned long)m->percpu < m->size))
-		m++;
-	if (m == end || io->size > m->size - (io->address - (unsigned long)m->percpu))
-		return -EINVAL;
-	for_each_possible_cpu(cpu)
-		if (copy_to_user((void __user *)io->values + n++ * io->size,
-				 per_cpu_ptr((void __percpu *)io->address, cpu), io->size))
-			return -EFAULT;
-	return 0;
+	if (r)
+		return r;
+	for (end = m + client->memories; m < end && !(m->percpu && io->address - (unsigned long)m->percpu < m->size); m++)
+		;
+	if (m == end || (io->address | io->size) % sizeof *to || io->size > m->size - (io->address - (unsigned long)m->percpu))
+		r = -EINVAL;
+	else if (io->size)
+		values = kvmalloc_array(num_possible_cpus(), io->size, GFP_KERNEL);
+	to = values;
+	if (to)
+		for_each_possible_cpu(cpu)
+			for (at = 0; at < io->size; at += sizeof *to)
+				*to++ = READ_ONCE(*(u64 *)per_cpu_ptr((void __percpu *)io->address + at, cpu));
+	mutex_unlock(&lock);
+	if (!r && io->size)
+		r = !values ? -ENOMEM : copy_to_user((void __user *)io->values, values, (u8 *)to - (u8 *)values) ? -EFAULT : 0;
+	kvfree(values);
+	return r;
 }
 
 static long list_changes(struct anyprobe_changes *io)
 {
-	struct anyprobe_write __user *to = (void __user *)io->writes;
+	struct anyprobe_write *writes;
 	struct change *c;
+	u32 told = 0;
+	long r = mutex_lock_killable(&lock);
 
-	io->count = 0;
-	FOR_EACH_CHANGE(c, 0, ULONG_MAX)
-		if (io->count++ < io->room && copy_to_user(to++, &c->w, sizeof c->w))
-			return -EFAULT;
-	return 0;
+	if (r)
+		return r;
+	io->count = change_count;
+	io->room = min(io->room, io->count);
+	writes = kvmalloc_array(io->room, sizeof *writes, GFP_KERNEL);
+	if (writes)
+		FOR_EACH_CHANGE(c, 0, ULONG_MAX)
+			if (told < io->room)
+				writes[told++] = c->w;
+	mutex_unlock(&lock);
+	r = !writes ? -ENOMEM : copy_to_user((void __user *)io->writes, writes, told * sizeof *writes) ? -EFAULT : 0;
+	kvfree(writes);
+	return r;
+}
+
+static long with_lock(struct client *client, unsigned int command, void *io)
+{
+	long r = mutex_lock_killable(&lock);
+
+	if (r)
+		return r;
+	switch (command) {
+	case ANYPROBE_INFO:
+		*(struct anyprobe_info *)io = (struct anyprobe_info){
+			ANYPROBE_ABI, num_possible_cpus(), (unsigned long)anyprobe_patches, PATCHES, change_count
+		};
+		break;
+	case ANYPROBE_RESERVE: r = reserve(client, io); break;
+	case ANYPROBE_SHARE: r = give_memory(client, io, false); break;
+	case ANYPROBE_PERCPU: r = give_memory(client, io, true); break;
+	default: r = -ENOTTY;
+	}
+	mutex_unlock(&lock);
+	return r;
 }
 
 static long driver_ioctl(struct file *file, unsigned int command, unsigned long arg)
@@ -957,27 +1028,18 @@ static long driver_ioctl(struct file *file, unsigned int command, unsigned long 
 		struct anyprobe_batch batch;
 		struct anyprobe_changes changes;
 	} io;
-	long r = 0;
+	long r;
 
 	if (_IOC_SIZE(command) > sizeof io)
 		return -ENOTTY;
 	if (_IOC_DIR(command) & _IOC_WRITE && copy_from_user(&io, (void __user *)arg, _IOC_SIZE(command)))
 		return -EFAULT;
-	if (mutex_lock_killable(&lock))
-		return -EINTR;
 	switch (command) {
-	case ANYPROBE_INFO:
-		io.info = (struct anyprobe_info){ ANYPROBE_ABI, num_possible_cpus(), (unsigned long)anyprobe_patches, PATCHES, change_count };
-		break;
-	case ANYPROBE_RESERVE: r = reserve(client, &io.region); break;
-	case ANYPROBE_SHARE: r = give_memory(client, &io.memory, false); break;
-	case ANYPROBE_PERCPU: r = give_memory(client, &io.memory, true); break;
 	case ANYPROBE_CHANGES: r = list_changes(&io.changes); break;
 	case ANYPROBE_COUNTS: r = read_counts(client, &io.counts); break;
 	case ANYPROBE_APPLY: r = security_locked_down(LOCKDOWN_DEV_MEM) ? -EPERM : apply(client, &io.batch); break;
-	default: r = -ENOTTY;
+	default: r = with_lock(client, command, &io);
 	}
-	mutex_unlock(&lock);
 	/* what a refusal says is in the batch */
 	if (_IOC_DIR(command) & _IOC_READ && (!r || command == ANYPROBE_APPLY) && copy_to_user((void __user *)arg, &io, _IOC_SIZE(command)))
 		return -EFAULT;
