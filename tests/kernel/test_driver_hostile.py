@@ -96,6 +96,7 @@ def test_what_a_jump_may_lead_to(driver, patches):
     with Driver() as another:
         theirs = another.reserve(4096)
         assert verdict(driver, led(theirs)) is Verdict.STRAY
+    assert verdict(driver, led(other.address), other) is Verdict.STRAY, "one may be taken out before the other"
     driver.apply([write])
     assert verdict(driver, replace(led(write.address + 64), old=write.new, boundaries=())) is Verdict.STRAY
     assert driver.live == 1

@@ -286,15 +286,13 @@ static enum anyprobe_reason check_instructions(struct walk *walk, struct anyprob
 }
 
 /*
- * What is written are jumps to the client's patches or to other writes of the batch, calls and conditional jumps of the
- * original text that lead there now, nops, and what was there.
+ * What is written are jumps to the client's patches, calls and conditional jumps of the original text that lead there now,
+ * nops, and what was there. So each write can be taken out without the others.
  */
 static bool leads_home(struct client *client, const struct anyprobe_write *w, const u8 *original)
 {
 	u8 bytes[ANYPROBE_MAX_LENGTH + MAX_INSN_SIZE] = { }, *op = bytes;
 	struct insn insn;
-	unsigned long to;
-	u32 i;
 
 	memcpy(bytes, w->new_bytes, w->length);
 	for (; op < bytes + w->length; op += insn.length, original += insn.length) {
@@ -308,9 +306,7 @@ static bool leads_home(struct client *client, const struct anyprobe_write *w, co
 		    ((op[0] != 0xe8 && (op[0] & 0xf0) != 0x70 && (op[0] != 0x0f || (op[1] & 0xf0) != 0x80)) ||
 		     memcmp(op, original, insn_offset_immediate(&insn))))
 			return false;
-		to = w->address + (op - bytes) + insn.length + (long)insn.immediate.value;
-		i = edit_after(to);
-		if (owner_of(to) != client && !(i < batch.count && batch.edits[i].w.address == to))
+		if (owner_of(w->address + (op - bytes) + insn.length + (long)insn.immediate.value) != client)
 			return false;
 	}
 	return true;
