@@ -672,6 +672,11 @@ static long make_table(struct client *gone)
 		to->data = from->data;
 	}
 	batch.table_entries = n;
+	/* The table before this one is written next. Who was preempted before using an entry of it has faulted in a patch. */
+	if (preempt_model_preemptible()) {
+		batch.scan = true;
+		batch.of = NULL;
+	}
 	return 0;
 }
 
