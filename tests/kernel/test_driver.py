@@ -3,8 +3,11 @@
 import ctypes
 import errno
 import os
+import select
 import signal
 import subprocess
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,15 +15,17 @@ import pytest
 
 import anyprobe
 from anyprobe.core.errors import KernelRefused
-from anyprobe.target.kernel import symbols
+from anyprobe.target.kernel import preemption, symbols
 from anyprobe.target.kernel.driver import loading
 from anyprobe.target.kernel.driver.device import BatchRefused, Driver
 from anyprobe.target.kernel.driver.layout import NEAR_COUNTERS, Fixup, Verdict, Write
 from support.kernel_patches import Patches, call_getppid, fixups, function, text
+from support.late_memory import memory_that_is_late
 
 GETPPID = "__do_sys_getppid"
 CALLS = 5000
 GROUP = 4711
+IN_USE = Path("/sys/module/anyprobe/refcnt")
 
 
 def refused(driver, *writes, fixups=(), tries=3):
@@ -235,6 +240,51 @@ def test_faults_of_copies_are_answered_as_at_the_original(driver, patches):
         tried += 1
     assert tried >= 1
     assert bad_open() == expected
+
+
+def that_may_fault(patches, name):
+    """Return the first write in a function with a copy that may fault."""
+    body, faulting = function(name), fixups()
+    found = (patches.counting(body, index, faulting) for index in range(3, len(body)))
+    return next(made for made in found if made is not None and made.fixups)
+
+
+def test_a_task_that_waits_for_memory_in_a_patch(driver):
+    """It has its fix-up though the client is gone. Where it may have found that already, others are not written."""
+    other = that_may_fault(Patches(driver), "strnlen_user")
+    result = []
+
+    def open_late():
+        result.append((ctypes.CDLL(None, use_errno=True).open(ctypes.c_void_p(address), 0), ctypes.get_errno()))
+
+    with Driver() as gone, memory_that_is_late() as (address, waited_for, _, never_come):
+        theirs = Patches(gone)
+        made = that_may_fault(theirs, "strncpy_from_user")
+        gone.apply([made.write], made.fixups)
+        before = theirs.count(made.slot)
+        waiting = threading.Thread(target=open_late)
+        waiting.start()
+        assert select.select([waited_for], [], [], 60)[0]
+        assert theirs.count(made.slot) == before + 1
+        if preemption.is_preemptible():
+            assert refused(driver, other.write, fixups=other.fixups) == ("EAGAIN", Verdict.BUSY)
+        else:
+            driver.apply([other.write], other.fixups)
+            driver.apply([other.write.undone()])
+        gone.close()
+        assert driver.live == 0
+        assert text(made.write.address, len(made.write.old)) == made.write.old
+        assert int(IN_USE.read_text()) == 2, "this client and what the task is in"
+        never_come()
+        waiting.join(60)
+    assert result == [(-1, errno.EFAULT)]
+    for _ in range(100):
+        if int(IN_USE.read_text()) == 1:
+            break
+        time.sleep(0.1)
+    assert int(IN_USE.read_text()) == 1
+    driver.apply([other.write], other.fixups)
+    driver.apply([other.write.undone()])
 
 
 def test_what_a_killed_client_has_written_is_taken_out(loaded):

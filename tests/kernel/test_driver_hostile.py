@@ -6,9 +6,8 @@ import mmap
 import os
 import random
 import select
-import struct
 import threading
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -20,6 +19,7 @@ from anyprobe.target.kernel.driver.device import PATH, BatchRefused, Driver
 from anyprobe.target.kernel.driver.layout import MAX_LENGTH, MAX_WRITES, Fixup, Verdict, Write
 from anyprobe.target.system import gateway
 from support.kernel_patches import Patches, call_getppid, function, jump, text, warnings, writes_of
+from support.late_memory import memory_that_is_late
 
 FUNCTIONS = "vfs_read", "vfs_write", "ksys_read", "__do_sys_getppid", "do_sys_openat2"
 ROUNDS = 400
@@ -179,29 +179,6 @@ def test_huge_and_unreadable_batches(driver):
         assert error_of(fd, layout.APPLY, content) in {errno.EPERM, errno.EINVAL, errno.EFAULT}
 
 
-_USERFAULTFD, _O_CLOEXEC, _MISSING = 323, 0o2000000, 1
-_UFFDIO_API, _UFFDIO_REGISTER, _UFFDIO_ZEROPAGE = 0xC018AA3F, 0xC020AA00, 0xC020AA04
-
-
-@contextmanager
-def memory_that_is_late():
-    """Give a page of memory, what is readable when it is waited for, and what lets it come."""
-    page = mmap.mmap(-1, mmap.PAGESIZE)
-    address = ctypes.addressof(ctypes.c_char.from_buffer(page))
-    fault = ctypes.CDLL(None).syscall(_USERFAULTFD, _O_CLOEXEC)
-    assert fault >= 0
-    gateway.ioctl(fault, _UFFDIO_API, bytearray(struct.pack("<3Q", 0xAA, 0, 0)))
-    gateway.ioctl(fault, _UFFDIO_REGISTER, bytearray(struct.pack("<4Q", address, mmap.PAGESIZE, _MISSING, 0)))
-
-    def come():
-        gateway.ioctl(fault, _UFFDIO_ZEROPAGE, bytearray(struct.pack("<4Q", address, mmap.PAGESIZE, 0, 0)))
-
-    try:
-        yield address, fault, come
-    finally:
-        os.close(fault)  # who waits goes on
-
-
 @pytest.mark.parametrize("field", ["writes", "fixups"])
 def test_a_batch_in_memory_that_is_late_holds_up_nobody(driver, field):
     fd = os.open(PATH, os.O_RDWR)
@@ -214,10 +191,10 @@ def test_a_batch_in_memory_that_is_late_holds_up_nobody(driver, field):
         with Driver() as other:  # it maps memory, as the one that waits might
             told.append(len(other.share(4096).view) + other.live)
 
-    with memory_that_is_late() as (address, fault, come):
+    with memory_that_is_late() as (address, waited_for, come, _):
         waiting, beside = threading.Thread(target=late), threading.Thread(target=others, daemon=True)
         waiting.start()
-        assert select.select([fault], [], [], 60)[0]
+        assert select.select([waited_for], [], [], 60)[0]
         beside.start()
         beside.join(60)
         assert told == [4096]
