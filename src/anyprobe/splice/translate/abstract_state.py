@@ -5,6 +5,7 @@ registers) and takes every other one for an instruction that overwrites what it 
 what it cannot say is lost: wrong code shows as a register that is nowhere.
 """
 
+from functools import cache
 from itertools import compress
 from operator import ne
 from typing import NamedTuple
@@ -64,11 +65,15 @@ class State(NamedTuple):
 
     def register_with(self, value: Value) -> int | None:
         """Return a register that holds a value."""
-        return next((n for n in range(REGISTERS) if self.registers[n] == value), None)
+        registers = self.registers
+        return registers.index(value) if value in registers else None
 
     def word_with(self, value: Value) -> int | None:
         """Return the place of a word on the stack that holds a value."""
-        return next((place for place, held in self.stack if held == value), None)
+        for place, held in self.stack:
+            if held == value:
+                return place
+        return None
 
 
 def initial(shift: int = 0) -> State:
@@ -85,6 +90,20 @@ def meet(one: State, other: State) -> State | None:
     registers = tuple(a if a == b else _LOST for a, b in zip(one.registers, other.registers, strict=True))
     stack = tuple(sorted(set(one.stack) & set(other.stack)))
     return State(one.shift, registers, stack, one.overflow and other.overflow, one.others and other.others)
+
+
+@cache
+def numbers_in(mask: int) -> frozenset[int]:
+    """Return the numbers of the bits of a mask of registers."""
+    return frozenset(number for number in _NUMBERS if mask >> number & 1)
+
+
+def without_registers(state: State, numbers: frozenset[int]) -> State:
+    """Return the state with some registers lost."""
+    registers = [*state.registers]
+    for number in numbers:
+        registers[number] = _LOST
+    return State(state.shift, tuple(registers), state.stack, state.overflow, state.others)
 
 
 def number_of(register: int) -> int:
@@ -184,10 +203,9 @@ def _general(state: State, one: Instruction, raw: bytes) -> State | None:
     if written >> RSP & 1:
         return None
     if written:
-        registers = tuple(_LOST if written >> n & 1 else value for n, value in enumerate(state.registers))
-        state = state._replace(registers=registers)
-    if one.rflags_modified:
-        state = state._replace(overflow=False, others=False)
+        state = without_registers(state, numbers_in(written))
+    if one.rflags_modified and (state.overflow or state.others):
+        state = State(state.shift, state.registers, state.stack, overflow=False, others=False)
     to_memory = one.op_count and one.op0_kind == OpKind.MEMORY and one.mnemonic not in _READ_ONLY
     if to_memory and one.memory_base == Register.RSP:
         place = state.shift + signed(one.memory_displacement)

@@ -6,7 +6,6 @@ any value.
 """
 
 from collections.abc import Hashable
-from functools import cache
 from typing import NamedTuple
 
 from iced_x86 import (
@@ -22,7 +21,7 @@ from iced_x86 import (
 
 from anyprobe.isa.decode import Flow, Insn
 from anyprobe.isa.effects import STATUS_FLAGS, effects
-from anyprobe.splice.translate.abstract_state import State, signed, step
+from anyprobe.splice.translate.abstract_state import State, numbers_in, signed, step
 
 _READS = frozenset({OpAccess.READ, OpAccess.COND_READ, OpAccess.READ_WRITE, OpAccess.READ_COND_WRITE})
 _WRITES = frozenset({OpAccess.WRITE, OpAccess.COND_WRITE, OpAccess.READ_WRITE, OpAccess.READ_COND_WRITE})
@@ -69,17 +68,12 @@ class Replay(NamedTuple):
 
     def dead(self) -> frozenset[int]:
         """Return the registers whose value at the site does not matter."""
-        return _numbers_in(self.overwritten)
+        return numbers_in(self.overwritten)
 
     @property
     def flags_dead(self) -> bool:
         """Whether the same goes for all status flags."""
         return self.flags_overwritten == STATUS_FLAGS
-
-
-@cache
-def _numbers_in(mask: int) -> frozenset[int]:
-    return frozenset(number for number in range(16) if mask >> number & 1)
 
 
 def replay_behind(replay: Replay, insn: Insn) -> Replay | None:

@@ -300,7 +300,7 @@ def _recipe(walk: Walk, at: int, where: Where, dead: Mapping[int, Dead]) -> Reci
     if not where.in_copy:
         return rolled
     if where.original == walk.site:
-        now = restoring(state, here.registers, flags_dead=here.flags) or []
+        now = restoring(state, here.registers, flags_dead=here.flags) or ()
         faulted: Recipe = (*now, Step(Op.SITE), _DONE)
     elif walk.is_in_place(where.original) and where.replay is not None and where.replay.state == state:
         faulted = (Step(Op.SITE, b=where.original - walk.site), _DONE)
@@ -324,7 +324,7 @@ def _rolled_back(walk: Walk, where: Where, dead: Dead) -> Recipe | None:
     return None if restore is None or undo is None else (*restore, *undo, Step(Op.SITE), Step(Op.AGAIN))
 
 
-def _over(walk: Walk, at: int, where: Where, restore: list[Step] | None) -> Recipe | None:
+def _over(walk: Walk, at: int, where: Where, restore: Recipe | None) -> Recipe | None:
     """Return the recipe where an exit is recorded, and nothing is left to do in front of the way out."""
     out = at
     while not walk.found[out].in_copy and walk.insns[out].code != Code.JMP_REL32_64:

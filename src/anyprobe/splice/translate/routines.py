@@ -1,11 +1,12 @@
 """The recipes of the routines that patches share: out of them, to the call or behind it."""
 
+from bisect import bisect_right
 from collections.abc import Sequence
 
 from iced_x86 import Decoder, Instruction
 
 from anyprobe.isa.decode import FLOWS, Flow
-from anyprobe.splice.translate.abstract_state import State, initial, meet, step
+from anyprobe.splice.translate.abstract_state import State, initial, meet, step, without_registers
 from anyprobe.splice.translate.progress import Progress, Stretch
 from anyprobe.splice.translate.steps import BACK, FORWARD, Op, Positions, Recipe, Step, restoring
 
@@ -31,46 +32,48 @@ def routine_positions(
     """
     insns = {one.ip: one for one in Decoder(64, code, ip=address)}
     inner = {stretch.start: _INNER[stretch.name] for stretch in stretches if stretch.name in _INNER}
+    starts = [stretch.start for stretch in stretches]
+    halves = [stretch for stretch in stretches if stretch.progress is Progress.HALF]
+    finishing = {stretch: _finishing(stretches, stretch, finish) for stretch in halves}
     found: dict[int, Recipe] = {}
-    for stretch in stretches:
-        if not stretch.begins:
+    for routine in stretches:
+        if not routine.begins:
             continue
-        dead = inner.get(stretch.start, frozenset())
-        for at, state in _states(insns, code, address, stretch.start, inner).items():
-            one = insns[at]
+        dead = inner.get(routine.start, frozenset())
+        for at, state in _states(insns, code, address, routine.start, inner).items():
+            one, stretch = insns[at], stretches[bisect_right(starts, at) - 1]
             calls = FLOWS[one.code] is Flow.CALL  # who has just been taken out of there has lost registers by it
             known = _called(state, inner.get(one.near_branch_target, frozenset())) if calls else state
-            recipe = _recipe(stretches, at, known, dead, bank, finish)
+            if stretch.progress is not Progress.HALF:
+                recipe = _recipe(stretch.progress, known, dead, bank)
+            elif stretches[0].name != "view" or known.shift == _VIEW_SHIFT:
+                recipe = finishing[stretch]
+            else:
+                recipe = None
             if recipe is not None:
                 found[at - address] = recipe
     return found
 
 
-def _recipe(
-    stretches: Sequence[Stretch], at: int, state: State, dead: frozenset[int], bank: int, finish: int
-) -> Recipe | None:
-    stretch = next(s for s in stretches if s.start <= at < s.end)
-    if stretch.progress is Progress.HALF:
-        return _finishing(stretches, stretch, state, finish)
+def _recipe(progress: Progress, state: State, dead: frozenset[int], bank: int) -> Recipe | None:
     restore = restoring(state, dead, flags_dead=bool(dead))
     if restore is None:
         return None
-    if stretch.progress is Progress.RESERVED:
+    if progress is Progress.RESERVED:
         return (*restore, Step(Op.UNRESERVE, b=bank), *BACK)
-    return (*restore, *(BACK if stretch.progress is Progress.BACK else FORWARD))
+    return (*restore, *(BACK if progress is Progress.BACK else FORWARD))
 
 
-def _finishing(stretches: Sequence[Stretch], stretch: Stretch, state: State, finish: int) -> Recipe | None:
+def _finishing(stretches: Sequence[Stretch], stretch: Stretch, finish: int) -> Recipe | None:
     """Return the recipe that brings an exit's recording to its end, or what a view was doing."""
     if stretches[0].name == "view":
-        done = next(s.start for s in stretches if s.name == "done")
-        finished = (Step(Op.FINISH_VIEW, b=finish), Step(Op.SITE, b=done - stretches[0].start), Step(Op.AGAIN))
-        return finished if state.shift == _VIEW_SHIFT else None
-    name = next((each for each in _EXITS if stretch.name.startswith(each)), None)
-    if name is None:
+        last, op = "done", Op.FINISH_VIEW
+    else:
+        last, op = next((each + "_done" for each in _EXITS if stretch.name.startswith(each)), ""), Op.FINISH
+    if not last:
         return None
-    done = next(s.start for s in stretches if s.name == name + "_done")
-    return (Step(Op.FINISH, b=finish), Step(Op.SITE, b=done - stretches[0].start), Step(Op.AGAIN))
+    done = next(s.start for s in stretches if s.name == last)
+    return (Step(op, b=finish), Step(Op.SITE, b=done - stretches[0].start), Step(Op.AGAIN))
 
 
 def _states(
@@ -105,6 +108,5 @@ def _states(
 
 def _called(state: State, lost: frozenset[int]) -> State:
     """Return the state behind a call of a routine of ours."""
-    registers = tuple(None if number in lost else value for number, value in enumerate(state.registers))
-    flags = lost <= _INNER["now"]
-    return state._replace(registers=registers, overflow=state.overflow and flags, others=state.others and flags)
+    state, flags = without_registers(state, lost), lost <= _INNER["now"]
+    return state._replace(overflow=state.overflow and flags, others=state.others and flags)

@@ -9,9 +9,10 @@ A pc that is shown can always be returned to. So no pc between displaced instruc
 stays.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 from typing import NamedTuple
 
 from anyprobe.splice.translate.abstract_state import FLAGS, FLAGS_OF, IMAGE, ORIGINAL, RAX, State
@@ -84,6 +85,7 @@ BACK: Recipe = (Step(Op.CALLER, b=-5), Step(Op.AGAIN))
 """Out of a routine: to the call, as if it had not been made."""
 FORWARD: Recipe = (Step(Op.CALLER), Step(Op.AGAIN))
 """Behind the call, as if the routine were over."""
+_STATES = 1 << 12
 _FRAME_ORDER = (13, 14, 12, 11, 15, 10, 9, 8, 0, 1, 2, 3, 4, 5, 6, 7)
 
 
@@ -92,15 +94,18 @@ def frame_index(register: int) -> int:
     return _FRAME_ORDER[register]
 
 
-def restoring(state: State, dead: Iterable[int] = (), *, flags_dead: bool = False) -> list[Step] | None:
-    """Return the steps that bring back registers, flags and stack pointer; ``None`` where something is lost."""
+@lru_cache(_STATES)
+def restoring(state: State, dead: frozenset[int] = frozenset(), *, flags_dead: bool = False) -> Recipe | None:
+    """Return the steps that bring back registers, flags and stack pointer; ``None`` where something is lost.
+
+    Few states differ in code that is all made alike, so what was said of one is kept.
+    """
     steps: list[Step] = []
     if not state.flags and not flags_dead:
         flags = _restored_flags(state)
         if flags is None:
             return None
         steps.append(flags)
-    dead = frozenset(dead)
     loads: list[Step] = []
     moves: dict[int, int] = {}
     for number in state.lost():
@@ -122,7 +127,7 @@ def restoring(state: State, dead: Iterable[int] = (), *, flags_dead: bool = Fals
     steps += loads
     if state.shift:
         steps.append(Step(Op.STACK, b=-state.shift))
-    return steps
+    return tuple(steps)
 
 
 def _restored_flags(state: State) -> Step | None:
