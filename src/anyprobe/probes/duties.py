@@ -134,8 +134,8 @@ def duties_of(sessions: Sequence[Attended]) -> Duties:
         for each in sessions:
             each.learn_return_points()
 
-    duties.every(HANDLER_LOOKS, look_at_handlers)
     duties.every(LEARNING_LOOKS, learn)
+    duties.every(HANDLER_LOOKS, look_at_handlers)
     return duties
 
 

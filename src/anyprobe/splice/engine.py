@@ -56,8 +56,8 @@ class Surroundings(Protocol[_Stop]):
         """Return the edits that are made by themselves, before others that are made without a stop."""
         ...
 
-    def look(self, edits: Sequence[Edit]) -> Sequence[Edit]:
-        """See what the program does by now; return the edits with those that this needs."""
+    def look(self, edits: Sequence[Edit], *, urgent: bool) -> Sequence[Edit]:
+        """See what the program does by now; return the edits with those that this needs, if they are not urgent."""
         ...
 
     @property
@@ -174,27 +174,29 @@ class Engine(Generic[_Stop]):
         """Give whoever has called ``interruptible`` the chance to end what is being prepared."""
         self._checkpoint()
 
-    def change(self, edits: Sequence[Edit]) -> None:
+    def change(self, edits: Sequence[Edit], *, urgent: bool = False) -> None:
         """Apply edits. Each added hook then has a splice or a refusal; functions fail one by one, never half.
 
-        When it raises (the target is gone, would not stop), everything is as before.
+        When it raises (the target is gone, would not stop), everything is as before. ``urgent``: the edits do not wait
+        for what else is to be done by now, as for signal handlers that were set since the last look; the caller sees
+        to it that there is another look soon.
         """
-        if self._live is not None and any(edit.added for edit in edits):
+        if self._live is not None and not urgent and any(edit.added for edit in edits):
             self._change_all(self._surroundings.first())
-        self._change_all(edits)
+        self._change_all(edits, urgent=urgent)
 
-    def _change_all(self, edits: Sequence[Edit]) -> None:
+    def _change_all(self, edits: Sequence[Edit], *, urgent: bool = False) -> None:
         if not edits:
             return
         try:
-            self._change(edits)
+            self._change(edits, urgent=urgent)
         except BaseException:
             for edit in edits:
                 if edit.outcome is None:
                     abandon(edit)
             raise
 
-    def _change(self, edits: Sequence[Edit]) -> None:
+    def _change(self, edits: Sequence[Edit], *, urgent: bool) -> None:
         mappings = self._target.mappings()
         self._upkeep.note_losses(mappings)
         if self._upkeep.evicted:
@@ -203,7 +205,7 @@ class Engine(Generic[_Stop]):
             module.note_writable(mappings)
         with self._timed("plan"):
             self._planning.see_space(mappings)
-            edits = without_gone(self._surroundings.look(edits), mappings)
+            edits = without_gone(self._surroundings.look(edits, urgent=urgent), mappings)
             self._planning.plan_all(edits, self._live, self._checkpoint)
         with self._target.exclusive():
             self._carry_out([edit for edit in edits if not edit.idle])

@@ -124,11 +124,11 @@ class Userspace:
         """Return the edits that signal handlers without a splice need."""
         return self._view.unspliced()
 
-    def look(self, edits: Sequence[Edit]) -> Sequence[Edit]:
-        """See which signals are handled; return the edits with those that handlers without a splice need."""
+    def look(self, edits: Sequence[Edit], *, urgent: bool) -> Sequence[Edit]:
+        """See which signals are handled; return the edits with those that handlers without a splice need, if any."""
         self._view.look()
         self._faults.look(edits)
-        return self._view.with_handlers(edits)
+        return edits if urgent else self._view.with_handlers(edits)
 
     @property
     def view_root(self) -> int:

@@ -132,7 +132,7 @@ class EmptySurroundings:
         """Return none."""
         return ()
 
-    def look(self, edits: Sequence[Edit]) -> Sequence[Edit]:
+    def look(self, edits: Sequence[Edit], *, urgent: bool) -> Sequence[Edit]:
         """Return the edits themselves."""
         return edits
 

@@ -75,7 +75,10 @@ class ReturnPoints:
             self._splice(pairs)
 
     def learn(self) -> None:
-        """Splice the return points that threads have noted since the last look, as far as that can be now."""
+        """Splice the return points that threads have noted since the last look, as far as that can be now.
+
+        Calls are not timed until then: signal handlers that the program has set since are seen to after that.
+        """
         if not self._followed and not self._nested:
             return
         self._forget_lost()
@@ -90,7 +93,7 @@ class ReturnPoints:
         self._next_look = time.monotonic() + _LIBRARY_LOOKS
         with suppress(TargetError):  # the next look tries again
             self._watch_unwinding()
-            self._splice(pairs)
+            self._splice(pairs, urgent=True)
 
     def _watch_unwinding(self) -> None:
         """See what leaves calls behind, in libraries that were loaded meanwhile too, while anything is timed."""
@@ -160,7 +163,7 @@ class ReturnPoints:
                     self._say(calls, point, CALLER_NEW)
                     del calls.points[point]
 
-    def _splice(self, pairs: list[tuple[FollowedCalls, int]]) -> None:
+    def _splice(self, pairs: list[tuple[FollowedCalls, int]], *, urgent: bool = False) -> None:
         if not pairs:
             return
         session, places = self._session, list[tuple[FollowedCalls, int, Place]]()
@@ -173,7 +176,7 @@ class ReturnPoints:
                 else:
                     places.append((calls, point, found))
             edits = edits_for([place for _, _, place in places])
-            session.engine.change(edits)
+            session.engine.change(edits, urgent=urgent)
         self._children.note(self._change + 1, [*self._made, *made(edits)])
         self._made = []
         self._note_change()
