@@ -4,7 +4,7 @@ The patch pushes the arguments of all, that of the first one last, and calls a r
 each of them everything is as if it had been called alone, behind the one in front of it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from anyprobe.core.code import InputKind
 from anyprobe.splice.codegen.handlers.call import CallWriter
@@ -42,11 +42,11 @@ def _has_instance(handler: HandlerFacts) -> bool:
 
 def assemble_handler_chain(
     facts: RoutineFacts, handlers: Sequence[HandlerFacts], address: int
-) -> tuple[bytes, int, str]:
+) -> tuple[bytes, int, Callable[[], str]]:
     """Return the code of the routine and the handlers at ``address``, where the routine begins, and the listing."""
     writer = CallWriter(facts, handlers)
     code = writer.run(address)
-    return code, address + writer.asm.offset_of("handler_call"), writer.asm.listing(address)
+    return code, address + writer.asm.offset_of("handler_call"), writer.asm.listing_at(address)
 
 
 def chains_bytes(wants: Sequence[Want]) -> int:

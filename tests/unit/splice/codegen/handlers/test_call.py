@@ -256,7 +256,7 @@ def test_the_listing_of_a_chain_is_what_its_code_says():
     # what the first one may have changed comes from where it is saved, the rest from where it is
     assert lines.count("mov [rsp], rcx") == 1
     assert lines.count("mov [rsp+0x8], r15") == 3
-    assert listing.count("call handler") == 3
+    assert listing().count("call handler") == 3
     assert len(content) <= chain_bytes((first, second, first))
 
 
