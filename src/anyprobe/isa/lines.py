@@ -62,6 +62,15 @@ def content_of(insns: Sequence[Insn]) -> bytes:
     return insns.content if isinstance(insns, KeptLine) else b"".join([insn.raw for insn in insns])
 
 
+def kept(insns: tuple[Insn, ...]) -> "Sequence[Insn]":
+    """Return a line with its shape, which tells at once what else each instruction is asked for; itself if it has none.
+
+    Precondition: there is one instruction behind the other.
+    """
+    shape = shape_of(insns)
+    return KeptLine(content_of(insns), insns[0].address, shape, insns) if shape else insns
+
+
 def is_copied(shape: int) -> bool:
     """Return whether what is displaced of a line are its very bytes, wherever that lies."""
     return not shape & _KINDS
@@ -134,11 +143,11 @@ class KeptLine(Sequence[Insn]):
 
     __slots__ = ("_insns", "address", "content", "end", "first_end", "shape")
 
-    def __init__(self, content: bytes, address: int, shape: int) -> None:
-        """Take the bytes, where they are, and the shape."""
+    def __init__(self, content: bytes, address: int, shape: int, insns: tuple[Insn, ...] | None = None) -> None:
+        """Take the bytes, where they are, the shape, and the instructions, if these are decoded already."""
         self.content, self.address, self.shape = content, address, shape
         self.first_end, self.end = address + (shape & 15), address + len(content)
-        self._insns: tuple[Insn, ...] | None = None
+        self._insns = insns
 
     @property
     def insns(self) -> tuple[Insn, ...]:

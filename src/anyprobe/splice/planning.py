@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from anyprobe.target.base import Target
     from anyprobe.target.system.procfs import Mapping
 
+_LOOKS = 16
+"""How many functions are planned between two looks whether the target is still there."""
 _GADGET_BYTES = 9
 """The longest of the instructions that injected calls borrow."""
 
@@ -103,7 +105,7 @@ class Planning:
         keep_room(self.springboards.space, edits)
         faults = self.faults_handled
         with Claiming() as claiming:
-            for edit in edits:
+            for number, edit in enumerate(edits):
                 if edit.added or edit.anew:
                     checkpoint()
                 planned = None if edit.removed or live is not None else self._from_memory(edit, claiming, faults=faults)
@@ -111,7 +113,7 @@ class Planning:
                     planned = NOTHING
                 if planned is not None:
                     claiming.add(edit, planned)
-                elif self._target.exited():  # what takes a while is not done for nobody
+                elif number % _LOOKS == 0 and self._target.exited():  # what takes a while is not done for nobody
                     raise self._target.gone()
                 else:
                     self._plan(edit, live, claiming)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from anyprobe.core.refusal import Refusal
 from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.isa.decode import Insn
+from anyprobe.isa.lines import kept
 from anyprobe.splice.plan.splices import FunctionPlan, PlannedSplice, Pun, Strategy, Want, WantKind
 
 if TYPE_CHECKING:
@@ -54,8 +55,10 @@ class SpliceDraft:
         """
         found = made.get(self)
         if found is None:
+            plain = self.strategy is Strategy.JUMP and len(self.wants) == 1 and not self.leans_on
+            insns = kept(self.insns) if plain else self.insns
             found = made[self] = PlannedSplice(
-                self.strategy, self.head, self.insns, tuple(self.wants), self.written, self.write_at, self.borrowed,
+                self.strategy, self.head, insns, tuple(self.wants), self.written, self.write_at, self.borrowed,
                 self.pun, self.springboard, self.dead_springboard,
                 tuple([each.finished(made, hosts) for each in self.leans_on]) if self.leans_on else (),
                 hosts.get(self, 0), self.ambiguous,

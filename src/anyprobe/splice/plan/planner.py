@@ -187,8 +187,9 @@ class Attempt:
     def _place_lines(self, todo: list[Want], manner: Manner = PLAINLY) -> list[Want]:
         """Place the straight lines of a function of which much is wanted; return what is left."""
         context, function = self._context, self._function
-        known = function.complete is None and not function.overlapped and not context.plain_jumps_only
-        if len(todo) < LEAST_WANTS or not known or Strategy.JUMP not in context.allowed:
+        if len(todo) < LEAST_WANTS or context.plain_jumps_only or Strategy.JUMP not in context.allowed:
+            return todo
+        if function.complete is not None or function.overlapped:
             return todo
         return Lines(context, function).place(todo, whole=manner.whole_lines)
 
