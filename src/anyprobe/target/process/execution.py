@@ -74,6 +74,7 @@ def held_at_start(thread: Thread, deadline: float, *, launched: bool = False) ->
     check_kind(thread.pid)
     process = Process(thread.pid, gateway.pidfd_open(thread.pid), launched=launched)
     process.held = thread
+    process.relatives.begin_alone()
     return process
 
 

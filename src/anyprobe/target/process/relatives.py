@@ -26,6 +26,15 @@ class Relatives:
         self._strangers: set[int] = {pid, os.getpid()}
         self._sharing: list[int] = []
 
+    def begin_alone(self) -> None:
+        """Take note that no other process shares the memory: it came with a program that was executed just now.
+
+        Precondition: that program has not run yet.
+        """
+        self._last_pid = procfs.read_last_pid()  # first: who comes while the others are listed is asked about
+        self._looked = time.monotonic()
+        self._strangers = {self._pid, os.getpid(), *procfs.read_processes()}
+
     def find(self) -> list[int]:
         """Return the other processes that share the memory now."""
         last_pid = procfs.read_last_pid()
