@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import anyprobe
+from anyprobe.isa.decode import decode_range
 from anyprobe.target.kernel import symbols
 from anyprobe.target.kernel.driver.device import BatchRefused, Driver
 from anyprobe.target.kernel.driver.layout import Verdict
@@ -88,6 +89,31 @@ def test_modules_that_come_and_go(driver, armed, counted):
             subprocess.run(["modprobe", "-r", module], check=True)
     assert counted() - before == 3 * CALLS
     assert driver.live == len(armed) + 1
+
+
+def test_the_text_of_a_module_s_start_is_not_written(driver, patches):
+    """It is still there when the module is live, and goes before that does."""
+    module = guest_driver.module("in_between", os.uname().release)
+    if not module.exists():
+        pytest.skip("no such module for this kernel")
+    folder = Path("/sys/module/in_between")
+    inserting = subprocess.Popen(["insmod", module])
+    try:
+        for _ in range(600):
+            if folder.exists() and (folder / "initstate").read_text() == "live\n":
+                break
+            time.sleep(0.1)
+        lines = Path("/proc/kallsyms").read_text().splitlines()
+        (start,) = (int(line.split()[0], 16) for line in lines if line.endswith(" in_between_init\t[in_between]"))
+        body = decode_range(text(start, 48), start)
+        made = next(filter(None, (patches.counting(body, index) for index in range(1, len(body)))))
+        with pytest.raises(BatchRefused) as caught:
+            driver.apply([made.write])
+        assert (caught.value.errno, caught.value.verdict) == (errno.EFAULT, Verdict.NOT_TEXT)
+    finally:
+        (folder / "parameters/go").write_text("Y")
+        inserting.wait(60)
+        subprocess.run(["rmmod", "in_between"], check=True)
 
 
 def test_processors_that_go_off_and_on(armed, counted):
@@ -232,7 +258,7 @@ def test_suspend_is_refused_while_something_is_written(driver, counted):
 
 @pytest.mark.thorough
 def test_a_live_patch_that_comes_and_goes(driver, patches, counted):
-    module = guest_driver.live_patch(os.uname().release)
+    module = guest_driver.module("live_patch", os.uname().release)
     if not module.exists():
         pytest.skip("no live patch for this kernel")
     made = first_of(patches, "cmdline_proc_show")

@@ -78,7 +78,7 @@ def test_ten_thousand_places_are_armed_at_once(loaded, planner, folder):
 @pytest.mark.timeout(12 * 3600)
 def test_all_places_in_batches_while_the_kernel_changes_its_text(loaded, planner, folder):
     planner.begin()
-    live_patch = guest_driver.live_patch(os.uname().release)
+    live_patch = guest_driver.module("live_patch", os.uname().release)
     with disturbances.going_on(live_patch), checked_work.going_on(folder):  # what flips once has flipped then
         checked_work.warm_up(folder)
     with kernel_patches.unharmed():

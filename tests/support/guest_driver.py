@@ -16,23 +16,25 @@ from anyprobe.target.kernel.driver import building
 from support import spliced_handlers
 
 ROOT = Path(__file__).parents[2]
-LIVE_PATCH = Path(__file__).with_name("live_patch")
+MODULES = "live_patch", "in_between"
+"""Modules for tests: each has a folder beside this file."""
 
 
-def live_patch(release: str) -> Path:
-    """Return where the live patch for a kernel is, built or not."""
-    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(LIVE_PATCH.iterdir()))).hexdigest()[:16]
-    return Path(kept.directory(), "driver", f"{release}-live-patch-{digest}", "live_patch.ko")
+def module(name: str, release: str) -> Path:
+    """Return where one of these modules is for a kernel, built or not."""
+    source = Path(__file__).with_name(name)
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(source.iterdir()))).hexdigest()[:16]
+    return Path(kept.directory(), "driver", f"{release}-{name}-{digest}", f"{name}.ko")
 
 
-def build_live_patch(release: str, headers: Path) -> None:
-    """Build the live patch for a kernel where it is not there yet; where it does not compile there is none."""
-    built = live_patch(release)
+def build_module(name: str, release: str, headers: Path) -> None:
+    """Build a module for a kernel where it is not there yet; where it does not compile there is none."""
+    built = module(name, release)
     if built.exists():
         return
     built.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=built.parent) as work:
-        for path in LIVE_PATCH.iterdir():
+        for path in Path(__file__).with_name(name).iterdir():
             shutil.copy(path, work)
         command = ["make", "-s", "-C", headers, f"M={work}", "CONFIG_DEBUG_INFO_BTF_MODULES=", "modules"]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
@@ -50,7 +52,8 @@ def build(kernel: str) -> None:
     (modules,) = Path(made.stdout.strip(), "root/lib/modules").iterdir()
     if (modules / "build/Makefile").exists():
         building.build(modules.name, f"{kept.directory()}/driver", made_with=str(modules / "build"))
-        build_live_patch(modules.name, modules / "build")
+        for name in MODULES:
+            build_module(name, modules.name, modules / "build")
 
 
 if __name__ == "__main__":

@@ -360,7 +360,10 @@ static void mark_table(struct jump_entry *j, struct jump_entry *j_end, struct st
 	}
 }
 
-/* Is an address in text of the kernel, or of a module that is live? What the kernel changes in that is marked then. */
+/*
+ * Is an address in text of the kernel, or of a module that is live? What the kernel changes in that is marked then. The text
+ * of a module's start goes soon after it has become live, and nobody is told.
+ */
 static bool is_text(unsigned long address, struct module **marked)
 {
 	struct module *m;
@@ -369,7 +372,8 @@ static bool is_text(unsigned long address, struct module **marked)
 		return true;
 	preempt_disable();
 	m = CALL(__module_text_address)(address);
-	if (m && m->state != MODULE_STATE_LIVE)		/* one that is live cannot go: its notifier waits for `lock` */
+	/* one that is live cannot go: its notifier waits for `lock` */
+	if (m && (m->state != MODULE_STATE_LIVE || !within_module_core(address, m)))
 		m = NULL;
 	preempt_enable();
 	if (m && m != *marked)
