@@ -738,10 +738,7 @@ static long check_and_write(struct client *client, struct anyprobe_batch *io, co
 	return r;
 }
 
-/*
- * The memory of programs is read and written without `lock`: their mmap() of this device takes that with their memory
- * locked, and a page may be a long time coming.
- */
+/* The memory of programs is read and written without `lock`: a page may be a long time coming. */
 static long apply(struct client *client, struct anyprobe_batch *io)
 {
 	struct anyprobe_write *writes;
@@ -947,7 +944,8 @@ static long give_memory(struct client *client, struct anyprobe_memory *io, bool 
 	io->address = percpu ? (unsigned long)m->percpu : (unsigned long)m->shared;
 	if (!io->address)
 		return -ENOMEM;
-	io->offset = (u64)client->memories++ << 32;
+	io->offset = (u64)client->memories << 32;
+	smp_store_release(&client->memories, client->memories + 1);	/* for mmap() */
 	return 0;
 }
 
@@ -1073,17 +1071,18 @@ static ssize_t driver_write(struct file *file, const char __user *from, size_t s
 	return r;
 }
 
+/*
+ * Without `lock`: the program's memory is locked, for which others wait who hold processors, for which a batch waits. What
+ * a client has been given stays as it is.
+ */
 static int driver_mmap(struct file *file, struct vm_area_struct *vma)
 {
 	struct client *client = file->private_data;
 	u64 index = vma->vm_pgoff >> (32 - PAGE_SHIFT);
-	int r = -EINVAL;
 
-	mutex_lock(&lock);
-	if (index < client->memories && client->memory[index].shared)
-		r = remap_vmalloc_range(vma, client->memory[index].shared, vma->vm_pgoff & ((1ul << (32 - PAGE_SHIFT)) - 1));
-	mutex_unlock(&lock);
-	return r;
+	if (index >= smp_load_acquire(&client->memories) || !client->memory[index].shared)
+		return -EINVAL;
+	return remap_vmalloc_range(vma, client->memory[index].shared, vma->vm_pgoff & ((1ul << (32 - PAGE_SHIFT)) - 1));
 }
 
 static const struct file_operations operations = {
