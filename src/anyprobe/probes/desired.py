@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, TypeVar
 
-from anyprobe.binary.images.modules import VDSO
+from anyprobe.binary.images.modules import DELETED, VDSO
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.probes.probe import HandledCalls, Place, Probe, Timed
 from anyprobe.probes.specs.spec import awaits_module, parse
@@ -29,8 +29,8 @@ class Policy(Enum):
     """In which objects a spec means something."""
 
     PRESENT = "present"
-    """In those that are loaded when it is asked for; of a program that is held at its start, also in the libraries that
-    it is linked with."""
+    """In those that are loaded when it is asked for, and again if they are unloaded and loaded again; of a program that
+    is held at its start, also in the libraries that it is linked with."""
     WAIT = "wait"
     """As ``PRESENT``; if it names a module that is not loaded, then in whatever is loaded later."""
     FOLLOW = "follow"
@@ -58,6 +58,10 @@ class Desired:
     """The objects with functions that the loader had not chosen yet (IFUNC), and how often to look there again."""
     nearest: tuple[str, ...] = ()
     """The names of modules that are most like the one that it waits for."""
+    is_early: bool = False
+    """Whether the libraries that its program is linked with are still to come."""
+    returning: set[str] = field(default_factory=set)
+    """The names of libraries in which it has sites and which may be unloaded, and loaded again."""
     taken: "Taken | None" = None
     """The sites of specs that are placed together, each of which is placed for one of them only."""
 
@@ -101,18 +105,38 @@ class Desired:
         probe.refused = [each for each in probe.refused if not _is_unchosen(each[1]) or each[0] not in placed]
         self.add_refused(part)
 
+    @property
+    def is_lasting(self) -> bool:
+        """Whether it is looked for in some of what is loaded later."""
+        return self.policy is Policy.FOLLOW or bool(self.returning)
+
+    def note_unloadable(self, part: Probe, is_permanent: "Callable[[LoadedObject], bool]") -> None:
+        """Have it looked for again in the libraries where a part of it is, if they are unloaded and loaded again."""
+        if self.policy is not Policy.FOLLOW:
+            objects = {each.site.object for each in part.all_places} | {each.site.object for each in part.exitless}
+            self.returning |= {lasting_name(each) for each in objects if not is_permanent(each)}
+
     def lacking(self, modules: "set[LoadedObject]") -> "set[LoadedObject]":
         """Return the objects in which there may be sites that have not been found yet."""
         self.seen &= modules  # what was unloaded may come again
         self.unchosen = {each: looks for each, looks in self.unchosen.items() if each in modules and looks > 0}
-        return (modules - self.seen) | set(self.unchosen)
+        fresh = modules - self.seen
+        if self.policy is not Policy.FOLLOW and not self.is_early:
+            gone = self.gone
+            fresh = {each for each in fresh if lasting_name(each) in gone}
+        return fresh | set(self.unchosen)
+
+    @property
+    def gone(self) -> set[str]:
+        """The names of libraries that it is looked for in again, and that were not loaded at the last look."""
+        return self.returning and self.returning - set(map(lasting_name, self.seen))
 
     def within(self, modules: "set[LoadedObject]") -> "set[LoadedObject] | None":
         """Return the objects in which it is enough to look: those of a look; ``None`` where that may not be enough.
 
         Functions may have been chosen by now in objects that are looked at no more.
         """
-        is_later = self.policy is Policy.FOLLOW and bool(self.seen)
+        is_later = self.is_lasting and bool(self.seen)
         return modules if is_later and not any(_is_unchosen(each[1]) for each in self.probe.refused) else None
 
     def look_in(self, modules: "set[LoadedObject]") -> "Callable[[ResolvedSite], bool]":
@@ -190,12 +214,29 @@ class DesiredState:
 
     def settle(self) -> None:
         """Want no more of what was only wanted in the objects of now."""
-        self.wanted = [each for each in self.wanted if each.policy is Policy.FOLLOW]
+        self.wanted = [each for each in self.wanted if each.is_lasting]
+        for each in self.wanted:
+            each.is_early = False
 
     @property
     def follows(self) -> bool:
-        """Whether anything is wanted in objects that are loaded later."""
+        """Whether anything is wanted in objects that are loaded later, be it for the second time."""
+        return any(each.is_lasting for each in self.wanted)
+
+    @property
+    def awaits_others(self) -> bool:
+        """Whether anything is wanted in objects that have not been loaded before."""
         return any(each.policy is Policy.FOLLOW for each in self.wanted)
+
+    @property
+    def gone(self) -> set[str]:
+        """The names of libraries with sites that were unloaded, as of the last look, and may be loaded again."""
+        return set().union(*(each.gone for each in self.wanted))
+
+
+def lasting_name(loaded: "LoadedObject") -> str:
+    """Return the name by which a library is known when it is loaded again, were its file deleted or not."""
+    return loaded.name.removesuffix(DELETED)
 
 
 def _is_unchosen(refusal: Refusal) -> bool:

@@ -4,9 +4,8 @@ from functools import cached_property
 
 from anyprobe.binary.flow.function import FunctionCode
 from anyprobe.binary.images.modules import VDSO, LoadedObject
-from anyprobe.core.errors import TargetError
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.probes.providers.function.objects import ObjectTable, imports
+from anyprobe.probes.providers.function.objects import ObjectTable, imports, soname
 from anyprobe.splice.edits import Module
 
 _BLOCKERS = """
@@ -31,7 +30,7 @@ class LiveProof:
     def may_vanish(self, module: Module) -> Refusal | None:
         """Return why the module's text may go while it is written to: it was loaded later, and may be unloaded."""
         loaded = self._object_of(module)
-        if loaded is not None and (loaded.name == VDSO or self._objects.is_loader(loaded) or loaded in self._permanent):
+        if loaded is not None and self._objects.is_permanent(loaded):
             return None
         return Refusal(Reason.NEEDS_STOP, module.low, f"{module.name} may be unloaded meanwhile")
 
@@ -56,8 +55,7 @@ class LiveProof:
         """Look at what the program has loaded by now; raise ``TargetError`` if that cannot be found out."""
         self._objects.refresh()
         self._homes = {}
-        for name in ("_permanent", "_blocker"):
-            self.__dict__.pop(name, None)
+        self.__dict__.pop("_blocker", None)
 
     def _object_of(self, module: Module) -> LoadedObject | None:
         if module not in self._homes:
@@ -66,21 +64,6 @@ class LiveProof:
                 return None
             self._homes[module] = found
         return self._homes[module]
-
-    @cached_property
-    def _permanent(self) -> list[LoadedObject]:
-        """The program and the libraries that are loaded with it: the loader never unloads these."""
-        found = [each for each in self._objects.objects if each.is_executable]
-        for loaded in found:
-            try:
-                needed = loaded.image.elf.needed
-            except TargetError:
-                continue
-            for name in needed:
-                called = [each for each in self._objects.objects if name in (each.name, _soname(each))]
-                if len(called) == 1 and called[0] not in found:  # else one may be in a namespace of its own (dlmopen)
-                    found += called
-        return found
 
     @cached_property
     def _blocker(self) -> str:
@@ -96,11 +79,4 @@ class LiveProof:
 
 def _is_libc(loaded: LoadedObject) -> bool:
     """Return whether an object is a part of the C library, whose files may have a version in their names."""
-    return loaded.name.startswith(_LIBC) or _soname(loaded).startswith(_LIBC)
-
-
-def _soname(loaded: LoadedObject) -> str:
-    try:
-        return loaded.image.elf.soname
-    except TargetError:
-        return ""
+    return loaded.name.startswith(_LIBC) or soname(loaded).startswith(_LIBC)

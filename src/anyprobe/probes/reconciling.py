@@ -197,16 +197,21 @@ class Reconciled(Pumped):
 
     def _watch_loads(self) -> None:
         """Have threads wait that load libraries, from when probes are wanted in these; say so if they cannot."""
-        if self._loads is not None or self._awaits_libraries or not self._desired.follows or self._taken is not None:
+        if self._awaits_libraries or not self._desired.follows or self._taken is not None:
             return
-        from anyprobe.probes.handlers.load_gate import UNSEEN, LoadGate
+        if self._loads is None:
+            from anyprobe.probes.handlers.load_gate import LoadGate
 
-        self._loads = LoadGate(self, self._look_at_loads)
-        with typed(self._process, "arming probes in"):
-            why = self._loads.place(self._objects, self._handlers.function_at)
-        if why:
-            self.warn(f"libraries that come later are looked for five times a second, since {why}: {UNSEEN}")
-        self.reconcile()  # what has been loaded since the specs were resolved
+            self._loads = LoadGate(self, self._look_at_loads)
+            with typed(self._process, "arming probes in"):
+                self._loads.place(self._objects, self._handlers.function_at)
+            self.reconcile()  # what has been loaded since the specs were resolved
+        self._tell_of_late_looks()
+
+    def _tell_of_late_looks(self) -> None:
+        """Say that no thread waits which loads libraries, once that is of consequence."""
+        if self._loads is not None:
+            self.warn(*self._loads.late_looks(self._desired.gone, others=self._desired.awaits_others))
 
     def _watch_execs(self) -> None:
         """Have threads wait that execute another program, where programs are followed; say so if they cannot."""
@@ -302,8 +307,7 @@ class Reconciled(Pumped):
         with self.lock:
             if self.detached:
                 return
-            following = [each for each in self._desired.wanted if each.policy is Policy.FOLLOW]
-            wanted = [Wanted(each.probe, each.taken) for each in following]
+            wanted = [Wanted.of(each) for each in self._desired.wanted if each.is_lasting]
             self._forked = self._forked or Forked(cast("Session", self))
         self._forked.loads(pid, wanted, let_go)
 
@@ -382,6 +386,8 @@ class Reconciled(Pumped):
                 if each.probe.dress is not None:
                     dressed(part, each.probe.dress)
                 found.append((each, fresh, part))
+        if has_lost:
+            self._tell_of_late_looks()
         if not found:
             return []
         shared(
@@ -401,6 +407,7 @@ class Reconciled(Pumped):
             raise
         for each, _, part in found:
             each.add(part)
+            each.note_unloadable(part, self._objects.is_permanent)
         changed = [each.probe for each, _, part in found if part.all_places or part.exitless]
         self._fall_back(changed)
         placed()
@@ -429,7 +436,9 @@ class Reconciled(Pumped):
             known=known,
         )
         desired.add(found)
-        desired.is_open = self._awaits_libraries or desired.policy is Policy.FOLLOW
+        desired.note_unloadable(found, self._objects.is_permanent)
+        desired.is_early = self._awaits_libraries
+        desired.is_open = desired.is_early or desired.is_lasting
         if desired.is_open:
             self._desired.wanted.append(desired)
         return desired.probe

@@ -5,14 +5,16 @@ yet its own session places what its parent's wants in libraries that come later,
 never change the same code. Its children inherit both.
 """
 
+import os
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from typing import Self
 
-from anyprobe.binary.images.modules import LoadedObject
+from anyprobe.binary.images.modules import DELETED, LoadedObject
 from anyprobe.core.errors import AnyprobeError, NoSuchProcess, TargetError, TargetExited
 from anyprobe.core.memory import MemoryFault
 from anyprobe.core.refusal import Reason, Refusal
@@ -30,6 +32,7 @@ from anyprobe.splice.journal.installed import find_journals, processes_with_spli
 from anyprobe.splice.journal.memfds import is_ours
 from anyprobe.splice.journal.records import FoundJournal, RecordKind
 from anyprobe.target.process.process import Process
+from anyprobe.target.system import procfs
 
 _INHERITED = "it has the probes of the process that this one was forked from"
 _HANDLERS = "signal handlers of fork children see pcs of probes as they are in what these have loaded themselves"
@@ -46,6 +49,18 @@ class Wanted:
     probe: Probe
     taken: object
     """What specs that were placed together have in common."""
+    policy: Policy
+    returning: frozenset[str]
+    """The libraries in which it means something when they come again; with ``FOLLOW`` it does in any."""
+
+    @classmethod
+    def of(cls, desired: Desired) -> Self:
+        """Return what is wanted in children."""
+        return cls(desired.probe, desired.taken, desired.policy, frozenset(desired.returning))
+
+    def is_left_in(self, names: set[str]) -> bool:
+        """Return whether a process that has mapped files of some names has it wherever it is wanted."""
+        return self.policy is not Policy.FOLLOW and self.returning <= names
 
 
 class ForkedSession(Session):
@@ -95,8 +110,11 @@ class ForkedSession(Session):
                     part.dress = partial(self._dress, each.probe.dress)
                 self.probes.append(part)
                 self._desired.wanted.append(
-                    Desired(part, Policy.FOLLOW, seen=set(self._inherited), is_open=True, taken=taken)
-                )
+                    Desired(
+                        part, each.policy, seen=set(self._inherited), is_open=True, taken=taken,
+                        returning=set(each.returning),
+                    )
+                )  # fmt: skip
             self._reconcile(None, let_go)
             if fresh:
                 registering.enter(self, [self._parts[each.probe] for each in fresh])
@@ -172,7 +190,7 @@ class Forked:
     def loads(self, pid: int, wanted: Sequence[Wanted], let_go: Callable[[], object]) -> None:
         """Place what is wanted in a child that waits where it has loaded something."""
         try:
-            session = self._session_on(pid)
+            session = self._session_on(pid, wanted)
             if session is not None:
                 session.place(wanted, let_go)
         except (NoSuchProcess, TargetExited):
@@ -181,13 +199,16 @@ class Forked:
             why = str(error).splitlines()[0].replace(str(pid), "PID")
             self._failed[why] = self._failed.get(why, 0) + 1
 
-    def _session_on(self, pid: int) -> ForkedSession | None:
+    def _session_on(self, pid: int, wanted: Sequence[Wanted]) -> ForkedSession | None:
         with self._guard:
             if self._ending:
                 return None
             for session in self._sessions:
                 if session.pid == pid and not _is_over(session):
                     return session
+        names = {os.path.basename(each.path).removesuffix(DELETED) for each in procfs.read_mappings(procfs.voice(pid))}
+        if all(each.is_left_in(names) for each in wanted):
+            return None
         process = Process.open(pid)
         try:
             with typed(process, "looking at what it has loaded,"):

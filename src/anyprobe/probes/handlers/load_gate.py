@@ -7,7 +7,7 @@ waits if the controller is gone: the kernel lets it go on then. If the controlle
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from anyprobe.core.code import NativeCode
@@ -47,9 +47,27 @@ class LoadGate:
         self._callbacks = Callbacks(session, room=Room(PLACES, taken=True))
         self._ending = False
         self._unserved: dict[str, int] | None = None
+        self._refusal = ""
+        """Why threads do not wait, until that was told."""
 
-    def place(self, objects: "ObjectTable", function_at: "Callable[[int], Place | Refusal]") -> str:
-        """Have threads wait that load libraries; return why they cannot be made to, nothing if they can."""
+    def place(self, objects: "ObjectTable", function_at: "Callable[[int], Place | Refusal]") -> None:
+        """Have threads wait that load libraries, if they can be made to; ``late_looks`` says so if they cannot."""
+        self._refusal = self._placed(objects, function_at)
+
+    def late_looks(self, gone: "Collection[str]", *, others: bool) -> list[str]:
+        """Return in words, once, that threads do not wait, if probes are wanted in what may be loaded now.
+
+        ``gone``: libraries that were unloaded and may come again; ``others``: probes are wanted in others, too.
+        """
+        what = "libraries that come later" if others else ", ".join(sorted(gone))
+        if not self._refusal or not what:
+            return []
+        why, self._refusal = self._refusal, ""
+        if others:
+            return [f"{what} are looked for five times a second, since {why}: {UNSEEN}"]
+        return [f"{what}: unloaded, and looked for five times a second from here on, since {why}: {UNSEEN}"]
+
+    def _placed(self, objects: "ObjectTable", function_at: "Callable[[int], Place | Refusal]") -> str:
         loader = objects.loader()
         debug = loader_list(objects.objects, self._session.process.mem)
         if loader is None or not (debug or objects.is_musl(loader)):

@@ -67,7 +67,8 @@ class ObjectTable:
         )
         self.objects = [known.get(_key(o), o) for o in found]
         self._refusals.clear()
-        self.__dict__.pop("ifunc_slots", None)
+        for name in ("ifunc_slots", "_permanent"):
+            self.__dict__.pop(name, None)
 
     def files_of(self, process: RunningProcess) -> ObjectFiles | None:
         """Return what opens the files of a fork child, which are read once for both."""
@@ -170,6 +171,30 @@ class ObjectTable:
             return False
         return any(not name.startswith(_MUSL) for name in executable.image.elf.needed)
 
+    def is_permanent(self, loaded: LoadedObject) -> bool:
+        """Return whether the loader never unloads an object: the program, itself, and what is loaded with these.
+
+        musl's unloads nothing.
+        """
+        if loaded.is_executable or loaded.name == VDSO or self.is_loader(loaded) or loaded in self._permanent:
+            return True
+        loader = self.loader()
+        return loader is not None and self.is_musl(loader)
+
+    @cached_property
+    def _permanent(self) -> list[LoadedObject]:
+        found = [each for each in self.objects if each.is_executable]
+        for loaded in found:
+            try:
+                needed = loaded.image.elf.needed
+            except TargetError:
+                continue
+            for name in needed:
+                called = [each for each in self.objects if name in (each.name, soname(each))]
+                if len(called) == 1 and called[0] not in found:  # else one may be in a namespace of its own (dlmopen)
+                    found += called
+        return found
+
     def is_musl(self, loaded: LoadedObject) -> bool:
         """Return whether an object is musl, as a library."""
         return loaded.name.startswith(_MUSL) and loaded.name != _GLIBC
@@ -240,6 +265,14 @@ def _shared_text(loaded: LoadedObject) -> Refusal | None:
 def _key(loaded: LoadedObject) -> tuple[str, int, int]:
     """Return what tells an object from any other, one of the same name at the same place included."""
     return loaded.path, loaded.first.start, loaded.first.inode
+
+
+def soname(loaded: LoadedObject) -> str:
+    """Return the name that an object gives itself; nothing where it has none or cannot be read."""
+    try:
+        return loaded.image.elf.soname
+    except TargetError:
+        return ""
 
 
 def imports(loaded: LoadedObject, names: Iterable[str]) -> bool:
