@@ -60,6 +60,23 @@ def test_the_table_has_a_row_for_each(compiled, tmp_path):
     calls, text = run_counted(compiled, tmp_path, "--by", "pid")
     rows = [line.split() for line in text.splitlines() if line.split()[3:4] == ["work"]]
     assert {int(row[1]): int(row[0]) for row in rows} == calls
+    assert "not told apart" not in text
+
+
+def test_where_children_are_not_told_apart_that_is_said(compiled, tmp_path):
+    """In the table and in the document: a program that makes tasks itself has no thread slots."""
+    results = tmp_path / "results"
+    program = compiled("makes_tasks.c")
+
+    def counted(*arguments):
+        command = [sys.executable, "-m", "anyprobe", "count", "a.out:work", "--by", "pid", *arguments, "-o", results]
+        assert subprocess.run([*command, "--", program, "raw"], stdout=subprocess.DEVNULL, timeout=60).returncode == 0
+        return results.read_text()
+
+    text = counted()
+    assert "fork children are not told apart in work: their hits are in their parent's rows" in text
+    (site,) = json.loads(counted("--json"))["sites"]
+    assert (site["undivided"], list(site["by_pid"].values())) == (True, [50])
 
 
 def test_programs_that_are_executed_are_processes_of_their_own(compiled, tmp_path):

@@ -60,6 +60,8 @@ class SiteResult:
     """Of hits where handlers follow calls to their callers: those seen at a jump, whose caller was not known yet."""
     tail_exits: int = 0
     """The same of calls whose caller cannot be spliced."""
+    undivided: bool = False
+    """Whether hits of fork children are among those of the process, since they are not told apart there."""
 
     @property
     def key(self) -> Key:
@@ -91,10 +93,10 @@ class SiteResult:
             document["arming"] = self.arming
         if self.notes:
             document["notes"] = list(self.notes)
-        if self.folded_sites:
-            document["folded_sites"] = self.folded_sites
+        document |= {"folded_sites": self.folded_sites} if self.folded_sites else {}
         document |= {"learning": self.learning} if self.learning else {}
         document |= {"tail_exits": self.tail_exits} if self.tail_exits else {}
+        document |= {"undivided": True} if self.undivided else {}
         return document
 
     def as_exit(self) -> Json:
@@ -125,6 +127,7 @@ class SiteResult:
             tail_exits=self.tail_exits + other.tail_exits,
             armed=self.armed or other.armed,
             notes=tuple(dict.fromkeys((*self.notes, *other.notes))),
+            undivided=self.undivided or other.undivided,
         )
 
 

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial, reduce
+from functools import cache, partial, reduce
 from typing import TYPE_CHECKING
 
 from anyprobe.core.refusal import Refusal
@@ -254,8 +254,12 @@ def sites(places: Iterable[Place], note_of: "Callable[[LoadedObject], str]") -> 
     """Yield what was counted at places, but for those that were never armed."""
     armed = armed_once(places)
     counted = _hits(armed)
+    values = BankValues()
+    undivided = cache(lambda bank: isinstance(bank, NearBank) or values.reader(bank).is_full)
     for place in armed:
-        yield _site(place, *counted[id(place)], note=note_of(place.site.object))
+        found = _site(place, *counted[id(place)], note=note_of(place.site.object))
+        banks = (hook.bank for hook in (*place.earlier, place.hook))
+        yield replace(found, undivided=True) if any(bank is not None and undivided(bank) for bank in banks) else found
 
 
 def _site(

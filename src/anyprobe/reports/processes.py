@@ -10,6 +10,9 @@ from anyprobe.reports.plain import Rows, escape
 from anyprobe.reports.quantities import counted, duration, mean
 from anyprobe.reports.table import site_name
 
+_NAMED = 5
+"""How many functions are named."""
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -42,8 +45,18 @@ def print_by_process(snapshot: Snapshot, console: "Console", top: int = 0) -> No
     rest = rows[len(shown) :]
     more = f"{counted(len(rest), 'more row')} with {counted(sum(row[0] for row in rest), 'hit')}" if rest else ""
     print_left_out(more, [], "row", "hit", console)
+    _print_undivided(snapshot, console)
     print_losses(snapshot, console)
     print_refusals(snapshot, console)
+
+
+def _print_undivided(snapshot: Snapshot, console: "Console") -> None:
+    """Say of which functions the rows have hits of fork children, too."""
+    names = sorted({site_name(each) for each in snapshot.sites if each.undivided and each.hits})
+    if names:
+        some = ", ".join(names[:_NAMED]) + (", …" if len(names) > _NAMED else "")
+        text = f"fork children are not told apart in {some}: their hits are in their parent's rows"
+        console.print(escape(text), style="yellow", soft_wrap=True)
 
 
 def print_timings_by_process(snapshot: Snapshot, console: "Console", top: int = 0) -> None:
