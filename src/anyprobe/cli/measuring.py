@@ -165,8 +165,8 @@ def measure(target: targets.Target, plan: Plan) -> int:
             followed=None if tree is None else tree.has_followed,
         )
         own_end = False
-        waits = placed or target.program or not plan.specs or plan.pending or waiting(sessions.processes)
-        if waits or tree is not None:  # a script may place probes later
+        waits = target.program or not plan.specs or plan.pending or any(each.may_count for each in sessions.processes)
+        if placed or waits or tree is not None:  # a script may place probes later
             wait(sessions, ends, interrupts, plan, stream, replacements)
             own_end = bool(ends) and not interrupts.requested
             placed = placed or any(map(has_placed, sessions.all))

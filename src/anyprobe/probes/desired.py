@@ -123,7 +123,7 @@ class Desired:
         fresh = modules - self.seen
         if self.policy is not Policy.FOLLOW and not self.is_early:
             gone = self.gone
-            fresh = {each for each in fresh if lasting_name(each) in gone}
+            fresh = {each for each in fresh if lasting_name(each) in gone} if gone else set()
         return fresh | set(self.unchosen)
 
     @property

@@ -135,6 +135,12 @@ class Reconciled(Pumped):
         """The specs that follow what is loaded and have meant nothing yet."""
         return self._desired.pending
 
+    @property
+    @locked
+    def may_count(self) -> bool:
+        """Whether anything is armed, or will be when a library is loaded that was not there yet or is gone."""
+        return any(each.armed for each in self.probes) or bool(self._desired.pending or self._desired.gone)
+
     @abstractmethod
     def _note_losses(self) -> None:
         """See what is no longer there."""
@@ -427,7 +433,7 @@ class Reconciled(Pumped):
         if provider is not None:
             return self._providers.resolved(provider, spec)
         policy = Policy.FOLLOW if self._held and self._objects.come_by_musl() else policy
-        desired = Desired(Probe(spec, is_timing=timed), policy, taken=self._taken)
+        desired = Desired(Probe(spec, is_timing=timed), policy, taken=self._taken, is_early=self._awaits_libraries)
         objects = self._objects.objects
         found = self._make(
             spec,
@@ -437,7 +443,6 @@ class Reconciled(Pumped):
         )
         desired.add(found)
         desired.note_unloadable(found, self._objects.is_permanent)
-        desired.is_early = self._awaits_libraries
         desired.is_open = desired.is_early or desired.is_lasting
         if desired.is_open:
             self._desired.wanted.append(desired)

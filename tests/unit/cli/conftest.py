@@ -20,6 +20,7 @@ class FakeSession:
 
     hooks = SimpleNamespace(waits=False, begin=lambda: None, look=lambda: None, end=lambda: None)
     pending = ()
+    may_count = False
     splicing = SimpleNamespace(holdings=SimpleNamespace(inodes=lambda: ()))
 
     def __init__(self, fakes, pid, settings):

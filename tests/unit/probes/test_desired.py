@@ -1,5 +1,7 @@
 """What is wanted, in which objects it has been looked for, and what is left to look for."""
 
+from dataclasses import dataclass
+
 import pytest
 
 from anyprobe.core.refusal import Reason, Refusal
@@ -7,6 +9,13 @@ from anyprobe.probes.desired import Desired, DesiredState, Policy
 from anyprobe.probes.probe import Probe
 
 LOADER, LIBC, PLUGIN = "loader", "libc", "plugin"
+
+
+@dataclass(eq=False)
+class Loaded:
+    """A library, by its name."""
+
+    name: str
 
 
 def wanted(policy, *seen, is_open=True):
@@ -35,6 +44,20 @@ def test_an_object_that_was_unloaded_is_looked_at_again_when_it_comes_back():
 
 def test_what_is_complete_is_looked_for_no_more():
     assert lacking(DesiredState([wanted(Policy.PRESENT, is_open=False)]), [LIBC]) == []
+
+
+def test_where_a_library_comes_again_is_looked_even_if_others_are_not_meant():
+    plugin, fresh, other, libc = map(Loaded, ("plugin.so", "plugin.so (deleted)", "other.so", "libc.so.6"))
+    desired = wanted(Policy.PRESENT, libc, plugin)
+    desired.returning = {"plugin.so"}
+    state = DesiredState([desired])
+    assert state.follows
+    assert not state.awaits_others
+    assert lacking(state, [libc, plugin, other]) == []
+    assert state.gone == set()
+    assert lacking(state, [libc, other]) == []
+    assert state.gone == {"plugin.so"}
+    assert lacking(state, [libc, other, fresh]) == [(desired, {fresh})]
 
 
 def test_what_was_wanted_of_a_program_at_its_start_is_settled_by_that():
