@@ -90,6 +90,7 @@ def explain(session: "ProbeHost", spec: str, *, timed: bool = False) -> Explanat
     if isinstance(code, Refusal):
         raise SiteRefused(code)
     session.splicing.planning.see_space(session.mappings())
+    session.splicing.planning.see_program(module)
     wants, plan = _planned_at(session, module, code, site, timed=timed)
     in_callers = timed and session.options.returns == "callers" and not site.object.image.is_go
     ends, replaced = (timed or site.kind == "return") and not in_callers, False
@@ -307,6 +308,7 @@ def _list_site(session: "ProbeHost", site: "ResolvedSite") -> list[ListedSite]:
         return [entry(site.address, code.exits.complete)]
     if site.kind == "return" and not code.exits.found:
         return [entry(site.address, Refusal(Reason.NO_EXIT, site.address, NEVER_RETURNS))]
+    session.splicing.planning.see_program(module)
     plan = _planned_at(session, module, code, site)[1]
     return [entry(address, verdict) for address, verdict in _outcomes(plan, module.bias)]
 

@@ -12,7 +12,7 @@ from anyprobe.splice.apply.site_clobbers import function_of
 from anyprobe.splice.apply.staleness import modules_of
 from anyprobe.splice.codegen.patch import ActionKind
 from anyprobe.splice.edits import NOTHING, Claiming, Edit, FunctionState, Module, Planned, hook_of, planned_of
-from anyprobe.splice.memory.space import AddressSpace
+from anyprobe.splice.memory.space import GO_HEAP_ROOM, AddressSpace
 from anyprobe.splice.plan.claims import Claims
 from anyprobe.splice.plan.splices import AUTO, FunctionPlan, Strategy, Want, WantKind
 from anyprobe.splice.plan.springboards import PunPlaces, Springboards
@@ -98,6 +98,13 @@ class Planning:
         """Have springboards placed in the address space as the memory map has it now."""
         look_at_space(self.springboards, self._target, mappings)
 
+    def see_program(self, module: Module) -> None:
+        """Let springboards stand near the heap if a module is a program of Go: libraries lie above the heap."""
+        boards = self.springboards
+        if boards.heap_room != GO_HEAP_ROOM and module.code.text.is_go and module.high <= self._target.heap_start:
+            boards.heap_room = GO_HEAP_ROOM
+            self.see_space(self._target.mappings())
+
     def plan_all(self, edits: Sequence[Edit], live: LivePlanning | None, checkpoint: Callable[[], None]) -> None:
         """Plan edits; ``checkpoint`` is called now and then."""
         for module in modules_of(edits):  # before any plan is made: all claims that are copied from these have them
@@ -136,6 +143,7 @@ class Planning:
 
     def _see_module(self, module: Module) -> None:
         """See that springboards have places, and that no splice takes instructions that anyprobe's calls borrow."""
+        self.see_program(module)
         module.claims.places = PunPlaces(self.springboards, module.bias)
         for address in self._kept():
             if module.low <= address < module.high:

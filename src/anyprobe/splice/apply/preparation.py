@@ -105,7 +105,8 @@ def _join(clusters: list[Cluster], module: "Module") -> Cluster:
 
 def look_at_space(springboards: Springboards, target: "Target", mappings: "Sequence[Mapping]") -> None:
     """Have springboards placed in the address space as the memory map has it now."""
-    springboards.look(AddressSpace(mappings, target.heap_start), len(mappings), procfs.most_mappings())
+    space = AddressSpace(mappings, target.heap_start, heap_room=springboards.heap_room)
+    springboards.look(space, len(mappings), procfs.most_mappings())
 
 
 def keep_room(space: AddressSpace, edits: Sequence["Edit"]) -> None:

@@ -16,6 +16,12 @@ TOP = 0x7FFF_FFFF_F000
 """The end of user space with four-level page tables."""
 HEAP_ROOM = 1 << 30
 """Bytes above the heap that stay free for it to grow."""
+GO_HEAP_ROOM = 1 << 26
+"""The same in a program of Go, of which C code alone uses that heap: its allocators map memory where it is full.
+
+Most functions of Go 1.21 and later that do not look at their stack begin with ``push rbp; mov rbp, rsp`` and an
+instruction with a REX prefix, between which goroutines may be parked; a jump over that leads 1.14 GiB up.
+"""
 STACK_ROOM = 1 << 30
 """Bytes below the main stack that stay free for it to grow."""
 QUIET = range(0x5500_0000_0000, 0x5550_0000_0000)
@@ -35,16 +41,19 @@ REACH = (1 << 31) - (1 << 20)
 class AddressSpace:
     """Which address ranges are taken or must stay free. Ranges that we reserve are added as we go."""
 
-    def __init__(self, mappings: Iterable[MappingLike], heap_start: int = 0) -> None:
-        """Read the taken ranges off the mappings; a heap that is not there yet will begin at ``heap_start``."""
+    def __init__(self, mappings: Iterable[MappingLike], heap_start: int = 0, *, heap_room: int = HEAP_ROOM) -> None:
+        """Read the taken ranges off the mappings; a heap that is not there yet will begin at ``heap_start``.
+
+        ``heap_room``: bytes above the heap that stay free for it to grow.
+        """
         self._kept: tuple[tuple[int, int], ...] = ()
         taken = [(0, MINIMUM_ADDRESS), _LOW_SHADOW, (TOP, 1 << 64)]
         if heap_start:
-            taken.append((heap_start, heap_start + HEAP_ROOM))
+            taken.append((heap_start, heap_start + heap_room))
         for mapping in mappings:
             start, end = mapping.start, mapping.end
             if mapping.path == "[heap]":
-                end += HEAP_ROOM
+                end += heap_room
             elif mapping.path.startswith("[stack"):
                 start -= STACK_ROOM
             taken.append((max(start, 0), end))

@@ -15,7 +15,7 @@ from anyprobe.core.address import PAGE
 from anyprobe.core.errors import InternalError
 from anyprobe.splice.journal.records import MappingUse
 from anyprobe.splice.memory.arena import Arena, Piece
-from anyprobe.splice.memory.space import AddressSpace
+from anyprobe.splice.memory.space import HEAP_ROOM, AddressSpace
 from anyprobe.splice.plan.drafts import AnySplice
 from anyprobe.splice.plan.splices import Pun
 
@@ -50,6 +50,8 @@ class Springboards:
     """How many of those lie on a page."""
     room: int = sys.maxsize
     """How many pages may be mapped in the present change."""
+    heap_room: int = HEAP_ROOM
+    """Bytes above the heap that stay free for it to grow."""
 
     def look(self, space: AddressSpace, mappings: int, most: int) -> None:
         """See the address space as it is now; ``most``: how many mappings it may have, of which there are some."""

@@ -3,7 +3,16 @@ from dataclasses import dataclass
 import pytest
 
 from anyprobe.core.address import PAGE, page_floor
-from anyprobe.splice.memory.space import HEAP_ROOM, MINIMUM_ADDRESS, QUIET, REACH, STACK_ROOM, TOP, AddressSpace
+from anyprobe.splice.memory.space import (
+    GO_HEAP_ROOM,
+    HEAP_ROOM,
+    MINIMUM_ADDRESS,
+    QUIET,
+    REACH,
+    STACK_ROOM,
+    TOP,
+    AddressSpace,
+)
 
 GB = 1 << 30
 PIE = 0x5555_5555_0000
@@ -120,3 +129,10 @@ def test_a_quiet_gap_is_where_no_program_asks_for_memory():
     place = space.quiet_gap(GB // 2)
     assert QUIET.start + GB < place < QUIET.start + 3 * GB // 2
     assert space.quiet_gap(GB) is None
+
+
+def test_less_room_may_be_kept_for_the_heap():
+    heap = Line(0x2000_0000, 0x2001_0000, "[heap]")
+    space = AddressSpace([heap], 0x2000_0000, heap_room=GO_HEAP_ROOM)
+    assert not space.is_free(0x2001_0000 + GO_HEAP_ROOM - 0x1000, 0x2001_0000 + GO_HEAP_ROOM)
+    assert space.is_free(0x2001_0000 + GO_HEAP_ROOM, 0x2001_0000 + HEAP_ROOM)
