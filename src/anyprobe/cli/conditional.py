@@ -100,13 +100,13 @@ class _Conditional(ABC):
                 text.add_condition(self.when)
             text.add(self._line(place, number))
 
-        HandlerMaker(place, wanted, known, write, self._things, retval=self._result(known)).put(session)
+        HandlerMaker(place, wanted, known, write, self._things, retval=self._result(known, wanted)).put(session)
 
-    def _result(self, known: "Knowledge") -> object:
-        """Return the type of results that no word holds: it is not asked for what they are."""
+    def _result(self, known: "Knowledge", wanted: "Sequence[Expression]") -> object:
+        """Return the type of results that no word holds, unless they are used: it is not asked for what they are."""
         from anyprobe.handlers.types.annotations import u64
 
-        return None if known.has_result else u64
+        return None if known.reads_result(wanted) else u64
 
     def seen(self, snapshot: "Snapshot") -> "Snapshot":
         """Return results as they would be if only what the condition holds for had happened."""
@@ -210,10 +210,10 @@ class Times(_Conditional):
     def _line(self, place: "HandlerPlace", number: int) -> str:
         return f"    timed.add(latency_ns, key=(u64({place.function}), {number}))"
 
-    def _result(self, known: "Knowledge") -> object:
+    def _result(self, known: "Knowledge", wanted: "Sequence[Expression]") -> object:
         from anyprobe.handlers.types.annotations import u64
 
-        return None if known.has_result and self.when is not None and self.when.uses("retval") else u64
+        return None if known.reads_result(wanted) and self.when is not None and self.when.uses("retval") else u64
 
     def _results(self, snapshot: "Snapshot", counted: "dict[str, Cells]") -> "Snapshot":
         timed, tails = counted.get(_TIMED, {}), counted.get(_TAILS, {})

@@ -192,9 +192,8 @@ class HandlerMaker:
         text.add(f"def handler({', '.join(['ctx', *(wanted.declared if at_entry else ())])}):")
         text.add(*(wanted.lines if at_entry else ()))
         text.add(*context_lines(self.expressions, self.knowledge.names))
-        has_result = place.returns and self.knowledge.has_result
-        text.add(*["    retval = ctx.retval"] * has_result)
-        self.write(text, wanted.shown if at_entry else (), has_result)
+        text.add(*["    retval = ctx.retval"] * (place.returns and self.knowledge.reads_result(self.expressions)))
+        self.write(text, wanted.shown if at_entry else (), place.returns and self.knowledge.has_result)
         given = {Ends.ENTRY: session.entry, Ends.RETURN: session.ret, Ends.INSIDE: session.at}[place.ends]
         with text.pointing():
             given(place.spec)(text.function("handler", self.things))
@@ -211,7 +210,8 @@ class HandlerMaker:
         entry.add(f"def handler({', '.join(['ctx', *wanted.declared])}):", "    pass")
         entry.add(*(f"    ctx.data.{name} = {name}" for name in wanted.names))
         entry.add(*["    ctx.data.began = ctx.now"] * (timed or in_kernel))
-        leaving.add("def handler(ctx):", *["    retval = ctx.retval"] * self.knowledge.has_result)
+        reads_result = self.knowledge.reads_result(self.expressions)
+        leaving.add("def handler(ctx):", *["    retval = ctx.retval"] * reads_result)
         leaving.add(*(KERNEL_LATENCY if in_kernel else LATENCY * timed))
         leaving.add(*wanted.loads, *wanted.lines, *context_lines(self.expressions, self.knowledge.names))
         self.write(leaving, wanted.loaded, self.knowledge.has_result)
@@ -220,6 +220,6 @@ class HandlerMaker:
             if in_kernel:
                 in_the_kernel(session).call(self.place.spec, retval=self.retval)(ends[0]).ret(ends[1])
                 return wanted
-            retval = self.retval or (None if self.knowledge.has_result else u64)  # tells at least whether it returns
+            retval = self.retval or (None if reads_result else u64)  # tells at least whether it returns
             on_process(session).handling.place_call([self.place.spec], *ends, retval=retval)
         return wanted

@@ -58,6 +58,10 @@ class Knowledge:
         """Whether there is a result that cannot be shown."""
         return self.prototype is not None and self.prototype.result is not None and not self.has_result
 
+    def reads_result(self, expressions: Sequence[Expression]) -> bool:
+        """Return whether a handler with some expressions reads the result: to show it, or because they use it."""
+        return self.has_result or (self.hides_result and any(each.uses("retval") for each in expressions))
+
     def failure(self, spec: str) -> "Callable[[Any], bool]":
         """Return what tells of a result whether the call has failed: -1, and where it is an address, also 0."""
         from anyprobe.handlers.types.annotations import IntegerType, PointerType
@@ -73,9 +77,8 @@ class Knowledge:
     def check_result(self, expressions: Sequence[Expression]) -> None:
         """Complain about an expression that uses a result that there is none of."""
         for each, name, line, column in _uses(expressions):
-            if name == "retval" and not self.has_result and self.prototype is not None:
-                result = self.prototype.result or "nothing"
-                raise each.error(line, column, f"{self.prototype.function} returns {result}", "latency_ns")
+            if name == "retval" and self.prototype is not None and self.prototype.result is None:
+                raise each.error(line, column, f"{self.prototype.function} returns nothing", "latency_ns")
 
 
 def knowledge_of(session: "Measured", spec: str, expressions: Sequence[Expression] = ()) -> Knowledge:
@@ -269,7 +272,7 @@ def received(knowledge: Knowledge, expressions: Sequence[Expression], shown: int
         needed.add(knowledge.names[at])
         lines.append(f"    {name} = u64({knowledge.names[at]})")
     names = tuple(name for name in knowledge.names if name in needed or name in visible)
-    kinds = {prefix + _KEPT + name: known[name] for name in names for prefix in ("", "of_")}
+    kinds = {prefix + _KEPT + name: _as_kept(known[name]) for name in names for prefix in ("", "of_")}
     return Received(names, names, tuple(visible), labels, fields, tuple(lines), frozenset(needed), kinds=kinds)
 
 
@@ -296,8 +299,16 @@ def _is_word(kind: Any) -> bool:  # noqa: ANN401 - a type of handlers, or None
     from anyprobe.handlers.types.layouts import ArrayType, StructType
 
     if isinstance(kind, StructType):
-        return kind.extent is not None and kind.extent.is_text
+        return bool(kind.dynamic_type) or (kind.extent is not None and kind.extent.is_text)
     return _is_whole(kind) or isinstance(kind, FloatType) or (isinstance(kind, ArrayType) and kind.element == i8)
+
+
+def _as_kept(kind: Any) -> Any:  # noqa: ANN401 - a type of handlers, or None where it is not known
+    """Return the type that a parameter has until its call returns: an interface of Go is the type of its value."""
+    from anyprobe.handlers.types.annotations import gotype
+    from anyprobe.handlers.types.layouts import StructType
+
+    return gotype if isinstance(kind, StructType) and kind.dynamic_type else kind
 
 
 def _is_whole(kind: Any) -> bool:  # noqa: ANN401 - a type of handlers, or None where it is not known

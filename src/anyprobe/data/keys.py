@@ -22,11 +22,12 @@ KEY_WORDS_LIMIT = 16
 """A key has at most 128 bytes."""
 
 
-KeyKind = Literal["unsigned", "signed", "string", "func", "stack", "address"]
-"""``func`` is an address of code and ``stack`` the id of a stack, which are shown by name; so is an ``address``, which
-stays a number.
+KeyKind = Literal["unsigned", "signed", "string", "func", "stack", "gotype", "address"]
+"""``func`` is an address of code, ``stack`` the id of a stack, and ``gotype`` the address of what Go's runtime keeps of
+a type, which are shown by name; so is an ``address``, which stays a number.
 """
-NAMED = frozenset({"func", "stack"})
+NAMED = frozenset({"func", "stack", "gotype"})
+"""Kinds of numbers that are shown by name."""
 
 
 class Place(int):
@@ -62,7 +63,7 @@ class KeyPart:
 
 
 Names = Callable[[str, int], str]
-"""Returns how a number is shown that is a ``func`` or a ``stack``."""
+"""Returns how a number is shown that is of one of the kinds ``NAMED``."""
 
 
 @dataclass(frozen=True, slots=True)

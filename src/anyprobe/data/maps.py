@@ -101,7 +101,7 @@ class Map(ByKey[int | str]):
         self.capacity = capacity
         kind = str(getattr(value, "name", value or ""))
         self.value = _SHOWN.get(kind, "")
-        """How values are shown: as a ``stack``, a ``func``, an ``address``, or as they are."""
+        """How values are shown: as a ``stack``, a ``func``, a ``gotype``, an ``address``, or as they are."""
         self.signed = kind == "i64"
         """Whether values have a sign, for handlers that look them up before one has set any."""
         self.shown = shown

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from anyprobe.core.arrays import unique
 from anyprobe.core.errors import UsageError
-from anyprobe.data.keys import Names
+from anyprobe.data.keys import NAMED, Names
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,16 +25,14 @@ KEPT_BYTES = 256 << 20
 """More memory is not kept for the next batches."""
 _INTEGERS = {"u8", "u16", "u32", "u64", "i8", "i16", "i32", "i64"}
 _FLOATS = {"f32", "f64"}
-SHOWN = {"func", "stack"}
-"""Kinds of numbers that are shown by name: addresses of code, and stacks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
     """One field. ``kind`` is the name of a number type (``u8`` to ``i64``, ``f32``, ``f64``), ``bool`` or ``text``.
 
-    A text is kept in ``size`` bytes at most, cut or padded with zeros. A ``func``, an address of code, and a ``stack``,
-    the id of one, are numbers that are shown by name.
+    A text is kept in ``size`` bytes at most, cut or padded with zeros. A ``func``, an address of code, a ``stack``,
+    the id of one, and a ``gotype`` are numbers that are shown by name.
     """
 
     name: str
@@ -46,7 +44,7 @@ class Field:
         """Bytes in the record."""
         if self.kind == "text":
             return self.size
-        if self.kind in SHOWN:
+        if self.kind in NAMED:
             return 8
         return 1 if self.kind == "bool" else int(self.kind[1:]) // 8
 
@@ -55,7 +53,7 @@ class Field:
         """NumPy's name of the type."""
         if self.kind == "text":
             return f"S{self.size}"
-        if self.kind in SHOWN:
+        if self.kind in NAMED:
             return "<u8"
         return "?" if self.kind == "bool" else f"<{self.kind[0]}{self.bytes}"
 
@@ -73,7 +71,7 @@ class RecordType:
         if len({TIME, *names}) != len(names) + 1:
             raise UsageError(f"{self.name}: the fields need different names, and {TIME!r} is the time")
         for field in self.fields:
-            if field.kind not in _INTEGERS | _FLOATS | SHOWN | {"bool", "text"} or field.bytes < 1:
+            if field.kind not in _INTEGERS | _FLOATS | NAMED | {"bool", "text"} or field.bytes < 1:
                 raise UsageError(f"{self.name}: {field.name} cannot be a {field.kind} of {field.size} bytes")
         if self.bytes > RECORD_BYTES_LIMIT:
             raise UsageError(f"{self.name}: {self.bytes} bytes are more than the {RECORD_BYTES_LIMIT} of a record")
@@ -153,7 +151,7 @@ class Gathering:
 
 def named(records: Records, kind: RecordType, names: Names) -> Records:
     """Return records with the names of what is shown by name: fields of Python strings in place of numbers."""
-    shown = {field.name: field.kind for field in kind.fields if field.kind in SHOWN}
+    shown = {field.name: field.kind for field in kind.fields if field.kind in NAMED}
     if not shown:
         return records
     assert records.dtype.names is not None

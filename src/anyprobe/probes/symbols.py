@@ -22,6 +22,8 @@ class Objects(Protocol):
         """Read what is loaded now."""
 
 
+NO_TYPE = "nil"
+"""What the type is shown as of an interface of Go that has no value."""
 _Objects = TypeVar("_Objects", bound=Objects)
 
 
@@ -33,6 +35,7 @@ class Symbols(Generic[_Objects]):
         self.objects = objects
         self._known: dict[int, str] = {}
         self._callers: dict[int, str] = {}
+        self._types: dict[int, str] = {0: NO_TYPE}
 
     def name(self, address: int) -> str:
         """Return the function or the variable that an address lies in, and how far; the number where there is none."""
@@ -54,15 +57,35 @@ class Symbols(Generic[_Objects]):
             found = self._callers[return_address] = self._named(return_address - 1, 1)
         return found
 
-    def _named(self, address: int, behind: int = 0) -> str:
-        """Return an address by name, as ``behind`` bytes further on in the same function."""
+    def go_type(self, address: int) -> str:
+        """Return the name of the type of Go that is described at an address; the number where there is none."""
+        found = self._types.get(address)
+        if found is None:
+            found = self._types[address] = self._type_named(address)
+        return found
+
+    def _type_named(self, address: int) -> str:
+        loaded = self._holding(address)
+        try:
+            found = None if loaded is None else loaded.image.go_type_names.name(address - loaded.bias)
+        except TargetError:
+            found = None
+        return found or f"{address:#x}"
+
+    def _holding(self, address: int) -> "LoadedObject | None":
+        """Return the object that an address lies in, also one that has been loaded since the last look."""
         loaded = self.objects.holding(address)
         if loaded is None:
             try:
                 self.objects.refresh()
             except TargetError:  # it is gone, and so is what was loaded since
-                return f"{address + behind:#x}"
+                return None
             loaded = self.objects.holding(address)
+        return loaded
+
+    def _named(self, address: int, behind: int = 0) -> str:
+        """Return an address by name, as ``behind`` bytes further on in the same function."""
+        loaded = self._holding(address)
         if loaded is None:
             return f"{address + behind:#x}"
         try:

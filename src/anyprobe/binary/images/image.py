@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from anyprobe.binary.dwarf.debug_info import DebugInfo
     from anyprobe.binary.objects.bounds import Bounds
     from anyprobe.binary.objects.go_functions import GoFunctions
+    from anyprobe.binary.objects.go_type_names import GoTypeNames
     from anyprobe.binary.objects.relocations import Relocations
     from anyprobe.binary.objects.stubs import SlotJump
     from anyprobe.binary.objects.variables import Variable
@@ -203,6 +204,13 @@ class Image:
         from anyprobe.binary.objects.variables import variable_at
 
         return self._checked(lambda: variable_at(self.symbol_tables, address), "its variables")
+
+    @cached_property
+    def go_type_names(self) -> "GoTypeNames":
+        """The names of Go's types; ``UnsupportedTarget`` where the object has lost its symbols, or has none."""
+        from anyprobe.binary.objects.go_type_names import GoTypeNames
+
+        return GoTypeNames(self.elf.read, self.symbol_tables, self.name)
 
     @cached_property
     def functions(self) -> FunctionTable:

@@ -23,6 +23,7 @@ from anyprobe.handlers.types.annotations import (
     Type,
     boolean,
     func,
+    gotype,
     i64,
     ptr,
     stack,
@@ -34,7 +35,7 @@ Key = tuple[tuple[ir.Expr | ir.Buffer, ...], tuple[KeyKind, ...]]
 """The parts of a key as words and buffers, and what those are that are numbers."""
 _Keyed = TableLayout | MapLayout
 _RECORD_PARTS_LIMIT = 32
-_VALUES: dict[str, Type] = {"stack": stack, "func": func, "address": ptr}
+_VALUES: dict[str, Type] = {"stack": stack, "func": func, "gotype": gotype, "address": ptr}
 """The types of what maps hold, by how they are shown."""
 MISSING = "missing"
 """The field of partial records whose bits say which of the fields before it are missing."""

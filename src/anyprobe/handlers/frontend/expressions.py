@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from anyprobe.core.code import Miss
-from anyprobe.handlers.frontend import extents, member_access, members, operators
+from anyprobe.handlers.frontend import extents, interfaces, member_access, members, operators
 from anyprobe.handlers.frontend.context import ContextAccess
 from anyprobe.handlers.frontend.emitter import HANDLER_END, Emitter
 from anyprobe.handlers.frontend.frame import Frame, Notes
@@ -162,7 +162,10 @@ class Expressions:
 
     def operand(self, node: ast.expr) -> Value:
         """Compile an expression whose value is computed with: where it is missing, the handler ends."""
-        return self.present(self.value(node), node)
+        return self.present(self._settled(node), node)
+
+    def _settled(self, node: ast.expr) -> Value:
+        return interfaces.settled(self.emit, self.value(node), self.frame.fail_at(node))
 
     def present(self, value: Value, node: ast.AST) -> Value:
         """Return a value that is there; where it is missing, the handler ends and that is counted."""
@@ -184,8 +187,8 @@ class Expressions:
 
     def both(self, left: ast.expr, right: ast.expr) -> tuple[Value, Value]:
         """Compile two operands; as in Python, both are evaluated before anything is done with either."""
-        first = self.value(left)
-        second = self.value(right)
+        first = self._settled(left)
+        second = self._settled(right)
         return self.present(first, left), self.present(second, right)
 
     def number(self, node: ast.expr, kind: Type | None = None) -> ir.Expr:
@@ -359,6 +362,8 @@ class Expressions:
         left, right = self.value(node.left), self.value(node.comparators[0])
         if right != Literal(None):
             raise self.error(node, "is, is not: with None only", "==")
+        if isinstance(left, Packed):  # a handler has ended where there is no such result
+            return Literal(isinstance(node.ops[0], ast.IsNot))
         if not isinstance(left, Maybe | Text):
             raise self.error(node, f"{described(left)} is never missing", "p == 0 for a null pointer")
         return Scalar(_not(left.present) if isinstance(node.ops[0], ast.Is) else left.present)

@@ -2,7 +2,7 @@
 
 import ast
 
-from anyprobe.handlers.frontend import loops, member_access, members, operators
+from anyprobe.handlers.frontend import interfaces, loops, member_access, members, operators
 from anyprobe.handlers.frontend.context import UNCHANGED
 from anyprobe.handlers.frontend.expressions import Expressions
 from anyprobe.handlers.frontend.frame import Frame, type_of_annotation
@@ -168,13 +168,16 @@ class Statements:
         if not isinstance(inner, Context):
             what = f"{described(inner)}.{name}"
             raise self._expressions.error(node, f"{what} cannot be changed", "ctx.data, an aggregation")
-        expr = self._expressions.as_number(self._expressions.present(value, node), node)
+        expr = self._expressions.as_number(self._settled_and_present(value, node), node)
         self._expressions.context.write(self._emit, inner.part, name, expr, self._frame.fail_at(node))
+
+    def _settled_and_present(self, value: Value, node: ast.AST) -> Value:
+        return self._expressions.present(interfaces.settled(self._emit, value, self._frame.fail_at(node)), node)
 
     def _assign_item(self, target: ast.Subscript, inner: ast.expr, index: ast.expr, value: Value) -> None:
         base = self._expressions.value(inner)
         if isinstance(base, Member) and base.key is None:
-            present = self._expressions.present(value, target)
+            present = self._settled_and_present(value, target)
             key = self._expressions.value(index)
             self._expressions.calls.set_item(self._expressions, target, base.storage, key, present)
         else:

@@ -3,12 +3,12 @@
 import ast
 from typing import TYPE_CHECKING
 
-from anyprobe.handlers.frontend import extents, members, operators
+from anyprobe.handlers.frontend import extents, interfaces, members, operators
 from anyprobe.handlers.frontend.buffers import USUAL, new_buffer
 from anyprobe.handlers.frontend.values import Array, Literal, Maybe, Packed, Scalar, Text, Thing, Value
 from anyprobe.handlers.ir import nodes as ir
 from anyprobe.handlers.ir import ranges
-from anyprobe.handlers.types.annotations import PointerType, boolean, func, i8, i64, stack, u64
+from anyprobe.handlers.types.annotations import PointerType, boolean, func, gotype, i8, i64, stack, u64
 from anyprobe.handlers.types.layouts import ArrayType, Field
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def read(expressions: "Expressions", node: ast.Call, given: list[ast.expr], *, t
     if isinstance(value, Packed) and isinstance(value.kind, ArrayType) and value.kind.element.size == 1:
         return _packed(expressions, node, value, given, terminated=terminated)
     pointer = expressions.as_number(value, given[0])
-    if pointer.type != u64 and not isinstance(pointer.type, PointerType):
+    if pointer.type == gotype or (pointer.type != u64 and not isinstance(pointer.type, PointerType)):
         raise expressions.error(given[0], f"{pointer.type} is no address", "a parameter of type ptr, or ptr(…)")
     room = _room(value)
     length, most = _length(expressions, given, room, terminated=terminated)
@@ -42,12 +42,14 @@ def read(expressions: "Expressions", node: ast.Call, given: list[ast.expr], *, t
 def shown(expressions: "Expressions", node: ast.AST, value: Value) -> Value:
     """Return what a value is where values are shown, or are keys: an array of characters is its text.
 
-    Strings of Go and Rust are their text, as long as they say. ``func`` without an argument is the probed function,
-    ``ctx.func``, and ``stack`` is ``ctx.ustack()``.
+    Strings of Go and Rust are their text, as long as they say, and interfaces of Go the type of their value. ``func``
+    without an argument is the probed function, ``ctx.func``, and ``stack`` is ``ctx.ustack()``.
     """
     here = value.value if isinstance(value, Maybe) else value
     if isinstance(value, Thing) and value.thing in (func, stack):
         return expressions.present(value, node)
+    if interfaces.way_to_type(value):
+        return interfaces.settled(expressions.emit, value, expressions.frame.fail_at(node))
     if extents.is_text(value):
         return extents.text_of(expressions, node, value, USUAL)
     if isinstance(here, Packed) and isinstance(here.kind, ArrayType) and here.kind.element == i8 and here.kind.count:

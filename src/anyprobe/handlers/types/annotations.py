@@ -6,7 +6,7 @@ Called outside of a handler, an integer type wraps a Python integer as the handl
 import math
 import struct
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from anyprobe.core.errors import UsageError
 
@@ -144,9 +144,9 @@ class PointerType:
 
 @dataclass(frozen=True, slots=True)
 class ShownType(PointerType):
-    """An address of code, or the id of a stack: a number that results show by name."""
+    """An address of code, the id of a stack, or the address of a type of Go: a number that results show by name."""
 
-    label: str = "func"
+    label: Literal["func", "stack", "gotype"] = "func"
 
     @property
     def name(self) -> str:
@@ -172,10 +172,10 @@ u8, u16, u32, u64 = (IntegerType(bits, signed=False) for bits in (8, 16, 32, 64)
 f32, f64 = FloatType(32), FloatType(64)
 boolean = BoolType()
 ptr = PointerType()
-func, stack = ShownType(), ShownType(label="stack")
+func, stack, gotype = ShownType(), ShownType(label="stack"), ShownType(label="gotype")
 
 NAMED: dict[str, Type] = {
-    each.name: each for each in (i8, i16, i32, i64, u8, u16, u32, u64, f32, f64, boolean, ptr, func, stack)
+    each.name: each for each in (i8, i16, i32, i64, u8, u16, u32, u64, f32, f64, boolean, ptr, func, stack, gotype)
 }  # fmt: skip
 """The types by name."""
 

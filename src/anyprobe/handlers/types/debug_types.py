@@ -43,6 +43,7 @@ _COMPOSITES = {dw.STRUCTURE: "struct", dw.UNION: "union", dw.CLASS: "class"}
 _BY_VALUE, _BY_REFERENCE, _OF_ITS_OWN, _WINDOWS = 5, 4, 3, 0xC1
 """Calling conventions: of a type, of a function that only its own unit calls, and of what is called as Windows does."""
 _OTHERS = {0xC0: "vectorcall", 0xCB: "regcall", 0xCD: "preserve_none"}
+_GO_INTERFACE = 20
 _PLUS_CONSTANT = 0x23
 _COUNT_LIMIT = 1 << 32
 _CLONES = (".isra.", ".constprop.", ".part.", ".cold", ".lto_priv.isra", ".specialized.")
@@ -232,7 +233,7 @@ class DebugTypes:
         for _ in range(_CHAIN_LIMIT):
             if entry is not None and dw.AT_SIGNATURE in entry.attributes:
                 entry = entry.reference(dw.AT_SIGNATURE)  # it stands for a type that has a unit of its own
-            elif entry is None or entry.tag not in _TRANSPARENT:
+            elif entry is None or entry.tag not in _TRANSPARENT or entry.number(dw.AT_GO_KIND) == _GO_INTERFACE:
                 break
             else:
                 alias = entry.name if entry.tag == dw.TYPEDEF else alias
@@ -257,6 +258,10 @@ class DebugTypes:
             return self._enumeration(entry)
         if entry.tag == dw.ARRAY:
             return self._array(entry)
+        if entry.tag in _TRANSPARENT:
+            from anyprobe.handlers.types.go_types import go_interface
+
+            return go_interface(self, entry)
         if entry.tag == dw.SUBROUTINE and dw.AT_GO_KIND in entry.attributes:
             return ptr  # a value of the type is the address of a closure
         if entry.tag == dw.SUBROUTINE:

@@ -17,7 +17,7 @@ from anyprobe.handlers.types.calling_convention import (
     parameter_name,
 )
 from anyprobe.handlers.types.go_convention import go_places
-from anyprobe.handlers.types.layouts import Extent, Field, StructType, alignment_of
+from anyprobe.handlers.types.layouts import Extent, Field, OpaqueType, StructType, alignment_of
 
 if TYPE_CHECKING:
     from anyprobe.handlers.types.debug_types import DebugTypes, Seen
@@ -27,6 +27,8 @@ _EXTENTS = {_SLICE: ("array", "len"), _STRING: ("str", "len")}
 """The members of slices and strings that are the address and the number of values."""
 _COUNTERS = {"hash<": "count", "map<": "used", "hchan<": "qcount"}
 """What says how many values are in maps (until and since 1.24) and channels, by how their types' names begin."""
+_TYPE_WORDS = ("_type", "Type")
+"""How the member is called that points at the type, of an interface without methods, and of the table of any other."""
 _VERSION = re.compile(r"\bgo1\.(\d+)")
 _SINCE = 17
 """Go 1.17 was the first to pass parameters in registers."""
@@ -70,6 +72,26 @@ def go_extent(entry: dw.Entry) -> Callable[[StructType], Extent | None] | None:
 def go_counter(name: str) -> str:
     """Return the member of a struct that says how many values are in a map or channel; empty for any other struct."""
     return next((member for start, member in _COUNTERS.items() if name.startswith(start)), "")
+
+
+def go_interface(types: "DebugTypes", entry: dw.Entry) -> AnyType:
+    """Return an interface under its own name: a struct of two pointers, which tells the type of its value."""
+    common = types.of(entry.type)
+    if not isinstance(common, StructType):
+        return OpaqueType(entry.name, 2 * u64.size, None)
+    return StructType(
+        entry.name, common.size, lambda: common.fields, alignment=common.alignment, dynamic=_leading_to_type
+    )
+
+
+def _leading_to_type(kind: StructType) -> tuple[Field, ...]:
+    """Return the way to the type: the first member, or one of the table that it points at."""
+    first = kind.fields[0] if kind.fields else None
+    if first is None or not isinstance(first.kind, PointerType) or first.name in _TYPE_WORDS:
+        return () if first is None else (first,)
+    table = first.kind.element
+    members = () if not isinstance(table, StructType) else table.fields
+    return next(((first, each) for each in members if each.name in _TYPE_WORDS), ())
 
 
 def _check_version(name: str, entry: dw.Entry) -> None:
@@ -129,4 +151,5 @@ def _together(names: list[str], kinds: list[AnyType], places: list[Pieces]) -> t
         pieces += [Piece(each.place, each.offset + 8 * end, each.bits) for each in parts]
         end += kind.size
     alignment = max(alignment_of(kind) for kind in kinds)
-    return StructType("results", end, tuple(fields), alignment=alignment), tuple(pieces)
+    shown = ", ".join(f"{name}: {kind}" for name, kind in zip(names, kinds, strict=True))
+    return StructType(f"({shown})", end, tuple(fields), alignment=alignment), tuple(pieces)

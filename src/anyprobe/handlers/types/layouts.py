@@ -55,20 +55,28 @@ class StructType(Layout):
         extent: Callable[["StructType"], Extent | None] | None = None,
         variants: Callable[[], Variants | None] | None = None,
         counter: str = "",
+        dynamic: Callable[["StructType"], tuple[Field, ...]] | None = None,
     ) -> None:
         """Describe one; ``fields`` may be found out when they are first asked for.
 
         ``extent`` finds out what values it tells of, ``variants`` which members are alternatives.
         ``counter``: the member that says how many values there are, where a pointer to it is a map or channel of Go.
+        ``dynamic`` finds out which members lead to the type of the value that an interface of Go has.
         ``by_reference``: functions are given its address, as C++ does with what has a destructor; ``None``: not known.
         """
         self.name, self.size, self.by_reference, self.counter = name, size, by_reference, counter
         self._fields, self._alignment, self._extent, self._variants = fields, alignment, extent, variants
+        self._dynamic = dynamic
 
     @cached_property
     def extent(self) -> Extent | None:
         """Where the values are that it tells of."""
         return None if self._extent is None else self._extent(self)
+
+    @cached_property
+    def dynamic_type(self) -> tuple[Field, ...]:
+        """The members that lead to the type of an interface's value: the first, or one in what that points at."""
+        return () if self._dynamic is None else self._dynamic(self)
 
     @cached_property
     def variants(self) -> Variants | None:

@@ -9,7 +9,7 @@ from anyprobe.data.keys import KeyKind, KeyShape
 from anyprobe.data.maps import Map, MapLayout
 from anyprobe.data.rings import RingLayout
 from anyprobe.data.tables import TableLayout
-from anyprobe.handlers.types.annotations import PointerType, ShownType, Type, func, u64
+from anyprobe.handlers.types.annotations import PointerType, ShownType, Type, u64
 
 
 class Storage(Protocol):
@@ -124,7 +124,7 @@ def is_storage(thing: Any) -> bool:  # noqa: ANN401 - anything that a name can m
 def key_kind(kind: Type) -> KeyKind:
     """Return what a number of a type is as part of a key."""
     if isinstance(kind, ShownType):
-        return "func" if kind == func else "stack"
+        return kind.label
     if isinstance(kind, PointerType):
         return "address"
     return "signed" if is_signed(kind) else "unsigned"

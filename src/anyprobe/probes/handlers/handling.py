@@ -479,7 +479,9 @@ class Handling:
             self._stack_tables.follow()
 
     def shown(self, kind: str, number: int) -> str:
-        """Return how an address of code in a result is shown."""
+        """Return how a number is shown that a result has by name."""
+        if kind == "gotype":
+            return self._session.symbols.go_type(number)
         if kind == "stack":
             addresses = [] if self._stacks is None else self._stacks.addresses(number)
             return self._session.symbols.stack(addresses)

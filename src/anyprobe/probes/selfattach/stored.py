@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from anyprobe.core.errors import TargetError, UsageError
 from anyprobe.data.aggregations import Aggregation
-from anyprobe.data.keys import KeyShape, Place
+from anyprobe.data.keys import NAMED, KeyShape, Place
 from anyprobe.data.maps import Map, MapView
-from anyprobe.data.records import SHOWN
 from anyprobe.data.results import AggregationResult, CellValue, Key
 from anyprobe.data.tables import TableView
 from anyprobe.probes.selfattach.client import Line
@@ -57,7 +56,7 @@ class Stored:
     def _shown(self, kind: str, value: int | str) -> int | str:
         if kind == "address":
             return Place(int(value), self._name("func", int(value)))
-        return self._name(kind, int(value)) if kind in SHOWN else value
+        return self._name(kind, int(value)) if kind in NAMED else value
 
     def _name(self, kind: str, number: int) -> str:
         found = self._names.get((kind, number))
@@ -70,7 +69,7 @@ class Stored:
 
     def learn_names(self) -> None:
         """Ask for the names that will be wanted when there is no attendant any more."""
-        if self.view is not None and any(part.kind in {*SHOWN, "address"} for part in self.view.layout.shape.parts):
+        if self.view is not None and any(part.kind in {*NAMED, "address"} for part in self.view.layout.shape.parts):
             self._read()
 
     def finish(self) -> None:
