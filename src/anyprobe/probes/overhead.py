@@ -17,7 +17,7 @@ from anyprobe.probes.providers.function.resolve import ResolvedSite
 from anyprobe.probes.reading import BankValues
 from anyprobe.splice.codegen.patch import ActionKind
 from anyprobe.splice.plan.splices import Strategy
-from anyprobe.splice.regions.code_region import NearBank
+from anyprobe.splice.regions.code_region import GoroutineBank, NearBank
 
 COUNT_NS = 1.0
 """One hit of a counter in the thread's own block."""
@@ -27,6 +27,8 @@ HANDLER_NS = 15.0
 """One run of a short compiled handler, with what is saved for it."""
 TSC_TIMING_NS = 30.0
 """One call timed by the TSC, entry and exit."""
+GO_TIMING_NS = 25.0
+"""One call of a Go function, which is timed by its goroutine."""
 VDSO_TIMING_NS = 75.0
 """One call timed by the vdso's clock."""
 TRAP_NS = 3000.0
@@ -117,7 +119,8 @@ class OverheadWatch:
         if bank is not None:
             record = values.reader(bank).record(offset)
             calls = record.count + record.tail + record.learning + record.missed
-            yield (bank, offset, "calls"), calls, self.timing_ns + sum(_trap_ns(place) for place in timed.places[:2])
+            price = GO_TIMING_NS if isinstance(bank, GoroutineBank) else self.timing_ns
+            yield (bank, offset, "calls"), calls, price + sum(_trap_ns(place) for place in timed.places[:2])
 
 
 def units_of(probes: Iterable[Probe]) -> Sequence[Unit]:

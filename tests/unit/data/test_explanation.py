@@ -31,7 +31,7 @@ TIMED = (
          TIMED),
         ({"verdicts": (("short", "chosen"),), "sites": ((0, "short"), (9, "jump")), "timed": True,
           "by_goroutine": True},
-         TIMED.replace("30 ns", "20 ns")),
+         TIMED.replace("30 ns", "25 ns")),
     ],
 )  # fmt: skip
 def test_the_sentence(parts, sentence):

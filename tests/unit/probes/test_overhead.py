@@ -8,7 +8,7 @@ from anyprobe.probes import overhead
 from anyprobe.probes.overhead import OverheadWatch, Unit, disarmed, units_of
 from anyprobe.splice.codegen.patch import ActionKind
 from anyprobe.splice.regions.banks import Hook, TimingGroup
-from anyprobe.splice.regions.code_region import NearBank
+from anyprobe.splice.regions.code_region import GoroutineBank, NearBank
 
 SECOND = 1e9
 
@@ -143,6 +143,11 @@ def test_what_is_not_placed_costs_nothing():
     assert spent_ns(OverheadWatch(), Unit("f", places=[place(bank=None)])) == 0
 
 
-def test_calls_are_timed_at_one_price():
-    timed = SimpleNamespace(group=TimingGroup("slots", 8), refusal=None, places=[place(), place()])
-    assert spent_ns(OverheadWatch(timing_ns=7), Unit("f", timed=timed)) == 60 * 7
+@pytest.mark.parametrize(
+    ("bank", "price"),
+    [("slots", 7), (GoroutineBank(None, None, None, 0, 0, 0), overhead.GO_TIMING_NS)],
+    ids=["by thread", "by goroutine"],
+)
+def test_calls_are_timed_at_one_price(bank, price):
+    timed = SimpleNamespace(group=TimingGroup(bank, 8), refusal=None, places=[place(), place()])
+    assert spent_ns(OverheadWatch(timing_ns=7), Unit("f", timed=timed)) == 60 * price
