@@ -185,8 +185,8 @@ def test_intervals_have_what_was_added_and_come_to_the_whole(tmp_path, options):
             running.stdin.flush()
             while not running.stdout.readline().startswith("done"):
                 pass
-            wanted = results.stat().st_size
-            wait_until(lambda wanted=wanted: results.stat().st_size > wanted, "an interval")
+            wanted = results.read_text().count("\n")  # a document may be written in several parts
+            wait_until(lambda wanted=wanted: results.read_text().count("\n") > wanted, "an interval")
         running.communicate("end\n", timeout=60)
     documents = [json.loads(line) for line in results.read_text().splitlines()]
     *intervals, whole = documents
