@@ -254,7 +254,7 @@ def assert_same(before: Image, after: Image) -> None:
 
 @pytest.mark.root
 def test_a_program_that_locks_its_memory(run_target):
-    """What is mapped there is in memory at once, so that it is little, and restored pages stay copies of the file's."""
+    """What is mapped there is in memory at once, but for what is counted; restored pages stay copies of the file's."""
     target = run_target("limited.c", "unlimited-locked")
     before, locked = Image.of(target.pid), locked_memory(target.pid)
     for how in ("count", "time"):
@@ -262,14 +262,33 @@ def test_a_program_that_locks_its_memory(run_target):
         assert outcome.returncode == 0, outcome.stderr
         assert_same(before, Image.of(target.pid))
     with anyprobe.attach(target.pid) as session:
-        session.time("a.out:work")
-        assert locked_memory(target.pid) - locked < 48 << 10
+        session.time("a.out:work", "libc:*")
+        assert locked_memory(target.pid) - locked < 16 << 10
         calls = target.go(5).calls["work"]
         assert session.snapshot().functions[0].count == calls
     assert_same(before, Image.of(target.pid))
     assert locked_memory(target.pid) == locked
     target.go(5)
     target.finish()
+
+
+def test_a_program_that_may_lock_its_memory_later(run_target):
+    """It calls ``mlockall`` somewhere: of the address space that blocks take all might come to be in memory."""
+    sizes = []
+    for name in ("limited.c", "counts.c"):
+        target = run_target(name)
+        before = address_space(target.pid)
+        with anyprobe.attach(target.pid) as session:
+            session.time("libc:*")
+            sizes.append(address_space(target.pid) - before)
+        target.go(5)
+        target.finish()
+    assert sizes[0] < 3 << 20 < 16 << 20 < sizes[1]
+
+
+def address_space(pid: int) -> int:
+    """Return how much a process has mapped, in kilobytes."""
+    return int(procfs.read_status(pid)["VmSize"].split()[0])
 
 
 def locked_memory(pid: int) -> int:

@@ -21,11 +21,12 @@ from anyprobe.splice.journal.records import Journal, MappingUse, Owner, journal_
 from anyprobe.splice.memory.arena import Arena, Piece
 from anyprobe.target.base import ProcessFacts, SystemCalls
 from anyprobe.target.remote.batch import BatchedCall, batch_code, capacity
-from anyprobe.target.system import gateway
+from anyprobe.target.system import gateway, procfs
 from anyprobe.target.system.procfs import Mapping
 
 _EXECUTABLE = frozenset({MappingUse.CODE, MappingUse.SPRINGBOARD})
 _SYS_MMAP, _SYS_MUNMAP, _SYS_CLOSE, _SYS_MADVISE, _SYS_MEMFD_CREATE = 9, 11, 3, 28, 319
+_SYS_MREMAP, _SYS_MUNLOCK = 25, 150
 _READ, _WRITE, _EXEC = 1, 2, 4
 _SHARED, _PRIVATE, _FIXED, _ANONYMOUS, _NORESERVE, _FIXED_NOREPLACE = 1, 2, 0x10, 0x20, 0x4000, 0x100000
 _MFD_CLOEXEC, _MFD_EXEC = 1, 0x10
@@ -129,7 +130,7 @@ def _map(arena: Arena, remote: SystemCalls, remote_fd: int, owner: Owner) -> Non
 
     The first executable piece is mapped by a call of its own, and holds the code that makes the others.
     """
-    calls = _mapping_calls(arena.pieces, remote_fd)
+    calls = _mapping_calls(arena.pieces, remote_fd, is_locked=procfs.locks_memory(remote.thread.pid))
     _make(remote, calls[arena.pieces[0]])
     arena.journal.begin(owner)
     arena.journal.add([piece.record() for piece in arena.pieces])
@@ -238,15 +239,18 @@ def _memfd(remote: SystemCalls) -> int:
         return remote.syscall(_SYS_MEMFD_CREATE, name, _MFD_CLOEXEC)  # before Linux 6.3
 
 
-def _mapping_calls(placed: Sequence[Piece], remote_fd: int) -> dict[Piece, list[BatchedCall]]:
-    """Return the calls that make each mapping."""
+def _mapping_calls(placed: Sequence[Piece], remote_fd: int, *, is_locked: bool) -> dict[Piece, list[BatchedCall]]:
+    """Return the calls that make each mapping; ``is_locked``: what the process maps is in memory at once."""
     calls: dict[Piece, list[BatchedCall]] = {}
     gate: Piece | None = None
     for piece in placed:
         if piece.use is MappingUse.GATE:
             gate, calls[piece] = piece, []
             continue
-        made = [_mmap(piece, remote_fd)] if gate is None else _behind_gate(gate, piece, remote_fd)
+        if is_locked and piece.use is MappingUse.DATA:
+            made = _unlocked(piece, remote_fd)
+        else:
+            made = [_mmap(piece, remote_fd)] if gate is None else _behind_gate(gate, piece, remote_fd)
         gate = None
         if piece.use in (MappingUse.DATA, MappingUse.COUNTERS):
             made.append(BatchedCall(_SYS_MADVISE, (piece.address, piece.size, _MADV_DONTDUMP)))
@@ -262,6 +266,19 @@ def _behind_gate(gate: Piece, piece: Piece, remote_fd: int) -> list[BatchedCall]
         _mmap(both, remote_fd),
         BatchedCall(_SYS_MMAP, (gate.address, gate.size, *form), gate.address),
         BatchedCall(_SYS_MADVISE, (gate.address, gate.size, _MADV_WIPEONFORK)),
+    ]
+
+
+def _unlocked(piece: Piece, remote_fd: int) -> list[BatchedCall]:
+    """Map the first page of a piece and have it grow: what grows stays unlocked, and has no memory before it is used.
+
+    Most of the piece never is: it has room for all that threads to come may count.
+    """
+    at = piece.address
+    return [
+        _mmap(replace(piece, size=PAGE), remote_fd),
+        BatchedCall(_SYS_MUNLOCK, (at, PAGE)),
+        BatchedCall(_SYS_MREMAP, (at, PAGE, piece.size, 0), at),
     ]
 
 
