@@ -136,8 +136,10 @@ RETURN_BYTES = 16
 """Entry of the table of replaced return addresses: the true address, then whose it was; written once."""
 CHILDREN = 2048
 """Copies of header and blocks for fork children, of a bank with timing records, where these do not take too much."""
-CHILDREN_BYTES_LIMIT = 1 << 40
-"""Bytes of the file that they may take, of which next to none are ever written."""
+CHILDREN_BYTES_LIMIT, MOST_CHILDREN_BYTES = 1 << 40, 1 << 44
+"""Bytes of the file that they may take, of which next to none are ever written; and so that there are
+``LEAST_CHILDREN``."""
+LEAST_CHILDREN = 512
 CHILD_BYTES = 8
 """Entry of the table of these copies: which process has it, with the bit ``CHILD_BIT``, or 0."""
 CALLERS = 4096
@@ -155,8 +157,15 @@ CALLER_PROBES = 32
 RECORD_BYTES = RECORD_BUCKETS + 8 * BUCKETS
 """One function's timing record: the fields above in TSC ticks, then the log-linear histogram."""
 
-BANK_BYTES_LIMIT = 2 << 30
-"""Address space that one bank may take in the target; memory is only used where it is touched."""
+STRIDE_LIMIT = 1 << 31
+"""Bytes that a block has less than: offsets and sizes are operands of instructions, which have 32 bits and a sign."""
+BANK_BYTES_LIMIT, ROOMY_BYTES_LIMIT = 2 << 30, 32 << 30
+"""Address space that one bank may take in the target; and where the program never asks for all of it to be in memory,
+which otherwise has only what is touched."""
+BANK_BYTES_AT_ALL = 192 << 30
+"""What it may take there so that each thread of the program has a block."""
+SPARE_THREADS = 64
+"""For how many threads there are blocks then, beside twice as many as the program has."""
 THREADS, MOST_THREADS = 1024, 1 << 15
 """For how many threads at one time a bank has blocks at most, and where that is known to be too few."""
 THREADS_APART = 8192
@@ -200,6 +209,10 @@ class BankLayout:
     """For how many threads at one time there are to be blocks, if these do not take too much: a power of two."""
     by_thread: bool = False
     """Whether a block has the timed calls of one thread alone: later ones with its thread pointer have other blocks."""
+    least: int = 0
+    """For how many threads there are to be blocks even if these take much, up to ``BANK_BYTES_AT_ALL``."""
+    most_bytes: int = BANK_BYTES_LIMIT
+    """Bytes that the blocks may take beyond these."""
     _next_counter: int = field(default=0, init=False)
     _next_record: int = field(default=0, init=False)
 
@@ -239,8 +252,8 @@ class BankLayout:
     @property
     def blocks(self) -> int:
         """Number of blocks for threads (the shared block is extra)."""
-        most = BANK_BYTES_LIMIT * max(1, self.threads // THREADS)
-        return max(LEAST_THREADS, min(self.threads, most // self.stride - 1))
+        sure = min(self.least, BANK_BYTES_AT_ALL // self.stride - 1)
+        return max(LEAST_THREADS, sure, min(self.threads, self.most_bytes // self.stride - 1))
 
     @property
     def shared_offset(self) -> int:
@@ -285,7 +298,8 @@ class BankLayout:
     @property
     def children(self) -> int:
         """Number of copies of header and blocks for fork children."""
-        return min(CHILDREN, CHILDREN_BYTES_LIMIT // self.child_bytes) if self.adopting else 0
+        few = min(LEAST_CHILDREN, MOST_CHILDREN_BYTES // self.child_bytes)
+        return min(CHILDREN, max(few, CHILDREN_BYTES_LIMIT // self.child_bytes)) if self.adopting else 0
 
     @property
     def child_bytes(self) -> int:

@@ -86,10 +86,12 @@ class _Blocks:
 
     def __init__(self, region: memoryview, layout: BankLayout, extents: Extents | None) -> None:
         words = np.frombuffer(region, dtype=np.uint64)
-        present = _present(len(region), extents)
-        used = min(int(words[NEXT_BLOCK // 8]), layout.blocks) if present[NEXT_BLOCK // PAGE] else 0
-        self.is_full = bool(present[NEXT_BLOCK // PAGE]) and int(words[NEXT_BLOCK // 8]) > layout.blocks
+        extents = None if extents is None else list(extents)
+        has_header = bool(_present(PAGE, extents)[NEXT_BLOCK // PAGE])
+        used = min(int(words[NEXT_BLOCK // 8]), layout.blocks) if has_header else 0
+        self.is_full = has_header and int(words[NEXT_BLOCK // 8]) > layout.blocks
         start, size = layout.shared_offset, (used + 1) * layout.stride
+        present = _present(start + size, extents)  # of what is used: the region may be larger than memory
         self.rows = words[start // 8 : (start + size) // 8].reshape(used + 1, layout.stride // 8)
         """The shared block and the blocks in use, one per row."""
         self.chosen: list[int] | slice = slice(used + 1)
@@ -413,6 +415,6 @@ def _signed(word: int) -> int:
 def _present(size: int, extents: Extents | None) -> NDArray[np.bool_]:
     """Return for each page whether it holds data."""
     present = np.full((size + PAGE - 1) // PAGE, extents is None)
-    for low, high in extents or ():
+    for low, high in extents or ():  # what lies beyond is left out
         present[low // PAGE : (high + PAGE - 1) // PAGE] = True
     return present

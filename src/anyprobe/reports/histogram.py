@@ -89,6 +89,12 @@ def _print_bars(timing: FunctionTiming, console: Console, step: float) -> None:
     distribution.print_rows(Distribution(rows, scale, "call"), console)
 
 
+_NO_ROOM = (
+    "beyond --maxactive, or in threads or fork children that there was no room for: attach when they are there, or "
+    "time fewer functions"
+)
+
+
 def _print_footnotes(timings: list[FunctionTiming], console: Console) -> None:
     for timing in timings:
         parts = [
@@ -106,7 +112,7 @@ def _print_footnotes(timings: list[FunctionTiming], console: Console) -> None:
                 (
                     timing.nmissed,
                     "call",
-                    "not timed (beyond --maxactive, or in threads or fork children that there was no room for)",
+                    f"not timed ({_NO_ROOM})",
                 ),
             )
             if count

@@ -227,6 +227,7 @@ class ProcessSplicing:
         nested: str = "",
         by_thread: bool = False,
         proof: "Proof | None" = None,
+        may_lock: "Callable[[], bool]" = lambda: False,
     ) -> None:
         """Serve a process.
 
@@ -240,11 +241,12 @@ class ProcessSplicing:
             nested: What is known of which timed calls made which: ``times`` in them, a ``tree``, or nothing.
             by_thread: Whether timed calls of threads are told apart.
             proof: Given where changes are to be made without a stop if that can be: why they cannot.
+            may_lock: Says whether the program may lock all of its memory later.
 
         """
         counting = Counting(
             maxactive, callers=CALLERS if callers else 0, nested=bool(nested), nodes=NODES if nested == "tree" else 0,
-            by_thread=by_thread,
+            by_thread=by_thread, may_lock=may_lock,
         )  # fmt: skip
         modules = list[Module]()
         owner = Owner(os.urandom(16), os.getpid(), procfs.read_stat(os.getpid()).start_time)

@@ -1,4 +1,7 @@
-"""Write a C program of many functions that several threads call for ever, checking the results."""
+"""Write a C program of many functions that several threads call, checking the results.
+
+Arguments: how many threads call them for ever; how many more do so once, all at the same time, in each round.
+"""
 
 import sys
 
@@ -22,10 +25,20 @@ static void pass(long x) {{
     CALLED(passes);
 }}
 static void *worker(void *a) {{ for (long x = 0; working; x++) pass(x); return a; }}
-static void one_round(void) {{ pass(1); }}
+static int at_once;
+static pthread_barrier_t all;
+static void *once(void *a) {{ pass(1); pthread_barrier_wait(&all); return a; }}
+static void one_round(void) {{
+    pthread_t threads[1024];
+    if (!at_once) {{ pass(1); return; }}
+    for (int i = 0; i < at_once; i++) check(!pthread_create(&threads[i], 0, once, 0), "pthread_create");
+    for (int i = 0; i < at_once; i++) pthread_join(threads[i], 0);
+}}
 static void setup(int argc, char **argv) {{
     pthread_t t;
     for (int i = argc > 1 ? atoi(argv[1]) : 0; i > 0; i--) check(!pthread_create(&t, 0, worker, 0), "pthread_create");
+    at_once = argc > 2 ? atoi(argv[2]) : 0;
+    pthread_barrier_init(&all, 0, at_once ? at_once : 1);
     USE_TALLY(passes);
 }}
 """

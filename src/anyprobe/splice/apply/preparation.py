@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Protocol
 from anyprobe.core.address import PAGE, page_ceil
 from anyprobe.core.errors import PermissionDenied, RemoteCallFailed, StopTimeout, TargetError
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.data.layout import CLOSED, NEXT_BLOCK, UNWATCHED, BankLayout, room_for
+from anyprobe.data.layout import CLOSED, NEXT_BLOCK, UNWATCHED, BankLayout
 from anyprobe.splice.apply.outcomes import give_up
 from anyprobe.splice.codegen.emit import estimate
 from anyprobe.splice.codegen.patch import REPLACING, ActionKind
 from anyprobe.splice.codegen.routines import ADOPTED, ADOPTING
-from anyprobe.splice.codegen.trampoline import AT_RETURN_BYTES, RETURNS, TRAMPOLINE_BYTES
+from anyprobe.splice.codegen.trampoline import AT_RETURN_BYTES, TRAMPOLINE_BYTES
 from anyprobe.splice.journal.records import MappingUse, Record, RecordKind, journal_size
 from anyprobe.splice.journal.registrations import records_for
 from anyprobe.splice.memory.arena import Arena, Piece
@@ -25,15 +25,19 @@ from anyprobe.splice.memory.space import AddressSpace
 from anyprobe.splice.plan.springboards import Springboards
 from anyprobe.splice.regions.access import Access
 from anyprobe.splice.regions.banks import (
+    LEAST_COUNTERS,
     TIMING,
     Counting,
     Hook,
+    Threads,
+    bank_layout,
     demand,
     follows_calls,
     has_room_for,
     home_of_handlers,
     settle_in_slot_bank,
     settle_near,
+    with_fewer_threads,
 )
 from anyprobe.splice.regions.code_region import (
     ROUTINE_BYTES,
@@ -54,9 +58,7 @@ if TYPE_CHECKING:
     from anyprobe.target.base import SystemCalls, Target
     from anyprobe.target.system.procfs import Mapping
 
-_LEAST_COUNTERS, _LEAST_RECORDS, _LEAST_JOURNAL = 1024, 16, 256
-_HANDLERS_COUNTERS = 1 << 13
-"""Room for handlers to come: they are all called by one bank, while that has any."""
+_LEAST_JOURNAL = 256
 _SPARE_RECORDS = 4
 """For banks and the like."""
 _CLUSTER = 1 << 30
@@ -263,7 +265,7 @@ class Preparation:
             cluster.largest = max(cluster.largest, need.largest)
             cluster.modules.append(module.name)
             if near:
-                counters = near + (cluster.near.counters if cluster.near else _LEAST_COUNTERS)
+                counters = near + (cluster.near.counters if cluster.near else LEAST_COUNTERS)
                 cluster.near = BankLayout(counters)
 
     def _want_bank(self) -> None:
@@ -274,20 +276,12 @@ class Preparation:
         follows = self._home is None and follows_calls(hooks)
         if need.counters == need.records == 0 or (bank is not None and has_room_for(bank, need, follows=follows)):
             return
-        nested = self._counting.nested and need.records > 0
-        records = max(_LEAST_RECORDS, need.records * (1 + nested)) if need.records else 0  # one bank knows callers
         handled = self._home is None and any(hook.handler is not None for hook in hooks)
-        counters = max(_LEAST_COUNTERS, need.counters + need.counters // 4) + _HANDLERS_COUNTERS * handled
-        # any bank may come to call handlers, and those at replaced return addresses must be called by the same one
-        maxactive, callers = (self._counting.maxactive, self._counting.callers) if records or handled else (0, 0)
-        left_out, nodes = self._counting.left_out, self._counting.nodes if nested else 0
-        tells = records > 0 or any(hook.handler is not None for hook in hooks)
+        tells = need.records > 0 or any(hook.handler is not None for hook in hooks)
         adopting = self._counting.children and tells and len(self._holdings.banks) < ADOPTING and has_room()
-        apart, pid = self._counting.by_thread and need.records > 0, self._process.pid
-        threads = room_for(procfs.count_threads(pid), apart=apart, is_scarce=procfs.locks_memory(pid))
-        self._layout = BankLayout(
-            counters, records, maxactive, RETURNS, callers, left_out, adopting, nested, nodes, threads, by_thread=apart
-        )
+        apart = self._counting.by_thread and need.records > 0
+        threads = Threads.of(self._process.pid, apart=apart, may_lock=self._counting.may_lock())
+        self._layout = bank_layout(need, self._counting, threads, handled=handled, adopting=adopting, apart=apart)
 
     def _want_goroutines(self) -> None:
         """See what timed calls of Go functions need: nothing else is timed where threads have no slots."""
@@ -364,7 +358,7 @@ class Preparation:
         process, holdings = self._process, self._holdings
         pieces, offset = self._place_clusters()
         if self._layout is not None:
-            pieces.append(self._place_region(self._layout, offset))
+            pieces.append(self._place_region(offset))
             offset += self._layout.file_bytes
         if self._goroutines is not None and self._goroutines.layout is not None:
             pieces += self._goroutines.place(self._springboards.space, offset)
@@ -441,11 +435,17 @@ class Preparation:
         names = ", ".join(cluster.modules)
         raise TargetError(f"no free address space within reach of {names}")
 
-    def _place_region(self, layout: BankLayout, offset: int) -> Piece:
-        self._region = region_place(self._springboards.space, layout.size)
-        if self._region is None:
+    def _place_region(self, offset: int) -> Piece:
+        """Place the bank that is missing, with blocks for fewer threads where there is no room for all."""
+        layout, self._region = self._layout, None
+        while layout is not None and self._region is None:
+            self._layout = layout
+            self._region = region_place(self._springboards.space, layout.size)
+            layout = with_fewer_threads(layout)
+        if self._region is None or self._layout is None:
             raise TargetError("no free address space for the counters")
-        return Piece(MappingUse.DATA, self._region[0], layout.size, offset, layout.file_bytes - layout.size)
+        made = self._layout
+        return Piece(MappingUse.DATA, self._region[0], made.size, offset, made.file_bytes - made.size)
 
     def _adopt(self, arena: Arena, slot: int) -> None:
         """Turn mapped pieces into code regions and banks."""

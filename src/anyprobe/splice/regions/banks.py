@@ -1,13 +1,17 @@
-"""Where hits are counted: hooks, and the banks that hold their counters and timing records."""
+"""Where hits are counted: hooks, and the banks that hold their counters and timing records, for how many threads."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from anyprobe.core.errors import UsageError
 from anyprobe.core.refusal import Refusal
-from anyprobe.data.layout import CALL_COUNTERS, CALLERS
+from anyprobe.data import layout as at
+from anyprobe.data.layout import CALL_COUNTERS, CALLERS, BankLayout
 from anyprobe.splice.codegen.patch import REPLACING, ActionKind
+from anyprobe.splice.codegen.trampoline import RETURNS
 from anyprobe.splice.regions.code_region import NearBank, SlotBank
+from anyprobe.target.system import procfs
 
 if TYPE_CHECKING:
     from anyprobe.splice.codegen.handlers.facts import HandlerFacts
@@ -22,6 +26,13 @@ SLOT_ONLY = TIMING | REPLACING | {ActionKind.HANDLER, ActionKind.FAULT}
 """What needs per-thread memory."""
 MISSING = REPLACING | {ActionKind.HANDLER, ActionKind.FAULT}
 """What has a second counter behind its own, for hits that are missed."""
+
+
+LEAST_COUNTERS, _LEAST_RECORDS = 1024, 16
+_HANDLERS_COUNTERS = 1 << 13
+"""Room for handlers to come: they are all called by one bank, while that has any."""
+_RECORDS_AT_ALL = (at.STRIDE_LIMIT - (16 << 20)) // at.RECORD_BYTES
+"""Timing records that a block has room for, whatever else is in it."""
 
 
 @dataclass(eq=False, slots=True)
@@ -151,6 +162,75 @@ class Counting:
     """Nodes of the call tree of timed calls; 0: there is none."""
     by_thread: bool = False
     """Whether timed calls of threads are told apart."""
+    may_lock: Callable[[], bool] = lambda: False
+    """Says whether the program may lock all of its memory later (``mlockall``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Threads:
+    """The threads that blocks are for."""
+
+    wanted: int
+    """For so many there are blocks if these do not take too much address space,"""
+    least: int = 0
+    """for so many even if they do,"""
+    most_bytes: int = at.BANK_BYTES_LIMIT
+    """and this is too much."""
+
+    @classmethod
+    def of(cls, pid: int, *, apart: bool, may_lock: bool) -> "Threads":
+        """Return what a process needs. ``apart``: threads are told apart; ``may_lock``: it may lock all of its memory.
+
+        What is locked is in memory, whether it is used or not.
+        """
+        now, locked = procfs.count_threads(pid), procfs.locks_memory(pid)
+        wanted = at.room_for(now, apart=apart, is_scarce=locked)
+        if locked or may_lock:
+            return cls(wanted, most_bytes=at.BANK_BYTES_LIMIT * max(1, wanted // at.THREADS))
+        return cls(wanted, min(2 * now + at.SPARE_THREADS, at.MOST_THREADS), at.ROOMY_BYTES_LIMIT)
+
+
+def bank_layout(
+    need: Demand, counting: Counting, threads: Threads, *, handled: bool, adopting: bool, apart: bool
+) -> BankLayout:
+    """Return the layout of a bank that has room for more than a change needs.
+
+    Args:
+        need: What the change needs.
+        counting: How the session's banks are made.
+        threads: For how many threads.
+        handled: Whether handlers are called by it.
+        adopting: Whether fork children have blocks of their own.
+        apart: Whether threads are told apart.
+
+    Raises:
+        UsageError: It needs more than one bank can have.
+
+    """
+    if need.records > _RECORDS_AT_ALL:
+        raise UsageError(f"{need.records:,} functions cannot be timed at once, {_RECORDS_AT_ALL:,} can: name fewer")
+    nested = counting.nested and need.records > 0
+    records = need.records * (1 + nested)  # one bank knows callers: functions that are added later have to be in it
+    records = min(max(_LEAST_RECORDS, records), _RECORDS_AT_ALL) if need.records else 0
+    counters = max(LEAST_COUNTERS, need.counters + need.counters // 4) + _HANDLERS_COUNTERS * handled
+    # any bank may come to call handlers, and those at replaced return addresses must be called by the same one
+    maxactive, callers = (counting.maxactive, counting.callers) if records or handled else (0, 0)
+    found = BankLayout(
+        counters, records, maxactive, RETURNS, callers, counting.left_out, adopting, nested,
+        counting.nodes if nested else 0, threads.wanted, by_thread=apart, least=threads.least,
+        most_bytes=threads.most_bytes,
+    )  # fmt: skip
+    if found.stride >= at.STRIDE_LIMIT:
+        raise UsageError(f"{need.counters:,} places and {maxactive:,} calls at once are more than there is room for")
+    return found
+
+
+def with_fewer_threads(layout: BankLayout) -> BankLayout | None:
+    """Return a layout with half as many blocks, for an address space without room for more; ``None``: it has few."""
+    if layout.blocks <= at.LEAST_THREADS:
+        return None
+    half = max(at.LEAST_THREADS, layout.blocks // 2)
+    return replace(layout, threads=half, least=half)
 
 
 def home_of_handlers(banks: Sequence[SlotBank], hooks: Iterable[Hook]) -> SlotBank | None:

@@ -121,6 +121,12 @@ class ObjectTable:
         others = [each for each in others if each.first.inode != libc.first.inode]  # a copy of it is like it
         return not any(imports(loaded, _CLONES) or _makes_tasks(loaded) for loaded in others)
 
+    def may_lock_memory(self) -> bool:
+        """Return whether an object that is loaded calls ``mlockall``, by which all is in memory that is mapped."""
+        libc = self.libc()
+        others = [each for each in self.objects if each.name != VDSO and not self.is_loader(each) and each is not libc]
+        return any(imports(loaded, ("mlockall",)) for loaded in others)
+
     def goroutine_number_at(self) -> int | None:
         """Return where ``runtime.g`` has the goroutine's number, 0 if that is not known; None: there is no Go code."""
         for loaded in self.objects:

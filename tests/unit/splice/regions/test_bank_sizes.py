@@ -1,0 +1,62 @@
+import os
+
+import pytest
+
+from anyprobe.core.errors import UsageError
+from anyprobe.data import layout
+from anyprobe.splice.regions.banks import Counting, Demand, Threads, bank_layout, with_fewer_threads
+from anyprobe.target.system import procfs
+
+COUNTING = Counting(layout.MAXACTIVE)
+NESTED = Counting(layout.MAXACTIVE, nested=True)
+
+
+def threads(monkeypatch, now, *, may_lock=False, locks=False):
+    monkeypatch.setattr(procfs, "count_threads", lambda _: now)
+    monkeypatch.setattr(procfs, "locks_memory", lambda _: locks)
+    return Threads.of(os.getpid(), apart=False, may_lock=may_lock)
+
+
+def made(records, room, counting=COUNTING):
+    return bank_layout(Demand(10, records), counting, room, handled=False, adopting=True, apart=False)
+
+
+@pytest.mark.parametrize("records", [5, 500, 5000, 50_000, 75_000])
+@pytest.mark.parametrize("now", [1, 25])
+def test_twice_as_many_blocks_as_threads_and_some(monkeypatch, records, now):
+    bank = made(records, threads(monkeypatch, now))
+    assert 2 * now + 64 <= bank.blocks <= 1024
+    assert bank.size < 1 << 38  # of the 320 GB where no program asks for memory
+    assert bank.children >= (512 if records <= 5000 else 60)
+    assert bank.file_bytes < 1 << 45
+
+
+def test_a_block_for_each_of_many_threads(monkeypatch):
+    assert made(5, threads(monkeypatch, 3000)).blocks == 8192
+    assert made(500, threads(monkeypatch, 3000)).blocks >= 6064
+
+
+@pytest.mark.parametrize("circumstances", [{"may_lock": True}, {"locks": True}])
+def test_little_where_all_may_come_to_be_in_memory(monkeypatch, circumstances):
+    assert made(5000, threads(monkeypatch, 25, **circumstances)).size < 3 << 30
+
+
+@pytest.mark.parametrize("counting", [COUNTING, NESTED])
+def test_offsets_of_any_bank_are_operands_of_instructions(monkeypatch, counting):
+    room = threads(monkeypatch, 1)
+    for records in (53_000, 80_000, 106_000):
+        bank = made(records, room, counting)
+        assert bank.records >= records
+        assert bank.stride < 1 << 31
+    with pytest.raises(UsageError, match="120,000 functions cannot be timed at once"):
+        made(120_000, room, counting)
+    with pytest.raises(UsageError, match="more than there is room for"):
+        made(1, room, Counting(1 << 26))
+
+
+def test_fewer_blocks_where_the_address_space_has_no_room(monkeypatch):
+    bank, sizes = made(75_000, threads(monkeypatch, 25)), []
+    while bank is not None:
+        sizes.append(bank.blocks)
+        bank = with_fewer_threads(bank)
+    assert sizes == [114, 57, 28, layout.LEAST_THREADS]
