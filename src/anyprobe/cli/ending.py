@@ -75,11 +75,11 @@ def _told(session: "Started", number: signal.Signals, seconds: float) -> bool:
 
 def ended_status(session: "Started") -> int | None:
     """Return the exit status of a started command as a shell would see it, None while it runs."""
-    snapshot = session.snapshot()
-    if snapshot.target.exited is None and snapshot.target.alive:
+    target = session.target_info
+    if target.exited is None and target.alive:
         return None
     session.wait(REAP_WAIT)
-    return session.snapshot().target.shell_status
+    return session.target_info.shell_status
 
 
 class Replacements:

@@ -14,8 +14,7 @@ from anyprobe.cli.interrupts import Interrupts
 from anyprobe.core.collection import collection_paused
 from anyprobe.core.errors import Interrupted, TargetError, TargetExited, UnsupportedTarget
 from anyprobe.core.refusal import Reason
-from anyprobe.data.last_results import results_at_end
-from anyprobe.data.processes import TargetInfo
+from anyprobe.data.last_results import results_at_end, with_end_of
 from anyprobe.data.snapshot import MARKERS, Snapshot
 
 if TYPE_CHECKING:
@@ -184,7 +183,7 @@ def measure(target: targets.Target, plan: Plan) -> int:
             how = plan.at_end or (ending.KILL if own_end else ending.LEAVE)
             status = ending.settle(started, how, quiet=plan.quiet)
             if target.probed:
-                snapshots = [with_end_of(started.snapshot().target, each) for each in snapshots]
+                snapshots = [with_end_of(started.target_info, each) for each in snapshots]
         if tree is not None:
             placed = placed or any(each.armed for snapshot in snapshots for each in snapshot.all_sites)
             placed = placed or (target.new and not any(each.refused for each in snapshots))
@@ -359,13 +358,6 @@ class Remaining:
             self._found = bool(self._tree.remaining())
             self._next = time.monotonic() + REMAINING_LOOKS
         return self._found
-
-
-def with_end_of(target: TargetInfo, snapshot: Snapshot) -> Snapshot:
-    """Return results that know how a process has ended, where they are of one of its programs."""
-    if snapshot.target.pid != target.pid:
-        return snapshot
-    return replace(snapshot, target=replace(snapshot.target, exited=target.exited, alive=target.alive))
 
 
 def look_for_libraries(sessions: "Sequence[Session]") -> None:

@@ -40,7 +40,12 @@ class Unprobed:
         """Wait for its end, for some seconds at most; return its wait status if it has ended."""
         return self._process.wait(timeout)
 
+    @property
+    def target_info(self) -> TargetInfo:
+        """What is known of it, and whether it has ended."""
+        exited = self.exited
+        return TargetInfo(self.pid, "", self._process.exit_status, alive=not exited)
+
     def snapshot(self) -> Snapshot:
         """Return what is known of it, and nothing else."""
-        exited = self.exited
-        return Snapshot(TargetInfo(self.pid, "", self._process.exit_status, alive=not exited), 0.0)
+        return Snapshot(self.target_info, 0.0)

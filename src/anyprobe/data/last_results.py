@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Protocol, TypeVar, runtime_checkable
 
+from anyprobe.data.processes import TargetInfo
 from anyprobe.data.snapshot import FunctionTiming, SiteResult, Snapshot
 
 T = TypeVar("T")
@@ -45,6 +46,40 @@ def results_at_end(session: Finishing) -> Snapshot:
         sites=tuple(_as_it_was(last, sites[_site(last)]) for last in after.sites),
         functions=tuple(_places_as_they_were(last, functions[_function(last)]) for last in after.functions),
     )
+
+
+def disarmed(results: Snapshot) -> Snapshot:
+    """Return results of a session that is over, in which nothing is armed any more."""
+    return dataclasses.replace(
+        results,
+        sites=tuple(map(_disarmed, results.sites)),
+        functions=tuple(
+            dataclasses.replace(each, places=tuple(map(_disarmed, each.places))) for each in results.functions
+        ),
+    )
+
+
+def _disarmed(site: SiteResult) -> SiteResult:
+    return dataclasses.replace(site, armed=False) if site.armed else site
+
+
+def armed_as(before: Iterable[SiteResult], results: Snapshot) -> Snapshot:
+    """Return results in which some sites are armed as they were ``before``."""
+    known = _by_key(before, _site)
+    sites = [_as_it_was(each, known[_site(each)]) if _site(each) in known else each for each in results.sites]
+    return dataclasses.replace(results, sites=tuple(sites))
+
+
+def with_end_of(target: TargetInfo, results: Snapshot) -> Snapshot:
+    """Return results that know how a process has ended, where they are of one of its programs."""
+    if results.target.pid != target.pid:
+        return results
+    now = dataclasses.replace(results.target, exited=target.exited, alive=target.alive)
+    processes = results.processes
+    if processes and processes[0].process.pid == target.pid:
+        process = dataclasses.replace(processes[0].process, exited=target.shell_status, alive=target.alive)
+        processes = (dataclasses.replace(processes[0], process=process), *processes[1:])
+    return dataclasses.replace(results, target=now, processes=processes)
 
 
 def _site(site: SiteResult) -> Hashable:

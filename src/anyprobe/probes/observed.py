@@ -3,6 +3,7 @@
 from contextlib import AbstractContextManager
 from functools import cached_property
 
+from anyprobe.data.processes import TargetInfo
 from anyprobe.probes.children import Children
 from anyprobe.probes.handlers.decorators import Decorators
 from anyprobe.target.base import RunningProcess
@@ -66,3 +67,9 @@ class Observed(Decorators):
     def exit_status(self) -> int | None:
         """The target's wait status, where we can know it."""
         return self._process.exit_status
+
+    @property
+    def target_info(self) -> TargetInfo:
+        """What is known of the target, and whether it has ended."""
+        exited = self.exited
+        return TargetInfo(self.pid, self.exe, self.exit_status, alive=not exited, called=self.called)

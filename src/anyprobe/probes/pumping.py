@@ -7,7 +7,11 @@ from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from anyprobe.core.collection import collection_paused
 from anyprobe.core.errors import TargetExited
+from anyprobe.data.last_results import with_end_of
+from anyprobe.data.snapshot import Snapshot
+from anyprobe.probes import reading
 from anyprobe.probes.desired import DesiredState
 from anyprobe.probes.duties import PROGRAM_LOOKS, Duties, Tended, duties_of, locked
 from anyprobe.probes.observed import Observed
@@ -17,6 +21,7 @@ if TYPE_CHECKING:
     from anyprobe.probes.adopting import Adopting
     from anyprobe.probes.ended_children import EndedChildren
     from anyprobe.probes.probe import Probe
+    from anyprobe.probes.timing.clock import Clock
     from anyprobe.probes.timing.return_points import ReturnPoints
 
 
@@ -24,6 +29,14 @@ class Pumped(Observed, Tended):
     """A session that does what is due."""
 
     _desired: DesiredState
+    _began: float | None
+    _ended: float | None
+    _detached: bool
+    _closed: bool
+    _last: Snapshot | None
+    """What was counted, once it is over."""
+    _clock: "Clock | None"
+    _ns_per_tick: float
     _other_program: str | None = None
     """What the process has executed instead of the program with the probes."""
 
@@ -64,6 +77,35 @@ class Pumped(Observed, Tended):
     @abstractmethod
     def follow_handlers(self, *, often: bool = False) -> None:
         """Have signal handlers that the program has set since the last look see its own pcs while probes are hit."""
+
+    @locked
+    def snapshot(self) -> Snapshot:
+        """Return what has been counted so far, as an immutable value.
+
+        Does not disturb the target, unless that has set signal handlers since the last look: see ``follow_handlers``.
+        """
+        if self._last is not None:
+            return self._last if self._closed else with_end_of(self.target_info, self._last)
+        if self._clock is not None:
+            self._ns_per_tick, self.clock_step_ns = self._clock.ns_per_tick(), self._clock.step_ns()
+        self._note_losses()
+        self.follow_handlers()
+        with collection_paused():
+            found = self._with_forked(reading.snapshot(self, self._ns_per_tick, self._duration(), self.collected()))
+        self._last = found if self._detached else None
+        return found
+
+    def _duration(self) -> float:
+        """Return the seconds since the first probes were armed, up to the end of the session."""
+        return 0.0 if self._began is None else (self._ended or time.monotonic()) - self._began
+
+    @abstractmethod
+    def _note_losses(self) -> None:
+        """See what is no longer there."""
+
+    @abstractmethod
+    def _with_forked(self, own: Snapshot) -> Snapshot:
+        """Return what was counted, that of fork children in what they have loaded themselves included."""
 
     @cached_property
     def return_points(self) -> "ReturnPoints":

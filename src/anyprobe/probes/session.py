@@ -8,9 +8,10 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Self
 
 from anyprobe.binary.images.modules import VDSO, LoadedObject
-from anyprobe.core.collection import collect_what_was_made, collection_paused
+from anyprobe.core.collection import collect_what_was_made
 from anyprobe.core.errors import Interrupted, StopTimeout, TargetError, TargetExited, UsageError
 from anyprobe.core.refusal import Refusal
+from anyprobe.data.last_results import armed_as, disarmed
 from anyprobe.data.snapshot import Snapshot
 from anyprobe.probes import reading, removal
 from anyprobe.probes.api import SessionApi
@@ -34,7 +35,7 @@ from anyprobe.probes.scripts import entering
 from anyprobe.probes.specs.spec import see_functions
 from anyprobe.probes.target_errors import typed
 from anyprobe.probes.timing.clock import Clock, ClockChoice
-from anyprobe.probes.withdrawal import withdrawn
+from anyprobe.probes.withdrawal import note_losses
 from anyprobe.splice.edits import Module
 from anyprobe.splice.plan.splices import AUTO, Strategy
 from anyprobe.splice.processes import ProcessSplicing
@@ -71,6 +72,8 @@ class Session(Reconciled, SessionApi[Probe]):
         self.endings: list[Callable[[], None]] = []
         """Called when it is over, and what was counted is still there."""
         self._last: Snapshot | None = None
+        """What was counted, once it is over."""
+        self._closed = False
         self.warnings: Sequence[str] = ()
         if options.strategy == Strategy.TRAP:
             from anyprobe.probes import trapping
@@ -164,7 +167,7 @@ class Session(Reconciled, SessionApi[Probe]):
 
     @locked
     def _disarm(self, probes: Sequence[Probe], places: Sequence[Place]) -> None:
-        if self._last is not None:
+        if self._closed:
             self._check_attached()
         with typed(self._process, "disarming probes in"):
             self.warn(*self.functions.detach(places))
@@ -215,29 +218,10 @@ class Session(Reconciled, SessionApi[Probe]):
         self._change_children(probes, armed=True)
         registering.note(self, probes)
 
-    @locked
-    def snapshot(self) -> Snapshot:
-        """Return what has been counted so far, as an immutable value.
-
-        Does not disturb the target, unless that has set signal handlers since the last look: see ``follow_handlers``.
-        """
-        if self._last is not None:
-            return self._last
-        if self._clock is not None:
-            self._ns_per_tick, self.clock_step_ns = self._clock.ns_per_tick(), self._clock.step_ns()
-        self._note_losses()
-        self.follow_handlers()
-        with collection_paused():
-            return self._with_forked(reading.snapshot(self, self._ns_per_tick, self._duration(), self.collected()))
-
     @property
     def ns_per_tick(self) -> float:
         """Nanoseconds of a tick of the time stamp counter, as measured by the last snapshot."""
         return self._ns_per_tick
-
-    def _duration(self) -> float:
-        """Return the seconds since the first probes were armed, up to the end of the session."""
-        return 0.0 if self._began is None else (self._ended or time.monotonic()) - self._began
 
     @locked
     def explain(self, spec: str, *, timed: bool = False) -> "Explanation":
@@ -301,6 +285,29 @@ class Session(Reconciled, SessionApi[Probe]):
 
     def detach(self) -> None:
         """Remove every splice, from fork children too, and unmap our memory. What was counted stays readable."""
+        self._end()
+        self._note_detached()
+
+    def finish(self) -> Snapshot:
+        """Remove everything, and return the results, in which what was armed until then is still armed."""
+        if self._detached:
+            return self.snapshot()
+        with self.lock:
+            self._note_losses()
+            self.follow_handlers()
+            others = provided.read(self.probes)
+        self._end()
+        found = self.snapshot()
+        self._last = disarmed(found)
+        self._note_detached()
+        return armed_as(others, found)
+
+    @locked
+    def _note_detached(self) -> None:
+        for place in (each for probe in self.probes for each in probe.all_places):
+            place.hook.detached = place.hook.armed
+
+    def _end(self) -> None:
         if self._detached:
             return
         # these wait for threads, whose functions may use the session: without the lock
@@ -323,8 +330,12 @@ class Session(Reconciled, SessionApi[Probe]):
             with typed(self._process, "removing probes from"):
                 self.warn(*removal.detach(self._process, self.splicing))
         self._detached = True
-        for place in (each for probe in self.probes for each in probe.all_places):
-            place.hook.detached = place.hook.armed
+
+    def _note_losses(self) -> None:
+        """See what is no longer there: libraries unmapped, everything removed by another anyprobe."""
+        if self._ended is None and self.splicing.upkeep.is_installed and not self.became():
+            with suppress(TargetError):  # whoever is gone has lost nothing
+                note_losses(self, self.copies, self._disarm)
 
     @locked
     def follow_handlers(self, *, often: bool = False) -> None:
@@ -341,19 +352,6 @@ class Session(Reconciled, SessionApi[Probe]):
 
                 requests.look(self)
 
-    def _note_losses(self) -> None:
-        """See what is no longer there: libraries unmapped, everything removed by another anyprobe."""
-        if self._ended is not None or not self.splicing.upkeep.is_installed or self.became():
-            return
-        with suppress(TargetError):  # whoever is gone has lost nothing
-            mappings = self._process.mappings()
-            self.splicing.upkeep.note_losses(mappings)
-            self.splicing.registrations.write()
-            told = withdrawn(*self.splicing.upkeep.look_at_text(mappings), self.probes, self._disarm)
-            self.warnings = [*self.warnings, *told, *self.copies.uncounted(self.probes, mappings)]
-            if self.splicing.upkeep.evicted:
-                self.warn("another anyprobe has removed these probes; they have counted until then")
-
     def _check_attached(self) -> None:
         if self._ended is not None:
             raise UsageError("this session has been detached")
@@ -365,7 +363,8 @@ class Session(Reconciled, SessionApi[Probe]):
             self._desired, self.follower = DesiredState(), None
             if self._held:
                 self.resume()
-            self._last = self._last or self.snapshot()
+            self._last = self.snapshot()
+            self._closed = True
             for end in self.endings:
                 end()
         finally:

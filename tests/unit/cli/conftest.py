@@ -76,6 +76,10 @@ class FakeSession:
     def wait(self, timeout=None):
         return self.fakes.snapshot.target.exited
 
+    @property
+    def target_info(self):
+        return self.fakes.snapshot.target
+
     def snapshot(self):
         return self.fakes.snapshot
 
