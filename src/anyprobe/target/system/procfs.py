@@ -257,17 +257,25 @@ def voice(pid: int) -> int:
 
 
 _last_maps: tuple[bytes, list[Mapping]] = (b"", [])
+_LAST_LINE = b"[vsyscall]\n"
+"""How a memory map ends on most machines: it is above all that a process maps."""
 
 
 def read_mappings(pid: int) -> list[Mapping]:
     """Return the memory map. What was read last is not parsed again: within a stop every microsecond counts."""
     global _last_maps  # noqa: PLW0603 - a memo of one
-    content = read_file(f"/proc/{pid}/maps") or read_file(f"/proc/{voice(pid)}/maps")
+    content = _whole_maps(pid) or _whole_maps(voice(pid))
     last, parsed = _last_maps
     if content != last:
         parsed = parse_maps(content)
         _last_maps = content, parsed
     return list(parsed)
+
+
+def _whole_maps(pid: int) -> bytes:
+    """Return the text of the memory map, nothing where the process ends: the kernel then gives a part of it."""
+    content = read_file(f"/proc/{pid}/maps")
+    return content if content.endswith(_LAST_LINE) or _read_line(f"/proc/{pid}/maps") else b""
 
 
 def most_mappings() -> int:

@@ -44,6 +44,17 @@ def test_own_maps_agree_with_the_kernel():
     assert all(m.start < m.end for m in read_mappings("self"))
 
 
+@pytest.mark.parametrize(("last", "still_there", "found"), [("", True, 1), ("", False, 0), ("[vsyscall]", False, 2)])
+def test_a_part_of_the_maps_of_a_process_that_ends_is_none(monkeypatch, last, still_there, found):
+    """The kernel gives some pages of text at a time, and no more once the memory is gone: libraries seem unloaded."""
+    line = b"55d0c0000000-55d0c0001000 r-xp 00000000 fe:00 17 /bin/true\n"
+    page = f"ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0 {last}\n".encode() if last else b""
+    monkeypatch.setattr(procfs, "read_file", lambda _: line + page)
+    monkeypatch.setattr(procfs, "_read_line", lambda _: line if still_there else b"")
+    monkeypatch.setattr(procfs, "voice", lambda pid: pid)
+    assert len(read_mappings(17)) == found
+
+
 def test_stat_with_parentheses_and_spaces_in_the_name():
     fields = " ".join(str(number) for number in range(4, 53))
     stat = parse_stat(f"17 (a) (b c) S {fields}\n".encode())
