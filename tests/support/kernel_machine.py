@@ -89,7 +89,7 @@ class KernelMachine(Machine):
         skip = -ctypes.addressof(region) % 64
         return ctypes.addressof(region) + skip, memoryview(region).cast("B")[skip : skip + size]
 
-    def place(self, function, setting, *, enters=False, calls=0, compiled=spliced_code, by_clock=False):
+    def place(self, function, setting, *, enters=False, calls=0, compiled=spliced_code, by_clock=False, at_once=0):
         """Return a handler that is placed, with views of its storages."""
         found = intermediate(function, setting)
         stores = tuple(of_processors(each, PROCESSORS, by_clock=by_clock) for each in found.storages)
@@ -104,6 +104,7 @@ class KernelMachine(Machine):
             calls,
             enters,
             by_clock,
+            at_once,
         )
         return handler, [_view(store, view) for store, (_, view) in zip(stores, shared, strict=True)]
 
@@ -180,12 +181,19 @@ def run(case):
     compiled = native_code if case.get("llvm") else spliced_code
     placed = [
         machine.place(
-            function, setting, enters=not at, calls=address, compiled=compiled, by_clock=case.get("by_clock", False)
+            function,
+            setting,
+            enters=not at,
+            calls=address,
+            compiled=compiled,
+            by_clock=case.get("by_clock", False),
+            at_once=case.get("at_once", 0),
         )
         for at, (function, setting) in enumerate(zip(functions, settings, strict=True))
     ]
     if table is not None and case.get("open", True):
         table[call_data.OPEN] = 1
+        table[call_data.UNDER_WAY] = case.get("under_way", 0)
     machine.patch([handler for handler, _ in placed])
     text = machine.share(64)
     text[1][:6] = b"hello\0"
@@ -204,6 +212,7 @@ def run(case):
         "rescheduled": struct.unpack_from("<Q", machine.memory, RESCHEDULED)[0],
         "guarded": [handler.guarded for handler, _ in placed],
         "free": None if table is None else not any(table[call_data.HEAD_BYTES :: call_data.SLOT_BYTES]),
+        "calls": None if table is None else [table[call_data.UNDER_WAY], table[call_data.DROPPED]],
         "asks": [
             sorted({each.name for each in handler.code.inputs if each.kind is InputKind.CONTEXT})
             for handler, _ in placed

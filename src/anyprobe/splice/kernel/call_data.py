@@ -3,13 +3,13 @@
 No two calls that are under way have the same one, whatever task or interrupt they are of, and whichever processor they
 go on at: so a place is one call's. A call looks for its place among a few from where its stack pointer leads. What was
 left by one that never came back is taken over by the next call with this stack pointer. A call that finds no place has
-no data, and is counted.
+no data, and is counted; so is one while as many are under way as are to be followed.
 """
 
 from anyprobe.isa.assemble import Assembler
 
-OPEN, DROPPED = 0, 8
-"""Head: whether both ends are in place, so that handlers run; calls that found no place."""
+OPEN, DROPPED, UNDER_WAY = 0, 8, 16
+"""Head: whether both ends are in place, so that handlers run; calls without a place; those under way, if limited."""
 HEAD_BYTES, SLOT_BYTES, SLOT_DATA = 128, 128, 64
 """Of the table; of a place: the stack pointer, and on a line of its own the data."""
 _PROBES = 16
@@ -40,23 +40,41 @@ def _begin(asm: Assembler, table: int, closed: str) -> None:
     )
 
 
-def emit_claim(asm: Assembler, table: int, closed: str) -> None:
-    """Emit: a call with the stack pointer rdx begins; rdx = its data, 0 if there is no place."""
+def emit_claim(asm: Assembler, table: int, closed: str, limit: int = 0) -> None:
+    """Emit: a call with the stack pointer rdx begins; rdx = its data, 0 if there is no place.
+
+    ``limit``: how many calls may have one at a time; 0: as many as there are.
+    """
     _begin(asm, table, closed)
     asm.code(
         f"""
         calls_probe:
             mov rax, [rcx]; cmp rax, rdx; je calls_found
             test rax, rax; jnz calls_next
-            lock cmpxchg [rcx], rdx; je calls_found
+            lock cmpxchg [rcx], rdx; je {"calls_new" if limit else "calls_found"}
         calls_next:
             sub rcx, {-SLOT_BYTES}; dec r11d; jnz calls_probe
+        calls_lost:
             mov rcx, table; lock inc qword [rcx+{DROPPED}]
             xor edx, edx; jmp calls_done
-        calls_found:
         """,
         table=table,
     )
+    if limit:
+        asm.code(
+            f"""
+            calls_new:
+                mov rdi, table; mov eax, [rdi+{UNDER_WAY}]
+            calls_count:
+                cmp eax, {limit}; jae calls_full
+                lea r11d, [rax+1]; lock cmpxchg [rdi+{UNDER_WAY}], r11d; je calls_found
+                jmp calls_count
+            calls_full:
+                mov qword [rcx], 0; jmp calls_lost
+            """,
+            table=table,
+        )
+    asm.label("calls_found")
     asm.code("xor eax, eax")
     for at in range(SLOT_DATA, SLOT_BYTES, 8):
         asm.code(f"mov [rcx+{at}], rax")
@@ -80,10 +98,9 @@ def emit_find(asm: Assembler, table: int, closed: str) -> None:
     """)
 
 
-def emit_release(asm: Assembler) -> None:
+def emit_release(asm: Assembler, table: int, limit: int = 0) -> None:
     """Emit: the place of the data rax, which may be 0, is free."""
-    asm.code(f"""
-        test rax, rax; jz calls_released
-        mov qword [rax-{SLOT_DATA}], 0
-    calls_released:
-    """)
+    asm.code(f"test rax, rax; jz calls_released; mov qword [rax-{SLOT_DATA}], 0")
+    if limit:
+        asm.code(f"mov rdi, table; lock dec dword [rdi+{UNDER_WAY}]", table=table)
+    asm.label("calls_released")

@@ -88,6 +88,8 @@ class KernelHandler:
     """Whether calls begin where it runs."""
     calls_clock: bool = False
     """Whether the kernel's clock has to be called for ``ctx.now``."""
+    calls_at_once: int = 0
+    """How many calls are followed at a time; 0: as many as there is room for."""
 
     @property
     def guarded(self) -> bool:
@@ -333,7 +335,7 @@ class _Writer(Filling):
             raise InternalError("a handler of calls without their data")
         self.asm.code("lea rdx, [rsp+site]", site=self._site)
         if self._handler.enters:
-            call_data.emit_claim(self.asm, self._handler.calls, "over")
+            call_data.emit_claim(self.asm, self._handler.calls, "over", self._handler.calls_at_once)
         else:
             call_data.emit_find(self.asm, self._handler.calls, "over")
 
@@ -341,7 +343,7 @@ class _Writer(Filling):
         index = next((at for at, each in enumerate(self._code.inputs) if each.kind is InputKind.INSTANCE), None)
         if index is not None:
             self._load("rax", 8 * index)
-            call_data.emit_release(self.asm)
+            call_data.emit_release(self.asm, self._handler.calls, self._handler.calls_at_once)
 
 
 def _turn(each: Input) -> int:

@@ -89,6 +89,15 @@ def test_both_ends_of_a_call_share_its_data_and_leave_none():
     assert (found["found"], found["free"]) == ([{"()": [2, 30]}], True)
 
 
+@pytest.mark.parametrize(("under_way", "ended", "calls"), [(0, 2, [0, 0]), (2, 2, [2, 0]), (3, 0, [3, 2])])
+def test_as_many_calls_as_are_asked_for_have_data_at_a_time(under_way, ended, calls):
+    hits = [{"registers": {"rdi": began, "rax": began + 1}} for began in (100, 10)]
+    found = run("call", hits, at_once=3, under_way=under_way)
+    assert found["calls"] == calls
+    assert found["free"]
+    assert [cell[0] for cell in found["found"][0].values()] == [ended] * bool(ended)
+
+
 def test_no_end_of_a_call_runs_before_both_are_in_place():
     found = run("call", SIZES, open=False)
     assert (found["found"], found["free"]) == ([{}], True)

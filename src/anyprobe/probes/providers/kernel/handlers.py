@@ -149,6 +149,7 @@ class KernelHandler:
             shared.misses_address if InputKind.MISSES in kinds else 0,
             shared.guard,
             calls=self._collection.place(made.calls) if made.calls is not None else 0,
+            calls_at_once=made.calls.capacity if made.calls is not None else 0,
             enters=made.enters,
             calls_clock=shared.by_clock,
         )
