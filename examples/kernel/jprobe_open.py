@@ -1,4 +1,4 @@
-"""A jprobe that prints each ``open`` in the whole system, with path, flags and mode: jprobe_open.py [SECONDS]."""
+"""A jprobe that prints each ``open`` anywhere, with path, flags and mode: jprobe_open.py [SECONDS [MECHANISM]]."""
 
 import sys
 import time
@@ -13,7 +13,7 @@ def on_open(dfd, filename, how):
     jprobe_return()
 
 
-with kernel(strict=True) as session, suppress(KeyboardInterrupt):
+with kernel(*sys.argv[2:], strict=True) as session, suppress(KeyboardInterrupt):
     register_jprobe(Jprobe(kp=Kprobe(symbol_name="do_sys_openat2"), entry=on_open))
     print("Registered a jprobe.", flush=True)
     time.sleep(float([*sys.argv, 5][1]))

@@ -1,4 +1,4 @@
-"""A kprobe on ``schedule`` with handlers before and behind, and a count at the end: kprobe_schedule.py [SECONDS]."""
+"""A kprobe on ``schedule`` with handlers before and behind, and a count: kprobe_schedule.py [SECONDS [MECHANISM]]."""
 
 import sys
 import time
@@ -16,7 +16,7 @@ def behind(p, regs, flags):
     printf(f"current task on CPU#{smp_processor_id()}: {current.comm} (after scheduling), pid = {current.pid}")
 
 
-with kernel(strict=True) as session, suppress(KeyboardInterrupt):
+with kernel(*sys.argv[2:], strict=True) as session, suppress(KeyboardInterrupt):
     register_kprobe(kp := Kprobe(symbol_name="schedule", pre_handler=before, post_handler=behind))
     print("kprobe registered", flush=True)
     time.sleep(float([*sys.argv, 5][1]))

@@ -1,4 +1,4 @@
-"""A kretprobe on ``open`` that prints errors; it follows one call at a time: kretprobe_open.py [SECONDS]."""
+"""A kretprobe on ``open`` that prints errors; it follows one call at once: kretprobe_open.py [SECONDS [MECHANISM]]."""
 
 import sys
 import time
@@ -13,7 +13,7 @@ def on_return(ri, regs):
         printf(f"sys_open returns {regs_return_value(regs)}")
 
 
-with kernel(strict=True) as session, suppress(KeyboardInterrupt):
+with kernel(*sys.argv[2:], strict=True) as session, suppress(KeyboardInterrupt):
     rp = Kretprobe(kp=Kprobe(symbol_name="do_sys_openat2"), handler=on_return, maxactive=1)
     register_kretprobe(rp)
     print("Registered a return probe.", flush=True)

@@ -17,11 +17,19 @@ OPENS = 20
 CLOCK_NANOSLEEP, PATIENCE = 230, 60
 
 
+@pytest.fixture(params=[[], ["splice"]], ids=["cheapest", "splice"])
+def mechanism(request):
+    """Return the mechanism that an example is given, with the driver loaded where it is needed."""
+    if request.param:
+        request.getfixturevalue("loaded")
+    return request.param
+
+
 @contextmanager
-def example(name):
+def example(name, mechanism):
     """Run an example until the end of the block, by Ctrl-C; what it has printed is in the list that one is given."""
     said = []
-    command = [sys.executable, str(EXAMPLES / name), "600"]
+    command = [sys.executable, str(EXAMPLES / name), "600", *mechanism]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as child:
         first = child.stdout.readline()
         said.append(first.rstrip("\n"))
@@ -37,8 +45,8 @@ def example(name):
     assert child.returncode == 0, said
 
 
-def test_kprobe_on_schedule():
-    with example("kprobe_schedule.py") as said:
+def test_kprobe_on_schedule(mechanism):
+    with example("kprobe_schedule.py", mechanism) as said:
         for _ in range(OPENS):  # each gives up the processor at least once
             subprocess.run(["/bin/true"], check=True)
     assert said[0] == "kprobe registered"
@@ -53,9 +61,9 @@ def test_kprobe_on_schedule():
     assert said[-1] == "kprobe unregistered"
 
 
-def test_jprobe_on_open(tmp_path):
+def test_jprobe_on_open(tmp_path, mechanism):
     path = tmp_path / "opened"
-    with example("jprobe_open.py") as said:
+    with example("jprobe_open.py", mechanism) as said:
         os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o640))
     assert said[0] == "Registered a jprobe."
     flags = os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC
@@ -67,10 +75,10 @@ def test_jprobe_on_open(tmp_path):
     assert said[-1] == "jprobe unregistered"
 
 
-def test_kretprobe_on_open(tmp_path):
+def test_kretprobe_on_open(tmp_path, mechanism):
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
-    with example("kretprobe_open.py") as said:
+    with example("kretprobe_open.py", mechanism) as said:
         for number in range(OPENS):
             assert not os.path.exists(f"/no-such-file-{number}")
             try:

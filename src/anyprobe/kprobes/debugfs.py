@@ -67,13 +67,11 @@ def set_optimization(on: bool, *, session: "Sessions | None" = None) -> list[str
 
 
 def _in_kernel(each: "KernelRegistration") -> Listed:
-    """Return the line of a probe of the kernel, with the flags that the kernel's own list has."""
-    flags = {flag: None for line in each.listed() for flag in line.flags}
-    if each.disabled:
-        flags = {"DISABLED": None}
+    """Return the line of a probe of the kernel: a kprobe has the flags that the kernel's own list shows."""
+    flags = ("DISABLED",) if each.disabled else each.states()
     site = each.site
     module = "" if site.module == KERNEL else site.module
-    return Listed(site.address, each.kind, site.name, site.offset, module, tuple(flags))
+    return Listed(site.address, each.kind, site.name, site.offset, module, flags)
 
 
 def _listed(each: Registration, place: Location) -> Listed:

@@ -29,6 +29,8 @@ jump to another one, there is no ``ax`` yet."""
 KERNEL_REGISTERS = _registers(Alias(("regs", "rip")), kernel=True)
 """``regs`` of a handler in the kernel; none of them may be changed."""
 KERNEL_REGISTERS_AT_RETURN = _registers(CALLER, kernel=True, ax=Alias(("retval",)))
+SPLICED_REGISTERS = _registers(Alias(("ip",)), kernel=True)
+"""``regs`` of a handler that a splice of the kernel runs: the same, but nothing has saved them."""
 PROCESSOR = type("processor", (), {"number": Alias(("cpu",))})
 TASK = type("task_struct", (), {"pid": Alias(("tid",)), "tgid": Alias(("pid",)), "comm": Alias(("comm",))})
 """``ri.task``: ``pid`` is the thread's number, as in the kernel."""

@@ -13,10 +13,17 @@ from anyprobe.handlers.types.storages import CallData
 from anyprobe.kprobes import wrapping
 from anyprobe.kprobes.compiling import DATA_BYTES, MAXACTIVE_LIMIT, fields
 from anyprobe.kprobes.constants import constants
-from anyprobe.kprobes.registers import CALLER, KERNEL_REGISTERS, KERNEL_REGISTERS_AT_RETURN, TASK
+from anyprobe.kprobes.registers import (
+    CALLER,
+    KERNEL_REGISTERS,
+    KERNEL_REGISTERS_AT_RETURN,
+    SPLICED_REGISTERS,
+    TASK,
+)
 from anyprobe.kprobes.structures import Djprobe, Handler, Jprobe, Kprobe, Kretprobe, Registered, kprobe_of
 from anyprobe.probes.providers.kernel.calls import KernelCall
 from anyprobe.probes.providers.kernel.handlers import KernelCallData, KernelHandler
+from anyprobe.probes.providers.kernel.mechanisms import SPLICE
 from anyprobe.probes.providers.kernel.places.sites import KernelSite
 from anyprobe.probes.providers.kernel.places.specs import parse
 
@@ -24,11 +31,17 @@ if TYPE_CHECKING:
     from anyprobe.probes.providers.kernel.session import KernelSession
 
 
-def check(probe: Registered) -> None:
+def is_spliced(session: "KernelSession") -> bool:
+    """Return whether probes are splices: jumps to patches, in place of the kernel's own kprobes."""
+    return session.demanded(None) == SPLICE.name
+
+
+def check(probe: Registered, *, spliced: bool = False) -> None:
     """Raise ``KprobeError`` for what the kernel does not let a handler do, or a probe be."""
     kp = kprobe_of(probe)
-    if isinstance(probe, Djprobe):
-        raise KprobeError(errno.EOPNOTSUPP, "the kernel itself decides which kprobes are jumps; use a Kprobe")
+    if isinstance(probe, Djprobe) and not spliced:
+        detail = "the kernel itself decides which kprobes are jumps; splices are: kernel(mechanism='splice')"
+        raise KprobeError(errno.EOPNOTSUPP, detail)
     if kp.fault_handler is not None:
         raise KprobeError(errno.EOPNOTSUPP, "the kernel has no fault handlers (since Linux 5.14)")
     if isinstance(probe, Jprobe) and probe.entry is None:
@@ -40,7 +53,7 @@ def check(probe: Registered) -> None:
             raise KprobeError(errno.EOPNOTSUPP, "handlers in C are for processes; in the kernel they are in Python")
         written = _written(function, registers)
         if written:
-            detail = f"{source_of(function).name} sets regs.{written}, and programs of BPF may not change registers"
+            detail = f"{source_of(function).name} sets regs.{written}, and handlers in the kernel change no registers"
             raise KprobeError(errno.EACCES, detail)
 
 
@@ -60,6 +73,8 @@ def _handlers(probe: Registered) -> list[tuple[Handler, int]]:
         found = [(probe.pre_handler, ("p", "regs")), (probe.post_handler, ("p", "regs", "flags"))]
     elif isinstance(probe, Kretprobe):
         found = [(probe.handler, ("ri", "regs")), (probe.entry_handler, ("ri", "regs"))]
+    elif isinstance(probe, Djprobe):
+        found = [(probe.handler, ("djp", "regs"))]
     for function, names in found:
         wrapping.check_parameters(function, *names)
     return [(function, 1) for function, _ in found if function is not None]
@@ -82,17 +97,18 @@ def _written(function: Handler, parameter: int) -> str:
     return ""
 
 
-def of_kprobe(session: "KernelSession", kp: Kprobe, site: KernelSite) -> KernelHandler | None:
+def of_instruction(session: "KernelSession", probe: Kprobe | Djprobe, site: KernelSite) -> KernelHandler | None:
     """Return what runs before the instruction; nothing: hits are counted."""
-    if kp.pre_handler is None:
+    function = probe.handler if isinstance(probe, Djprobe) else probe.pre_handler
+    if function is None:
         return None
-    return KernelHandler(session.collection, wrapping.before(kp.pre_handler, _p(kp, site), KERNEL_REGISTERS))
+    return KernelHandler(session.collection, wrapping.before(function, _p(probe, site), _registers(session)))
 
 
 def of_post(session: "KernelSession", kp: Kprobe, site: KernelSite) -> KernelHandler:
     """Return what runs behind the instruction."""
     assert kp.post_handler is not None
-    return KernelHandler(session.collection, wrapping.behind(kp.post_handler, _p(kp, site), KERNEL_REGISTERS))
+    return KernelHandler(session.collection, wrapping.behind(kp.post_handler, _p(kp, site), _registers(session)))
 
 
 def of_jprobe(session: "KernelSession", probe: Jprobe) -> KernelHandler:
@@ -110,13 +126,17 @@ def of_kretprobe(
     if probe.entry_handler is None:
         entry = wrapping.followed(missed)
     else:
-        entry = wrapping.entered(probe.entry_handler, missed, instance, KERNEL_REGISTERS)
+        entry = wrapping.entered(probe.entry_handler, missed, instance, _registers(session))
     leave = wrapping.ignored()
     if probe.handler is not None:
         leave = wrapping.returned(probe.handler, instance, KERNEL_REGISTERS_AT_RETURN)
     data = KernelCallData(storage=CallData(max(probe.maxactive, 0)))
     spec = parse(f"kernel:{site.module}:{site.name}:entry")
     return KernelCall(session, [spec], entry, data=data), leave
+
+
+def _registers(session: "KernelSession") -> type:
+    return SPLICED_REGISTERS if is_spliced(session) else KERNEL_REGISTERS
 
 
 def _p(probe: Registered, site: KernelSite) -> type:

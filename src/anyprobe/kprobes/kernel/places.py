@@ -2,15 +2,19 @@
 
 import errno
 import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from anyprobe.binary.flow.function import FunctionCode
 from anyprobe.core.errors import KprobeError, SpecError
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.kprobes.structures import Kprobe
-from anyprobe.probes.providers.kernel.code import RunningCode
+from anyprobe.kprobes.djprobes import check_assumptions, check_size
+from anyprobe.kprobes.structures import Djprobe, Kprobe
+from anyprobe.probes.providers.kernel.code import RunningCode, lower, running, shown
 from anyprobe.probes.providers.kernel.places.behind import following
 from anyprobe.probes.providers.kernel.places.sites import KernelSite
 from anyprobe.probes.providers.kernel.places.specs import parse
+from anyprobe.splice.kernel.places import entry_of
 from anyprobe.target.kernel import symbols
 
 if TYPE_CHECKING:
@@ -20,6 +24,7 @@ _NUMBER = re.compile(r"\(([A-Z][A-Z0-9]+)\)")
 _OF_REASONS = {
     Reason.NOT_A_BOUNDARY: errno.EILSEQ, Reason.KPROBE_BLACKLIST: errno.EINVAL, Reason.NO_EXIT: errno.EINVAL,
     Reason.FOREIGN_BYTES: errno.EBUSY, Reason.CONTROL_FLOW_UNKNOWN: errno.EOPNOTSUPP,
+    Reason.OVERLAP: errno.EEXIST, Reason.KPROBE: errno.EBUSY, Reason.TASK_INSIDE: errno.EAGAIN,
 }  # fmt: skip
 
 
@@ -69,6 +74,27 @@ def behind(session: "KernelSession", site: KernelSite) -> KernelSite:
     if isinstance(found, Refusal):
         raise refused(found, "no post handler: ")
     return _sites(session, site.name, found, site.module)[0]
+
+
+def spliced_at(site: KernelSite) -> tuple[FunctionCode, int]:
+    """Return the code of a site's function, and where in it the jump of a splice is written."""
+    assert site.function is not None
+    module = running(symbols.running()).module(site.function.module)
+    code = module.code.function_at(lower(site.function.address))
+    if isinstance(code, Refusal):
+        raise refused(shown(code))
+    at = entry_of(module.code, code, module.image.settled) if site.kind == "entry" else lower(site.address)
+    if isinstance(at, Refusal):
+        raise refused(shown(at))
+    return code, at
+
+
+def check_djprobe(probe: Djprobe, site: KernelSite, others: Iterable[KernelSite]) -> None:
+    """Check what a djprobe asks of the code; ``others``: where other djprobes are."""
+    code, at = spliced_at(site)
+    check_size(code, at, probe.size)
+    if probe.strict:
+        check_assumptions(code, at, probe.size, [spliced_at(other)[1] for other in others])
 
 
 def refused(why: Refusal, before: str = "") -> KprobeError:

@@ -1,19 +1,22 @@
 """The state of kprobes that are registered in a session on the running kernel."""
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import KernelRefused, KprobeError, TargetError
 from anyprobe.data.aggregations import Count
+from anyprobe.kprobes.djprobes import named
 from anyprobe.kprobes.kernel import handlers
-from anyprobe.kprobes.kernel.places import behind, locate, refused
+from anyprobe.kprobes.kernel.places import behind, check_djprobe, locate, refused
 from anyprobe.kprobes.structures import (
     KPROBE_FLAG_DISABLED,
     KPROBE_FLAG_GONE,
     KPROBE_FLAG_OPTIMIZED,
+    Djprobe,
     Jprobe,
     Kprobe,
     Kretprobe,
@@ -29,11 +32,14 @@ if TYPE_CHECKING:
     from anyprobe.probes.providers.kernel.probe import KernelProbe
     from anyprobe.probes.providers.kernel.session import KernelSession
 
+    Place = tuple[KernelSite, KernelHandler | None]
+    """Where a handler runs; without one hits are counted."""
+
 _numbers = count(1)
 _FLAGS = {"GONE": KPROBE_FLAG_GONE, "OPTIMIZED": KPROBE_FLAG_OPTIMIZED}
 _ENDBR_BYTES = 4
-_KPROBE = "kprobe"
-"""The mechanism of what is a kprobe by its name."""
+_KPROBE, _SPLICE = "kprobe", "splice"
+"""The mechanisms of what is a kprobe by its name."""
 
 
 @dataclass(eq=False)
@@ -62,8 +68,14 @@ class KernelRegistration:
 
     def flags(self) -> int:
         """Return the kernel's flags for its state."""
-        states = {_FLAGS.get(flag, 0) for each in self.listed() for flag in each.flags}
-        return sum(states) | KPROBE_FLAG_DISABLED * self.disabled
+        return sum({_FLAGS.get(flag, 0) for flag in self.states()}) | KPROBE_FLAG_DISABLED * self.disabled
+
+    def states(self) -> tuple[str, ...]:
+        """Return what the kernel's list says of it, or would say of a splice: that is a jump, until its module goes."""
+        if self.probes and all(each.mechanisms == [_SPLICE] for each in self.probes):
+            gone = any(not site.armed for probe in self.probes if probe.armed for site in probe.results())
+            return ("GONE",) if gone else ("OPTIMIZED",) * all(each.armed for each in self.probes)
+        return tuple(dict.fromkeys(flag for line in self.listed() for flag in line.flags))
 
     def listed(self) -> list[ListedKprobe]:
         """Return the kernel's lines of it; nothing where they cannot be read, or it is no kprobe of the kernel's."""
@@ -107,6 +119,8 @@ class KernelRegistry:
     def __init__(self, session: "KernelSession") -> None:
         """Begin without any."""
         self._session = session
+        self._spliced = handlers.is_spliced(session)
+        """Whether all are splices, in place of the kernel's own kprobes."""
         self.registrations: list[KernelRegistration] = []
         session.endings.append(self._keep_counts)
 
@@ -138,12 +152,11 @@ class KernelRegistry:
         made: list[KernelRegistration] = []
         try:
             for probe in probes:
-                made.append(self._described(probe))  # noqa: PERF401 - those before a bad one are undone
+                made.append(self._described(probe, made))
             for each in made:
                 if each.disabled:
                     self._try(each)
-                else:
-                    self._place(each)
+            self._place([each for each in made if not each.disabled])
         except BaseException:
             for each in made:
                 self._forget(each)
@@ -151,18 +164,23 @@ class KernelRegistry:
             raise
         self.registrations += made
 
-    def _described(self, probe: Registered) -> KernelRegistration:
+    def _described(self, probe: Registered, before: Sequence[KernelRegistration]) -> KernelRegistration:
         """Look up one probe; nothing is attached."""
         kp = kprobe_of(probe)
         kp.error, kp.refusal, kp.counted = "", None, (0, 0)
+        if isinstance(probe, Djprobe):
+            kp.addr = probe.addr
         if kp.registration is not None and not _is_over(kp):
             raise _failed(kp, KprobeError(errno.EINVAL, "it is registered already"))
         kp.registration = None
         try:
-            handlers.check(probe)
+            handlers.check(probe, spliced=self._spliced)
             site = locate(self._session, kp, entry=isinstance(probe, Jprobe | Kretprobe))
+            if isinstance(probe, Djprobe):
+                near = [each.site for each in (*before, *self.registrations) if isinstance(each.probe, Djprobe)]
+                check_djprobe(probe, site, near)
         except KprobeError as error:
-            raise _failed(kp, error) from error
+            raise _failed(kp, named(error) if isinstance(probe, Djprobe) else error) from error
         kind = "j" if isinstance(probe, Jprobe) else "r" if isinstance(probe, Kretprobe) else "k"
         made = KernelRegistration(self._session, probe, kind, site)
         made.disabled = bool(kp.asked_flags & KPROBE_FLAG_DISABLED)
@@ -171,50 +189,70 @@ class KernelRegistry:
         return made
 
     def _try(self, made: KernelRegistration) -> None:
-        """See that the kernel takes a kprobe at a place; nothing stays there."""
-        kp = kprobe_of(made.probe)
-        try:
-            probe = self._session.arm_sites(made.site.spec, [made.site], _KPROBE, None)
-        except KernelRefused as failure:
-            raise _failed(kp, KprobeError(failure.errno, str(failure))) from failure
-        self._session.forget(probe)
-        if probe.refused:
-            raise _failed(kp, refused(probe.refused[0][1]))
+        """See that the kernel takes a probe at a place; nothing stays there."""
+        with _telling(made):
+            if self._spliced:
+                (probe,) = self._session.splice_each([(made.site, None)])
+            else:
+                probe = self._session.arm_sites(made.site.spec, [made.site], _KPROBE, None)
+            self._session.forget(probe)
+            if probe.refused:
+                raise refused(probe.refused[0][1])
 
-    def _place(self, made: KernelRegistration) -> None:
-        """Attach one; raise ``KprobeError`` where the kernel does not take all of it."""
-        kp = kprobe_of(made.probe)
-        try:
-            match made.probe:
-                case Kprobe():
-                    self._place_kprobe(made, made.probe)
-                case Jprobe():
-                    self._place_at(made, made.site, handlers.of_jprobe(self._session, made.probe))
-                case Kretprobe():
-                    self._place_kretprobe(made, made.probe)
-        except KprobeError as error:
-            raise _failed(kp, error) from error
-        except KernelRefused as failure:
-            raise _failed(kp, KprobeError(failure.errno, str(failure))) from failure
+    def _place(self, made: Sequence[KernelRegistration]) -> None:
+        """Attach probes, splices together; raise ``KprobeError`` where the kernel does not take all of one."""
+        places: list[tuple[KernelRegistration, Place]] = []
+        for each in made:
+            with _telling(each):
+                own = self._places(each)
+                if self._spliced:
+                    places += [(each, place) for place in own]
+                else:
+                    with self._session.together():  # the post handler begins first: no pre handler runs without it
+                        for site, handler in own:
+                            each.placed.append(self._session.arm_sites(site.spec, [site], _KPROBE, handler))
+        if places:
+            with _telling(places[0][0]):
+                placed = self._session.splice_each([place for _, place in places])
+            for (each, _), probe in zip(places, placed, strict=True):
+                each.placed.append(probe)
+        for each in made:
+            with _telling(each):
+                if isinstance(each.probe, Kretprobe):
+                    self._place_kretprobe(each, each.probe)
+                self._see_accepted(each)
+
+    def _places(self, made: KernelRegistration) -> "list[Place]":
+        """Return where which handlers of a probe at an instruction run; nothing of a kretprobe."""
+        session, site = self._session, made.site
+        found: list[Place] = []
+        match made.probe:
+            case Kprobe() as kp:
+                found.append((site, handlers.of_instruction(session, kp, site)))
+                if kp.post_handler is not None:
+                    # a splice at an entry is behind what the kernel needs there, where the post handler runs anyway
+                    is_there = self._spliced and site.kind == "entry"
+                    found.append((site if is_there else behind(session, site), handlers.of_post(session, kp, site)))
+            case Djprobe() as djp:
+                found.append((site, handlers.of_instruction(session, djp, site)))
+            case Jprobe() as jp:
+                found.append((site, handlers.of_jprobe(session, jp)))
+        for place, handler in found:
+            if handler is not None:
+                handler.check(place, session.type_of(place))
+        return found
+
+    @staticmethod
+    def _see_accepted(made: KernelRegistration) -> None:
+        """Raise ``KprobeError`` for the first part of a probe that was refused."""
         for probe in made.probes:
             if probe.refused:
-                raise _failed(kp, refused(probe.refused[0][1]))
-
-    def _place_kprobe(self, made: KernelRegistration, kp: Kprobe) -> None:
-        post = behind(self._session, made.site) if kp.post_handler is not None else None
-        with self._session.together():  # the post handler begins first: no pre handler runs without it
-            self._place_at(made, made.site, handlers.of_kprobe(self._session, kp, made.site))
-            if post is not None:
-                self._place_at(made, post, handlers.of_post(self._session, kp, made.site))
-
-    def _place_at(self, made: KernelRegistration, site: KernelSite, handler: "KernelHandler | None") -> None:
-        if handler is not None:
-            handler.check(site, self._session.type_of(site))
-        made.placed.append(self._session.arm_sites(site.spec, [site], _KPROBE, handler))
+                error = refused(probe.refused[0][1])
+                raise named(error) if isinstance(made.probe, Djprobe) else error
 
     def _place_kretprobe(self, made: KernelRegistration, probe: Kretprobe) -> None:
         """Follow calls by the cheapest mechanism, or by kprobes where handlers ask for registers."""
-        for mechanism in (None, _KPROBE):
+        for mechanism in (_SPLICE,) if self._spliced else (None, _KPROBE):
             made.unfollowed = Count(f"{made.site.name}: calls not followed, kretprobe {next(_numbers)}")
             call, leave = handlers.of_kretprobe(self._session, probe, made.site, made.unfollowed)
             call.mechanism = mechanism
@@ -257,17 +295,19 @@ class KernelRegistry:
             if each.probes:
                 self._attach_again(each)
             else:
-                self._place(each)
+                self._place([each])
             each.disabled = False
 
     def _attach_again(self, made: KernelRegistration) -> None:
         """Attach all of it, or nothing."""
         try:
-            if isinstance(made.probe, Kprobe):
-                with self._session.together():
-                    self._session.enable(*made.placed)
-            else:
-                self._session.enable(*made.probes)
+            with _telling(made):
+                if isinstance(made.probe, Kprobe):
+                    with self._session.together():
+                        self._session.enable(*made.placed)
+                else:
+                    self._session.enable(*made.probes)
+                self._see_accepted(made)
         except BaseException:
             self._detach(made)
             raise
@@ -304,6 +344,17 @@ def _is_over(kp: Kprobe) -> bool:
     """Return whether the session in which a probe was registered is over."""
     session = getattr(kp.registration, "session", None)
     return session is None or session.detached
+
+
+@contextmanager
+def _telling(made: KernelRegistration) -> Iterator[None]:
+    """Have a probe tell why the block has failed; what the kernel refuses is a ``KprobeError`` then."""
+    try:
+        yield
+    except KprobeError as error:
+        raise _failed(kprobe_of(made.probe), error) from error
+    except KernelRefused as failure:
+        raise _failed(kprobe_of(made.probe), KprobeError(failure.errno, str(failure))) from failure
 
 
 def _failed(kp: Kprobe, error: KprobeError) -> KprobeError:

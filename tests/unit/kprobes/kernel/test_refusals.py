@@ -35,7 +35,7 @@ def faulted(p, regs, trapnr):
         (Kprobe("f", pre_handler=adds), errno.EACCES, "adds sets regs.ip"),
         (Kretprobe(Kprobe("f"), handler=reads, entry_handler=sets), errno.EACCES, "regs.di"),
         (Kprobe("f", fault_handler=faulted), errno.EOPNOTSUPP, "no fault handlers"),
-        (Djprobe(addr=5, size=5), errno.EOPNOTSUPP, "use a Kprobe"),
+        (Djprobe(addr=5, size=5), errno.EOPNOTSUPP, "mechanism='splice'"),
         (Jprobe(Kprobe("f")), errno.EINVAL, "needs an entry"),
         (Kretprobe(Kprobe("f")), errno.EINVAL, "needs a handler"),
         (Kretprobe(Kprobe("f"), handler=reads, maxactive=5000), errno.E2BIG, "maxactive"),
@@ -51,6 +51,7 @@ def test_check(probe, number, text):
 def test_what_is_permitted():
     handlers.check(Kprobe("f", pre_handler=reads, post_handler=faulted))
     handlers.check(Kretprobe(Kprobe("f"), handler=reads, maxactive=4096))
+    handlers.check(Djprobe(5, 5, handler=reads), spliced=True)
 
 
 def test_wrong_parameters_are_a_mistake_of_the_handler():

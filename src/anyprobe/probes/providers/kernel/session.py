@@ -221,15 +221,37 @@ class KernelSession(FollowingModules, Handled, AnySessionApi[KernelProbe]):
         self._began = self._began or armed
         return made
 
-    def _splice_together(self, probes: Sequence[KernelProbe]) -> "dict[KernelProbe, Spliced]":
-        """Splice the sites of several probes for which splices are demanded: one may need the room of another."""
+    def _splice_together(self, probes: Sequence[KernelProbe], *, shared: bool = False) -> "dict[KernelProbe, Spliced]":
+        """Splice the sites of several probes for which splices are demanded: one may need the room of another.
+
+        ``shared``: without handlers, too, they share the places that the session's handlers have.
+        """
         meant = [probe for probe in probes if probe.mechanism == mechanisms.SPLICE.name]
-        if len(meant) < 2:
+        if not meant or (len(meant) < 2 and not shared):
             return {}
         from anyprobe.probes.providers.kernel.splices.splicing import splice
 
         groups = [(probe.sites, None if probe.handler is None else probe.handler.handling) for probe in meant]
-        return dict(zip(meant, splice(self._names, groups, self.chosen), strict=True))
+        own = self.collection.shared if shared else None
+        return dict(zip(meant, splice(self._names, groups, self.chosen, own), strict=True))
+
+    @locked
+    def splice_each(self, places: "Sequence[tuple[KernelSite, KernelHandler | None]]") -> list[KernelProbe]:
+        """Splice some sites, each with a handler of its own, in one stop; several may be at one place."""
+        self._check_attached()
+        made = [
+            KernelProbe.of(site.spec, [site], mechanisms.SPLICE.name, handler, self.chosen) for site, handler in places
+        ]
+        try:
+            for each, spliced in self._splice_together(made, shared=True).items():
+                each.attach(self._names, spliced=spliced)
+        except BaseException:
+            for each in made:
+                each.close()
+            raise
+        self.probes += made
+        self._began = self._began or time.monotonic()
+        return made
 
     def demanded(self, mechanism: str | None) -> str | None:
         """Return the only mechanism to use, where one is demanded for some specs or for all."""
@@ -348,9 +370,10 @@ class KernelSession(FollowingModules, Handled, AnySessionApi[KernelProbe]):
     def enable(self, *probes: KernelProbe) -> None:
         """Attach probes again that were removed; they count on."""
         self._check_attached()
-        for probe in probes:
-            if not probe.armed:
-                probe.attach(self._names, begin=self._joining)
+        again = [probe for probe in probes if not probe.armed]
+        spliced = self._splice_together(again, shared=self._has_handlers)
+        for probe in again:
+            probe.attach(self._names, begin=self._joining, spliced=spliced.get(probe))
 
     @locked
     def snapshot(self) -> Snapshot:

@@ -56,7 +56,6 @@ _REASONS: Final = {
     Verdict.ALTERNATIVE: Reason.ALTERNATIVE,
     Verdict.KPROBE: Reason.KPROBE,
     Verdict.BUG: Reason.BUG,
-    Verdict.FAULTS: Reason.MAY_FAULT,
     Verdict.LANDING_PAD: Reason.LANDING_PAD,
 }
 
@@ -101,9 +100,14 @@ Group = tuple[Sequence[KernelSite], Handling | None]
 """The sites of a probe, and the handler that runs there; None: they are counted."""
 
 
-def splice(names: KernelNames, groups: Sequence[Group], chosen: Chosen | None) -> "list[Spliced]":
-    """Splice the sites of several probes, planned together, for the hits in some processes; return what each has."""
-    whole = Splices(names, [(site, handling) for sites, handling in groups for site in sites], chosen)
+def splice(
+    names: KernelNames, groups: Sequence[Group], chosen: Chosen | None, shared: "SharedStorages | None" = None
+) -> "list[Spliced]":
+    """Splice the sites of several probes, planned together, for the hits in some processes; return what each has.
+
+    ``shared``: what they are beside, at the same places as well, where none of them has a handler.
+    """
+    whole = Splices(names, [(site, handling) for sites, handling in groups for site in sites], chosen, shared)
     try:
         whole.arm()
     except BaseException:
@@ -185,9 +189,13 @@ class Splices:
     """Splices that were planned together: a client of the driver."""
 
     def __init__(
-        self, names: KernelNames, sites: Sequence[tuple[KernelSite, Handling | None]], chosen: Chosen | None
+        self,
+        names: KernelNames,
+        sites: Sequence[tuple[KernelSite, Handling | None]],
+        chosen: Chosen | None,
+        shared: "SharedStorages | None" = None,
     ) -> None:
-        """Open the driver, unless there is a handler: all of a session's are of one client."""
+        """Open the driver, unless there is a handler: all of a session's are of one client, ``shared``."""
         self._processes = processes_of(names, chosen)
         self._code: RunningCode = running(names.symbols)
         self._names, self._sites = names, [site for site, _ in sites]
@@ -200,7 +208,7 @@ class Splices:
         numbers = loaded_modules.loaded() if self._of_modules else {}
         self._loadings = {name: numbers.get(name) for name in self._of_modules.values()}
         """What tells whether each of these modules is still the one that is spliced."""
-        self._shared = next((each.shared for each in self._handlings if each is not None), None)
+        self._shared = next((each.shared for each in self._handlings if each is not None), shared)
         self._driver: Driver | None = opened() if self._shared is None else self._shared.driver
         self._lost: Shared | None = None
         """Counters of hits that ran no handler, by site, where handlers may be hit inside themselves."""
