@@ -20,6 +20,13 @@ from anyprobe.splice.plan.splices import PlannedSplice, Strategy, Want
 
 ALLOWED = frozenset({Strategy.RETARGET, Strategy.JUMP})
 _ENDBR = b"\xf3\x0f\x1e\xfa"
+_CHANGED = {
+    Reason.STATIC_KEY: "a static key",
+    Reason.STATIC_CALL: "a static call",
+    Reason.FTRACE_SITE: "an ftrace site",
+    Reason.ALTERNATIVE: "an alternative",
+}
+"""What a kernel rewrites while it runs."""
 
 
 def plan(
@@ -60,7 +67,9 @@ def plan(
 
 
 def _told(why: Refusal, end: int) -> Refusal:
-    """Return a refusal, of the padding after a function by what it means: no other splice is there."""
-    if why.reason is not Reason.OVERLAP or why.address < end:
-        return why
-    return Refusal(Reason.TOO_SHORT, why.address, "a jump would reach into padding that the kernel may use")
+    """Return a refusal by what it means in a kernel; no other splice is in the padding after a function."""
+    if why.reason is Reason.OVERLAP and why.address >= end:
+        return Refusal(Reason.TOO_SHORT, why.address, "a jump would reach into padding that the kernel may use")
+    if why.reason in _CHANGED:
+        return Refusal(why.reason, why.address, f"the kernel changes these bytes itself: {_CHANGED[why.reason]}")
+    return why
