@@ -61,17 +61,22 @@ def reads_sizes():
     return str(build_programs()["reads_sizes"])
 
 
+@pytest.fixture(scope="session")
+def unloading():
+    """Unload the driver at the very end: each time a module comes or goes, the kernel is analysed anew."""
+    yield
+    loading.unload()
+    assert not loading.is_loaded()
+
+
 @pytest.fixture(scope="module")
-def loaded():
-    """Load the driver for the tests of a file."""
+def loaded(unloading):
+    """Have the driver loaded for the tests of a file."""
     release = building.running_release()
     folder = f"{kept.directory()}/driver"
     if not Path(building.module_file(release, folder)).exists() and not Path(f"/lib/modules/{release}/build").exists():
         pytest.skip(f"no headers of Linux {release}")
     loading.load(building.build(release, folder))
-    yield
-    loading.unload()
-    assert not loading.is_loaded()
 
 
 @pytest.fixture

@@ -138,6 +138,7 @@ def path_opened(ctx, path):
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(300)
 def test_lessons_3_to_6_and_12(tmp_path, workload):
     """Files that are opened, system calls by process, sizes of reads as two kinds of histograms, and a member."""

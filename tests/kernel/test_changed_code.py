@@ -8,7 +8,7 @@ import pytest
 
 EVENTS = Path("/sys/kernel/tracing/events")
 HOT = ("sched/sched_switch", "sched/sched_wakeup", "raw_syscalls/sys_enter", "timer/hrtimer_start", "kmem/kfree")
-ROUNDS = 4
+ROUNDS = 2
 
 
 @pytest.fixture

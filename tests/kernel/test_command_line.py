@@ -247,6 +247,7 @@ def test_fields_of_tracepoints_have_their_names(document, capsys, quick):
     assert "false" in line
 
 
+@pytest.mark.thorough
 def test_what_several_specs_mean_is_looked_at_once(document, capsys, quick):
     specs = ["kernel::vfs_write", "kernel::vfs_wr[i]te", "fentry:vfs_write", "kprobe:vfs_write"]
     cell = document("hist", *specs, "--of", "count", "--when", f"count=={SIZE}", *WRITER)["aggregations"]["count"]

@@ -23,6 +23,13 @@ def test_simple_handlers_compute_like_cpython(handler):
     compute_in_the_kernel(handler, direct)
 
 
+@several(2)
+@given(generating.handlers(floats=False, **KERNEL_COLLECTING[0]))
+def test_two_simple_handlers_collect_like_a_recomputation(handler):
+    collect_in_the_kernel(handler, direct)
+
+
+@pytest.mark.thorough
 @several(EXAMPLES // 2)
 @given(generating.handlers(floats=False, **KERNEL_COLLECTING[0]))
 def test_simple_handlers_collect_like_a_recomputation(handler):
