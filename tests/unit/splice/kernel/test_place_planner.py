@@ -54,7 +54,7 @@ def test_what_leads_to_each_other_is_in_pairs(planner):
 def test_what_is_planned_leads_to_the_memory_that_was_given(planner):
     batch = Batch(seed=1, size=4)
     count = len(planner.ask("choose", batch).sites)
-    code, made, refused = planner.ask("plan", batch, 2, PATCHES, [(COUNTERS, 8 * count)])
+    code, (made,), refused = planner.ask("plan", batch, 2, PATCHES, [(COUNTERS, 8 * count)])
     counted = {number for each in made for number in each.numbers}
     assert counted
     assert counted | refused.keys() == set(range(count))
