@@ -35,7 +35,7 @@ WHOLE = (
     "vfs_*", "ksys_*", "do_sys_*", "do_filp_open", "path_*", "link_path_walk*", "lookup_*", "walk_*", "d_*", "dput",
     "file_*", "filemap_*", "generic_*", "iov_*", "folio_*", "pipe_*", "do_pipe*",
     "tcp_[arsw]*", "tcp_v4*", "tcp_clean*", "tcp_data*", "tcp_event*", "__tcp_*", "ip_[loqr]*", "__ip_[lq]*",
-    "__netif_*",
+    "__netif_*", "skb_*", "seq_*",
 )  # fmt: skip
 
 
