@@ -159,14 +159,83 @@ def mapped(pid):
         return sum(1 for _ in lines)
 
 
-def test_functions_that_the_loader_chooses_are_placed_right_after(program):
-    """Their first calls, by the constructor, cannot be had: nothing is chosen when the loader tells of the library."""
+@pytest.mark.parametrize("way", ["l", "z", "t", "m"], ids=["now", "lazy", "thread", "namespace"])
+def test_functions_that_the_loader_chooses_are_placed_as_it_does(program, way):
+    """From their first call on, in each life; nothing is chosen yet when the loader tells of the library."""
     with anyprobe.attach(program.pid) as session:
         (probe,) = session.count("loaded:chosen", follow=True)
-        program("l")
-        session.pump(1.0)
-        assert probe.armed
-        assert [refusal for _, refusal in probe.refused] == []
+        for life in range(1, 4):
+            program(way)
+            assert (probe.armed, probe.refused) == (True, [])
+            assert session.snapshot().hits == life * AT_LOAD
+            program("u")
+        assert session.warnings == []
+
+
+def test_choices_take_little_in_each_life(program):
+    """The code by which threads wait there is removed, and written anew in the next life."""
+    with anyprobe.attach(program.pid) as session:
+        session.count("loaded:chosen", "loaded:plugin_work", follow=True)
+        program("c")
+        before, *counters = used(session)
+        program("ccc")
+        session.pump(0)
+        now, *others = used(session)
+        assert others == counters
+        assert sum(now) - sum(before) <= 3 * 50 * 200
+        hits = {each.function: each.hits for each in session.snapshot().sites}
+        assert hits == {"one": 4 * 50 * AT_LOAD, "plugin_work": 4 * 50 * (IN_ONE_LIFE + AT_UNLOAD)}
+
+
+def test_what_cannot_be_placed_as_it_is_chosen_is_placed_later_and_that_is_said():
+    """A function that ends in another one's choice."""
+    indirect = 'static int (*ask(void))(int) { __asm__ volatile(""); return sum ? two : one; }\n'
+    text = LIBRARY.replace(
+        "static int (*choose(void))(int) { plugin_work(1); return sum ? two : one; }", indirect + TAIL
+    )
+    program = build("loads.c", "-O1", "-pthread", "-ldl", text=PROGRAM)
+    command = [program, build("asks.c", "-shared", "-fPIC", "-O1", "-fno-builtin", text=text)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
+        do = doing(process)
+        with anyprobe.attach(process.pid) as session:
+            (probe,) = session.count("asks:chosen", follow=True)
+            do("l")
+            (warning,) = session.warnings
+            assert warning.startswith("one function that the loader chooses (IFUNC) could not be placed as it did")
+            session.pump(1.0)
+            assert (probe.armed, probe.refused) == (True, [])
+        process.stdin.close()
+
+
+TAIL = """
+__attribute__((naked)) static int (*choose(void))(int) { __asm__("jmp ask"); }
+static void *keep __attribute__((used)) = (void *)ask;
+"""
+ONLY_BY_NAME = """
+static volatile int kind;
+static int one(int n) { __asm__ volatile("" : "+r"(n)); return n + 1; }
+static int two(int n) { __asm__ volatile("" : "+r"(n)); return n + 2; }
+static int (*choose(void))(int) { return kind ? two : one; }
+int plugin_work(int n) __attribute__((ifunc("choose")));
+"""
+
+
+def test_a_choice_that_no_slot_tells_of(tmp_path):
+    """The program asks for the function by its name (``dlsym``), and nobody else calls it."""
+    program = build("loads.c", "-O1", "-pthread", "-ldl", text=PROGRAM)
+    command = [program, build("byname.c", "-shared", "-fPIC", "-O1", text=ONLY_BY_NAME)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
+        do = doing(process)
+        with anyprobe.attach(process.pid) as session:
+            session.count("byname:plugin_work", follow=True)
+            for life in range(1, 4):
+                do("lww")
+                assert session.snapshot().hits == life * 2 * CALLS
+                do("u")
+            assert session.warnings == []
+        process.stdin.close()
 
 
 PLAIN = (

@@ -1,6 +1,6 @@
 """What is wanted of a process, apart from what is installed: specs with policies, and where each was looked for."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, TypeVar
@@ -145,8 +145,9 @@ class Desired:
         self.seen |= modules
         for each in again & set(self.unchosen):
             self.unchosen[each] -= 1
-        known = {(each.site.canonical, each.site.address) for each in self.probe.all_places} if again else frozenset()
-        return lambda site: site.object in again and (site.canonical, site.address) in known
+        sites = [each.site for each in self.probe.all_places] if again else []
+        known = {(each.object, each.canonical, each.address) for each in sites}  # not what another life of it had there
+        return lambda site: site.object in again and (site.object, site.canonical, site.address) in known
 
     def note_unchosen(self, part: Probe, objects: "Sequence[LoadedObject]") -> None:
         """Have functions looked for again that the loader has not chosen; it may choose one of the vdso."""
@@ -182,6 +183,12 @@ class DesiredState:
             fresh = each.lacking(set(modules))
             if each.is_open and fresh:
                 yield each, fresh
+
+    def look_again(self, loaded: "LoadedObject") -> None:
+        """Have functions looked for once more that were not chosen in an object."""
+        for each in self.wanted:
+            if loaded in each.seen:
+                each.unchosen[loaded] = max(each.unchosen.get(loaded, 0), 1)
 
     @property
     def awaits_choice(self) -> bool:
@@ -232,6 +239,12 @@ class DesiredState:
     def gone(self) -> set[str]:
         """The names of libraries with sites that were unloaded, as of the last look, and may be loaded again."""
         return set().union(*(each.gone for each in self.wanted))
+
+
+def unchosen_in(part: Probe, objects: "Collection[LoadedObject]") -> list[int]:
+    """Return the addresses of functions (IFUNC) in some objects that have yet to choose what a part of a spec means."""
+    addresses = [refusal.address for _, refusal in part.refused if _is_unchosen(refusal)]
+    return [address for address in addresses if any(address in each for each in objects)]
 
 
 def lasting_name(loaded: "LoadedObject") -> str:

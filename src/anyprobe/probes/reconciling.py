@@ -2,16 +2,16 @@
 
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 from anyprobe.binary.images.modules import VDSO, LoadedObject
 from anyprobe.core.collection import collection_paused
 from anyprobe.core.errors import SpecError, TargetError
 from anyprobe.core.refusal import Refusal
-from anyprobe.probes.desired import Desired, DesiredState, Policy, Taken
+from anyprobe.probes.desired import Desired, DesiredState, Policy, Taken, unchosen_in
 from anyprobe.probes.duties import locked
 from anyprobe.probes.outside import registering
 from anyprobe.probes.probe import Probe, dressed, shared
@@ -24,11 +24,11 @@ from anyprobe.probes.pumping import Pumped
 from anyprobe.probes.specs.spec import means_markers, parse
 from anyprobe.probes.target_errors import typed
 from anyprobe.probes.timing.clock import own_clock
-from anyprobe.target.system import gateway, procfs
 
 if TYPE_CHECKING:
     from anyprobe.data.pending import PendingSpec
     from anyprobe.data.snapshot import Snapshot
+    from anyprobe.probes.follower import Follower
     from anyprobe.probes.following.exec_gate import ExecGate
     from anyprobe.probes.following.fork_gate import ForkGate
     from anyprobe.probes.following.forked import Forked
@@ -46,18 +46,6 @@ if TYPE_CHECKING:
 
 _STARTING, _LOOKS = 1.0, 0.002
 """Seconds to wait for the loader of a program that has just begun, and between two looks at it."""
-
-
-class Follower(Protocol):
-    """What follows programs that are executed."""
-
-    def executes(self, session: Any, function: str, hit: "Hit") -> None:  # noqa: ANN401 - a session
-        """Follow a thread that waits before it executes by a function of the C library."""
-        ...
-
-    def watches(self, session: Any) -> None:  # noqa: ANN401 - a session
-        """Take note that threads of a program wait before they execute, as far as they can."""
-        ...
 
 
 class Reconciled(Pumped):
@@ -292,18 +280,28 @@ class Reconciled(Pumped):
 
     def _child_that_waits(self, hit: "Hit") -> int | None:
         """Return the fork child whose thread waits; None where it is the program's own, or runs in its memory."""
-        from anyprobe.probes.following.waiting_tasks import task_that_waits
+        from anyprobe.probes.following.waiting_tasks import child_that_waits
 
-        loads = self._loads
-        assert loads is not None
-        tid = task_that_waits(hit.tid, self.splicing.holdings.inodes(), loads.__contains__)
-        pid = self.pid if tid is None else procfs.group_of(tid)
-        if pid == self.pid:
-            return None
-        with suppress(OSError):  # the program itself may have ended
-            if gateway.kcmp_vm(procfs.voice(self.pid), pid):
-                return None
-        return pid
+        assert self._loads is not None
+        return child_that_waits(self.pid, hit.tid, self.splicing.holdings.inodes(), self._loads.__contains__)
+
+    def _watch_choices(self, part: Probe, unchosen: "Collection[LoadedObject]") -> None:
+        """Have threads wait where functions (IFUNC) are chosen in libraries that came later."""
+        later = [each for each in unchosen if not self._objects.is_permanent(each)]
+        resolvers = unchosen_in(part, later) if later else []
+        if resolvers and self._loads is not None:
+            self._loads.watch_choices(resolvers, self._handlers.function_at, self._look_at_choice)
+
+    def _look_at_choice(self, resolver: int, hit: "Hit") -> None:
+        """Place what is wanted in a function that another has chosen, for which the thread waits."""
+        if self._child_that_waits(hit) is not None:
+            return
+        with self.lock:
+            loaded = None if self._is_over else self._objects.note_choice(resolver, hit.retval)
+            if loaded is not None and self._loads is not None:
+                self._desired.look_again(loaded)
+                self._reconcile(None, hit.let_go)
+                self._loads.choices_end(resolver)
 
     def _place_in_child(self, pid: int, let_go: "Callable[[], object]") -> None:
         from anyprobe.probes.following.forked import Forked, Wanted
@@ -416,6 +414,8 @@ class Reconciled(Pumped):
             each.note_unloadable(part, self._objects.is_permanent)
         changed = [each.probe for each, _, part in found if part.all_places or part.exitless]
         self._fall_back(changed)
+        for each, _, part in found:
+            self._watch_choices(part, each.unchosen)
         placed()
         registering.note(self, None if has_lost else changed)
         return changed

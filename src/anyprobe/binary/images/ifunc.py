@@ -1,6 +1,6 @@
 """IFUNC symbols: which implementation a process uses, as the slots that its loader filled say."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -13,9 +13,11 @@ from anyprobe.core.memory import Memory, MemoryFault
 class IfuncSlots:
     """Reads the slots of all loaded modules; call it with an object and one of its IFUNC functions."""
 
-    def __init__(self, memory: Memory, objects: Sequence[LoadedObject]) -> None:
-        """Read through the target's ``memory``."""
-        self._memory, self._objects = memory, objects
+    def __init__(
+        self, memory: Memory, objects: Sequence[LoadedObject], seen: "Mapping[int, Sequence[int]] | None" = None
+    ) -> None:
+        """Read through the target's ``memory``; ``seen``: what resolvers were seen to return, by address."""
+        self._memory, self._objects, self._seen = memory, objects, seen or {}
         self._imports: dict[str, list[tuple[LoadedObject, int, str]]] | None = None
 
     def __call__(self, loaded: LoadedObject, function: Function) -> list[int]:
@@ -26,6 +28,9 @@ class IfuncSlots:
             target = self._target(loaded, function, slot)
             if target:
                 found[target] = None
+        for address in self._seen.get(loaded.runtime(function.start), ()):
+            if self._function_of(loaded, function, address):
+                found[address] = None
         return list(found)
 
     def _own_slots(self, loaded: LoadedObject, function: Function) -> list[int]:
@@ -77,6 +82,9 @@ class IfuncSlots:
             address = int.from_bytes(self._memory.read(slot, 8), "little")
         except MemoryFault:
             return 0
+        return self._function_of(loaded, function, address)
+
+    def _function_of(self, loaded: LoadedObject, function: Function, address: int) -> int:
         for each in self._objects:
             if address in each and (each is loaded or each.path == VDSO):
                 start = each.link_time(address)

@@ -5,7 +5,7 @@ from contextlib import suppress
 from itertools import chain
 
 from anyprobe.splice.journal.memfds import is_ours
-from anyprobe.target.system import procfs
+from anyprobe.target.system import gateway, procfs
 
 _FUTEX = 202
 
@@ -22,6 +22,18 @@ def task_that_waits(tid: int, inodes: frozenset[int], waits_at: Callable[[int], 
             if any(is_ours(each) and each.inode in inodes for each in procfs.read_mappings(candidate)):
                 return candidate
     return None
+
+
+def child_that_waits(pid: int, tid: int, inodes: frozenset[int], waits_at: Callable[[int], bool]) -> int | None:
+    """Return the fork child of a program whose thread ``tid`` waits; None where that is in the program's own memory."""
+    task = task_that_waits(tid, inodes, waits_at)
+    found = pid if task is None else procfs.group_of(task)
+    if found == pid:
+        return None
+    with suppress(OSError):  # the program itself may have ended
+        if gateway.kcmp_vm(procfs.voice(pid), found):
+            return None
+    return found
 
 
 def is_asleep_at(tid: int, waits_at: Callable[[int], bool]) -> bool:

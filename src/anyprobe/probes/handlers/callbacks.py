@@ -161,6 +161,8 @@ class Callbacks:
         """
         self._session, self._handling, self._room = session, handling, room
         self._functions: list[Callback] = []
+        self._inside: dict[Callback, tuple[NativeCode, dict[bytes, HandlerFacts]]] = {}
+        """By what threads wait for functions at places inside of the program: the same code each time."""
         self._patience = 0.0
         """Seconds that any hit waits at most."""
         self._store: Store | None = None
@@ -221,10 +223,13 @@ class Callbacks:
         """Return the edits by which threads wait at places inside of the program, and the hook of each place."""
         self._begin()
         assert self._store is not None
-        code = rendezvous.waiting_code(len(self._functions), round(timeout * 1e9), context=_CONTEXT, room=self._room)
-        self._functions.append(function)
-        self._patience = max(self._patience, timeout)
-        known: dict[bytes, HandlerFacts] = {}
+        if function not in self._inside:
+            number = len(self._functions)
+            code = rendezvous.waiting_code(number, round(timeout * 1e9), context=_CONTEXT, room=self._room)
+            self._functions.append(function)
+            self._patience = max(self._patience, timeout)
+            self._inside[function] = code, {}
+        code, known = self._inside[function]
         edits, hooks = self._filter_watch().edits(), []  # in one change: no thread waits without them
         by_function = {id(edit.state): edit for edit in edits}
         for wait in waits:

@@ -7,7 +7,7 @@ waits if the controller is gone: the kernel lets it go on then. If the controlle
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 from anyprobe.core.code import NativeCode
@@ -19,6 +19,7 @@ from anyprobe.probes.providers.function.load_order import loader_list
 from anyprobe.splice.codegen.handlers.rendezvous import CALLS, Room
 
 if TYPE_CHECKING:
+    from anyprobe.probes.handlers.choice_gate import ChoiceGate
     from anyprobe.probes.host import ProbeHost
     from anyprobe.probes.providers.function.objects import ObjectTable
     from anyprobe.splice.userspace.signal_view import Place
@@ -47,12 +48,16 @@ class LoadGate:
         self._callbacks = Callbacks(session, room=Room(PLACES, taken=True))
         self._ending = False
         self._unserved: dict[str, int] | None = None
+        self._choices: ChoiceGate | None = None
+        self.is_placed = False
+        """Whether threads wait."""
         self._refusal = ""
         """Why threads do not wait, until that was told."""
 
     def place(self, objects: "ObjectTable", function_at: "Callable[[int], Place | Refusal]") -> None:
         """Have threads wait that load libraries, if they can be made to; ``late_looks`` says so if they cannot."""
         self._refusal = self._placed(objects, function_at)
+        self.is_placed = not self._refusal
 
     def late_looks(self, gone: "Collection[str]", *, others: bool) -> list[str]:
         """Return in words, once, that threads do not wait, if probes are wanted in what may be loaded now.
@@ -86,6 +91,22 @@ class LoadGate:
         if refusal is None:
             get_ready()
         return "" if refusal is None else str(refusal)
+
+    def watch_choices(
+        self, resolvers: Sequence[int], function_at: "Callable[[int], Place | Refusal]",
+        chosen: "Callable[[int, Hit], object]",
+    ) -> None:  # fmt: skip
+        """Have threads wait, too, where functions (IFUNC) have chosen others; ``chosen``: see ``ChoiceGate``."""
+        from anyprobe.probes.handlers.choice_gate import ChoiceGate
+
+        if self.is_placed:
+            self._choices = self._choices or ChoiceGate(self._session, self._callbacks, chosen)
+            self._choices.place(resolvers, function_at)
+
+    def choices_end(self, resolver: int) -> None:
+        """Have no thread wait any more where one function has chosen another."""
+        if self._choices is not None:
+            self._choices.end(resolver)
 
     def _serve(self, hit: Hit) -> None:
         if not self._ending:

@@ -48,6 +48,8 @@ class ObjectTable:
         self._refusals: dict[LoadedObject, Refusal | None] = {}
         self._left: dict[LoadedObject, str] = {}
         """The objects that are left alone, and why."""
+        self._chosen: WeakKeyDictionary[LoadedObject, dict[int, list[int]]] = WeakKeyDictionary()
+        """What functions that choose others (IFUNC) were seen to return, by their run-time addresses."""
         self.objects: list[LoadedObject] = []
         self._placed: Placed = {}
         self.refresh()
@@ -81,7 +83,17 @@ class ObjectTable:
     @cached_property
     def ifunc_slots(self) -> IfuncSlots:
         """The reader of resolved IFUNCs."""
-        return IfuncSlots(self._process.mem, self.objects)
+        seen = {at: found for each in self.objects for at, found in self._chosen.get(each, {}).items()}
+        return IfuncSlots(self._process.mem, self.objects, seen)
+
+    def note_choice(self, resolver: int, chosen: int) -> LoadedObject | None:
+        """Take note of what a function (IFUNC) has chosen; return the object, None if it is not known or not new."""
+        loaded = self.at(resolver)
+        if loaded is None or chosen in self._chosen.get(loaded, {}).get(resolver, ()):
+            return None
+        self._chosen.setdefault(loaded, {}).setdefault(resolver, []).append(chosen)
+        self.__dict__.pop("ifunc_slots", None)
+        return loaded
 
     def libc(self) -> LoadedObject | None:
         """Return the glibc of a dynamic program, or the program itself where it is statically linked with glibc."""
