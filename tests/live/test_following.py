@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import threading
 import time
 from contextlib import contextmanager
 
@@ -65,6 +66,27 @@ def test_every_way_to_execute_in_a_child(compiled, how, call):
     status, found = counted(compiled("executes.c"), how, call, DEEP)
     assert status == DEEP + 1
     assert found == [(10, 1, 0)] * DEEP + [(10, 0, 0)]
+
+
+def test_a_child_of_this_process_for_which_another_thread_waits(compiled):
+    """It is told of stops, in this one's place, and each is found all the same: the child does not stay in any."""
+    said = []
+
+    def wait(pid):
+        while not said or os.WIFSTOPPED(said[-1]):
+            said.append(os.waitpid(pid, 0)[1])
+
+    with waiting(compiled("executes.c"), "here", "execv", "3") as program, Followed.attach([program.pid]) as tree:
+        thread = threading.Thread(target=wait, args=[program.pid])
+        thread.start()
+        tree.count("a.out:work")
+        program.stdin.close()
+        thread.join(60)
+        assert os.waitstatus_to_exitcode(said[-1]) == 1
+        assert len(said) > 1
+        tree.wait(60)
+        assert [hits(each, "work") for each in tree.snapshots()] == [10] * 4
+        assert not tree.notes()
 
 
 def test_a_thread_that_is_slow_to_stop(compiled, monkeypatch):

@@ -39,7 +39,7 @@ class Thread:
     """A thread that is traced by this controller. Only the OS thread that seized it may use it."""
 
     __slots__ = (
-        "_child", "_stored", "ended", "in_group_stop", "kind", "pending_signal", "pid", "registers", "status",
+        "_child", "_looks", "_stored", "ended", "in_group_stop", "kind", "pending_signal", "pid", "registers", "status",
         "stopped", "tid",
     )  # fmt: skip
 
@@ -49,6 +49,8 @@ class Thread:
         self.pid, self.tid = pid, tid
         self.registers = Registers()
         self._stored: bytes | None = None
+        self._looks = 0
+        """How often there was nothing to wait for since its last stop."""
         self.pending_signal = 0
         """The signal that it was about to be given when it stopped."""
         self.stopped = False
@@ -147,7 +149,11 @@ class Thread:
         except OSError:  # then it is not known; the waiting code asks again
             return False
         if status is None:
-            return False
+            self._looks += 1
+            status = self._waited_for_elsewhere() if self._looks > _SPINS and not self.stopped else None
+            if status is None:
+                return False
+        self._looks = 0
         self.kind, detail = wait_status.decode(status)
         if self.kind is Kind.ENDED:
             self.ended, self.status = True, status
@@ -156,6 +162,13 @@ class Thread:
         self.pending_signal = detail if self.kind is Kind.SIGNAL else 0
         self.in_group_stop = self.kind is Kind.TRAPPED and detail != signal.SIGTRAP
         return True
+
+    def _waited_for_elsewhere(self) -> int | None:
+        """Return the status of a stop that another thread of this program has taken: ``Popen.wait`` of a child does."""
+        try:
+            return ptrace.stop_status(self.tid)
+        except OSError:
+            return None
 
     def _poll_child(self) -> int | None:
         status = gateway.wait_stop(self.tid)

@@ -8,7 +8,9 @@ from anyprobe.target.system import gateway
 _CONT, _GETREGS, _SETREGS, _DETACH, _SYSCALL, _POKETEXT = 7, 12, 13, 17, 24, 4
 _SETOPTIONS, _GETREGSET, _SEIZE, _INTERRUPT = 0x4200, 0x4204, 0x4206, 0x4207
 _GETSIGMASK, _SETSIGMASK, _GET_SYSCALL_INFO, _GET_RSEQ_CONFIGURATION = 0x420A, 0x420B, 0x420E, 0x420F
-_SECCOMP_GET_FILTER = 0x420C
+_SECCOMP_GET_FILTER, _GETSIGINFO = 0x420C, 0x4202
+_SIGINFO_BYTES = 128
+_SYSCALL_STOP = 0x85
 _GET_SYSCALL_USER_DISPATCH_CONFIG = 0x4211
 _AT_ENTRY = 1
 _NT_X86_XSTATE = 0x202
@@ -138,6 +140,18 @@ def get_extended_state(tid: int) -> bytes:
     vector = (ctypes.c_uint64 * 2)(ctypes.addressof(buffer), len(buffer))
     gateway.ptrace(_GETREGSET, tid, _NT_X86_XSTATE, ctypes.addressof(vector))
     return ctypes.string_at(buffer, vector[1])
+
+
+def stop_status(tid: int) -> int:
+    """Return the wait status of the stop that a thread is in, also where somebody has waited for that already.
+
+    Raises ``OSError`` for a thread that is not in a stop of which that can be told.
+    """
+    buffer = ctypes.create_string_buffer(_SIGINFO_BYTES)
+    gateway.ptrace(_GETSIGINFO, tid, 0, ctypes.addressof(buffer))
+    signal, _, code = struct.unpack_from("<iii", buffer)
+    is_own = code == _SYSCALL_STOP or code > 0xFF  # what is told of a signal is less
+    return int(code if is_own else signal) << 8 | 0x7F
 
 
 def at_syscall_entry(tid: int) -> bool:
