@@ -299,9 +299,9 @@ class Reconciled(Pumped):
         with self.lock:
             loaded = None if self._is_over else self._objects.note_choice(resolver, hit.retval)
             if loaded is not None and self._loads is not None:
+                self._loads.choices_end(resolver)  # before more is placed, which may want its room
                 self._desired.look_again(loaded)
                 self._reconcile(None, hit.let_go)
-                self._loads.choices_end(resolver)
 
     def _place_in_child(self, pid: int, let_go: "Callable[[], object]") -> None:
         from anyprobe.probes.following.forked import Forked, Wanted

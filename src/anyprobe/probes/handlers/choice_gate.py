@@ -78,4 +78,7 @@ class ChoiceGate:
         """Have no thread wait any more where one function has chosen."""
         placed = self._placed.get(resolver)
         if placed is not None:
-            self._session.splicing.engine.change([Edit(placed.module, placed.state.root, removed=placed.added)])
+            edit = Edit(placed.module, placed.state.root, removed=placed.added)
+            self._session.splicing.engine.change([edit])
+            if edit.change is not None:  # what is there no more serves again in the library's next life
+                placed.module.left |= {each.address: each.patch for each in edit.change.removed if each.patch}
