@@ -234,3 +234,59 @@ def test_the_command_shows_one_row_that_counts_on(program, option):
         found = json.loads(command.communicate(timeout=PATIENCE)[0])
     assert (sum(each["hits"] for each in found["sites"]), found.get("warnings")) == (2 * CALLS + AT_LOAD, None)
     assert "pending" not in found
+
+
+IN_MEMORY = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <unistd.h>
+static void *from_memory(const char *path) {
+    char bytes[65536], name[64];
+    int file = open(path, O_RDONLY), memory = memfd_create("plugin", 0);
+    for (ssize_t n; (n = read(file, bytes, sizeof bytes)) > 0;) if (write(memory, bytes, n) != n) return 0;
+    snprintf(name, sizeof name, "/proc/self/fd/%d", memory);
+    void *library = dlopen(name, RTLD_NOW);
+    close(memory), close(file);
+    return library;
+}
+#define dlopen(path, mode) from_memory(path)
+"""
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("spec", ["memfd:plugin:plugin_work", "memfd:plug*:plugin_*", '"memfd:plugin":plugin_work'])
+@pytest.mark.parametrize("when", ["there", "later"])
+def test_a_library_from_memory(library, spec, when):
+    """Its file has no name any more, and another one comes each time."""
+    text = PROGRAM.replace("int main", IN_MEMORY + "int main")
+    command = [build("loads_from_memory.c", "-ldl", text=text), library]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
+        do = doing(process)
+        do("l" if when == "there" else "")
+        with anyprobe.attach(process.pid, pending="modules") as session:
+            session.count(spec)
+            do("w" if when == "there" else "lw")
+            before = 0 if when == "there" else AT_LOAD
+            assert session.snapshot().hits == before + CALLS
+            do("ulw")
+            assert session.snapshot().hits == before + CALLS + AT_LOAD + CALLS
+            assert session.warnings == []
+        process.stdin.close()
+
+
+@pytest.mark.root
+def test_a_library_whose_file_was_deleted(program, library):
+    """Probes are placed in what is mapped, and in the file that is there when it is loaded again."""
+    shutil.copy(library, f"{library}.copy")
+    os.remove(library)
+    with anyprobe.attach(program.pid) as session:
+        session.count("again:plugin_work")
+        program("w")
+        assert session.snapshot().hits == CALLS
+        os.rename(f"{library}.copy", library)
+        program("ulw")
+        assert session.snapshot().hits == 2 * CALLS + AT_LOAD

@@ -82,6 +82,8 @@ class Spec:
         return SpecError(self.text, self.name_position, message, nearest, length=self.name_length)
 
 
+_IN_MEMORY = re.compile(r"/?memfd:[^:\s]+(?=:(?!(?:entry|return|insn|block|call|(?:0x)?[a-f]*[0-9][0-9a-f]*)$))").match
+"""The name of a file that is in memory only, where a function comes after it."""
 _DIVIDING = re.compile(r"""["([{<)\]}>:]""").search
 """What is not just a part of a name."""
 
@@ -91,7 +93,7 @@ def split(text: str, start: int, end: int) -> list[Part]:
 
     ``pid:libc::return`` and ``::malloc:`` are empty parts, ``ns::f`` is a name: only between a word and a word does
     ``::`` bind, and never where the parts before it are too few for a module (``pid::f``). A part in double quotes is
-    a name, and what stands between them is not looked at.
+    a name, and what stands between them is not looked at. ``memfd:name`` is one part where a function follows.
     """
     parts: list[Part] = []
     at = begin = start
@@ -111,6 +113,12 @@ def split(text: str, start: int, end: int) -> list[Part]:
         elif character in ")]}>" and depth:
             depth -= 1
         elif character == ":" and depth == 0:
+            in_memory = _IN_MEMORY(text, begin, end)
+            if in_memory:
+                at = in_memory.end()
+                parts.append(Part(text[begin:at], begin))
+                at = begin = at + 1
+                continue
             if _is_scope(text, begin, at, end, len(parts)):
                 at += 2
                 continue

@@ -26,6 +26,13 @@ READ = [
     (":libc:malloc:entry", "libc", "malloc", "entry", None),
     ("pid:lib*:*alloc:entry", "lib*", "*alloc", "entry", None),
     ("pid:lib[cm]:s[!i]n?:return", "lib[cm]", "s[!i]n?", "return", None),
+    ("pid:memfd:plugin:work:entry", "memfd:plugin", "work", "entry", None),
+    ("memfd:plug*:add", "memfd:plug*", "add", "entry", None),
+    ("memfd:plugin:work%return", "memfd:plugin", "work", "return", None),
+    ("/memfd:plugin:ns::f(int)", "/memfd:plugin", "ns::f(int)", "entry", None),
+    ("memfd:main:return", "memfd", "main", "return", None),
+    ("memfd:main:0x1c", "memfd", "main", "offset", 0x1C),
+    ("memfd:main", "memfd", "main", "entry", None),
     # the short forms
     ("malloc", "", "malloc", "entry", None),
     ("  malloc ", "", "malloc", "entry", None),
