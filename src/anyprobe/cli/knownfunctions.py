@@ -49,9 +49,12 @@ class Knowledge:
 
     @property
     def has_result(self) -> bool:
-        """Whether there is a result that one word can hold; unless something else is known, there is."""
+        """Whether there is a result that one word can hold, in registers; unless something else is known, there is."""
         known = self.prototype
-        return known is None or (known.result is not None and _is_word(known.result))
+        if known is None or known.result is None:
+            return known is None
+        in_memory = known.located is not None and known.located.result is None
+        return _is_word(known.result) and not in_memory
 
     @property
     def hides_result(self) -> bool:
@@ -257,7 +260,9 @@ def received(knowledge: Knowledge, expressions: Sequence[Expression], shown: int
         return Received(names, declared, names[:shown], None, tuple(range(shown)), (), used, kinds={})
     known = dict(prototype.parameters)
     labels = knowledge.names[:shown]
-    visible = [name for name in labels if _is_word(known[name])]
+    places = () if prototype.located is None else prototype.located.parameters
+    lost = {name for name, where in zip(knowledge.names, places, strict=bool(places)) if where is None}
+    visible = [name for name in labels if _is_word(known[name]) and name not in lost]
     fields: tuple[int | None, ...] = tuple(visible.index(name) if name in visible else None for name in labels)
     needed = set(_used(expressions, knowledge.names))
     lines = []

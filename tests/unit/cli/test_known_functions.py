@@ -1,0 +1,30 @@
+"""What is shown of a function whose parameters and result debug information describes."""
+
+from anyprobe.cli.expressions import parse
+from anyprobe.cli.knownfunctions import Knowledge, received
+from anyprobe.handlers.types.annotations import u32, u64
+from anyprobe.handlers.types.calling_convention import Located, Piece, Prototype
+
+REGISTER = (Piece("rdi", 0, 64),)
+
+
+def of_rust(parameters, result, places, place):
+    return Knowledge(Prototype("f", parameters, result, located=Located("Rust", places, place)))
+
+
+def test_a_parameter_that_the_compiler_has_moved_is_not_shown():
+    known = of_rust((("text", u64), ("n", u64), ("last", u32)), None, (REGISTER, None, REGISTER), ())
+    found = received(known, (), None)
+    assert (found.names, found.labels, found.fields) == (("text", "last"), ("text", "n", "last"), (0, None, 1))
+    # whoever asks for it is told
+    assert "n" in received(known, parse("--print", "n"), 0).names
+
+
+def test_a_result_in_memory_is_not_shown():
+    in_memory, in_register = (of_rust((), u64, (), place) for place in (None, REGISTER))
+    assert (in_memory.has_result, in_memory.hides_result) == (False, True)
+    assert (in_register.has_result, in_register.hides_result) == (True, False)
+    assert not in_memory.reads_result(())
+    assert in_memory.reads_result(parse("--print", "retval"))
+    assert not of_rust((), None, (), None).has_result
+    assert Knowledge().has_result
