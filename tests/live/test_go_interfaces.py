@@ -5,7 +5,7 @@ import re
 import pytest
 
 import anyprobe
-from anyprobe import Count, HandlerError, Map, cstr, emit
+from anyprobe import Count, HandlerError, Map, cstr, emit, ptr, u64
 from live.test_command_line import start
 from support.results import counts, records
 
@@ -112,6 +112,26 @@ def test_the_type_of_a_value_is_kept_until_the_return(plain):
             emit("failed", given=ctx.data.err, returned=ctx.retval.r1)
 
         assert records(session, plain) == {"failed": [(name, name) for name in FAILURES]}
+
+
+def test_what_is_in_an_interface_follows_by_a_cast(target):
+    with anyprobe.attach(target.pid) as session:
+        with_text, of_path = (ptr[session.type(name, "a.out")] for name in ("errors.errorString", "io/fs.PathError"))
+
+        @session.entry("a.out:main.Fail")
+        def on_fail(err, n):
+            if n == 7:
+                emit("text", err=err, text=with_text(err.data).s)
+            elif n == 10:
+                emit("number", err=err, errno=ptr[u64](err.data)[0])
+            elif n == 11:
+                emit("path", op=of_path(err.data).Op, path=of_path(err.data).Path, inner=of_path(err.data).Err)
+
+        assert records(session, target) == {
+            "text": [("*errors.errorString", b"text")],
+            "number": [("syscall.Errno", 2)],
+            "path": [(b"open", b"/missing", "syscall.Errno")],
+        }
 
 
 def test_interfaces_are_listed_by_their_names(plain):

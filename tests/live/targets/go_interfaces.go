@@ -55,7 +55,8 @@ func Read(r io.Reader, h holder) io.Reader { return h.In }
 
 var failures = []error{
 	nil, &failure{1}, coordinates{1, 2}, code(3), words{"a"}, pair[string, int]{"a", 1}, &pair[int8, []byte]{},
-	errors.New("text"), fmt.Errorf("around %w", io.EOF), &net.OpError{Op: "dial"}, syscall.ENOENT, &fs.PathError{},
+	errors.New("text"), fmt.Errorf("around %w", io.EOF), &net.OpError{Op: "dial"}, syscall.ENOENT,
+	&fs.PathError{Op: "open", Path: "/missing", Err: syscall.ENOENT},
 }
 
 var values = []any{
