@@ -90,6 +90,8 @@ def _named(target: TargetInfo) -> str:
         only = f" in pid {', '.join(map(str, target.pids))}" if target.pids else ""
         only += " and what it starts" * target.children
         return f"[bold]{escape(target.shown_name)}[/bold]{only}"
+    if not target.pid:  # processes were waited for, and none has come
+        return f"[bold]{escape(target.shown_name)}[/bold]"
     state = "" if target.exited is None and target.alive else ", which has ended"
     return f"[bold]{escape(target.shown_name)}[/bold] (pid {target.pid}{state})"
 

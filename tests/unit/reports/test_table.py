@@ -52,6 +52,8 @@ def test_folded_rows_are_called_functions_where_they_are_summed_up():
 
 def test_an_ended_target_is_called_so():
     assert "which has ended" in shown(snapshot(target=TargetInfo(1, "/bin/true", exited=0)))
+    nothing = shown(snapshot(target=TargetInfo(0, "", alive=False, called="named perl"), sites=()))
+    assert nothing.startswith('"named perl": 0 hits')
 
 
 def test_all_targets_that_are_counted_together_are_named():
