@@ -10,6 +10,7 @@ from anyprobe.data import layout as at
 from anyprobe.data.layout import CALL_COUNTERS, CALLERS, BankLayout
 from anyprobe.splice.codegen.patch import REPLACING, ActionKind
 from anyprobe.splice.codegen.trampoline import RETURNS
+from anyprobe.splice.memory.memfd import has_room
 from anyprobe.splice.regions.code_region import NearBank, SlotBank
 from anyprobe.target.system import procfs
 
@@ -181,11 +182,11 @@ class Threads:
     def of(cls, pid: int, *, apart: bool, may_lock: bool) -> "Threads":
         """Return what a process needs. ``apart``: threads are told apart; ``may_lock``: it may lock all of its memory.
 
-        What is locked is in memory, whether it is used or not.
+        What is locked is in memory, whether it is used or not. And address space may be limited, there or here.
         """
         now, locked = procfs.count_threads(pid), procfs.locks_memory(pid)
         wanted = at.room_for(now, apart=apart, is_scarce=locked)
-        if locked or may_lock:
+        if locked or may_lock or procfs.limits_address_space(pid) or not has_room():
             return cls(wanted, most_bytes=at.BANK_BYTES_LIMIT * max(1, wanted // at.THREADS))
         return cls(wanted, min(2 * now + at.SPARE_THREADS, at.MOST_THREADS), at.ROOMY_BYTES_LIMIT)
 

@@ -88,6 +88,7 @@ class TaskStat(NamedTuple):
         return bool(self.flags & _IO_WORKER) or self.comm.startswith("iou-")
 
 
+_UNLIMITED = 1 << 62
 _USUAL_MAPPINGS = 65530
 """The kernel's default for ``vm.max_map_count``."""
 
@@ -163,10 +164,22 @@ def own_number(numbers: str, number: int) -> int:
 
 def stack_limit(pid: int) -> int:
     """Return how far the main stack of a process may grow, in bytes."""
+    return _limit(pid, "Max stack size")
+
+
+def limits_address_space(pid: int) -> bool:
+    """Return whether a process may only map so much (``ulimit -v``)."""
+    try:
+        return _limit(pid, "Max address space") < _UNLIMITED
+    except OSError:  # it has just ended
+        return False
+
+
+def _limit(pid: int, name: str) -> int:
     for line in os.fsdecode(read_file(f"/proc/{pid}/limits")).splitlines():
-        if line.startswith("Max stack size"):
-            soft = line.removeprefix("Max stack size").split()[0]
-            return 1 << 62 if soft == "unlimited" else int(soft)
+        if line.startswith(name):
+            soft = line.removeprefix(name).split()[0]
+            return _UNLIMITED if soft == "unlimited" else int(soft)
     return 0
 
 

@@ -11,9 +11,10 @@ COUNTING = Counting(layout.MAXACTIVE)
 NESTED = Counting(layout.MAXACTIVE, nested=True)
 
 
-def threads(monkeypatch, now, *, may_lock=False, locks=False):
+def threads(monkeypatch, now, *, may_lock=False, locks=False, limited=False):
     monkeypatch.setattr(procfs, "count_threads", lambda _: now)
     monkeypatch.setattr(procfs, "locks_memory", lambda _: locks)
+    monkeypatch.setattr(procfs, "limits_address_space", lambda _: limited)
     return Threads.of(os.getpid(), apart=False, may_lock=may_lock)
 
 
@@ -36,8 +37,8 @@ def test_a_block_for_each_of_many_threads(monkeypatch):
     assert made(500, threads(monkeypatch, 3000)).blocks >= 6064
 
 
-@pytest.mark.parametrize("circumstances", [{"may_lock": True}, {"locks": True}])
-def test_little_where_all_may_come_to_be_in_memory(monkeypatch, circumstances):
+@pytest.mark.parametrize("circumstances", [{"may_lock": True}, {"locks": True}, {"limited": True}])
+def test_little_where_all_may_come_to_be_in_memory_or_address_space_is_limited(monkeypatch, circumstances):
     assert made(5000, threads(monkeypatch, 25, **circumstances)).size < 3 << 30
 
 
