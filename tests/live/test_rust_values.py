@@ -228,3 +228,13 @@ def test_mistakes_in_rust(target):
         with pytest.raises(HandlerError, match="returns a String in its caller's memory"):
             session.ret("a.out:rust_values::made")(in_memory)
     target.finish()
+
+
+def test_messages_have_the_names_of_the_source(plain):
+    def wrong(pth):
+        emit("x", n=len(pth))
+
+    with anyprobe.attach(plain.pid) as session:
+        with pytest.raises(HandlerError, match=r"^(?:.*\n)*.*rust_values::text has no parameter pth"):
+            session.entry("a.out:rust_values::text")(wrong)
+        plain.finish()

@@ -1,6 +1,7 @@
 """What debug information says of the functions that a session's specs mean."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, TypedDict
 
@@ -58,7 +59,8 @@ class Prototypes:
         """Return the prototype of a site's function; ``UnsupportedTarget`` says why it is not known."""
         image = site.object.image
         try:
-            return self.types(image).prototype(site.function.start, site.function.name)
+            found = self.types(image).prototype(site.function.start, site.function.name)
+            return replace(found, function=site.function.demangled)
         except PassedOtherwise:
             raise
         except UnsupportedTarget as error:
