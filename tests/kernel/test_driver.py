@@ -249,6 +249,20 @@ def that_may_fault(patches, name):
     return next(made for made in found if made is not None and made.fixups)
 
 
+def test_copies_that_may_fault_have_fix_ups_also_when_written_anew(driver, patches):
+    made, again = (that_may_fault(patches, "strncpy_from_user") for _ in range(2))
+    driver.apply([made.write], made.fixups)
+    anew = replace(made.write, old=made.write.new, new=again.write.new, boundaries=())
+    assert refused(driver, anew) == ("EPERM", Verdict.FAULTS)
+    for _ in range(3):
+        driver.apply([anew], again.fixups)
+        assert ctypes.CDLL(None, use_errno=True).open(ctypes.c_void_p(0x1000), 0) == -1
+        assert ctypes.get_errno() == errno.EFAULT
+        driver.apply([anew.undone()], made.fixups)
+    assert patches.count(again.slot) >= 3
+    driver.apply([made.write.undone()])
+
+
 def test_a_task_that_waits_for_memory_in_a_patch(driver):
     """It has its fix-up though the client is gone. Where it may have found that already, others are not written."""
     other = that_may_fault(Patches(driver), "strnlen_user")

@@ -104,6 +104,35 @@ def test_what_a_jump_may_lead_to(driver, patches):
     driver.apply([write.undone(), other.undone()])
 
 
+def test_instructions_begin_where_others_did(driver, patches):
+    write = next(each for each in writes_of(patches, FUNCTIONS, 10) if len(each.old) >= 6 and 1 not in each.boundaries)
+    there = b"\x90" + jump(write.address + 1, patches.start)
+    for new in (
+        there + b"\x90" * (len(write.old) - len(there)),
+        b"\x90" + write.old[1:],
+        b"\xf0\x0f\x1f\x00" + b"\x90" * (len(write.old) - 4),
+    ):
+        assert verdict(driver, replace(write, new=new)) is Verdict.STRAY, new.hex()
+    driver.apply([write])
+
+
+def test_what_cannot_be_told_is_not_done(driver, patches):
+    write, *_ = writes_of(patches, ["vfs_read"], 1)
+    content = ctypes.create_string_buffer(write.packed())
+    good = {"writes": ctypes.addressof(content), "write_count": 1, "tries": 1}
+    assert error_of(driver._fd, layout.APPLY, batch(**good, told=8)) == errno.EFAULT
+    assert driver.live == 0
+    libc, page = ctypes.CDLL(None, use_errno=True), mmap.mmap(-1, mmap.PAGESIZE)
+    page.write(batch(**good))
+    address = ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(page)))
+    assert libc.mprotect(address, mmap.PAGESIZE, mmap.PROT_READ) == 0
+    assert libc.ioctl(driver._fd, ctypes.c_ulong(layout.APPLY), address) == -1
+    assert ctypes.get_errno() == errno.EFAULT
+    assert driver.live == 0
+    assert error_of(driver._fd, layout.APPLY, batch(**good)) == 0
+    assert driver.live == 1
+
+
 def test_landing_pads_stay(driver):
     start = function("__do_sys_getppid")[0]
     if start.raw != b"\xf3\x0f\x1e\xfa":

@@ -285,31 +285,59 @@ static enum anyprobe_reason check_instructions(struct walk *walk, struct anyprob
 	return walk->probed > w->address ? ANYPROBE_KPROBE : ANYPROBE_DONE;
 }
 
+/* One that means nothing but to go on. */
+static bool is_nop(const u8 *op, const struct insn *insn)
+{
+	const u8 *code = op + insn_offset_opcode((struct insn *)insn);
+
+	for (; op < code; op++)
+		if (*op != 0x66)
+			return false;
+	return code[0] == 0x90 || (code[0] == 0x0f && code[1] == 0x1f);
+}
+
 /*
  * What is written are jumps to the client's patches, calls and conditional jumps of the original text that lead there now,
- * nops, and what was there. So each write can be taken out without the others.
+ * nops, and what was there. So each write can be taken out without the others. Instructions begin where others did before, up
+ * to a jump, behind which are nops that nobody comes to.
  */
-static bool leads_home(struct client *client, const struct anyprobe_write *w, const u8 *original)
+static bool leads_home(struct client *client, const struct anyprobe_write *w, const u8 *original, u32 boundaries)
 {
 	u8 bytes[ANYPROBE_MAX_LENGTH + MAX_INSN_SIZE] = { }, *op = bytes;
+	bool jumped = false;
 	struct insn insn;
 
 	memcpy(bytes, w->new_bytes, w->length);
 	for (; op < bytes + w->length; op += insn.length, original += insn.length) {
 		if (CALL(insn_decode)(&insn, op, MAX_INSN_SIZE, INSN_MODE_KERN) < 0 || op + insn.length > bytes + w->length)
 			return false;
-		if (op[0] == 0x90 || (op[0] == 0x66 && op[1] == 0x90) || (insn.opcode.bytes[0] == 0x0f && insn.opcode.bytes[1] == 0x1f))
+		if (!jumped && op > bytes && !(boundaries >> (op - bytes) & 1))
+			return false;
+		if (is_nop(op, &insn))
 			continue;
+		if (jumped)
+			return false;
 		if (!memcmp(op, original, insn.length))
 			continue;
-		if (op[0] != 0xe9 && op[0] != 0xeb &&
-		    ((op[0] != 0xe8 && (op[0] & 0xf0) != 0x70 && (op[0] != 0x0f || (op[1] & 0xf0) != 0x80)) ||
-		     memcmp(op, original, insn_offset_immediate(&insn))))
+		jumped = op[0] == 0xe9 || op[0] == 0xeb;
+		if (!jumped && ((op[0] != 0xe8 && (op[0] & 0xf0) != 0x70 && (op[0] != 0x0f || (op[1] & 0xf0) != 0x80)) ||
+				memcmp(op, original, insn_offset_immediate(&insn))))
 			return false;
 		if (owner_of(w->address + (op - bytes) + insn.length + (long)insn.immediate.value) != client)
 			return false;
 	}
 	return true;
+}
+
+/* Has an instruction that was there a fix-up, and its copy none? */
+static bool lacks_fixup(const struct anyprobe_write *w)
+{
+	unsigned long at;
+
+	for (at = w->address; at < end_of(w); at++)
+		if (CALL(search_exception_tables)(at) && !has_fixup(at))
+			return true;
+	return false;
 }
 
 static enum anyprobe_reason check_write(struct client *client, struct edit *edit, struct walk *walk)
@@ -321,13 +349,17 @@ static enum anyprobe_reason check_write(struct client *client, struct edit *edit
 	if (c) {
 		if (c->w.address != w->address || c->w.length != w->length || c->client != client)
 			return ANYPROBE_OVERLAP;
-		w->boundaries = 0;		/* nothing is inside a jump and what fills up */
-		edit->reason = has_kprobe(w) ? ANYPROBE_KPROBE : ANYPROBE_DONE;	/* it would go on with the jump that it has copied */
+		/* nothing is inside a jump and what fills up */
+		w->boundaries = (c->w.new_bytes[0] & 0xfd) == 0xe9 ? 0 : c->w.boundaries;
+		edit->reason = has_kprobe(w) ? ANYPROBE_KPROBE :	/* it would go on with the jump that it has copied */
+			memcmp(w->new_bytes, c->w.old_bytes, w->length) && lacks_fixup(w) ? ANYPROBE_FAULTS : ANYPROBE_DONE;
 	} else if (!edit->reason) {
 		edit->reason = CALL(ftrace_text_reserved)(first, last) ? ANYPROBE_FTRACE :
 			CALL(alternatives_text_reserved)(first, last) ? ANYPROBE_ALTERNATIVE : check_instructions(walk, w);
 	}
-	return edit->reason ?: leads_home(client, w, c ? c->w.old_bytes : w->old_bytes) ? ANYPROBE_DONE : ANYPROBE_STRAY;
+	if (!edit->reason && !leads_home(client, w, c ? c->w.old_bytes : w->old_bytes, c ? c->w.boundaries : w->boundaries))
+		return ANYPROBE_STRAY;
+	return edit->reason;
 }
 
 /* Is a range near enough to the batch to look closer? */
@@ -391,18 +423,20 @@ static enum anyprobe_reason check(struct client *client)
 	struct walk walk = { };
 	u32 i;
 
-	for (i = 0; i < batch.fixup_count; i++) {
-		struct anyprobe_fixup *f = &batch.fixups[batch.failed = i];
-
-		if (owner_of(f->copy) != client || !CALL(search_exception_tables)(f->original) || (i && f->copy <= f[-1].copy))
-			return ANYPROBE_BAD_FIXUP;
-	}
 	for (i = 0; i < batch.count; i++) {
 		struct anyprobe_write *w = &batch.edits[batch.failed = i].w;
 
 		if (!w->length || w->length > ANYPROBE_MAX_LENGTH || end_of(w) < w->address || (w->boundaries & 1) ||
 		    (u64)w->boundaries >> w->length || (i && w->address < end_of(&batch.edits[i - 1].w)))
 			return batch.edits[i].reason = ANYPROBE_BAD_WRITE;
+	}
+	for (i = 0; i < batch.fixup_count; i++) {
+		struct anyprobe_fixup *f = &batch.fixups[batch.failed = i];
+
+		/* other code than text has fix-ups that mean other things, or may be gone */
+		if (owner_of(f->copy) != client || (i && f->copy <= f[-1].copy) || !is_text(f->original, &marked) ||
+		    !CALL(search_exception_tables)(f->original))
+			return ANYPROBE_BAD_FIXUP;
 	}
 	mark_table(the___start___jump_table, the___stop___jump_table, the___start_static_call_sites, the___stop_static_call_sites);
 	for (i = 0; i < forbidden_count; i++)
@@ -665,6 +699,10 @@ static long make_table(struct client *gone)
 		const struct exception_table_entry *from = old ? now++ : CALL(search_exception_tables)(batch.fixups[i].original);
 		struct exception_table_entry *to = &batch.table[n];
 
+		if (!from)
+			return -EINVAL;
+		if (!old && now < end && insn == batch.fixups[i].copy)
+			now++;				/* the copy had another one */
 		if (!old)
 			insn = batch.fixups[i++].copy;
 		else if (gone && owner_of(insn) == gone)
@@ -741,6 +779,7 @@ static long check_and_write(struct client *client, struct anyprobe_batch *io, co
 /* The memory of programs is read and written without `lock`: a page may be a long time coming. */
 static long apply(struct client *client, struct anyprobe_batch *io)
 {
+	static const u8 no_reasons[ANYPROBE_MAX_WRITES];
 	struct anyprobe_write *writes;
 	struct anyprobe_fixup *fixups;
 	u8 *reasons;
@@ -754,15 +793,18 @@ static long apply(struct client *client, struct anyprobe_batch *io)
 	if (IS_ERR(writes))
 		return PTR_ERR(writes);
 	fixups = vmemdup_user((void __user *)io->fixups, io->fixup_count * sizeof *fixups);
-	r = IS_ERR(fixups) ? PTR_ERR(fixups) : mutex_lock_killable(&lock);
+	r = IS_ERR(fixups) ? PTR_ERR(fixups) :
+		io->reasons && copy_to_user((void __user *)io->reasons, no_reasons, io->write_count) ? -EFAULT :
+		mutex_lock_killable(&lock);
 	if (!r) {
 		r = check_and_write(client, io, writes, fixups);
 		reasons = (u8 *)writes;		/* which are in the batch by now */
 		for (i = 0; i < io->write_count; i++)
 			reasons[i] = batch.edits[i].reason;
 		mutex_unlock(&lock);
+		/* if that is gone meanwhile, the text is written all the same */
 		if (io->reasons && copy_to_user((void __user *)io->reasons, reasons, io->write_count))
-			r = r ?: -EFAULT;
+			io->reasons = 0;
 	}
 	if (!IS_ERR(fixups))
 		kvfree(fixups);
@@ -1040,11 +1082,15 @@ static long driver_ioctl(struct file *file, unsigned int command, unsigned long 
 	switch (command) {
 	case ANYPROBE_CHANGES: r = list_changes(&io.changes); break;
 	case ANYPROBE_COUNTS: r = read_counts(client, &io.counts); break;
-	case ANYPROBE_APPLY: r = security_locked_down(LOCKDOWN_DEV_MEM) ? -EPERM : apply(client, &io.batch); break;
+	case ANYPROBE_APPLY:			/* what cannot be told is not done */
+		r = security_locked_down(LOCKDOWN_DEV_MEM) ? -EPERM :
+			copy_to_user((void __user *)arg, &io, sizeof io.batch) ? -EFAULT : apply(client, &io.batch);
+		break;
 	default: r = with_lock(client, command, &io);
 	}
 	/* what a refusal says is in the batch */
-	if (_IOC_DIR(command) & _IOC_READ && (!r || command == ANYPROBE_APPLY) && copy_to_user((void __user *)arg, &io, _IOC_SIZE(command)))
+	if (_IOC_DIR(command) & _IOC_READ && (!r || command == ANYPROBE_APPLY) &&
+	    copy_to_user((void __user *)arg, &io, _IOC_SIZE(command)) && command != ANYPROBE_APPLY)
 		return -EFAULT;
 	return r;
 }
@@ -1054,7 +1100,7 @@ static ssize_t driver_write(struct file *file, const char __user *from, size_t s
 {
 	unsigned long address = (unsigned long)anyprobe_patches + *at, page = address & PAGE_MASK;
 	u8 *copy = *at < 0 || *at >= PATCHES || size > PATCHES - *at || !size ? ERR_PTR(-EINVAL) : vmemdup_user(from, size);
-	ssize_t r = size;
+	ssize_t r = security_locked_down(LOCKDOWN_DEV_MEM) ? -EPERM : size;
 
 	if (IS_ERR(copy))
 		return PTR_ERR(copy);
