@@ -143,14 +143,29 @@ def test_interfaces_are_listed_by_their_names(plain):
     plain.finish()
 
 
-def test_an_interface_is_no_text(plain):
-    def on_fail(err):
+def test_what_an_interface_is_not(plain):
+    def a_text(err):
         emit("fail", text=cstr(err))
 
+    def missing(err):
+        emit("fail", missing=err is None)
+
+    def equal(value, h):
+        emit("any", same=value == h.Any)
+
+    def of_equal_types(value, h):
+        emit("any", same=u64(value) == u64(h.Any))
+
     with anyprobe.attach(plain.pid) as session:
-        with pytest.raises(HandlerError, match="gotype is no address"):
-            session.entry("a.out:main.Fail")(on_fail)
-        plain.finish()
+        for name, handler, message in (
+            ("Fail", a_text, "gotype is no address"),
+            ("Fail", missing, "an interface is nil, not missing"),
+            ("Any", equal, "what is in interfaces is not compared"),
+        ):
+            with pytest.raises(HandlerError, match=message):
+                session.entry(f"a.out:main.{name}")(handler)
+        session.entry("a.out:main.Any")(of_equal_types)
+        assert set(records(session, plain)["any"]) == {(True,)}
 
 
 def lines(target, *options):

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -54,7 +55,8 @@ class Counting:
             things["tails"] = Count(TAILS)
         with once_each(session):
             for place, known in zip(places, knowledge, strict=True):
-                HandlerMaker(place, expressions, known, self._write, things).put(session)
+                tails = "" if known.has_parts and known.reads_result(expressions) else "tails.add()"
+                HandlerMaker(place, expressions, known, partial(self._write, tails), things).put(session)
 
     def _aggregation(self) -> "Aggregation":
         from anyprobe.data import aggregations
@@ -82,9 +84,9 @@ class Counting:
         learning = min(sum(site.learning for site in snapshot.sites), tails)
         return replace(snapshot, aggregations=rest, tail_exits=tails - learning, learning=learning)
 
-    def _write(self, text: HandlerText, shown: Sequence[str], returns: bool) -> None:  # noqa: ARG002 - a Write
+    def _write(self, tails: str, text: HandlerText, shown: Sequence[str], returns: bool) -> None:  # noqa: ARG002 - a Write
         if uses_returns(self._expressions):
-            text.add_condition_of_calls(self.when, "tails.add()")
+            text.add_condition_of_calls(self.when, tails)
         else:
             text.add_condition(self.when)
         text.add("    values.add(")

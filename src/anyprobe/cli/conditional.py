@@ -95,12 +95,16 @@ class _Conditional(ABC):
 
         def write(text: "HandlerText", shown: Sequence[str], returns: bool) -> None:  # noqa: ARG001 - a Write
             if uses_returns(wanted):
-                text.add_condition_of_calls(self.when, f"tails.add(key=(u64({place.function}), {number}))")
+                tails = "" if known.has_parts and self._result(known, wanted) is None else self._tails(place, number)
+                text.add_condition_of_calls(self.when, tails)
             else:
                 text.add_condition(self.when)
             text.add(self._line(place, number))
 
         HandlerMaker(place, wanted, known, write, self._things, retval=self._result(known, wanted)).put(session)
+
+    def _tails(self, place: "HandlerPlace", number: int) -> str:
+        return f"tails.add(key=(u64({place.function}), {number}))"
 
     def _result(self, known: "Knowledge", wanted: "Sequence[Expression]") -> object:
         """Return the type of results that no word holds, unless they are used: it is not asked for what they are."""

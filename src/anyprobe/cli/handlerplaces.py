@@ -212,7 +212,9 @@ class HandlerMaker:
         entry.add(*["    ctx.data.began = ctx.now"] * (timed or in_kernel))
         reads_result = self.knowledge.reads_result(self.expressions)
         leaving.add("def handler(ctx):", *["    retval = ctx.retval"] * reads_result)
-        leaving.add(*(KERNEL_LATENCY if in_kernel else LATENCY * timed))
+        # a handler has ended where there is no result of several parts
+        latency = LATENCY[:1] if reads_result and self.knowledge.has_parts else LATENCY
+        leaving.add(*(KERNEL_LATENCY if in_kernel else latency * timed))
         leaving.add(*wanted.loads, *wanted.lines, *context_lines(self.expressions, self.knowledge.names))
         self.write(leaving, wanted.loaded, self.knowledge.has_result)
         with leaving.pointing():

@@ -59,9 +59,10 @@ class HandlerText:
     def add_condition_of_calls(self, expression: Expression | None, tails: str) -> None:
         """Append the same where results or times are wanted, of which a call has none that ends by a jump.
 
-        ``tails`` is what is done there, before the handler ends: unless the condition can be told not to hold.
+        ``tails`` is what is done there, before the handler ends: unless the condition can be told not to hold. Nothing
+        if the handler has ended there already, for lack of a result.
         """
-        if self.in_kernel:
+        if self.in_kernel or not tails:
             self.add_condition(expression)
             return
         of_returns = uses_returns([] if expression is None else [expression])

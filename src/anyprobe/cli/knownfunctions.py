@@ -61,6 +61,13 @@ class Knowledge:
         """Whether there is a result that cannot be shown."""
         return self.prototype is not None and self.prototype.result is not None and not self.has_result
 
+    @property
+    def has_parts(self) -> bool:
+        """Whether there is a result of several parts: a struct, a string, an interface."""
+        from anyprobe.handlers.types.layouts import StructType
+
+        return self.prototype is not None and isinstance(self.prototype.result, StructType)
+
     def reads_result(self, expressions: Sequence[Expression]) -> bool:
         """Return whether a handler with some expressions reads the result: to show it, or because they use it."""
         return self.has_result or (self.hides_result and any(each.uses("retval") for each in expressions))

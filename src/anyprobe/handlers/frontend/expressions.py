@@ -35,6 +35,7 @@ from anyprobe.handlers.types.annotations import (
     Type,
     boolean,
     func,
+    gotype,
     i64,
     stack,
     u64,
@@ -325,6 +326,8 @@ class Expressions:
             )
         if isinstance(left, Text) or isinstance(right, Text):
             return self._compare_text(symbol, left, right, node)
+        if all(isinstance(each, Scalar) and each.type == gotype for each in (left, right)):
+            raise self.error(node, "what is in interfaces is not compared", "u64(a) == u64(b), of their types")
         return operators.compare(symbol, left, right, self.frame.fail_at(node))
 
     def _compare_text(self, symbol: str, left: Value, right: Value, node: ast.AST) -> Value:
@@ -362,8 +365,8 @@ class Expressions:
         left, right = self.value(node.left), self.value(node.comparators[0])
         if right != Literal(None):
             raise self.error(node, "is, is not: with None only", "==")
-        if isinstance(left, Packed):  # a handler has ended where there is no such result
-            return Literal(isinstance(node.ops[0], ast.IsNot))
+        if interfaces.way_to_type(left):
+            raise self.error(node, "an interface is nil, not missing", "err == 0, err != 0")
         if not isinstance(left, Maybe | Text):
             raise self.error(node, f"{described(left)} is never missing", "p == 0 for a null pointer")
         return Scalar(_not(left.present) if isinstance(node.ops[0], ast.Is) else left.present)
