@@ -32,7 +32,7 @@ from anyprobe.core.refusal import Refusal
 from anyprobe.isa.decode import Flow
 from anyprobe.probes.providers.kernel.code import LiveModule, RunningCode
 from anyprobe.probes.providers.kernel.places.sites import KernelNames, KernelSite
-from anyprobe.probes.providers.kernel.splices import splicing
+from anyprobe.probes.providers.kernel.splices import joints, splicing
 from anyprobe.probes.providers.kernel.splices.joints import Change
 from anyprobe.probes.providers.kernel.splices.processor_counters import ProcessorCounters
 from anyprobe.target.kernel import symbols
@@ -142,18 +142,18 @@ class _PlannedBeside(splicing.Splices):
         assert self._driver is not None
         return self._driver.processors
 
-    def prepare(self, name: str, numbers: Iterable[int]) -> "list[splicing.Numbered]":
+    def prepare(self, name: str, numbers: Iterable[int]) -> "list[joints.Numbered]":
         del name, numbers
         return [each for several in self._planned() for each in several]
 
-    def _planned(self) -> "Sequence[Sequence[splicing.Numbered]]":
+    def _planned(self) -> "Sequence[Sequence[joints.Numbered]]":
         assert self._driver is not None
         base = self._reserve(_ROOM * (len(self._sites) + 1))
         code, made, refused = self.ask(base, self._counters.pieces)
         if code:
             self._driver.write_patch(base, code)
         self.refused.update(refused)
-        return cast("Sequence[Sequence[splicing.Numbered]]", made)
+        return cast("Sequence[Sequence[joints.Numbered]]", made)
 
 
 class EachAlone(_PlannedBeside):
@@ -400,7 +400,7 @@ class _Host:
         return driver.code, made, planned.refused
 
 
-_Plan = tuple[bytes, "Sequence[Sequence[splicing.Numbered]]", Mapping[int, Refusal]]
+_Plan = tuple[bytes, "Sequence[Sequence[joints.Numbered]]", Mapping[int, Refusal]]
 """Patches, the writes that lead there by what was planned together, and what is refused."""
 
 

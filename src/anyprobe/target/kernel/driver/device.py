@@ -17,7 +17,7 @@ from anyprobe.target.kernel.driver.layout import MEANINGS, Fixup, Verdict, Write
 from anyprobe.target.system import gateway
 
 PATH: Final = "/dev/anyprobe"
-_TRIES: Final = 1000
+TRIES: Final = 1000
 """How often a batch is tried, a millisecond apart, while tasks are inside what is to be replaced."""
 _PAUSE: Final = 0.001
 
@@ -128,7 +128,7 @@ class Driver:
         self._ask("read counters", layout.READ_COUNTS, layout.COUNTS, offset, size, ctypes.addressof(values))
         return [values.raw[at : at + size] for at in range(0, len(values), size)]
 
-    def apply(self, writes: Iterable[Write], fixups: Sequence[Fixup] = (), *, tries: int = _TRIES) -> Applied:
+    def apply(self, writes: Iterable[Write], fixups: Sequence[Fixup] = (), *, tries: int = TRIES) -> Applied:
         """Write all or nothing, while every processor stands still and no task is between replaced instructions.
 
         Raises:

@@ -6,8 +6,10 @@ those that are left, and the jump is written anew, in one stop: no hit is seen b
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from anyprobe.core.refusal import Refusal
+from anyprobe.probes.providers.kernel.splices.wanted import number_of
 from anyprobe.splice.codegen.emit import estimate
 from anyprobe.splice.codegen.patch import Action
 from anyprobe.splice.kernel.patches import KernelPatch, PatchMaker
@@ -42,6 +44,23 @@ class Change:
     def of(cls, patch: KernelPatch) -> "Change":
         """Return the change by which a patch alone comes in force."""
         return cls(Write(patch.site, patch.old, patch.new, patch.boundaries), _fixups(patch))
+
+
+class Numbered(NamedTuple):
+    """A write that leads to a patch, and what is wanted there."""
+
+    change: Change
+    wants: tuple[Want, ...]
+
+    @property
+    def numbers(self) -> frozenset[int]:
+        """The numbers of the sites that are counted there."""
+        return frozenset(map(number_of, self.wants))
+
+    @property
+    def site(self) -> int:
+        """Where it is written."""
+        return self.change.write.address
 
 
 @dataclass(frozen=True, slots=True)

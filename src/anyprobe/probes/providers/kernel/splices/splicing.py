@@ -19,7 +19,7 @@ from anyprobe.probes.providers.function.clobbering import flags_alone
 from anyprobe.probes.providers.kernel.chosen import Chosen
 from anyprobe.probes.providers.kernel.code import LiveModule, RunningCode, running, shown
 from anyprobe.probes.providers.kernel.places.sites import KernelNames, KernelSite
-from anyprobe.probes.providers.kernel.splices.joints import Change, test_bytes
+from anyprobe.probes.providers.kernel.splices.joints import Change, Numbered, test_bytes
 from anyprobe.probes.providers.kernel.splices.kernel_facts import processes_of
 from anyprobe.probes.providers.kernel.splices.processor_counters import ProcessorCounters
 from anyprobe.probes.providers.kernel.splices.wanted import Tag, exits_of, is_tail, joined, number_of
@@ -33,7 +33,7 @@ from anyprobe.splice.kernel.places import entry_of
 from anyprobe.splice.plan.claims import Claims
 from anyprobe.splice.plan.splices import Clobbers, PlannedSplice, Want, WantKind
 from anyprobe.target.kernel import loaded_modules
-from anyprobe.target.kernel.driver.device import BatchRefused, Driver, Shared
+from anyprobe.target.kernel.driver.device import TRIES, BatchRefused, Driver, Shared
 from anyprobe.target.kernel.driver.layout import MEANINGS, Verdict
 from anyprobe.target.kernel.symbols import KERNEL
 
@@ -58,23 +58,6 @@ _REASONS: Final = {
     Verdict.BUG: Reason.BUG,
     Verdict.LANDING_PAD: Reason.LANDING_PAD,
 }
-
-
-class Numbered(NamedTuple):
-    """A write that leads to a patch, and what is wanted there."""
-
-    change: Change
-    wants: tuple[Want, ...]
-
-    @property
-    def numbers(self) -> frozenset[int]:
-        """The numbers of the sites that are counted there."""
-        return frozenset(map(number_of, self.wants))
-
-    @property
-    def site(self) -> int:
-        """Where it is written."""
-        return self.change.write.address
 
 
 class Handling(NamedTuple):
@@ -222,6 +205,8 @@ class Splices:
             self._give_back()
             raise
         self._in_force: list[Numbered] = []
+        self._late: dict[int, Numbered] = {}
+        """What could not be taken out, by where it is written: a task was inside. It is tried again at each look."""
         self._counted = [0] * len(sites)
         self._open = set(range(len(sites)))
         """Whose counts may still grow."""
@@ -230,6 +215,10 @@ class Splices:
 
     def counts(self, numbers: range) -> list[int]:
         """Return what has been counted at some sites."""
+        self._try_late()
+        return self._count(numbers)
+
+    def _count(self, numbers: range) -> list[int]:
         if self._driver is not None:
             for number, count in zip(numbers, self._counters.read(numbers), strict=True):
                 if number in self._open:
@@ -260,13 +249,30 @@ class Splices:
                 left = {each.site: each for each in part}
                 # what others have changed meanwhile, or is gone with its module, the driver sees to
                 while left and (refused := self._try([each.change for each in left.values()])):
+                    if self._shared is not None:
+                        inside = {site for site, why in refused.items() if why.reason is Reason.TASK_INSIDE}
+                        self._late |= {site: left[site] for site in inside}
                     left = {site: each for site, each in left.items() if site not in refused}
-            self.counts(range(len(self._sites)))
+            self._count(range(len(self._sites)))
         finally:
             self._open = last
             self._in_force = [each for each in self._in_force if not last.isdisjoint(each.numbers)]
-            if not last:
+            if not last and not self._late:
                 self._give_back()
+        self._try_late()
+
+    def _try_late(self) -> None:
+        """Take out what tasks have left by now, each by itself; others have changed what is refused otherwise."""
+        for site, each in [*self._late.items()]:
+            refused = self._try([each.change], tries=1)
+            if refused and refused[site].reason is not Reason.TASK_INSIDE and self._shared is not None:
+                gone = [want for want in each.wants if number_of(want) not in self._open]
+                change = self._shared.joints.drop(site, gone)
+                refused = {} if change is None else self._try([change], tries=1)
+            if not refused:
+                del self._late[site]
+                if not self._late and not self._open:
+                    self._give_back()
 
     def _undone(self, last: Collection[int]) -> "Iterator[Numbered]":
         """Yield the changes after which only some sites are counted."""
@@ -327,12 +333,12 @@ class Splices:
                     if each.site in refused:
                         self.refused.update(dict.fromkeys(each.numbers, refused[each.site]))
 
-    def _try(self, changes: Sequence[Change]) -> Mapping[int, Refusal]:
+    def _try(self, changes: Sequence[Change], tries: int = TRIES) -> Mapping[int, Refusal]:
         """Write all, or return which ones cannot be written, by address; nothing is written then."""
         assert self._driver is not None
         writes = [each.write for each in changes]
         try:
-            self._driver.apply(writes, [fixup for each in changes for fixup in each.fixups])
+            self._driver.apply(writes, [fixup for each in changes for fixup in each.fixups], tries=tries)
         except BatchRefused as refusal:
             if refusal.verdict is Verdict.BUSY and refusal.write is None:
                 return {each.address: Refusal(Reason.TASK_INSIDE, each.address, str(refusal)) for each in writes}
