@@ -4,6 +4,7 @@ import errno
 import os
 import signal
 import subprocess
+import time
 from contextlib import closing
 
 import pytest
@@ -22,7 +23,9 @@ from anyprobe.kprobes import (
     current,
     debugfs,
     disable_kprobe,
+    disable_kretprobe,
     enable_kprobe,
+    enable_kretprobe,
     register_djprobe,
     register_djprobes,
     register_jprobe,
@@ -322,6 +325,15 @@ def test_maxactive_bounds_the_calls_that_are_followed(session):
     assert rp.nmissed >= 1
     assert seen + rp.nmissed >= 3
     assert rp.kp.hits == seen
+    # a call that is under way when the probe is disabled is not followed, and takes nobody's place
+    hits = rp.kp.hits
+    with subprocess.Popen(["sleep", "1000"]) as sleeping:
+        while rp.kp.hits == hits:
+            time.sleep(0.01)
+        assert disable_kretprobe(rp) == enable_kretprobe(rp) == 0
+        subprocess.run(["sleep", "0.1"], check=True)
+        sleeping.kill()
+    assert followed.result().entries[()].count > seen
 
 
 def test_without_splices_there_are_no_djprobes(loaded):

@@ -1,6 +1,6 @@
 """What the handlers of a session in the kernel collect together: storages, their maps in the kernel, and the names."""
 
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -159,6 +159,11 @@ class Collection:
             self.maps.open(calls)
         if self._in_shared(calls):
             self.shared.open(calls)
+
+    def forget_calls(self, several: Iterable[CallData]) -> None:
+        """Have splices take none of some calls for one that is under way; nothing that follows these is armed."""
+        for calls in filter(self._in_shared, several):
+            self.shared.forget_calls(calls)
 
     def place(self, calls: CallData) -> int:
         """Return where splices have the data of calls."""

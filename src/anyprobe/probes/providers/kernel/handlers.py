@@ -87,6 +87,11 @@ class KernelHandler:
         self._last: tuple[KernelSite, KnownPrototype, Passed | None] | None = None
         """What was compiled last."""
 
+    @property
+    def calls(self) -> CallData | None:
+        """Where the data of the calls is that it is at an end of."""
+        return None if self._call is None else self._call.storage
+
     def check(self, site: KernelSite, found: FunctionType | None) -> None:
         """Raise ``HandlerError`` if it cannot be compiled for a place."""
         if site.raw is None and (site.function is not None or site.tracepoint is None):

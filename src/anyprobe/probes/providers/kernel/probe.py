@@ -13,6 +13,7 @@ from anyprobe.probes.providers.kernel.counters import Counters
 from anyprobe.probes.providers.kernel.places.sites import KernelNames, KernelSite
 
 if TYPE_CHECKING:
+    from anyprobe.handlers.types.storages import CallData
     from anyprobe.probes.providers.kernel.handlers import KernelHandler
     from anyprobe.probes.providers.kernel.splices.splicing import Spliced
 
@@ -130,6 +131,12 @@ class KernelProbe:
     def missed_together(self) -> int:
         """Return what the kernel missed at several sites together."""
         return sum(each.misses() for each in (*self.earlier, *self.attachments) if len(each.slots) > 1)
+
+
+def calls_of(probes: Iterable[KernelProbe]) -> "set[CallData]":
+    """Return where the data of the calls is that some probes follow."""
+    handlers = [probe.handler for probe in probes if probe.handler is not None]
+    return {handler.calls for handler in handlers if handler.calls is not None}
 
 
 def detach_all(probes: Iterable[KernelProbe]) -> None:

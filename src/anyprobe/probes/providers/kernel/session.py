@@ -24,7 +24,7 @@ from anyprobe.probes.providers.kernel.following import FollowedProbe, FollowingM
 from anyprobe.probes.providers.kernel.handling import Handled
 from anyprobe.probes.providers.kernel.places.sites import FunctionType, KernelNames, KernelSite
 from anyprobe.probes.providers.kernel.places.specs import KernelSpec, parse
-from anyprobe.probes.providers.kernel.probe import KernelProbe, detach_all, go_on
+from anyprobe.probes.providers.kernel.probe import KernelProbe, calls_of, detach_all, go_on
 from anyprobe.probes.scripts import entering
 from anyprobe.target.kernel import programs
 
@@ -371,6 +371,9 @@ class KernelSession(FollowingModules, Handled, AnySessionApi[KernelProbe]):
         """Attach probes again that were removed; they count on."""
         self._check_attached()
         again = [probe for probe in probes if not probe.armed]
+        if self._has_handlers:
+            armed = [probe for probe in self.probes if probe.armed]
+            self.collection.forget_calls(calls_of(again) - calls_of(armed))
         spliced = self._splice_together(again, shared=self._has_handlers)
         for probe in again:
             probe.attach(self._names, begin=self._joining, spliced=spliced.get(probe))

@@ -124,6 +124,12 @@ class SharedStorages:
         if storage in self._placed:
             self._placed[storage].view[call_data.OPEN] = 1
 
+    def forget_calls(self, storage: CallData) -> None:
+        """Take no call for one that is under way: both ends were away for some time."""
+        view = self._placed[storage].view
+        view[call_data.HEAD_BYTES :] = bytes(len(view) - call_data.HEAD_BYTES)
+        view[call_data.UNDER_WAY : call_data.UNDER_WAY + _WORD] = bytes(_WORD)
+
     def reserve(self, size: int) -> int:
         """Return the address of that much memory for patches, in reach of all text."""
         size = -(-size // 16) * 16

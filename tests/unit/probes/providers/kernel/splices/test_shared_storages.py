@@ -4,8 +4,9 @@ import pytest
 
 from anyprobe import Count, Hist
 from anyprobe.data.tables import TableLayout
-from anyprobe.handlers.types.storages import Stacks, Table
+from anyprobe.handlers.types.storages import CallData, Stacks, Table
 from anyprobe.probes.providers.kernel.splices.shared_storages import SharedStorages, of_processors
+from anyprobe.splice.kernel import call_data
 from anyprobe.target.kernel.driver.device import Shared
 
 FAR = 1 << 40
@@ -84,3 +85,15 @@ def test_storages_have_a_row_for_each_processor():
     assert of_processors(Table(TableLayout(Hist("sizes"))), 4).layout.rows == 5
     with pytest.raises(Exception, match="no stacks"):
         of_processors(Stacks(), 4)
+
+
+def test_calls_that_were_under_way_take_no_room_when_they_are_forgotten(storages):
+    calls = CallData(1)
+    storages.place(calls)
+    view = storages._placed[calls].view
+    storages.open(calls)
+    view[call_data.DROPPED], view[call_data.UNDER_WAY], view[call_data.HEAD_BYTES], view[-1] = 5, 1, 8, 8
+    storages.forget_calls(calls)
+    assert storages.dropped(calls) == {"no room": 5}
+    assert (view[call_data.OPEN], view[call_data.UNDER_WAY]) == (1, 0)
+    assert not any(view[call_data.HEAD_BYTES :])
