@@ -5,8 +5,10 @@ import dataclasses
 import os
 import random
 import shutil
+import signal
 import subprocess
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import pytest
 
 import anyprobe
 from anyprobe.binary.objects.elf import PT_INTERP, ElfFile
+from anyprobe.target.system.procfs import read_stat
 from support.driver import wait_until
 
 READY = b"ready\n"
@@ -113,16 +116,42 @@ def probed_at(program: Filter, level: str, *specs: str) -> tuple[bytes, "anyprob
     return program.probed(lambda session: place(session, level, *specs), **TIMED.get(level, {}))
 
 
-def check_level(name: str, level: str, snapshot: "anyprobe.Snapshot", least: float) -> None:
-    """Fail where less than a share is counted, hits were missed, or the times do not fit the counts."""
+def check_level(
+    name: str, level: str, snapshot: "anyprobe.Snapshot", least: float, before: "anyprobe.Snapshot | None" = None
+) -> None:
+    """Fail where less than a share is counted, hits were missed, or the times do not fit the counts.
+
+    ``before``: of a program that makes calls while it is probed, once all is in place; see ``stopped``.
+    """
     assert print_shares(f"{name}, {level}", snapshot) > least
     assert snapshot.hits > 10
     assert snapshot.nmissed == 0
     if level in TIMED:
-        check_timings(f"{name}, {level}", snapshot)
+        check_timings(f"{name}, {level}", snapshot, before)
 
 
-def check_timings(name: str, snapshot: "anyprobe.Snapshot") -> None:
+@contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """Have a process stand still, so that all that is read of it is of one moment."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        wait_until(lambda: read_stat(pid).state == "T", "the process stops")
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def unaccounted(snapshot: "anyprobe.Snapshot") -> dict[int, int]:
+    """Return how many more entries than calls that have ended, or go on, were counted of each function."""
+    entered = {site.address: site.hits for site in snapshot.sites if site.kind == "entry"}
+    found = {}
+    for each in snapshot.functions:
+        calls = each.count + each.tail_exits + each.learning + each.nmissed + each.in_flight + each.left
+        found[each.address] = entered.get(each.address, calls) - calls  # a few entries have room for one probe
+    return found
+
+
+def check_timings(name: str, snapshot: "anyprobe.Snapshot", before: "anyprobe.Snapshot | None" = None) -> None:
     """Fail where not each call that was entered is accounted for; print how many were timed, and what was refused."""
     functions = snapshot.functions
     count, learning, jumps = (sum(getattr(f, word) for f in functions) for word in ("count", "learning", "tail_exits"))
@@ -131,15 +160,13 @@ def check_timings(name: str, snapshot: "anyprobe.Snapshot") -> None:
     print(f"{name}: not timed: {', '.join(f'{why} {number}' for why, number in refused.most_common())}")
     if functions or refused.keys() != {"no-thread-slot"} or not is_static(snapshot.target.exe):
         assert len(functions) > 9 * (refused.total() - refused["part-of-a-function"])  # such parts are no functions
-    entered = {site.address: site.hits for site in snapshot.sites if site.kind == "entry"}
+    earlier, more = {} if before is None else unaccounted(before), unaccounted(snapshot)
     for each in functions:
-        ended = each.count + each.tail_exits + each.learning + each.nmissed
-        hits = entered.get(each.address, ended + each.in_flight + each.left)  # a few entries have room for one probe
-        told = name, each.function, hits, dataclasses.replace(each, places=())
+        told = name, each.function, more[each.address], dataclasses.replace(each, places=())
         assert each.nmissed == 0, told
         assert sum(calls for _, _, calls in each.buckets) == each.count, told
         if each.nested or not each.in_flight:
-            assert hits == ended + each.in_flight + each.left, told
+            assert more[each.address] == earlier.get(each.address, 0), told
         if each.count:
             mean = each.sum_ns / each.count
             assert 0 <= each.min_ns <= mean * (1 + 1e-9), told  # calls that all take as long may have a mean just below
