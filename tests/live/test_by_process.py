@@ -90,3 +90,16 @@ def test_programs_that_are_executed_are_processes_of_their_own(compiled, tmp_pat
     assert [each["generation"] for each in document["processes"]] == [1, 2, 3]
     assert len({each["pid"] for each in document["processes"]}) == 1
     assert list(document["sites"][0]["by_pid"].values()) == [30]
+
+
+@pytest.mark.parametrize("children", ["count", "ignore"])
+@pytest.mark.parametrize(("number", "told"), [(6, 0), (600, 1)])
+def test_more_children_than_can_be_told_apart_are_spoken_of(compiled, children, number, told):
+    """There are blocks for five hundred; what further ones count stands in the program's row."""
+    program = str(compiled("forks_many.c", "-pthread"))
+    with anyprobe.run([program, str(number)], stdout=subprocess.DEVNULL, children=children) as session:
+        session.count("a.out:work")
+        session.resume()
+        assert session.wait(100) == 0
+        warnings = session.snapshot().warnings
+    assert sum("too many fork children" in each for each in warnings) == told

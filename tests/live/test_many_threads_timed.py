@@ -1,4 +1,4 @@
-"""Thousands of functions timed in dozens of threads that come later, for each of which there is a block."""
+"""Thousands of functions timed in dozens of threads, for each of which there is a block."""
 
 import pytest
 

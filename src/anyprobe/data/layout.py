@@ -22,6 +22,8 @@ NEXT_BLOCK = 0x40
 """Header: number of blocks handed out, changed by ``lock xadd``; may exceed the number of blocks."""
 FORKED, COPY = 0x48, 0x58
 """Header: in a fork child's own one the child's process id, and the number of its copy, from 1."""
+CROWDED = 0x60
+"""Header: not 0 where fork children have found no block left, and count in the parent's."""
 CLOSED, UNWATCHED = 0x50, 2
 """Header of a session's first bank: not 0 where fork children must not make system calls to get blocks of their own;
 ``UNWATCHED``: not yet, until it is seen that a program is about to filter them."""
@@ -159,13 +161,10 @@ RECORD_BYTES = RECORD_BUCKETS + 8 * BUCKETS
 
 STRIDE_LIMIT = 1 << 31
 """Bytes that a block has less than: offsets and sizes are operands of instructions, which have 32 bits and a sign."""
-BANK_BYTES_LIMIT, ROOMY_BYTES_LIMIT = 2 << 30, 32 << 30
-"""Address space that one bank may take in the target; and where the program never asks for all of it to be in memory,
-which otherwise has only what is touched."""
+BANK_BYTES_LIMIT = 2 << 30
+"""Address space that one bank may take in the target; memory is only used where it is touched, or by ``mlockall``."""
 BANK_BYTES_AT_ALL = 192 << 30
-"""What it may take there so that each thread of the program has a block."""
-SPARE_THREADS = 64
-"""For how many threads there are blocks then, beside twice as many as the program has."""
+"""What it may take so that there are two blocks for each thread that the program has."""
 THREADS, MOST_THREADS = 1024, 1 << 15
 """For how many threads at one time a bank has blocks at most, and where that is known to be too few."""
 THREADS_APART = 8192
@@ -211,8 +210,6 @@ class BankLayout:
     """Whether a block has the timed calls of one thread alone: later ones with its thread pointer have other blocks."""
     least: int = 0
     """For how many threads there are to be blocks even if these take much, up to ``BANK_BYTES_AT_ALL``."""
-    most_bytes: int = BANK_BYTES_LIMIT
-    """Bytes that the blocks may take beyond these."""
     _next_counter: int = field(default=0, init=False)
     _next_record: int = field(default=0, init=False)
 
@@ -253,7 +250,7 @@ class BankLayout:
     def blocks(self) -> int:
         """Number of blocks for threads (the shared block is extra)."""
         sure = min(self.least, BANK_BYTES_AT_ALL // self.stride - 1)
-        return max(LEAST_THREADS, sure, min(self.threads, self.most_bytes // self.stride - 1))
+        return max(LEAST_THREADS, sure, min(self.threads, BANK_BYTES_LIMIT // self.stride - 1))
 
     @property
     def shared_offset(self) -> int:

@@ -22,6 +22,7 @@ from anyprobe.data.layout import (
     BLOCK_TOP,
     CHILD_BIT,
     CHILD_BYTES,
+    CROWDED,
     INSTANCE_BYTES,
     INSTANCE_RECORD,
     INSTANCE_SP,
@@ -89,7 +90,7 @@ class _Blocks:
         extents = None if extents is None else list(extents)
         has_header = bool(_present(PAGE, extents)[NEXT_BLOCK // PAGE])
         used = min(int(words[NEXT_BLOCK // 8]), layout.blocks) if has_header else 0
-        self.is_full = has_header and int(words[NEXT_BLOCK // 8]) > layout.blocks
+        self.is_full = has_header and bool(words[CROWDED // 8] or words[NEXT_BLOCK // 8] > layout.blocks)
         start, size = layout.shared_offset, (used + 1) * layout.stride
         present = _present(start + size, extents)  # of what is used: the region may be larger than memory
         self.rows = words[start // 8 : (start + size) // 8].reshape(used + 1, layout.stride // 8)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from anyprobe.core.refusal import Refusal
 from anyprobe.data import histogram
-from anyprobe.data.layout import CALL_LEARNING, CALL_UNSEEN
+from anyprobe.data.layout import CALL_LEARNING, CALL_UNSEEN, CROWDED
 from anyprobe.data.processes import ProcessInfo, TargetInfo
 from anyprobe.data.reader import BankReader, ForkChild, NearReader, Whose
 from anyprobe.data.snapshot import ExitKind, FunctionTiming, RefusedSite, SiteResult, Snapshot
@@ -145,6 +145,8 @@ def snapshot(
     told: tuple[str, ...] = ()
     if session.options.children != "count":
         found, told = _without_children(session, found, armed)
+    elif any(_is_crowded(hook.bank) for place in armed for hook in (*place.earlier, place.hook)):
+        told = ("there are too many fork children to tell them all apart: what some have counted is the program's",)
     counted = zip(found, armed, strict=False)
     timings = timings_by_process(session.probes, session.children, ns_per_tick) if apart is None else apart.by_process()
     processes = session.children.counts(
@@ -192,6 +194,10 @@ def _threads(session: "ProbeHost", ns_per_tick: float) -> "ThreadParts":
 
     session.thread_names.look([session.pid, *(pid for pid, _ in session.children.alive())], again=True)
     return ThreadParts(session.probes, values, session.children, read)
+
+
+def _is_crowded(bank: SlotBank | NearBank | None) -> bool:
+    return isinstance(bank, SlotBank) and any(bank.arena.view(bank.piece.offset + CROWDED, 8))
 
 
 def _without_children(

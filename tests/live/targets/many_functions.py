@@ -27,18 +27,21 @@ static void pass(long x) {{
 static void *worker(void *a) {{ for (long x = 0; working; x++) pass(x); return a; }}
 static int at_once;
 static pthread_barrier_t all;
-static void *once(void *a) {{ pass(1); pthread_barrier_wait(&all); return a; }}
+static void *wait_and_pass(void *a) {{
+    for (;;) {{ pthread_barrier_wait(&all); pass(1); pthread_barrier_wait(&all); }}
+    return a;
+}}
 static void one_round(void) {{
-    pthread_t threads[1024];
     if (!at_once) {{ pass(1); return; }}
-    for (int i = 0; i < at_once; i++) check(!pthread_create(&threads[i], 0, once, 0), "pthread_create");
-    for (int i = 0; i < at_once; i++) pthread_join(threads[i], 0);
+    pthread_barrier_wait(&all);
+    pthread_barrier_wait(&all);
 }}
 static void setup(int argc, char **argv) {{
     pthread_t t;
     for (int i = argc > 1 ? atoi(argv[1]) : 0; i > 0; i--) check(!pthread_create(&t, 0, worker, 0), "pthread_create");
     at_once = argc > 2 ? atoi(argv[2]) : 0;
-    pthread_barrier_init(&all, 0, at_once ? at_once : 1);
+    pthread_barrier_init(&all, 0, at_once + 1);
+    for (int i = 0; i < at_once; i++) check(!pthread_create(&t, 0, wait_and_pass, 0), "pthread_create");
     USE_TALLY(passes);
 }}
 """

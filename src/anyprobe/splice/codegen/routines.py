@@ -251,10 +251,10 @@ def _process_block(asm: Assembler, facts: RoutineFacts) -> None:
             test rax, rax; jnz process_known
             push rdx
             mov rdx, region
-            cmp qword [rdx+{at.NEXT_BLOCK}], half; jae process_none
+            cmp qword [rdx+{at.NEXT_BLOCK}], half; jae process_full
             mov eax, 1
             lock xadd [rdx+{at.NEXT_BLOCK}], rax
-            cmp rax, half; jae process_none
+            cmp rax, half; jae process_full
             inc eax
             imul rcx, rax, stride
             lea rcx, [rdx+rcx+shared_offset]
@@ -265,6 +265,8 @@ def _process_block(asm: Assembler, facts: RoutineFacts) -> None:
             pop rdx
         process_known:
             ret
+        process_full:
+            mov qword [rdx+{at.CROWDED}], 1; jmp process_none
         """,
         own=facts.own,
         gate=facts.gate,

@@ -174,9 +174,7 @@ class Threads:
     wanted: int
     """For so many there are blocks if these do not take too much address space,"""
     least: int = 0
-    """for so many even if they do,"""
-    most_bytes: int = at.BANK_BYTES_LIMIT
-    """and this is too much."""
+    """and for so many even if they do."""
 
     @classmethod
     def of(cls, pid: int, *, apart: bool, may_lock: bool) -> "Threads":
@@ -186,9 +184,8 @@ class Threads:
         """
         now, locked = procfs.count_threads(pid), procfs.locks_memory(pid)
         wanted = at.room_for(now, apart=apart, is_scarce=locked)
-        if locked or may_lock or procfs.limits_address_space(pid) or not has_room():
-            return cls(wanted, most_bytes=at.BANK_BYTES_LIMIT * max(1, wanted // at.THREADS))
-        return cls(wanted, min(2 * now + at.SPARE_THREADS, at.MOST_THREADS), at.ROOMY_BYTES_LIMIT)
+        is_tight = locked or may_lock or procfs.limits_address_space(pid) or not has_room()
+        return cls(wanted, 0 if is_tight else min(2 * now, at.MOST_THREADS))
 
 
 def bank_layout(
@@ -219,7 +216,6 @@ def bank_layout(
     found = BankLayout(
         counters, records, maxactive, RETURNS, callers, counting.left_out, adopting, nested,
         counting.nodes if nested else 0, threads.wanted, by_thread=apart, least=threads.least,
-        most_bytes=threads.most_bytes,
     )  # fmt: skip
     if found.stride >= at.STRIDE_LIMIT:
         raise UsageError(f"{need.counters:,} places and {maxactive:,} calls at once are more than there is room for")
