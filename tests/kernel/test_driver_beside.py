@@ -235,6 +235,24 @@ def test_a_kprobe_that_is_switched_off_keeps_what_it_has_copied(driver):
     call_getppid(10)
 
 
+def test_no_kprobe_is_optimized_that_was_set_beside_what_is_written(driver, patches):
+    switch = Path("/proc/sys/debug/kprobes-optimization")
+    if not switch.exists():
+        pytest.skip("this kernel optimizes no kprobes")
+    made, body = first_of(patches), function(GETPPID)  # it has been in force, and is not any more
+    assert switch.read_text() == "1\n"
+    driver.apply([made.write])
+    assert switch.read_text() == "0\n"
+    with anyprobe.kernel(mechanism="kprobe") as session:
+        (probe,) = session.count(f"kernel::{GETPPID}:{body[2].address - body[0].address:#x}")
+        assert not probe.refused
+        driver.apply([made.write.undone()])
+        assert switch.read_text() == "0\n"
+    driver.apply([made.write])
+    driver.apply([made.write.undone()])
+    assert switch.read_text() == "1\n"
+
+
 def define(event):
     """Define or remove an event of tracefs."""
     fd = os.open(TRACING / "kprobe_events", os.O_WRONLY | os.O_APPEND)

@@ -31,6 +31,7 @@
 
 #define PATCHES (8u << 20)
 #define MAX_FIXUPS 4096
+#define KPROBE_TABLE_SIZE 64	/* as in kernel/kprobes.c, of all kernels */
 #define LONGEST_OPTIMIZED 20	/* a jump in place of a kprobe covers at most this much */
 
 /* In the module's own text: there the kernel looks for exception fix-ups. */
@@ -67,6 +68,14 @@ static DEFINE_PER_CPU(u64[ANYPROBE_COUNTERS], anyprobe_counters);
 	F(struct jump_entry, __stop___jump_table) \
 	F(struct static_call_site, __start_static_call_sites) \
 	F(struct static_call_site, __stop_static_call_sites)
+#ifdef CONFIG_OPTPROBES
+#define OPTIMIZER_DATA(F) \
+	F(bool, kprobes_allow_optimization) \
+	F(struct list_head, optimizing_list) \
+	F(struct hlist_head, kprobe_table)
+#else
+#define OPTIMIZER_DATA(F)
+#endif
 
 #define DEFINE_FUNCTION(result, name, ...) \
 	static result none_##name(__VA_ARGS__) { return (result)0; } \
@@ -74,6 +83,7 @@ static DEFINE_PER_CPU(u64[ANYPROBE_COUNTERS], anyprobe_counters);
 #define DEFINE_DATA(type, name) static type *the_##name;
 KERNEL_FUNCTIONS(DEFINE_FUNCTION)
 KERNEL_DATA(DEFINE_DATA)
+OPTIMIZER_DATA(DEFINE_DATA)
 DEFINE_FUNCTION(unsigned long, kallsyms_lookup_name, const char *)
 #define CALL(name) static_call(to_##name)
 
@@ -123,6 +133,8 @@ static DEFINE_MUTEX(lock);		/* of all that is below */
 static struct rb_root_cached changes = RB_ROOT_CACHED;
 static u32 change_count;
 static bool asleep;			/* suspend has begun */
+static bool kprobes_held;		/* kprobes are not optimized */
+static unsigned long held_from = ULONG_MAX, held_to;	/* where text has been written since */
 static struct client *page_owners[PATCHES >> PAGE_SHIFT], *counter_owners[ANYPROBE_COUNTERS];
 static LIST_HEAD(leaving);
 static struct exception_table_entry tables[2][MAX_FIXUPS];
@@ -682,6 +694,47 @@ static void unlock_text(void)
 	mutex_unlock(the_kprobe_mutex);
 }
 
+/*
+ * A kprobe is optimized, to a jump over several instructions, where no branch leads between these. The kernel looks for such
+ * branches in the text as it is, and does not see those in patches. So none is optimized while anything is written; and not
+ * afterwards where one is set that may have been looked at meanwhile. Both with kprobe_mutex. False: some are about to be.
+ */
+static bool hold_kprobes(void)
+{
+#ifdef CONFIG_OPTPROBES
+	if (!batch.count)
+		return true;
+	if (*the_kprobes_allow_optimization && !list_empty(the_optimizing_list))
+		return false;
+	kprobes_held |= *the_kprobes_allow_optimization;
+	*the_kprobes_allow_optimization = false;
+	held_from = min(held_from, FIRST_BYTE(&batch.edits[0]) - PAGE_SIZE);
+	held_to = max(held_to, LAST_BYTE(&batch.edits[batch.count - 1]) + PAGE_SIZE);
+#endif
+	return true;
+}
+
+static void let_kprobes_go(void)
+{
+#ifdef CONFIG_OPTPROBES
+	struct kprobe *p;
+	int i;
+
+	if (change_count || !kprobes_held)
+		return;
+	for (i = 0; i < KPROBE_TABLE_SIZE; i++)
+		hlist_for_each_entry(p, &the_kprobe_table[i], hlist)
+			if (!kprobe_ftrace(p) && (unsigned long)p->addr > held_from && (unsigned long)p->addr < held_to) {
+				pr_info_ratelimited("anyprobe: kprobes stay breakpoints while there is one at %pS\n", p->addr);
+				return;
+			}
+	*the_kprobes_allow_optimization = true;
+	kprobes_held = false;
+	held_from = ULONG_MAX;
+	held_to = 0;
+#endif
+}
+
 /* --- batches --- */
 
 /* Make the table of a batch, by address: what is in force, without what a client leaves, and the new ones, which ascend. */
@@ -758,7 +811,11 @@ static long check_and_write(struct client *client, struct anyprobe_batch *io, co
 		add_edit()->w = writes[i];
 	lock_text();
 	r = asleep ? -EBUSY : errors[batch.reason = check(client)];
-	if (!r) {
+	if (!r && !hold_kprobes()) {
+		batch.failed = batch.count;
+		r = errors[batch.reason = ANYPROBE_BUSY];
+		io->tried = 1;
+	} else if (!r) {
 		r = make_table(NULL) ?: add_changes(client);
 		while (!r) {
 			r = commit();
@@ -768,6 +825,7 @@ static long check_and_write(struct client *client, struct anyprobe_batch *io, co
 			r = 0;
 		}
 		settle(!r, false);
+		let_kprobes_go();
 	}
 	unlock_text();
 	io->failed = batch.failed;
@@ -846,6 +904,7 @@ static long restore(struct client *client, struct module *module)
 		r = batch.count ? commit() : 0;
 		settle(!r, module);
 	} while (c && (!r || module));
+	let_kprobes_go();
 	unlock_text();
 	return r ?: client && client->changes ? -ESTALE : 0;
 }
@@ -1193,6 +1252,7 @@ static int __init find_all(void)
 	static_call_update(to_kallsyms_lookup_name, (void *)at);
 	KERNEL_FUNCTIONS(FIND_FUNCTION)
 	KERNEL_DATA(FIND_DATA)
+	OPTIMIZER_DATA(FIND_DATA)
 	if (missing)
 		return -ENOENT;
 	for (i = 0; i < ARRAY_SIZE(forbidden_functions); i++) {
@@ -1223,6 +1283,9 @@ static void __exit anyprobe_exit(void)
 {
 	misc_deregister(&device);	/* nobody has it open, and no client is left: each holds the module */
 	cancel_delayed_work_sync(&later);
+	mutex_lock(the_kprobe_mutex);
+	let_kprobes_go();
+	mutex_unlock(the_kprobe_mutex);
 	unregister_pm_notifier(&of_power);
 	unregister_module_notifier(&of_modules);
 }
