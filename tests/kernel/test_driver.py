@@ -245,7 +245,8 @@ def test_faults_of_copies_are_answered_as_at_the_original(driver, patches):
 def that_may_fault(patches, name):
     """Return the first write in a function with a copy that may fault."""
     body, faulting = function(name), fixups()
-    found = (patches.counting(body, index, faulting) for index in range(3, len(body)))
+    places = [index for index, insn in enumerate(body) if insn.address in faulting]
+    found = (patches.counting(body, index, faulting) for index in places)
     return next(made for made in found if made is not None and made.fixups)
 
 
