@@ -526,20 +526,21 @@ static bool unwinds_inside(struct task_struct *t)
 
 /*
  * Is a saved pc or a return address on a task's kernel stack one of those? Every word counts at first. Frames that were
- * left long ago may have such a word too, in a task that sleeps for days, or in this very one: then the unwinder decides.
+ * left long ago may have such a word too, in a task that sleeps for days: then the unwinder decides. Who runs is in the stop,
+ * and nowhere else; what was found inside in an earlier stop is on these stacks.
  */
 static bool has_word_inside(struct task_struct *t)
 {
 	unsigned long *p = t->stack, *end = p + THREAD_SIZE / sizeof *p, sp = t->thread.sp, word;
 
-	if (!p || !refcount_read(&t->stack_refcount))
+	if (!p || t->on_cpu || !refcount_read(&t->stack_refcount))
 		return false;
-	if (!t->on_cpu && sp >= (unsigned long)p && sp < (unsigned long)end)
+	if (sp >= (unsigned long)p && sp < (unsigned long)end)
 		p = (unsigned long *)(sp & ~7ul);
 	for (; p < end; p++) {
 		word = READ_ONCE_NOCHECK(*p);
 		if (word >= __START_KERNEL_map && is_inside(word))	/* all text is there */
-			return t->on_cpu || unwinds_inside(t);
+			return unwinds_inside(t);
 	}
 	return false;
 }
