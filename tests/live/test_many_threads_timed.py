@@ -18,10 +18,11 @@ def test_each_call_of_each_thread_is_timed(run_target, functions, threads, optio
     target = run_target(f"many_functions_{functions}.c", "0", str(threads), text=text, options=("-O1", "-pthread"))
     with anyprobe.attach(target.pid, **options) as session:
         session.time("a.out:busy_*")
-        assert not session.refused
+        refused = len(session.refused)  # where bytes cross a page, which depends on where the program lies
+        assert refused <= functions // 100
         calls = target.go(2, patience=500).calls["passes"]
         assert calls == 2 * threads
         found = session.snapshot().functions
-        assert len(found) == functions
+        assert len(found) == functions - refused
         assert {(each.count, each.nmissed, each.in_flight) for each in found} == {(calls, 0, 0)}
     target.finish()
