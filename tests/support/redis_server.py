@@ -64,6 +64,7 @@ class Redis:
         assert contents.startswith("list ")
         wait_until(lambda: self.ask("bgsave").startswith("Background saving started"), "redis saves in a child")
         assert self.ask("get", "k") == "500500"
+        wait_until(lambda: "bgsave_in_progress:0" in self.ask("info", "persistence"), "the child ends")
         return contents
 
 
