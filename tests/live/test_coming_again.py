@@ -6,11 +6,15 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
+from contextlib import contextmanager, suppress
 
 import pytest
 
 import anyprobe
 from anyprobe import Sum, i32
+from anyprobe.probes.handlers.load_gate import PATIENCE as WAITED
+from anyprobe.probes.outside import listing
 from anyprobe.target.system import procfs
 from support.driver import PATIENCE, build, wait_until
 from support.plugins import PROGRAM, doing, is_gated, loading
@@ -197,6 +201,11 @@ def test_where_no_thread_can_wait_that_is_said_once_it_is_of_consequence(library
             do("w")
             assert session.snapshot().hits == CALLS
             assert session.snapshot().warnings == (warning,)
+            do("ul")  # between two looks, and to the same address
+            session.pump(0.3)
+            do("w")
+            assert session.snapshot().hits == CALLS
+            assert any("written the original bytes over the probe" in each for each in session.snapshot().warnings)
         process.stdin.close()
 
 
@@ -224,16 +233,140 @@ def resident_of(pid):
         return int(numbers.read().split()[1]) * 4096
 
 
-@pytest.mark.parametrize("option", [[], ["--no-pending"]], ids=["", "no pending"])
-def test_the_command_shows_one_row_that_counts_on(program, option):
-    arguments = ["-m", "anyprobe", "count", "again:plugin_work", *option, "--json", "-p", str(program.pid)]
+@contextmanager
+def counting(program, *options):
+    """Run the command on a program, to be ended by a signal; what it is for is there once it is yielded."""
+    arguments = ["-m", "anyprobe", "count", "again:plugin_work", *options, "--json", "-p", str(program.pid)]
     with subprocess.Popen([sys.executable, *arguments], stdout=subprocess.PIPE, text=True) as command:
+        try:
+            wait_until(lambda: is_probed(program.pid), "the probe")
+            yield command
+        finally:
+            command.kill()
+
+
+def is_probed(pid):
+    """Return whether the function is probed, and threads wait if they do at all: what is armed first is shown first."""
+    with suppress(anyprobe.PermissionDenied):
+        return any(each.symbol == "plugin_work" for each in listing.inspect(pid).sites)
+    return False
+
+
+def results_of(command):
+    command.send_signal(signal.SIGINT)
+    return json.loads(command.communicate(timeout=PATIENCE)[0])
+
+
+def test_the_command_shows_one_row_that_counts_on(program):
+    with counting(program) as command:
         wait_until(lambda: is_gated(program.pid), "the gate")
         program("wulw")
-        command.send_signal(signal.SIGINT)
-        found = json.loads(command.communicate(timeout=PATIENCE)[0])
+        found = results_of(command)
     assert (sum(each["hits"] for each in found["sites"]), found.get("warnings")) == (2 * CALLS + AT_LOAD, None)
     assert "pending" not in found
+
+
+def test_no_thread_waits_where_that_is_not_wanted(program):
+    """Nothing is probed then that comes again."""
+    with anyprobe.attach(program.pid) as session:
+        session.count("again:plugin_work", follow=False)
+        assert not is_gated(program.pid)
+        program("wulw")
+        assert session.snapshot().hits == CALLS
+    with counting(program, "--no-pending") as command:
+        program("w")
+        assert not is_gated(program.pid)
+        assert sum(each["hits"] for each in results_of(command)["sites"]) == CALLS
+
+
+def test_a_stopped_controller_holds_one_thread_once(program):
+    """For some seconds; others go on, which is said, and wait again once it is awake."""
+    with counting(program) as command:
+        wait_until(lambda: is_gated(program.pid), "the gate")
+        command.send_signal(signal.SIGSTOP)
+        begin = time.monotonic()
+        program("ulw" * 20)
+        assert time.monotonic() - begin < 4 * WAITED
+        command.send_signal(signal.SIGCONT)
+        wait_until(lambda: program("ul") or is_probed_now(program), "the probe in what has come")
+        program("ulw")
+        found = results_of(command)
+    assert sum(each["hits"] for each in found["sites"]) >= CALLS + AT_LOAD
+    assert any("in time: what runs there before is not counted" in each for each in found["warnings"])
+
+
+def is_probed_now(program):
+    with suppress(anyprobe.PermissionDenied):
+        found = [each for each in listing.inspect(program.pid).sites if each.symbol == "plugin_work"]
+        return bool(found) and not {"GONE", "DISABLED"} & set(found[-1].flags)
+    return False
+
+
+def test_probes_that_were_removed_stay_so(program):
+    """In each life, until they are enabled again; then they are in the one of now, too."""
+    with anyprobe.attach(program.pid) as session:
+        removed = session.count("again:plugin_work")
+        other = session.count("again:plugin_*")
+        program("w")
+        session.remove(*removed)
+        program("ulw")
+        assert [each.hits for each in session.snapshot().sites] == [CALLS, 2 * CALLS + AT_LOAD]
+        session.remove(*other)
+        program("ulwul")
+        session.enable(*removed)
+        program("w")
+        assert [each.hits for each in session.snapshot().sites] == [2 * CALLS, 2 * CALLS + AT_LOAD]
+
+
+def test_what_costs_too_much_does_not_come_again(program):
+    with anyprobe.attach(program.pid) as session:
+        session.count("again:plugin_*")
+        session.limit_overhead(0.0)
+        program("w" * 20)
+        assert session.limit_overhead(1e-9)
+        program("ulw")
+        assert session.snapshot().hits == 20 * CALLS
+
+
+def test_two_libraries_of_one_name(library, tmp_path):
+    """Each comes again by itself."""
+    other = tmp_path / "other" / library.name
+    other.parent.mkdir()
+    shutil.copy(library, other)
+    text = PROGRAM.replace("void *library = 0;", "void *library = 0; dlopen(argv[2], RTLD_NOW);")
+    command = [build("loads_two.c", "-ldl", text=text), library, other]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
+        do = doing(process)
+        do("l")
+        with anyprobe.attach(process.pid) as session:
+            session.count("again:plugin_work")
+            for life in range(1, 4):
+                do("ulw")
+                assert session.snapshot().hits == life * (AT_LOAD + CALLS)
+        process.stdin.close()
+
+
+WORKS = "            work(library);\n            for"
+
+
+def test_fork_children_that_load_again_what_their_parent_had_unloaded(library):
+    text = FORKING.replace("if (!fork()) {", "dlclose(library);\n        if (!fork()) {").replace(
+        WORKS, "            for"
+    )
+    text = text.replace("life < 3; life++) { dlclose(library);", "life < 3; life++) { if (life) dlclose(library);")
+    text = text.replace("wait(0);\n        work(library);", "wait(0);\n        library = dlopen(argv[1], RTLD_NOW);")
+    command = [build("forks_without_plugin.c", "-ldl", text=text), library]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
+        do = doing(process)
+        with anyprobe.attach(process.pid) as session:
+            session.count("again:plugin_work")
+            for forks in range(1, 3):
+                do(".")
+                session.pump(0)
+                assert session.snapshot().hits == forks * (3 * (AT_LOAD + CALLS) + AT_LOAD)
+        process.stdin.close()
 
 
 IN_MEMORY = """

@@ -120,7 +120,7 @@ def measure(target: targets.Target, plan: Plan) -> int:
                 "live": plan.live or None,
                 "unsafe": plan.unsafe or None,
                 "children": plan.children,
-                "pending": {None: "modules", True: "always", False: "never"}[plan.pending],
+                "pending": {None: "modules", True: "always", False: "once"}[plan.pending],
             }
             kernel = [targets.open_kernel(stack, target, plan.mechanism)] if target.kernel else []
             processes = targets.open_sessions(stack, target, **settings) if target.probed else []

@@ -1,6 +1,8 @@
 """What is wanted of a process, apart from what is installed: specs with policies, and where each was looked for."""
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+import os
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, TypeVar
@@ -31,6 +33,8 @@ class Policy(Enum):
     PRESENT = "present"
     """In those that are loaded when it is asked for, and again if they are unloaded and loaded again; of a program that
     is held at its start, also in the libraries that it is linked with."""
+    ONCE = "once"
+    """In those that are loaded when it is asked for, as long as they are."""
     WAIT = "wait"
     """As ``PRESENT``; if it names a module that is not loaded, then in whatever is loaded later."""
     FOLLOW = "follow"
@@ -40,8 +44,8 @@ class Policy(Enum):
     def of(cls, follow: bool | None, pending: str) -> "Policy":
         """Return what a call asks for by ``follow``, and if it does not say so, the session's option ``pending``."""
         if follow is None:
-            return {"never": cls.PRESENT, "modules": cls.WAIT, "always": cls.FOLLOW}[pending]
-        return cls.FOLLOW if follow else cls.PRESENT
+            return {"once": cls.ONCE, "never": cls.PRESENT, "modules": cls.WAIT, "always": cls.FOLLOW}[pending]
+        return cls.FOLLOW if follow else cls.ONCE
 
 
 @dataclass(eq=False)
@@ -60,8 +64,12 @@ class Desired:
     """The names of modules that are most like the one that it waits for."""
     is_early: bool = False
     """Whether the libraries that its program is linked with are still to come."""
-    returning: set[str] = field(default_factory=set)
-    """The names of libraries in which it has sites and which may be unloaded, and loaded again."""
+    returning: Counter[str] = field(default_factory=Counter)
+    """The paths of libraries in which it has sites that may be unloaded and loaded again; how many copies."""
+    is_removed: bool = False
+    """Whether its probe was removed, and is to be placed nowhere until it is enabled again."""
+    removed: set[str] = field(default_factory=set)
+    """The sites, by their canonical specs, that are to be placed no more, in other lives of their libraries either."""
     taken: "Taken | None" = None
     """The sites of specs that are placed together, each of which is placed for one of them only."""
 
@@ -71,11 +79,12 @@ class Desired:
             self.policy, self.nearest = Policy.FOLLOW, error.nearest
         return self.policy is Policy.FOLLOW
 
-    def is_taken(self, site: "ResolvedSite") -> bool:
-        """Return whether another spec of those that are placed together has a site; if not, this one has it now."""
-        if self.taken is None:
+    def takes(self, site: "ResolvedSite") -> bool:
+        """Return whether this spec has a site: not removed, and no other one's of those that are placed together."""
+        if site.canonical in self.removed:
             return False
-        return self.taken.setdefault((site.object, site.address, site.kind), self.probe.spec) != self.probe.spec
+        spec = self.probe.spec
+        return self.taken is None or self.taken.setdefault((site.object, site.address, site.kind), spec) == spec
 
     @property
     def may_mean_nothing(self) -> bool:
@@ -112,9 +121,14 @@ class Desired:
 
     def note_unloadable(self, part: Probe, is_permanent: "Callable[[LoadedObject], bool]") -> None:
         """Have it looked for again in the libraries where a part of it is, if they are unloaded and loaded again."""
-        if self.policy is not Policy.FOLLOW:
-            objects = {each.site.object for each in part.all_places} | {each.site.object for each in part.exitless}
-            self.returning |= {lasting_name(each) for each in objects if not is_permanent(each)}
+        if self.policy in {Policy.FOLLOW, Policy.ONCE}:
+            return
+        fresh = {each.site.object for each in part.all_places} | {each.site.object for each in part.exitless}
+        if all(map(is_permanent, fresh)):
+            return
+        objects = fresh | {each.site.object for each in self.probe.all_places}
+        there = [each for each in objects if (each in fresh or each in self.seen) and not is_permanent(each)]
+        self.returning |= Counter(map(lasting_path, there))
 
     def lacking(self, modules: "set[LoadedObject]") -> "set[LoadedObject]":
         """Return the objects in which there may be sites that have not been found yet."""
@@ -123,13 +137,15 @@ class Desired:
         fresh = modules - self.seen
         if self.policy is not Policy.FOLLOW and not self.is_early:
             gone = self.gone
-            fresh = {each for each in fresh if lasting_name(each) in gone} if gone else set()
+            names = set(map(os.path.basename, gone))
+            fresh = {each for each in fresh if os.path.basename(lasting_path(each)) in names} if gone else set()
+            fresh = {each for each in fresh if lasting_path(each) in gone} or fresh
         return fresh | set(self.unchosen)
 
     @property
-    def gone(self) -> set[str]:
-        """The names of libraries that it is looked for in again, and that were not loaded at the last look."""
-        return self.returning and self.returning - set(map(lasting_name, self.seen))
+    def gone(self) -> Counter[str]:
+        """The paths of libraries that it is looked for in again, and that were not loaded at the last look."""
+        return self.returning and self.returning - Counter(map(lasting_path, self.seen))
 
     def within(self, modules: "set[LoadedObject]") -> "set[LoadedObject] | None":
         """Return the objects in which it is enough to look: those of a look; ``None`` where that may not be enough.
@@ -181,7 +197,7 @@ class DesiredState:
         """Yield what has not been looked for in all the objects that are loaded, and in which of them."""
         for each in self.wanted:
             fresh = each.lacking(set(modules))
-            if each.is_open and fresh:
+            if each.is_open and fresh and not each.is_removed:
                 yield each, fresh
 
     def look_again(self, loaded: "LoadedObject") -> None:
@@ -219,6 +235,19 @@ class DesiredState:
         there = set(modules)
         return any(not each.seen <= there for each in self.wanted)
 
+    def note_removed(self, probes: "Collection[Probe]", places: "Iterable[Place]") -> None:
+        """Place some probes nowhere until they are enabled again, and some places of others no more."""
+        sites = {id(each) for each in places}
+        for each in self.wanted:
+            each.is_removed |= each.probe in probes
+            each.removed |= {place.site.canonical for place in each.probe.all_places if id(place) in sites}
+
+    def note_enabled(self, probes: "Collection[Probe]") -> None:
+        """Place probes again wherever they mean something."""
+        for each in self.wanted:
+            if each.probe in probes:
+                each.is_removed, each.removed = False, set()
+
     def settle(self) -> None:
         """Want no more of what was only wanted in the objects of now."""
         self.wanted = [each for each in self.wanted if each.is_lasting]
@@ -231,6 +260,11 @@ class DesiredState:
         return any(each.is_lasting for each in self.wanted)
 
     @property
+    def may_return(self) -> bool:
+        """Whether there are, or were, sites in libraries that may be loaded again."""
+        return any(each.returning and not each.is_removed for each in self.wanted)
+
+    @property
     def awaits_others(self) -> bool:
         """Whether anything is wanted in objects that have not been loaded before."""
         return any(each.policy is Policy.FOLLOW for each in self.wanted)
@@ -238,7 +272,7 @@ class DesiredState:
     @property
     def gone(self) -> set[str]:
         """The names of libraries with sites that were unloaded, as of the last look, and may be loaded again."""
-        return set().union(*(each.gone for each in self.wanted))
+        return {os.path.basename(path) for each in self.wanted for path in each.gone}
 
 
 def unchosen_in(part: Probe, objects: "Collection[LoadedObject]") -> list[int]:
@@ -247,9 +281,9 @@ def unchosen_in(part: Probe, objects: "Collection[LoadedObject]") -> list[int]:
     return [address for address in addresses if any(address in each for each in objects)]
 
 
-def lasting_name(loaded: "LoadedObject") -> str:
-    """Return the name by which a library is known when it is loaded again, were its file deleted or not."""
-    return loaded.name.removesuffix(DELETED)
+def lasting_path(loaded: "LoadedObject") -> str:
+    """Return the path by which a library is known when it is loaded again, were its file deleted or not."""
+    return loaded.path.removesuffix(DELETED)
 
 
 def _is_unchosen(refusal: Refusal) -> bool:

@@ -7,7 +7,7 @@ from anyprobe.core.errors import UsageError
 from anyprobe.data.layout import MAXACTIVE
 
 RETURNS = ("auto", "exits", "callers", "trampoline")
-PENDING = ("never", "modules", "always")
+PENDING = ("once", "never", "modules", "always")
 CHILDREN = ("count", "ignore", "free")
 STRATEGIES = ("auto", "retarget", "jump", "punned", "short", "trap")
 
@@ -47,7 +47,8 @@ class SessionOptions:
     """Whether handlers may change what the program computes."""
     pending: str = "never"
     """Which specs wait for libraries that are loaded later, where ``follow`` is not given: ``never``, so that it is an
-    error if one means nothing; ``modules``: those that name a module which is not loaded; ``always``: all."""
+    error if one means nothing; ``modules``: those that name a module which is not loaded; ``always``: all. With
+    ``once``, as with ``follow=False``, not even for those to come again that were there and are unloaded."""
     children: str = "count"
     """What becomes of fork children: ``count``: they count, too; ``ignore``: their hits are left out of counts;
     ``free``: each is relieved of all probes before it runs on from the C library's ``fork``."""

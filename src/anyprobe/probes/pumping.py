@@ -18,9 +18,11 @@ from anyprobe.probes.observed import Observed
 
 if TYPE_CHECKING:
     from anyprobe.binary.images.modules import LoadedObject
+    from anyprobe.core.refusal import Refusal
     from anyprobe.probes.adopting import Adopting
     from anyprobe.probes.ended_children import EndedChildren
     from anyprobe.probes.probe import Probe
+    from anyprobe.probes.providers.function.resolve import ResolvedSite
     from anyprobe.probes.timing.clock import Clock
     from anyprobe.probes.timing.return_points import ReturnPoints
 
@@ -29,6 +31,7 @@ class Pumped(Observed, Tended):
     """A session that does what is due."""
 
     _desired: DesiredState
+    _clock_refusal: "Refusal | None"
     _began: float | None
     _ended: float | None
     _detached: bool
@@ -189,6 +192,14 @@ class Pumped(Observed, Tended):
         """Give up the data of calls that a fork child was in when it ended."""
         if "handling" in vars(self):
             self.handling.forget_child(copy)
+
+    def _timing_refusal(self, site: "ResolvedSite") -> "Refusal | None":
+        """Return why a function cannot be timed, as far as the session says so."""
+        if self._clock_refusal is not None or not site.object.image.is_go:
+            return self._clock_refusal
+        from anyprobe.probes.timing.go_calls import go_refusal
+
+        return go_refusal(site.address, clock=self.splicing.memory.clock)
 
     def _look_for_forked(self) -> None:
         """Relieve fork children of their probes, where they did not wait for that."""

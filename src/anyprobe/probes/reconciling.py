@@ -59,7 +59,6 @@ class Reconciled(Pumped):
     _handlers: "HandlerWatch"
     _awaits_libraries: bool
     """Whether the target is a dynamic program that has not mapped its libraries yet."""
-    _clock_refusal: Refusal | None
     _loads: "LoadGate | None" = None
     _execs: "ExecGate | None" = None
     _forks: "ForkGate | None" = None
@@ -127,7 +126,7 @@ class Reconciled(Pumped):
     @locked
     def may_count(self) -> bool:
         """Whether anything is armed, or will be when a library is loaded that was not there yet or is gone."""
-        return any(each.armed for each in self.probes) or bool(self._desired.pending or self._desired.gone)
+        return any(each.armed for each in self.probes) or bool(self._desired.pending) or self._desired.may_return
 
     @abstractmethod
     def _note_losses(self) -> None:
@@ -311,7 +310,7 @@ class Reconciled(Pumped):
         with self.lock:
             if self.detached:
                 return
-            wanted = [Wanted.of(each) for each in self._desired.wanted if each.is_lasting]
+            wanted = [Wanted.of(each) for each in self._desired.wanted if each.is_lasting and not each.is_removed]
             self._forked = self._forked or Forked(cast("Session", self))
         self._forked.loads(pid, wanted, let_go)
 
@@ -380,7 +379,7 @@ class Reconciled(Pumped):
             with typed(self._process, "resolving specs in"):
                 self._look_at_objects()
             modules = self._objects.objects
-        has_lost = self._desired.has_lost(modules)
+        has_lost = self._desired.has_lost(modules) or (self._loads is not None and self._loads.may_have_missed())
         if has_lost:
             self._note_losses()  # what is loaded again where it was goes on from there
         found: list[tuple[Desired, set[LoadedObject], Probe]] = []
@@ -448,14 +447,6 @@ class Reconciled(Pumped):
             self._desired.wanted.append(desired)
         return desired.probe
 
-    def _timing_refusal(self, site: ResolvedSite) -> Refusal | None:
-        """Return why a function cannot be timed, as far as the session says so."""
-        if self._clock_refusal is not None or not site.object.image.is_go:
-            return self._clock_refusal
-        from anyprobe.probes.timing.go_calls import go_refusal
-
-        return go_refusal(site.address, clock=self.splicing.memory.clock)
-
     def _make(
         self, spec: str, desired: Desired, modules: "set[LoadedObject]", *, known: ResolvedSite | None = None
     ) -> Probe:
@@ -477,7 +468,7 @@ class Reconciled(Pumped):
         if self._awaits_libraries:
             part.refused = []  # for want of the libraries
         desired.note_unchosen(part, self._objects.objects)
-        here = [site for site in sites if site.object in modules and not is_known(site) and not desired.is_taken(site)]
+        here = [site for site in sites if site.object in modules and not is_known(site) and desired.takes(site)]
         for loaded in surveyed(here, timed=timed):
             self.module(loaded).code.survey()
         module_of = cache(self.module)

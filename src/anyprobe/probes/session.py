@@ -161,6 +161,7 @@ class Session(Reconciled, SessionApi[Probe]):
             probes: those to disarm, as ``count`` and the other methods return them.
         """
         self._disarm(probes, places_of(probes))
+        self._desired.note_removed(probes, ())
         self._change_children(probes, armed=False)
         self.settle_return_points(probes)
         self.warn(*provided.detach(probes))
@@ -196,6 +197,7 @@ class Session(Reconciled, SessionApi[Probe]):
         self._watch = self._watch or OverheadWatch(VDSO_TIMING_NS if self.splicing.memory.clock else TSC_TIMING_NS)
         excess = self._watch.look(self.probes, percent)
         probes, text = disarmed([] if first else excess, self._watch.total, percent, self._disarm)
+        self._desired.note_removed((), [place for each in excess for place in each.unit.places] if probes else ())
         if text:
             self.warn(text)
         return probes
@@ -210,6 +212,8 @@ class Session(Reconciled, SessionApi[Probe]):
         from anyprobe.probes.replanning import keep_order_of_handlers
 
         self._check_attached()
+        self._desired.note_enabled(probes)
+        self.look_for_libraries()  # what has come again meanwhile goes on from what there was
         with typed(self._process, "arming probes in"), self.adopting_children(probes, first=True):
             removal.rearm(self.splicing, probes)
             self.warn(*provided.attach([each for each in probes if not each.armed]))

@@ -1,5 +1,6 @@
 """What is wanted, in which objects it has been looked for, and what is left to look for."""
 
+from collections import Counter
 from dataclasses import dataclass
 
 import pytest
@@ -13,9 +14,9 @@ LOADER, LIBC, PLUGIN = "loader", "libc", "plugin"
 
 @dataclass(eq=False)
 class Loaded:
-    """A library, by its name."""
+    """A library, by its path."""
 
-    name: str
+    path: str
 
 
 def wanted(policy, *seen, is_open=True):
@@ -49,7 +50,7 @@ def test_what_is_complete_is_looked_for_no_more():
 def test_where_a_library_comes_again_is_looked_even_if_others_are_not_meant():
     plugin, fresh, other, libc = map(Loaded, ("plugin.so", "plugin.so (deleted)", "other.so", "libc.so.6"))
     desired = wanted(Policy.PRESENT, libc, plugin)
-    desired.returning = {"plugin.so"}
+    desired.returning = Counter(["plugin.so"])
     state = DesiredState([desired])
     assert state.follows
     assert not state.awaits_others

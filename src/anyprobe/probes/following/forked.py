@@ -5,16 +5,16 @@ yet its own session places what its parent's wants in libraries that come later,
 never change the same code. Its children inherit both.
 """
 
-import os
 import threading
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Self
 
-from anyprobe.binary.images.modules import DELETED, LoadedObject
+from anyprobe.binary.images.modules import LoadedObject
 from anyprobe.core.errors import AnyprobeError, NoSuchProcess, TargetError, TargetExited
 from anyprobe.core.memory import MemoryFault
 from anyprobe.core.refusal import Reason, Refusal
@@ -32,7 +32,6 @@ from anyprobe.splice.journal.installed import find_journals, processes_with_spli
 from anyprobe.splice.journal.memfds import is_ours
 from anyprobe.splice.journal.records import FoundJournal, RecordKind
 from anyprobe.target.process.process import Process
-from anyprobe.target.system import procfs
 
 _INHERITED = "it has the probes of the process that this one was forked from"
 _HANDLERS = "signal handlers of fork children see pcs of probes as they are in what these have loaded themselves"
@@ -50,17 +49,17 @@ class Wanted:
     taken: object
     """What specs that were placed together have in common."""
     policy: Policy
-    returning: frozenset[str]
+    returning: Counter[str]
     """The libraries in which it means something when they come again; with ``FOLLOW`` it does in any."""
+
+    removed: frozenset[str]
+    """The sites that are to be placed no more."""
 
     @classmethod
     def of(cls, desired: Desired) -> Self:
         """Return what is wanted in children."""
-        return cls(desired.probe, desired.taken, desired.policy, frozenset(desired.returning))
-
-    def is_left_in(self, names: set[str]) -> bool:
-        """Return whether a process that has mapped files of some names has it wherever it is wanted."""
-        return self.policy is not Policy.FOLLOW and self.returning <= names
+        returning, removed = desired.returning.copy(), frozenset(desired.removed)
+        return cls(desired.probe, desired.taken, desired.policy, returning, removed)
 
 
 class ForkedSession(Session):
@@ -112,7 +111,7 @@ class ForkedSession(Session):
                 self._desired.wanted.append(
                     Desired(
                         part, each.policy, seen=set(self._inherited), is_open=True, taken=taken,
-                        returning=set(each.returning),
+                        returning=each.returning.copy(), removed=set(each.removed),
                     )
                 )  # fmt: skip
             self._reconcile(None, let_go)
@@ -190,7 +189,7 @@ class Forked:
     def loads(self, pid: int, wanted: Sequence[Wanted], let_go: Callable[[], object]) -> None:
         """Place what is wanted in a child that waits where it has loaded something."""
         try:
-            session = self._session_on(pid, wanted)
+            session = self._session_on(pid)
             if session is not None:
                 session.place(wanted, let_go)
         except (NoSuchProcess, TargetExited):
@@ -199,16 +198,13 @@ class Forked:
             why = str(error).splitlines()[0].replace(str(pid), "PID")
             self._failed[why] = self._failed.get(why, 0) + 1
 
-    def _session_on(self, pid: int, wanted: Sequence[Wanted]) -> ForkedSession | None:
+    def _session_on(self, pid: int) -> ForkedSession | None:
         with self._guard:
             if self._ending:
                 return None
             for session in self._sessions:
                 if session.pid == pid and not _is_over(session):
                     return session
-        names = {os.path.basename(each.path).removesuffix(DELETED) for each in procfs.read_mappings(procfs.voice(pid))}
-        if all(each.is_left_in(names) for each in wanted):
-            return None
         process = Process.open(pid)
         try:
             with typed(process, "looking at what it has loaded,"):

@@ -313,6 +313,7 @@ class Callbacks:
         places = [base + rendezvous.PLACES + number * rendezvous.PLACE_BYTES for number in range(count)]
         tickets = np.frombuffer(region, np.uint64, count, rendezvous.TICKETS)
         bell = np.frombuffer(region, np.uint32, 1, rendezvous.BELL)
+        late = np.frombuffer(region, np.uint32, 1, rendezvous.LATE)
         locks = np.frombuffer(region, np.uint32)[rendezvous.PLACES // 4 :: rendezvous.PLACE_BYTES // 4][: len(places)]
         served = tickets.copy()
         answer = _Answering(region, places, locks)
@@ -322,7 +323,7 @@ class Callbacks:
             ready.set()
             try:
                 while not self._ending:
-                    rung = int(bell[0])
+                    rung, late[0] = int(bell[0]), 0  # whoever comes now waits again
                     waiting = np.flatnonzero(tickets != served).tolist()
                     for number in waiting:
                         ticket = served[number] = tickets[number]

@@ -44,7 +44,7 @@ class ChoiceGate:
         edits: list[Edit] = []
         for resolver in dict.fromkeys(resolvers):
             place = function_at(resolver)
-            if isinstance(place, Refusal):
+            if isinstance(place, Refusal) or self._waits_in(resolver):
                 continue
             module, code = place
             state, before = module.state_of(code), self._placed.get(resolver)

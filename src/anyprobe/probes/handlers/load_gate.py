@@ -3,7 +3,7 @@
 glibc's and musl's loaders call ``_dl_debug_state``, for debuggers, when a library has been mapped: before its
 constructors run, and glibc's before it is relocated, which is when IFUNC resolvers run (musl knows none). No thread
 waits if the controller is gone: the kernel lets it go on then. If the controller does not come, the thread waits for
-``PATIENCE``.
+``PATIENCE``, and no other after it until the controller is awake again.
 """
 
 from collections import Counter
@@ -45,10 +45,11 @@ class LoadGate:
         that waits, which else goes when ``look`` returns.
         """
         self._session, self._look = session, look
-        self._callbacks = Callbacks(session, room=Room(PLACES, taken=True))
+        self._callbacks = Callbacks(session, room=Room(PLACES, taken=True, gives_up=True))
         self._ending = False
         self._unserved: dict[str, int] | None = None
         self._choices: ChoiceGate | None = None
+        self._lost = 0
         self.is_placed = False
         """Whether threads wait."""
         self._refusal = ""
@@ -71,6 +72,11 @@ class LoadGate:
         if others:
             return [f"{what} are looked for five times a second, since {why}: {UNSEEN}"]
         return [f"{what}: unloaded, and looked for five times a second from here on, since {why}: {UNSEEN}"]
+
+    def may_have_missed(self) -> bool:
+        """Return whether libraries may have come and gone since this was asked, without a thread that waited."""
+        before, self._lost = self._lost, sum(self._callbacks.lost().values())
+        return not self.is_placed or self._lost != before
 
     def _placed(self, objects: "ObjectTable", function_at: "Callable[[int], Place | Refusal]") -> str:
         loader = objects.loader()

@@ -32,6 +32,8 @@ CLOSED = 80
 """Head: whether the program filters its system calls by now, so that none may be made."""
 TURN = 88
 """Head: how often a place was looked for, where places are taken."""
+LATE = 96
+"""Head: whether a hit was not answered in time since the controller was last awake, where others then do not wait."""
 THREADS = 1024
 TICKETS = 4096
 """Tickets of all threads, side by side, so that those with a new one are found at a glance."""
@@ -46,6 +48,8 @@ class Room:
     places: int = THREADS + 1
     taken: bool = False
     """Whether a thread takes any that is free, a power of two of them; else each has the one with its number."""
+    gives_up: bool = False
+    """Whether no thread waits any more once one has waited in vain, until the controller is awake again."""
 
     @property
     def size(self) -> int:
@@ -135,6 +139,8 @@ class _Waiting:
 
     def emit(self) -> None:
         if self._room.taken:
+            if self._room.gives_up:
+                self._asm.code(f"mov rax, [rdi]; cmp dword [rax+{LATE}], 0; jne late")
             self._take_place()
         else:
             self._find_place()
@@ -238,8 +244,9 @@ class _Waiting:
             cmp rax, {-errno.EINTR}; je short look
             cmp [r12+{ANSWERED}], r15; je short answered
             lock btr dword [r12], 31
-            lock inc qword [r13+{TIMEOUTS}]; jmp short leave
+            lock inc qword [r13+{TIMEOUTS}]
         """)
+        asm.code(f"mov dword [r13+{LATE}], 1; jmp short leave" if self._room.gives_up else "jmp short leave")
 
     def _leave(self) -> None:
         asm = self._asm
@@ -267,3 +274,6 @@ class _Waiting:
         absent:
             lock inc qword [r13+{ABSENT}]; ret
         """)
+        if self._room.gives_up:
+            asm.label("late")
+            asm.code(f"lock inc qword [rax+{TIMEOUTS}]; ret")
