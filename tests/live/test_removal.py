@@ -269,7 +269,7 @@ def test_a_library_that_is_unloaded_takes_its_probes_along(run_target, libraries
     target = run_target("reloads_library.c", *map(str, libraries))
     with anyprobe.attach(target.pid) as session:
         target.go(1)
-        (probe,) = session.count("libone:from_library")
+        (probe,) = session.count("libone:from_library", follow=False)
         target.go(1)
         snapshot = session.snapshot()
         assert hits(snapshot, "from_library") == 100
@@ -294,7 +294,7 @@ def test_another_file_at_the_same_address_is_not_written_to(run_target, librarie
     target = run_target("reloads_library.c", *map(str, libraries))
     with anyprobe.attach(target.pid) as session:
         first = target.go(1).calls["place"]
-        (probe,) = session.count("libone:from_library")
+        (probe,) = session.count("libone:from_library", follow=False)
         target.go(1)
         if target.go(1).calls["place"] != first:
             pytest.skip("the kernel chose another address")
@@ -314,7 +314,7 @@ def test_another_file_at_the_same_address_is_not_written_to(run_target, librarie
 LEAVES_A_TRAP = """
 import os, sys, anyprobe
 session = anyprobe.attach(int(sys.argv[1]), strategy="trap")
-(probe,) = session.count("libone:never_called")
+(probe,) = session.count("libone:never_called", follow=False)
 print(probe.places[0].address - probe.places[0].module.bias, flush=True)
 os.kill(os.getpid(), 9)
 """
@@ -345,7 +345,7 @@ def test_probes_are_not_enabled_in_another_library(run_target, libraries):
     target = run_target("reloads_library.c", *map(str, libraries))
     with anyprobe.attach(target.pid) as session:
         first = target.go(1).calls["place"]
-        session.count("libone:from_library", "a.out:other")
+        session.count("libone:from_library", "a.out:other", follow=False)
         leftover.switch(target.pid, on=False)
         target.go(1)
         if target.go(1).calls["place"] != first:
@@ -365,7 +365,7 @@ def test_a_library_loaded_again_at_the_same_address_is_not_taken_for_spliced(run
     target = run_target("reloads_library.c", str(libraries[0]), str(libraries[0]))
     with anyprobe.attach(target.pid) as session:
         first = target.go(1).calls["place"]
-        (probe,) = session.count("libone:from_library")
+        (probe,) = session.count("libone:from_library", follow=False)
         target.go(1)
         if target.go(1).calls["place"] != first:
             pytest.skip("the kernel chose another address")
