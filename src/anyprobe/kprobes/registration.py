@@ -207,7 +207,7 @@ class Registry:
             own(probe)
 
         specs, known = [site.spec for _, site in sites], [site.at for _, site in sites]
-        placed = self._session.place_made(specs, dress, known)
+        placed = self._session.place_made(specs, dress, known, follow=False)  # as the kernel: what is gone stays gone
         for (each, _), probe in zip(sites, placed, strict=True):
             each.placed.append(probe)
         for each in made:
