@@ -174,8 +174,9 @@ def command(*arguments):
 
 
 def is_probed(pid):
-    """Return whether probes are armed in a process: its memory is there before."""
-    return any(each.symbol == "work" for each in listing.inspect(pid).sites)
+    """Return whether probes are armed in a process: its memory is there before, and its sites are written down."""
+    sites = [each for each in listing.inspect(pid).sites if each.symbol == "work"]
+    return bool(sites) and not any("DISABLED" in each.flags for each in sites)
 
 
 def test_the_command_counts_what_appears(start):

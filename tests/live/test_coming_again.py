@@ -246,9 +246,10 @@ def counting(program, *options):
 
 
 def is_probed(pid):
-    """Return whether the function is probed, and threads wait if they do at all: what is armed first is shown first."""
+    """Return whether the function is probed now: its site is written down before it is armed."""
     with suppress(anyprobe.PermissionDenied):
-        return any(each.symbol == "plugin_work" for each in listing.inspect(pid).sites)
+        found = [each for each in listing.inspect(pid).sites if each.symbol == "plugin_work"]
+        return bool(found) and not {"GONE", "DISABLED"} & set(found[-1].flags)
     return False
 
 
@@ -288,18 +289,11 @@ def test_a_stopped_controller_holds_one_thread_once(program):
         program("ulw" * 20)
         assert time.monotonic() - begin < 4 * WAITED
         command.send_signal(signal.SIGCONT)
-        wait_until(lambda: program("ul") or is_probed_now(program), "the probe in what has come")
+        wait_until(lambda: program("ul") or is_probed(program.pid), "the probe in what has come")
         program("ulw")
         found = results_of(command)
     assert sum(each["hits"] for each in found["sites"]) >= CALLS + AT_LOAD
     assert any("in time: what runs there before is not counted" in each for each in found["warnings"])
-
-
-def is_probed_now(program):
-    with suppress(anyprobe.PermissionDenied):
-        found = [each for each in listing.inspect(program.pid).sites if each.symbol == "plugin_work"]
-        return bool(found) and not {"GONE", "DISABLED"} & set(found[-1].flags)
-    return False
 
 
 def test_probes_that_were_removed_stay_so(program):
