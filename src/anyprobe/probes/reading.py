@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import cache, partial, reduce
+from functools import partial, reduce
 from typing import TYPE_CHECKING
 
 from anyprobe.core.refusal import Refusal
@@ -145,7 +145,7 @@ def snapshot(
     told: tuple[str, ...] = ()
     if session.options.children != "count":
         found, told = _without_children(session, found, armed)
-    elif any(_is_crowded(hook.bank) for place in armed for hook in (*place.earlier, place.hook)):
+    elif any(map(_is_crowded, _banks_of(armed))):
         told = ("there are too many fork children to tell them all apart: what some have counted is the program's",)
     counted = zip(found, armed, strict=False)
     timings = timings_by_process(session.probes, session.children, ns_per_tick) if apart is None else apart.by_process()
@@ -196,7 +196,12 @@ def _threads(session: "ProbeHost", ns_per_tick: float) -> "ThreadParts":
     return ThreadParts(session.probes, values, session.children, read)
 
 
-def _is_crowded(bank: SlotBank | NearBank | None) -> bool:
+def _banks_of(places: Iterable[Place]) -> set[SlotBank | NearBank]:
+    banks = {hook.bank for place in places for hook in (*place.earlier, place.hook)}
+    return {bank for bank in banks if bank is not None}
+
+
+def _is_crowded(bank: SlotBank | NearBank) -> bool:
     return isinstance(bank, SlotBank) and any(bank.arena.view(bank.piece.offset + CROWDED, 8))
 
 
@@ -261,11 +266,13 @@ def sites(places: Iterable[Place], note_of: "Callable[[LoadedObject], str]") -> 
     armed = armed_once(places)
     counted = _hits(armed)
     values = BankValues()
-    undivided = cache(lambda bank: isinstance(bank, NearBank) or values.reader(bank).is_full)
+    banks = _banks_of(armed)
+    undivided = {bank for bank in banks if isinstance(bank, NearBank) or values.reader(bank).is_full}
     for place in armed:
         found = _site(place, *counted[id(place)], note=note_of(place.site.object))
-        banks = (hook.bank for hook in (*place.earlier, place.hook))
-        yield replace(found, undivided=True) if any(bank is not None and undivided(bank) for bank in banks) else found
+        if undivided and not undivided.isdisjoint(_banks_of([place])):
+            found = replace(found, undivided=True)
+        yield found
 
 
 def _site(
