@@ -28,8 +28,8 @@ from anyprobe.probes.timing.clock import own_clock
 if TYPE_CHECKING:
     from anyprobe.data.pending import PendingSpec
     from anyprobe.data.snapshot import Snapshot
-    from anyprobe.probes.follower import Follower
     from anyprobe.probes.following.exec_gate import ExecGate
+    from anyprobe.probes.following.follower import Follower
     from anyprobe.probes.following.fork_gate import ForkGate
     from anyprobe.probes.following.forked import Forked
     from anyprobe.probes.handlers.callbacks import Hit
