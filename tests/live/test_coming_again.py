@@ -17,7 +17,7 @@ from anyprobe.probes.handlers.load_gate import PATIENCE as WAITED
 from anyprobe.probes.outside import listing
 from anyprobe.target.system import procfs
 from support.driver import PATIENCE, build, wait_until
-from support.plugins import PROGRAM, doing, is_gated, loading
+from support.plugins import PROGRAM, is_gated, loading, told
 
 pytestmark = pytest.mark.live
 AT_LOAD, CALLS, MIB = 10, 1000, 1 << 20
@@ -144,19 +144,15 @@ int main(int argc, char **argv) {
 
 def test_fork_children_in_which_it_comes_again(library):
     """While their parent still has it."""
-    command = [build("forks_with_plugin.c", "-ldl", text=FORKING), library]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
-        do = doing(process)
-        with anyprobe.attach(process.pid) as session:
-            session.count("again:plugin_work")
-            for forks in range(1, 3):
-                do(".")
-                session.pump(0)
-                found = session.snapshot()
-                assert found.hits == forks * (CALLS + CALLS + 3 * (AT_LOAD + CALLS))
-            assert len(found.processes) == 3
-        process.stdin.close()
+    program = build("forks_with_plugin.c", "-ldl", text=FORKING)
+    with told(program, library) as do, anyprobe.attach(do.pid) as session:
+        session.count("again:plugin_work")
+        for forks in range(1, 3):
+            do(".")
+            session.pump(0)
+            found = session.snapshot()
+            assert found.hits == forks * (CALLS + CALLS + 3 * (AT_LOAD + CALLS))
+        assert len(found.processes) == 3
 
 
 FILTERED = """
@@ -184,12 +180,9 @@ static void filter(void) {
 def test_where_no_thread_can_wait_that_is_said_once_it_is_of_consequence(library):
     """It counts again from the next look on."""
     text = FILTERED + PROGRAM.replace('puts("ready")', 'filter(); puts("ready")')
-    command = [build("loads_filtered.c", "-ldl", text=text), library]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
-        do = doing(process)
+    with told(build("loads_filtered.c", "-ldl", text=text), library) as do:
         do("l")
-        with anyprobe.attach(process.pid) as session:
+        with anyprobe.attach(do.pid) as session:
             session.count("again:plugin_work")
             assert session.snapshot().warnings == ()
             do("u")
@@ -206,7 +199,6 @@ def test_where_no_thread_can_wait_that_is_said_once_it_is_of_consequence(library
             do("w")
             assert session.snapshot().hits == CALLS
             assert any("written the original bytes over the probe" in each for each in session.snapshot().warnings)
-        process.stdin.close()
 
 
 def test_many_lives_take_no_memory(program):
@@ -328,17 +320,13 @@ def test_two_libraries_of_one_name(library, tmp_path):
     other.parent.mkdir()
     shutil.copy(library, other)
     text = PROGRAM.replace("void *library = 0;", "void *library = 0; dlopen(argv[2], RTLD_NOW);")
-    command = [build("loads_two.c", "-ldl", text=text), library, other]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
-        do = doing(process)
+    with told(build("loads_two.c", "-ldl", text=text), library, other) as do:
         do("l")
-        with anyprobe.attach(process.pid) as session:
+        with anyprobe.attach(do.pid) as session:
             session.count("again:plugin_work")
             for life in range(1, 4):
                 do("ulw")
                 assert session.snapshot().hits == life * (AT_LOAD + CALLS)
-        process.stdin.close()
 
 
 WORKS = "            work(library);\n            for"
@@ -350,17 +338,13 @@ def test_fork_children_that_load_again_what_their_parent_had_unloaded(library):
     )
     text = text.replace("life < 3; life++) { dlclose(library);", "life < 3; life++) { if (life) dlclose(library);")
     text = text.replace("wait(0);\n        work(library);", "wait(0);\n        library = dlopen(argv[1], RTLD_NOW);")
-    command = [build("forks_without_plugin.c", "-ldl", text=text), library]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
-        do = doing(process)
-        with anyprobe.attach(process.pid) as session:
-            session.count("again:plugin_work")
-            for forks in range(1, 3):
-                do(".")
-                session.pump(0)
-                assert session.snapshot().hits == forks * (3 * (AT_LOAD + CALLS) + AT_LOAD)
-        process.stdin.close()
+    program = build("forks_without_plugin.c", "-ldl", text=text)
+    with told(program, library) as do, anyprobe.attach(do.pid) as session:
+        session.count("again:plugin_work")
+        for forks in range(1, 3):
+            do(".")
+            session.pump(0)
+            assert session.snapshot().hits == forks * (3 * (AT_LOAD + CALLS) + AT_LOAD)
 
 
 IN_MEMORY = """
@@ -389,12 +373,9 @@ static void *from_memory(const char *path) {
 def test_a_library_from_memory(library, spec, when):
     """Its file has no name any more, and another one comes each time."""
     text = PROGRAM.replace("int main", IN_MEMORY + "int main")
-    command = [build("loads_from_memory.c", "-ldl", text=text), library]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
-        do = doing(process)
+    with told(build("loads_from_memory.c", "-ldl", text=text), library) as do:
         do("l" if when == "there" else "")
-        with anyprobe.attach(process.pid, pending="modules") as session:
+        with anyprobe.attach(do.pid, pending="modules") as session:
             session.count(spec)
             do("w" if when == "there" else "lw")
             before = 0 if when == "there" else AT_LOAD
@@ -402,7 +383,6 @@ def test_a_library_from_memory(library, spec, when):
             do("ulw")
             assert session.snapshot().hits == before + CALLS + AT_LOAD + CALLS
             assert session.warnings == []
-        process.stdin.close()
 
 
 @pytest.mark.root

@@ -6,7 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 
 import pytest
 
@@ -14,7 +14,7 @@ import anyprobe
 from anyprobe import Count, Sum, i32
 from anyprobe.probes.session import Session
 from support.driver import PATIENCE, build, wait_until
-from support.plugins import doing, is_gated
+from support.plugins import is_gated, told
 
 pytestmark = pytest.mark.live
 AT_LOAD, AT_UNLOAD, CALLS = 100, 10, 1_000
@@ -72,11 +72,8 @@ def files():
 
 @pytest.fixture
 def program(files):
-    with ExitStack() as stack:
-        pipe = subprocess.PIPE
-        process = stack.enter_context(subprocess.Popen([*files], stdin=pipe, stdout=pipe, text=True))
-        stack.callback(process.kill)
-        yield doing(process)
+    with told(*files) as do:
+        yield do
 
 
 @pytest.mark.parametrize("live", [False, True], ids=["stops", "live"])
@@ -191,18 +188,14 @@ def test_what_cannot_be_placed_as_it_is_chosen_is_placed_later_and_that_is_said(
         "static int (*choose(void))(int) { plugin_work(1); return sum ? two : one; }", indirect + TAIL
     )
     program = build("loads.c", "-O1", "-pthread", "-ldl", text=PROGRAM)
-    command = [program, build("asks.c", "-shared", "-fPIC", "-O1", "-fno-builtin", text=text)]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
-        do = doing(process)
-        with anyprobe.attach(process.pid) as session:
-            (probe,) = session.count("asks:chosen", follow=True)
-            do("l")
-            (warning,) = session.warnings
-            assert warning.startswith("one function that the loader chooses (IFUNC) could not be placed as it did")
-            session.pump(1.0)
-            assert (probe.armed, probe.refused) == (True, [])
-        process.stdin.close()
+    library = build("asks.c", "-shared", "-fPIC", "-O1", "-fno-builtin", text=text)
+    with told(program, library) as do, anyprobe.attach(do.pid) as session:
+        (probe,) = session.count("asks:chosen", follow=True)
+        do("l")
+        (warning,) = session.warnings
+        assert warning.startswith("one function that the loader chooses (IFUNC) could not be placed as it did")
+        session.pump(1.0)
+        assert (probe.armed, probe.refused) == (True, [])
 
 
 TAIL = """
@@ -221,18 +214,14 @@ int plugin_work(int n) __attribute__((ifunc("choose")));
 def test_a_choice_that_no_slot_tells_of(tmp_path):
     """The program asks for the function by its name (``dlsym``), and nobody else calls it."""
     program = build("loads.c", "-O1", "-pthread", "-ldl", text=PROGRAM)
-    command = [program, build("byname.c", "-shared", "-fPIC", "-O1", text=ONLY_BY_NAME)]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
-        do = doing(process)
-        with anyprobe.attach(process.pid) as session:
-            session.count("byname:plugin_work", follow=True)
-            for life in range(1, 4):
-                do("lww")
-                assert session.snapshot().hits == life * 2 * CALLS
-                do("u")
-            assert session.warnings == []
-        process.stdin.close()
+    library = build("byname.c", "-shared", "-fPIC", "-O1", text=ONLY_BY_NAME)
+    with told(program, library) as do, anyprobe.attach(do.pid) as session:
+        session.count("byname:plugin_work", follow=True)
+        for life in range(1, 4):
+            do("lww")
+            assert session.snapshot().hits == life * 2 * CALLS
+            do("u")
+        assert session.warnings == []
 
 
 PLAIN = (

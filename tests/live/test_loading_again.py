@@ -1,8 +1,6 @@
 """Libraries that come and go: what is timed there and seen by handlers goes on in each life, each call once."""
 
 import os
-import subprocess
-from contextlib import ExitStack
 
 import pytest
 
@@ -10,7 +8,7 @@ import anyprobe
 from anyprobe import Sum, i32
 from support.driver import build, wait_until
 from support.image import Image
-from support.plugins import doing
+from support.plugins import told
 from support.results import timing
 
 pytestmark = pytest.mark.live
@@ -65,13 +63,9 @@ LIVES, EACH, CALLERS = 4, 100, 3
 
 @pytest.fixture
 def jumping():
-    with ExitStack() as stack:
-        library = build("jumping.c", "-shared", "-fPIC", "-O2", "-Wl,-Bsymbolic", text=JUMPING)
-        command = [build("calling.c", "-O2", "-ldl", text=CALLING), library]
-        pipe = subprocess.PIPE
-        process = stack.enter_context(subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True))
-        stack.callback(process.kill)
-        yield doing(process)
+    library = build("jumping.c", "-shared", "-fPIC", "-O2", "-Wl,-Bsymbolic", text=JUMPING)
+    with told(build("calling.c", "-O2", "-ldl", text=CALLING), library) as do:
+        yield do
 
 
 def lives(session, program, callers):

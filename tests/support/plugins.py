@@ -2,13 +2,13 @@
 
 import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import anyprobe
 from anyprobe.probes.outside import listing
-from support.driver import build
+from support.driver import PATIENCE, build
 
 PROGRAM = """
 #include <dlfcn.h>
@@ -42,12 +42,21 @@ def is_gated(pid: int) -> bool:
 @contextmanager
 def loading(library: Path) -> Iterator[Any]:
     """Run the program; what is yielded takes letters: ``l`` loads, ``w`` works, ``u`` unloads."""
-    with ExitStack() as stack:
-        command = [build("loads_plugin.c", "-ldl", text=PROGRAM), library]
-        pipe = subprocess.PIPE
-        process = stack.enter_context(subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True))
-        stack.callback(process.kill)
-        yield doing(process)
+    with told(build("loads_plugin.c", "-ldl", text=PROGRAM), library) as do:
+        yield do
+
+
+@contextmanager
+def told(*command: Path) -> Iterator[Any]:
+    """Run a program that does as it is told, up to its own end; what is yielded takes letters."""
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield doing(process)
+            assert process.stdin is not None
+            process.stdin.close()
+            process.wait(PATIENCE)
+        finally:
+            process.kill()
 
 
 def doing(process: Any) -> Any:
