@@ -65,7 +65,7 @@ def content_of(insns: Sequence[Insn]) -> bytes:
 def kept(insns: tuple[Insn, ...]) -> "Sequence[Insn]":
     """Return a line with its shape, which tells at once what else each instruction is asked for; itself if it has none.
 
-    Precondition: there is one instruction behind the other.
+    Precondition: each instruction begins where the one before it ends.
     """
     shape = shape_of(insns)
     return KeptLine(content_of(insns), insns[0].address, shape, insns) if shape else insns

@@ -338,7 +338,7 @@ class Session(Reconciled, SessionApi[Probe]):
     def _note_losses(self) -> None:
         """See what is no longer there: libraries unmapped, everything removed by another anyprobe."""
         if self._ended is None and self.splicing.upkeep.is_installed and not self.became():
-            with suppress(TargetError):  # whoever is gone has lost nothing
+            with suppress(TargetError):  # a program that has ended has lost nothing
                 note_losses(self, self.copies, self._disarm)
 
     @locked

@@ -120,7 +120,7 @@ class Planning:
                     planned = NOTHING
                 if planned is not None:
                     claiming.add(edit, planned)
-                elif number % _LOOKS == 0 and self._target.exited():  # what takes a while is not done for nobody
+                elif number % _LOOKS == 0 and self._target.exited():  # no long work for a program that has ended
                     raise self._target.gone()
                 else:
                     self._plan(edit, live, claiming)

@@ -323,7 +323,7 @@ class Callbacks:
             ready.set()
             try:
                 while not self._ending:
-                    rung, late[0] = int(bell[0]), 0  # whoever comes now waits again
+                    rung, late[0] = int(bell[0]), 0  # threads wait again from now on
                     waiting = np.flatnonzero(tickets != served).tolist()
                     for number in waiting:
                         ticket = served[number] = tickets[number]
