@@ -23,6 +23,7 @@ from anyprobe.kprobes.structures import (
     Registered,
     kprobe_of,
 )
+from anyprobe.probes.providers.kernel.mechanisms import KPROBE, SPLICE
 from anyprobe.probes.providers.kernel.places.sites import KernelSite
 from anyprobe.target.kernel import kprobelist, switches
 from anyprobe.target.kernel.kprobelist import ListedKprobe
@@ -38,8 +39,6 @@ if TYPE_CHECKING:
 _numbers = count(1)
 _FLAGS = {"GONE": KPROBE_FLAG_GONE, "OPTIMIZED": KPROBE_FLAG_OPTIMIZED}
 _ENDBR_BYTES = 4
-_KPROBE, _SPLICE = "kprobe", "splice"
-"""The mechanisms of what is a kprobe by its name."""
 
 
 @dataclass(eq=False)
@@ -72,14 +71,14 @@ class KernelRegistration:
 
     def states(self) -> tuple[str, ...]:
         """Return what the kernel's list says of it, or would say of a splice: that is a jump, until its module goes."""
-        if self.probes and all(each.mechanisms == [_SPLICE] for each in self.probes):
+        if self.probes and all(each.mechanisms == [SPLICE.name] for each in self.probes):
             gone = any(not site.armed for probe in self.probes if probe.armed for site in probe.results())
             return ("GONE",) if gone else ("OPTIMIZED",) * all(each.armed for each in self.probes)
         return tuple(dict.fromkeys(flag for line in self.listed() for flag in line.flags))
 
     def listed(self) -> list[ListedKprobe]:
         """Return the kernel's lines of it; nothing where they cannot be read, or it is no kprobe of the kernel's."""
-        if not any(_KPROBE in name.replace("kret", "k") for each in self.probes for name in each.mechanisms):
+        if not any(KPROBE.name in name.replace("kret", "k") for each in self.probes for name in each.mechanisms):
             return []
         kind = "r" if self.kind == "r" else "k"
         try:
@@ -194,7 +193,7 @@ class KernelRegistry:
             if self._spliced:
                 (probe,) = self._session.splice_each([(made.site, None)])
             else:
-                probe = self._session.arm_sites(made.site.spec, [made.site], _KPROBE, None)
+                probe = self._session.arm_sites(made.site.spec, [made.site], KPROBE.name, None)
             self._session.forget(probe)
             if probe.refused:
                 raise refused(probe.refused[0][1])
@@ -210,7 +209,7 @@ class KernelRegistry:
                 else:
                     with self._session.together():  # the post handler begins first: no pre handler runs without it
                         for site, handler in own:
-                            each.placed.append(self._session.arm_sites(site.spec, [site], _KPROBE, handler))
+                            each.placed.append(self._session.arm_sites(site.spec, [site], KPROBE.name, handler))
         if places:
             with _telling(places[0][0]):
                 placed = self._session.splice_each([place for _, place in places])
@@ -252,7 +251,7 @@ class KernelRegistry:
 
     def _place_kretprobe(self, made: KernelRegistration, probe: Kretprobe) -> None:
         """Follow calls by the cheapest mechanism, or by kprobes where handlers ask for registers."""
-        for mechanism in (_SPLICE,) if self._spliced else (None, _KPROBE):
+        for mechanism in (SPLICE.name,) if self._spliced else (None, KPROBE.name):
             made.unfollowed = Count(f"{made.site.name}: calls not followed, kretprobe {next(_numbers)}")
             call, leave = handlers.of_kretprobe(self._session, probe, made.site, made.unfollowed)
             call.mechanism = mechanism
