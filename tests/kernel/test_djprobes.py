@@ -41,6 +41,7 @@ from anyprobe.kprobes import (
 from anyprobe.probes.providers.kernel import code as code_of
 from anyprobe.target.kernel import symbols
 from support import checked_work
+from support.in_kernel import writes_of
 from support.kernel_patches import function, text
 
 GETPPID, GETPPID_NUMBER = "__do_sys_getppid", "110"
@@ -58,11 +59,7 @@ def session(splicing):
 
 @pytest.fixture
 def write():
-    with open("/dev/null", "wb", buffering=0) as file:
-
-        def run():
-            file.writelines(b"x" * SIZE for _ in range(TIMES))
-
+    with writes_of(SIZE, TIMES) as run:
         yield run
 
 

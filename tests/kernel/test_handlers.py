@@ -6,6 +6,7 @@ import pytest
 
 import anyprobe
 from anyprobe import Count, Hist, Sum
+from support.in_kernel import writes_of
 
 SIZE, TIMES = 777, 500
 
@@ -18,11 +19,7 @@ def session():
 
 @pytest.fixture
 def write():
-    with open("/dev/null", "wb", buffering=0) as file:
-
-        def run():
-            file.writelines(b"x" * SIZE for _ in range(TIMES))
-
+    with writes_of(SIZE, TIMES) as run:
         yield run
 
 

@@ -30,6 +30,7 @@ from anyprobe.kprobes import (
     unregister_kretprobe,
 )
 from anyprobe.target.kernel import kprobelist, symbols, tracefs
+from support.in_kernel import writes_of
 
 SIZE, TIMES = 777, 50
 
@@ -42,11 +43,7 @@ def session():
 
 @pytest.fixture
 def write():
-    with open("/dev/null", "wb", buffering=0) as file:
-
-        def run():
-            file.writelines(b"x" * SIZE for _ in range(TIMES))
-
+    with writes_of(SIZE, TIMES) as run:
         yield run
 
 

@@ -5,7 +5,7 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import anyprobe
@@ -18,6 +18,13 @@ _TOGETHER = 8
 """Children that run at one time."""
 _OBJECTS = {"program": 11, "map": 12, "link": 31}
 """The commands of bpf(2) that go through all objects of a kind."""
+
+
+@contextlib.contextmanager
+def writes_of(size: int, times: int) -> Iterator[Callable[[], None]]:
+    """Yield what has the kernel's ``vfs_write`` run so many times, with so many bytes each time."""
+    with open("/dev/null", "wb", buffering=0) as file:
+        yield lambda: file.writelines(b"x" * size for _ in range(times))
 
 
 def numbers_of(kind: str) -> list[int]:

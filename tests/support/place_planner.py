@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 from unittest import mock
 
 import numpy as np
@@ -94,12 +94,7 @@ class Planner:
         chosen = self.ask("choose", batch)
         whole = _PlannedBeside(names, [(site, None) for site in chosen.sites], None)
         whole.ask = lambda base, pieces: self.ask("plan", batch, whole.processors, base, pieces)
-        try:
-            whole.arm()
-        except BaseException:
-            whole.close()
-            raise
-        return whole, chosen
+        return _armed(whole), chosen
 
     def called(self, roots: Sequence[str], most: int) -> list[int]:
         """Return functions by name, those that they call, and what these call, up to so many."""
@@ -111,12 +106,7 @@ class Planner:
         function = cast("Function", self.ask("function", start))
         whole = EachAlone(names, [(site, None) for site in function.sites], None)
         whole.ask = lambda base, pieces: self.ask("plan_alone", start, whole.processors, base, pieces)
-        try:
-            whole.arm()
-        except BaseException:
-            whole.close()
-            raise
-        return whole, function
+        return _armed(whole), function
 
     def ask(self, what: str, *arguments: object) -> Any:
         """Return the answer of ``_Host`` to something."""
@@ -130,6 +120,9 @@ class Planner:
         is_right, told = _taken(answer)
         assert is_right, told
         return told
+
+
+S = TypeVar("S", bound="_PlannedBeside")
 
 
 class _PlannedBeside(splicing.Splices):
@@ -182,6 +175,16 @@ _ROOM = 128
 """Bytes of patches for each place."""
 _SOMEWHERE, _FAR = 0xFFFF_FFFF_C040_0000, 1 << 40
 """Memory for patches and counters that are not used."""
+
+
+def _armed(whole: S) -> S:
+    """Arm splices and return them; what is open is closed where that fails."""
+    try:
+        whole.arm()
+    except BaseException:
+        whole.close()
+        raise
+    return whole
 
 
 def _areas() -> Iterator[tuple[int, bytes]]:

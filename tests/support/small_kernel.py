@@ -12,6 +12,11 @@ LINKED = (
     "-nostdlib", "-static", "-no-pie", f"-Wl,-Ttext={TEXT:#x}", f"-Wl,--section-start=.rodata={CONSTANTS:#x}",
     "-Wl,--no-warn-rwx-segments", "-Wl,--discard-all",
 )  # fmt: skip
+PATCH = 0xFFFF_FFFF_C000_0000
+"""Where patches are."""
+TRACED = ".byte 0x0f, 0x1f, 0x44, 0, 0"
+BODY = "push rbx\n mov rbx, rdi\n push rbp\n mov ecx, 1\n mov edx, 2\n pop rbp\n pop rbx\n ret"
+NEXT = ("next", "ret\n .balign 32")
 _LABELS = (
     ("keys", "__start___jump_table", "__stop___jump_table"),
     ("exceptions", "__start___ex_table", "__stop___ex_table"),

@@ -11,21 +11,10 @@ from anyprobe.splice.kernel.patches import PatchMaker, count, nop
 from anyprobe.splice.kernel.places import entry_of
 from anyprobe.splice.plan.claims import Claims
 from anyprobe.splice.plan.splices import Clobbers, Want, WantKind
-from support.builder import Builder
-from support.small_kernel import SmallKernel, exception, key
+from support.small_kernel import BODY, NEXT, PATCH, TRACED, SmallKernel, exception, key
 
-PATCH = 0xFFFF_FFFF_C000_0000
 FLAGS_DEAD, ALL_LIVE = Clobbers(flags=True), Clobbers()
-TRACED = ".byte 0x0f, 0x1f, 0x44, 0, 0"
 SEALED = ".byte 0x66, 0x0f, 0x1f, 0"
-BODY = "push rbx\n mov rbx, rdi\n push rbp\n mov ecx, 1\n mov edx, 2\n pop rbp\n pop rbx\n ret"
-NEXT = ("next", "ret\n .balign 32")
-
-
-@pytest.fixture
-def build(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return Builder(tmp_path)
 
 
 def entry(kernel, name="it"):

@@ -13,20 +13,9 @@ from anyprobe.splice.kernel.places import entry_of
 from anyprobe.splice.plan.claims import Claims
 from anyprobe.splice.plan.splices import Clobbers, Want, WantKind
 from support import splice_refusals
-from support.builder import Builder
-from support.small_kernel import SmallKernel, alternative, key, static_call
+from support.small_kernel import BODY, NEXT, PATCH, TRACED, SmallKernel, alternative, key, static_call
 
 DOCUMENT = Path(__file__).parents[4] / "docs/kernel.md"
-PATCH = 0xFFFF_FFFF_C000_0000
-TRACED = ".byte 0x0f, 0x1f, 0x44, 0, 0"
-BODY = "push rbx\n mov rbx, rdi\n push rbp\n mov ecx, 1\n mov edx, 2\n pop rbp\n pop rbx\n ret"
-NEXT = ("next", "ret\n .balign 32")
-
-
-@pytest.fixture
-def build(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return Builder(tmp_path)
 
 
 def at(kernel, offset=0, *, claims=None, live=None, **more):
