@@ -6,6 +6,7 @@ for one file with one content, read and planned by this very version of our code
 enter it where (symbols, unwind tables, stored pointers): all of that stands beside the plans.
 """
 
+import threading
 import zlib
 from collections.abc import Sequence
 from functools import cached_property
@@ -53,6 +54,8 @@ class EntryPlans:
         """Load what earlier sessions found."""
         self._text = text
         self._build_id = build_id if text.store is not None and state_of_code(splice) else None
+        self._saving = threading.Lock()
+        """Held while a state is taken and written: what another thread took before must not be written after it."""
         self._fresh = 0
         self._plans: dict[int, _EntryPlan] = {}
         self._firsts: dict[int, int] = {}
@@ -133,10 +136,15 @@ class EntryPlans:
 
     def save(self) -> None:
         """Write the plans to disk, where there are enough new ones."""
-        if "timed" in self.__dict__:
-            self.timed.save()
-        if "others" in self.__dict__:
-            self.others.save()
+        with self._saving:
+            if "timed" in self.__dict__:
+                self.timed.save()
+            if "others" in self.__dict__:
+                self.others.save()
+            self._save()
+
+    def _save(self) -> None:
+        """Write those that stand here."""
         if self._fresh < min(_WORTH_SAVING, len(self._firsts) or 1):
             return
         self._fresh = 0
