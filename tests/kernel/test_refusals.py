@@ -73,7 +73,7 @@ def asleep_in_a_store(folder):
     memory = mmap.mmap(-1, 2 * mmap.PAGESIZE)
     memory[mmap.PAGESIZE] = 1
     start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-    faults = libc.syscall(USERFAULTFD, os.O_CLOEXEC)
+    faults = libc.syscall(USERFAULTFD, os.O_CLOEXEC | os.O_NONBLOCK)
     assert faults >= 0, os.strerror(ctypes.get_errno())
     fcntl.ioctl(faults, UFFDIO_API, struct.pack("<3Q", 0xAA, 0, 0))
     fcntl.ioctl(faults, UFFDIO_REGISTER, struct.pack("<4Q", start, mmap.PAGESIZE, UFFDIO_REGISTER_MODE_MISSING, 0))

@@ -31,7 +31,7 @@ def memory_that_is_late() -> Iterator[LateMemory]:
     """Give such a page; at the end nobody waits for it."""
     page = mmap.mmap(-1, mmap.PAGESIZE)
     address, libc = ctypes.addressof(ctypes.c_char.from_buffer(page)), ctypes.CDLL(None)
-    fd = libc.syscall(_USERFAULTFD, os.O_CLOEXEC)
+    fd = libc.syscall(_USERFAULTFD, os.O_CLOEXEC | os.O_NONBLOCK)  # without the latter it always polls as an error
     assert fd >= 0
     gateway.ioctl(fd, _API, bytearray(struct.pack("<3Q", _VERSION, 0, 0)))
     gateway.ioctl(fd, _REGISTER, bytearray(struct.pack("<4Q", address, mmap.PAGESIZE, _MISSING, 0)))
