@@ -22,7 +22,7 @@ __attribute__((noinline)) long varied(long n) { for (long i = 0; i < n; i++) sin
 int main(void)
 {
     for (int i = 0; i < 20000; i++) varied(i % 1000 ? i % 3 : 3000);
-    varied(3000000);
+    varied(400000000); /* longer than any other call may be kept from running */
     return 0;
 }
 """
