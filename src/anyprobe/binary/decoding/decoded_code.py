@@ -187,8 +187,7 @@ class DecodedCode:
         """Return the instruction with this number."""
         made = self._made.get(number)
         if made is None:
-            address = self.addresses[number]
-            raw = self.whole[address - self.start : self.end_of(number) - self.start]
+            address, raw = self.addresses[number], self.raw_at(number)
             kept = self.__dict__.get("iced")  # as nearly always where many are asked for: no call
             one = self.one(number) if kept is None else kept[number]
             made = self._made[number] = Insn(one, raw, address, self.codes[number])
@@ -204,7 +203,10 @@ class DecodedCode:
 
     def raw_at(self, index: int) -> bytes:
         """Return the bytes of the instruction with this number."""
-        return self.whole[self.addresses[index] - self.start : self.end_of(index) - self.start]
+        addresses, start, following = self.addresses, self.start, index + 1
+        if following < len(addresses) and self._body.iced is None:  # as for nearly all: no call
+            return self.whole[addresses[index] - start : addresses[following] - start]
+        return self.whole[addresses[index] - start : self.end_of(index) - start]
 
     def is_boundary(self, address: int) -> bool:
         """Return whether an instruction starts here."""

@@ -10,7 +10,7 @@ from anyprobe.binary.flow.pieces import Pieces
 from anyprobe.binary.objects.padding import is_padding, padding_length
 from anyprobe.core.cachedproperty import cached_property
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.isa.decode import DIRECT
+from anyprobe.isa.decode import DIRECT, FLOWS, Flow
 
 
 def reaches_all(function: FunctionView, entries: set[int]) -> bool:
@@ -109,9 +109,16 @@ class Reachability:
 
     def may_be_data(self, number: int) -> bool:
         """Return whether nothing known leads to an instruction, and nothing else says that it is one."""
-        if number <= self._straight_on or self._is_led_to(number):
+        if self._begins_with(number) or number <= self._straight_on or self._is_led_to(number):
             return False
         return not (self._function.is_plain_code and self._is_padding(number))
+
+    def _begins_with(self, number: int) -> bool:
+        """Return whether an instruction is the first one, or the next, to which control goes on: entries are."""
+        function = self._function
+        if number > 1 or not function.addresses or function.addresses[0] != function.start:
+            return False
+        return number == 0 or FLOWS[function.codes[0]] is Flow.NEXT
 
     def _is_led_to(self, number: int) -> bool:
         return (self._is_all and not is_padding(self._function.raw_at(number))) or number in self.proven

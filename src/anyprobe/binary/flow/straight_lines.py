@@ -41,10 +41,10 @@ class StraightLines:
         self._whole: dict[int, tuple[int, tuple[Insn, ...]]] = {}
         """By the number of each instruction: that of the first one of its line, and the line."""
 
-    def around(self, address: int, since: int = 0) -> tuple[Insn, ...]:
+    def around(self, address: int, since: int = 0, reach: int = FAR_ENOUGH) -> tuple[Insn, ...]:
         """Return a straight line of instructions around one, of which only the first may be entered.
 
-        It is as long as it can be from ``since`` on to ``FAR_ENOUGH`` bytes after the instruction. Where the control
+        It is as long as it can be from ``since`` on to ``reach`` bytes after the instruction's start. Where the control
         flow is not fully known every instruction is a line of its own. A call ends a line, since its return address is
         entered.
         """
@@ -55,12 +55,12 @@ class StraightLines:
         if function.complete is not None or address in function.overlapped:
             return (function.insn(number),)
         if function.knows_leaders:
-            return self._part_of_whole(number, since)
+            return self._part_of_whole(number, since, reach)
         addresses = function.addresses
         first = last = number
         while first > 0 and addresses[first - 1] >= since and self._continues(first - 1):
             first -= 1
-        end = addresses[number] + FAR_ENOUGH
+        end = addresses[number] + reach
         while last + 1 < len(addresses) and addresses[last + 1] < end and self._continues(last):
             last += 1
         for leader in function.enterable(addresses[first] + 1, addresses[last] + 1):
@@ -71,11 +71,11 @@ class StraightLines:
                 last = min(last, place - 1)
         return tuple(function.insn(n) for n in range(first, last + 1))
 
-    def _part_of_whole(self, number: int, since: int) -> tuple[Insn, ...]:
+    def _part_of_whole(self, number: int, since: int, reach: int) -> tuple[Insn, ...]:
         addresses = self._function.addresses
         first, line = self._whole.get(number) or self._make(number)
         low = bisect_left(addresses, since, first, number)
-        high = bisect_left(addresses, addresses[number] + FAR_ENOUGH, number, first + len(line))
+        high = bisect_left(addresses, addresses[number] + reach, number, first + len(line))
         return line[low - first : high - first]
 
     def _make(self, number: int) -> tuple[int, tuple[Insn, ...]]:

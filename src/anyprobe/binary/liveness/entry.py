@@ -162,11 +162,12 @@ class EntryLiveness:
 
 def _straight(function: FunctionView, here: int, live: int, pending: int) -> tuple[int, int, int]:
     """Go along a straight line until it ends or all is decided; return (live, undecided, where it stopped)."""
-    iced = function.iced
-    while pending and here < len(iced) and FLOWS[iced[here].code] is Flow.NEXT:
-        effect = effects_of(iced[here], function.raw_at(here))
-        live |= pending & (effect.reads | effect.flags_read << 16)
-        pending &= ~(live | effect.writes | effect.flags_written << 16)
+    iced, codes = function.iced, function.codes
+    end, plain = len(codes), Flow.NEXT
+    while pending and here < end and FLOWS[codes[here]] is plain:
+        reads, writes, _, flags_read, flags_written = effects_of(iced[here], function.raw_at(here))
+        live |= pending & (reads | flags_read << 16)
+        pending &= ~(live | writes | flags_written << 16)
         here += 1
     return live, pending, here
 

@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
@@ -58,7 +58,17 @@ class PlanContext:
 
     def attempt(self, claims: Claims, plan: PlanDraft, wanted: frozenset[int]) -> "PlanContext":
         """Return the context of one plan."""
-        return replace(self, claims=claims, plan=plan, wanted=wanted)
+        return self._with({"claims": claims, "plan": plan, "wanted": wanted})
+
+    def asking(self, reachable: Callable[[Pun], bool]) -> "PlanContext":
+        """Return the same context, in which it is asked otherwise what punned jumps can reach."""
+        return self._with({"reachable": reachable})
+
+    def _with(self, changed: dict[str, object]) -> "PlanContext":
+        """Return a copy in which some fields are different: ``replace`` takes ten times as long, for each function."""
+        made = object.__new__(PlanContext)
+        made.__dict__.update(self.__dict__, **changed)
+        return made
 
     def adopt(self, splice: SpliceDraft) -> list[SpliceDraft]:
         """Add a splice to the plan, with what it leans on and is not there yet; return all that was added."""

@@ -8,7 +8,6 @@ is left out. The rest is the same by what ``EntryPlans`` hold for. Sessions in s
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
 from itertools import pairwise
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -79,29 +78,25 @@ class KeptPlans:
         ``context`` is what plans respect, with the module's claims as if the function had no splices.
         """
         start = function.start
-        asked = self._asked(context, start, wants, vital)
-        if asked is None:
+        if not _are_kept(context, wants):
             return make(context)
-        found = self._found(context, start, asked, wants)
-        if found is not None:
-            return found
+        if start in self._rows:
+            asked = _asked(context, start, wants, vital)
+            found = self._found(context, start, asked, wants) if asked is not None else None
+            if found is not None:
+                return found
         questions, claims = Questions(), context.claims
         claims.questions = questions
         try:
-            plan = make(replace(context, reachable=questions.asking(context.reachable)))
+            plan = make(context.asking(questions.asking(context.reachable)))
         finally:
             claims.questions = None
-        self._note(context, start, asked, wants, plan, questions)
+        alone = len(wants) == len(plan.splices) == 1 and wants[0].kind is WantKind.ENTRY
+        plain = alone and plan.splices[0].strategy is Strategy.JUMP  # EntryPlans has these
+        asked = None if plain else _asked(context, start, wants, vital)
+        if asked is not None:
+            self._note(context, start, asked, wants, plan, questions)
         return plan
-
-    @staticmethod
-    def _asked(context: "PlanContext", start: int, wants: Sequence[Want], vital: AbstractSet[Want]) -> Row | None:
-        """Return what is asked for; ``None`` where plans are not kept."""
-        if not wants or len(wants) > _MOST_WANTS or context.allowed != AUTO or context.writable or context.retired:
-            return None
-        if context.code.entries.has_more:  # they are those of one program, which the next session may not have
-            return None
-        return asked_row(start, wants, vital, context.faults_handled | context.pcs_shown << 1)
 
     def _found(self, context: "PlanContext", start: int, asked: Row, wants: Sequence[Want]) -> FunctionPlan | None:
         """Return the plan that is kept for what is asked, if there is one and it holds."""
@@ -142,10 +137,7 @@ class KeptPlans:
         plan: FunctionPlan,
         questions: Questions,
     ) -> None:
-        """Keep a plan, if it can be; ``EntryPlans`` has plain ones of entries."""
-        alone = len(wants) == len(plan.splices) == 1 and wants[0].kind is WantKind.ENTRY
-        if alone and plan.splices[0].strategy is Strategy.JUMP:
-            return
+        """Keep a plan, if it can be."""
         if not questions.is_steady or len(questions.reach) > _MOST_ASKED:
             return
         if context.code.entries.has_more:  # since the plan was begun
@@ -188,6 +180,18 @@ class KeptPlans:
             return
         for start, (low, high) in zip(starts.tolist(), pairwise(firsts.tolist()), strict=True):
             self._rows.setdefault(start, []).append(rows[low:high])
+
+
+def _are_kept(context: "PlanContext", wants: Sequence[Want]) -> bool:
+    """Return whether plans for some wants are kept."""
+    if not wants or len(wants) > _MOST_WANTS or context.allowed != AUTO or context.writable or context.retired:
+        return False
+    return not context.code.entries.has_more  # they are those of one program, which the next session may not have
+
+
+def _asked(context: "PlanContext", start: int, wants: Sequence[Want], vital: AbstractSet[Want]) -> Row | None:
+    """Return what is asked for; ``None`` where plans for that are not kept."""
+    return asked_row(start, wants, vital, context.faults_handled | context.pcs_shown << 1)
 
 
 def _fit(starts: "NDArray[np.int64]", firsts: "NDArray[np.int64]", rows: "NDArray[np.int32]") -> bool:

@@ -16,7 +16,7 @@ from anyprobe.splice.plan.drafts import PlanDraft, SpliceDraft
 from anyprobe.splice.plan.site import PLAINLY, Manner, Site
 from anyprobe.splice.plan.splices import AUTO, HEADS, FunctionPlan, Strategy, Want, WantKind
 from anyprobe.splice.plan.straight_lines import LEAST_WANTS, Lines
-from anyprobe.splice.plan.strategies.ladder import LADDER, LIVE, Rung, tries
+from anyprobe.splice.plan.strategies.ladder import LADDER, LIVE, PLAIN, Rung, tries
 from anyprobe.splice.plan.together import all_of, member_at
 
 _MANY = 128
@@ -79,9 +79,13 @@ def attempt(
     """Return one plan, made on claims of its own, which are thrown away."""
     todo = sorted(wants, key=lambda want: want.address)
     plan = PlanDraft(scope=_scope(context, function, wants), vital=vital)
+    wanted = frozenset(want.address for want in todo)
+    if len(todo) == 1 and place is Attempt.in_order:  # few of these need more than that, and a copy costs more
+        alone = Attempt(context.attempt(context.claims, plan, wanted), function)
+        if alone.plainly(todo[0]):
+            return plan
     with context.claims.trial() as claims:
-        made = Attempt(context.attempt(claims, plan, frozenset(want.address for want in todo)), function)
-        made.run(todo, place)
+        Attempt(context.attempt(claims, plan, wanted), function).run(todo, place)
     return plan
 
 
@@ -114,14 +118,31 @@ class Attempt:
         if heads:
             asked = {want.address for want in heads if not want.internal}
             loops = [
-                Want(at, WantKind.LOOP, tag=head, internal=head not in asked)
-                for head, home, is_entry in dict.fromkeys(map(self._head, heads))
-                for at in (home.back_to_entry if is_entry else home.back_to(frozenset({head})))
+                Want(at, WantKind.LOOP, tag=head[0], internal=head[0] not in asked)
+                for head in dict.fromkeys(map(self._head, heads))
+                for at in _back_to(*head)
             ]
             todo = sorted([*todo, *loops], key=lambda want: want.address)
         place(self, todo)
         self._refuse_open_loops(heads)
         self._drop_idle()
+
+    def plainly(self, want: Want) -> bool:
+        """Plan the one thing that is wanted by a plain jump, for which nothing is claimed; return whether that can be.
+
+        It is what ``in_order`` would come to: nothing is placed after it that had to regard what it takes.
+        """
+        if want.after or (want.kind in HEADS and _back_to(*self._head(want))):
+            return False
+        part, plan = self._context.part_of(self._function, want.address), self._plan
+        site = self._site(part, want, None, PLAINLY, JUMP_BYTES) if part is not None else None
+        found = self._climb(site, PLAIN) if isinstance(site, Site) else None
+        if not isinstance(found, SpliceDraft) or found.strategy is not Strategy.JUMP:
+            plan.verdicts.clear()
+            return False
+        found.wants.append(want)
+        plan.splices.append(found)
+        return True
 
     def _head(self, want: Want) -> tuple[int, FunctionCode, bool]:
         """Return the address by which branches to a head are known, its function, and whether it is the entry."""
@@ -253,8 +274,13 @@ class Attempt:
             context.adopt(found)
         return None
 
-    def _site(self, part: FunctionCode, want: Want, last: SpliceDraft | None, manner: Manner) -> Site | Refusal:
-        """Return a wanted instruction in its line, or why nothing can be done there, whatever the strategy."""
+    def _site(
+        self, part: FunctionCode, want: Want, last: SpliceDraft | None, manner: Manner, reach: int = FAR_ENOUGH
+    ) -> Site | Refusal:
+        """Return a wanted instruction in its line, or why nothing can be done there, whatever the strategy.
+
+        ``reach``: so many bytes after it are enough.
+        """
         insn = part.insn_at(want.address)
         if insn is None:
             return _nothing_at(part, want.address)
@@ -264,7 +290,7 @@ class Attempt:
         if want.kind is WantKind.LOOP and insn.target is None:
             return Refusal(Reason.ENTRY_IS_LOOP_HEAD, want.address, "a jump table leads back to the entry")
         near = want.address - (0 if want.kind in HEADS else FAR_ENOUGH)
-        run = part.lines.around(want.address, near if last is None else min(near, last.head))
+        run = part.lines.around(want.address, near if last is None else min(near, last.head), reach)
         index = next(i for i, candidate in enumerate(run) if candidate.address == want.address)
         # nothing in front of where the last patch comes back to may be overwritten
         floor = near if last is None else max(last.write_at + last.written, last.end, near)
@@ -360,6 +386,11 @@ class Attempt:
             for splice in idle:
                 plan.splices.remove(splice)
                 self._context.claims.release(splice)
+
+
+def _back_to(head: int, home: FunctionCode, is_entry: bool) -> Sequence[int]:
+    """Return the branches of a function that lead back to one of its heads."""
+    return home.back_to_entry if is_entry else home.back_to(frozenset({head}))
 
 
 def _may_join(splice: SpliceDraft, want: Want) -> bool:

@@ -93,10 +93,12 @@ _NARROW = (
 )
 """Where a plain jump has no room, in both of the ladders for stops."""
 
+PLAIN = (_rung(_here, Retarget()), _rung(_here, Jump()))
+"""What comes first, wherever nothing is wanted in front."""
+
 LADDER = (
     _rung(_of_whole_lines, Growth()),
-    _rung(_here, Retarget()),
-    _rung(_here, Jump()),
+    *PLAIN,
     _rung(_earlier, Jump()),
     _rung(_behind_a_branch, Absorption()),
     _rung(_behind_a_patch, Growth()),
