@@ -301,11 +301,21 @@ class Claiming:
         """Return a module's claims with all that was added."""
         return self._claims.get(module, module.claims)
 
+    def claims_to_add_to(self, module: Module) -> Claims:
+        """Return a copy of a module's claims of which it is told in the end."""
+        claims = self._claims.get(module)
+        if claims is None:
+            claims = self._claims[module] = module.claims.replaced((), ())
+        return claims
+
+    def add_taken(self, edit: Edit, planned: Planned) -> None:
+        """Note the plan of a function without splices, for which ``claims_to_add_to`` have its bytes already."""
+        edit.planned = planned
+        self._edits.append(edit)
+
     def add(self, edit: Edit, planned: Planned) -> None:
         """Have a plan's splices claim their bytes in place of those that leave."""
-        claims = self._claims.get(edit.module)
-        if claims is None:
-            claims = self._claims[edit.module] = edit.module.claims.replaced((), ())
+        claims = self.claims_to_add_to(edit.module)
         edit.planned = planned
         self._edits.append(edit)
         if edit.state.splices:

@@ -116,10 +116,10 @@ class Planning:
                 if edit.added or edit.anew:
                     checkpoint()
                 planned = None if edit.removed or live is not None else self._from_memory(edit, claiming, faults=faults)
-                if planned is None and _leaves_nothing(edit):
-                    planned = NOTHING
                 if planned is not None:
-                    claiming.add(edit, planned)
+                    claiming.add_taken(edit, planned)
+                elif _leaves_nothing(edit):
+                    claiming.add(edit, NOTHING)
                 elif number % _LOOKS == 0 and self._target.exited():  # no long work for a program that has ended
                     raise self._target.gone()
                 else:
@@ -153,25 +153,28 @@ class Planning:
     def _from_memory(self, edit: Edit, claiming: Claiming, *, faults: bool) -> Planned | None:
         """Return the plan that an earlier session made, where the edit is a first, plain entry counter.
 
-        ``faults``: the program handles some of its own.
+        ``faults``: the program handles some of its own. What is returned has taken its bytes from what is claimed.
         """
         module, added = edit.module, edit.added
-        plans, want = module.plans, added[0] if len(added) == 1 else None
-        plain = want is not None and want.kind is WantKind.ENTRY and not edit.state.wants and not edit.removed
-        if plans is None or want is None or not plain or self.allowed != AUTO:
+        plans, state = module.plans, edit.state
+        if plans is None or len(added) != 1 or state.wants or state.splices or self.allowed != AUTO:
             return None
-        hook = hook_of(want)
-        if hook is None or hook.kind in TIMING or (needs_slots(hook) and not self.has_slots(edit.module)):
+        want = added[0]
+        hook = want.tag
+        if want.kind is not WantKind.ENTRY or not isinstance(hook, Hook) or hook.kind in TIMING:
             return None
-        splice = plans.find(function_of(edit, want).start, want)
-        claims = claiming.claims_of(module)
-        if splice is None or not claims.are_free(splice.write_at, splice.written):
+        if needs_slots(hook) and not self.has_slots(module):
             return None
-        if faults:
-            context = self.context(module, claims)
-            if context.fault_refusal(splice.insns, splice.write_at + splice.written):
-                return None
-        return Planned((want,), FunctionPlan((splice,)))
+        function = function_of(edit, want)
+        splice = plans.find(function.start, want, function.whole)
+        if splice is None:
+            return None
+        claims, middle = claiming.claims_to_add_to(module), splice.write_at + splice.written
+        if faults and self.context(module, claims).fault_refusal(splice.insns, middle):
+            return None
+        if not claims.take(splice.write_at, middle, splice.end):
+            return None
+        return Planned(splice.wants, FunctionPlan((splice,)))
 
     def _plan(self, edit: Edit, live: LivePlanning | None, claiming: Claiming) -> None:
         """Plan the function anew with all its wants; additions that would cost an armed hook its place are refused."""

@@ -26,6 +26,7 @@ from anyprobe.splice.emitted import EmittedPatch, EmittedSplice, FunctionChange
 from anyprobe.splice.plan.splices import HEADS, PlannedSplice, Strategy, Want, WantKind
 from anyprobe.splice.plan.springboards import Springboards
 from anyprobe.splice.plan.together import member_at
+from anyprobe.splice.regions.banks import Hook
 from anyprobe.splice.regions.code_region import ROUTINE_BYTES, CodeRegion, SlotBank
 
 if TYPE_CHECKING:
@@ -114,19 +115,16 @@ class Emission:
         Returns:
             What leads there; ``None`` where it is not that simple.
         """
-        planned, hook, address = splices[0], hook_of(want), want.address
-        if len(splices) > 1 or planned.strategy is not Strategy.JUMP or hook is None or edit.state.splices:
+        planned, hook, address = splices[0], want.tag, want.address
+        insns = planned.insns
+        if planned.strategy is not Strategy.JUMP or not isinstance(insns, KeptLine) or not isinstance(hook, Hook):
             return None
-        if len(planned.wants) != 1 or planned.wants[0] is not want:
+        bank = hook.bank
+        if hook.kind is not ActionKind.COUNT or hook.handler is not None or type(bank) is not SlotBank:
             return None
-        bank, insns = hook.bank, planned.insns
-        if hook.kind is not ActionKind.COUNT or hook.handler is not None or not isinstance(insns, KeptLine):
+        if want.kind is not WantKind.ENTRY or not address == insns.address == planned.head:
             return None
-        if (
-            type(bank) is not SlotBank
-            or want.kind is not WantKind.ENTRY
-            or not address == insns.address == planned.head
-        ):
+        if len(splices) > 1 or edit.state.splices or len(planned.wants) != 1 or planned.wants[0] is not want:
             return None
         module, whole, size = edit.module, insns.content, planned.written
         home, bias = self._home_of(module), module.bias

@@ -146,7 +146,7 @@ class Mapper(Protocol):
 
 def _hooks_of(planned: "Planned") -> list[Hook]:
     """Return the hooks that a plan is to serve."""
-    return [hook for want in planned.wants if isinstance(hook := want.tag, Hook)]
+    return [want.tag for want in planned.wants if isinstance(want.tag, Hook)]
 
 
 class Preparation:
@@ -224,7 +224,8 @@ class Preparation:
         need: _Need | None = None
         for edit, hooks in self._hooks.items():
             planned, module = edit.planned, edit.module
-            size = sum([estimate(splice) for splice in planned.plan.splices])
+            splices = planned.plan.splices
+            size = estimate(splices[0]) if len(splices) == 1 else sum([estimate(splice) for splice in splices])
             special = [hook for hook in hooks if hook.handler is not None or hook.kind is not ActionKind.COUNT]
             if special and any(hook.handler is not None for hook in special):
                 from anyprobe.splice.codegen.fault_exit import LANDING_ESTIMATE

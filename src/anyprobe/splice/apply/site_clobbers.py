@@ -43,13 +43,22 @@ class SiteClobbers:
         """Return what code at a wanted instruction may overwrite."""
         plans = edit.module.plans
         if plans is None or edit.module.shown or len(edit.planned.wants) < 2 or want.kind not in _ENDS:
-            return self._worked_out(edit, want)
+            return self._known_of_entry(edit, want) or self._worked_out(edit, want)
         skipping = self._skips_faults(edit)
         found = plans.timed.clobbers(want, skipping=skipping)
         if found is None:
             found = self._worked_out(edit, want)
             plans.timed.note_clobbers(want, found, skipping=skipping)
         return found
+
+    def _known_of_entry(self, edit: Edit, want: Want) -> Clobbers | None:
+        """Return what is remembered of an entry that is wanted alone, where no fault is skipped."""
+        module, code = edit.module, edit.state.code
+        # what is kept was found where no handler sees registers: one that does may see those that its callers leave
+        alone = want.kind is WantKind.ENTRY and len(edit.planned.wants) == 1 and not module.shown
+        if not alone or module.plans is None or self._faults_handled():
+            return None
+        return module.plans.clobbers(code.start if want.address == code.start else function_of(edit, want).start)
 
     def _worked_out(self, edit: Edit, want: Want) -> Clobbers:
         found = self._planned(edit, want)

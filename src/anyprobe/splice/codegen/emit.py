@@ -403,6 +403,8 @@ def head_bytes(splice: PlannedSplice, bias: int, target: int) -> bytes:
 
     For a punned jump ``target`` is its springboard.
     """
+    if splice.strategy is Strategy.JUMP:
+        return _JUMP + (target - (splice.head + bias + 5)).to_bytes(4, "little", signed=True)
     if splice.pun is not None:
         return splice.pun.head_bytes(target - bias)
     if splice.strategy is Strategy.SHORT:
@@ -410,6 +412,4 @@ def head_bytes(splice: PlannedSplice, bias: int, target: int) -> bytes:
         return (b"\xeb" + distance)[: splice.written]
     if splice.strategy is Strategy.TRAP:
         return TRAP  # the target is the signal handler's affair
-    if splice.strategy is Strategy.RETARGET:
-        return (target - (splice.insns[0].end + bias)).to_bytes(4, "little", signed=True)
-    return _JUMP + (target - (splice.head + bias + 5)).to_bytes(4, "little", signed=True)
+    return (target - (splice.insns[0].end + bias)).to_bytes(4, "little", signed=True)

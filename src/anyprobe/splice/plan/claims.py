@@ -90,6 +90,19 @@ class Claims:
             return False
         return not self.landings.has_any(start + 1, end) and not self.borrowed.has_any(start, end)
 
+    def take(self, start: int, middle: int, end: int) -> bool:
+        """Take the bytes of a plain jump up to ``middle`` and what it displaces, if the first are certainly nobody's.
+
+        Returns:
+            Whether they were.
+        """
+        if not self.are_free(start, middle - start):
+            return False
+        self.written.add_range(start, middle)
+        if end > middle:
+            self.displaced.add_range(middle, end)
+        return True
+
     def overwritten(self, splice: AnySplice) -> Refusal | None:
         """Return which instruction that a splice displaces has been written to by another."""
         middle, end = splice.write_at + splice.written, splice.end

@@ -90,13 +90,14 @@ class EntryPlans:
 
         return KeptPlans(self._text.memory, self._build_id, self._source())
 
-    def find(self, start: int, want: Want) -> PlannedSplice | None:
-        """Return the remembered splice for the entry of the function at ``start``."""
+    def find(self, start: int, want: Want, code: bytes = b"") -> PlannedSplice | None:
+        """Return the remembered splice for the entry of the function at ``start``; ``code``: its bytes, if at hand."""
         plan = self._plans.get(start)
         if plan is None or plan.head != want.address:
             return None
         head, size, _, _, shape = plan
-        content = self._text.memory.read(head, size)
+        at = head - start
+        content = code[at : at + size] if 0 <= at <= len(code) - size else self._text.memory.read(head, size)
         insns: Sequence[Insn]
         insns = KeptLine(content, head, shape) if shape else tuple(decode_range(content, head))
         return PlannedSplice(Strategy.JUMP, head, insns, (want,), JUMP_BYTES, head)

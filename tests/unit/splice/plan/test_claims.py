@@ -181,3 +181,16 @@ def test_an_edit_is_interrupted_anywhere(code_map):
         if ended:
             assert steps > 100
             return
+
+
+@settings(deadline=None)
+@given(some, some, some, some, st.integers(0, 4))
+def test_bytes_are_taken_if_they_are_free(written, borrowed, displaced, landings, behind):
+    claims = Claims(AddressSet(written), displaced=AddressSet(displaced), landings=AddressSet(landings))
+    for at in borrowed:
+        claims.borrowed.add_range(at, at + 1)
+    free = expected(claims, BASE + 4, JUMP_BYTES, 0) is None
+    middle = BASE + 4 + JUMP_BYTES
+    assert claims.take(BASE + 4, middle, middle + behind) == free
+    assert set(claims.written) == written | set(range(BASE + 4, middle) if free else ())
+    assert set(claims.displaced) == displaced | set(range(middle, middle + behind) if free else ())
