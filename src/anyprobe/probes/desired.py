@@ -11,6 +11,7 @@ from anyprobe.binary.images.modules import DELETED, VDSO
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.probes.probe import HandledCalls, Place, Probe, Timed
 from anyprobe.probes.specs.spec import awaits_module, parse
+from anyprobe.splice.codegen.patch import ActionKind
 
 if TYPE_CHECKING:
     from anyprobe.binary.images.modules import LoadedObject
@@ -185,6 +186,45 @@ class Desired:
         """Take over what is refused there, once."""
         known = {spec for spec, _ in self.probe.refused}
         self.probe.refused += [each for each in part.refused if each[0] not in known]
+
+
+class Finds:
+    """What a look has found in further objects, to be added to what is wanted when it is placed."""
+
+    def __init__(
+        self, found: "Sequence[tuple[Desired, set[LoadedObject], Probe]]",
+        is_permanent: "Callable[[LoadedObject], bool]",
+    ) -> None:  # fmt: skip
+        """Take parts of specs, each with the objects that were looked in for it, which is to be placed now."""
+        self._found, self._is_permanent = found, is_permanent
+        self._is_added = False
+
+    @property
+    def are_all(self) -> bool:
+        """Whether there is no more to be done once their places are armed: all are counters, and none has a choice."""
+        return not any(
+            each.unchosen or part.dress or part.exitless or part.is_timing
+            or any(place.hook.kind is not ActionKind.COUNT or place.site.marker for place in part.all_places)
+            for each, _, part in self._found
+        )  # fmt: skip
+
+    def add(self) -> None:
+        """Add what is placed, once."""
+        if self._is_added:
+            return
+        self._is_added = True
+        for each, _, part in self._found:
+            each.add(part)
+            each.note_unloadable(part, self._is_permanent)
+
+    def give_up(self) -> None:
+        """Have the next look try again what could not be placed."""
+        for each, fresh, part in () if self._is_added else self._found:
+            if part.armed:
+                each.add(part)
+            else:
+                each.seen -= fresh
+                each.add_refused(part)
 
 
 @dataclass

@@ -3,7 +3,7 @@
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, cast
 
@@ -11,7 +11,7 @@ from anyprobe.binary.images.modules import VDSO, LoadedObject
 from anyprobe.core.collection import collection_paused
 from anyprobe.core.errors import SpecError, TargetError
 from anyprobe.core.refusal import Refusal
-from anyprobe.probes.desired import Desired, DesiredState, Policy, Taken, unchosen_in
+from anyprobe.probes.desired import Desired, DesiredState, Finds, Policy, Taken, unchosen_in
 from anyprobe.probes.duties import locked
 from anyprobe.probes.outside import registering
 from anyprobe.probes.probe import Probe, dressed, shared
@@ -373,7 +373,7 @@ class Reconciled(Pumped):
         return self._reconcile(modules, lambda: None)
 
     def _reconcile(self, modules: "Sequence[LoadedObject] | None", placed: "Callable[[], object]") -> list[Probe]:
-        """Do so; ``placed`` is called once everything is in place, before it is written down."""
+        """Do so; ``placed`` is called once everything is in place, before it is written down, perhaps twice."""
         if modules is None:
             self._check_attached()
             with typed(self._process, "resolving specs in"):
@@ -398,19 +398,19 @@ class Reconciled(Pumped):
         )
         for each, _, part in found:
             each.take_over(part)
+        finds = Finds(found, self._objects.is_permanent)
+
+        def armed() -> None:
+            finds.add()
+            placed()
+
         try:
-            self._place([part for _, _, part in found])
+            with self.engine.telling(armed) if finds.are_all else nullcontext():
+                self._place([part for _, _, part in found])
         except BaseException:
-            for each, fresh, part in found:
-                if part.armed:
-                    each.add(part)
-                else:  # the next look tries again
-                    each.seen -= fresh
-                    each.add_refused(part)
+            finds.give_up()
             raise
-        for each, _, part in found:
-            each.add(part)
-            each.note_unloadable(part, self._objects.is_permanent)
+        finds.add()
         changed = [each.probe for each, _, part in found if part.all_places or part.exitless]
         self._fall_back(changed)
         for each, _, part in found:

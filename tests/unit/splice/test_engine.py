@@ -11,6 +11,7 @@ from anyprobe.core.refusal import Reason
 from anyprobe.splice.apply import preparation
 from anyprobe.splice.apply.recovery.recovery import remove
 from anyprobe.splice.apply.recovery.suspension import resume, suspend
+from anyprobe.splice.apply.transaction import Transaction
 from anyprobe.splice.codegen.patch import ActionKind
 from anyprobe.splice.plan.splices import Strategy, WantKind
 from anyprobe.splice.regions.banks import Hook
@@ -60,6 +61,22 @@ def test_entries_are_counted_and_nothing_is_left(program):
         assert program.is_pristine()
         assert program.call("twice", 21) == 42
         assert session.hits([hook]) == [5]
+
+
+def test_what_is_armed_is_told_of_before_the_journal_is_cleared(program, monkeypatch):
+    order = []
+    with splicing(program) as session:
+        wants = session.wants("twice", places_of(program, ["twice"])[:1])
+        hooks = [want.tag for want in wants]
+        finish = Transaction.finish
+        monkeypatch.setattr(Transaction, "finish", lambda self: (order.append("cleared"), finish(self)))
+        with session.splicing.upkeep.telling(lambda: order.append([hook.armed for hook in hooks])):
+            session.engine.change(session.edits({"twice": wants}))
+            assert order == [[True], "cleared"]
+            session.engine.change([])
+            assert len(order) == 2
+        session.take_out("twice")
+        assert order == [[True], "cleared", "cleared"]
 
 
 @pytest.mark.parametrize("slots", [True, False], ids=["per-thread", "shared"])

@@ -1,8 +1,8 @@
 """What has become of what a session has installed: made by its changes, lost with modules, written over by others."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Protocol
 
 from anyprobe.core.errors import TargetError
@@ -76,6 +76,7 @@ class Upkeep:
         """Look after ``modules``, now and later; ``witness`` hears of changes and losses."""
         self._target, self._holdings, self._witness = target, holdings, witness
         self._losses, self._text = Losses(), TextWatch()
+        self._noted: Callable[[], object] = lambda: None
         self.modules = modules
         """What is spliced, or may be."""
 
@@ -133,12 +134,25 @@ class Upkeep:
         told += [f"at {at.address:#x}: {TRAPPED}; {self._witness.see_to(at, self.modules)}" for at in trapped]
         return told[:_MOST_TOLD] + self._losses.tell_replaced(), leaving
 
+    @contextmanager
+    def telling(self, noted: Callable[[], object]) -> Iterator[None]:
+        """Have ``noted`` called, within a ``with`` block, when changes are made and taken note of: a thread may wait.
+
+        What else is to be done comes after it.
+        """
+        before, self._noted = self._noted, noted
+        try:
+            yield
+        finally:
+            self._noted = before
+
     def conclude(self, made: MadeChanges, arming: "Mapping[Edit, str]") -> None:
         """Take note of what has changed, then clear the journal, which may fail; ``arming``: how each edit is made."""
         self._witness.note_made(made)
         for edit, how in arming.items():
             if edit.change is not None:
                 settle(edit, edit.change, made.refusal_of(edit.change), how)
+        self._noted()
         made.finish()
         with suppress(TargetError):  # whoever has ended changes nothing any more
             self._text.begin(made.remaining, self._target.mem)
