@@ -8,6 +8,7 @@ from functools import cache, cached_property
 from typing import TYPE_CHECKING, cast
 
 from anyprobe.binary.images.modules import VDSO, LoadedObject
+from anyprobe.binary.objects.table_store import keeping_later
 from anyprobe.core.collection import collection_paused
 from anyprobe.core.errors import SpecError, TargetError
 from anyprobe.core.refusal import Refusal
@@ -268,7 +269,7 @@ class Reconciled(Pumped):
 
     def _look_at_loads(self, hit: "Hit") -> None:
         """Place what is wanted where a thread of the program, or of a fork child, waits that has loaded something."""
-        with collection_paused():  # it has time when the thread has been let go
+        with collection_paused(), keeping_later():  # both have time when the thread has been let go
             child = self._child_that_waits(hit)
             if child is not None:
                 self._place_in_child(child, hit.let_go)
@@ -405,7 +406,8 @@ class Reconciled(Pumped):
             placed()
 
         try:
-            with self.engine.telling(armed) if finds.are_all else nullcontext():
+            at_once = finds.are_all and self.splicing.live is None  # else it is made piece by piece
+            with self.splicing.upkeep.telling(armed) if at_once else nullcontext():
                 self._place([part for _, _, part in found])
         except BaseException:
             finds.give_up()

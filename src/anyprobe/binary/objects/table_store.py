@@ -5,10 +5,13 @@ installed since), by this very version of the code that reads it. All of that st
 """
 
 import os
+import threading
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache as once
+from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -223,7 +226,31 @@ class TableStore:
         return [found[1][name] for name in names]
 
     def _store(self, kind: str, arrays: cache.Arrays) -> None:
-        cache.store(self._build_id, kind, {"source": self.source}, arrays)
+        store = partial(cache.store, self._build_id, kind, {"source": self.source}, arrays)
+        waiting: list[Callable[[], None]] | None = getattr(_put_off, "stores", None)
+        if waiting is None:
+            store()
+        else:
+            waiting.append(store)
+
+
+_put_off = threading.local()
+"""What the present thread is to keep later."""
+
+
+@contextmanager
+def keeping_later() -> Iterator[None]:
+    """Have the present thread keep tables at the end of a ``with`` block, within which a program may wait for it."""
+    if hasattr(_put_off, "stores"):
+        yield
+        return
+    _put_off.stores = waiting = list[Callable[[], None]]()
+    try:
+        yield
+    finally:
+        del _put_off.stores
+        for store in waiting:
+            store()
 
 
 def reader() -> int:

@@ -145,3 +145,21 @@ def test_objects_without_a_file_are_not_kept(program):
     content = Path(program).read_bytes()
     Image.from_bytes("program", content).text()
     assert not os.path.isdir(kept.directory())
+
+
+def test_what_is_found_while_a_program_waits_is_kept_later(program, builds):
+    def interrupted():
+        with table_store.keeping_later():
+            with table_store.keeping_later():
+                found = everything(program)
+            assert not [*Path(kept.directory()).glob("*-functions.*")]
+            seen.append(found)
+            raise KeyboardInterrupt
+
+    seen = []
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert [*Path(kept.directory()).glob("*-functions.*")]
+    builds.clear()
+    assert [everything(program)] == seen
+    assert not builds
