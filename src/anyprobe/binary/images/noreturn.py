@@ -65,5 +65,5 @@ def _noreturn_slots(dynamic: SymbolTable, fixes: Relocations) -> frozenset[int]:
     """Return the GOT slots that lead to functions that never return."""
     rows = fixes.of_kind(R_JUMP_SLOT, R_GLOB_DAT, R_64)
     rows = rows[fixes.symbols[rows] < len(dynamic.symbols)]
-    columns = (fixes.offsets[rows].tolist(), fixes.symbols[rows].tolist())
-    return frozenset(slot for slot, index in zip(*columns, strict=True) if never_returns(dynamic.name(index)))
+    columns = (fixes.offsets[rows].tolist(), dynamic.names(fixes.symbols[rows]))
+    return frozenset(slot for slot, name in zip(*columns, strict=True) if never_returns(name))

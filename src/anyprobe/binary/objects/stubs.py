@@ -26,8 +26,8 @@ def imported_slots(dynamic: SymbolTable, fixes: Relocations) -> dict[int, str]:
     """Return the slots that the loader fills with addresses of named functions or objects."""
     rows = fixes.of_kind(R_JUMP_SLOT, R_GLOB_DAT, R_64)
     rows = rows[fixes.symbols[rows] < len(dynamic.symbols)]
-    columns = (fixes.offsets[rows].tolist(), fixes.symbols[rows].tolist())
-    return {slot: name for slot, index in zip(*columns, strict=True) if (name := dynamic.name(index))}
+    columns = (fixes.offsets[rows].tolist(), dynamic.names(fixes.symbols[rows]))
+    return {slot: name for slot, name in zip(*columns, strict=True) if name}
 
 
 def own_stubs(dynamic: SymbolTable, fixes: Relocations, jumps: Sequence[SlotJump]) -> dict[int, int]:
@@ -53,11 +53,12 @@ def slot_jumps(elf: ElfFile, area: AddressRange) -> list[SlotJump]:
     displacements: NDArray[Any] = np.ndarray((len(raw) - 3,), "<i4", raw.data, strides=(1,))
     targets = area.start + at + _JUMP + displacements[at + 2]
     found: list[SlotJump] = []
+    content = raw.data
     for offset, slot in zip(at.tolist(), targets.tolist(), strict=True):
         start = offset
-        if start and raw[start - 1] == 0xF2:  # bnd
+        if start and content[start - 1] == 0xF2:  # bnd
             start -= 1
-        if start >= 4 and raw[start - 4 : start].tobytes() == b"\xf3\x0f\x1e\xfa":
+        if start >= 4 and bytes(content[start - 4 : start]) == b"\xf3\x0f\x1e\xfa":
             start -= 4
         found.append(SlotJump(area.start + start, area.start + offset + _JUMP, slot))
     return found

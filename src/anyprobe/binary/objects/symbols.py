@@ -50,6 +50,10 @@ class SymbolTable:
         end = self.strings.find(b"\0", start)
         return self.strings[start : end if end >= 0 else None].decode("utf-8", "replace")
 
+    def names(self, indices: "NDArray[Any]") -> list[str]:
+        """Return the names of many symbols, without their versions."""
+        return [text.partition("@")[0] for text in self.texts(self.symbols["name"][indices].tolist())]
+
     def texts(self, starts: list[int]) -> list[str]:
         """Return the strings at many offsets."""
         strings, size = self.strings, len(self.strings)

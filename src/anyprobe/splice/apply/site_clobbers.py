@@ -56,9 +56,10 @@ class SiteClobbers:
         module, code = edit.module, edit.state.code
         # what is kept was found where no handler sees registers: one that does may see those that its callers leave
         alone = want.kind is WantKind.ENTRY and len(edit.planned.wants) == 1 and not module.shown
-        if not alone or module.plans is None or self._faults_handled():
+        if not alone or module.plans is None:
             return None
-        return module.plans.clobbers(code.start if want.address == code.start else function_of(edit, want).start)
+        found = module.plans.clobbers(code.start if want.address == code.start else function_of(edit, want).start)
+        return None if found is None or self._faults_handled() else found
 
     def _worked_out(self, edit: Edit, want: Want) -> Clobbers:
         found = self._planned(edit, want)
