@@ -1,13 +1,14 @@
 """Ctrl-C and SIGTERM ask for the results; they never break into a change of the target.
 
 A script's own code is interrupted, since it may run for ever. Where it stands in anyprobe's code, that code is left to
-finish.
+finish, and the script is interrupted when it goes on.
 """
 
 import math
 import os
 import select
 import signal
+import sys
 from collections.abc import Iterable
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -92,16 +93,45 @@ class Interrupts:
         self.count += 1
         if self.count > 2 or _in_script(frame):
             raise KeyboardInterrupt
+        while frame is not None and _is_left_to_finish(frame):
+            frame = frame.f_back
+        if frame is not None and _in_script(frame):
+            _interrupt_when_back(frame)
 
 
 def _in_script(frame: FrameType | None) -> bool:
     """Return whether a script is running its own code, or code that is not anyprobe's."""
     while frame is not None:
-        name = str(frame.f_globals.get("__name__", ""))
-        if name == SCRIPT:
+        if _name(frame) == SCRIPT:
             return True
-        ours = name.partition(".")[0] == "anyprobe" and name != _PRINTING
-        if ours and frame.f_code.co_name not in _WAITING:
+        if _is_left_to_finish(frame):
             return False
         frame = frame.f_back
     return False
+
+
+def _is_left_to_finish(frame: FrameType) -> bool:
+    name = _name(frame)
+    ours = name.partition(".")[0] == "anyprobe" and name != _PRINTING
+    return ours and frame.f_code.co_name not in _WAITING
+
+
+def _name(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", ""))
+
+
+def _interrupt_when_back(frame: FrameType) -> None:
+    """Raise KeyboardInterrupt in a frame of a script, which may go on for ever, as soon as what it has called ends."""
+    before = sys.gettrace()
+
+    def interrupt(frame: FrameType, event: str, argument: object) -> None:  # noqa: ARG001 - the signature of tracers
+        frame.f_trace = None
+        sys.settrace(before)
+        raise KeyboardInterrupt
+
+    frame.f_trace = interrupt
+    sys.settrace(_trace_no_other)
+
+
+def _trace_no_other(frame: FrameType, event: str, argument: object) -> None:
+    """Have no frame traced that begins now."""

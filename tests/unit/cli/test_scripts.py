@@ -7,7 +7,7 @@ from contextlib import ExitStack
 import click
 import pytest
 
-from anyprobe.cli import main, scripts
+from anyprobe.cli import interrupts, main, scripts
 from anyprobe.core.errors import HandlerError, SpecError, UsageError
 
 
@@ -82,7 +82,7 @@ def test_a_file_that_is_not_there(capsys):
 
 def test_a_script_that_prints_is_in_its_own_code():
     """A signal that comes while it prints ends it, as at any other moment."""
-    from anyprobe.cli import interrupts, streams
+    from anyprobe.cli import streams
 
     found = []
 
@@ -93,3 +93,29 @@ def test_a_script_that_prints_is_in_its_own_code():
     output = streams.Output(Raw(), "standard output", encoding="utf-8")
     exec("output.write('x'); output.flush()", {"__name__": interrupts.SCRIPT, "output": output})  # noqa: S102 - as scripts are run
     assert found[0]
+
+
+def run_as_script(text, **names):
+    exec(compile(text, "script.py", "exec"), {"__name__": interrupts.SCRIPT, **names})  # noqa: S102 - as scripts are run
+
+
+def test_a_script_is_interrupted_when_code_of_anyprobes_that_it_has_called_is_finished():
+    """A signal that comes in the middle of that would be lost, were it only remembered: nobody looks again."""
+    done = []
+    names = {"__name__": "anyprobe.somewhere", "done": done}
+    exec("import signal\ndef look():\n    signal.raise_signal(signal.SIGINT)\n    done.append(1)\n", names)  # noqa: S102
+    for loop in ("while True: look()", "def again():\n    while True:\n        look()\nagain()"):
+        with interrupts.Interrupts() as remembered, pytest.raises(KeyboardInterrupt):
+            run_as_script(loop, look=names["look"])
+        assert (remembered.count, done, sys.gettrace()) == (1, [1], None)
+        done.clear()
+
+
+def test_code_of_anyprobes_that_no_script_has_called_is_not_interrupted():
+    done = []
+    names = {"__name__": "anyprobe.somewhere", "done": done}
+    exec("import signal\ndef look():\n    signal.raise_signal(signal.SIGINT)\n    done.append(1)\n", names)  # noqa: S102
+    with interrupts.Interrupts() as remembered:
+        names["look"]()
+        names["look"]()
+    assert (remembered.count, done) == (2, [1, 1])
