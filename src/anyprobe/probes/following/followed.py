@@ -269,8 +269,15 @@ class Followed(SessionGroup):
 
     def remaining(self) -> list[int]:
         """Return the processes that have probes of these sessions now, or are about to: fork children included."""
-        inodes = (inode for each in self.sessions for inode in each.splicing.holdings.inodes())
-        return sorted({*processes_with_splices(frozenset(inodes)), *self._coming})
+        while True:
+            coming, inodes = set(self._coming), self._inodes()
+            found = coming | set(processes_with_splices(inodes)) | set(self._coming)
+            if self._inodes() == inodes:  # else one that was about to be probed may have been overlooked
+                return sorted(found)
+
+    def _inodes(self) -> frozenset[int]:
+        """Return the files that the probes' memory of now is mapped from."""
+        return frozenset(inode for each in self.sessions for inode in each.splicing.holdings.inodes())
 
     def has_followed(self, session: Session) -> bool:
         """Return whether there is a session on what a session's process has become, or one is about to be opened."""
