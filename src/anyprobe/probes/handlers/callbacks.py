@@ -366,8 +366,8 @@ class Callbacks:
                 session.warn(f"{name} has raised {type(error).__name__}: {error}; the program goes on")
             if len(self.errors) < _ERRORS:
                 self.errors.append(error)
+        self.served += 1  # by the time that the thread goes on it has been served
         answer(asked if changed else ())
-        self.served += 1
 
 
 class _Answering:
