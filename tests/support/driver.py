@@ -1,5 +1,6 @@
 """Building and driving the target programs of these tests; see targets/protocol.h for what they speak."""
 
+import fcntl
 import hashlib
 import os
 import queue
@@ -56,9 +57,17 @@ def build(source: str, *options: str, compiler: str | None = None, text: str | N
     if executable.exists():
         return executable
     executable.parent.mkdir(exist_ok=True)
-    path = executable.parent / source
+    with open(executable.parent / "lock", "w", encoding="ascii") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not executable.exists():  # another process of these tests may have built it meanwhile, and be running it
+            _compile(compiler, options, executable.parent / source, content, executable)
+    return executable
+
+
+def _compile(compiler: str, options: Sequence[str], path: Path, content: str, executable: Path) -> None:
+    """Write a source to a file and compile it; the executable is there at once and as a whole."""
     path.write_text(content)
-    fresh = executable.with_name(f"{stem}.{os.getpid()}.{threading.get_ident()}")
+    fresh = executable.with_name(f"{executable.name}.{os.getpid()}.{threading.get_ident()}")
     if compiler == "go":
         command = ["go", "build", "-o", str(fresh), *options, str(path)]
     elif compiler == "rustc":
@@ -70,7 +79,6 @@ def build(source: str, *options: str, compiler: str | None = None, text: str | N
     outcome = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert outcome.returncode == 0, f"{' '.join(command)}\n{outcome.stderr}"
     fresh.rename(executable)
-    return executable
 
 
 @dataclass
