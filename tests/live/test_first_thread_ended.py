@@ -50,6 +50,8 @@ def running(*arguments):
         program.pid = process.pid
         try:
             assert program.lines.readline() == ("ready\n" if arguments else "alone\n")
+            if not arguments:  # others are told of its end a moment before it is over
+                wait_until(lambda: procfs.read_stat(process.pid).ended, "the first thread has ended")
             yield program
         finally:
             program.ours.shutdown(socket.SHUT_WR)
@@ -144,7 +146,6 @@ def test_a_fork_child_is_not_taken_for_ended_while_others_run_on():
     """What its handlers keep would be given to others, while its threads use it."""
     children, bank, child = Children(0, "parent"), SimpleNamespace(arena=SimpleNamespace(inode=0)), None
     with running() as program:
-        wait_until(lambda: procfs.read_stat(program.pid).ended, "the first thread has ended")
         child = ForkChild(0, program.pid, has_copy=True)
         children.note(bank, [child])
         assert [pid for pid, _ in children.alive()] == [program.pid]

@@ -124,7 +124,7 @@ def test_children_of_an_attached_process_are_freed(program):
             process.stdin.write(b"\n")
             process.stdin.flush()
             assert process.stdout.readline() == b"0\n"
-            session.wait(20)
+            session.wait(60)
             assert hits(session.snapshot(), "work") == CHILDREN * CALLS
 
 
@@ -157,13 +157,16 @@ TRACED = """
 #include <unistd.h>
 __attribute__((noinline)) void work(void) { __asm__ volatile(""); }
 int main(void) {
-    int child;
+    int child, traced[2];
+    char byte;
+    if (pipe(traced)) return 1;
     getchar();
     child = syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
     if (!child) {
-        ptrace(PTRACE_TRACEME, 0, 0, 0);
+        if (ptrace(PTRACE_TRACEME, 0, 0, 0) || write(traced[1], "", 1) != 1) _exit(1);
         for (;;) pause();
     }
+    if (read(traced[0], &byte, 1) != 1) return 1;
     puts("forked"); fflush(stdout);
     getchar();
     kill(child, SIGKILL);
@@ -187,7 +190,7 @@ def test_a_child_that_cannot_be_relieved_is_told_of_once():
                 time.sleep(fork_gate.LOOKS / 2)
                 session.pump(0)
             assert list(forks.failed.values()) == [1]
-        process.communicate(b"\n", timeout=30)
+        process.communicate(b"\n", timeout=60)
     assert [each for each in session.warnings if "fork children" in each] == [
         f"1 fork children kept their probes: {next(iter(forks.failed))}"
     ]

@@ -1,6 +1,6 @@
 /* Threads asleep in system calls that a visible stop would end with EINTR. Each sleeps with a time-out of 20 ms again and
  * again (argument 1: milliseconds) and must never see EINTR. */
-#include "protocol.h"
+#include "asleep.h"
 #include <linux/futex.h>
 #include <pthread.h>
 #include <signal.h>
@@ -15,7 +15,7 @@
 #include <time.h>
 TALLY(waited);
 static int ms = 20;
-static volatile long sleeps[16];
+static volatile long sleeps[16], tids[16];
 static struct timespec span(void) { struct timespec t = {ms / 1000, (ms % 1000) * 1000000L}; return t; }
 static void outcome(const char *call, long result, long expect, int error) {
     int e = errno;
@@ -37,9 +37,9 @@ static void *selector(void *a) { for (;; sleeps[(long)a]++) { struct timeval t =
 static void *futexer(void *a) { int f = 0; for (;; sleeps[(long)a]++) { struct timespec t = span(); outcome("futex", syscall(SYS_futex, &f, FUTEX_WAIT, 0, &t, 0, 0), -1, ETIMEDOUT); } }
 /* Without any time-out: must still be asleep when the program ends. */
 static volatile int woken;
-static void *receive_forever(void *a) { int id = msgget(IPC_PRIVATE, 0600); struct { long t; char b[4]; } m; sleeps[(long)a]++; msgrcv(id, &m, 4, 0, 0); woken = 1; return a; }
-static void *epoll_forever(void *a) { int fd = epoll_create1(0); struct epoll_event e; sleeps[(long)a]++; epoll_wait(fd, &e, 1, -1); woken = 1; return a; }
-static void *pause_forever(void *a) { sleeps[(long)a]++; pause(); woken = 1; return a; }
+static void *receive_forever(void *a) { int id = msgget(IPC_PRIVATE, 0600); struct { long t; char b[4]; } m; tids[(long)a] = syscall(SYS_gettid); sleeps[(long)a]++; msgrcv(id, &m, 4, 0, 0); woken = 1; return a; }
+static void *epoll_forever(void *a) { int fd = epoll_create1(0); struct epoll_event e; tids[(long)a] = syscall(SYS_gettid); sleeps[(long)a]++; epoll_wait(fd, &e, 1, -1); woken = 1; return a; }
+static void *pause_forever(void *a) { tids[(long)a] = syscall(SYS_gettid); sleeps[(long)a]++; pause(); woken = 1; return a; }
 static void *(*const bodies[])(void *) = {epoll, sem, sigwaiter, receiver, acceptor, sleeper, poller, selector, futexer, receive_forever, epoll_forever, pause_forever};
 enum { BODIES = sizeof bodies / sizeof *bodies, REPEATING = 9 };
 PROBED int waited(int x) { volatile int y = x; return y - 1; }
@@ -56,5 +56,8 @@ static void setup(int argc, char **argv) {
     if (argc > 1) ms = atoi(argv[1]);
     for (long i = 0; i < BODIES; i++) check(!pthread_create(&t, 0, bodies[i], (void *)i), "pthread_create");
     USE_TALLY(waited);
-    for (int i = 0; i < BODIES; i++) while (i >= REPEATING && !sleeps[i]) usleep(1000);
+    for (int i = REPEATING; i < BODIES; i++) {
+        while (!sleeps[i]) usleep(1000);
+        wait_asleep(tids[i], (int[]){SYS_msgrcv, SYS_epoll_wait, SYS_pause}[i - REPEATING]);
+    }
 }

