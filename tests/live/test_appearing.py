@@ -17,8 +17,8 @@ from anyprobe.probes.following import watches
 from anyprobe.probes.following.appearing import Appearing
 from anyprobe.probes.following.selection import Selection, cgroups_of
 from anyprobe.probes.options import SessionOptions
-from anyprobe.probes.outside import listing
 from support.driver import PATIENCE, build, wait_until
+from support.seen_probes import is_probed
 
 pytestmark = pytest.mark.live
 PROGRAM = """
@@ -173,24 +173,18 @@ def command(*arguments):
     )
 
 
-def is_probed(pid):
-    """Return whether probes are armed in a process: its memory is there before, and its sites are written down."""
-    sites = [each for each in listing.inspect(pid).sites if each.symbol == "work"]
-    return bool(sites) and not any("DISABLED" in each.flags for each in sites)
-
-
 def test_the_command_counts_what_appears(start):
     """It begins with nobody; one report of all, and one of each."""
     with command("count", "a.out:work", "-n", NAME, "--new") as counting:
         processes = []
         deadline = time.monotonic() + PATIENCE
-        while not (processes and is_probed(processes[-1].pid)):  # what came before its watch is found, too
+        while not (processes and is_probed(processes[-1].pid, "work")):  # what came before its watch is found, too
             assert time.monotonic() < deadline
             processes = processes or [start()]
         processes.append(start())
-        wait_until(lambda: is_probed(processes[-1].pid), "the second")
+        wait_until(lambda: is_probed(processes[-1].pid, "work"), "the second")
         for each in processes:
-            wait_until(lambda each=each: is_probed(each.pid), "probes")
+            wait_until(lambda each=each: is_probed(each.pid, "work"), "probes")
             go(each)
         counting.send_signal(signal.SIGINT)
         shown, said = counting.communicate(timeout=PATIENCE)
@@ -210,6 +204,8 @@ def test_nobody_came():
 def test_control_groups_and_containers(start):
     process = start()
     (group,) = cgroups_of(process.pid)[-1:]
+    # a program has its own name a moment after who has started it goes on
+    wait_until(lambda: Selection((NAME,)).running() == [process.pid], "its name")
     for text in (group, f"/sys/fs/cgroup{group}", "/"):
         assert Selection((NAME,), cgroup=text).running() == [process.pid]
     assert not Selection(cgroup="/no.such.slice").means(process.pid)

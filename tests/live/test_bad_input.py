@@ -370,11 +370,11 @@ def test_command_without_execute_permission(tmp_path):
 def test_interrupted_session_still_reports(target):
     """Ctrl-C ends the session with its results and restores everything."""
     command = [sys.executable, "-m", "anyprobe", "count", "-p", str(target.pid), "--json", "a.out:work"]
+    text = Image.of(target.pid).text
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as controller:
-        text = Image.of(target.pid).text
         wait_until(lambda: Image.of(target.pid).text != text or controller.poll() is not None, "the probe is armed")
         target.go(100)
         controller.send_signal(signal.SIGINT)
-        output, error = controller.communicate(timeout=30)
+        output, error = controller.communicate(timeout=60)
     assert controller.returncode == 0, error
     assert '"hits": 200' in output

@@ -7,17 +7,17 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 import pytest
 
 import anyprobe
 from anyprobe import Sum, i32
 from anyprobe.probes.handlers.load_gate import PATIENCE as WAITED
-from anyprobe.probes.outside import listing
 from anyprobe.target.system import procfs
 from support.driver import PATIENCE, build, wait_until
 from support.plugins import PROGRAM, is_gated, loading, told
+from support.seen_probes import is_probed
 
 pytestmark = pytest.mark.live
 AT_LOAD, CALLS, MIB = 10, 1000, 1 << 20
@@ -231,18 +231,10 @@ def counting(program, *options):
     arguments = ["-m", "anyprobe", "count", "again:plugin_work", *options, "--json", "-p", str(program.pid)]
     with subprocess.Popen([sys.executable, *arguments], stdout=subprocess.PIPE, text=True) as command:
         try:
-            wait_until(lambda: is_probed(program.pid), "the probe")
+            wait_until(lambda: is_probed(program.pid, "plugin_work"), "the probe")
             yield command
         finally:
             command.kill()
-
-
-def is_probed(pid):
-    """Return whether the function is probed now: its site is written down before it is armed."""
-    with suppress(anyprobe.PermissionDenied):
-        found = [each for each in listing.inspect(pid).sites if each.symbol == "plugin_work"]
-        return bool(found) and not {"GONE", "DISABLED"} & set(found[-1].flags)
-    return False
 
 
 def results_of(command):
@@ -281,7 +273,7 @@ def test_a_stopped_controller_holds_one_thread_once(program):
         program("ulw" * 20)
         assert time.monotonic() - begin < 4 * WAITED
         command.send_signal(signal.SIGCONT)
-        wait_until(lambda: program("ul") or is_probed(program.pid), "the probe in what has come")
+        wait_until(lambda: program("ul") or is_probed(program.pid, "plugin_work"), "the probe in what has come")
         program("ulw")
         found = results_of(command)
     assert sum(each["hits"] for each in found["sites"]) >= CALLS + AT_LOAD

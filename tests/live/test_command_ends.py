@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from anyprobe.cli import ending, main
 from anyprobe.core.errors import TargetError
 from anyprobe.probes.outside import listing
+from anyprobe.target.system import procfs
 from support.driver import wait_until
 
 pytestmark = pytest.mark.live
@@ -65,10 +67,21 @@ def test_a_command_is_told_to_end_after_the_time(run):
 
 
 def test_a_command_that_does_not_listen_is_killed(run, monkeypatch):
+    settle = ending.settle
+
+    def settle_who_does_not_listen(session, *arguments, **how):
+        wait_until(lambda: is_ignored(session.pid, signal.SIGTERM), "it does not listen")
+        return settle(session, *arguments, **how)
+
     monkeypatch.setattr(ending, "GRACE", 0.2)
-    _, said = run("count", "libc:getppid", "--for", "2", "--", sys.executable, "-c", STUBBORN)
+    monkeypatch.setattr(ending, "settle", settle_who_does_not_listen)
+    _, said = run("count", "libc:getppid", "--for", "0.1", "--", sys.executable, "-c", STUBBORN)
     assert re.search(r"process \d+ was told to end \(SIGTERM\), did not within 0.2 s, and was killed \(SIGKILL\)", said)
     assert not exists(pid_in(said))
+
+
+def is_ignored(pid, number):
+    return bool(int(procfs.read_status(pid)["SigIgn"], 16) >> number - 1 & 1)
 
 
 def test_a_command_is_left_on_demand(run):
@@ -111,10 +124,10 @@ def started_by(children):
 
 def has_probes(pid):
     """Return whether probes are in place; while they are being placed, nobody else can look."""
-    try:
-        return bool(listing.inspect(pid).registered)
-    except TargetError:
-        return False
+    with suppress(TargetError):
+        found = listing.inspect(pid).registered
+        return bool(found) and not any("DISABLED" in each.flags for each in found)
+    return False
 
 
 def test_what_the_end_is_about_is_a_command(run):

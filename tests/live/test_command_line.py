@@ -7,12 +7,13 @@ import resource
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
+from anyprobe.target.system import procfs
 from support.driver import wait_until
+from support.seen_probes import is_probed
 
 CALLS = 1000
 PATIENCE = 60.0
@@ -50,14 +51,20 @@ def maps(pid):
     return Path(f"/proc/{pid}/maps").read_text()
 
 
-def wait_until_armed(pid):
-    deadline = time.monotonic() + PATIENCE
-    while not installed(pid):
-        assert time.monotonic() < deadline, "never armed"
+def wait_until_counted(pid):
+    """Wait until the probe is armed in a process, and it has gone on with it."""
+    wait_until(lambda: is_probed(pid, "getppid"), "the probe is armed", PATIENCE)
+    before = naps_of(pid)
+    wait_until(lambda: naps_of(pid) > before + 10, "it goes on", PATIENCE)
+
+
+def naps_of(pid):
+    """Return how often a process has given up its processor."""
+    return int(procfs.read_status(pid)["voluntary_ctxt_switches"])
 
 
 def test_count_for_a_while(busy):
-    shown = anyprobe("count", "libc:getppid", "-p", str(busy.pid), "--for", "0.3", "--json")
+    shown = anyprobe("count", "libc:getppid", "-p", str(busy.pid), "--for", "1", "--json")
     assert shown.returncode == 0, shown.stderr
     document = json.loads(shown.stdout)
     (site,) = document["sites"]
@@ -78,7 +85,7 @@ def test_a_table_is_plain_text_when_nobody_looks(busy):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_brings_the_results_and_removes_everything(busy, number):
     controller = start("count", "libc:getppid", "-p", str(busy.pid), "--json")
-    wait_until_armed(busy.pid)
+    wait_until_counted(busy.pid)
     controller.send_signal(number)
     out, err = controller.communicate(timeout=PATIENCE)
     assert controller.returncode == 0, err
@@ -165,7 +172,7 @@ def test_the_status_of_the_command_on_demand():
 
 def test_what_a_killed_controller_left_is_listed_and_removed(busy):
     controller = start("count", "libc:getppid", "-p", str(busy.pid))
-    wait_until_armed(busy.pid)
+    wait_until_counted(busy.pid)
     controller.kill()
     controller.communicate()
     (site,) = installed(busy.pid)
