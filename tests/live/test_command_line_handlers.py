@@ -107,7 +107,8 @@ def controller(*arguments):
     try:
         yield process
         process.send_signal(signal.SIGINT)
-        assert process.wait(PATIENCE) == 0
+        process.communicate(timeout=PATIENCE)  # what nobody reads it would wait to write
+        assert process.returncode == 0
     finally:
         if process.poll() is None:
             process.kill()
@@ -186,7 +187,7 @@ def test_records_are_in_the_document(command, busy, script):
         def on_getppid(ctx):
             emit("seen", tid=ctx.tid)
     """)
-    shown = command("script", path, "-p", str(busy.pid), "--for", "0.2", "--json")
+    shown = command("script", path, "-p", str(busy.pid), "--for", "1", "--json")
     assert shown.returncode == 0, shown.stderr
     document = json.loads(shown.stdout)
     seen = document["records"]["seen"]
@@ -210,7 +211,7 @@ def test_a_script_counts_in_several_processes(command, busy, script):
     with subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE) as other:
         other.stdout.readline()
         targets = ("-p", str(busy.pid), "-p", str(other.pid))
-        shown = command("script", path, *targets, "--for", "0.3", "--json")
+        shown = command("script", path, *targets, "--for", "1", "--json")
         other.kill()
     assert shown.returncode == 0, shown.stderr
     document = json.loads(shown.stdout)
@@ -551,7 +552,7 @@ def test_trace_of_two_processes(busy, command):
     with subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE) as other:
         other.stdout.readline()
         targets = ("-p", str(busy.pid), "-p", str(other.pid))
-        shown = command("trace", "libc:getppid", *targets, "--for", "0.3", "--json")
+        shown = command("trace", "libc:getppid", *targets, "--for", "1", "--json")
         text = command("trace", "libc:getppid", *targets, "-c", "3")
         other.kill()
     assert shown.returncode == 0, shown.stderr
@@ -573,7 +574,7 @@ def test_the_kernels_names_work_in_scripts(busy, script, command):
 
         assert register_kprobe(Kprobe(symbol_name="getppid", pre_handler=pre)) == 0
     """)
-    shown = command("script", path, "-p", str(busy.pid), "--for", "0.2", "--json")
+    shown = command("script", path, "-p", str(busy.pid), "--for", "1", "--json")
     assert shown.returncode == 0, shown.stderr
     assert json.loads(shown.stdout)["aggregations"]["calls"]["count"] > 0
     assert installed(command, busy.pid) == []
