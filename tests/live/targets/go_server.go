@@ -1,4 +1,5 @@
-// A server of net/http with a log of its own: how long each request took, by path. It listens on a port that it chooses
+// A server of net/http with a log of its own: how long each request took, by path, and how long what is inside of it did,
+// by path with "/inside" behind. It listens on a port that it chooses
 // and says, and speaks the protocol of protocol.h; a round asks nothing of itself.
 package main
 
@@ -15,10 +16,23 @@ import (
 	"time"
 )
 
-type Server struct{ served int }
+type Log struct {
+	lock  sync.Mutex
+	times map[string][]time.Duration
+}
+
+func (l *Log) add(path string, begin time.Time) {
+	took := time.Since(begin)
+	l.lock.Lock()
+	l.times[path] = append(l.times[path], took)
+	l.lock.Unlock()
+}
+
+type Server struct{ log *Log }
 
 // ServeHTTP answers, fast or slowly.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	defer s.log.add(r.URL.Path+"/inside", time.Now())
 	switch r.URL.Path {
 	case "/slow":
 		time.Sleep(20 * time.Millisecond)
@@ -38,18 +52,11 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 type Logged struct {
 	inner http.Handler
-	lock  sync.Mutex
-	times map[string][]time.Duration
+	log   *Log
 }
 
 func (l *Logged) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	begin := time.Now()
-	defer func() {
-		took := time.Since(begin)
-		l.lock.Lock()
-		l.times[r.URL.Path] = append(l.times[r.URL.Path], took)
-		l.lock.Unlock()
-	}()
+	defer l.log.add(r.URL.Path, time.Now())
 	l.inner.ServeHTTP(w, r)
 }
 
@@ -59,19 +66,19 @@ func main() {
 		fmt.Println("BAD", err)
 		os.Exit(1)
 	}
-	logged := &Logged{inner: &Server{}, times: map[string][]time.Duration{}}
-	go http.Serve(listener, logged)
+	log := &Log{times: map[string][]time.Duration{}}
+	go http.Serve(listener, &Logged{inner: &Server{log}, log: log})
 	in := bufio.NewScanner(os.Stdin)
 	fmt.Printf("ready %d\n", os.Getpid())
 	for in.Scan() && strings.HasPrefix(in.Text(), "go ") {
 		fmt.Printf("calls port %d\n", listener.Addr().(*net.TCPAddr).Port)
-		logged.lock.Lock()
-		for path, times := range logged.times {
+		log.lock.Lock()
+		for path, times := range log.times {
 			sort.Slice(times, func(i, j int) bool { return times[i] < times[j] })
 			fmt.Printf("calls %s %d\nreturns %s %d\ntails %s %d\n", path, len(times), path, times[len(times)/2],
 				path, times[len(times)*99/100])
 		}
-		logged.lock.Unlock()
+		log.lock.Unlock()
 		fmt.Println("done")
 	}
 	fmt.Println("ok")
