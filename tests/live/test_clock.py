@@ -8,6 +8,7 @@ import pytest
 import anyprobe
 from anyprobe.core.refusal import Reason
 from anyprobe.probes.timing import clock
+from support.driver import wait_until
 from support.results import refusals, timing
 from support.situations import REGISTERS
 
@@ -28,13 +29,18 @@ def naps(target, which):
 def test_it_agrees_with_the_tsc(run_target):
     target = run_target("naps.c")
     slow = {}
-    for which in ("tsc", "monotonic"):
-        nap, nothing = naps(target, which)
-        assert nap.count == ROUNDS
-        assert nap.min_ns >= 2_000_000 * 0.99
-        assert nothing.sum_ns / nothing.count < 1_000_000
-        slow[which] = nap.min_ns
-    assert statistics.mean(slow.values()) == pytest.approx(slow["tsc"], rel=0.1)
+
+    def agree():
+        """Whether the shortest naps of both are alike; on a busy machine a nap may be long."""
+        for which in ("tsc", "monotonic"):
+            nap, nothing = naps(target, which)
+            assert nap.count == ROUNDS
+            assert nap.min_ns >= 2_000_000 * 0.99
+            assert nothing.sum_ns / nothing.count < 1_000_000
+            slow[which] = min(nap.min_ns, slow.get(which, nap.min_ns))
+        return statistics.mean(slow.values()) == pytest.approx(slow["tsc"], rel=0.1)
+
+    wait_until(agree, "a nap of each is short")
     target.finish()
 
 
@@ -115,7 +121,7 @@ def test_calls_do_not_take_the_time_that_a_started_program_waits_for_its_probes(
     with anyprobe.run(["/bin/true"], clock=which, **options) as session:
         session.time("libc:getrlimit", "libc:__libc_early_init", "libc:str*")
         session.resume()
-        assert session.wait(30) == 0
+        assert session.wait(60) == 0
         snapshot = session.snapshot()
     held = timing(snapshot, "getrlimit")
     assert (held.count, held.nmissed, held.unmatched) == (1, 0, 0)

@@ -7,9 +7,14 @@ import pytest
 import anyprobe
 from anyprobe.target.process.process import Process
 from anyprobe.target.remote.calls import NO_STACK, fitness
+from support.driver import wait_until
 from support.results import timing
 
 pytestmark = pytest.mark.live
+
+
+WAIT = 100.0
+"""Seconds for which a thread is waited for: longer than it takes without, however busy the machine is."""
 
 
 @pytest.fixture(params=[(), ("-buildmode=pie",)], ids=["plain", "position independent"])
@@ -37,7 +42,9 @@ def test_no_frame_is_put_among_the_stacks_of_goroutines(target):
 
 
 @pytest.mark.parametrize("live", [False, True])
-def test_attaching_waits_for_no_thread_and_warns_of_nothing(target, live):
+def test_attaching_waits_for_no_thread_and_warns_of_nothing(target, live, monkeypatch):
+    for method in (Process.borrow, Process.helper_thread, Process.waiting_helper_thread.__wrapped__):
+        monkeypatch.setattr(method, "__defaults__", (WAIT,))
     began = time.monotonic()
     with anyprobe.attach(target.pid, live=live) as session:
         session.time("a.out:main.Work", "a.out:main.Wait")
@@ -48,23 +55,25 @@ def test_attaching_waits_for_no_thread_and_warns_of_nothing(target, live):
         assert timing(snapshot, "main.Work").count == calls
         assert not session.refused
         assert not session.warnings
-    assert took < 1.5, took  # where a thread was waited for it was two seconds more
+    assert took < WAIT, took
     target.go(1)
     target.finish()
 
 
 def test_a_pause_does_not_grow_with_the_heap(run_target):
     """Signal frames are looked for on stacks, not in all the memory among which stacks are."""
-    pauses = []
-    for megabytes in (4, 400):
-        target = run_target("go_stacks.go", str(megabytes))
-        best = {}
-        for _ in range(3):
-            with anyprobe.attach(target.pid) as session:
+    small, large = (run_target("go_stacks.go", megabytes) for megabytes in ("4", "400"))
+    best = {small.pid: {}, large.pid: {}}
+
+    def are_alike():
+        """Whether the shortest pauses of both are; on a busy machine a pause may be long."""
+        for pid, shortest in best.items():
+            with anyprobe.attach(pid) as session:
                 session.time("a.out:main.Work")
             for what, pause in session.snapshot().pause_us.items():
-                best[what] = min(pause, best.get(what, pause))
-        pauses.append(best)
+                shortest[what] = min(pause, shortest.get(what, pause))
+        return all(best[large.pid][what] < pause + 50_000 for what, pause in best[small.pid].items())
+
+    wait_until(are_alike, "no pause is longer")
+    for target in (small, large):
         target.finish()
-    for what, small in pauses[0].items():
-        assert pauses[1][what] < small + 50_000, pauses
