@@ -14,6 +14,7 @@ from anyprobe.splice.apply.recovery import recovery
 from anyprobe.target.process.process import Process
 from anyprobe.target.remote.calls import RemoteCalls
 from anyprobe.target.remote.thread import Thread
+from support.driver import wait_until
 from support.image import Image
 
 CLONE = 56
@@ -43,15 +44,16 @@ def test_the_program_goes_on_and_all_is_removed(run_target, number, moment):
 
 
 def _remove_all(pid: int) -> None:
-    for _ in range(20):
+    """Remove what is left; where the thread has yet to make its call, when it has."""
+
+    def is_removed() -> bool:
         process = Process.open(pid)
         try:
-            kept = recovery.remove(process).kept
+            return not recovery.remove(process).kept
         finally:
             process.close()
-        if not kept:
-            return
-    raise AssertionError(kept)
+
+    wait_until(is_removed, "nothing is left")
 
 
 def _die_in_clone(pid: int, number: int, moment: str) -> None:

@@ -119,7 +119,7 @@ def test_a_running_shell_is_followed():
 
 def test_processes_that_are_killed_before_they_execute_take_no_room_for_ever(monkeypatch):
     """As many as there is room for, killed where they wait; later ones are followed as ever."""
-    monkeypatch.setattr(exec_gate, "PATIENCE", 1.0)
+    monkeypatch.setattr(exec_gate, "PATIENCE", 5.0)
     executes = Followed.executes
     killed = []
 

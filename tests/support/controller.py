@@ -25,6 +25,8 @@ from anyprobe.target.system import gateway
 
 SPECS = ("a.out:work", "a.out:work%return", "a.out:leaf4", "a.out:side%return", "libc:getenv")
 TIMED = "a.out:side"
+DEADLINE = 100.0
+"""Seconds that a request may take on a busy machine."""
 
 
 def session(pid: int, plan: str, strategy: str = "auto", *specs: str) -> dict[str, object]:
@@ -69,7 +71,7 @@ def following(pid: int, plan: str, executions: str) -> dict[str, object]:
         with Followed.attach([pid]) as tree:
             tree.count("a.out:work")
             gateway.faults.install(fault, log=True)
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + patience(fault)
             while len(tree.snapshots()) <= int(executions) and time.monotonic() < deadline:
                 time.sleep(0.01)
                 tree.sweep()
@@ -97,7 +99,7 @@ def loading(pid: int, plan: str, loads: str, children: str = "free") -> dict[str
             running.count("a.out:work")
             running.count("loaded*:plugin_work", follow=True)
             gateway.faults.install(fault, log=True)
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + patience(fault)
             while hits_in(running, "plugin_work") < 10 * int(loads) and time.monotonic() < deadline:
                 time.sleep(0.01)
             answer["calls"], answer["reached"] = gateway.faults.calls, gateway.faults.reached
@@ -110,6 +112,11 @@ def loading(pid: int, plan: str, loads: str, children: str = "free") -> dict[str
     if fault is None:
         answer["classes"] = classes(log)
     return answer
+
+
+def patience(fault: gateway.FaultPlan | None) -> float:
+    """Return for how many seconds what a program does is waited for; where a call has failed it may never come."""
+    return 20.0 if fault else DEADLINE / 2
 
 
 def hits_in(session: anyprobe.Session, function: str) -> int:
@@ -195,7 +202,7 @@ def held(words: list[str]) -> tuple[int, dict[str, object]]:
             time.sleep(60)
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
-        return child, json.loads(wait_for(pipe, child, 30.0) or "{}")
+        return child, json.loads(wait_for(pipe, child, DEADLINE) or "{}")
 
 
 def dropped(child: int) -> dict[str, object]:
@@ -224,7 +231,7 @@ def main() -> None:
         elif words[0] == "drop":
             answer = dropped(holder)
         else:
-            answer = forked(words, 30.0)
+            answer = forked(words, DEADLINE)
         print(json.dumps(answer), flush=True)
 
 
