@@ -200,12 +200,9 @@ def test_a_go_program_is_followed(tmp_path, flags):
     """By ``os/exec``, where the child borrows a goroutine's stack, by several at once, and by ``syscall.Exec``."""
     if shutil.which("go") is None:
         pytest.skip("there is no go")
-    (tmp_path / "main.go").write_text(GO)
-    environment = dict(os.environ, GOCACHE=str(tmp_path / "cache"), GOFLAGS="-mod=mod", GO111MODULE="off")
-    command = ["go", "build", f"-ldflags={flags}", "-o", "runs", "main.go"]
-    subprocess.run(command, cwd=tmp_path, env=environment, check=True)
+    program = str(build("runs.go", f"-ldflags={flags}", text=GO))
     with open(tmp_path / "said", "w+") as said:
-        with Followed.run([str(tmp_path / "runs")], stdout=said) as tree:
+        with Followed.run([program], stdout=said) as tree:
             tree.count("*main")
             tree.resume()
             status = os.waitstatus_to_exitcode(tree.wait(100))
