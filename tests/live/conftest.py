@@ -8,7 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from anyprobe.target.process.process import Process
 from support.driver import MissingTool, Target, build
+
+STOPPING = 15.0
+"""Seconds that threads have to stop."""
 
 
 @pytest.fixture
@@ -35,6 +39,14 @@ def run_target(compiled: Callable[..., Path]) -> Iterator[Callable[..., Target]]
             return target
 
         yield start
+
+
+@pytest.fixture(scope="session", autouse=True)
+def patient() -> Iterator[None]:
+    """Give threads more time to stop: programs that are busy make way for others, and on a busy machine wait long."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Process.stop, "__defaults__", (STOPPING,))
+        yield
 
 
 @pytest.fixture(scope="module", autouse=True)

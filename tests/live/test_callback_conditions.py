@@ -26,18 +26,18 @@ def test_only_hits_for_which_it_holds_wait(target):
 
     with anyprobe.attach(target.pid) as session:
 
-        @session.callback("a.out:asked", timeout=5, when=large)
+        @session.callback("a.out:asked", timeout=60, when=large)
         def on_asked(hit):
             seen.append(hit.regs.rdi)
 
-        @session.callback("a.out:asked:return", timeout=5, when=lambda ctx: ctx.retval == 6)
+        @session.callback("a.out:asked:return", timeout=60, when=lambda ctx: ctx.retval == 6)
         def on_result(hit):
             results.append(hit.retval)
 
         def is_other(name: ptr):
             return cstr(name, 16) == "another"
 
-        @session.callback("a.out:named", timeout=5, when=is_other)
+        @session.callback("a.out:named", timeout=60, when=is_other)
         def on_named(hit):
             names.append(hit)
 
@@ -62,9 +62,9 @@ def test_what_is_missing_does_not_hold_and_floats_may_be_computed_with(target):
         return f64(n) / 2 > 9
 
     with anyprobe.attach(target.pid, unsafe=True) as session:
-        session.callback("a.out:asked", timeout=5, when=at_nothing)(seen.append)
+        session.callback("a.out:asked", timeout=60, when=at_nothing)(seen.append)
 
-        @session.callback("a.out:asked", timeout=5, when=by_halves)
+        @session.callback("a.out:asked", timeout=60, when=by_halves)
         def on_nineteen(hit):
             found.append(hit.regs.rdi)
             hit.regs.rdi = 5

@@ -107,7 +107,7 @@ def _end_of(target, stops):
     status = Path(f"/proc/{target.pid}/status")
     wait_until(lambda: "TracerPid:\t0" not in status.read_text(), "the debugger is there")
     target.start(1)
-    said, _ = debugger.communicate(timeout=60)
+    said, _ = debugger.communicate(timeout=150)
     last = [line for line in said.splitlines() if re.fullmatch(r"\d+ -?\d+ \S+", line)][-1]
     (ending,) = [line for line in said.splitlines() if line.startswith("Program terminated")]
     return f"{last} {ending}"
@@ -230,7 +230,7 @@ def test_signals_from_elsewhere_are_the_programs(name):
         kp = Kprobe(symbol_name="loads", offset=2, fault_handler=seeing)
         assert register_kprobe(kp) == 0
         target.process.send_signal(name)
-        assert target.process.wait(20) == -name
+        assert target.process.wait(60) == -name
         session.records(final=True)
 
 
