@@ -10,7 +10,7 @@ import anyprobe
 from anyprobe.probes import planning
 from support.driver import build, started
 from support.image import Image
-from support.learning import copied, learnt, since
+from support.learning import after_learning, copied, learnt, since
 from support.results import timing
 
 ALL = ("ends", "by_pointer", "deep", "joined", "leaps", "ping", "pong")
@@ -176,10 +176,7 @@ def test_functions_that_jump_to_each_other_at_random(run_target, options):
     with anyprobe.attach(target.pid, maxactive=4096) as session:
         session.time(*(f"a.out:{name}" for name in names))
         assert not session.refused
-        learnt(session, target, signals="signals" in options)
-        start, before = session.snapshot(), copied(target.counts)
-        counts = target.go(40)
-        end = session.snapshot()
+        start, end, before, counts = after_learning(session, target, 40, signals="signals" in options)
     for name in names:
         then, now, own = timing(start, name), timing(end, name), since(before, counts, name)
         account = {field: getattr(now, field) - getattr(then, field) for field in fields}

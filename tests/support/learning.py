@@ -27,3 +27,20 @@ def learnt(session: Any, target: Target, *, signals: bool = False) -> None:
         if sum(each.learning for each in session.snapshot().functions) == learning:
             return
     raise AssertionError("something is learnt for ever")
+
+
+def after_learning(
+    session: Any, target: Target, rounds: int, *, signals: bool = False
+) -> tuple[Any, Any, Counts, Counts]:
+    """Have the program run rounds in which no call comes from where none has come before.
+
+    Return the snapshots and the program's reports before and after them.
+    """
+    for _ in range(10):
+        learnt(session, target, signals=signals)
+        start, before = session.snapshot(), copied(target.counts)
+        counts = target.go(rounds)
+        end = session.snapshot()
+        if sum(each.learning for each in end.functions) == sum(each.learning for each in start.functions):
+            break
+    return start, end, before, counts

@@ -3,7 +3,7 @@
 import time
 from abc import abstractmethod
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from anyprobe.core.refusal import Refusal
     from anyprobe.probes.adopting import Adopting
     from anyprobe.probes.ended_children import EndedChildren
-    from anyprobe.probes.probe import Probe
+    from anyprobe.probes.probe import Place, Probe
     from anyprobe.probes.providers.function.resolve import ResolvedSite
     from anyprobe.probes.timing.clock import Clock
     from anyprobe.probes.timing.return_points import ReturnPoints
@@ -132,6 +132,13 @@ class Pumped(Observed, Tended):
             self.engine.change(given_up(probes))
         if any(probe.timed or probe.handled for probe in probes):
             self.return_points.place(probes)
+
+    def return_points_given_up(
+        self, probes: "Sequence[Probe]", places: "Sequence[Place]"
+    ) -> AbstractContextManager[None]:
+        """Have no call end any more in callers that are among the places, which are about to be taken out."""
+        followed = [calls for probe in probes for calls in probe.followed]
+        return self.return_points.given_up(followed, places) if followed else nullcontext()
 
     def settle_return_points(self, probes: "Sequence[Probe]") -> None:
         """Say in which callers calls end, after probes were removed or armed again."""

@@ -170,7 +170,7 @@ class Session(Reconciled, SessionApi[Probe]):
     def _disarm(self, probes: Sequence[Probe], places: Sequence[Place]) -> None:
         if self._closed:
             self._check_attached()
-        with typed(self._process, "disarming probes in"):
+        with typed(self._process, "disarming probes in"), self.return_points_given_up(probes, places):
             self.warn(*self.functions.detach(places))
         registering.note(self, probes)
 

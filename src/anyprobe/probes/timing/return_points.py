@@ -8,7 +8,7 @@ counted as ``learning``.
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
@@ -110,6 +110,29 @@ class ReturnPoints:
         if self._session.splicing.live is None:
             banks = [bank for bank, _ in self._followed.values()]
             self._children.look({bank.change: bank.arena.inode for bank in banks if bank.change})
+
+    @contextmanager
+    def given_up(self, followed: Iterable[FollowedCalls], places: Iterable[Place]) -> Iterator[None]:
+        """Have no call end any more at return points that are among the places; those that are armed behind it go on.
+
+        While the program runs, places go one after the other: calls that left their function in between, and found no
+        end, would take the room of all that are followed later.
+        """
+        leaving = set(places) if self._session.splicing.live is not None else set()
+        points = [
+            (calls, point, place)
+            for calls in followed
+            for point, place in calls.points.items()
+            if place in leaving and place.hook.armed
+        ]
+        for calls, point, _ in points:
+            self._say(calls, point, CALLER_REFUSED)
+        try:
+            yield
+        finally:
+            for calls, point, place in points:
+                if place.hook.armed:
+                    self._say(calls, point, self._watched(calls))
 
     def settle(self, probes: Iterable[Probe]) -> None:
         """Say which return points are watched, after probes were removed or armed again."""
