@@ -27,6 +27,7 @@ from support.driver import Counts, MissingTool, Target, started
 from support.image import Image
 from support.results import hits, missed, refusals
 from support.situations import SITUATIONS, Situation
+from support.standing import counted_by_command
 
 FUNCTIONS = ("one_byte", "loaded", "scaled")
 STAYING = ("handler-parked-inside",)
@@ -502,19 +503,14 @@ def test_children_forked_in_the_middle(run_target, monkeypatch):
 def test_command_line(compiled):
     """``count --live`` counts, says how each probe was armed and how long the one thread stood still."""
     with started(compiled("live_arming.c"), "2") as target:
-        target.run_freely()
-        where = ["-p", str(target.pid), "--live", "--json"]
-        arguments = ["count", "a.out:one_byte", "a.out:loaded", *where, "--for", "0.3"]
-        command = [sys.executable, "-m", "anyprobe"]
-        shown = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=120)
-        assert shown.returncode == 0, shown.stderr
-        document = json.loads(shown.stdout)
+        counting = ("count", "a.out:one_byte", "a.out:loaded", "--live", "--json")
+        document = json.loads(counted_by_command(target, *counting, sites=2))
         assert [site["arming"] for site in document["sites"]] == ["live", "live"]
         assert all(site["hits"] > 0 for site in document["sites"])
         assert document["pause_us"]["arm"] > 0
-        explained = subprocess.run(
-            [*command, "explain", "a.out:loaded", *where], capture_output=True, text=True, timeout=120
-        )
+        target.run_freely()
+        explaining = [sys.executable, "-m", "anyprobe", "explain", "a.out:loaded", "--live", "--json"]
+        explained = subprocess.run([*explaining, "-p", str(target.pid)], capture_output=True, text=True, timeout=120)
         assert any(note.startswith("live: ") for note in json.loads(explained.stdout)["notes"])
         target.halt()
         target.finish()

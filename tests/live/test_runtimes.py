@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from anyprobe.probes.outside import listing
 from support.driver import PATIENCE, wait_until
+from support.standing import probed
 
 pytestmark = pytest.mark.live
 ROUNDS = 300
@@ -91,7 +91,7 @@ def test_found_by_name_and_counted_while_it_compiles(tmp_path, made):
         serve(process, range(10))
         command = [sys.executable, "-m", "anyprobe", "count", *specs, "--json", "-n", name]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as counting:
-            wait_until(lambda: counting.poll() is not None or is_armed(process.pid), "it is probed")
+            wait_until(lambda: counting.poll() is not None or probed(process.pid) == len(specs), "it is probed")
             serve(process, range(10, 10 + ROUNDS))
             counting.send_signal(signal.SIGINT)
             shown, said = counting.communicate(timeout=PATIENCE)
@@ -100,7 +100,3 @@ def test_found_by_name_and_counted_while_it_compiles(tmp_path, made):
         assert sum(site["hits"] for site in document["sites"]) == ROUNDS
         assert document.get("warnings", []) == []
         serve(process, range(10 + ROUNDS, 20 + ROUNDS))
-
-
-def is_armed(pid):
-    return any(not each.internal for each in listing.inspect(pid).sites)

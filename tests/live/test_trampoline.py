@@ -17,6 +17,7 @@ from live.test_controller_killed import Controller
 from support.driver import TARGETS, build, started, wait_until
 from support.image import Image
 from support.results import hits, refusals, sites_of, timing
+from support.standing import counted_by_command
 
 NAMES = "simple deep leaping tailing signalled forking switching parked threaded exiting"
 FUNCTIONS = tuple(NAMES.split())
@@ -306,17 +307,10 @@ def test_all_of_the_c_library(target):
 
 
 def test_the_command_line_says_what_was_used(target):
-    command = [
-        *(sys.executable, "-m", "anyprobe", "count", "a.out:threaded%return", "-p", str(target.pid), "--json"),
-        *("--returns", "trampoline", "--for", "0.2"),
-    ]
-    target.run_freely()
-    outcome = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert outcome.returncode == 0, outcome.stderr
-    (site,) = json.loads(outcome.stdout)["sites"]
+    shown = counted_by_command(target, "count", "a.out:threaded%return", "--json", "--returns", "trampoline")
+    (site,) = json.loads(shown)["sites"]
     assert site["exit_kind"] == "trampoline"
     assert site["hits"] > 0
-    target.halt()
     target.finish()
 
 

@@ -5,7 +5,6 @@ import json
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +21,7 @@ from support.driver import Counts, MissingTool, Target, started, wait_until
 from support.image import Image
 from support.results import hits, missed, refusals, strategies
 from support.situations import REGISTERS, SITUATIONS, Situation
+from support.standing import counted_by_command
 
 TGKILL = 234
 TRAP_BIT = 1 << (signal.SIGTRAP - 1)
@@ -356,17 +356,11 @@ def test_run_from_the_first_instruction(compiled):
 def test_command_line(compiled):
     """``count --strategy trap`` counts, warns and says how."""
     with started(compiled("counts.c")) as target:
-        target.run_freely()
-        arguments = ["count", "a.out:work", "-p", str(target.pid), "--strategy", "trap", "--for", "0.3", "--json"]
-        command = [sys.executable, "-m", "anyprobe", *arguments]
-        shown = subprocess.run(command, capture_output=True, text=True, timeout=120)
-        assert shown.returncode == 0, shown.stderr
-        document = json.loads(shown.stdout)
+        document = json.loads(counted_by_command(target, "count", "a.out:work", "--strategy", "trap", "--json"))
         (site,) = document["sites"]
         assert site["strategy"] == "trap"
         assert site["hits"] > 0
         assert any("SIGTRAP" in warning for warning in document["warnings"])
-        target.halt()
         target.finish()
 
 

@@ -2,13 +2,12 @@
 
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import anyprobe
-from anyprobe.probes.outside import listing
 from support.driver import PATIENCE, build
+from support.standing import standing
 
 PROGRAM = """
 #include <dlfcn.h>
@@ -29,14 +28,8 @@ int main(int argc, char **argv) {
 
 
 def is_gated(pid: int) -> bool:
-    """Return whether threads of a process wait where they load libraries: the loader's notifier is spliced.
-
-    What is listed and not written yet is shown as disabled; while something is written, another may trace the process.
-    """
-    with suppress(anyprobe.PermissionDenied):
-        gates = [each for each in listing.inspect(pid).sites if each.symbol == "_dl_debug_state"]
-        return any("DISABLED" not in each.flags for each in gates)
-    return False
+    """Return whether threads of a process wait where they load libraries: the loader's notifier is spliced."""
+    return any(each.symbol == "_dl_debug_state" for each in standing(pid))
 
 
 @contextmanager
