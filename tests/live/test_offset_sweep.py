@@ -9,6 +9,7 @@ import subprocess
 import pytest
 
 import anyprobe
+from support.driver import wait_until, waits_for_input
 from support.results import hits
 
 PYTHON = "/usr/bin/python3"
@@ -61,9 +62,12 @@ def python():
 
 
 def work(process):
+    """Have it work; it is done when it waits for more, not yet when it has answered."""
     process.stdin.write("\n")
     process.stdin.flush()
-    return process.stdout.readline()
+    answer = process.stdout.readline()
+    wait_until(lambda: waits_for_input(process.pid), "it waits for more")
+    return answer
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

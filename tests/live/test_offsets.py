@@ -8,6 +8,7 @@ import pytest
 
 import anyprobe
 from anyprobe.isa.decode import Flow
+from support.driver import wait_until, waits_for_input
 from support.results import refusals
 
 FUNCTIONS = {
@@ -221,6 +222,7 @@ def test_every_instruction_of_real_functions():
                 python.stdin.write("30\n")
                 python.stdin.flush()
                 assert python.stdout.readline() == "done\n"
+                wait_until(lambda: waits_for_input(python.pid), "it waits for more")
                 sites = session.snapshot().sites
                 for name in BUSY:
                     hits = {site.offset: site.hits for site in sites if site.function == name}

@@ -24,7 +24,7 @@ def terminal(monkeypatch):
     def read():
         try:
             while text := os.read(ours, 1 << 16):
-                shown.append(text.decode())
+                shown.append(text)
         except OSError:  # it was closed
             return
 
@@ -41,9 +41,10 @@ def terminal(monkeypatch):
                 status = main(arguments)
             stream.write(END)
             stream.flush()
-            wait_until(lambda: END in "".join(shown), "what was written is read")
-            assert status == 0, "".join(shown)
-            return "".join(shown)
+            wait_until(lambda: END.encode() in b"".join(shown), "what was written is read")
+            text = b"".join(shown).decode()  # what is read at a time may end within a character
+            assert status == 0, text
+            return text
 
         yield told
     reader.join()

@@ -108,6 +108,7 @@ def test_python_with_entries_and_exits_counted():
         assert process.wait(30) == 0
 
 
+@pytest.mark.timeout(600)  # everything is counted, and the benchmark runs twice
 def test_redis_under_its_benchmark(tmp_path):
     """redis-server with everything counted, under redis-benchmark: no errors, the same data in keys of every type."""
     with redis(tmp_path) as server:

@@ -247,3 +247,8 @@ def wait_until(condition: Callable[[], object], what: str, patience: float = PAT
         if time.monotonic() > deadline:
             raise AssertionError(f"timed out waiting until {what}")
         time.sleep(0.002)
+
+
+def waits_for_input(pid: int) -> bool:
+    """Whether the first thread of a process is in the kernel to read its standard input: all before that is done."""
+    return Path(f"/proc/{pid}/syscall").read_text().startswith("0 0x0 ")
