@@ -35,8 +35,9 @@ def pids():
 
 
 @pytest.fixture
-def work(monkeypatch):
+def work(monkeypatch, tmp_path):
     """Return how often what costs time is done: tables read from the cache, symbol tables, unpacked tables."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # others may fill the usual one, so that something has to go
     done = collections.Counter()
 
     def counting(name, original):

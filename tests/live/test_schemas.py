@@ -10,6 +10,7 @@ import pytest
 from anyprobe.cli import main
 from anyprobe.cli.commands.schema import kinds, text_of
 from support.driver import build, wait_until
+from support.standing import probed
 
 pytestmark = pytest.mark.live
 
@@ -150,7 +151,7 @@ def test_list_and_explain(documents, tmp_path):
 def test_what_is_installed_and_its_removal(documents, target):
     command = [sys.executable, "-m", "anyprobe", "count", "a.out:work", "libc:usleep%return", "-p", str(target.pid)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as controller:
-        wait_until(lambda: documents("probes", "probes")[0], "it is armed")
+        wait_until(lambda: probed(target.pid), "it is armed")
         assert documents("probes", "probes", "--sites")[0]
         listed = documents("probes", "probes", where=())[0]
         assert target.pid in [each["pid"] for each in listed]

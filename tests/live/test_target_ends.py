@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import anyprobe
-from support.driver import wait_until
+from support.driver import PATIENCE, wait_until
 from support.image import Image
 from support.results import hits
 
@@ -39,7 +39,13 @@ def test_killed_while_arming(run_target, compiled):
         target = run_target("counts.c", "8")
         target.run_freely()
         # not Popen.kill: it polls first, and would take the stops of the child that this very process is tracing
-        killer = threading.Timer(chance.random() * 0.15, os.kill, (target.pid, signal.SIGKILL))
+        killed = threading.Event()
+
+        def kill(pid=target.pid, killed=killed):
+            killed.set()
+            os.kill(pid, signal.SIGKILL)
+
+        killer = threading.Timer(chance.random() * 0.15, kill)
         killer.start()
         try:
             with anyprobe.attach(target.pid) as session:
@@ -48,7 +54,8 @@ def test_killed_while_arming(run_target, compiled):
                     session.remove(*probes)
                 session.snapshot()
         except anyprobe.TargetError:  # exited, gone before the attach, or a zombie by then
-            assert target.process.poll() is not None
+            assert killed.is_set()
+            target.process.wait(PATIENCE)  # its other threads may still be about to end
         killer.join()
         target.close()
 

@@ -28,6 +28,7 @@ from anyprobe.target.process.launch import launch
 from anyprobe.target.process.process import Process
 from anyprobe.target.remote.batch import BatchedCall, batch_code
 from anyprobe.target.system import procfs
+from support.driver import wait_until
 from support.target_driver import running
 
 MMAP, GETPID = 9, 39
@@ -292,9 +293,7 @@ def test_a_held_program_runs_on_when_the_controller_dies(tmp_path):
             remote.syscall(GETPID)
         os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(controller, 0)
-    deadline = time.monotonic() + 10
-    while not (out.exists() and out.read_text()) and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: out.exists() and out.read_text(), "it has said something")
     assert out.read_text() == "fine\n"
 
 
@@ -371,11 +370,11 @@ def test_no_call_is_made_on_an_alternate_stack_among_living_frames():
         process = Process.open(program.pid)
         with (
             pytest.raises(StopTimeout, match="not on a stack known to be its own"),
-            process.borrow(0.1, own_stack=True),
+            process.borrow(1.0, own_stack=True),
         ):
             pass
         stack = stack_in_memory(program.pid)
-        with process.borrow(0.1) as remote:
+        with process.borrow() as remote:
             assert remote.syscall(GETPID) == program.pid
         for _ in range(100):
             with process.stop() as stop, stop.remote() as remote:

@@ -76,7 +76,7 @@ def run(program, *arguments, **options):
             session.resume()
             cat.stdin.close()
             wait_until(lambda: not session.pump(0.1), "the program ends")
-            assert session.wait(1) == 0
+            assert session.wait(PATIENCE) == 0
             snapshot = session.snapshot()
         return cat.stdout.read(), snapshot
 

@@ -84,6 +84,12 @@ class Python:
         assert self.process.wait(PATIENCE) == 0
 
 
+@pytest.fixture(autouse=True)
+def alone(monkeypatch, tmp_path):
+    """Have files in a folder of the test's own: whoever makes some removes those that others have left."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+
+
 @pytest.fixture
 def program():
     made = Python()

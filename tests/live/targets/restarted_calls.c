@@ -51,13 +51,17 @@ static void *work(void *argument) {
     return 0;
 }
 
+/* Whether a worker is asleep in its call, not in a page fault or on its way there. */
 static int is_asleep(struct worker *one) {
+    static const char *const calls[] = {"0 ", "202 ", "240 "};
     char path[64], state[64] = "";
     snprintf(path, sizeof path, "/proc/self/task/%d/syscall", one->tid);
     FILE *file = fopen(path, "r");
     if (file) { size_t n = fread(state, 1, sizeof state - 1, file); state[n] = 0; fclose(file); }
-    return state[0] && strncmp(state, "running", 7);
+    return !strncmp(state, calls[one - workers], strlen(calls[one - workers]));
 }
+
+static void wait_asleep(struct worker *one) { while (!__atomic_load_n(&one->tid, __ATOMIC_SEQ_CST) || !is_asleep(one)) usleep(100); }
 
 static int wakes(long number) { return number < 2 || (number == 2 && old_waits_tally.name); }
 
@@ -66,7 +70,7 @@ static void interrupt_all(void) {
         for (long n = 0; n < WORKERS; n++)
             if (wakes(n)) {
                 struct worker *one = &workers[n];
-                while (!__atomic_load_n(&one->tid, __ATOMIC_SEQ_CST) || !is_asleep(one)) usleep(100);
+                wait_asleep(one);
                 int before = __atomic_load_n(&one->handled, __ATOMIC_SEQ_CST);
                 check(!pthread_kill(one->thread, SIGUSR1), "pthread_kill");
                 while (__atomic_load_n(&one->handled, __ATOMIC_SEQ_CST) == before) usleep(50);
@@ -80,6 +84,7 @@ static void begin(void) {
         check(!pthread_create(&workers[n].thread, 0, work, &workers[n]), "pthread_create");
     }
     interrupt_all();
+    for (long n = 0; n < WORKERS; n++) if (wakes(n)) wait_asleep(&workers[n]); /* again, once their handlers have returned */
 }
 
 static void end(void) {
