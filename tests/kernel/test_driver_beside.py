@@ -21,6 +21,7 @@ from support.kernel_patches import Patches, call_getppid, function, is_refused, 
 
 GETPPID = "__do_sys_getppid"
 CALLS = 3000
+GROUPS = Path("/sys/fs/cgroup")
 WITH_KEYS = (
     "__schedule", "try_to_wake_up", "enqueue_task_fair", "dequeue_task_fair", "update_curr",
     "finish_task_switch.isra.0",
@@ -294,6 +295,43 @@ def test_a_live_patch_that_comes_and_goes(driver, patches, counted):
     assert line.read_text() == plain
     assert patches.count(made.slot) == now + 1
     assert counted() - before == 2 * CALLS
+
+
+@pytest.fixture
+def used_up():
+    """Have tasks that want to run, in a group that has used up its time."""
+    group = GROUPS / "anyprobe_test"
+    (GROUPS / "cgroup.subtree_control").write_text("+cpu")
+    group.mkdir()
+    busy = []
+    try:
+        (group / "cpu.max").write_text("1000 1000000")
+        for _ in range(3):
+            busy.append(subprocess.Popen(["sh", "-c", "while :; do :; done"]))
+            (group / "cgroup.procs").write_text(str(busy[-1].pid))
+        for _ in range(600):
+            if "nr_throttled 0\n" not in (group / "cpu.stat").read_text():
+                break
+            time.sleep(0.1)
+        yield
+    finally:
+        (group / "cpu.max").write_text("max")  # they need some to end
+        for each in busy:
+            each.kill()
+        for each in busy:
+            each.wait(60)
+        group.rmdir()
+
+
+@pytest.mark.thorough
+def test_tasks_whose_time_is_used_up_hold_up_nothing(driver, patches, used_up):
+    """They want to run and are on no run queue; on kernels that preempt it is counted who is."""
+    body = function("vfs_read")
+    found = (patches.counting(body, index) for index in range(3, len(body)))
+    write = next(made.write for made in found if made and made.write.boundaries and not is_refused(driver, made.write))
+    for _ in range(5):
+        driver.apply([write], tries=50)
+        driver.apply([write.undone()])
 
 
 @pytest.mark.thorough

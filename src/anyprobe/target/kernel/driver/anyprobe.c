@@ -545,6 +545,19 @@ static bool has_word_inside(struct task_struct *t)
 	return false;
 }
 
+/* Is it one that nr_running() counts? Not in a group whose CPU time is used up: that is on no run queue then. */
+static bool wants_to_run(const struct task_struct *t)
+{
+#ifdef CONFIG_FAIR_GROUP_SCHED
+	const struct sched_entity *group;
+
+	for (group = t->se.on_rq ? t->se.parent : NULL; group; group = group->parent)
+		if (!group->on_rq)
+			return false;
+#endif
+	return t->on_rq;
+}
+
 static bool is_any_inside(void)
 {
 	struct task_struct *group, *t;
@@ -554,7 +567,7 @@ static bool is_any_inside(void)
 	for_each_process_thread(group, t) {
 		if (has_word_inside(t))
 			return true;
-		runnable += t->on_rq != 0;
+		runnable += wants_to_run(t);
 	}
 	for_each_online_cpu(cpu)
 		if (has_word_inside(CALL(idle_task)(cpu)))
@@ -949,10 +962,8 @@ static void disclaim(struct client **owners, u32 count, struct client *client)
 			owners[count] = NULL;
 }
 
-static bool release(struct client *client)
+static void release(struct client *client)
 {
-	if (restore(client, NULL) || leave_patches(client))	/* tasks leave patches by themselves, once no text leads there */
-		return false;
 	disclaim(page_owners, ARRAY_SIZE(page_owners), client);
 	disclaim(counter_owners, ARRAY_SIZE(counter_owners), client);
 	while (client->memories--) {
@@ -960,7 +971,7 @@ static bool release(struct client *client)
 		free_percpu(client->memory[client->memories].own);
 	}
 	kvfree(client);
-	return true;
+	module_put(THIS_MODULE);
 }
 
 static void release_leaving(struct work_struct *work);
@@ -968,15 +979,22 @@ static DECLARE_DELAYED_WORK(later, release_leaving);
 static void release_leaving(struct work_struct *work)
 {
 	struct client *client, *next;
+	LIST_HEAD(left);
 
 	mutex_lock(&lock);
-	list_for_each_entry_safe(client, next, &leaving, list) {
-		list_del(&client->list);
-		if (release(client))
-			module_put(THIS_MODULE);
+	list_for_each_entry_safe(client, next, &leaving, list)
+		if (!restore(client, NULL))
+			list_move(&client->list, &left);
+	mutex_unlock(&lock);
+	/* Tasks leave patches by themselves, once no text leads there. Those that no stop may find, see is_any_inside(): */
+	if (!list_empty(&left) && preempt_model_preemptible())
+		synchronize_rcu_tasks();
+	mutex_lock(&lock);
+	list_for_each_entry_safe(client, next, &left, list)
+		if (leave_patches(client))
+			list_move(&client->list, &leaving);
 		else
-			list_add(&client->list, &leaving);
-	}
+			release(client);
 	if (!list_empty(&leaving))
 		schedule_delayed_work(&later, HZ / 20);
 	mutex_unlock(&lock);
