@@ -454,18 +454,16 @@ static enum anyprobe_reason check(struct client *client)
 	for (i = 0; i < forbidden_count; i++)
 		mark(forbidden[i].start, forbidden[i].end, ANYPROBE_FORBIDDEN);
 	for (i = 0; i < batch.count; i++) {
-		struct anyprobe_write *w = &batch.edits[i].w;
+		struct edit *edit = &batch.edits[i];
 
-		if (within_module(w->address, THIS_MODULE))
-			batch.edits[i].reason = ANYPROBE_FORBIDDEN;
-		else if (!is_text(w->address, &marked) || !is_text(end_of(w) - 1, &marked))
-			batch.edits[i].reason = ANYPROBE_NOT_TEXT;
-	}
-	for (i = 0; i < batch.count; i++) {
-		batch.edits[i].reason = check_write(client, &batch.edits[i], &walk);
-		batch.scan |= batch.edits[i].w.boundaries != 0;
+		if (within_module(edit->w.address, THIS_MODULE))
+			edit->reason = ANYPROBE_FORBIDDEN;
+		else if (!is_text(edit->w.address, &marked) || !is_text(end_of(&edit->w) - 1, &marked))
+			edit->reason = ANYPROBE_NOT_TEXT;
+		edit->reason = check_write(client, edit, &walk);
+		batch.scan |= edit->w.boundaries != 0;
 		if (found == ANYPROBE_DONE) {
-			found = batch.edits[i].reason;
+			found = edit->reason;
 			batch.failed = i;
 		}
 		cond_resched();
@@ -851,7 +849,6 @@ static long check_and_write(struct client *client, struct anyprobe_batch *io, co
 /* The memory of programs is read and written without `lock`: a page may be a long time coming. */
 static long apply(struct client *client, struct anyprobe_batch *io)
 {
-	static const u8 no_reasons[ANYPROBE_MAX_WRITES];
 	struct anyprobe_write *writes;
 	struct anyprobe_fixup *fixups;
 	u8 *reasons;
@@ -866,7 +863,7 @@ static long apply(struct client *client, struct anyprobe_batch *io)
 		return PTR_ERR(writes);
 	fixups = vmemdup_user((void __user *)io->fixups, io->fixup_count * sizeof *fixups);
 	r = IS_ERR(fixups) ? PTR_ERR(fixups) :
-		io->reasons && copy_to_user((void __user *)io->reasons, no_reasons, io->write_count) ? -EFAULT :
+		io->reasons && clear_user((void __user *)io->reasons, io->write_count) ? -EFAULT :
 		mutex_lock_killable(&lock);
 	if (!r) {
 		r = check_and_write(client, io, writes, fixups);
@@ -1069,32 +1066,23 @@ static long give_memory(struct client *client, struct anyprobe_memory *io, bool 
 	return 0;
 }
 
-/* Each counter is read in one piece: it may be counting. */
+/* Each counter is read in one piece: it may be counting. Without `lock`: what a client has been given stays as it is. */
 static long read_counts(struct client *client, struct anyprobe_counts *io)
 {
-	struct memory *m = client->memory, *end;
-	u64 *values = NULL, *to, at;
+	struct memory *m = client->memory, *end = m + smp_load_acquire(&client->memories);
+	u64 __user *to = (u64 __user *)io->values;
+	u64 at;
 	int cpu;
-	long r = mutex_lock_killable(&lock);
 
-	if (r)
-		return r;
-	for (end = m + client->memories; m < end && !(m->percpu && io->address - (unsigned long)m->percpu < m->size); m++)
-		;
+	while (m < end && !(m->percpu && io->address - (unsigned long)m->percpu < m->size))
+		m++;
 	if (m == end || (io->address | io->size) % sizeof *to || io->size > m->size - (io->address - (unsigned long)m->percpu))
-		r = -EINVAL;
-	else if (io->size)
-		values = kvmalloc_array(num_possible_cpus(), io->size, GFP_KERNEL);
-	to = values;
-	if (to)
-		for_each_possible_cpu(cpu)
-			for (at = 0; at < io->size; at += sizeof *to)
-				*to++ = READ_ONCE(*(u64 *)per_cpu_ptr((void __percpu *)io->address + at, cpu));
-	mutex_unlock(&lock);
-	if (!r && io->size)
-		r = !values ? -ENOMEM : copy_to_user((void __user *)io->values, values, (u8 *)to - (u8 *)values) ? -EFAULT : 0;
-	kvfree(values);
-	return r;
+		return -EINVAL;
+	for_each_possible_cpu(cpu)
+		for (at = 0; at < io->size; at += sizeof *to)
+			if (put_user(READ_ONCE(*(u64 *)per_cpu_ptr((void __percpu *)io->address + at, cpu)), to++))
+				return -EFAULT;
+	return 0;
 }
 
 static long list_changes(struct anyprobe_changes *io)
