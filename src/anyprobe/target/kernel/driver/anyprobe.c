@@ -433,6 +433,7 @@ static enum anyprobe_reason check(struct client *client)
 	enum anyprobe_reason found = ANYPROBE_DONE;
 	struct module *marked = NULL;
 	struct walk walk = { };
+	bool gives_up = false;
 	u32 i;
 
 	for (i = 0; i < batch.count; i++) {
@@ -446,9 +447,10 @@ static enum anyprobe_reason check(struct client *client)
 		struct anyprobe_fixup *f = &batch.fixups[batch.failed = i];
 
 		/* other code than text has fix-ups that mean other things, or may be gone */
-		if (owner_of(f->copy) != client || (i && f->copy <= f[-1].copy) || !is_text(f->original, &marked) ||
-		    !CALL(search_exception_tables)(f->original))
+		if (owner_of(f->copy) != client || (i && f->copy <= f[-1].copy) ||
+		    (f->original && (!is_text(f->original, &marked) || !CALL(search_exception_tables)(f->original))))
 			return ANYPROBE_BAD_FIXUP;
+		gives_up |= !f->original;
 	}
 	mark_table(the___start___jump_table, the___stop___jump_table, the___start_static_call_sites, the___stop_static_call_sites);
 	for (i = 0; i < forbidden_count; i++)
@@ -467,6 +469,10 @@ static enum anyprobe_reason check(struct client *client)
 			batch.failed = i;
 		}
 		cond_resched();
+	}
+	if (gives_up && !batch.scan) {
+		batch.scan = true;
+		batch.of = client;
 	}
 	return found;
 }
@@ -753,24 +759,27 @@ static void let_kprobes_go(void)
 static long make_table(struct client *gone)
 {
 	struct exception_table_entry *now = THIS_MODULE->extable, *end = now + THIS_MODULE->num_exentries;
-	u32 i = 0, n = 0;
+	struct anyprobe_fixup *f = batch.fixups, *last = f + batch.fixup_count;
+	u32 n = 0;
 
 	if (!gone && !batch.fixup_count)
 		return 0;
 	batch.table = tables[!table_used];
-	while (now < end || i < batch.fixup_count) {
-		unsigned long insn = (unsigned long)&now->insn + (now < end ? now->insn : 0);
-		bool old = i == batch.fixup_count || (now < end && insn < batch.fixups[i].copy);
-		const struct exception_table_entry *from = old ? now++ : CALL(search_exception_tables)(batch.fixups[i].original);
+	while (now < end || f < last) {
+		unsigned long insn = now < end ? (unsigned long)&now->insn + now->insn : ULONG_MAX;
+		const struct exception_table_entry *from = now;
 		struct exception_table_entry *to = &batch.table[n];
 
-		if (!from)
-			return -EINVAL;
-		if (!old && now < end && insn == batch.fixups[i].copy)
-			now++;				/* the copy had another one */
-		if (!old)
-			insn = batch.fixups[i++].copy;
-		else if (gone && owner_of(insn) == gone)
+		if (f < last && f->copy <= insn) {	/* in place of one that the copy has */
+			now += f->copy == insn;
+			insn = f->copy;
+			from = CALL(search_exception_tables)(f++->original);
+		} else {
+			now++;
+			if (gone && owner_of(insn) == gone)
+				continue;
+		}
+		if (!from)			/* given up */
 			continue;
 		if (n++ == MAX_FIXUPS)
 			return -ENOSPC;

@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-ABI: Final = 5
+ABI: Final = 6
 MAX_LENGTH: Final = 32
 """Bytes of one write."""
 MAX_WRITES: Final = 1024
 """Writes of one batch, for which all processors stand still once."""
+MAX_FIXUPS: Final = 4096
+"""Fix-ups in force, of all clients together."""
 MAX_TRIES: Final = 16
 """How often the driver looks at once whether a task is inside."""
 NEAR_COUNTERS: Final = 256
@@ -119,7 +121,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Fixup:
-    """The copy of an instruction whose fault the kernel answers at the original."""
+    """The copy of an instruction whose fault the kernel answers at the original; 0: the copy is not used any more."""
 
     copy: int
     original: int
