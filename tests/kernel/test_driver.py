@@ -282,6 +282,7 @@ def test_a_copy_has_one_fix_up_and_may_give_it_back(driver, patches):
         with pytest.raises(KernelRefused) as caught:
             driver.apply([], [Fixup(copies[0], original)])
         assert caught.value.errno == errno.ENOSPC
+    wait_until_alone()
     driver.apply([], [Fixup(copies[0], original)])
 
 
