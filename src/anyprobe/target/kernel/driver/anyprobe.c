@@ -858,6 +858,7 @@ static long check_and_write(struct client *client, struct anyprobe_batch *io, co
 /* The memory of programs is read and written without `lock`: a page may be a long time coming. */
 static long apply(struct client *client, struct anyprobe_batch *io)
 {
+	static const u8 no_reasons[ANYPROBE_MAX_WRITES];	/* clear_user() would need a fix-up in the driver's own text */
 	struct anyprobe_write *writes;
 	struct anyprobe_fixup *fixups;
 	u8 *reasons;
@@ -872,7 +873,7 @@ static long apply(struct client *client, struct anyprobe_batch *io)
 		return PTR_ERR(writes);
 	fixups = vmemdup_user((void __user *)io->fixups, io->fixup_count * sizeof *fixups);
 	r = IS_ERR(fixups) ? PTR_ERR(fixups) :
-		io->reasons && clear_user((void __user *)io->reasons, io->write_count) ? -EFAULT :
+		io->reasons && copy_to_user((void __user *)io->reasons, no_reasons, io->write_count) ? -EFAULT :
 		mutex_lock_killable(&lock);
 	if (!r) {
 		r = check_and_write(client, io, writes, fixups);
