@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 
 from anyprobe.target.process.process import Process
+from support.changes import stop_patiently
 from support.driver import MissingTool, Target, build
-
-STOPPING = 15.0
-"""Seconds that threads have to stop."""
 
 
 @pytest.fixture
@@ -43,9 +41,10 @@ def run_target(compiled: Callable[..., Path]) -> Iterator[Callable[..., Target]]
 
 @pytest.fixture(scope="session", autouse=True)
 def patient() -> Iterator[None]:
-    """Give threads more time to stop: programs that are busy make way for others, and on a busy machine wait long."""
+    """Give threads more time to stop."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Process.stop, "__defaults__", (STOPPING,))
+        patched.setattr(Process.stop, "__defaults__", Process.stop.__defaults__)  # as it is afterwards
+        stop_patiently()
         yield
 
 

@@ -20,6 +20,8 @@ import re
 import sys
 import time
 
+from changes import stop_patiently  # beside this file
+
 import anyprobe
 from anyprobe.target.system import gateway
 
@@ -222,6 +224,7 @@ def import_everything() -> None:
 def main() -> None:
     """Answer requests until the end of the input."""
     import_everything()
+    stop_patiently()
     print("ready", flush=True)
     holder = 0
     for line in sys.stdin:
