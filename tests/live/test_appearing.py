@@ -30,7 +30,8 @@ int main(void) {
     return 0;
 }
 """
-NAME = "late_comer"
+NAME = f"late{os.getpid()}"
+"""That no program of other tests has."""
 
 
 @pytest.fixture

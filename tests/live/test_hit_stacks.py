@@ -50,17 +50,17 @@ def test_stacks(options, place):
         assert process.stdout.readline() == b"ready\n"
         with anyprobe.attach(process.pid) as session:
 
-            @session.callback(f"a.out:leaf%{place}" if place != "entry" else "a.out:leaf", timeout=60)
+            @session.callback(f"a.out:leaf%{place}" if place != "entry" else "a.out:leaf", timeout=300)
             def on_leaf(hit):
                 assert hit.stack[0] == hit.ip
                 seen.append(functions_of(hit.stack))
                 if shutil.which("gdb") and not shown and place == "entry":
                     command = ["gdb", "-batch", "-nx", "-p", str(process.pid), "-ex", "bt 3"]
-                    shown.append(subprocess.run(command, capture_output=True, text=True, timeout=50).stdout)
+                    shown.append(subprocess.run(command, capture_output=True, text=True, timeout=200).stdout)
 
             process.stdin.write(b"x")
             process.stdin.flush()
-            assert os.waitstatus_to_exitcode(process.wait(100) << 8) == 0
+            assert os.waitstatus_to_exitcode(process.wait(300) << 8) == 0
             assert session.callbacks.errors == []
             assert not any(session.snapshot().missing.values())
     assert all(each[0] == "leaf" for each in seen)
