@@ -95,7 +95,7 @@ class Interrupts:
             raise KeyboardInterrupt
         while frame is not None and _is_left_to_finish(frame):
             frame = frame.f_back
-        if frame is not None and _in_script(frame):
+        if frame is not None and _in_script(frame) and _is_under_way(frame):
             _interrupt_when_back(frame)
 
 
@@ -108,6 +108,13 @@ def _in_script(frame: FrameType | None) -> bool:
             return False
         frame = frame.f_back
     return False
+
+
+def _is_under_way(frame: FrameType | None) -> bool:
+    """Return whether a script itself is running, and not only functions of it that are called at their moments."""
+    while frame is not None and not (_name(frame) == SCRIPT and frame.f_code.co_name == "<module>"):
+        frame = frame.f_back
+    return frame is not None
 
 
 def _is_left_to_finish(frame: FrameType) -> bool:

@@ -112,10 +112,13 @@ def test_a_script_is_interrupted_when_code_of_anyprobes_that_it_has_called_is_fi
 
 
 def test_code_of_anyprobes_that_no_script_has_called_is_not_interrupted():
-    done = []
+    """Neither are functions of scripts that are called at their moments: who calls them looks whether it is to end."""
+    done, functions = [], []
     names = {"__name__": "anyprobe.somewhere", "done": done}
     exec("import signal\ndef look():\n    signal.raise_signal(signal.SIGINT)\n    done.append(1)\n", names)  # noqa: S102
-    with interrupts.Interrupts() as remembered:
-        names["look"]()
-        names["look"]()
-    assert (remembered.count, done) == (2, [1, 1])
+    run_as_script("def at_times():\n    look()\n    look\nkept(at_times)", look=names["look"], kept=functions.append)
+    for function in (names["look"], *functions):
+        with interrupts.Interrupts() as remembered:
+            function()
+        assert (remembered.count, done, sys.gettrace()) == (1, [1], None)
+        done.clear()
