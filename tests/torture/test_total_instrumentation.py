@@ -5,10 +5,12 @@ instructions those of the functions that run, which a first pass finds (at most 
 time), and of small programs those of all functions. Sessions attach to a program that runs.
 """
 
+import dataclasses
+
 import pytest
 
 import anyprobe
-from support.filter_programs import FILTERS, PYTHON_MODULES, python_tests
+from support.filter_programs import FILTERS, PYTHON_MODULES, built, python_tests
 from support.filters import (
     EACH,
     LEVELS,
@@ -21,6 +23,7 @@ from support.filters import (
     run_at,
     sample,
     specs_of,
+    started_at,
     stopped,
 )
 from support.redis_server import redis
@@ -38,6 +41,8 @@ WHOLE = [
     ("unxz", "blocks"),
 ]
 WHOLE.remove(("cc1", "instructions"))  # five million, whose plans take more memory than many machines have
+ON_SIGNAL_STACKS = ("runtime.sigtrampgo", "runtime.sigfwdgo")
+"""Go functions that run on a signal stack with the goroutine of what they interrupt."""
 PARTS = ("*[0-3]?", "*[4-7]?", "*[89ab]?", "*[c-e]?", "*[f-s]?", "*[!0-9a-s]?")
 """Globs of which each name matches one, names that say where a function begins, too."""
 
@@ -72,6 +77,16 @@ def test_the_whole_of_a_program_and_its_libraries(name, level):
     output, snapshot = probed_at(program, level)
     assert output == program.plain()
     check_level(f"{program.name}, all", level, snapshot, FLOORS.get(name, 0.99 if level in TIMED else 0.999))
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("level", TIMED)
+@pytest.mark.parametrize("name", FILTERS)
+def test_timed_from_the_first_instruction_on(name, level):
+    program = FILTERS[name]()
+    output, snapshot = started_at(program, level, *all_specs(name, level))
+    assert output == program.plain()
+    check_level(f"{program.name}, started", level, snapshot, 0.9)
 
 
 @pytest.mark.timeout(3600)
@@ -141,9 +156,19 @@ def test_the_whole_of_a_go_program(level, run_target):
         target.go(20)
         with stopped(target.pid):
             snapshot = session.snapshot()
-        check_level("a Go program, all", level, snapshot, 0.95, before)
+        check_level("a Go program, all", level, snapshot, 0.95, before, ON_SIGNAL_STACKS)
     target.go(5)
     target.finish()
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("level", TIMED)
+def test_a_go_program_timed_from_the_first_instruction_on(level):
+    program = dataclasses.replace(built("go_program.go")(), name="a Go program", given=b"go 20\nhalt\n")
+    output, snapshot = started_at(program, level)
+    assert output.splitlines()[1:] == program.plain().splitlines()[1:]  # the first one has the number of the process
+    check_level(f"{program.name}, started", level, snapshot, 0.95, None, ON_SIGNAL_STACKS)
+    assert [each.count for each in snapshot.functions if each.function == "main.Work"] == [20 * 8 * 200]
 
 
 @pytest.mark.parametrize("level", EACH)
