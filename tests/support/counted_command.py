@@ -13,7 +13,8 @@ from pathlib import Path
 import anyprobe
 from support.filters import TIMED, check_timings, functions_run, place
 
-PATIENCE = 600
+PATIENCE = 3000
+"""Seconds that a command may take, with those that it starts."""
 
 
 def main(folder: Path, argv: list[str]) -> int:

@@ -14,6 +14,8 @@ from support.filters import TIMED
 
 pytestmark = needs_gcc
 EVERYTHING = ["a.out:*:insn"]
+UNTIMED = ("no-exit", "part-of-a-function", "no-thread-slot")
+"""What never returns, and what the loader does before there are threads, is not timed."""
 FUNCTIONS = 300
 SEED = time.time_ns() & 0xFFFFFF
 
@@ -45,15 +47,15 @@ def test_all_three_at_once(tmp_path):
     assert share_refused(counted["cc1"]) < 0.02
 
 
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("level", TIMED)
 def test_all_functions_of_all_three_timed(level, tmp_path):
     plain, _ = compiled_under({}, tmp_path)
     output, timed = compiled_under({"gcc": ["*:*"], "cc1": ["*:*"], "as": ["*:*"]}, tmp_path, level)
     assert output == plain
     assert timed["cc1"]["hits"] > 1_000_000
-    assert all(share_refused(report) < 0.02 for report in timed.values())
+    assert all(share_refused(report, UNTIMED) < 0.02 for report in timed.values())
 
 
-def share_refused(report):
-    return sum(report["refused"].values()) / report["sites"]
+def share_refused(report, but=()):
+    return sum(number for reason, number in report["refused"].items() if reason not in but) / report["sites"]
