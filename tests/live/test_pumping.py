@@ -127,6 +127,33 @@ def test_a_thread_looks_after_the_session_until_it_ends(program):
         session.pump_in_background()
 
 
+def test_a_thread_that_ends_after_its_session_does_no_more(program, monkeypatch):
+    """Of a session that is over, its memory is closed: what the thread has begun meanwhile it leaves alone."""
+    raised = []
+    monkeypatch.setattr(threading, "excepthook", raised.append)
+    monkeypatch.setattr("anyprobe.probes.duties._ENDING", 0.01)
+    asked, over = threading.Event(), threading.Event()
+    with anyprobe.attach(program.pid) as session:
+        session.count("a.out:work")
+
+        def look_after_the_end():
+            asked.set()
+            over.wait(PATIENCE)
+            type(session).look_at_children(session)
+
+        session.look_at_children = look_after_the_end
+        session.pump_in_background()
+        assert asked.wait(PATIENCE)
+        (thread,) = (each for each in threading.enumerate() if each.name == "anyprobe pump")
+        program.do("w")
+    assert session.snapshot().hits == 1000
+    assert thread.is_alive()
+    over.set()
+    thread.join(PATIENCE)
+    assert not thread.is_alive()
+    assert raised == []
+
+
 def test_several_processes_are_one_group():
     calls = Count("calls")
     with ExitStack() as stack:

@@ -169,6 +169,8 @@ class Pumped(Observed, Tended):
     @locked
     def look_at_children(self) -> None:
         """Learn which processes the fork children are that have begun to count, as long as they are there."""
+        if self._closed:
+            return
         from anyprobe.probes.reading import BankValues
         from anyprobe.splice.regions.code_region import SlotBank
 

@@ -367,13 +367,14 @@ class Session(Reconciled, SessionApi[Probe]):
             self._desired, self.follower = DesiredState(), None
             if self._held:
                 self.resume()
-            self._last = self.snapshot()
-            self._closed = True
+            self._last, self._closed = self.snapshot(), True
             for end in self.endings:
                 end()
         finally:
-            self.splicing.close()
-            self._process.close()
+            with self.lock:  # which a thread may wait for that has not ended in time
+                self._closed = True
+                self.splicing.close()
+                self._process.close()
             collect_what_was_made()  # in earlier sessions: what is bound together is freed by nobody else
 
     def __enter__(self) -> Self:
