@@ -45,6 +45,8 @@ class Explanation:
     timed: bool = False
     by_goroutine: bool = False
     """Whether the function's calls are timed as those of Go are; not in JSON."""
+    in_callers: bool = False
+    """Whether its calls end where its callers go on, and none at its exits; not in JSON."""
 
     @property
     def strategy(self) -> str | None:
@@ -61,9 +63,10 @@ class Explanation:
         way, cost = WAYS.get(self.strategy, (f"by {self.strategy}", "about 1 ns"))
         if self.timed:
             exits = len(self.sites) - 1
-            ends = "its only exit" if exits == 1 else f"each of its {exits} exits"
+            ends = "at its only exit" if exits == 1 else f"at each of its {exits} exits"
+            ends = "where its callers go on" if self.in_callers else ends
             cost = GOROUTINE_TIMED_COST if self.by_goroutine else TIMED_COST
-            return f"would be timed at its entry, placed {way}, and at {ends}, about {cost} a call"
+            return f"would be timed at its entry, placed {way}, and {ends}, about {cost} a call"
         if len(self.sites) < 2:
             return f"would be placed {way}, {cost} a hit"
         refused = sum(": " in verdict for _, verdict in self.sites)

@@ -137,6 +137,7 @@ def explain(session: "ProbeHost", spec: str, *, timed: bool = False) -> Explanat
         sites=tuple(sorted((address, _said(verdict)) for address, verdict in _outcomes(plan, module.bias))),
         timed=timed,
         by_goroutine=site.object.image.is_go,
+        in_callers=in_callers,
     )
 
 

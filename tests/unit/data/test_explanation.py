@@ -32,6 +32,8 @@ TIMED = (
         ({"verdicts": (("short", "chosen"),), "sites": ((0, "short"), (9, "jump")), "timed": True,
           "by_goroutine": True},
          TIMED.replace("30 ns", "25 ns")),
+        ({"verdicts": (("short", "chosen"),), "sites": ((0, "short"),), "timed": True, "in_callers": True},
+         TIMED.replace("at its only exit", "where its callers go on")),
     ],
 )  # fmt: skip
 def test_the_sentence(parts, sentence):

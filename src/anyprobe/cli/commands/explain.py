@@ -145,7 +145,7 @@ def as_document(explanation: "Explanation") -> dict[str, Any]:
     """Return the JSON document; bytes as hexadecimal digits."""
     document = dataclasses.asdict(explanation)
     document["summary"] = explanation.summary
-    del document["by_goroutine"]
+    del document["by_goroutine"], document["in_callers"]
     document["disassembly"] = [
         {"address": line.address, "bytes": line.bytes.hex(" "), "text": line.text, "marks": list(line.marks)}
         for line in explanation.disassembly
