@@ -108,6 +108,9 @@ def split(text: str, start: int, end: int) -> list[Part]:
             if begin > end:
                 return parts
             continue
+        if text.startswith("[[]", at):  # a glob's way to say that a bracket opens
+            at += 3
+            continue
         if character in "([{<":
             depth += character != "<" or not text[begin:at].endswith(("operator", "operator<"))
         elif character in ")]}>" and depth:

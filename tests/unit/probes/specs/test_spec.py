@@ -65,6 +65,8 @@ READ = [
     ("a.out:ns::operator<<", "a.out", "ns::operator<<", "entry", None),
     ("a.out:ns::operator()(int)", "a.out", "ns::operator()(int)", "entry", None),
     ("a.out:ns::operator[]", "a.out", "ns::operator[]", "entry", None),
+    ("a.out:main.Map[[]*", "a.out", "main.Map[[]*", "entry", None),
+    ("a.out:main.Map[[]int]%return", "a.out", "main.Map[[]int]", "return", None),
     ("a.out:ns::f(int) const+0x4", "a.out", "ns::f(int) const", "offset", 4),
     ("a.out:<alloc::vec::Vec<T> as core::ops::Drop>::drop", "a.out",
      "<alloc::vec::Vec<T> as core::ops::Drop>::drop", "entry", None),

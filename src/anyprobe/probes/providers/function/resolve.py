@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _MOST_DEMANGLED = 20_000
 """Names that are demangled to find the nearest ones, in a quarter of a second or so."""
+INSTANCES = "[...]"
+"""What stands for the types of all instances of a generic function of Go, as in its own backtraces."""
 
 IfuncTargets = Callable[[LoadedObject, Function], Sequence[int]]
 """Returns the runtime addresses that an IFUNC symbol leads to in the process."""
@@ -149,6 +151,8 @@ def _matches(loaded: LoadedObject, glob: str, *, with_parts: bool) -> list[Funct
     """Return the functions that a name means; a glob means parts of functions that have no name only where asked."""
     if glob.endswith(STUB_SUFFIX):  # stubs are no functions: only who asks for them gets them
         return [stub for stub in loaded.image.stubs if fnmatch.fnmatchcase(stub.name, glob)]
+    if loaded.image.is_go:
+        glob = glob.replace(INSTANCES, "[[]*[]]")
     found = [each for each in loaded.image.functions.match(glob) if not loaded.lacks(each.start)]
     if with_parts or not has_glob(glob):
         return found
@@ -232,9 +236,10 @@ def _no_function(spec: Spec, objects: Sequence[LoadedObject]) -> SpecError:
     where = objects[0].name if len(objects) == 1 else "any of the loaded modules"
     why = _imported_from(wanted, objects) or _inlined(wanted, objects) or _without_names(objects)
     hint = f" ({why})" if why else ""
-    return spec.error(
-        spec.function, f"no function {wanted!r} in {where}{hint}", nearest_names(wanted.partition("@")[0], names)
-    )
+    nearest = nearest_names(wanted.partition("@")[0], names)
+    if any(name.startswith(f"{wanted}[") for name in names):
+        nearest = (wanted + INSTANCES, *nearest[:-1])
+    return spec.error(spec.function, f"no function {wanted!r} in {where}{hint}", nearest)
 
 
 def _imported_from(wanted: str, objects: Sequence[LoadedObject]) -> str:
