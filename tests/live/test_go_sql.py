@@ -1,9 +1,12 @@
 """A Go program's use of database/sql: queries by their text, their results, and how long they took, waits included."""
 
+import json
+
 import pytest
 
 import anyprobe
 from anyprobe import Count, Max
+from anyprobe.cli import main
 from support.learning import copied
 from support.results import counts, timing
 
@@ -50,4 +53,17 @@ def test_queries_by_text_are_those_that_the_program_has_made(target):
     assert timing(snapshot, NEXT).count == own["row"] + own["select"]
     assert timing(snapshot, EXEC).max_ns >= longest.max * 0.5 > 250_000
     target.go(1)
+    target.finish()
+
+
+def test_times_of_queries_by_their_text_on_the_command_line(target, capfd):
+    """The text is a parameter, kept until the call has its time."""
+    arguments = ["--of", "latency_ns", "--by", "query", "--json", "--for", "1", "-p", str(target.pid)]
+    with target.going_on():
+        assert main(["hist", f"a.out:{EXEC}", *arguments]) == 0
+    document = json.loads(capfd.readouterr().out)
+    (cells,) = document["aggregations"].values()
+    assert {cell["key"][0] for cell in cells} == {"insert into a", "update b", "bad", "delete from c where d"}
+    slow = [cell for cell in cells if cell["key"][0] != "bad"]
+    assert all(cell["sum"] >= 400_000 * cell["count"] > 0 for cell in slow)
     target.finish()

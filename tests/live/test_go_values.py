@@ -3,7 +3,7 @@
 import pytest
 
 import anyprobe
-from anyprobe import Count, HandlerError, buf, emit, f64, i64, ptr, u64
+from anyprobe import Count, HandlerError, SpecError, buf, emit, f64, i64, ptr, u64
 from support.results import records
 
 pytestmark = pytest.mark.live
@@ -190,6 +190,70 @@ def test_generic_functions(target):
             emit("number", value=value, n=n)
 
         assert records(session, target) == {"string": [(b"generic", 3)], "number": [(5, 4)]}
+
+
+def test_all_instances_of_a_generic_function_have_one_name(plain):
+    """As in Go's own backtraces; brackets of globs, that are closed or not, are in the names' own."""
+    with anyprobe.attach(plain.pid) as session:
+        for name in ("Generic[...]", "Generic[[]*", "Generic*"):
+            found, _ = session.resolve(f"a.out:main.{name}")
+            assert {"main.Generic[go.shape.string", "main.Generic[go.shape.int64"} == {
+                each.function.name.partition("_")[0].rstrip("]") for each in found
+            }
+        with pytest.raises(SpecError, match=r"nearest: main\.Generic\[\.\.\.\]"):
+            session.count("a.out:main.Generic")
+    plain.finish()
+
+
+def test_texts_and_slices_are_kept_until_the_return(target):
+    with anyprobe.attach(target.pid) as session:
+
+        @session.call("a.out:main.Text")
+        def on_text(ctx, path, n):
+            ctx.data.n = n
+            ctx.data.path = path
+            ctx.data.after = n + 1
+
+        @on_text.ret
+        def of_text(ctx):
+            path = buf(ctx.data.path, 4)
+            emit("text", path=ctx.data.path, n=ctx.data.n, length=len(ctx.data.path), first=path, after=ctx.data.after)
+
+        @session.call("a.out:main.Bytes")
+        def on_bytes(ctx, content, numbers):
+            ctx.data.content = content
+            ctx.data.numbers = numbers
+
+        @on_bytes.ret
+        def of_bytes(ctx):
+            emit("bytes", content=ctx.data.content, n=len(ctx.data.numbers), room=ctx.data.numbers.cap)
+
+        found = records(session, target)
+    assert found == {
+        "text": [
+            (TEXTS[0], 42, 11, b"/ind", 43), (TEXTS[1], 0, 0, b"", 1),
+            (TEXTS[2], 1, 200, b"long", 2), (TEXTS[3], -1, 11, "Grü".encode(), 0),
+        ],
+        "bytes": [(b"content", 2, 8)],
+    }  # fmt: skip
+
+
+def test_what_is_kept_until_the_return_has_room_for_eight_words(plain):
+    with anyprobe.attach(plain.pid) as session:
+
+        def too_many(ctx, content, numbers, names):
+            ctx.data.content = content
+            ctx.data.numbers = numbers
+            ctx.data.names = names
+
+        def several(ctx, content, names):
+            ctx.data.kept = content
+            ctx.data.kept = names
+
+        for handler, message in ((too_many, "at most 8 words"), (several, "ctx.data.kept is .* this is")):
+            with pytest.raises(HandlerError, match=message):
+                session.call("a.out:main.Bytes")(handler)
+    plain.finish()
 
 
 def test_what_is_listed_has_go_types(plain):

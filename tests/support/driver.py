@@ -11,6 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -194,6 +195,24 @@ class Target:
         """End a free run and return the counts so far."""
         self.send("")
         return self.wait_done()
+
+    @contextmanager
+    def going_on(self) -> Iterator[None]:
+        """Run one round after the other in a ``with`` block: for targets that do not know how to run freely."""
+        self.give_way()
+        enough = threading.Event()
+
+        def rounds() -> None:
+            while not enough.is_set():
+                self.go(1)
+
+        with ThreadPoolExecutor(1) as pool:
+            running = pool.submit(rounds)
+            try:
+                yield
+            finally:
+                enough.set()
+            running.result()
 
     def finish(self) -> Counts:
         """End the program; it must be content with all its results."""

@@ -49,12 +49,11 @@ class Knowledge:
 
     @property
     def has_result(self) -> bool:
-        """Whether there is a result that one word can hold, in registers; unless something else is known, there is."""
+        """Whether there is a result that one field can hold; unless something else is known, there is."""
         known = self.prototype
         if known is None or known.result is None:
             return known is None
-        in_memory = known.located is not None and known.located.result is None
-        return _is_word(known.result) and not in_memory
+        return _is_word(known.result)
 
     @property
     def hides_result(self) -> bool:
@@ -203,16 +202,20 @@ class Received:
     kinds: "dict[str, Any]" = None  # type: ignore[assignment] # given wherever one is made
 
     def kept(self, words: int, expressions: Sequence[Expression]) -> "Received":
-        """Return what a call keeps until its return: whole numbers and pointers, as many as there is room for."""
+        """Return what a call keeps until its return: what is used, and as many other numbers as there is room for.
+
+        That are whole numbers and pointers, and texts and slices, of which the memory is read at the return.
+        """
         typed = {name: self.kinds.get(_KEPT + name) for name in self.names}
         for each, name, line, column in _uses(expressions):
-            if name in self.used and not _is_whole(typed[name]):
+            if name in self.used and not _is_whole(typed[name]) and not _has_extent(typed[name]):
                 raise each.error(line, column, f"{name}, of type {typed[name]}, is not kept until the return")
         first = [name for name in self.names if name in self.used]
         more = [name for name in self.names if name not in self.used and _is_whole(typed[name])]
-        if len(first) > words:
-            raise UsageError(f"{len(first)} parameters are too many to be kept until the return; {words} are")
-        names = tuple(name for name in self.names if name in {*first, *more[: words - len(first)]})
+        taken = sum(_words(typed[name]) for name in first)
+        if taken > words:
+            raise UsageError(f"{len(first)} parameters are too many to be kept until the return; {words} words are")
+        names = tuple(name for name in self.names if name in {*first, *more[: words - taken]})
         indexes = [index for index, name in enumerate(self.shown) if name in names]
         places: dict[int | None, int] = {old: new for new, old in enumerate(indexes)}
         return replace(
@@ -230,7 +233,7 @@ class Received:
         found = [f"    {_KEPT}{name} = ctx.data.{name}" for name in self.names]
         for name in self.names:
             if name in self.used:
-                typed = self.kinds.get(_KEPT + name) is not None
+                typed = self.kinds.get(_KEPT + name) is not None and not _has_extent(self.kinds[_KEPT + name])
                 found.append(
                     f"    {name} = of_{_KEPT}{name}({_KEPT}{name})" if typed else f"    {name} = {_KEPT}{name}"
                 )
@@ -321,6 +324,18 @@ def _as_kept(kind: Any) -> Any:  # noqa: ANN401 - a type of handlers, or None wh
     from anyprobe.handlers.types.layouts import StructType
 
     return gotype if isinstance(kind, StructType) and kind.dynamic_type else kind
+
+
+def _words(kind: Any) -> int:  # noqa: ANN401 - a type of handlers, or None where it is not known
+    """Return how many words of a call's data a value takes."""
+    return -(-int(kind.size) // 8) if _has_extent(kind) else 1
+
+
+def _has_extent(kind: Any) -> bool:  # noqa: ANN401 - a type of handlers, or None where it is not known
+    """Return whether values of a type tell where a text or items are, and how many: strings, slices, vectors."""
+    from anyprobe.handlers.types.layouts import StructType
+
+    return isinstance(kind, StructType) and kind.extent is not None and not kind.by_reference
 
 
 def _is_whole(kind: Any) -> bool:  # noqa: ANN401 - a type of handlers, or None where it is not known

@@ -20,11 +20,14 @@ def test_a_parameter_that_the_compiler_has_moved_is_not_shown():
     assert "n" in received(known, parse("--print", "n"), 0).names
 
 
-def test_a_result_in_memory_is_not_shown():
-    in_memory, in_register = (of_rust((), u64, (), place) for place in (None, REGISTER))
-    assert (in_memory.has_result, in_memory.hides_result) == (False, True)
-    assert (in_register.has_result, in_register.hides_result) == (True, False)
-    assert not in_memory.reads_result(())
-    assert in_memory.reads_result(parse("--print", "retval"))
-    assert not of_rust((), None, (), None).has_result
+def test_a_result_is_shown_wherever_it_is():
+    """One in memory of the caller, too: the entry keeps where."""
+    for place in (None, REGISTER):
+        known = of_rust((), u64, (), place)
+        assert (known.has_result, known.hides_result) == (True, False)
+        assert known.prototype.is_result_in_memory == (place is None)
+        assert known.reads_result(())
+    nothing = of_rust((), None, (), None)
+    assert not nothing.has_result
+    assert not nothing.prototype.is_result_in_memory
     assert Knowledge().has_result

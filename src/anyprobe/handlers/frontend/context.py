@@ -13,6 +13,7 @@ from anyprobe.handlers.ir import nodes as ir
 from anyprobe.handlers.types.annotations import (
     AnyType,
     FloatType,
+    Layout,
     PointerType,
     Type,
     boolean,
@@ -24,8 +25,9 @@ from anyprobe.handlers.types.annotations import (
     u32,
     u64,
 )
-from anyprobe.handlers.types.calling_convention import KnownPrototype, Located, PassedAsGo
+from anyprobe.handlers.types.calling_convention import INTEGER_REGISTERS, KnownPrototype, Located, PassedAsGo
 from anyprobe.handlers.types.go_convention import go_places
+from anyprobe.handlers.types.layouts import StructType
 from anyprobe.handlers.types.storages import Stacks, Storages
 from anyprobe.handlers.x86 import status_flags
 from anyprobe.isa.registers import NUMBERS
@@ -56,15 +58,28 @@ INSTANCE_WORDS = 8
 """Words of data that a call can have."""
 
 
+RESULT_PLACE = "return"
+"""The field that holds where the result will be; no attribute can have this name."""
+
+
 @dataclass
 class InstanceLayout:
     """The names of ``ctx.data``: shared by the handlers of one call, so that what entry stores, return finds."""
 
-    fields: dict[str, Kind] = field(default_factory=dict)
+    fields: dict[str, Kind | StructType] = field(default_factory=dict)
+    """Numbers and pointers, and structs by value: texts, slices."""
+    keeps_result: bool = False
+    """Whether the entry keeps where in its caller's memory the function's result will be."""
 
     def offset(self, name: str) -> int:
         """Return the byte offset of a field."""
-        return list(self.fields).index(name) * ir.WORD
+        names = list(self.fields)
+        return ir.WORD * sum(_words(self.fields[each]) for each in names[: names.index(name)])
+
+    @property
+    def words(self) -> int:
+        """How many words all fields take."""
+        return sum(map(_words, self.fields.values()))
 
 
 @dataclass
@@ -164,12 +179,14 @@ class ContextAccess:
         found = self._given_back(emit, fail)
         if isinstance(found, Scalar):
             return Maybe(ir.FALSE if self.tail else ir.TRUE, found)
+        if isinstance(found, Maybe):
+            return Maybe(ir.FALSE, found.value) if self.tail else found
         if self.tail:
             emit.add(ir.CountMiss(Miss.ABANDONED))
             emit.add(ir.Leave("end"))
         return found
 
-    def _given_back(self, emit: Emitter, fail: Fail) -> Scalar | Packed:
+    def _given_back(self, emit: Emitter, fail: Fail) -> Scalar | Packed | Maybe:
         """Return the result from where the function's convention has it."""
         kind, located = self._result(), None
         try:
@@ -186,9 +203,24 @@ class ContextAccess:
                 raise fail(str(error), "ctx.regs") from None
         if located is not None and self.retval == i64 and located.result is not None and kind != i64:
             return returned_in_parts(emit, kind, located.result, fail)
-        if located is not None and self.retval == i64 and located.result is None:
-            raise fail(f"the function returns a {kind} in its caller's memory, and does not say where", "ctx.regs")
+        if located is not None and self.retval == i64 and located.result is None and isinstance(kind, Layout):
+            return self._result_in_memory(emit, kind, fail)
         return returned(emit, kind, fail)
+
+    def _result_in_memory(self, emit: Emitter, kind: Layout, fail: Fail) -> Maybe:
+        """Return the address of a result in memory of the caller, which the entry's handler has kept."""
+        if RESULT_PLACE not in self.instance.fields:
+            what = f"the function returns a {kind} in its caller's memory, and only its entry says where"
+            raise fail(what, "session.call, whose handler of the return knows")
+        address = self._load(emit, RESULT_PLACE, fail)
+        assert isinstance(address, Maybe)
+        return Maybe(address.present, Scalar(received(address.value.expr, PointerType(kind))))
+
+    def keep_result_place(self, emit: Emitter, fail: Fail) -> None:
+        """Keep where the result will be, for the handler of the return."""
+        if self.entry and self.instance.keeps_result:
+            word = ir.Word(emit.word(InputKind.REGISTER, INTEGER_REGISTERS[0]))
+            self._store(emit, RESULT_PLACE, convert(word, u64), fail)
 
     def _result(self) -> AnyType:
         """Return the type of the function's result."""
@@ -199,6 +231,16 @@ class ContextAccess:
             return self.prototype().result or i64
         except UnsupportedTarget:
             return i64
+
+    def unknown_result(self) -> str:
+        """Return why nothing is known of the type of the function's result; empty where something is, or was said."""
+        if self.retval != i64 or self.prototype is None:
+            return ""
+        try:
+            self.prototype()
+        except UnsupportedTarget as error:
+            return f"the type of the function's result is not known: {error}"
+        return ""
 
     def stack(self, emit: Emitter, storages: Storages, depth: int, *, of_kernel: bool = False) -> Value:
         """Compile ``ctx.ustack`` and ``ctx.kstack``: the number of the stack, of at most ``depth`` addresses."""
@@ -232,21 +274,48 @@ class ContextAccess:
         if kind is None:
             known = ", ".join(self.instance.fields) or "none yet"
             raise fail(f"nothing has been stored in ctx.data.{name} (fields: {known})", "")
-        present, target = emit.temporary(boolean), emit.temporary(u64)
-        word = emit.word(InputKind.INSTANCE)
-        emit.add(ir.LoadInstance(present, target, word, self.instance.offset(name)))
-        return Maybe(present, Scalar(convert(target, kind.type)))
+        loads = []
+        for index in range(_words(kind)):
+            present, target = emit.temporary(boolean), emit.temporary(u64)
+            place = self.instance.offset(name) + ir.WORD * index
+            emit.add(ir.LoadInstance(present, target, emit.word(InputKind.INSTANCE), place))
+            loads.append((present, target))
+        present, target = loads[0]
+        if isinstance(kind, Kind):
+            return Maybe(present, Scalar(convert(target, kind.type)))
+        emit.demand(present)
+        return Packed(kind, tuple(target for _, target in loads))
+
+    def keep(self, emit: Emitter, name: str, value: Packed, fail: Fail) -> None:
+        """Compile ``ctx.data.name = value`` of a struct by value, as texts and slices are."""
+        kind = value.kind
+        if not isinstance(kind, StructType) or value.offset or not value.words:
+            raise fail("ctx.data holds whole numbers, pointers and texts", "its members")
+        self._declare(name, kind, fail)
+        for index, word in enumerate(value.words):
+            place = self.instance.offset(name) + ir.WORD * index
+            emit.add(ir.StoreInstance(emit.word(InputKind.INSTANCE), place, convert(word, u64)))
+
+    def _declare(self, name: str, kind: Kind | StructType, fail: Fail) -> None:
+        """Have room for a field of the call's data, of one type wherever it is stored."""
+        known = self.instance.fields.setdefault(name, kind)
+        if known != kind:
+            instead = f"{known}(…)" if isinstance(known, Kind) else ""
+            raise fail(f"ctx.data.{name} is {known}, this is {kind}", instead)
+        if self.instance.words > INSTANCE_WORDS:
+            raise fail(f"the data of a call has at most {INSTANCE_WORDS} words; a text takes two", "")
 
     def _store(self, emit: Emitter, name: str, value: ir.Expr, fail: Fail) -> None:
         if isinstance(value.type, FloatType):
             raise fail("ctx.data holds whole numbers and pointers", "u64(…)")
         kind = Kind(value.type if value.type == u64 or isinstance(value.type, PointerType) else i64)
-        known = self.instance.fields.setdefault(name, kind)
-        if known != kind:
-            raise fail(f"ctx.data.{name} is {known}, this is {kind}", f"{known}(…)")
-        if len(self.instance.fields) > INSTANCE_WORDS:
-            raise fail(f"a call has at most {INSTANCE_WORDS} fields", "")
+        self._declare(name, kind, fail)
         emit.add(ir.StoreInstance(emit.word(InputKind.INSTANCE), self.instance.offset(name), convert(value, u64)))
+
+
+def _words(kind: Kind | StructType) -> int:
+    """Return how many words of a call's data a field takes."""
+    return max(1, -(-kind.size // ir.WORD)) if isinstance(kind, StructType) else 1
 
 
 def _comm(emit: Emitter) -> Value:

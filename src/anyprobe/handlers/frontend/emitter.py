@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from anyprobe.core.code import Input, InputKind
+from anyprobe.core.code import Input, InputKind, Miss
 from anyprobe.handlers.frontend.source import Source
 from anyprobe.handlers.ir import nodes as ir
 from anyprobe.handlers.ir import ranges
@@ -104,6 +104,15 @@ class Emitter:
                 return place
         self.storages.append(storage)
         return len(self.storages) - 1
+
+    def demand(self, present: ir.Expr) -> None:
+        """End the handler where a value is missing, and count that."""
+        if present == ir.TRUE:
+            return
+        with self.when(ir.Unary("not", present)):
+            if self.abandoned == HANDLER_END:
+                self.add(ir.CountMiss(Miss.ABANDONED))
+            self.add(ir.Leave(self.abandoned))
 
     def add(self, statement: ir.Stmt) -> None:
         """Append a statement; what cannot be reached is left out."""

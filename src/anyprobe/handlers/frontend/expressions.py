@@ -5,10 +5,9 @@ import types
 from dataclasses import replace
 from typing import Any, Protocol
 
-from anyprobe.core.code import Miss
 from anyprobe.handlers.frontend import extents, interfaces, member_access, members, operators
 from anyprobe.handlers.frontend.context import ContextAccess
-from anyprobe.handlers.frontend.emitter import HANDLER_END, Emitter
+from anyprobe.handlers.frontend.emitter import Emitter
 from anyprobe.handlers.frontend.frame import Frame, Notes
 from anyprobe.handlers.frontend.values import (
     Alias,
@@ -178,12 +177,7 @@ class Expressions:
             return self.calls.stack(self)
         if not isinstance(value, Maybe | Text):
             return value
-        missing = ir.Unary("not", value.present)
-        if value.present != ir.TRUE:
-            with self.emit.when(missing):
-                if self.emit.abandoned == HANDLER_END:
-                    self.emit.add(ir.CountMiss(Miss.ABANDONED))
-                self.emit.add(ir.Leave(self.emit.abandoned))
+        self.emit.demand(value.present)
         return value.value if isinstance(value, Maybe) else value
 
     def both(self, left: ast.expr, right: ast.expr) -> tuple[Value, Value]:

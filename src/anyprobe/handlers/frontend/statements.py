@@ -14,6 +14,7 @@ from anyprobe.handlers.frontend.values import (
     Literal,
     Maybe,
     Member,
+    Packed,
     Scalar,
     Thing,
     Value,
@@ -168,7 +169,11 @@ class Statements:
         if not isinstance(inner, Context):
             what = f"{described(inner)}.{name}"
             raise self._expressions.error(node, f"{what} cannot be changed", "ctx.data, an aggregation")
-        expr = self._expressions.as_number(self._settled_and_present(value, node), node)
+        settled = self._settled_and_present(value, node)
+        if inner.part == "data" and isinstance(settled, Packed):
+            self._expressions.context.keep(self._emit, name, settled, self._frame.fail_at(node))
+            return
+        expr = self._expressions.as_number(settled, node)
         self._expressions.context.write(self._emit, inner.part, name, expr, self._frame.fail_at(node))
 
     def _settled_and_present(self, value: Value, node: ast.AST) -> Value:
