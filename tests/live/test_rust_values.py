@@ -4,6 +4,7 @@ import pytest
 
 import anyprobe
 from anyprobe import Count, HandlerError, buf, emit, ptr
+from anyprobe.cli import main
 from anyprobe.probes.providers.function.inlined_sites import listed
 from support.results import records
 
@@ -90,14 +91,38 @@ def test_results_in_the_callers_memory_are_where_the_entry_was_told(target):
         string = ptr[session.type("alloc::string::String", "a.out")]
 
         @session.call("a.out:rust_values::made")
-        def made(ctx):
+        def made(ctx, path):
             ctx.data.place = ctx.regs.rdi
+            ctx.data.path = path
 
         @made.ret
         def returned(ctx):
-            emit("made", text=string(ctx.data.place))
+            emit("made", text=ctx.retval, same=string(ctx.data.place), given=ctx.data.path)
 
-        assert records(session, target) == {"made": [(b"MADE",)]}
+        @session.call("a.out:rust_values::read")
+        def read():
+            pass
+
+        @read.ret
+        def was_read(ctx):
+            if ctx.retval.is_Ok:
+                emit("read", text=ctx.retval.Ok)
+            else:
+                emit("failed", code=ctx.retval.Err.Code)
+
+        assert records(session, target) == {
+            "made": [(b"MADE", b"MADE", b"made")], "read": [(b"read",)], "failed": [(7,)],
+        }  # fmt: skip
+
+
+def test_results_in_the_callers_memory_on_the_command_line(target, capfd):
+    for expressions, expected in (("retval", ""), ("path, latency_ns > 0", 'path="made"')):
+        arguments = ["--print", expressions, "-c", "3", "-p", str(target.pid)]
+        with target.going_on():
+            assert main(["trace", "a.out:rust_values::made", *arguments]) == 0
+        lines = capfd.readouterr().out.splitlines()
+        assert len([line for line in lines if ' = "MADE"' in line and expected in line]) == 3, lines
+    target.finish()
 
 
 def test_what_is_larger_than_a_register_and_no_two_numbers_is_in_memory(target):
@@ -115,7 +140,7 @@ def test_what_is_larger_than_a_register_and_no_two_numbers_is_in_memory(target):
         def result(ctx):
             emit("result", good=ctx.retval.is_Ok)
 
-        with pytest.raises(HandlerError, match=r"in its caller's memory|way of LLVM's own"):
+        with pytest.raises(HandlerError, match=r"in its caller's memory, and only its entry|way of LLVM's own"):
             session.ret("a.out:rust_values::boxed")(result)
         assert records(session, target) == {"boxed": [(3,), (-3,)], "mixed": [(5, 0, 6), (0, 7, 8)]}
 
@@ -225,8 +250,23 @@ def test_mistakes_in_rust(target):
         def in_memory(ctx):
             emit("x", text=ctx.retval)
 
-        with pytest.raises(HandlerError, match="returns a String in its caller's memory"):
-            session.ret("a.out:rust_values::made")(in_memory)
+        def unknown_result(ctx):
+            emit("x", done=ctx.retval.is_Ready)
+
+        def unknown_length(ctx):
+            emit("x", n=len(ctx.retval))
+
+        def wide(ctx):
+            emit("x", n=ctx.retval)
+
+        for name, handler, message in (
+            ("made", in_memory, "returns a String in its caller's memory, and only its entry says where"),
+            ("no_such", unknown_result, "result is not known: .* no function 'rust_values::no_such'"),
+            ("no_such", unknown_length, "result is not known: .* no function 'rust_values::no_such'"),
+            ("wide", wide, "returns a u128.*, which handlers cannot compute with"),
+        ):
+            with pytest.raises(HandlerError, match=message):
+                session.ret(f"a.out:rust_values::{name}")(handler)
     target.finish()
 
 

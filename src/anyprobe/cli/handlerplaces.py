@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -142,7 +142,7 @@ def place_for(text: str, expressions: Sequence[Expression], of_entry: Sequence[s
         return _at_marker(text, expressions)
     needs_return = any(each.uses(name) for each in expressions for name in OF_RETURNS)
     needs_entry = any(each.uses(name) for each in expressions for name in (*of_entry, "latency_ns"))
-    plain = f"pid{spec.pid or ''}:{spec.module.text}:{spec.function.text}:entry"
+    plain = _entry_spec(text)
     is_line = any(character.isspace() for character in text.strip())  # of kprobe_events; nothing can be appended to it
     match spec.name:
         case "entry":
@@ -155,6 +155,14 @@ def place_for(text: str, expressions: Sequence[Expression], of_entry: Sequence[s
     unknown = (*of_entry, *OF_RETURNS)
     _refuse(expressions, unknown, f"{{}} is not known at an instruction ({text})", "ctx.regs.rdi or another register")
     return HandlerPlace(text, Ends.INSIDE)
+
+
+def _entry_spec(text: str) -> str:
+    """Return a spec of the entries of the functions that a spec means."""
+    from anyprobe.probes.specs.spec import parse
+
+    spec = parse(text)
+    return f"pid{spec.pid or ''}:{spec.module.text}:{spec.function.text}:entry"
 
 
 def _at_marker(text: str, expressions: Sequence[Expression]) -> HandlerPlace:
@@ -187,6 +195,8 @@ class HandlerMaker:
         wanted = received(self.knowledge, self.expressions, self.shown if place.has_parameters else 0)
         if place.ends is Ends.CALL:
             return self._put_call(session, wanted)
+        if place.ends is Ends.RETURN and self._is_result_in_memory:
+            return replace(self, place=HandlerPlace(_entry_spec(place.spec), Ends.CALL)).put(session)
         text = HandlerText(place.in_kernel)
         at_entry = place.ends is Ends.ENTRY
         text.add(f"def handler({', '.join(['ctx', *(wanted.declared if at_entry else ())])}):")
@@ -199,12 +209,19 @@ class HandlerMaker:
             given(place.spec)(text.function("handler", self.things))
         return wanted
 
+    @property
+    def _is_result_in_memory(self) -> bool:
+        """Whether a result is read of which the function's entry alone says where it is."""
+        prototype = self.knowledge.prototype
+        wants = self.retval is None and self.knowledge.reads_result(self.expressions)
+        return wants and prototype is not None and prototype.is_result_in_memory
+
     def _put_call(self, session: "Measured", wanted: Received) -> Received:
         """Place a pair of handlers: the entry's keeps what the return's uses."""
         from anyprobe.handlers.types.annotations import u64
 
         timed = any(each.uses("latency_ns") for each in self.expressions)
-        wanted = wanted.kept(CALL_WORDS - timed, self.expressions)
+        wanted = wanted.kept(CALL_WORDS - timed - self._is_result_in_memory, self.expressions)
         in_kernel = self.place.in_kernel
         entry, leaving = HandlerText(in_kernel), HandlerText(in_kernel)
         entry.add(f"def handler({', '.join(['ctx', *wanted.declared])}):", "    pass")

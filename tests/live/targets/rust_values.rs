@@ -116,6 +116,11 @@ pub fn read(path: &str) -> Result<String, Fault> {
 }
 
 #[inline(never)]
+pub fn wide(n: u64) -> u128 {
+    black_box((n as u128) << 64 | 1)
+}
+
+#[inline(never)]
 pub fn found(request: &Request, wanted: u32) -> Option<&u32> {
     black_box(request);
     black_box(request.tags.iter().find(|each| **each == wanted))
@@ -207,6 +212,7 @@ fn round() {
     let _ = b(parsed(b("more than twenty bytes")));
     let _ = b(read(b("READ")));
     let _ = b(read(b("")));
+    b(wide(b(3)));
     let mut request = Request {
         method: "GET",
         path: "/path".to_string(),

@@ -12,6 +12,7 @@ from anyprobe.handlers import intrinsics
 from anyprobe.handlers.frontend import extents, operators, texts
 from anyprobe.handlers.frontend.collecting import Collecting
 from anyprobe.handlers.frontend.expressions import Expressions
+from anyprobe.handlers.frontend.member_access import unknown_result
 from anyprobe.handlers.frontend.values import Context, Items, Literal, Member, Scalar, Text, Thing, Value, described
 from anyprobe.handlers.ir import nodes as ir
 from anyprobe.handlers.types.annotations import FloatType, IntegerType, PointerType, Type, boolean, f64, u64
@@ -175,7 +176,8 @@ class Calls:
             case Literal(str() | bytes() as constant):
                 return Literal(len(constant))
             case _:
-                raise expressions.error(node, f"{described(value)} has no length")
+                unknown = unknown_result(expressions, inner)
+                raise expressions.error(node, unknown or f"{described(value)} has no length")
 
     def _extreme(self, expressions: Expressions, node: ast.Call, thing: object) -> Value:
         """Compile ``min`` and ``max``: like Python's, the first of equal ones."""

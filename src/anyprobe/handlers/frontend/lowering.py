@@ -79,8 +79,9 @@ def lower(
     kinds: dict[str, Kind] = {}
     while True:
         storages, fields = dict(setting.storages), dict(setting.instance.fields)
+        layout = InstanceLayout(fields, setting.instance.keeps_result)
         try:
-            attempt = replace(setting, storages=storages, instance=InstanceLayout(fields))
+            attempt = replace(setting, storages=storages, instance=layout)
             lowered = _Handler(source, attempt, kinds).run(when)
         except RetypeError as better:
             if kinds.get(better.name) == better.kind:
@@ -115,6 +116,7 @@ class _Handler:
                 self._receive_all(frame)
             if when is not None:
                 self._guard(frame, source_of(when))
+            self._context.keep_result_place(emit, frame.fail_at(self._source.tree))
             self._body(frame)
         result = frame.kinds.get(RESULT)
         if result is not None:

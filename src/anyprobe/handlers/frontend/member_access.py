@@ -28,7 +28,7 @@ def attribute(expressions: "Expressions", node: ast.AST, value: Value, name: str
         return unpacked(value, member_of(value.kind, name, fail), fail)
     pointer = value.value if isinstance(value, Maybe) else value
     if not isinstance(pointer, Scalar) or not isinstance(pointer.type, PointerType):
-        raise fail(f"{described(value)} has no {name} in a handler", "")
+        raise fail(unknown_result(expressions, node) or f"{described(value)} has no {name} in a handler", "")
     kind = pointer.type.element
     if not isinstance(kind, StructType):
         raise fail(f"{pointer.type} points at no struct, so it has no {name}", 'ptr[Struct("name", member=u32)]')
@@ -38,6 +38,12 @@ def attribute(expressions: "Expressions", node: ast.AST, value: Value, name: str
     base = operators.convert(pointer.expr, u64)
     present = value.present if isinstance(value, Maybe) else ir.TRUE
     return read(emit, base, present, member, fail)
+
+
+def unknown_result(expressions: "Expressions", node: ast.AST) -> str:
+    """Return why nothing is known of what ``ctx.retval`` in an expression is, if that is what the expression uses."""
+    used = {each.attr if isinstance(each, ast.Attribute) else getattr(each, "id", "") for each in ast.walk(node)}
+    return expressions.context.unknown_result() if "retval" in used else ""
 
 
 def change(expressions: "Expressions", node: ast.AST, value: Value, name: str, new: Value) -> None:

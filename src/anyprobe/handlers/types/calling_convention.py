@@ -47,7 +47,7 @@ class Located:
     parameters: tuple[Pieces | None, ...]
     """``None``: it is not known where."""
     result: Pieces | None
-    """``None``: ``rax`` has the address."""
+    """``None``: in memory of the caller, at the address that the first register has at the entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,11 @@ class Prototype:
     """Where everything is in functions of other languages than C and C++."""
     is_marker: bool = False
     """Whether it is a USDT marker, whose arguments are where its note says, and not where any convention has them."""
+
+    @property
+    def is_result_in_memory(self) -> bool:
+        """Whether the result is in memory of the caller, and no register says at the return where."""
+        return self.located is not None and self.result is not None and self.located.result is None
 
     @property
     def places(self) -> list[tuple[str, ...]]:

@@ -41,7 +41,7 @@ def rust_places(kinds: Sequence[AnyType], *, hidden: bool) -> list[Pieces]:
 
 
 def rust_result(kind: AnyType) -> Pieces | None:
-    """Return where a result is; ``None``: ``rax`` has its address."""
+    """Return where a result is; ``None``: in memory of the caller, and ``rax`` may not have its address."""
     parts = parts_of(kind)
     if parts is None:
         return None

@@ -30,6 +30,8 @@ _OF_ITS_OWN = 3
 _ELSEWHERE = [(FRAME, 0)]
 """Said of a parameter that is kept in the function's frame, as all are without optimisation: then none is left out."""
 _DEPTH_LIMIT = 8
+_IN_REGISTERS = 16
+"""Bytes of the largest result that is not in memory of the caller: ``u128``."""
 
 
 def rust_prototype(types: "DebugTypes", name: str, entry: dw.Entry, seen: "Seen") -> Prototype:
@@ -52,23 +54,34 @@ def rust_prototype(types: "DebugTypes", name: str, entry: dw.Entry, seen: "Seen"
     changed = _OF_ITS_OWN in (entry.number(dw.AT_CALLING_CONVENTION), described.number(dw.AT_CALLING_CONVENTION))
     said = [seen.pieces(each) for each in found]
     usual: list[Pieces | None] = [None] * len(kinds)
+    returned = _returned(result)
     if not changed:
-        usual[:] = rust_places(kinds, hidden=result is not None and result.size > 0 and rust_result(result) is None)
+        usual[:] = rust_places(kinds, hidden=returned is None)
         changed = any(_differs(kind, pieces, parts) for kind, pieces, parts in zip(kinds, usual, said, strict=True))
     places, passed = [], []
     kept = _ELSEWHERE in said and all(parts in (_ELSEWHERE, []) for parts in said) and not changed
     for kind, pieces, parts in zip(kinds, usual, said, strict=True):
         places.append(pieces if kept else _places(kind, parts))
         passed.append(PointerType(kind) if _is_passed_by_address(kind, parts) else kind)
-    returned: Pieces | None = ()
     if result is not None and changed:
-        result = OpaqueType(f"{result} in a way of LLVM's own", result.size, None)
-    elif result is not None:
-        returned = rust_result(result)
+        result, returned = OpaqueType(f"{result} in a way of LLVM's own", result.size, None), ()
     names = [parameter_name(each.name, at) for at, each in enumerate(found)]
     return Prototype(
         name, tuple(zip(names, passed, strict=True)), result, located=Located("Rust", tuple(places), returned)
     )
+
+
+def _returned(result: AnyType | None) -> Pieces | None:
+    """Return the parts in which a result is returned, none of one that handlers cannot compute with, as ``u128``.
+
+    ``None``: it is in memory of the caller.
+    """
+    if result is None or not result.size:
+        return ()
+    try:
+        return rust_result(result)
+    except UnsupportedTarget:
+        return () if result.size <= _IN_REGISTERS else None
 
 
 def _is_recent(entry: dw.Entry) -> bool:

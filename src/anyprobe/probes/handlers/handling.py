@@ -189,10 +189,14 @@ class Handling:
         self.place_waiting()
         returns = [return_spec(spec) for spec in call.specs]
         at = HandlerAt(function=entry, call=call, when=when, specs=call.specs, known=self.prototypes.known(call.specs))
-        at_entry = self._dressing(at)
-        at_return = self._dressing(
-            replace(at, function=leaving, point=Point.RETURN, when=None, retval=call.retval),
-        )
+        end = replace(at, function=leaving, point=Point.RETURN, when=None, retval=call.retval)
+        try:
+            at_entry, at_return = self._dressing(at), self._dressing(end)
+        except HandlerError:
+            if not self.prototypes.returns_in_memory(call.specs):
+                raise
+            call.instance = InstanceLayout(keeps_result=True)
+            at_entry, at_return = self._dressing(at), self._dressing(end)
 
         def dress(probe: Probe) -> None:
             (at_return if probe.spec in returns else at_entry)(probe)

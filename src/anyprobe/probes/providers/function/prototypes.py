@@ -55,6 +55,13 @@ class Prototypes:
 
         return find
 
+    def returns_in_memory(self, specs: Sequence[str]) -> bool:
+        """Return whether functions have their result in memory of the caller, and do not return where that is."""
+        try:
+            return self.known(specs)().is_result_in_memory
+        except UnsupportedTarget:
+            return False
+
     def of(self, site: "ResolvedSite") -> Prototype:
         """Return the prototype of a site's function; ``UnsupportedTarget`` says why it is not known."""
         image = site.object.image
