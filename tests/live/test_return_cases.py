@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 import anyprobe
-from anyprobe import Count, cstr, i8, i32, i64, u64
+from anyprobe import Count, cstr, emit, i8, i32, i64, u64
 from support.driver import build
 from support.results import timing
 
@@ -100,6 +100,41 @@ def test_results_one_by_one(program, tmp_path, returns):
         del expected["jumps"]  # it ends in a jump, where there is no result yet
     assert found(results) == expected
     assert snapshot.nmissed == (4 if returns == "callers" else 0)  # those that are left
+
+
+@pytest.mark.parametrize("returns", WAYS)
+def test_handlers_of_one_return_run_in_their_order(program, returns):
+    """bpftrace's uretprobe_order; where calls end in callers, too."""
+    with anyprobe.run([program], stdout=subprocess.DEVNULL, returns=returns) as session:
+
+        @session.ret("a.out:fib", "a.out:jumps")
+        def first(ctx):
+            emit("first", func=ctx.func)
+
+        @session.ret("a.out:fib", "a.out:jumps")
+        def second(ctx):
+            emit("second", func=ctx.func)
+
+        assert not session.refused
+        session.resume()
+        session.pump(60)
+        assert session.wait(60) == 0
+        rows = [name for name, _ in session.rows(final=True)]
+    assert rows == ["first", "second"] * (FIB.total() + 1)
+
+
+@pytest.mark.parametrize("returns", WAYS)
+def test_returns_of_a_glob(program, tmp_path, returns):
+    """bpftrace's uretprobe_multi_wildcard, in its own words."""
+    results = Count("results", by=("function", "value"))
+
+    def place(session):
+        @session.ret("uretprobe:a.out:int_*", retval=i32)
+        def returned(ctx):
+            results.add(key=(ctx.func, ctx.retval))
+
+    run(program, tmp_path, place, returns=returns)
+    assert found(results) == {name: values for name, values in RESULTS.items() if name.startswith("int_")}
 
 
 @pytest.mark.parametrize("name", OTHERS)
