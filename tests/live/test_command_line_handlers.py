@@ -513,6 +513,31 @@ def test_a_script_that_runs_for_ever_is_interrupted_and_has_results(command, bus
     assert installed(command, busy.pid) == []
 
 
+@pytest.mark.parametrize("hook", ["begin", "interval(0.01)"])
+def test_a_function_of_a_script_that_runs_for_ever_is_interrupted_and_there_are_results(command, busy, script, hook):
+    path = script(f"""
+        import time
+        from anyprobe import Count, session
+        calls = Count("calls")
+
+        @session.entry("libc:getppid")
+        def on_getppid(ctx):
+            calls.add()
+
+        @session.{hook}
+        def does_not_end():
+            while True:
+                time.sleep(0.01)
+                print(calls.result().total.count > 5, flush=True)
+    """)
+    with controller("script", path, "-p", str(busy.pid)) as process:
+        while process.stdout.readline() != "True\n":
+            pass
+        process.send_signal(signal.SIGINT)
+        assert "calls (count)" in process.stdout.read()
+    assert installed(command, busy.pid) == []
+
+
 # -- fetch arguments
 
 FETCHED = """

@@ -9,7 +9,8 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -40,6 +41,7 @@ class Interrupts:
         self._before: dict[signal.Signals, Any] = {}
         self._reader = self._writer = -1
         self._job: JobControl | None = None
+        self._in_functions = False
 
     @property
     def requested(self) -> bool:
@@ -50,6 +52,18 @@ class Interrupts:
         """Raise ``Interrupted`` if the user or a signal asked for the end."""
         if self.requested:
             raise Interrupted("interrupted before these probes were placed")
+
+    @contextmanager
+    def ending_functions(self) -> Iterator[None]:
+        """Have functions of a script's, which are called in this scope, end by the first signals, and nothing else."""
+        self._in_functions = True
+        try:
+            yield
+        except KeyboardInterrupt:
+            if self.count > 2:  # the user insists
+                raise
+        finally:
+            self._in_functions = False
 
     def __enter__(self) -> Self:
         """Install the handlers."""
@@ -95,7 +109,7 @@ class Interrupts:
             raise KeyboardInterrupt
         while frame is not None and _is_left_to_finish(frame):
             frame = frame.f_back
-        if frame is not None and _in_script(frame) and _is_under_way(frame):
+        if frame is not None and _in_script(frame) and (self._in_functions or _is_under_way(frame)):
             _interrupt_when_back(frame)
 
 

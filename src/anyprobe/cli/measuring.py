@@ -149,7 +149,8 @@ def measure(target: targets.Target, plan: Plan) -> int:
                     session.hooks.waits = True
                     arm(session, target, plan)
             for session in sessions.all:
-                session.hooks.begin()
+                with interrupts.ending_functions():
+                    session.hooks.begin()
             for spec in waiting(sessions.processes) if started is None else ():
                 plan.warn(str(spec))
             if started is not None:
@@ -338,7 +339,10 @@ def wait(
     ):
         if deadline is not None and time.monotonic() >= deadline:
             return
-        moments = [each for each in (deadline, duties.work()) if each is not None]
+        due = None
+        with interrupts.ending_functions():
+            due = duties.work()
+        moments = [each for each in (deadline, due) if each is not None]
         if ends or sessions.endless or remaining:
             pause = max(min(moments) - time.monotonic(), 0.0) if moments else None
             for descriptor in interrupts.wait(ends, pause):

@@ -112,13 +112,28 @@ def test_a_script_is_interrupted_when_code_of_anyprobes_that_it_has_called_is_fi
 
 
 def test_code_of_anyprobes_that_no_script_has_called_is_not_interrupted():
-    """Neither are functions of scripts that are called at their moments: who calls them looks whether it is to end."""
+    done = []
+    names = {"__name__": "anyprobe.somewhere", "done": done}
+    exec("import signal\ndef look():\n    signal.raise_signal(signal.SIGINT)\n    done.append(1)\n", names)  # noqa: S102
+    with interrupts.Interrupts() as remembered:
+        names["look"]()
+        names["look"]()
+    assert (remembered.count, done, sys.gettrace()) == (2, [1, 1], None)
+
+
+def test_functions_of_scripts_end_by_the_first_signals_and_all_by_the_third():
+    """Those of the end, whose results are still to come, go on behind anyprobe's code."""
     done, functions = [], []
     names = {"__name__": "anyprobe.somewhere", "done": done}
     exec("import signal\ndef look():\n    signal.raise_signal(signal.SIGINT)\n    done.append(1)\n", names)  # noqa: S102
-    run_as_script("def at_times():\n    look()\n    look\nkept(at_times)", look=names["look"], kept=functions.append)
-    for function in (names["look"], *functions):
-        with interrupts.Interrupts() as remembered:
-            function()
-        assert (remembered.count, done, sys.gettrace()) == (1, [1], None)
-        done.clear()
+    text = "def at_times():\n    look()\n    done.append(2)\nkept(at_times)"
+    run_as_script(text, look=names["look"], done=done, kept=functions.append)
+    with interrupts.Interrupts() as remembered:
+        with remembered.ending_functions():
+            functions[0]()
+        assert done == [1]
+        functions[0]()
+        assert (done, remembered.count, sys.gettrace()) == ([1, 1, 2], 2, None)
+        with pytest.raises(KeyboardInterrupt), remembered.ending_functions():
+            functions[0]()
+    assert (done, remembered.count) == ([1, 1, 2], 3)
