@@ -1,10 +1,14 @@
 """A program that ends while a look at it is under way, soon after it has set signal handlers: it ends as it would."""
 
 import random
+import subprocess
+import time
 
 import pytest
 
 import anyprobe
+from anyprobe.target.process import tracee
+from anyprobe.target.process.process import Process
 from support.driver import build
 from support.results import hits
 
@@ -30,3 +34,15 @@ def test_every_end_is_the_programs_own(times):
             assert session.wait(60) == 7 << 8, f"run {number}"
             snapshot = session.snapshot()
             assert (hits(snapshot, "bye"), hits(snapshot, "_dl_fini")) == (20, 1), f"run {number}"
+
+
+def test_one_without_memory_that_has_not_quite_ended_ends(monkeypatch):
+    """On a busy machine it may take a while from the one to the other."""
+    with subprocess.Popen(["sleep", "100"]) as program:
+        process = Process.open(program.pid)
+        ended, begin = process.ended, time.monotonic()
+        monkeypatch.setattr(tracee.procfs, "read_mappings", lambda _: [])
+        monkeypatch.setattr(process, "ended", lambda: time.monotonic() > begin + 0.3 and (program.kill(), ended())[1])
+        with pytest.raises(anyprobe.TargetExited):
+            process.mappings()
+        process.close()

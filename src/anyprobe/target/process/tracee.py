@@ -24,6 +24,8 @@ from anyprobe.target.system.procfs import Mapping
 _EXEC_PATIENCE = 0.5
 _TURN = 0.001
 _PASSING = 2.0
+_ENDING = 5.0
+"""Seconds in which a process ends that has no memory any more, on a busy machine."""
 """Seconds that a stop is put off at most, for the sake of threads that execute."""
 _FILTERED = "2"
 """What the status of a task has where it filters its system calls, and is not in the strict mode."""
@@ -112,8 +114,8 @@ class Tracee:
         """Return the memory map as it is now."""
         with self.translated("reading the memory map"):
             found = procfs.read_mappings(self.pid)
-        if not found:  # a process that has just ended has no memory left
-            raise self.gone()
+        if not found:  # it has no memory left and does nothing more but end, when it has its turn
+            raise self.gone(_ENDING)
         return found
 
     def auxv(self) -> dict[int, int]:
@@ -284,9 +286,9 @@ class Tracee:
         if self.child and status is not None:
             self.exit_status = status
 
-    def gone(self) -> TargetError:
-        """Return the error for a thread or process that vanished."""
-        deadline = time.monotonic() + 0.1
+    def gone(self, patience: float = 0.1) -> TargetError:
+        """Return the error for a thread or process that vanished, which may take a process some seconds to do."""
+        deadline = time.monotonic() + patience
         while time.monotonic() < deadline:
             if self.ended():
                 return TargetExited(self.pid, self.exit_status)
