@@ -300,6 +300,11 @@ class DesiredState:
         return any(each.is_lasting for each in self.wanted)
 
     @property
+    def following(self) -> "list[Desired]":
+        """What is wanted in objects that have not been loaded before."""
+        return [each for each in self.wanted if each.policy is Policy.FOLLOW and not each.is_removed]
+
+    @property
     def may_return(self) -> bool:
         """Whether there are, or were, sites in libraries that may be loaded again."""
         return any(each.returning and not each.is_removed for each in self.wanted)

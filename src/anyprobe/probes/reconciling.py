@@ -16,6 +16,7 @@ from anyprobe.probes.desired import Desired, DesiredState, Finds, Policy, Taken,
 from anyprobe.probes.duties import locked
 from anyprobe.probes.outside import registering
 from anyprobe.probes.probe import Probe, dressed, shared
+from anyprobe.probes.providers.function import expected
 from anyprobe.probes.providers.function.copies import AUDITED, has_libraries
 from anyprobe.probes.providers.function.placing import add_counted, add_timed, see_places
 from anyprobe.probes.providers.function.resolve import ResolvedSite
@@ -200,6 +201,7 @@ class Reconciled(Pumped):
             with typed(self._process, "arming probes in"):
                 self._loads.place(self._objects, self._handlers.function_at)
             self.reconcile()  # what has been loaded since the specs were resolved
+            expected.get_ready(self._objects, [parse(each.probe.spec) for each in self._desired.following])
         self._tell_of_late_looks()
 
     def _tell_of_late_looks(self) -> None:
@@ -419,6 +421,7 @@ class Reconciled(Pumped):
             self._watch_choices(part, each.unchosen)
         placed()
         registering.note(self, None if has_lost else changed)
+        expected.note({place.site.object.path for _, _, part in found for place in part.all_places})
         return changed
 
     def _wanted_once(self, spec: str) -> Probe:

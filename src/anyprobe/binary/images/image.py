@@ -221,6 +221,11 @@ class Image:
             self._store.keep_bounds(bounds)
         return FunctionTable(self.name, self.symbol_tables, bounds)
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether an earlier session has kept what takes long to find out: functions, and facts about the code."""
+        return self._store.bounds() is not None and self._store.facts() is not None
+
     @cached_property
     def known_functions(self) -> FunctionTable:
         """All functions where they are known already, else those that symbols and unwind tables list.

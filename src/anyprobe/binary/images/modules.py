@@ -81,6 +81,10 @@ class ProcessFiles:
             f"(it is read through /proc/{self.pid}/map_files then), or restart the program"
         )
 
+    def expected(self, path: str) -> Image:
+        """Return the image of a file that the process may map: the one that ``open`` returns if it has not changed."""
+        return self._opened(self._ways_to_path(path)[0], os.path.basename(path))
+
     def _opened(self, path: str, name: str) -> Image:
         with suppress(OSError):
             status = os.stat(path)

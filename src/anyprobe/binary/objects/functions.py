@@ -71,6 +71,8 @@ class FunctionTable:
         """Name what ``bounds`` found in ``tables``; ``module`` names what has no symbol."""
         self.module, self.tables, self.bounds = module, tables, bounds
         self._names = SymbolNames(tables, bounds.symbols)
+        self._matched: tuple[str, list[Function]] = "", []
+        """The glob that was asked for last, and its functions: a program may wait when it is asked again."""
 
     @property
     def starts(self) -> NDArray[np.int64]:
@@ -185,7 +187,9 @@ class FunctionTable:
                 return exact
         if not glob.strip("*"):
             return self.all()
-        return self._starting_at(self._matching(re.compile(fnmatch.translate(glob)).match))
+        if glob != self._matched[0]:
+            self._matched = glob, self._starting_at(self._matching(re.compile(fnmatch.translate(glob)).match))
+        return list(self._matched[1])
 
     def names(self) -> list[str]:
         """Return the name of every symbol, without its version: the nearest ones are searched among them."""

@@ -255,6 +255,14 @@ class ObjectTable:
         module.note_writable(mapping for mapping in loaded.mappings if isinstance(mapping, Mapping))
         return module
 
+    def code_of(self, path: str) -> "tuple[Image, CodeMap] | None":
+        """Return what an earlier session has found out about a file that the process may map; nothing if none has."""
+        image = self._own.expected(path)
+        if not image.is_kept:
+            return None
+        _ = image.moves_thread_pointer, image.segments
+        return image, _analysed(image)[0]
+
     def refusal(self, loaded: LoadedObject) -> Refusal | None:
         """Return why the object's text must not be spliced at all."""
         if loaded in self._left:
