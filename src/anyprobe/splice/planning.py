@@ -71,6 +71,8 @@ class Planning:
         self._target, self.allowed, self.slots, self._kept = target, allowed, slots, kept
         self.springboards = Springboards(AddressSpace([]))
         self._handlers: HandlersKnown | None = None
+        self._context: PlanContext | None = None
+        """What the last plan has respected, and the next one may as well."""
 
     def regard(self, handlers: HandlersKnown) -> None:
         """Have plans made with regard to the program's signal handlers, of which nothing is known before."""
@@ -110,7 +112,7 @@ class Planning:
         for module in modules_of(edits):  # before any plan is made: all claims that are copied from these have them
             self._see_module(module)
         keep_room(self.springboards.space, edits)
-        faults = self.faults_handled
+        faults, self._context = self.faults_handled, None
         with Claiming() as claiming:
             for number, edit in enumerate(edits):
                 if edit.added or edit.anew:
@@ -218,12 +220,21 @@ class Planning:
         if plans is None:
             return self.planner(edit.module, claims).plan(code, wants, vital)
 
+        context = self._context
+        if context is None or context.claims is not claims or context.code is not edit.module.code:
+            context = self._context = self.context(edit.module, claims)
+        if len(wants) == 1 and wants[0].kind is WantKind.ENTRY and not plans.others.knows(code.start):
+            from anyprobe.splice.plan.planner import plain_plan
+
+            if (found := plain_plan(context, code, wants[0])) is not None:  # which is not for ``others`` to keep
+                return found
+
         def make(context: "PlanContext") -> FunctionPlan:
             from anyprobe.splice.plan.planner import Planner  # not needed where all plans are kept ones
 
             return Planner(context).plan(code, wants, vital)
 
-        return plans.others.plan(self.context(edit.module, claims), code, wants, vital, make)
+        return plans.others.plan(context, code, wants, vital, make)
 
     def planner(self, module: Module, claims: Claims) -> "Planner":
         """Return a planner for a module that respects some claims."""

@@ -66,6 +66,7 @@ class Body(NamedTuple):
 def scan(instructions: "Sequence[Instruction]") -> Facts:
     """Look at each instruction once."""
     jumps, calls = Branches(), Branches()
+    add_jump, add_target = jumps.numbers.append, jumps.targets.append
     indirect: list[int] = []
     after_calls = array("Q")
     invalid = None
@@ -74,7 +75,8 @@ def scan(instructions: "Sequence[Instruction]") -> Facts:
     for number in _turning(codes):
         one, flow = instructions[number], FLOWS[codes[number]]
         if flow is jcc or flow is jump or flow is xbegin:
-            jumps.add(number, one.near_branch_target)
+            add_jump(number)
+            add_target(one.near_branch_target)
         elif flow is call:
             calls.add(number, one.near_branch_target)
             after_calls.append(one.next_ip)

@@ -162,10 +162,11 @@ class EntryLiveness:
 
 def _straight(function: FunctionView, here: int, live: int, pending: int) -> tuple[int, int, int]:
     """Go along a straight line until it ends or all is decided; return (live, undecided, where it stopped)."""
-    iced, codes = function.iced, function.codes
-    end, plain = len(codes), Flow.NEXT
+    iced, codes, addresses = function.iced, function.codes, function.addresses
+    content, start, end, plain = function.content, function.start, len(codes), Flow.NEXT
     while pending and here < end and FLOWS[codes[here]] is plain:
-        reads, writes, _, flags_read, flags_written = effects_of(iced[here], function.raw_at(here))
+        one, at = iced[here], addresses[here] - start
+        reads, writes, _, flags_read, flags_written = effects_of(one, content[at : at + one.len])
         live |= pending & (reads | flags_read << 16)
         pending &= ~(live | writes | flags_written << 16)
         here += 1

@@ -55,9 +55,12 @@ class Function(NamedTuple):
     @property
     def demangled(self) -> str:
         """The name as a programmer wrote it."""
+        name = self.names[0]
+        if not name.startswith("_"):
+            return name
         from anyprobe.binary.objects.demangle import is_mangled, spellings
 
-        return spellings(self.name).full if is_mangled(self.name) else self.name
+        return spellings(name).full if is_mangled(name) else name
 
     def __str__(self) -> str:
         """Return the name as a programmer wrote it."""

@@ -65,6 +65,10 @@ class KeptPlans:
         if found is not None and found[0].get("source") == dict(source):
             self._load(found[0].get("reasons"), found[1])
 
+    def knows(self, start: int) -> bool:
+        """Return whether there are plans of the function at an address."""
+        return start in self._rows
+
     def plan(
         self,
         context: "PlanContext",

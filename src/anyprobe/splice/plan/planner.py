@@ -73,17 +73,31 @@ def plan_live(context: PlanContext, function: FunctionCode, wants: Sequence[Want
     return attempt(context, function, wants, frozenset(), Attempt.each_alone).finished()
 
 
+def plain_plan(context: PlanContext, function: FunctionCode, want: Want) -> FunctionPlan | None:
+    """Return the plan for the one thing that is wanted of a function, if that is a plain jump at its place."""
+    found = _alone(context, function, want)
+    return None if found is None else found.finished()
+
+
+def _alone(context: PlanContext, function: FunctionCode, want: Want) -> PlanDraft | None:
+    plan = PlanDraft()
+    made = Attempt(context.attempt(context.claims, plan, frozenset((want.address,))), function)
+    return plan if made.plainly(want) else None
+
+
 def attempt(
     context: PlanContext, function: FunctionCode, wants: Sequence[Want], vital: AbstractSet[Want], place: Placing
 ) -> PlanDraft:
     """Return one plan, made on claims of its own, which are thrown away."""
     todo = sorted(wants, key=lambda want: want.address)
-    plan = PlanDraft(scope=_scope(context, function, wants), vital=vital)
-    wanted = frozenset(want.address for want in todo)
     if len(todo) == 1 and place is Attempt.in_order:  # few of these need more than that, and a copy costs more
-        alone = Attempt(context.attempt(context.claims, plan, wanted), function)
-        if alone.plainly(todo[0]):
-            return plan
+        alone = _alone(context, function, todo[0])
+        if alone is not None:
+            return alone
+    plan, wanted = (
+        PlanDraft(scope=_scope(context, function, wants), vital=vital),
+        frozenset(each.address for each in todo),
+    )
     with context.claims.trial() as claims:
         Attempt(context.attempt(claims, plan, wanted), function).run(todo, place)
     return plan
@@ -132,16 +146,19 @@ class Attempt:
 
         It is what ``in_order`` would come to: nothing is placed after it that had to regard what it takes.
         """
-        if want.after or (want.kind in HEADS and _back_to(*self._head(want))):
+        part, is_entry, address = self._context.part_of(self._function, want.address), False, want.address
+        if want.kind is WantKind.ENTRY and part is not None:
+            is_entry = address == part.entry
+        if part is None or want.after or not (is_entry or part is self._function):
             return False
-        part, plan = self._context.part_of(self._function, want.address), self._plan
-        site = self._site(part, want, None, PLAINLY, JUMP_BYTES) if part is not None else None
+        if want.kind in HEADS and _back_to(address, part, is_entry):
+            return False
+        site = self._site(part, want, None, PLAINLY, JUMP_BYTES)
         found = self._climb(site, PLAIN) if isinstance(site, Site) else None
         if not isinstance(found, SpliceDraft) or found.strategy is not Strategy.JUMP:
-            plan.verdicts.clear()
             return False
         found.wants.append(want)
-        plan.splices.append(found)
+        self._plan.splices.append(found)
         return True
 
     def _head(self, want: Want) -> tuple[int, FunctionCode, bool]:

@@ -211,4 +211,4 @@ class FunctionPlan:
     notes: Sequence[str] = ()
     """What is to be said about it besides."""
     scope: "Sequence[FunctionCode]" = ()
-    """The functions whose instructions may be displaced for the sake of others."""
+    """The functions whose instructions may be displaced for the sake of others; none where nothing else has to be."""
