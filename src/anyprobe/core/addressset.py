@@ -131,6 +131,20 @@ class AddressSet(_Pages, MutableSet[int]):
         for number, low, high in self._parts(start, end):
             self._page(number)[low:high] = b"\1" * (high - low)
 
+    def take_range(self, start: int, end: int) -> bool:
+        """Add the addresses in ``[start, end)`` if none of them is in the set; return whether they were added."""
+        low, size, number = start & _REST, end - start, start >> _BITS
+        if not 0 < size <= _SIZE - low or number not in self._own:
+            taken = self.has_any(start, end)
+            if not taken:
+                self.add_range(start, end)
+            return not taken
+        page = self._groups[number >> _GROUP_BITS][number]  # as for nearly all of many
+        if page.find(1, low, low + size) >= 0:
+            return False
+        page[low : low + size] = b"\1" * size
+        return True
+
     def discard_range(self, start: int, end: int) -> None:
         """Remove the addresses in ``[start, end)`` that are there."""
         low, size = start & _REST, end - start

@@ -343,11 +343,13 @@ def _is_left(handled: HandledCalls) -> bool:
 def _again(known: list[T], fresh: list[T]) -> list[tuple[T, T]]:
     """Return what is fresh and what was at the same place and is gone, each with the other."""
     gone = {each.identity: each for each in known if not each.armed}
-    return [(each, gone[each.identity]) for each in fresh if each.identity in gone]
+    return [(each, gone[each.identity]) for each in fresh if each.identity in gone] if gone else []
 
 
 def _going_on(known: list[T], fresh: list[T]) -> list[T]:
     """Return both, each fresh one with what was at the same place and is gone, and without that beside it."""
+    if all(each.armed for each in known):
+        return known + fresh
     for each, before in _again(known, fresh):
         each.go_on_from(before)
     again = {each.identity for each in fresh}

@@ -16,7 +16,6 @@ from anyprobe.probes.desired import Desired, DesiredState, Finds, Policy, Taken,
 from anyprobe.probes.duties import locked
 from anyprobe.probes.outside import registering
 from anyprobe.probes.probe import Probe, dressed, shared
-from anyprobe.probes.providers.function import expected
 from anyprobe.probes.providers.function.copies import AUDITED, has_libraries
 from anyprobe.probes.providers.function.placing import add_counted, add_timed, see_places
 from anyprobe.probes.providers.function.resolve import ResolvedSite
@@ -196,6 +195,7 @@ class Reconciled(Pumped):
             return
         if self._loads is None:
             from anyprobe.probes.handlers.load_gate import LoadGate
+            from anyprobe.probes.providers.function import expected
 
             self._loads = LoadGate(self, self._look_at_loads)
             with typed(self._process, "arming probes in"):
@@ -421,6 +421,8 @@ class Reconciled(Pumped):
             self._watch_choices(part, each.unchosen)
         placed()
         registering.note(self, None if has_lost else changed)
+        from anyprobe.probes.providers.function import expected
+
         expected.note({place.site.object.path for _, _, part in found for place in part.all_places})
         return changed
 

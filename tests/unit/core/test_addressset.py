@@ -32,6 +32,19 @@ def test_it_has_what_was_added_and_not_removed(changes, asked):
     assert [at in found for at in asked] == [at in expected for at in asked]
 
 
+@given(st.lists(short, max_size=6), st.booleans())
+def test_a_range_is_taken_as_a_whole_or_not_at_all(ranges, shared):
+    found, expected = AddressSet(), set()
+    for addresses in ranges:
+        kept = found.copy() if shared else None
+        free = expected.isdisjoint(addresses)
+        before = set(expected)
+        expected.update(addresses if free else ())
+        assert found.take_range(addresses.start, addresses.stop) == free
+        assert found == expected
+        assert kept is None or kept == before
+
+
 def test_ranges_without_addresses_have_none():
     found = AddressSet(range(EDGE - 8, EDGE + 8))
     assert not found.has_any(EDGE + 2, EDGE - 2)

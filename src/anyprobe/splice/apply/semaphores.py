@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import TargetError
 from anyprobe.core.memory import MemoryFault
-from anyprobe.splice.edits import Edit, hook_of
+from anyprobe.splice.edits import Edit
 from anyprobe.splice.journal.records import Journal, Record
+from anyprobe.splice.regions.banks import Hook
 
 if TYPE_CHECKING:
     from anyprobe.splice.regions.access import Access
-    from anyprobe.splice.regions.banks import Hook
     from anyprobe.target.system.procfs import Mapping
 
 
@@ -51,8 +51,9 @@ class Semaphores:
         """Count up the semaphores of what is about to be armed."""
         fresh: list[int] = []
         for edit in edits:
-            for hook in map(hook_of, edit.added if edit.change is not None else ()):
-                if hook is not None and hook.semaphore:
+            for want in edit.added if edit.change is not None else ():
+                hook = want.tag
+                if isinstance(hook, Hook) and hook.semaphore:
                     self._listeners.setdefault(hook.semaphore, set()).add(hook)
                     fresh += [hook.semaphore] if hook.semaphore not in self._held else []
         if fresh:

@@ -6,7 +6,7 @@ a controller killed at any moment releases threads into a program that works.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass
@@ -472,17 +472,7 @@ class Transaction(Generic[_Stop]):
         if not added:
             return
         assert self._journal is not None
-        at_handlers = {splice for change in self._changes if change.shows_pcs for splice in change.added}
-        records = []
-        for splice in added:
-            patch, old = splice.patch, splice.old
-            extra = marked(
-                0 if patch is None else patch.address,
-                internal=splice.planned.internal,
-                at_handler=splice in at_handlers,
-            )
-            records.append(Record(RecordKind.SPLICE, splice.address, len(old), extra, old, splice.new))
-        self._records.add(self._journal, added, records)
+        self._records.add(self._journal, added, [each for change in self.remaining for each in _records_of(change)])
 
     def _write_pages(self) -> None:
         """Write the changed pages, adjacent ones with one call: the kernel copies page by page."""
@@ -495,3 +485,14 @@ class Transaction(Generic[_Stop]):
         low, high = pages[0].low, (count - 1) * PAGE + pages[-1].high
         before = b"".join(page.before for page in pages)[low:high]
         return start + low, before, b"".join(page.after for page in pages)[low:high]
+
+
+def _records_of(change: FunctionChange) -> Iterator[Record]:
+    """Yield what a journal says of the splices that a change adds."""
+    internal = any(want.internal for splice in change.added for want in splice.planned.wants)
+    shows_pcs = internal and change.shows_pcs
+    for splice in change.added:
+        patch, old = splice.patch, splice.old
+        place = 0 if patch is None else patch.address
+        extra = marked(place, internal=internal and splice.planned.internal, at_handler=shows_pcs)
+        yield Record(RecordKind.SPLICE, splice.address, len(old), extra, old, splice.new)

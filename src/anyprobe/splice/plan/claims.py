@@ -96,9 +96,12 @@ class Claims:
         Returns:
             Whether they were.
         """
-        if not self.are_free(start, middle - start):
+        if self.questions is not None:
+            self.questions.note(start, middle)
+        if self.displaced.has_any(start, middle) or self.landings.has_any(start + 1, middle):
             return False
-        self.written.add_range(start, middle)
+        if self.borrowed.has_any(start, middle) or not self.written.take_range(start, middle):
+            return False
         if end > middle:
             self.displaced.add_range(middle, end)
         return True

@@ -118,9 +118,16 @@ class Demand:
 
 def demand(hooks: Iterable[Hook]) -> Demand:
     """Count what hooks without a place need."""
-    homeless = [hook for hook in hooks if hook.bank is None and hook.kind is not ActionKind.VIEW]
+    alone, homeless = 0, list[Hook]()
+    for hook in hooks:
+        if hook.bank is None and hook.kind is not ActionKind.VIEW:
+            if hook.kind is ActionKind.COUNT and hook.calls is None:
+                alone += 1
+            else:
+                homeless.append(hook)
     groups = {id(hook.group) for hook in homeless if hook.kind in TIMING and not _has_record(hook)}
-    counters = sum(_counters_of(hook) for hook in homeless if hook.kind not in TIMING and hook.calls is None)
+    own = [hook for hook in homeless if hook.kind not in TIMING and hook.calls is None]
+    counters = alone + sum(map(_counters_of, own))
     calls = {id(hook.calls): hook.calls for hook in homeless if hook.calls is not None}
     counters += sum(CALL_COUNTERS * group.size for group in calls.values() if group.bank is None)
     return Demand(counters, len(groups))
