@@ -5,7 +5,6 @@ import os
 import socket
 import subprocess
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from anyprobe.target.kernel.driver.device import BatchRefused, Driver
 from anyprobe.target.kernel.driver.layout import Verdict
 from support import guest_driver
 from support.disturbances import TRACING, flip_keys, live_patched, set_to, trace_all
+from support.driver import wait_until
 from support.kernel_patches import Patches, call_getppid, function, is_refused, text, writes_of
 
 GETPPID = "__do_sys_getppid"
@@ -100,10 +100,7 @@ def test_the_text_of_a_module_s_start_is_not_written(driver, patches):
     folder = Path("/sys/module/in_between")
     inserting = subprocess.Popen(["insmod", module])
     try:
-        for _ in range(600):
-            if folder.exists() and (folder / "initstate").read_text() == "live\n":
-                break
-            time.sleep(0.1)
+        wait_until(lambda: folder.exists() and (folder / "initstate").read_text() == "live\n", "the module is live")
         lines = Path("/proc/kallsyms").read_text().splitlines()
         (start,) = (int(line.split()[0], 16) for line in lines if line.endswith(" in_between_init\t[in_between]"))
         body = decode_range(text(start, 48), start)
@@ -227,11 +224,7 @@ def test_a_kprobe_that_is_switched_off_keeps_what_it_has_copied(driver):
     finally:
         set_to(enable, "0")
         define("-:anyprobe_test/on_top")
-    for _ in range(100):
-        if not driver.live:
-            break
-        time.sleep(0.1)
-    assert driver.live == 0
+    wait_until(lambda: driver.live == 0, "what the kprobe kept is taken out")
     assert text(function(GETPPID)[0].address, 64) == before
     call_getppid(10)
 
@@ -309,10 +302,7 @@ def used_up():
         for _ in range(3):
             busy.append(subprocess.Popen(["sh", "-c", "while :; do :; done"]))
             (group / "cgroup.procs").write_text(str(busy[-1].pid))
-        for _ in range(600):
-            if "nr_throttled 0\n" not in (group / "cpu.stat").read_text():
-                break
-            time.sleep(0.1)
+        wait_until(lambda: "nr_throttled 0\n" not in (group / "cpu.stat").read_text(), "they have used up their time")
         yield
     finally:
         (group / "cpu.max").write_text("max")  # they need some to end

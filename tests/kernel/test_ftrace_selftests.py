@@ -13,7 +13,7 @@ from anyprobe.kprobes import debugfs
 from anyprobe.kprobes.events.table import Events
 from anyprobe.target.kernel import kprobelist, symbols, tracefs
 
-PATIENCE = 30.0
+PATIENCE = 120.0
 PLACES = 40
 """How many bytes of a function are tried; the original tries 256."""
 TEXT = b"\x81\x02\xfe\xffhello kernel\0"

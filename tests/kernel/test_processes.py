@@ -37,7 +37,7 @@ def run(processes):
     for each in processes:
         each.stdin.close()
     for each in processes:
-        assert each.wait(60) == 0
+        assert each.wait(600) == 0
 
 
 @pytest.mark.parametrize(

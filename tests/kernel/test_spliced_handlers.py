@@ -106,7 +106,7 @@ def test_a_histogram_by_process_and_records(session, reads_sizes):
     session.entry("kernel::vfs_read")(spliced_handlers.measured)
     assert session.refused == []
     with subprocess.Popen([reads_sizes, "3"]) as child:
-        assert child.wait(60) == 0
+        assert child.wait(600) == 0
     cell = session.snapshot().aggregation("sizes").entries[(child.pid,)]
     wanted = [1 << power for power in range(10, 17) for _ in range(9, power)] * 3
     assert (cell.count, cell.sum, cell.max) == (len(wanted), sum(wanted), 1 << 16), "the loader reads less"
@@ -289,7 +289,7 @@ def test_each_hit_of_a_busy_kernel_runs_the_handler_or_is_told_of(session):
     session.entry(*(f"kernel::{name}" for name in functions))(spliced_handlers.looked)
     placed = [probe for probe in session.probes_of(spliced_handlers.looked) if probe.armed]
     assert len(placed) >= 4, session.refused
-    subprocess.run(["sh", "-c", "for n in 1 2 3; do seq 20000 | cat | cat | tail -1; done"], check=True, timeout=60)
+    subprocess.run(["sh", "-c", "for n in 1 2 3; do seq 20000 | cat | cat | tail -1; done"], check=True, timeout=600)
     session.remove(*placed)
     runs = {str(place): cell.count for (place,), cell in spliced_handlers.looked_at.result().entries.items()}
     failed = session.misses().get("abandoned", 0)

@@ -26,7 +26,7 @@ def test_sizes_of_reads_are_the_same_in_libc_in_the_system_call_and_in_the_file_
         kernel.ret("syscall::read", "kernel::vfs_read")(returned)
         assert not kernel.refused
         process.resume()
-        assert process.wait(60) == 0
+        assert process.wait(600) == 0
         found = [*process.snapshot().aggregation("sizes").entries.items()]
         found += kernel.snapshot().aggregation("sizes").entries.items()
     places = {place: cell for (place,), cell in found}
@@ -47,7 +47,7 @@ def test_one_handler_as_bpf_as_a_splice_and_in_a_process(loaded, reads_sizes):
             session.entry("kernel::vfs_read")(spliced_handlers.measured)
             assert session.refused == []
         process.resume()
-        assert process.wait(60) == 0
+        assert process.wait(600) == 0
         own = (process.pid,)
         found = [each.snapshot().aggregation("sizes").entries[own] for each in (process, traced, spliced)]
         rows = [

@@ -50,7 +50,7 @@ def held() -> set[str]:
     return found | {f"event {line}" for path in EVENTS if path.exists() for line in path.read_text().splitlines()}
 
 
-def left_behind(before: set[str], seconds: float = 30) -> set[str]:
+def left_behind(before: set[str], seconds: float = 120) -> set[str]:
     """Return what the kernel still holds that it did not hold before; it gives back what is closed after a while."""
     pause = threading.Event()
     for _ in range(int(seconds * 20)):

