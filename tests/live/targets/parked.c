@@ -22,6 +22,7 @@ static void *spinner(void *unused) {
         check(spin_inside(&release_it, &arrived) == 42, "spin_inside");
         RETURNED(spin_inside);
         __atomic_store_n(&release_it, 0, __ATOMIC_SEQ_CST);
+        arrived = 0; /* it may have said so once more after it was told to return */
         __atomic_fetch_add(&spun, 1, __ATOMIC_SEQ_CST);
     }
     return unused;
@@ -43,7 +44,6 @@ static void wait_parked(void) {
 }
 static void one_round(void) {
     long spun_before = spun, slept_before = slept;
-    arrived = 0;
     __atomic_store_n(&release_it, 1, __ATOMIC_SEQ_CST);
     check(write(pipes[1], "x", 1) == 1, "write");
     while (__atomic_load_n(&spun, __ATOMIC_SEQ_CST) == spun_before) sched_yield();
