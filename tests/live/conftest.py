@@ -8,9 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from anyprobe.splice.apply.recovery import recovery
 from anyprobe.target.process.process import Process
 from support.changes import stop_patiently
 from support.driver import MissingTool, Target, build
+
+LEAVING = 20 * (0.1,)
+"""Pauses in which threads may leave their patches at the end of a session, besides those that there are in any case."""
 
 
 @pytest.fixture
@@ -41,9 +45,13 @@ def run_target(compiled: Callable[..., Path]) -> Iterator[Callable[..., Target]]
 
 @pytest.fixture(scope="session", autouse=True)
 def patient() -> Iterator[None]:
-    """Give threads more time to stop."""
+    """Give threads more time to stop, and to leave patches.
+
+    Programs that are busy make way for others, and on a busy machine wait long.
+    """
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Process.stop, "__defaults__", Process.stop.__defaults__)  # as it is afterwards
+        patched.setattr(recovery, "_QUIET_PAUSES", (*recovery._QUIET_PAUSES, *LEAVING))
         stop_patiently()
         yield
 
