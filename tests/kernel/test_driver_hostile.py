@@ -16,13 +16,14 @@ from anyprobe.core.errors import KernelRefused
 from anyprobe.target.kernel import symbols
 from anyprobe.target.kernel.driver import layout
 from anyprobe.target.kernel.driver.device import PATH, BatchRefused, Driver
-from anyprobe.target.kernel.driver.layout import MAX_FIXUPS, MAX_LENGTH, MAX_WRITES, Fixup, Verdict, Write
+from anyprobe.target.kernel.driver.layout import MAX_LENGTH, MAX_WRITES, Fixup, Verdict, Write
 from anyprobe.target.system import gateway
 from support.kernel_patches import Patches, call_getppid, function, jump, text, warnings, writes_of
 from support.late_memory import memory_that_is_late
 
 FUNCTIONS = "vfs_read", "vfs_write", "ksys_read", "__do_sys_getppid", "do_sys_openat2"
 ROUNDS = 400
+MAX_FIXUPS = 4096
 
 
 @pytest.fixture

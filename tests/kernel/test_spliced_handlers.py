@@ -1,27 +1,17 @@
 """Handlers that splices run in the kernel: machine code, and what it collects is as other mechanisms have it."""
 
-import ctypes
 import json
 import os
-import select
 import subprocess
 import sys
-import threading
 
 import pytest
 
 import anyprobe
 from anyprobe import Count, Reason, Sum, UnsupportedTarget, u64
-from anyprobe.probes.providers.kernel.splices import patch_memory
-from anyprobe.target.kernel import preemption
-from anyprobe.target.kernel.driver.device import Driver
-from anyprobe.target.kernel.driver.layout import MAX_FIXUPS, Fixup
 from support import spliced_handlers
-from support.kernel_patches import fixups, function, wait_until_alone
-from support.late_memory import memory_that_is_late
 
 SIZE, CALLS = 7777, 3000
-FEW = 40
 
 
 @pytest.fixture
@@ -184,78 +174,6 @@ def test_what_splices_do_not_tell_is_refused_with_what_does(session, asked):
 
     with pytest.raises(UnsupportedTarget, match="fentry and kprobe do"):
         session.entry("kernel::vfs_read")({"stack": by_stack, "cgroup": by_group}[asked])
-
-
-def twice_where_it_may_fault(session, seen, again):
-    """Have two handlers where some instructions may fault; return the probes of the second, and one of these."""
-    body, faulting = function("strncpy_from_user"), fixups()
-    near = [index for index in range(3, len(body)) if any(insn.address in faulting for insn in body[index : index + 3])]
-    places = [f"kernel::strncpy_from_user:{body[index].address - body[0].address:#x}" for index in near]
-
-    @session.at(*places)
-    def first(ctx):
-        seen.add()
-
-    @session.at(*places)
-    def second(ctx):
-        again.add()
-
-    return session.probes_of(second), next(insn.address for insn in body if insn.address in faulting)
-
-
-@pytest.mark.thorough
-def test_probes_that_come_and_go_use_nothing_up(session, monkeypatch):
-    """Where instructions may fault, each patch has fix-ups, of which there are few for all clients."""
-    monkeypatch.setattr(patch_memory, "_MOST_COPIES", FEW // 4)
-    seen, again = Count("seen"), Count("again")
-    probes, original = twice_where_it_may_fault(session, seen, again)
-    driver, copies = session.collection.shared.driver, []
-    apply = driver.apply
-
-    def watched(writes, fixups=(), **how):
-        copies.extend(each.copy for each in fixups if each.original)
-        return apply(writes, fixups, **how)
-
-    monkeypatch.setattr(driver, "apply", watched)
-    wait_until_alone()
-    with Driver() as other:
-        start = other.reserve(MAX_FIXUPS)
-        other.apply([], [Fixup(start + at, original) for at in range(MAX_FIXUPS - FEW)])
-        while len(copies) < 3 * FEW:
-            session.remove(*probes)
-            session.enable(*probes)
-            assert copies, "nothing may fault there"
-    before = [each.result().entries[()].count for each in (seen, again)]
-    for _ in range(CALLS):
-        os.path.exists("/nowhere")
-    gained = [each.result().entries[()].count - count for each, count in zip((seen, again), before, strict=True)]
-    assert min(gained) >= CALLS
-    assert abs(gained[0] - gained[1]) <= 100, "who opens files meanwhile is seen, too"
-
-
-@pytest.mark.thorough
-def test_what_a_task_is_in_is_removed_when_it_has_left(session):
-    seen, again = Count("seen"), Count("again")
-    probes, _ = twice_where_it_may_fault(session, seen, again)
-    libc = ctypes.CDLL(None)
-
-    def notes():
-        return {note for probe in probes for site in probe.results() for note in site.notes}
-
-    with memory_that_is_late() as (address, waited_for, _, never_come):
-        waiting = threading.Thread(target=libc.open, args=(ctypes.c_void_p(address), 0))
-        waiting.start()
-        assert select.select([waited_for], [], [], 60)[0]
-        session.remove(*probes)
-        if preemption.is_preemptible():  # it may have found its fix-up already
-            assert all("[REMOVING]" in note for note in notes())
-            assert notes()
-        never_come()
-        waiting.join(60)
-    assert notes() == set()
-    count = again.result().entries[()].count
-    os.path.exists("/nowhere")
-    assert again.result().entries[()].count == count
 
 
 @pytest.mark.thorough

@@ -4,11 +4,9 @@ import os
 import struct
 import subprocess
 import threading
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import NamedTuple
 
 from anyprobe.core.refusal import Refusal
@@ -19,7 +17,6 @@ from anyprobe.target.kernel.driver.device import BatchRefused, Driver
 from anyprobe.target.kernel.driver.layout import NEAR_COUNTERS, Fixup, Write
 from anyprobe.target.kernel.kcore import LiveMemory
 
-IN_USE = Path("/sys/module/anyprobe/refcnt")
 JUMP = 5
 _COUNTERS = NEAR_COUNTERS // 4
 """Of one client: several have their counters in reach."""
@@ -28,15 +25,6 @@ _NOPS = {
     8: "0f1f840000000000", 9: "660f1f840000000000", 10: "66660f1f840000000000", 11: "6666660f1f840000000000",
     12: "666666660f1f840000000000", 13: "66666666660f1f840000000000", 14: "6666666666660f1f840000000000",
 }  # fmt: skip
-
-
-def wait_until_alone() -> None:
-    """Wait until one client of the driver is left: others' patches are given back when no task is in them."""
-    for _ in range(600):
-        if int(IN_USE.read_text()) == 1:
-            break
-        time.sleep(0.1)
-    assert int(IN_USE.read_text()) == 1
 
 
 def jump(at: int, to: int) -> bytes:

@@ -69,13 +69,6 @@ class Attachment:
         gone = self.splices.gone()
         return {slot for slot in self.slots if slot in gone}
 
-    def late(self) -> Collection[int]:
-        """Return the slots of what has been removed, and is still in force until a task has left it."""
-        if self.splices is None:
-            return ()
-        late = self.splices.late()
-        return {slot for slot in self.slots if slot in late}
-
     def missed(self) -> Mapping[int, int]:
         """Return what is known of misses by slot: of splices, and of what has one slot alone."""
         if self.splices is not None:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 _UNTOLD = "this kernel does not tell what it misses here"
 _GONE = "[GONE] its module has gone, and the splice before that"
-_LATE = "[REMOVING] a task is in its patch, or a kprobe on top: it is taken out when that is over"
 
 
 def go_on() -> None:
@@ -104,15 +103,13 @@ class KernelProbe:
         missed = self._missed()
         armed = set(self.attachments) if self.armed or self.was_armed else set()
         gone = {slot for each in armed for slot in each.gone()}
-        late = {slot for each in (*self.earlier, *self.attachments) for slot in each.late()}
         latest = {slot: each for each in (*self.earlier, *self.attachments) for slot in each.slots}
         for slot, each in sorted(latest.items()):
             site = self.sites[slot]
-            said = (_UNTOLD, not each.is_told), (_GONE, slot in gone), (_LATE, slot in late)
             yield SiteResult(
                 site.spec, site.module, site.name, site.offset, site.address, each.mechanism,
                 each in armed and slot not in gone, counts[slot], missed.get(slot, 0), site.kind,
-                notes=tuple(note for note, holds in said if holds),
+                notes=(*(() if each.is_told else (_UNTOLD,)), *((_GONE,) if slot in gone else ())),
             )  # fmt: skip
 
     def _counts(self) -> list[int]:

@@ -433,7 +433,6 @@ static enum anyprobe_reason check(struct client *client)
 	enum anyprobe_reason found = ANYPROBE_DONE;
 	struct module *marked = NULL;
 	struct walk walk = { };
-	bool gives_up = false;
 	u32 i;
 
 	for (i = 0; i < batch.count; i++) {
@@ -447,10 +446,9 @@ static enum anyprobe_reason check(struct client *client)
 		struct anyprobe_fixup *f = &batch.fixups[batch.failed = i];
 
 		/* other code than text has fix-ups that mean other things, or may be gone */
-		if (owner_of(f->copy) != client || (i && f->copy <= f[-1].copy) ||
-		    (f->original && (!is_text(f->original, &marked) || !CALL(search_exception_tables)(f->original))))
+		if (owner_of(f->copy) != client || (i && f->copy <= f[-1].copy) || !is_text(f->original, &marked) ||
+		    !CALL(search_exception_tables)(f->original))
 			return ANYPROBE_BAD_FIXUP;
-		gives_up |= !f->original;
 	}
 	mark_table(the___start___jump_table, the___stop___jump_table, the___start_static_call_sites, the___stop_static_call_sites);
 	for (i = 0; i < forbidden_count; i++)
@@ -469,10 +467,6 @@ static enum anyprobe_reason check(struct client *client)
 			batch.failed = i;
 		}
 		cond_resched();
-	}
-	if (gives_up && !batch.scan) {
-		batch.scan = true;
-		batch.of = client;
 	}
 	return found;
 }
@@ -759,27 +753,24 @@ static void let_kprobes_go(void)
 static long make_table(struct client *gone)
 {
 	struct exception_table_entry *now = THIS_MODULE->extable, *end = now + THIS_MODULE->num_exentries;
-	struct anyprobe_fixup *f = batch.fixups, *last = f + batch.fixup_count;
-	u32 n = 0;
+	u32 i = 0, n = 0;
 
 	if (!gone && !batch.fixup_count)
 		return 0;
 	batch.table = tables[!table_used];
-	while (now < end || f < last) {
-		unsigned long insn = now < end ? (unsigned long)&now->insn + now->insn : ULONG_MAX;
-		const struct exception_table_entry *from = now;
+	while (now < end || i < batch.fixup_count) {
+		unsigned long insn = (unsigned long)&now->insn + (now < end ? now->insn : 0);
+		bool old = i == batch.fixup_count || (now < end && insn < batch.fixups[i].copy);
+		const struct exception_table_entry *from = old ? now++ : CALL(search_exception_tables)(batch.fixups[i].original);
 		struct exception_table_entry *to = &batch.table[n];
 
-		if (f < last && f->copy <= insn) {	/* in place of one that the copy has */
-			now += f->copy == insn;
-			insn = f->copy;
-			from = CALL(search_exception_tables)(f++->original);
-		} else {
-			now++;
-			if (gone && owner_of(insn) == gone)
-				continue;
-		}
-		if (!from)			/* given up */
+		if (!from)
+			return -EINVAL;
+		if (!old && now < end && insn == batch.fixups[i].copy)
+			now++;				/* the copy had another one */
+		if (!old)
+			insn = batch.fixups[i++].copy;
+		else if (gone && owner_of(insn) == gone)
 			continue;
 		if (n++ == MAX_FIXUPS)
 			return -ENOSPC;
@@ -969,8 +960,10 @@ static void disclaim(struct client **owners, u32 count, struct client *client)
 			owners[count] = NULL;
 }
 
-static void release(struct client *client)
+static bool release(struct client *client)
 {
+	if (restore(client, NULL) || leave_patches(client))	/* tasks leave patches by themselves, once no text leads there */
+		return false;
 	disclaim(page_owners, ARRAY_SIZE(page_owners), client);
 	disclaim(counter_owners, ARRAY_SIZE(counter_owners), client);
 	while (client->memories--) {
@@ -978,7 +971,7 @@ static void release(struct client *client)
 		free_percpu(client->memory[client->memories].own);
 	}
 	kvfree(client);
-	module_put(THIS_MODULE);
+	return true;
 }
 
 static void release_leaving(struct work_struct *work);
@@ -986,22 +979,15 @@ static DECLARE_DELAYED_WORK(later, release_leaving);
 static void release_leaving(struct work_struct *work)
 {
 	struct client *client, *next;
-	LIST_HEAD(left);
 
 	mutex_lock(&lock);
-	list_for_each_entry_safe(client, next, &leaving, list)
-		if (!restore(client, NULL))
-			list_move(&client->list, &left);
-	mutex_unlock(&lock);
-	/* Tasks leave patches by themselves, once no text leads there. Those that no stop may find, see is_any_inside(): */
-	if (!list_empty(&left) && preempt_model_preemptible())
-		synchronize_rcu_tasks();
-	mutex_lock(&lock);
-	list_for_each_entry_safe(client, next, &left, list)
-		if (leave_patches(client))
-			list_move(&client->list, &leaving);
+	list_for_each_entry_safe(client, next, &leaving, list) {
+		list_del(&client->list);
+		if (release(client))
+			module_put(THIS_MODULE);
 		else
-			release(client);
+			list_add(&client->list, &leaving);
+	}
 	if (!list_empty(&leaving))
 		schedule_delayed_work(&later, HZ / 20);
 	mutex_unlock(&lock);

@@ -6,7 +6,7 @@
 #include <linux/ioctl.h>
 #include <linux/types.h>
 
-#define ANYPROBE_ABI 6
+#define ANYPROBE_ABI 5
 #define ANYPROBE_MAX_LENGTH 32	/* bytes of one write: a jump, and what is left of the last instruction that it displaces */
 #define ANYPROBE_MAX_WRITES 1024	/* of one batch, for which all processors stand still once */
 #define ANYPROBE_MAX_TRIES 16	/* of one batch; text is locked meanwhile */
@@ -50,10 +50,7 @@ struct anyprobe_write {
 	__u8 old_bytes[ANYPROBE_MAX_LENGTH], new_bytes[ANYPROBE_MAX_LENGTH];
 };
 
-/*
- * A copy of an instruction that may fault: what is to happen is what happens at the original. With 0 as the original the copy
- * is no more; the batch is in force when no task is in the client's patches.
- */
+/* A copy of an instruction that may fault: what is to happen is what happens at the original. */
 struct anyprobe_fixup {
 	__u64 copy, original;
 };

@@ -5,13 +5,11 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-ABI: Final = 6
+ABI: Final = 5
 MAX_LENGTH: Final = 32
 """Bytes of one write."""
 MAX_WRITES: Final = 1024
 """Writes of one batch, for which all processors stand still once."""
-MAX_FIXUPS: Final = 4096
-"""Fix-ups in force, of all clients together."""
 MAX_TRIES: Final = 16
 """How often the driver looks at once whether a task is inside."""
 NEAR_COUNTERS: Final = 256
@@ -121,7 +119,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Fixup:
-    """The copy of an instruction whose fault the kernel answers at the original; 0: the copy is not used any more."""
+    """The copy of an instruction whose fault the kernel answers at the original."""
 
     copy: int
     original: int

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from anyprobe.core.refusal import Refusal
-from anyprobe.probes.providers.kernel.splices.patch_memory import PatchMemory, Piece
 from anyprobe.probes.providers.kernel.splices.wanted import number_of
 from anyprobe.splice.codegen.emit import estimate
 from anyprobe.splice.codegen.patch import Action
@@ -31,8 +30,6 @@ class Joint:
     actions: Actions
     old: bytes
     new: bytes
-    piece: Piece
-    """Where the patch lies."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -71,15 +68,15 @@ class Joints:
     """All places of a session, by the address of the write."""
 
     at: dict[int, Joint]
-    memory: PatchMemory
+    reserve: Callable[[int], int]
     write: Callable[[int, bytes], None]
-    """Writes a patch to its memory."""
+    """Give memory for a patch, and write it there."""
 
     def add(self, maker: PatchMaker, splice: PlannedSplice, actions: Actions, patch: KernelPatch) -> Change | Refusal:
         """Return the change by which a splice, of which there is a patch, comes in force beside what is there."""
         before = self.at.get(patch.site)
         if before is None or not _is_same_place(before, splice, patch):
-            own = Joint(maker, splice, actions, patch.old, patch.new, _piece(patch))
+            own = Joint(maker, splice, actions, patch.old, patch.new)
             return replace(Change.of(patch), after=own)
         both = replace(before.splice, wants=[*before.splice.wants, *splice.wants])
         return self._made(replace(before, splice=both, actions=before.actions | actions), patch.site)
@@ -97,38 +94,21 @@ class Joints:
         made = self._made(replace(before, splice=replace(before.splice, wants=left)), address)
         return None if isinstance(made, Refusal) else made
 
-    def has(self, address: int, wants: Collection[Want]) -> bool:
-        """Return whether any of some wants is in force at a place."""
-        there = self.at.get(address)
-        return there is not None and not set(wants).isdisjoint(there.splice.wants)
-
-    def commit(self, changes: Iterable[Change]) -> None:
-        """Take note that changes are in force."""
-        left: list[Piece] = []
-        for change in changes:
-            before = self.at.pop(change.write.address, None)
-            if before is not None:
-                left.append(before.piece)
-            if change.after is not None:
-                self.at[change.write.address] = change.after
-        self.memory.leave(left)
-
-    def discard(self, change: Change) -> None:
-        """Take note that a change will not be in force."""
-        if change.after is not None:
-            self.memory.keep(change.after.piece, ())
+    def commit(self, change: Change) -> None:
+        """Take note that a change is in force."""
+        if change.after is None:
+            self.at.pop(change.write.address, None)
+        else:
+            self.at[change.write.address] = change.after
 
     def _made(self, after: Joint, address: int) -> Change | Refusal:
         tests = sum(map(test_bytes, after.actions.values()))
-        room = self.memory.reserve(estimate(after.splice) + tests + ROOM * (1 + len(after.splice.wants)))
-        patch = after.maker.make(after.splice, room.start, lambda want: after.actions[want])
+        at = self.reserve(estimate(after.splice) + tests + ROOM * (1 + len(after.splice.wants)))
+        patch = after.maker.make(after.splice, at, lambda want: after.actions[want])
         if isinstance(patch, Refusal):
-            self.memory.keep(room, ())
             return patch
-        self.write(room.start, patch.code)
-        piece = _piece(patch)
-        self.memory.keep(room, [piece])
-        return Change(Write(address, after.new, patch.new), _fixups(patch), replace(after, new=patch.new, piece=piece))
+        self.write(at, patch.code)
+        return Change(Write(address, after.new, patch.new), _fixups(patch), replace(after, new=patch.new))
 
 
 def test_bytes(actions: Iterable[Action]) -> int:
@@ -142,10 +122,6 @@ def _is_same_place(before: Joint, splice: PlannedSplice, patch: KernelPatch) -> 
         theirs.strategy, theirs.head, theirs.write_at, theirs.written,
     )  # fmt: skip
     return alike and before.old == patch.old
-
-
-def _piece(patch: KernelPatch) -> Piece:
-    return Piece(patch.address, patch.end, tuple(copy for copy, _ in patch.faulting))
 
 
 def _fixups(patch: KernelPatch) -> tuple[Fixup, ...]:

@@ -24,8 +24,6 @@ from anyprobe.handlers.types.storages import CallData, MapTable, Ring, Stacks, S
 from anyprobe.probes.providers.kernel.places.sites import KernelNames
 from anyprobe.probes.providers.kernel.splices.joints import Joints
 from anyprobe.probes.providers.kernel.splices.kernel_facts import facts_of
-from anyprobe.probes.providers.kernel.splices.late import Late
-from anyprobe.probes.providers.kernel.splices.patch_memory import PatchMemory
 from anyprobe.splice.kernel import call_data
 from anyprobe.splice.kernel.handlers import Kernel
 from anyprobe.target.kernel.driver.device import Driver, Shared
@@ -33,6 +31,7 @@ from anyprobe.target.kernel.driver.layout import MAX_PERCPU
 
 _RING_BYTES: Final = 1 << 20
 _CHUNK: Final = 64 << 10
+_PAGE: Final = 4096
 _WORD: Final = 8
 _FIRST: Final = 64 * _WORD
 
@@ -61,6 +60,7 @@ class SharedStorages:
         self._tables: dict[Storage, _Aggregation] = {}
         self._maps: dict[Storage, _Map] = {}
         self._rings: dict[Storage, RingReader] = {}
+        self._code = self._code_end = 0
         self._counters = self._counters_end = 0
         self._losses: Shared | None = None
         self._losses_used = 0
@@ -78,17 +78,7 @@ class SharedStorages:
     @cached_property
     def joints(self) -> Joints:
         """The places of the kernel's text that lead to patches of this client."""
-        return Joints({}, self.patches, self.driver.write_patch)
-
-    @cached_property
-    def patches(self) -> PatchMemory:
-        """The memory for patches and for the routines of handlers."""
-        return PatchMemory(self.driver)
-
-    @cached_property
-    def late(self) -> Late:
-        """What could not be taken out yet."""
-        return Late(self.driver, self.joints)
+        return Joints({}, self.reserve, self.driver.write_patch)
 
     @property
     def by_clock(self) -> bool:
@@ -139,6 +129,16 @@ class SharedStorages:
         view = self._placed[storage].view
         view[call_data.HEAD_BYTES :] = bytes(len(view) - call_data.HEAD_BYTES)
         view[call_data.UNDER_WAY : call_data.UNDER_WAY + _WORD] = bytes(_WORD)
+
+    def reserve(self, size: int) -> int:
+        """Return the address of that much memory for patches, in reach of all text."""
+        size = -(-size // 16) * 16
+        if self._code + size > self._code_end:
+            whole = -(-max(size, _CHUNK) // _PAGE) * _PAGE
+            self._code = self.driver.reserve(whole)
+            self._code_end = self._code + whole
+        start, self._code = self._code, self._code + size
+        return start
 
     def per_processor(self, size: int) -> int:
         """Return the ``gs:`` offset of zeroed memory that each processor has for itself."""
@@ -209,8 +209,6 @@ class SharedStorages:
         self._tables, self._maps, self._rings, self._placed = {}, {}, {}, {}
         self.__dict__.pop("_misses", None)
         self._losses = None
-        if "late" in self.__dict__:
-            self.late.waiting.clear()
         if "driver" in self.__dict__:
             self.driver.close()
 

@@ -21,10 +21,8 @@ from anyprobe.probes.providers.kernel.code import LiveModule, RunningCode, runni
 from anyprobe.probes.providers.kernel.places.sites import KernelNames, KernelSite
 from anyprobe.probes.providers.kernel.splices.joints import Change, Numbered, test_bytes
 from anyprobe.probes.providers.kernel.splices.kernel_facts import processes_of
-from anyprobe.probes.providers.kernel.splices.patch_memory import Piece
 from anyprobe.probes.providers.kernel.splices.processor_counters import ProcessorCounters
 from anyprobe.probes.providers.kernel.splices.wanted import Tag, exits_of, is_tail, joined, number_of
-from anyprobe.probes.providers.kernel.splices.writing import write
 from anyprobe.splice.codegen.emit import estimate
 from anyprobe.splice.codegen.patch import Action
 from anyprobe.splice.kernel import planning
@@ -35,7 +33,8 @@ from anyprobe.splice.kernel.places import entry_of
 from anyprobe.splice.plan.claims import Claims
 from anyprobe.splice.plan.splices import Clobbers, PlannedSplice, Want, WantKind
 from anyprobe.target.kernel import loaded_modules
-from anyprobe.target.kernel.driver.device import Driver, Shared
+from anyprobe.target.kernel.driver.device import TRIES, BatchRefused, Driver, Shared
+from anyprobe.target.kernel.driver.layout import MEANINGS, Verdict
 from anyprobe.target.kernel.symbols import KERNEL
 
 if TYPE_CHECKING:
@@ -43,6 +42,22 @@ if TYPE_CHECKING:
     from anyprobe.probes.providers.kernel.splices.shared_storages import SharedStorages
 
 _WORD: Final = 8
+_REASONS: Final = {
+    Verdict.NOT_TEXT: Reason.NOT_CODE,
+    Verdict.NOT_BOUNDARY: Reason.NOT_A_BOUNDARY,
+    Verdict.CALL_INSIDE: Reason.RETURN_ADDRESS,
+    Verdict.OLD_BYTES: Reason.FOREIGN_BYTES,
+    Verdict.OVERLAP: Reason.OVERLAP,
+    Verdict.BUSY: Reason.TASK_INSIDE,
+    Verdict.FORBIDDEN: Reason.NO_INSTRUMENTATION,
+    Verdict.STATIC_KEY: Reason.STATIC_KEY,
+    Verdict.STATIC_CALL: Reason.STATIC_CALL,
+    Verdict.FTRACE: Reason.FTRACE_SITE,
+    Verdict.ALTERNATIVE: Reason.ALTERNATIVE,
+    Verdict.KPROBE: Reason.KPROBE,
+    Verdict.BUG: Reason.BUG,
+    Verdict.LANDING_PAD: Reason.LANDING_PAD,
+}
 
 
 class Handling(NamedTuple):
@@ -139,11 +154,6 @@ class Spliced:
         gone, first = self.whole.gone(), self.numbers.start
         return {number - first for number in self.numbers if number in gone}
 
-    def late(self) -> Collection[int]:
-        """Return the positions of sites that have been removed, but are spliced until tasks have left their patches."""
-        late, first = self.whole.late(), self.numbers.start
-        return {number - first for number in self.numbers if number in late}
-
     def close(self) -> None:
         """Take the splices out; what was counted is kept."""
         self.whole.remove(self.numbers)
@@ -183,19 +193,20 @@ class Splices:
         """What tells whether each of these modules is still the one that is spliced."""
         self._shared = next((each.shared for each in self._handlings if each is not None), shared)
         self._driver: Driver | None = opened() if self._shared is None else self._shared.driver
-        self._in_force: list[Numbered] = []
-        """For a session's handlers, what has been in force as well."""
         self._lost: Shared | None = None
         """Counters of hits that ran no handler, by site, where handlers may be hit inside themselves."""
         self._missed = [0] * len(sites)
-        self._routines: dict[int, tuple[PlacedHandler, Piece]] = {}
-        """Handlers and their routines, by the identity of what was compiled."""
+        self._routines: dict[int, tuple[PlacedHandler, int]] = {}
+        """Handlers and the addresses of their routines, by the identity of what was compiled."""
         try:
             give = self._driver.per_processor if self._shared is None else self._shared.per_processor
             self._counters = ProcessorCounters(self._driver, len(sites), give)
         except BaseException:
             self._give_back()
             raise
+        self._in_force: list[Numbered] = []
+        self._late: dict[int, Numbered] = {}
+        """What could not be taken out, by where it is written: a task was inside. It is tried again at each look."""
         self._counted = [0] * len(sites)
         self._open = set(range(len(sites)))
         """Whose counts may still grow."""
@@ -204,8 +215,7 @@ class Splices:
 
     def counts(self, numbers: range) -> list[int]:
         """Return what has been counted at some sites."""
-        if self._shared is not None:
-            self._shared.late.try_again()
+        self._try_late()
         return self._count(numbers)
 
     def _count(self, numbers: range) -> list[int]:
@@ -238,34 +248,42 @@ class Splices:
             for part in self._parts(self._undone(last)):
                 left = {each.site: each for each in part}
                 # what others have changed meanwhile, or is gone with its module, the driver sees to
-                while left and (refused := self._try([*left.values()])):
+                while left and (refused := self._try([each.change for each in left.values()])):
                     if self._shared is not None:
-                        for site, why in refused.items():
-                            self._shared.late.add(left[site], why)
+                        inside = {site for site, why in refused.items() if why.reason is Reason.TASK_INSIDE}
+                        self._late |= {site: left[site] for site in inside}
                     left = {site: each for site, each in left.items() if site not in refused}
             self._count(range(len(self._sites)))
         finally:
             self._open = last
-            if self._shared is None:
-                self._in_force = [each for each in self._in_force if not last.isdisjoint(each.numbers)]
-            if not last:
+            self._in_force = [each for each in self._in_force if not last.isdisjoint(each.numbers)]
+            if not last and not self._late:
                 self._give_back()
+        self._try_late()
 
-    def late(self) -> Collection[int]:
-        """Return the sites that are still spliced though they have been removed."""
-        late = set() if self._shared is None else self._shared.late.wants
-        return {number_of(want) for each in self._in_force for want in each.wants if want in late} if late else ()
+    def _try_late(self) -> None:
+        """Take out what tasks have left by now, each by itself; others have changed what is refused otherwise."""
+        for site, each in [*self._late.items()]:
+            refused = self._try([each.change], tries=1)
+            if refused and refused[site].reason is not Reason.TASK_INSIDE and self._shared is not None:
+                gone = [want for want in each.wants if number_of(want) not in self._open]
+                change = self._shared.joints.drop(site, gone)
+                refused = {} if change is None else self._try([change], tries=1)
+            if not refused:
+                del self._late[site]
+                if not self._late and not self._open:
+                    self._give_back()
 
     def _undone(self, last: Collection[int]) -> "Iterator[Numbered]":
-        """Yield the changes after which only some sites are counted, and what is gone then."""
+        """Yield the changes after which only some sites are counted."""
         for each in self._in_force:
-            gone = tuple(want for want in each.wants if number_of(want) not in last)
+            gone = [want for want in each.wants if number_of(want) not in last]
             if self._shared is not None:
                 change = self._shared.joints.drop(each.site, gone) if gone else None
                 if change is not None:
-                    yield Numbered(change, gone)
+                    yield Numbered(change, each.wants)
             elif len(gone) == len(each.wants):
-                yield Numbered(Change(each.change.write.undone()), gone)
+                yield Numbered(Change(each.change.write.undone()), each.wants)
 
     def _parts(self, changes: "Iterable[Numbered]") -> "Iterator[list[Numbered]]":
         """Yield changes for one stop after the other; those of a function are in the same, or of a site if too many."""
@@ -296,9 +314,6 @@ class Splices:
         driver, self._driver = self._driver, None
         if driver is not None and self._shared is None:
             driver.close()
-        elif self._shared is not None:
-            self._shared.late.remove_routines(self._in_force, [piece for _, piece in self._routines.values()])
-            self._routines = {}
 
     # -- arming
 
@@ -307,27 +322,36 @@ class Splices:
 
         A place may be counted in several patches, where control comes from: in all of them, or it is refused.
         """
-        if self._shared is not None:
-            self._shared.late.try_again()
         patches = [each for name, numbers in self._by_module().items() for each in self.prepare(name, numbers)]
         for part in self._parts(patches):
             while left := [each for each in part if not self.refused.keys() >= each.numbers]:
-                refused = self._try(left)
+                refused = self._try([each.change for each in left])
                 if not refused:
                     self._in_force += left
                     break
                 for each in left:
                     if each.site in refused:
                         self.refused.update(dict.fromkeys(each.numbers, refused[each.site]))
-            if self._shared is not None:
-                for each in set(part).difference(left):
-                    self._shared.joints.discard(each.change)
 
-    def _try(self, changes: "Sequence[Numbered]") -> Mapping[int, Refusal]:
+    def _try(self, changes: Sequence[Change], tries: int = TRIES) -> Mapping[int, Refusal]:
         """Write all, or return which ones cannot be written, by address; nothing is written then."""
         assert self._driver is not None
-        joints = None if self._shared is None else self._shared.joints
-        return write(self._driver, [each.change for each in changes], joints)
+        writes = [each.write for each in changes]
+        try:
+            self._driver.apply(writes, [fixup for each in changes for fixup in each.fixups], tries=tries)
+        except BatchRefused as refusal:
+            if refusal.verdict is Verdict.BUSY and refusal.write is None:
+                return {each.address: Refusal(Reason.TASK_INSIDE, each.address, str(refusal)) for each in writes}
+            if refusal.write is None:
+                raise
+            return {
+                address: Refusal(_REASONS.get(each, Reason.KERNEL_REFUSES), address, MEANINGS.get(each, str(refusal)))
+                for address, each in refusal.verdicts.items()
+            }
+        if self._shared is not None:
+            for change in changes:
+                self._shared.joints.commit(change)
+        return {}
 
     def _by_module(self) -> Mapping[str, list[int]]:
         found: dict[str, list[int]] = {}
@@ -376,8 +400,7 @@ class Splices:
         per_want = _HANDLING if self._shared is not None else 0
         room = sum(estimate(splice) + _LIVE_FORM + per_want * len(splice.wants) for splice in splices)
         room += sum(map(test_bytes, actions.values()))
-        whole = self._reserve(room)
-        start = at = whole.start
+        start = at = self._reserve(room)
         code = bytearray()
         for splice in splices:
             numbers = frozenset(map(number_of, splice.wants))
@@ -396,19 +419,12 @@ class Splices:
                 made.append(Numbered(change, tuple(splice.wants)))
         if code:
             self._driver.write_patch(start, bytes(code))
-        if self._shared is not None:
-            self._shared.patches.keep(
-                whole, [each.change.after.piece for each in made if each.change.after is not None]
-            )
         return made
 
-    def _reserve(self, size: int) -> Piece:
-        """Return so much memory for patches."""
+    def _reserve(self, size: int) -> int:
+        """Return the address of so much memory for patches."""
         assert self._driver is not None
-        if self._shared is not None:
-            return self._shared.patches.reserve(size)
-        start = self._driver.reserve(size)
-        return Piece(start, start + size)
+        return self._driver.reserve(size) if self._shared is None else self._shared.reserve(size)
 
     def _actions(self, want: Want) -> tuple[Action, ...]:
         """Return what a patch does for a want."""
@@ -435,14 +451,13 @@ class Splices:
                 if self._lost is None:
                     self._lost = handling.shared.lost(len(self._sites))
                 placed = replace(placed, lost=self._lost.address)
-            piece = handling.shared.patches.reserve(placed.bytes)
-            code = assemble(handling.shared.kernel, placed, piece.start)
+            at = handling.shared.reserve(placed.bytes)
+            code = assemble(handling.shared.kernel, placed, at)
             if len(code) > placed.bytes:
                 raise InternalError(f"a handler's routine of {len(code)} bytes where {placed.bytes} were expected")
-            self._driver.write_patch(piece.start, code)
-            self._routines[id(compiled)] = placed, piece
-        placed, piece = self._routines[id(compiled)]
-        return placed, piece.start
+            self._driver.write_patch(at, code)
+            self._routines[id(compiled)] = placed, at
+        return self._routines[id(compiled)]
 
     def _live_text(self, module: LiveModule, splices: Sequence[PlannedSplice]) -> Callable[[int, int], bytes]:
         """Return what reads the text as it is around some splices: that is read once."""

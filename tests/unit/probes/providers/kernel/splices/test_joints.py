@@ -1,12 +1,9 @@
 """Several handlers at one place of a kernel: patches and writes as they come and go."""
 
-from types import SimpleNamespace
-
 import pytest
 
 from anyprobe.isa.decode import decode_range
 from anyprobe.probes.providers.kernel.splices.joints import Change, Joints
-from anyprobe.probes.providers.kernel.splices.patch_memory import PatchMemory
 from anyprobe.splice.kernel import planning
 from anyprobe.splice.kernel.patches import PatchMaker, count
 from anyprobe.splice.plan.claims import Claims
@@ -23,11 +20,14 @@ class Placed:
     """A small kernel, and patches where they were written."""
 
     def __init__(self, kernel):
-        self.kernel, self.patches = kernel, {}
+        self.kernel, self.patches, self.end = kernel, {}, PATCHES
         read = kernel.source.memory.read
         self.maker = PatchMaker(lambda low, high: read(low, high - low), (), lambda _: Clobbers(flags=True))
-        self.memory = PatchMemory(SimpleNamespace(reserve=lambda size: PATCHES))
-        self.joints = Joints({}, self.memory, self.patches.__setitem__)
+        self.joints = Joints({}, self.reserve, self.patches.__setitem__)
+
+    def reserve(self, size):
+        at, self.end = self.end, self.end + size
+        return at
 
     def add(self, address, counter):
         """Have a counter come in force at an instruction; return what was wanted and the change."""
@@ -35,12 +35,12 @@ class Placed:
         ((splice,), refused) = planning.plan(self.kernel.map, [want], Claims())
         assert not refused
         actions = {each: (count(counter),) for each in splice.wants}
-        at = self.memory.reserve(256).start
+        at = self.reserve(256)
         patch = self.maker.make(splice, at, lambda each: actions[each])
         self.patches[at] = patch.code
         change = self.joints.add(self.maker, splice, actions, patch)
         assert isinstance(change, Change)
-        self.joints.commit([change])
+        self.joints.commit(change)
         return want, change
 
     def counters(self, change):
@@ -73,26 +73,11 @@ def test_what_is_left_when_one_goes_counts_on(placed):
     left = placed.joints.drop(first.write.address, [mine])
     assert placed.counters(left) == ["1f008"]
     assert left.write.old == second.write.new
-    placed.joints.commit([left])
+    placed.joints.commit(left)
     last = placed.joints.drop(first.write.address, [theirs])
     assert (last.write.old, last.write.new) == (left.write.new, first.write.old)
-    placed.joints.commit([last])
+    placed.joints.commit(last)
     assert placed.joints.at == {}
-
-
-def test_memory_of_patches_is_used_again_when_nothing_leads_there(placed):
-    start = placed.kernel["it"].start
-    left = []
-    placed.memory.leave = left.extend
-    mine, first = placed.add(start, FIRST)
-    _, second = placed.add(start, SECOND)
-    assert left == [first.after.piece]
-    change = placed.joints.drop(first.write.address, [mine])
-    placed.joints.discard(change)
-    again = placed.joints.drop(first.write.address, [mine])
-    assert again.after.piece == change.after.piece, "it was not written"
-    placed.joints.commit([again])
-    assert left == [first.after.piece, second.after.piece]
 
 
 def test_nothing_changes_where_nothing_of_it_is(placed):

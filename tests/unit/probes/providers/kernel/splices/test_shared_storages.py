@@ -63,8 +63,8 @@ def test_counters_of_missed_hits_do_not_overlap(driver, storages):
 
 
 def test_patches_are_packed(driver, storages):
-    first, second = storages.patches.reserve(100), storages.patches.reserve(20)
-    assert (second.start - first.start, driver.given) == (112, [64 << 10])
+    first, second = storages.reserve(100), storages.reserve(20)
+    assert (second - first, driver.given) == (112, [64 << 10])
 
 
 def test_what_was_collected_is_kept_when_the_memory_is_given_back(driver, storages):
