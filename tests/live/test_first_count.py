@@ -1,4 +1,4 @@
-"""What it takes to count one function: most of a short command's time is the import of modules."""
+"""What it takes to count one function, or a value: most of a short command's time is the import of modules."""
 
 import subprocess
 import sys
@@ -20,8 +20,8 @@ status = anyprobe.cli.main(sys.argv[1:])
 print("\\nimported", *sys.modules)
 sys.exit(status)
 """
-MOST = 196
-"""Modules of anyprobe's own, packages aside, which are documentation only."""
+MOST, MOST_OF_HIST = 196, 365
+"""Modules of anyprobe's own, packages aside, which are documentation only: of ``count``, and of ``hist``."""
 NEEDLESS = {
     "conditions and scripts": ("cli.expressions", "cli.handlerplaces", "cli.handlertext", "cli.scripts"),
     "handlers": (
@@ -70,22 +70,50 @@ NEEDLESS = {
 }
 """What one plain counter has no use for, the second time that the program is looked at."""
 
+NEEDLESS_FOR_HIST = {
+    "compilers": ("handlers.llvm", "handlers.x86.native", "handlers.x86.simple"),
+    "handlers in the kernel": ("handlers.bpf", "kprobes"),
+    "handlers for other languages and markers": (
+        "handlers.frontend.marker_parameters",
+        "handlers.types.go_types",
+        "handlers.types.rust_types",
+    ),
+    "starting programs": ("target.process.launch",),
+}
+"""What the histogram of a parameter has no use for, the second time."""
+
 
 @pytest.fixture(scope="module")
-def imported():
+def target():
+    """Return the program that is probed."""
+    return build("first_count.c", text=PROGRAM)
+
+
+@pytest.fixture(scope="module")
+def imported(target):
     """Return the modules that the second run of a count imports."""
-    target = build("first_count.c", text=PROGRAM)
+    return imported_by(target, "count")
+
+
+@pytest.fixture(scope="module")
+def imported_by_hist(target):
+    """Return the modules that the second run of a histogram of a parameter by thread imports."""
+    return imported_by(target, "hist", "--of", "arg0", "--by", "tid")
+
+
+def imported_by(target, name, *options):
+    """Return the modules that a command's second run imports."""
     with subprocess.Popen([target], stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout.readline() == "ready\n"
-            count = ["count", "-p", str(process.pid), "a.out:work", "--for", "0"]
-            command = [sys.executable, "-c", COMMAND, *count]
+            arguments = [name, "-p", str(process.pid), "a.out:work", *options, "--for", "0"]
+            command = [sys.executable, "-c", COMMAND, *arguments]
             for _ in range(2):
                 done = subprocess.run(command, capture_output=True, text=True, timeout=120)
                 assert done.returncode == 0, done.stderr
         finally:
             process.kill()
-    assert "work" in done.stdout
+    assert "work" in done.stdout or name == "hist"
     return set(done.stdout.rpartition("\nimported ")[2].split())
 
 
@@ -93,9 +121,14 @@ def is_package(name):
     return find_spec(name).submodule_search_locations is not None
 
 
-@pytest.mark.parametrize("what", NEEDLESS)
-def test_what_a_count_does_not_need_exists(what):
-    assert all(find_spec(f"anyprobe.{name}") for name in NEEDLESS[what])
+def own(imported):
+    """Return anyprobe's own modules of some."""
+    return sorted(name for name in imported if name.startswith("anyprobe.") and not is_package(name))
+
+
+@pytest.mark.parametrize("what", [*NEEDLESS.values(), *NEEDLESS_FOR_HIST.values()])
+def test_what_is_not_needed_exists(what):
+    assert all(find_spec(f"anyprobe.{name}") for name in what)
 
 
 @pytest.mark.parametrize("what", NEEDLESS)
@@ -105,8 +138,17 @@ def test_a_count_imports_nothing_that_it_has_no_use_for(imported, what):
 
 
 def test_a_count_imports_few_modules(imported):
-    own = sorted(name for name in imported if name.startswith("anyprobe.") and not is_package(name))
-    assert len(own) <= MOST, own
+    assert len(own(imported)) <= MOST, own(imported)
+
+
+@pytest.mark.parametrize("what", NEEDLESS_FOR_HIST)
+def test_a_histogram_imports_nothing_that_it_has_no_use_for(imported_by_hist, what):
+    found = [name for name in NEEDLESS_FOR_HIST[what] if f"anyprobe.{name}" in imported_by_hist]
+    assert found == []
+
+
+def test_a_histogram_imports_few_modules(imported_by_hist):
+    assert len(own(imported_by_hist)) <= MOST_OF_HIST, own(imported_by_hist)
 
 
 def test_a_count_imports_no_heavy_library(imported):

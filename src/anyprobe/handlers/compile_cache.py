@@ -9,6 +9,7 @@ import functools
 import hashlib
 import importlib.util
 import os
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,10 +18,12 @@ import anyprobe.data
 import anyprobe.isa
 from anyprobe.binary.objects import cache
 from anyprobe.core.code import BpfProgram, Input, InputKind, NativeCode, StorageReference
-from anyprobe.handlers.bpf.layouts import Passed
 from anyprobe.handlers.ir import nodes as ir
 from anyprobe.handlers.ir import show
 from anyprobe.handlers.x86.trivial import trivial_code
+
+if TYPE_CHECKING:
+    from anyprobe.handlers.bpf.layouts import Passed
 
 _KIND, _KERNEL_KIND = "handler", "kernel-handler"
 
@@ -48,7 +51,7 @@ def spliced_code(handler: ir.Function) -> NativeCode:
     return trivial_code(handler) or simple_code(handler) or native_code(handler)
 
 
-def kept_program(handler: ir.Function, passed: Passed) -> BpfProgram:
+def kept_program(handler: ir.Function, passed: "Passed") -> BpfProgram:
     """Return the handler compiled for the kernel by LLVM, kept or made now."""
     described = f"{_compiler()}\nkernel {passed.identity(handler.inputs)}\n{identity(handler)}"
     name = hashlib.sha256(described.encode()).hexdigest()

@@ -9,15 +9,17 @@ import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NoReturn, Self
+from typing import TYPE_CHECKING, NoReturn, Self
 
 from iced_x86 import Register, RegisterExt
 
 from anyprobe.core.code import Input, InputKind, NativeCode
 from anyprobe.core.errors import HandlerError, InternalError, UsageError
-from anyprobe.handlers.llvm.object_file import RELATIVE, ObjectFile, linked
 from anyprobe.handlers.x86.footprint import footprint
 from anyprobe.isa.decode import decode_range
+
+if TYPE_CHECKING:
+    from anyprobe.handlers.llvm.object_file import ObjectFile
 
 HEADER = os.path.join(os.path.dirname(__file__), "anyprobe.h")
 """What C handlers are compiled with; those in object files include it."""
@@ -32,9 +34,7 @@ _REGISTERS = (
 )  # fmt: skip
 _CONTEXT = ("tid", "pid", "cpu", "now", "caller")
 _ROUTINES = {"read_": "read", "read_text_": "read_text"}
-_MESSAGE = re.compile(
-    r"^(?P<file>[^:\n]+):(?P<line>\d+):(?P<column>\d+): (?:fatal )?error: (?P<text>.*)$", re.MULTILINE
-)
+_MESSAGE = r"(?m)^(?P<file>[^:\n]+):(?P<line>\d+):(?P<column>\d+): (?:fatal )?error: (?P<text>.*)$"
 _RELOCATABLE, _X86_64 = 1, 62
 _TIMEOUT = 60
 
@@ -160,7 +160,7 @@ def _compile(text: str, compiler: str, flags: tuple[str, ...]) -> bytes:
 
 def _complaint(text: str, said: str) -> HandlerError:
     """Return what the compiler said first as an error that points at the source."""
-    found = _MESSAGE.search(said)
+    found = re.search(_MESSAGE, said)
     if found is None:
         return HandlerError("the C compiler refuses the handler:\n" + said.strip())
     lines, line = text.splitlines(), int(found["line"])
@@ -175,6 +175,8 @@ def _complaint(text: str, said: str) -> HandlerError:
 
 
 def _checked(name: str, content: bytes, mentioned: frozenset[str] | None) -> NativeCode:
+    from anyprobe.handlers.llvm.object_file import ObjectFile, linked
+
     if content[:4] != b"\x7fELF" or struct.unpack_from("<HH", content, 16) != (_RELOCATABLE, _X86_64):
         raise HandlerError(f"{name} is no object file of x86-64", instead="cc -c")
     try:
@@ -201,7 +203,9 @@ def _wanted(word: Input, name: str, mentioned: frozenset[str] | None) -> Input:
     return word if mentioned is None or name in mentioned else Input(InputKind.REGISTER, "rdi")
 
 
-def _check_object(name: str, found: ObjectFile) -> None:
+def _check_object(name: str, found: "ObjectFile") -> None:
+    from anyprobe.handlers.llvm.object_file import RELATIVE
+
     entry = next((each for each in found.symbols if each.name == ENTRY and each.section), None)
     if entry is None:
         raise HandlerError(f"{name} has no function {ENTRY}", instead="int handler(struct anyprobe_ctx *ctx) { … }")
