@@ -9,7 +9,6 @@ import json
 import random
 import struct
 import sys
-from dataclasses import replace
 
 from kernel_handlers import HANDLERS
 from routine_machine import ENTER, FLAGS, REGS, STACK, STATUS, Machine
@@ -93,7 +92,7 @@ class KernelMachine(Machine):
         """Return a handler that is placed, with views of its storages."""
         found = intermediate(function, setting)
         stores = tuple(of_processors(each, PROCESSORS, by_clock=by_clock) for each in found.storages)
-        code = compiled(replace(found, storages=stores))
+        code = compiled(found._replace(storages=stores))
         shared = [self.share(each.layout.size) for each in stores]
         handler = KernelHandler(
             code,

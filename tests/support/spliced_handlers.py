@@ -4,7 +4,6 @@
 is kept where guests find it.
 """
 
-from dataclasses import replace
 from itertools import product
 
 from anyprobe import Count, Hist, Sum, emit, i64, ptr, u64
@@ -75,7 +74,7 @@ def compile_all() -> None:
                     for each in handler.storages
                     if not isinstance(each, CallData)
                 ]
-                spliced_code(replace(handler, storages=tuple(own)))
+                spliced_code(handler._replace(storages=tuple(own)))
 
 
 if __name__ == "__main__":

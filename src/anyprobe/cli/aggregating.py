@@ -1,9 +1,9 @@
 """What ``hist`` counts: an aggregation of an expression's values, by other expressions."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -22,8 +22,7 @@ TAILS = "left by a tail jump"
 KINDS = ("hist", "quantize", "lquantize", "count", "sum", "min", "max", "avg", "stddev")
 
 
-@dataclass(frozen=True, slots=True)
-class Counting:
+class Counting(NamedTuple):
     """What is counted: the values of an expression, or only how often."""
 
     kind: str

@@ -6,13 +6,12 @@ import itertools
 import tokenize
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from anyprobe.core.errors import HandlerError
 
 
-@dataclass(frozen=True, slots=True)
-class Expression:
+class Expression(NamedTuple):
     """One expression of an option: its text, where that begins, and the names that it uses."""
 
     option: str
@@ -53,8 +52,7 @@ def parse_one(option: str, text: str) -> Expression:
 _BRACKETS = {"(": ")", "[": "]", "{": "}"}
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(NamedTuple):
     """The text between two commas: a name, an expression, and where that begins."""
 
     name: str

@@ -2,9 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from anyprobe.cli.expressions import Expression
 from anyprobe.cli.handlertext import OF_RETURNS, PARAMETERS, HandlerText, context_lines
@@ -42,8 +41,7 @@ class Ends(StrEnum):
     INSIDE = "inside"
 
 
-@dataclass(frozen=True, slots=True)
-class HandlerPlace:
+class HandlerPlace(NamedTuple):
     """A spec, and what a handler for it needs."""
 
     spec: str
@@ -174,8 +172,7 @@ def _at_marker(text: str, expressions: Sequence[Expression]) -> HandlerPlace:
     return HandlerPlace(text, Ends.ENTRY)
 
 
-@dataclass(frozen=True, slots=True)
-class HandlerMaker:
+class HandlerMaker(NamedTuple):
     """Makes the handler of one spec."""
 
     place: HandlerPlace
@@ -196,7 +193,7 @@ class HandlerMaker:
         if place.ends is Ends.CALL:
             return self._put_call(session, wanted)
         if place.ends is Ends.RETURN and self._is_result_in_memory:
-            return replace(self, place=HandlerPlace(_entry_spec(place.spec), Ends.CALL)).put(session)
+            return self._replace(place=HandlerPlace(_entry_spec(place.spec), Ends.CALL)).put(session)
         text = HandlerText(place.in_kernel)
         at_entry = place.ends is Ends.ENTRY
         text.add(f"def handler({', '.join(['ctx', *(wanted.declared if at_entry else ())])}):")

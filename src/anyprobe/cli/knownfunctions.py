@@ -1,8 +1,7 @@
 """What is known of a function whose parameters expressions use: what debug information says, or positions alone."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from anyprobe.cli.expressions import Expression
 from anyprobe.cli.handlertext import OF_RETURNS, PARAMETERS
@@ -31,8 +30,7 @@ _GIVING_ADDRESSES = frozenset((*_ALLOCATORS, *_OPENERS, *_LOOKUPS))
 """Functions of the C library that return 0 where they fail: for those without debug information."""
 
 
-@dataclass(frozen=True, slots=True)
-class Knowledge:
+class Knowledge(NamedTuple):
     """What is known of the functions of a spec, or why nothing is."""
 
     prototype: "Prototype | None" = None
@@ -183,8 +181,7 @@ def _known_of_tracepoints(
     return next(iter((*of_names, *known)), Knowledge(None, "; ".join(reasons), most=most))
 
 
-@dataclass(frozen=True, slots=True)
-class Received:
+class Received(NamedTuple):
     """What a handler receives: declarations, and names for what it shows."""
 
     names: tuple[str, ...]
@@ -218,8 +215,7 @@ class Received:
         names = tuple(name for name in self.names if name in {*first, *more[: words - taken]})
         indexes = [index for index, name in enumerate(self.shown) if name in names]
         places: dict[int | None, int] = {old: new for new, old in enumerate(indexes)}
-        return replace(
-            self,
+        return self._replace(
             names=names,
             declared=tuple(each for each in self.declared if each.partition(":")[0] in names),
             shown=tuple(self.shown[index] for index in indexes),

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 import click
 
@@ -194,8 +194,7 @@ def measure(target: targets.Target, plan: Plan) -> int:
         return exit_status(snapshots, status, plan, placed=placed, interrupted=interrupts.requested)
 
 
-@dataclass(frozen=True, slots=True)
-class Sessions:
+class Sessions(NamedTuple):
     """What is measured: programs, and the kernel."""
 
     opened: "Sequence[Session]"

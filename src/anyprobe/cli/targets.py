@@ -4,8 +4,7 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import click
 
@@ -24,8 +23,7 @@ KERNEL = 0
 """The pid of sessions on the kernel."""
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(NamedTuple):
     """Running processes, or a command to start; never both. With either or alone, the kernel.
 
     Of the kernel, hits in running processes are meant if there are any, else all.

@@ -6,6 +6,7 @@ The code that places it fills them in. The code knows nothing of the site that c
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class InputKind(StrEnum):
@@ -61,16 +62,14 @@ class Input:
     """Where a parameter is when the function is entered: a register, or ``stack+8``, above its return address."""
 
 
-@dataclass(frozen=True, slots=True)
-class Destination:
+class Destination(NamedTuple):
     """Where a handler may send the thread: an address, or a distance from the probed instruction."""
 
     relative: bool
     value: int
 
 
-@dataclass(frozen=True, slots=True)
-class Number:
+class Number(NamedTuple):
     """A word of the context, converted step by step; in a register it is extended by its own signedness."""
 
     word: int
@@ -79,8 +78,7 @@ class Number:
     signed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(NamedTuple):
     """A word of the context compared with a constant that fits an instruction."""
 
     symbol: str
@@ -116,8 +114,7 @@ class Update:
     """Comparisons that all have to hold."""
 
 
-@dataclass(frozen=True, slots=True)
-class NativeCode:
+class NativeCode(NamedTuple):
     """Position-independent x86-64 code, entered at its first byte by a call with ``rdi`` pointing at the words.
 
     ``rsp`` is 8 below a multiple of 16 at its first instruction, as after any call; the direction flag is clear if
@@ -155,8 +152,7 @@ class StorageReference:
     table: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class BpfProgram:
+class BpfProgram(NamedTuple):
     """Instructions for the kernel's machine; the words are the program's own context."""
 
     code: bytes

@@ -8,6 +8,7 @@ valid start there too.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from anyprobe.data import histogram
 from anyprobe.data.buckets import nonempty
@@ -22,8 +23,7 @@ _BITS = 1 << 64
 _ONES = (1 << 64) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class CellLayout:
+class CellLayout(NamedTuple):
     """The words of a cell: named fields first, then the buckets."""
 
     fields: tuple[str, ...]

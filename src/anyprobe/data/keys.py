@@ -7,7 +7,7 @@ does.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
 from anyprobe.core.errors import UsageError
 from anyprobe.data.cells import Key
@@ -54,8 +54,7 @@ class Place(int):
         return Place, (int(self), self.text)
 
 
-@dataclass(frozen=True, slots=True)
-class KeyPart:
+class KeyPart(NamedTuple):
     """One element of a key; ``words`` is 1 for integers and an eighth of the bound for strings."""
 
     kind: KeyKind = "unsigned"

@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from anyprobe.core.arrays import unique
 from anyprobe.core.errors import UsageError
@@ -27,8 +27,7 @@ _INTEGERS = {"u8", "u16", "u32", "u64", "i8", "i16", "i32", "i64"}
 _FLOATS = {"f32", "f64"}
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(NamedTuple):
     """One field. ``kind`` is the name of a number type (``u8`` to ``i64``, ``f32``, ``f64``), ``bool`` or ``text``.
 
     A text is kept in ``size`` bytes at most, cut or padded with zeros. A ``func``, an address of code, a ``stack``,

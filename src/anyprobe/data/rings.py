@@ -16,7 +16,7 @@ before it was read: a full ring drops what is new, and counts it.
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from anyprobe.core.errors import UsageError
 from anyprobe.data.records import TIME, Gathering, Records, RecordType
@@ -108,8 +108,7 @@ class _Ring:
     hole_since: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Drops:
+class Drops(NamedTuple):
     """Records that were lost: by the number of the thread (0: those that share a ring) since the ring was full."""
 
     full: dict[int, int] = field(default_factory=dict)

@@ -8,8 +8,7 @@ changes; row 0 is shared and changed by atomic operations only. Sums over the ro
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from anyprobe.core.arrays import unique
 from anyprobe.data.aggregations import Aggregation
@@ -46,8 +45,7 @@ _TOP = 1 << 63
 _ONES = (1 << 64) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class TableLayout:
+class TableLayout(NamedTuple):
     """Where everything is in the region of one aggregation. Zeroed memory is an empty table."""
 
     aggregation: Aggregation

@@ -12,7 +12,7 @@ def destinations(handler: ir.Function) -> tuple[Destination, ...]:
     finder = _Finder(handler)
     found: dict[Destination, None] = {}
     for each in walk.statements(handler.body):
-        if isinstance(each, ir.SetWord) and handler.inputs[each.index].name == "rip":
+        if isinstance(each, ir.SetWord) and handler.inputs[each.number].name == "rip":
             found.update(dict.fromkeys(finder.of(each.value)))
     return tuple(found)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import wraps
-from typing import Concatenate, ParamSpec, Protocol, TypeVar, cast
+from typing import Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar, cast
 
 from anyprobe.core.errors import AnyprobeError, UsageError
 
@@ -104,8 +104,7 @@ def _first(moments: Iterable[float | None]) -> float | None:
     return min((each for each in moments if each is not None), default=None)
 
 
-@dataclass(frozen=True, slots=True)
-class _HooksOfAll:
+class _HooksOfAll(NamedTuple):
     """The functions of all sessions of the moment: there may be more than at the beginning."""
 
     sessions: Sequence[Attended]

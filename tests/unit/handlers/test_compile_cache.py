@@ -93,7 +93,7 @@ def inputs_of(lowered):
         ):
             changed = replace(each, **{field: value})
             if changed != each:
-                yield replace(lowered, inputs=(*lowered.inputs[:at], changed, *lowered.inputs[at + 1 :]))
+                yield lowered._replace(inputs=(*lowered.inputs[:at], changed, *lowered.inputs[at + 1 :]))
 
 
 def test_every_field_of_an_input_is_part_of_the_key():

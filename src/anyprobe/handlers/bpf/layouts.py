@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from anyprobe.core.code import Input, InputKind
 from anyprobe.data.tables import TableLayout
@@ -35,11 +35,10 @@ _DEPTH_SHIFT, _SIDE_SHIFT, PROCESS_SHIFT = 16, 24, 32
 
 SAVED_ARGUMENTS = tuple(8 * word for word in (14, 13, 12, 7, 9, 8))
 """Where the saved registers have the parameters of a system call."""
-_PLACE = re.compile(r"record(?P<how>[+@*])(?P<offset>\d+)(/(?P<size>\d)(?P<signed>s?))?")
+_PLACE = r"record(?P<how>[+@*])(?P<offset>\d+)(/(?P<size>\d)(?P<signed>s?))?"
 
 
-@dataclass(frozen=True, slots=True)
-class RecordPlace:
+class RecordPlace(NamedTuple):
     """Where in the record of a tracepoint a parameter is: as text, the place of an input."""
 
     offset: int
@@ -58,7 +57,7 @@ class RecordPlace:
     @classmethod
     def of(cls, text: str) -> "RecordPlace | None":
         """Return what a text says, None if it is about no record."""
-        found = _PLACE.fullmatch(text)
+        found = re.fullmatch(_PLACE, text) if text.startswith("record") else None
         if found is None:
             return None
         return cls(int(found["offset"]), int(found["size"] or 0), found["signed"] == "s", found["how"] == "*")
@@ -95,8 +94,7 @@ def stack_parts(number: int) -> tuple[Stacks, int, int]:
     return store, (number & 0xFFFF) - 1, number >> PROCESS_SHIFT
 
 
-@dataclass(frozen=True, slots=True)
-class Passed:
+class Passed(NamedTuple):
     """What a program in the kernel is passed: at which word of its context an input is, None where it is not there."""
 
     word: Callable[[Input], int | None]

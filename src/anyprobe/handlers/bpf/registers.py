@@ -76,7 +76,7 @@ class Registers:
     def _ask(self, expr: ir.Expr) -> None:
         """Ask the kernel for all that an expression needs of it, which changes the scratch registers."""
         self._asked.clear()
-        for index in sorted({each.index for each in walk.within(expr) if isinstance(each, ir.Word)}):
+        for index in sorted({each.number for each in walk.within(expr) if isinstance(each, ir.Word)}):
             given = self.handler.inputs[index]
             if self._word(index, given) is not None or RecordPlace.of(given.place) is not None:
                 continue

@@ -1,7 +1,7 @@
 """What handlers collect: calls of aggregations, maps, and records."""
 
 import ast
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from anyprobe.core.errors import UsageError
 from anyprobe.data.aggregations import Aggregation
@@ -298,7 +298,7 @@ def _part(expressions: Expressions, node: ast.expr) -> Value:
             emit.add(ir.Assign(there, present))
         elif is_left and isinstance(value, Text):
             emit.add(ir.Assign(there, value.present))
-            value = replace(value, present=there)
+            value = value._replace(present=there)
     emit.abandoned = outer
     return value
 

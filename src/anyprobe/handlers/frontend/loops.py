@@ -6,7 +6,7 @@ round: as a statement of the loop's body itself, with no ``continue`` before it.
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from anyprobe.handlers.ir import ranges
 from anyprobe.handlers.types.annotations import IntegerType, Type
@@ -15,8 +15,7 @@ ROUNDS_LIMIT = 1 << 20
 """Rounds above which a bound is none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """How the counter changes in each round: ``counter = counter symbol amount``."""
 
     name: str

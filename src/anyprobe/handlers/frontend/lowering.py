@@ -4,7 +4,7 @@ import ast
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from anyprobe.core.errors import HandlerError, InternalError
 from anyprobe.handlers.frontend import operators
@@ -55,8 +55,7 @@ class Setting:
     """Whether the intermediate language says of which place in the source each statement is."""
 
 
-@dataclass(frozen=True, slots=True)
-class Lowered:
+class Lowered(NamedTuple):
     """A handler in the intermediate language, and the types that were found on the way."""
 
     function: ir.Function

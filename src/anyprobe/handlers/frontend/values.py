@@ -1,14 +1,13 @@
 """What an expression of a handler is while it is compiled."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from anyprobe.handlers.ir import nodes as ir
 from anyprobe.handlers.types.annotations import Layout, Type
 
 
-@dataclass(frozen=True, slots=True)
-class Literal:
+class Literal(NamedTuple):
     """A constant of Python; it has no width until it meets a value that has."""
 
     value: Any
@@ -34,16 +33,14 @@ class Array(Scalar):
     """How many values there are."""
 
 
-@dataclass(frozen=True, slots=True)
-class Maybe:
+class Maybe(NamedTuple):
     """A value that may be missing."""
 
     present: ir.Expr
     value: Scalar
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(NamedTuple):
     """Bytes of the program in a buffer, which may be missing; ``terminated``: without the NUL that ended them."""
 
     present: ir.Expr
@@ -54,8 +51,7 @@ class Text:
     """How long it is in the program, where it says so itself and more of it may not have been read."""
 
 
-@dataclass(frozen=True, slots=True)
-class Packed:
+class Packed(NamedTuple):
     """A struct that was passed by value, or a part of it: words, and the bit at which it begins."""
 
     kind: Layout
@@ -63,22 +59,19 @@ class Packed:
     offset: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Items:
+class Items(NamedTuple):
     """A tuple."""
 
     items: "tuple[Value, ...]"
 
 
-@dataclass(frozen=True, slots=True)
-class Thing:
+class Thing(NamedTuple):
     """Something of Python that is no number: a type, a function, a module, an aggregation."""
 
     thing: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(NamedTuple):
     """An attribute or item of a storage before it is called: which storage, under which key, which method."""
 
     storage: object
@@ -86,8 +79,7 @@ class Member:
     method: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
+class Context(NamedTuple):
     """``ctx`` or a part of it."""
 
     part: str = ""
@@ -106,8 +98,7 @@ class Alias:
 Value = Literal | Scalar | Maybe | Text | Packed | Items | Thing | Member | Context
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
+class Kind(NamedTuple):
     """What a local variable can hold.
 
     ``missing``: also nothing. ``weak``: it has only been given constants yet, so its width can still change.

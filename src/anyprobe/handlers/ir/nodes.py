@@ -9,6 +9,7 @@ All locals are 0 and all buffers are zeros when a handler starts.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from anyprobe.core.code import Input, Miss
 from anyprobe.handlers.types.annotations import FloatType, IntegerType, Type, boolean, u64
@@ -18,27 +19,24 @@ WORD = 8
 """Bytes of a word of the context, of a key, and of what buffers are a multiple of."""
 
 
-@dataclass(frozen=True, slots=True)
-class Const:
+class Const(NamedTuple):
     """A number."""
 
     value: int | float
     type: Type
 
 
-@dataclass(frozen=True, slots=True)
-class Local:
+class Local(NamedTuple):
     """The value of a local variable."""
 
     name: str
     type: Type
 
 
-@dataclass(frozen=True, slots=True)
-class Word:
+class Word(NamedTuple):
     """A word of the context."""
 
-    index: int
+    number: int
 
     @property
     def type(self) -> Type:
@@ -46,8 +44,7 @@ class Word:
         return u64
 
 
-@dataclass(frozen=True, slots=True)
-class Unary:
+class Unary(NamedTuple):
     """``-`` and ``~`` of an integer, ``-`` of a float, ``not`` of a boolean."""
 
     symbol: str
@@ -59,8 +56,7 @@ class Unary:
         return self.operand.type
 
 
-@dataclass(frozen=True, slots=True)
-class Binary:
+class Binary(NamedTuple):
     """An operation on two values of one type, which is also the result's; the count of a shift is a ``u64``."""
 
     symbol: str
@@ -73,8 +69,7 @@ class Binary:
         return self.left.type
 
 
-@dataclass(frozen=True, slots=True)
-class Compare:
+class Compare(NamedTuple):
     """A comparison of two values of one type."""
 
     symbol: str
@@ -87,8 +82,7 @@ class Compare:
         return boolean
 
 
-@dataclass(frozen=True, slots=True)
-class Convert:
+class Convert(NamedTuple):
     """A value as another type."""
 
     operand: "Expr"
@@ -97,14 +91,16 @@ class Convert:
 
 @dataclass(frozen=True, slots=True)
 class Bits:
-    """A word taken as the bits of a float, or of its lower half."""
+    """A word taken as the bits of a float, or of its lower half.
+
+    A dataclass, since as a tuple it would be equal to the ``Convert`` of the same word to the same type.
+    """
 
     operand: "Expr"
     type: FloatType
 
 
-@dataclass(frozen=True, slots=True)
-class Select:
+class Select(NamedTuple):
     """One of two values of one type; both are computed."""
 
     condition: "Expr"
@@ -122,24 +118,21 @@ Expr = Const | Local | Word | Unary | Binary | Compare | Convert | Bits | Select
 TRUE, FALSE = Const(1, boolean), Const(0, boolean)
 
 
-@dataclass(frozen=True, slots=True)
-class Buffer:
+class Buffer(NamedTuple):
     """Bytes on the handler's stack, a multiple of eight."""
 
     name: str
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class Assign:
+class Assign(NamedTuple):
     """Give a local variable a value."""
 
     local: Local
     value: Expr
 
 
-@dataclass(frozen=True, slots=True)
-class If:
+class If(NamedTuple):
     """Run one of two lists of statements."""
 
     condition: Expr
@@ -147,16 +140,14 @@ class If:
     orelse: "Body" = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(NamedTuple):
     """Run statements; a ``Leave`` with the label continues after them."""
 
     label: str
     body: "Body"
 
 
-@dataclass(frozen=True, slots=True)
-class Loop:
+class Loop(NamedTuple):
     """Run statements again and again until a ``Leave``, which is proved to come within ``bound`` rounds."""
 
     label: str
@@ -164,29 +155,25 @@ class Loop:
     body: "Body"
 
 
-@dataclass(frozen=True, slots=True)
-class Leave:
+class Leave(NamedTuple):
     """Continue after the enclosing statement of that label."""
 
     label: str
 
 
-@dataclass(frozen=True, slots=True)
-class Return:
+class Return(NamedTuple):
     """End the handler with its value."""
 
     value: Expr
 
 
-@dataclass(frozen=True, slots=True)
-class CountMiss:
+class CountMiss(NamedTuple):
     """Count that something went wrong."""
 
     miss: Miss
 
 
-@dataclass(frozen=True, slots=True)
-class Read:
+class Read(NamedTuple):
     """Read a value of the program's memory; ``present`` says whether the address could be read."""
 
     present: Local
@@ -194,8 +181,7 @@ class Read:
     address: Expr
 
 
-@dataclass(frozen=True, slots=True)
-class ReadBytes:
+class ReadBytes(NamedTuple):
     """Fill a buffer with zeros, then read ``size`` bytes, at most the buffer's; ``text``: up to the first NUL."""
 
     present: Local
@@ -206,8 +192,7 @@ class ReadBytes:
     text: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ReadComm:
+class ReadComm(NamedTuple):
     """Fill a buffer with the name of the thread."""
 
     present: Local
@@ -215,25 +200,22 @@ class ReadComm:
     buffer: Buffer
 
 
-@dataclass(frozen=True, slots=True)
-class FillBuffer:
+class FillBuffer(NamedTuple):
     """Fill a buffer with words; zeros follow."""
 
     buffer: Buffer
     words: "tuple[Expr, ...]"
 
 
-@dataclass(frozen=True, slots=True)
-class BufferByte:
-    """Read one byte of a buffer; ``index`` is taken modulo its size, a power of two."""
+class BufferByte(NamedTuple):
+    """Read one byte of a buffer; ``position`` is taken modulo its size, a power of two."""
 
     target: Local
     buffer: Buffer
-    index: Expr
+    position: Expr
 
 
-@dataclass(frozen=True, slots=True)
-class BufferEquals:
+class BufferEquals(NamedTuple):
     """Compare the beginning of a buffer with constant words."""
 
     target: Local
@@ -241,24 +223,21 @@ class BufferEquals:
     words: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
+class Write(NamedTuple):
     """Write a value to the program's memory."""
 
     address: Expr
     value: Expr
 
 
-@dataclass(frozen=True, slots=True)
-class SetWord:
+class SetWord(NamedTuple):
     """Change a word of the context, which the program will see."""
 
-    index: int
+    number: int
     value: Expr
 
 
-@dataclass(frozen=True, slots=True)
-class LoadInstance:
+class LoadInstance(NamedTuple):
     """Read a word of the call's own data; ``present`` is false where the call has none."""
 
     present: Local
@@ -267,8 +246,7 @@ class LoadInstance:
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class StoreInstance:
+class StoreInstance(NamedTuple):
     """Write a word of the call's own data, if it has any."""
 
     instance: int
@@ -276,8 +254,7 @@ class StoreInstance:
     value: Expr
 
 
-@dataclass(frozen=True, slots=True)
-class Update:
+class Update(NamedTuple):
     """Do something with a storage: ``operation`` and its operands; ``key`` is expressions and buffers."""
 
     storage: int
@@ -289,8 +266,7 @@ class Update:
     target: Local | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(NamedTuple):
     """Do nothing; what follows is of this place in the source. There only where that is asked for."""
 
     file: str
@@ -306,8 +282,7 @@ Stmt = (
 Body = tuple[Stmt, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Function:
+class Function(NamedTuple):
     """One handler."""
 
     name: str

@@ -1,7 +1,6 @@
 """Going through the intermediate language: the statements within statements, the expressions within both."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 from anyprobe.handlers.ir import nodes as ir
 
@@ -82,19 +81,19 @@ def rebuilt(
         case ir.Loop(label, bound, inner):
             return ir.Loop(label, bound, body(inner))
         case ir.Assign() | ir.Return() | ir.SetWord() | ir.StoreInstance():
-            return replace(each, value=expression(each.value))
+            return each._replace(value=expression(each.value))
         case ir.Read():
-            return replace(each, address=expression(each.address))
+            return each._replace(address=expression(each.address))
         case ir.ReadBytes():
-            return replace(each, address=expression(each.address), size=expression(each.size))
+            return each._replace(address=expression(each.address), size=expression(each.size))
         case ir.Write():
-            return replace(each, address=expression(each.address), value=expression(each.value))
+            return each._replace(address=expression(each.address), value=expression(each.value))
         case ir.FillBuffer():
-            return replace(each, words=tuple(expression(word) for word in each.words))
+            return each._replace(words=tuple(expression(word) for word in each.words))
         case ir.BufferByte():
-            return replace(each, index=expression(each.index))
+            return each._replace(position=expression(each.position))
         case ir.Update():
             key = tuple(part if isinstance(part, ir.Buffer) else expression(part) for part in each.key)
-            return replace(each, values=tuple(expression(value) for value in each.values), key=key)
+            return each._replace(values=tuple(expression(value) for value in each.values), key=key)
         case _:
             return each

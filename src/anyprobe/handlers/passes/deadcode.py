@@ -1,7 +1,5 @@
 """Dead code: statements that never run, and assignments to variables that are never read, are removed."""
 
-from dataclasses import replace
-
 from anyprobe.handlers.ir import nodes as ir
 from anyprobe.handlers.ir import walk
 
@@ -13,7 +11,7 @@ def remove_dead_code(handler: ir.Function) -> ir.Function:
         read = {each.name for each in walk.expressions(body) if isinstance(each, ir.Local)}
         shorter = _body(body, read)
         if shorter == body:
-            return replace(handler, body=body)
+            return handler._replace(body=body)
         body = shorter
 
 
@@ -63,4 +61,4 @@ def _is_empty(statements: ir.Body) -> bool:
 
 def leaves(statements: ir.Body, label: str) -> bool:
     """Return whether some statement leaves the statement of a label."""
-    return ir.Leave(label) in walk.statements(statements)
+    return any(isinstance(each, ir.Leave) and each.label == label for each in walk.statements(statements))

@@ -1,7 +1,5 @@
 """Constant folding: expressions of constants become constants, conditions that are known choose their branch."""
 
-from dataclasses import replace
-
 from anyprobe.handlers.ir import arithmetic, walk
 from anyprobe.handlers.ir import nodes as ir
 from anyprobe.handlers.types.annotations import FloatType, IntegerType, PointerType, u64
@@ -9,7 +7,7 @@ from anyprobe.handlers.types.annotations import FloatType, IntegerType, PointerT
 
 def fold(handler: ir.Function) -> ir.Function:
     """Return the handler with its constants folded."""
-    return replace(handler, body=_body(handler.body))
+    return handler._replace(body=_body(handler.body))
 
 
 def _body(statements: ir.Body) -> ir.Body:

@@ -1,24 +1,22 @@
 """Unused inputs: words of the context that nothing reads go, so that no patch prepares them."""
 
-from dataclasses import replace
-
 from anyprobe.handlers.ir import nodes as ir
 from anyprobe.handlers.ir import walk
 
 
 def remove_unused_inputs(handler: ir.Function) -> ir.Function:
     """Return the handler with the words that it uses."""
-    used = {each.index for each in walk.expressions(handler.body) if isinstance(each, ir.Word)}
+    used = {each.number for each in walk.expressions(handler.body) if isinstance(each, ir.Word)}
     for each in walk.statements(handler.body):
         if isinstance(each, ir.SetWord):
-            used.add(each.index)
+            used.add(each.number)
         elif isinstance(each, ir.LoadInstance | ir.StoreInstance):
             used.add(each.instance)
     if len(used) == len(handler.inputs):
         return handler
     places = {old: new for new, old in enumerate(sorted(used))}
     inputs = tuple(handler.inputs[old] for old in sorted(used))
-    return replace(handler, inputs=inputs, body=_body(handler.body, places))
+    return handler._replace(inputs=inputs, body=_body(handler.body, places))
 
 
 def _body(body: ir.Body, places: dict[int, int]) -> ir.Body:
@@ -31,7 +29,7 @@ def _statement(each: ir.Stmt, places: dict[int, int]) -> ir.Stmt:
         case ir.SetWord(index, value):
             return ir.SetWord(places[index], value)
         case ir.LoadInstance() | ir.StoreInstance():
-            return replace(moved, instance=places[moved.instance])
+            return moved._replace(instance=places[moved.instance])
         case _:
             return moved
 

@@ -3,6 +3,7 @@
 import keyword
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from anyprobe.core.errors import UnsupportedTarget
 from anyprobe.handlers.types.annotations import AnyType, FloatType
@@ -27,8 +28,7 @@ class PassedAsGo(UnsupportedTarget):
     """It is known that Go has compiled a function, and nothing else: positions are those of Go's convention."""
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     """A part of a value: in which register or place of the stack, from which bit of the value on, and how many bits."""
 
     place: str
@@ -39,8 +39,7 @@ class Piece:
 Pieces = tuple[Piece, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Located:
+class Located(NamedTuple):
     """Where the parameters and the result of a function are that is not called as C's are."""
 
     language: str

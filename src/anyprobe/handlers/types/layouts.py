@@ -1,15 +1,14 @@
 """Structs, unions and arrays: what is where in them. ``Struct("point", x=i32, y=f64)`` is laid out as C does it."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 from anyprobe.core.errors import UsageError
 from anyprobe.handlers.types.annotations import AnyType, Layout, Type
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(NamedTuple):
     """A member: its type and its place in bits; ``bits`` is the width of a bit-field, else 0."""
 
     name: str
@@ -20,8 +19,7 @@ class Field:
     """Whether it stands for the members of another member, as of a struct that is embedded in Go."""
 
 
-@dataclass(frozen=True, slots=True)
-class Extent:
+class Extent(NamedTuple):
     """How a struct says where values in a row are, and how many: a string, a slice, a vector."""
 
     pointer: Field
@@ -32,8 +30,7 @@ class Extent:
     """Whether they are shown as text."""
 
 
-@dataclass(frozen=True, slots=True)
-class Variants:
+class Variants(NamedTuple):
     """Of which members a value has one, and the number in it that says which: an enum of Rust."""
 
     discriminant: Field
@@ -104,7 +101,7 @@ class StructType(Layout):
                 yield each
             elif isinstance(each.kind, StructType):
                 for inner in each.kind.members():
-                    yield replace(inner, offset=each.offset + inner.offset)
+                    yield inner._replace(offset=each.offset + inner.offset)
 
     def member(self, name: str) -> Field | None:
         """Return a member by name."""

@@ -1,7 +1,7 @@
 """Aggregations, maps and records as handlers use them: with which keys, and values of which type."""
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from anyprobe.data import stacks
 from anyprobe.data.aggregations import Aggregation
@@ -20,8 +20,7 @@ class Storage(Protocol):
         """Everything that the code of its operations depends on, as text."""
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(NamedTuple):
     """The storage of one aggregation; equal if it is the same aggregation used in the same way."""
 
     layout: TableLayout
@@ -37,8 +36,7 @@ class Table:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class MapTable:
+class MapTable(NamedTuple):
     """The storage of one map."""
 
     layout: MapLayout
@@ -50,8 +48,7 @@ class MapTable:
         return f"map key ({_shown(layout.shape)}) {_sign(signed=layout.signed)} capacity {layout.map.capacity}"
 
 
-@dataclass(frozen=True, slots=True)
-class Ring:
+class Ring(NamedTuple):
     """The storage of one kind of records; ``format`` is how a row is shown, with a place for each field."""
 
     layout: RingLayout
@@ -67,8 +64,7 @@ class Ring:
         return f"records ({fields}) slots {layout.slots} rings {layout.rings} threads {layout.threads}{clock}"
 
 
-@dataclass(frozen=True, slots=True)
-class Stacks:
+class Stacks(NamedTuple):
     """The storage of the stacks of a session; where the kernel takes them, one for each side and depth."""
 
     of_kernel: bool = False

@@ -4,8 +4,6 @@ The code is what LLVM would make of them, in fewer registers, and is there in no
 for patches that do it themselves (``splice.codegen.handlers.inline``).
 """
 
-from dataclasses import replace
-
 from anyprobe.core.code import Comparison, Input, InputKind, NativeCode, Number, Update
 from anyprobe.data.cells import COUNT, MAX, NOT_MIN, SUM, CellLayout
 from anyprobe.data.tables import ROW_HEAD_BYTES
@@ -140,7 +138,7 @@ class Reader:
                 if number is None or not fits or not isinstance(left.type, IntegerType):
                     return None
                 shown = symbol if holds else _INVERSE[symbol]
-                return Comparison(shown, replace(number, signed=left.type.signed), constant)
+                return Comparison(shown, number._replace(signed=left.type.signed), constant)
             case _:
                 return None
 

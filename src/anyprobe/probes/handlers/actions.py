@@ -118,7 +118,7 @@ def asks_caller(facts: HandlerFacts) -> bool:
 def knowing_stubs(facts: HandlerFacts, directory: int) -> HandlerFacts:
     """Return a handler that is told the true return address where ours is in its place."""
     inputs = (Input(InputKind.CONTEXT, "true_caller") if each == _CALLER else each for each in facts.code.inputs)
-    return replace(facts, code=replace(facts.code, inputs=tuple(inputs)), stubs=directory)
+    return replace(facts, code=facts.code._replace(inputs=tuple(inputs)), stubs=directory)
 
 
 def dressing_faults(facts: HandlerFacts) -> Callable[[Probe], None]:
@@ -127,7 +127,7 @@ def dressing_faults(facts: HandlerFacts) -> Callable[[Probe], None]:
     What such a handler is told as ``ctx.caller`` is the number of the trap.
     """
     inputs = (Input(InputKind.CONTEXT, "trap") if each == _CALLER else each for each in facts.code.inputs)
-    told = replace(facts, code=replace(facts.code, inputs=tuple(inputs)), takes_trap=True)
+    told = replace(facts, code=facts.code._replace(inputs=tuple(inputs)), takes_trap=True)
 
     def dress(probe: Probe) -> None:
         for place in probe.places:

@@ -266,7 +266,7 @@ class Handling:
         handler = intermediate(function, setting, when)
         used = {key: each for key, each in self._storages.items() if each in handler.storages}
         by_place = {each: key for key, each in used.items()}
-        code = replace(native_code(handler), destinations=destinations(handler))
+        code = native_code(handler)._replace(destinations=destinations(handler))
         return code, {by_place[each]: each for each in handler.storages}
 
     def _check(self, code: NativeCode, function: Handler, storages: Storages) -> None:

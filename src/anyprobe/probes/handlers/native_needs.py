@@ -1,7 +1,5 @@
 """What a compiled handler asks for, by its inputs."""
 
-from dataclasses import replace
-
 from anyprobe.core.code import SKIP, Input, InputKind, NativeCode
 
 
@@ -24,4 +22,4 @@ def releasing(code: NativeCode) -> NativeCode:
     """Return the code of a return's handler with the call's data among its inputs: the routine then frees it."""
     if any(each.kind is InputKind.INSTANCE for each in code.inputs):
         return code
-    return replace(code, inputs=(*code.inputs, Input(InputKind.INSTANCE)))
+    return code._replace(inputs=(*code.inputs, Input(InputKind.INSTANCE)))

@@ -1,7 +1,6 @@
 """Spec dialects of other tools: bpftrace's, and lines as one writes them to ``kprobe_events``."""
 
 import re
-from dataclasses import replace
 
 from anyprobe.core.errors import SpecError
 from anyprobe.probes.specs.dtrace import HEX_OR_DECIMAL, named, with_suffix
@@ -27,13 +26,13 @@ def bpftrace(text: str, parts: list[Part]) -> Spec:
         raise SpecError(text, module.position, "the path is missing", ("uprobe:/bin/bash:readline",))
     if not symbol.quoted and HEX_OR_DECIMAL.fullmatch(symbol.text):
         spec = named(text, None, module, Part("-", symbol.position), Part("0x0", symbol.position))
-        spec = replace(spec, offset=int(symbol.text, 0), name_length=len(symbol))
+        spec = spec._replace(offset=int(symbol.text, 0), name_length=len(symbol))
     else:
         spec = with_suffix(text, module, symbol)
     if BPFTRACE[head.text] == "return":
         if spec.offset is not None:
             raise spec.name_error("a return probe has no offset")
-        return replace(spec, name="return")
+        return spec._replace(name="return")
     return spec
 
 
@@ -63,5 +62,5 @@ def kprobe_event(text: str, lead: int) -> Spec:
     if name == "return":
         if spec.offset:
             raise spec.name_error("a return probe has no offset")
-        return replace(spec, name="return", offset=None)
+        return spec._replace(name="return", offset=None)
     return spec

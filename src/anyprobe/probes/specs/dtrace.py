@@ -2,7 +2,6 @@
 
 import fnmatch
 import re
-from dataclasses import replace
 
 from anyprobe.core.errors import SpecError
 from anyprobe.probes.specs.parts import PID, PROVIDERS, Part, Spec
@@ -99,7 +98,7 @@ def named(text: str, pid: int | None, module: Part, function: Part, name: Part) 
     if is_dash and is_pattern:
         raise SpecError(text, name.position, "'-' has one instruction at a time; write its offset", length=len(name))
     if is_pattern and _may_match(name.text):
-        return replace(spec, name="any", pattern=name.text)
+        return spec._replace(name="any", pattern=name.text)
     if name.text in ("", "entry") and is_dash:
         raise SpecError(
             text, function.position, "'-' stands for offsets in the module; the name must be a hexadecimal offset"
@@ -109,9 +108,9 @@ def named(text: str, pid: int | None, module: Part, function: Part, name: Part) 
     if name.text in _NAMES:
         if is_dash:
             raise SpecError(text, name.position, f"'-' has no {name.text}; name the function", length=len(name))
-        return replace(spec, name=name.text)
+        return spec._replace(name=name.text)
     if _HEX.fullmatch(name.text):
-        return replace(spec, name="offset", offset=_offset(text, name.position, name.text, 16))
+        return spec._replace(name="offset", offset=_offset(text, name.position, name.text, 16))
     raise _bad_name(text, name)
 
 
@@ -193,8 +192,7 @@ def _at_offset(text: str, module: Part, short: Part, digits: Part) -> Spec:
             text, digits.position, f"{digits.text!r} is not an offset (write 0x1c or 28)", length=len(digits)
         )
     spec = named(text, None, module, short, Part("entry", short.position))
-    return replace(
-        spec,
+    return spec._replace(
         name="offset",
         offset=_offset(text, digits.position, digits.text, 0 if digits.text[:2] in ("0x", "0X") else 10),
         name_position=digits.position,

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from anyprobe.core.errors import SpecError
 from anyprobe.core.quoting import QUOTE, quoted_at, shown_module, unquoted
@@ -33,8 +34,7 @@ class Part:
         return bool(self.text)
 
 
-@dataclass(frozen=True, slots=True)
-class Spec:
+class Spec(NamedTuple):
     """A probe spec, read. ``offset`` is set instead of a name where an instruction is meant."""
 
     text: str

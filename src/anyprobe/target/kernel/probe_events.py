@@ -14,7 +14,7 @@ from anyprobe.core.errors import KernelRefused
 from anyprobe.target.kernel import tracefs
 
 _GROUP = "anyprobe_"
-_DEFINITION = re.compile(rf"^[pr]\d*:({_GROUP}(\d+)/\S+)", re.MULTILINE)
+_DEFINITION = rf"(?m)^[pr]\d*:({_GROUP}(\d+)/\S+)"
 _numbers = itertools.count()
 
 
@@ -45,7 +45,7 @@ def _orphans() -> Iterator[str]:
             detail = "it was built without CONFIG_KPROBE_EVENTS"
             raise KernelRefused("set a kprobe", failure.errno, detail) from None
         raise KernelRefused("list the kprobes of tracefs", failure.errno or 0) from None
-    for name, pid in _DEFINITION.findall(listed):
+    for name, pid in re.findall(_DEFINITION, listed):
         if not os.path.exists(f"/proc/{pid}"):
             yield name
 

@@ -7,8 +7,7 @@ import re
 import struct
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from anyprobe.core.code import BpfProgram
 from anyprobe.core.errors import KernelRefused, TargetError
@@ -38,8 +37,8 @@ _SLEEPABLE = 1 << 4
 _MAP, _MAP_VALUE = 1, 2
 """In the source register of a 16-byte load: a map, and the address of a value in a map."""
 _LOG_BYTES, _TRACE, _SUMMARY, _WORDS = 1 << 20, 1, 4, 6
-_PROCESSED = re.compile(r"processed (\d+) insns")
-_STEP = re.compile(r"^(\d+): \(", re.MULTILINE)
+_PROCESSED = r"processed (\d+) insns"
+_STEP = r"(?m)^(\d+): \("
 _NOT_THE_PROGRAM = frozenset({errno.EPERM, errno.ENOMEM, *descriptors.TOO_MANY})
 """What the kernel says where the verifier has nothing against a program."""
 _READS_THE_KERNEL = "bpf_probe_read_kernel"
@@ -57,10 +56,10 @@ class VerifierRefusal(TargetError):  # noqa: N818 - like the refusals of sites
         """Keep what it says, and what it has gone through if there is a trace of that."""
         self.words = log.strip().splitlines()[-_WORDS:]
         super().__init__("\n".join([str(refusal), *self.words]))
-        steps = _PROCESSED.search(log)
+        steps = re.search(_PROCESSED, log)
         self.is_of_code = steps is not None and int(steps[1]) > 0
         """Whether it is about the instructions, and not about what they are to be attached to."""
-        found = _STEP.findall(trace)
+        found = re.findall(_STEP, trace)
         self.at = int(found[-1]) if found else None
         """The instruction at which it stopped, where that is known."""
 
@@ -72,8 +71,7 @@ class VerifierRefusal(TargetError):  # noqa: N818 - like the refusals of sites
         return f"programs may not read the kernel's memory: {locked}" if locked else ""
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
+class Kind(NamedTuple):
     """What a program is for: its type, how it is attached, and to which function or tracepoint of which module."""
 
     type: int
@@ -119,7 +117,7 @@ def load(code: bytes, kind: Kind = SYSTEM_CALL, name: str = "anyprobe") -> int:
             with suppress(KernelRefused):  # as it has to be
                 os.close(_load(code, kind, name, trace, _TRACE))
             steps = trace.value.decode(errors="replace")
-            if _PROCESSED.search(steps) is None:  # a trace that had no room, of which older kernels keep the beginning
+            if re.search(_PROCESSED, steps) is None:  # there was no room for it, and older kernels keep the beginning
                 steps = ""
             raise VerifierRefusal(again, said, steps) from None
 

@@ -6,9 +6,9 @@ import struct
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from itertools import accumulate
+from typing import NamedTuple
 
 from anyprobe.core.errors import PermissionDenied
 from anyprobe.target.kernel import kept_content
@@ -17,7 +17,7 @@ from anyprobe.target.kernel.name_table import NameTable
 
 KERNEL = "vmlinux"
 """What the kernel itself is called where modules have their names."""
-_ADDRESS = re.compile(rb"\n([0-9a-f]+) ")
+_ADDRESS = rb"\n([0-9a-f]+) "
 _PADDING = ("__pfx_", "__cfi_")
 _HIGHEST, _UPPER = 1 << 64, 1 << 63
 _MODULE_FUNCTION_LIMIT = 1 << 16
@@ -29,8 +29,7 @@ _HEAD = struct.Struct("<II")
 _ADDRESS_BYTES, _MODULE_BYTES = 8, 2
 
 
-@dataclass(frozen=True, slots=True)
-class KernelFunction:
+class KernelFunction(NamedTuple):
     """A function of the kernel or of one of its modules."""
 
     name: str
@@ -200,7 +199,7 @@ class Symbols:
         """Return the addresses of a module's symbols in order, from a function on or from the first."""
         if function.module == KERNEL:  # whose lines are in order
             at = self._text.find(b"\n%016x " % function.address)
-            return (int(line[1], 16) for line in _ADDRESS.finditer(self._text, at))
+            return (int(line[1], 16) for line in re.compile(_ADDRESS).finditer(self._text, at))
         behind = range(bisect_right(self._functions.addresses, function.address), len(self._functions))
         return (each.address for each in map(self._functions.made, behind) if each.module == function.module)
 

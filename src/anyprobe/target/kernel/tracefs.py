@@ -5,9 +5,9 @@ import re
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import accumulate
+from typing import NamedTuple
 
 from anyprobe.core.errors import TargetError
 from anyprobe.target.kernel import kept_content, loaded_modules, symbols
@@ -17,8 +17,8 @@ from anyprobe.target.kernel.listing import leading_addresses
 _PLACES = ("/sys/kernel/tracing", "/sys/kernel/debug/tracing")
 _ENDBR_BYTES = 4
 _KIND = "traceable"
-_FIELD = re.compile(r"^\tfield:(.+);\toffset:(\d+);\tsize:(\d+);\tsigned:([01]);$", re.MULTILINE)
-_DECLARATION = re.compile(r"(.*?)(\w+)((?:\[\w*\])*)")
+_FIELD = r"(?m)^\tfield:(.+);\toffset:(\d+);\tsize:(\d+);\tsigned:([01]);$"
+_DECLARATION = r"(.*?)(\w+)((?:\[\w*\])*)"
 _BLACKLIST = "/sys/kernel/debug/kprobes/blacklist"
 
 
@@ -75,8 +75,7 @@ def blacklist() -> list[tuple[int, int, str]]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(NamedTuple):
     """One field of an event's record, as C declares it."""
 
     name: str
@@ -93,13 +92,15 @@ def fields(category: str, name: str) -> list[Field]:
             text = file.read()
     except OSError as error:
         raise TargetError(f"the format of {category}:{name} cannot be read: {error.strerror}") from None
-    found = [Field(*_declared(each[1]), int(each[2]), int(each[3]), each[4] == "1") for each in _FIELD.finditer(text)]
+    found = [
+        Field(*_declared(each[1]), int(each[2]), int(each[3]), each[4] == "1") for each in re.finditer(_FIELD, text)
+    ]
     return [each for each in found if not each.name.startswith("common_") and each.name != "__syscall_nr"]
 
 
 def _declared(text: str) -> tuple[str, str]:
     """Return name and type of a declaration: ``char comm[16]`` is ``comm``, of type ``char[16]``."""
-    found = _DECLARATION.fullmatch(text)
+    found = re.fullmatch(_DECLARATION, text)
     return (found[2], (found[1].rstrip() + found[3])) if found else (text, "")
 
 

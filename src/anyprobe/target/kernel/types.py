@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 
 class Tag(IntEnum):
@@ -33,15 +34,13 @@ QUALIFIERS = frozenset({Tag.TYPEDEF, Tag.VOLATILE, Tag.CONST, Tag.RESTRICT, Tag.
 """What stands before a type and changes nothing of how its values lie in memory."""
 
 
-@dataclass(frozen=True, slots=True)
-class Void:
+class Void(NamedTuple):
     """No value."""
 
     name: str = "void"
 
 
-@dataclass(frozen=True, slots=True)
-class Int:
+class Int(NamedTuple):
     """An integer of ``size`` bytes."""
 
     name: str
@@ -51,16 +50,14 @@ class Int:
     is_char: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Float:
+class Float(NamedTuple):
     """A floating-point number of ``size`` bytes."""
 
     name: str
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class Pointer:
+class Pointer(NamedTuple):
     """A pointer to a type."""
 
     target: int
@@ -76,8 +73,7 @@ class Array:
     name: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(NamedTuple):
     """A member: where it begins, in bits from the beginning of its structure; ``bits`` is 0 but for bit-fields."""
 
     name: str
@@ -91,8 +87,7 @@ class Member:
         return self.bit_offset // 8
 
 
-@dataclass(frozen=True, slots=True)
-class Struct:
+class Struct(NamedTuple):
     """A structure or union of ``size`` bytes."""
 
     name: str
@@ -101,8 +96,7 @@ class Struct:
     is_union: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Enum:
+class Enum(NamedTuple):
     """Named numbers in ``size`` bytes."""
 
     name: str
@@ -111,16 +105,14 @@ class Enum:
     signed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Forward:
+class Forward(NamedTuple):
     """A structure or union of which only the name is known."""
 
     name: str
     is_union: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Qualified:
+class Qualified(NamedTuple):
     """A typedef, ``const``, ``volatile``, ``restrict`` or tag before another type."""
 
     name: str
@@ -128,8 +120,7 @@ class Qualified:
     target: int
 
 
-@dataclass(frozen=True, slots=True)
-class Prototype:
+class Prototype(NamedTuple):
     """A function's result and parameters, each with its name and type; ``variadic``: more may follow."""
 
     result: int
@@ -138,16 +129,14 @@ class Prototype:
     name: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Function:
+class Function(NamedTuple):
     """A function of a name with a prototype."""
 
     name: str
     prototype: int
 
 
-@dataclass(frozen=True, slots=True)
-class Other:
+class Other(NamedTuple):
     """What no expression refers to: variables, sections, tags of declarations."""
 
     name: str

@@ -12,8 +12,7 @@ import mmap as _mmap
 import os
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 # PyDLL keeps the GIL: these calls do not block, and while the target is stopped another Python thread must not get in.
 _libc = ctypes.PyDLL(None, use_errno=True)
@@ -212,8 +211,7 @@ _GATED = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class FaultPlan:
+class FaultPlan(NamedTuple):
     """What is to go wrong: ``kind`` at the ``call``-th gateway call (counted from 1)."""
 
     kind: str

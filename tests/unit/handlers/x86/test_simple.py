@@ -48,10 +48,10 @@ def both(function):
     handler = intermediate(function, Setting(entry=True, retval=None))
     (store,) = handler.storages
     if isinstance(store, Table):
-        layout = replace(store.layout, threads=THREADS)
+        layout = store.layout._replace(threads=THREADS)
     else:
         layout = replace(store.layout, slots=SLOTS, rings=1, threads=THREADS)
-    placed = replace(handler, storages=(replace(store, layout=layout),))
+    placed = handler._replace(storages=(store._replace(layout=layout),))
     code = simple_code(placed)
     assert code is not None
     return Running(code, layout), Running(compile_native(placed), layout)

@@ -113,7 +113,7 @@ def resolve_all(
     found = _named(spec, chosen)
     if not found and spec.offset is not None:  # "bare+0x1139" is what a function without a name is called
         called = replace(spec.function, text=f"{spec.function.text}+{spec.offset:#x}")
-        whole = replace(spec, function=called, name="entry", offset=None)
+        whole = spec._replace(function=called, name="entry", offset=None)
         if found := _named(whole, chosen):
             spec = whole
     if not found:
@@ -125,10 +125,10 @@ def resolve_all(
 def _any_name(spec: Spec, resolve_one: "Callable[[Spec], Resolution]") -> Resolution:
     """Resolve a glob of names: entries, returns and instructions, by their offsets in hexadecimal."""
     kinds = [each for each in ("entry", "return") if fnmatch.fnmatchcase(each, spec.pattern)]
-    parts = [resolve_one(replace(spec, name=kind, pattern="")) for kind in kinds]
+    parts = [resolve_one(spec._replace(name=kind, pattern="")) for kind in kinds]
     offsets = spec.pattern.removeprefix("0x")
     may_match = re.fullmatch(r"[0-9a-f*?\[\]!-]+", offsets)
-    every = resolve_one(replace(spec, name="insn", pattern="")) if may_match else Resolution(())
+    every = resolve_one(spec._replace(name="insn", pattern="")) if may_match else Resolution(())
     several = (
         each._replace(canonical=f"{each.canonical.removesuffix(':insn')}:{offsets}", pattern=offsets)
         for each in every.sites

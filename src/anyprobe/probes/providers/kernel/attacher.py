@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from anyprobe.core.errors import KernelRefused, TargetError
 from anyprobe.probes.providers.kernel.counters import GO_ON, Counters
@@ -99,8 +99,7 @@ class Attachment:
         return link if link is None else self.hold(link)
 
 
-@dataclass(frozen=True, slots=True)
-class Attacher:
+class Attacher(NamedTuple):
     """What the mechanisms need: the counters of a probe, and what there is in the kernel."""
 
     counters: Counters

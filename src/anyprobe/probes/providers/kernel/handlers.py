@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from anyprobe.core.code import Input, InputKind, NativeCode
 from anyprobe.core.errors import HandlerError, UnsupportedTarget
@@ -45,8 +45,7 @@ class KernelCallData:
     storage: CallData = field(default_factory=CallData)
 
 
-@dataclass(frozen=True, slots=True)
-class SplicedHandler:
+class SplicedHandler(NamedTuple):
     """A handler compiled for splices, and the storages that its code uses, in their order."""
 
     code: NativeCode
@@ -126,11 +125,11 @@ class KernelHandler:
             from anyprobe.probes.providers.kernel.splices.shared_storages import of_processors
 
             handler = self._intermediate(site, self._at_function(site, found), tail=tail)
-            handler = replace(handler, inputs=tuple(map(_placed, handler.inputs)))
+            handler = handler._replace(inputs=tuple(map(_placed, handler.inputs)))
             own = [each for each in handler.storages if not isinstance(each, CallData)]
             by_clock = self._collection.shared.by_clock
             storages = tuple(of_processors(each, processors, by_clock=by_clock) for each in own)
-            code = spliced_code(replace(handler, storages=storages))
+            code = spliced_code(handler._replace(storages=storages))
             calls = self._call.storage if self._call is not None and self._call.layout.fields else None
             self._spliced[key] = SplicedHandler(code, tuple(own), calls, site.kind == "entry")
         return self._spliced[key]
@@ -277,7 +276,7 @@ class KernelHandler:
         if site.kind != "entry" and any(each.kind is InputKind.PARAMETER for each in handler.inputs):
             raise HandlerError("the parameters are gone here", instead="a handler at the entry")
         if self._call is not None and self._call.layout.fields:
-            return replace(handler, storages=(*handler.storages, self._call.storage))
+            return handler._replace(storages=(*handler.storages, self._call.storage))
         return handler
 
 

@@ -4,7 +4,6 @@ import threading
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -130,7 +129,7 @@ class Handled(Emitted, Scripted):
         Returns:
             A decorator that gives the function back.
         """
-        returns = [replace(parse(text), name="return") for text in specs]
+        returns = [parse(text)._replace(name="return") for text in specs]
         return self._decorator(returns, when, retval, mechanism, handler, follow=follow)
 
     def at(

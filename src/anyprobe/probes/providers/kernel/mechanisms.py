@@ -6,7 +6,7 @@ kernel removes all when they are closed, also when it does so for a process that
 
 import errno
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from anyprobe.core.errors import KernelRefused, TargetError, UnsupportedTarget
 from anyprobe.core.refusal import Reason, Refusal
@@ -30,8 +30,7 @@ _OF_ONE_SITE = frozenset({errno.EINVAL, errno.ENOENT, errno.ESRCH, errno.EBUSY, 
 """What the kernel says of a whole group of functions if one of them cannot be traced."""
 
 
-@dataclass(frozen=True, slots=True)
-class Mechanism:
+class Mechanism(NamedTuple):
     """One way: what it is called at entries and at returns, how it attaches, and at which sites it may."""
 
     name: str

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
@@ -265,7 +264,7 @@ class KernelSession(FollowingModules, Handled, AnySessionApi[KernelProbe]):
         self._check_attached()
         from anyprobe.probes.providers.kernel.splices.splicing import splice_ends
 
-        specs = replace(spec, name="entry"), replace(spec, name="return")
+        specs = spec._replace(name="entry"), spec._replace(name="return")
         sites = [self.resolve(each) for each in specs]
         for handler, (site, *_) in zip((entering, leaving), sites, strict=True):
             handler.check(site, self._names.type_of(site))

@@ -2,7 +2,7 @@
 
 import errno
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -36,7 +36,7 @@ class Kernel:
 @pytest.fixture
 def kernel(monkeypatch):
     made = Kernel()
-    ways = [replace(each, attach=lambda _, attachment: made.attach(attachment)) for each in mechanisms.CHEAPEST]
+    ways = [each._replace(attach=lambda _, attachment: made.attach(attachment)) for each in mechanisms.CHEAPEST]
     renamed = dict(zip(mechanisms.CHEAPEST, ways, strict=True))
     monkeypatch.setattr(mechanisms, "CHEAPEST", tuple(ways))
     monkeypatch.setattr(mechanisms, "FOR_MANY", tuple(renamed[each] for each in mechanisms.FOR_MANY))

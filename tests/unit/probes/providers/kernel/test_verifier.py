@@ -1,7 +1,5 @@
 """What the kernel's verifier does not accept is shown with its place in the handler, and the kernel's words below."""
 
-from dataclasses import replace
-
 import pytest
 
 import anyprobe
@@ -80,7 +78,7 @@ def broken(handler, passed):
     """Return a program in which the first counting is a call of a function that the kernel does not have."""
     found = kernel_program(handler, passed)
     at = next(at for at in range(0, len(found.code), 8) if found.code[at] == ATOMIC)
-    return replace(found, code=found.code[:at] + instruction(CALL, number=999_999) + found.code[at + 8 :])
+    return found._replace(code=found.code[:at] + instruction(CALL, number=999_999) + found.code[at + 8 :])
 
 
 @pytest.mark.skipif(REFUSED is not None, reason=str(REFUSED))

@@ -38,7 +38,7 @@ _KNOWN: dict[str, AnyType] = {
 """Types that are the same on every kernel for this machine."""
 _TEXT_LIMIT = 64
 """Bytes that are read of a text whose length the record says."""
-_ARRAY = re.compile(r"(?P<dynamic>__data_loc )?(?P<element>.*?)(\[\w*\])+")
+_ARRAY = r"(?P<dynamic>__data_loc )?(?P<element>.*?)(\[\w*\])+"
 """Where the record only says where in it the array is, its type begins so."""
 
 
@@ -103,7 +103,7 @@ class EventPrototypes:
 
     def _kind(self, field: Field) -> AnyType:
         """Return the type of a field."""
-        array = _ARRAY.fullmatch(field.type)
+        array = re.fullmatch(_ARRAY, field.type)
         if array is not None:
             element = self._named(array["element"]) or u8
             size = max(element.size, 1)
@@ -136,7 +136,7 @@ def _number(size: int, *, signed: bool) -> AnyType:
 
 
 def _place(field: Field) -> RecordPlace:
-    array = _ARRAY.fullmatch(field.type)
+    array = re.fullmatch(_ARRAY, field.type)
     if array is not None or field.size not in {1, 2, 4, 8}:
         return RecordPlace(field.offset, dynamic=array is not None and bool(array["dynamic"]))
     return RecordPlace(field.offset, field.size, field.is_signed)

@@ -1,7 +1,6 @@
 """Timers and events as places: what ``interval:s:1``, ``profile:hz:99`` and ``software:page-faults:100`` mean."""
 
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from anyprobe.probes.providers.kernel.places.specs import KernelSpec, Provider
 from anyprobe.probes.specs.nearest import nearest_names
@@ -25,8 +24,7 @@ _OFTEN = {
 """How many events make a hit where nothing is said, as in bpftrace; of others each one does."""
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """What makes hits: a timer, or every so many events of a kind."""
 
     provider: Provider

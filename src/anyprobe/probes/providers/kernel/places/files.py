@@ -1,13 +1,11 @@
 """Places in files of programs, for uprobes that the kernel sets in all processes: functions and USDT markers."""
 
 import fnmatch
-import glob
 import os
-import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from anyprobe.core.errors import UnsupportedTarget
 from anyprobe.core.memory import MemoryFault
@@ -23,8 +21,7 @@ if TYPE_CHECKING:
 _LIBRARIES = ("/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib64", "/usr/lib64", "/usr/lib", "/lib")
 
 
-@dataclass(frozen=True, slots=True)
-class InFile:
+class InFile(NamedTuple):
     """A place in a file."""
 
     path: str
@@ -55,6 +52,9 @@ def places(spec: KernelSpec) -> list[InFile]:
 
 def _path(spec: KernelSpec) -> str:
     """Return the file that a spec names by its path, as a command or as a library."""
+    import glob
+    import shutil
+
     name = spec.module.text
     if "/" in name:
         candidates = [name]

@@ -2,9 +2,8 @@
 
 import fnmatch
 import os
-from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from anyprobe.core.errors import UnsupportedTarget
 from anyprobe.probes.providers.kernel.places.events import Event, event_of
@@ -37,8 +36,7 @@ class Unable(Exception):  # noqa: N818 - one of several ways, not a mistake
     """A mechanism cannot do this, and why; another one may."""
 
 
-@dataclass(frozen=True, slots=True)
-class KernelSite:
+class KernelSite(NamedTuple):
     """One place in the kernel: at a function, at a tracepoint, both ways for a system call; or what makes hits."""
 
     spec: str
@@ -85,8 +83,7 @@ class KernelSite:
         return 0 if self.function is None else self.function.address + self.offset
 
 
-@dataclass(frozen=True, slots=True)
-class FunctionType:
+class FunctionType(NamedTuple):
     """The type of a function: its number in the types of the kernel or a module."""
 
     types: btf.Btf
@@ -201,7 +198,7 @@ class KernelNames:
             from anyprobe.probes.providers.kernel.places.instructions import offsets_of
 
             return [
-                self._at(replace(spec, name="offset", offset=offset), function)
+                self._at(spec._replace(name="offset", offset=offset), function)
                 for function in reversed(by_address.values())
                 for offset in offsets_of(self.symbols, spec, function)
             ]

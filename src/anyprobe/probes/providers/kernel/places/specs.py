@@ -1,9 +1,8 @@
 """Specs of probes in the kernel: text to parts, with a caret where it cannot be read."""
 
 import re
-from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Literal, cast
+from typing import Literal, NamedTuple, cast
 
 from anyprobe.core.errors import SpecError
 from anyprobe.probes.specs.parts import Part, split
@@ -58,8 +57,7 @@ class Provider(StrEnum):
     USDT = "usdt"
 
 
-@dataclass(frozen=True, slots=True)
-class KernelSpec:
+class KernelSpec(NamedTuple):
     """A spec, read. ``module`` is a tracepoint's category; empty: any. ``mechanism``: demanded by the spec.
 
     Of a source line ``function`` is the file.
@@ -109,7 +107,7 @@ class KernelSpec:
 
     def end(self, name: Name) -> str:
         """Return the spec of an end of the same functions."""
-        return replace(self, name=name, offset=0).canonical(self.module.text, self.function.text)
+        return self._replace(name=name, offset=0).canonical(self.module.text, self.function.text)
 
     def canonical(self, module: str, function: str) -> str:
         """Return the full form for one function, tracepoint or system call that it means."""

@@ -5,7 +5,6 @@ in such a patch any more, also where this process was killed.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from functools import cached_property
 from typing import Final
 
@@ -40,7 +39,7 @@ def of_processors(storage: Storage, processors: int, *, by_clock: bool = False) 
     """Return a storage with a row for each processor instead of each thread; ``by_clock``: records are so."""
     match storage:
         case Table(layout):
-            return Table(replace(layout, threads=processors))
+            return Table(layout._replace(threads=processors))
         case Ring(layout, shown):
             sized = type(layout).of_size(layout.record, _RING_BYTES, rings=processors, threads=processors)
             return Ring(sized, shown, by_clock)
