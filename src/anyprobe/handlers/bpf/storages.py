@@ -9,16 +9,16 @@ from anyprobe.core.code import MISSES, BpfProgram
 from anyprobe.core.errors import InternalError
 from anyprobe.data.cells import CellValue, Key, cell_value
 from anyprobe.data.keys import Names, Place
-from anyprobe.data.records import TIME, Gathering, Records
-from anyprobe.data.results import AggregationResult
 from anyprobe.handlers.bpf import layouts
 from anyprobe.handlers.ir import nodes as ir
 from anyprobe.handlers.types.storages import CallData, MapTable, Ring, Stacks, Storage, Table
 from anyprobe.target.kernel import bpf, programs
-from anyprobe.target.kernel.ring_buffers import RingBuffer
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from anyprobe.data.records import Records
+    from anyprobe.data.results import AggregationResult
 else:
     from anyprobe.core.later import np
 
@@ -101,8 +101,10 @@ class KernelMaps:
         words = struct.unpack(f"<{len(MISSES)}Q", bpf.read_array(self.misses_region, _MISSES_BYTES))
         return {miss.value: count for miss, count in zip(MISSES, words, strict=True)}
 
-    def result(self, storage: Table, names: Names | None = None) -> AggregationResult:
+    def result(self, storage: Table, names: Names | None = None) -> "AggregationResult":
         """Return what an aggregation has counted."""
+        from anyprobe.data.results import AggregationResult
+
         layout, aggregation = storage.layout, storage.layout.aggregation
         bounds = aggregation.bounds()
 
@@ -132,7 +134,7 @@ class KernelMaps:
             found[shown] = shown_value(layout.map.value, number, names)
         return found
 
-    def records(self, storage: Ring, *, until: int | None = None) -> Records:
+    def records(self, storage: Ring, *, until: int | None = None) -> "Records":
         """Return the records of a kind that have been written since the last time, by time."""
         return self._readers[storage].take(until)
 
@@ -204,12 +206,17 @@ class RecordReader:
 
     def __init__(self, storage: Ring, ring_bytes: int) -> None:
         """Make the ring buffer."""
+        from anyprobe.data.records import Gathering
+        from anyprobe.target.kernel.ring_buffers import RingBuffer
+
         self._kind = storage.layout.record
         self.ring = RingBuffer(ring_bytes, self._kind.bytes)
         self._gathering = Gathering(self._kind.dtype)
 
-    def take(self, until: int | None = None) -> Records:
+    def take(self, until: int | None = None) -> "Records":
         """Return what has been written since the last time, by time; what is later than ``until`` is kept."""
+        from anyprobe.data.records import TIME
+
         self._gathering.add(self.ring.take().reshape(-1).view(self._kind.dtype))
         found = self._gathering.take()
         if until is None or not len(found):

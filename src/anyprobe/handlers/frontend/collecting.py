@@ -2,13 +2,12 @@
 
 import ast
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import UsageError
 from anyprobe.data.aggregations import Aggregation
 from anyprobe.data.keys import KeyKind, KeyPart, KeyShape
 from anyprobe.data.maps import Map, MapLayout
-from anyprobe.data.records import Field, RecordType
-from anyprobe.data.rings import RingLayout
 from anyprobe.data.tables import TableLayout
 from anyprobe.handlers import intrinsics
 from anyprobe.handlers.frontend import operators, texts
@@ -30,6 +29,9 @@ from anyprobe.handlers.types.annotations import (
     u64,
 )
 from anyprobe.handlers.types.storages import MapTable, Ring, Storages, Table, is_signed, key_kind
+
+if TYPE_CHECKING:
+    from anyprobe.data.records import Field
 
 Key = tuple[tuple[ir.Expr | ir.Buffer, ...], tuple[KeyKind, ...]]
 """The parts of a key as words and buffers, and what those are that are numbers."""
@@ -190,6 +192,9 @@ class Collecting:
 
     def record(self, expressions: Expressions, node: ast.Call, function: object) -> Value:
         """Compile ``emit`` and ``printf``."""
+        from anyprobe.data.records import RecordType
+        from anyprobe.data.rings import RingLayout
+
         if function is intrinsics.printf:
             name, shown, given = self._formatted(expressions, node)
         else:
@@ -259,7 +264,9 @@ class Collecting:
 
     def _field(
         self, expressions: Expressions, node: ast.AST, label: str, value: Value
-    ) -> tuple[Field, ir.Expr | ir.Buffer]:
+    ) -> "tuple[Field, ir.Expr | ir.Buffer]":
+        from anyprobe.data.records import Field
+
         if isinstance(value, Text):
             return Field(label, "text", value.buffer.size), value.buffer
         if not isinstance(value, Scalar | Literal):

@@ -1,15 +1,17 @@
 """Aggregations, maps and records as handlers use them: with which keys, and values of which type."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from anyprobe.data import stacks
 from anyprobe.data.aggregations import Aggregation
 from anyprobe.data.keys import KeyKind, KeyShape
 from anyprobe.data.maps import Map, MapLayout
-from anyprobe.data.rings import RingLayout
 from anyprobe.data.tables import TableLayout
 from anyprobe.handlers.types.annotations import PointerType, ShownType, Type, u64
+
+if TYPE_CHECKING:
+    from anyprobe.data.rings import RingLayout
 
 
 class Storage(Protocol):
@@ -51,7 +53,7 @@ class MapTable(NamedTuple):
 class Ring(NamedTuple):
     """The storage of one kind of records; ``format`` is how a row is shown, with a place for each field."""
 
-    layout: RingLayout
+    layout: "RingLayout"
     format: str = ""
     by_clock: bool = False
     """Whether records have ``ctx.now`` as their time; else that of the time stamp counter."""

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 from anyprobe.data.aggregations import Aggregation
 from anyprobe.data.cells import CellValue, Key
 from anyprobe.data.maps import Map
-from anyprobe.data.records import Records, named
-from anyprobe.data.results import AggregationResult, MapResult
 from anyprobe.handlers.bpf.storages import KernelMaps
 from anyprobe.handlers.types.storages import CallData, MapTable, Ring, Stacks, Storage, Storages, Table
 from anyprobe.probes.providers.kernel.live_views import LiveAggregation, LiveMap
@@ -16,6 +14,8 @@ from anyprobe.probes.providers.kernel.naming import KernelNaming
 from anyprobe.probes.providers.kernel.places.sites import KernelNames
 
 if TYPE_CHECKING:
+    from anyprobe.data.records import Records
+    from anyprobe.data.results import AggregationResult, MapResult
     from anyprobe.probes.providers.kernel.places.event_prototypes import EventPrototypes
     from anyprobe.probes.providers.kernel.splices.shared_storages import SharedStorages
 
@@ -82,14 +82,14 @@ class Collection:
             if self._in_maps(each) or self._in_shared(each):
                 yield key, each
 
-    def _result(self, storage: Table, names: Callable[[str, int], str] | None) -> AggregationResult:
+    def _result(self, storage: Table, names: Callable[[str, int], str] | None) -> "AggregationResult":
         """Return what an aggregation has counted, by whatever mechanism; numbers are named by ``names``."""
         found = [self.maps.result(storage, names)] if self._in_maps(storage) else []
         if self._in_shared(storage):
             found.append(self.shared.result(storage, names))
         return found[0] if len(found) == 1 else found[0].merged(found[1])
 
-    def aggregations(self, without: Container[object] = ()) -> tuple[AggregationResult, ...]:
+    def aggregations(self, without: Container[object] = ()) -> "tuple[AggregationResult, ...]":
         """Return what the aggregations have counted, some left out."""
         used = [each for key, each in self._used() if key not in without]
         return tuple(self._result(each, self.shown) for each in used if isinstance(each, Table))
@@ -100,8 +100,10 @@ class Collection:
         used = isinstance(storage, Table) and (self._in_maps(storage) or self._in_shared(storage))
         return self._result(storage, None).entries if used and isinstance(storage, Table) else {}
 
-    def held(self) -> tuple[MapResult, ...]:
+    def held(self) -> "tuple[MapResult, ...]":
         """Return what the maps hold that are to be shown."""
+        from anyprobe.data.results import MapResult
+
         found = [each for _, each in self._used() if isinstance(each, MapTable) and each.layout.map.shown]
         return tuple(MapResult(each.layout.map.name, each.layout.map.by, self._items(each)) for each in found)
 
@@ -141,17 +143,20 @@ class Collection:
         lost = sum(count for each in self._calls for cause, count in self._dropped(each) if cause == "no room")
         return found | {"calls": {"no room": lost}} if lost else found
 
-    def records(self, until: int | None) -> Iterator[tuple[str, str, Records]]:
+    def records(self, until: int | None) -> "Iterator[tuple[str, str, Records]]":
         """Yield what was emitted since the last time, by record: its name, how a row is shown, and the rows."""
-        for key, each in self._used():
-            if not isinstance(each, Ring):
-                continue
+        used = [(str(key), each) for key, each in self._used() if isinstance(each, Ring)]
+        if not used:
+            return
+        from anyprobe.data.records import named
+
+        for name, each in used:
             if self._in_maps(each):
                 found = self.maps.records(each, until=until)
-                yield str(key), each.format, named(found, each.layout.record, self.shown)
+                yield name, each.format, named(found, each.layout.record, self.shown)
             if self._in_shared(each):
                 found = self.shared.records(each, until=until)
-                yield str(key), each.format, named(found, each.layout.record, self.shown)
+                yield name, each.format, named(found, each.layout.record, self.shown)
 
     def open(self, calls: CallData) -> None:
         """Let the handlers of both ends of calls run, which are in place."""

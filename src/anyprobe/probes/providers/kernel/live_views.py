@@ -1,11 +1,15 @@
 """Aggregations and maps of the kernel as their users read them while the session lasts, and afterwards."""
 
+from typing import TYPE_CHECKING
+
 from anyprobe.core.errors import UsageError
 from anyprobe.data.cells import Key
 from anyprobe.data.keys import Names
-from anyprobe.data.results import AggregationResult
 from anyprobe.handlers.bpf.storages import KernelMaps
 from anyprobe.handlers.types.storages import MapTable, Table
+
+if TYPE_CHECKING:
+    from anyprobe.data.results import AggregationResult
 
 
 class LiveAggregation:
@@ -16,7 +20,7 @@ class LiveAggregation:
         self._maps, self._storage, self._names = maps, storage, names
         self._kept: AggregationResult | None = None
 
-    def result(self) -> AggregationResult:
+    def result(self) -> "AggregationResult":
         """Return what has been counted."""
         return self._kept or self._maps.result(self._storage, self._names)
 

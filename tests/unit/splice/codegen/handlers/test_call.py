@@ -276,9 +276,9 @@ def test_what_can_be_called_with_others(changes, follows):
     """Not what sends the thread elsewhere, floats, strings, nor a second one with an instance."""
     first = HandlerFacts(NativeCode(RET, (Input(InputKind.INSTANCE),), frozenset(), 8, 1), instances=1, enters=True)
     plain = NativeCode(RET, (), frozenset(), 8, 1)
-    assert can_follow([first], HandlerFacts(replace(plain, **changes))) is follows
+    assert can_follow([first], HandlerFacts(plain._replace(**changes))) is follows
     assert can_follow([], HandlerFacts(plain, takes_target=True)) is False
-    reads = HandlerFacts(replace(plain, inputs=(Input(InputKind.ROUTINE, "read"),)))
+    reads = HandlerFacts(plain._replace(inputs=(Input(InputKind.ROUTINE, "read"),)))
     assert can_follow([reads], reads)
     assert not can_follow([reads], replace(reads, reading=ReadingFacts(system_calls=False)))
     assert not can_follow([HandlerFacts(plain)] * 4, HandlerFacts(plain))
