@@ -147,7 +147,7 @@ def least(part, bound, command, tmp_path, **environment):
     [
         (f"count kernel::{FUNCTION}", 0.75),
         ("count tracepoint:raw_syscalls:sys_enter", 0.75),
-        ("hist kernel::vfs_read --of count --by pid", 1.20),
+        ("hist kernel::vfs_read --of count --by pid", 0.95),
         ("count kernel:vmlinux:acpi_*", 1.05),
     ],
 )
