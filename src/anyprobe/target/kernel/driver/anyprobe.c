@@ -114,6 +114,8 @@ struct client {
 	struct list_head list;	/* among those that are gone and still have a task in their patches */
 	struct memory { void *shared; void __percpu *percpu, *own; u64 size; } memory[256];
 	u32 memories, pages, changes;
+	bool waited;		/* since its writes were taken out, for tasks that no stop may find */
+	struct completion *tried;	/* told when it has been seen whether all can be freed */
 };
 
 /* A write in force, with the original bytes as the old ones. */
@@ -960,10 +962,8 @@ static void disclaim(struct client **owners, u32 count, struct client *client)
 			owners[count] = NULL;
 }
 
-static bool release(struct client *client)
+static void release(struct client *client)
 {
-	if (restore(client, NULL) || leave_patches(client))	/* tasks leave patches by themselves, once no text leads there */
-		return false;
 	disclaim(page_owners, ARRAY_SIZE(page_owners), client);
 	disclaim(counter_owners, ARRAY_SIZE(counter_owners), client);
 	while (client->memories--) {
@@ -971,7 +971,14 @@ static bool release(struct client *client)
 		free_percpu(client->memory[client->memories].own);
 	}
 	kvfree(client);
-	return true;
+	module_put(THIS_MODULE);
+}
+
+static void tell_closer(struct client *client)
+{
+	if (client->tried)
+		complete(client->tried);
+	client->tried = NULL;
 }
 
 static void release_leaving(struct work_struct *work);
@@ -979,17 +986,34 @@ static DECLARE_DELAYED_WORK(later, release_leaving);
 static void release_leaving(struct work_struct *work)
 {
 	struct client *client, *next;
+	bool wait = false;
+	LIST_HEAD(left);
 
 	mutex_lock(&lock);
-	list_for_each_entry_safe(client, next, &leaving, list) {
-		list_del(&client->list);
-		if (release(client))
-			module_put(THIS_MODULE);
+	list_for_each_entry_safe(client, next, &leaving, list)
+		if (!restore(client, NULL)) {
+			list_move(&client->list, &left);
+			wait |= !client->waited;
+			client->waited = true;
+		} else {
+			tell_closer(client);
+		}
+	mutex_unlock(&lock);
+	/* Tasks leave patches by themselves, once no text leads there. Those that no stop may find, see is_any_inside(): */
+	if (wait && preempt_model_preemptible())
+		synchronize_rcu_tasks();
+	mutex_lock(&lock);
+	list_for_each_entry_safe(client, next, &left, list) {
+		long r = leave_patches(client);
+
+		tell_closer(client);
+		if (r)
+			list_move(&client->list, &leaving);
 		else
-			list_add(&client->list, &leaving);
+			release(client);
 	}
 	if (!list_empty(&leaving))
-		schedule_delayed_work(&later, HZ / 20);
+		queue_delayed_work(system_unbound_wq, &later, HZ / 20);
 	mutex_unlock(&lock);
 }
 
@@ -1003,13 +1027,27 @@ static int driver_open(struct inode *inode, struct file *file)
 
 static int driver_release(struct inode *inode, struct file *file)
 {
+	DECLARE_COMPLETION_ONSTACK(tried);
 	struct client *client = file->private_data;
+	bool by_worker = preempt_model_preemptible();	/* a task that gets no time would have its closer wait as well */
 
 	__module_get(THIS_MODULE);	/* the open file has the module until this function returns, the client as long as it is there */
 	mutex_lock(&lock);
 	list_add(&client->list, &leaving);
+	restore(client, NULL);		/* tried again if it cannot be now */
+	client->tried = by_worker ? &tried : NULL;
 	mutex_unlock(&lock);
-	release_leaving(NULL);
+	if (!by_worker) {
+		release_leaving(NULL);
+		return 0;
+	}
+	mod_delayed_work(system_unbound_wq, &later, 0);
+	if (!wait_for_completion_timeout(&tried, 5 * HZ)) {
+		mutex_lock(&lock);
+		if (!completion_done(&tried))
+			client->tried = NULL;
+		mutex_unlock(&lock);
+	}
 	return 0;
 }
 

@@ -3,6 +3,7 @@
 import errno
 import os
 import re
+import time
 from contextlib import suppress
 from typing import Final
 
@@ -28,6 +29,8 @@ _UNKNOWN_KEY: Final = (
 )
 _SIGNATURE: Final = b"~Module signature appended~\n"
 _LOG: Final = "/dev/kmsg"
+_PATIENCE: Final = 2.0
+"""Seconds to wait for what has been left."""
 _MISSING: Final = re.compile(r"anyprobe: this kernel has no (\w+)")
 
 
@@ -81,12 +84,22 @@ def _missing(log: int) -> list[str]:
 
 
 def unload() -> None:
-    """Remove the driver; raise ``KernelRefused`` while it is in use, nothing happens if there is none."""
-    try:
-        gateway.delete_module(NAME)
-    except OSError as failure:
-        if failure.errno != errno.ENOENT:
-            raise _refused("unload the driver", failure) from None
+    """Remove the driver; raise ``KernelRefused`` while it is in use, nothing happens if there is none.
+
+    What a session has left is given up a moment after its end: on preemptible kernels each task has to have slept.
+    """
+    until = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            gateway.delete_module(NAME)
+        except OSError as failure:
+            if failure.errno == errno.ENOENT:
+                return
+            if failure.errno not in {errno.EAGAIN, errno.EBUSY} or time.monotonic() >= until:
+                raise _refused("unload the driver", failure) from None
+        else:
+            return
+        time.sleep(0.05)
 
 
 def may_open() -> str:
