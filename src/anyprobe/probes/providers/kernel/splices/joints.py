@@ -5,9 +5,10 @@ those that are left, and the jump is written anew, in one stop: no hit is seen b
 """
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from anyprobe.core.errors import InternalError
 from anyprobe.core.refusal import Refusal
 from anyprobe.probes.providers.kernel.splices.wanted import number_of
 from anyprobe.splice.codegen.emit import estimate
@@ -71,6 +72,8 @@ class Joints:
     reserve: Callable[[int], int]
     write: Callable[[int, bytes], None]
     """Give memory for a patch, and write it there."""
+    leaving: set[Want] = field(default_factory=set)
+    """What is removed, but runs on as long as a task is in its patch: the next patch of a place is without it."""
 
     def add(self, maker: PatchMaker, splice: PlannedSplice, actions: Actions, patch: KernelPatch) -> Change | Refusal:
         """Return the change by which a splice, of which there is a patch, comes in force beside what is there."""
@@ -78,7 +81,7 @@ class Joints:
         if before is None or not _is_same_place(before, splice, patch):
             own = Joint(maker, splice, actions, patch.old, patch.new)
             return replace(Change.of(patch), after=own)
-        both = replace(before.splice, wants=[*before.splice.wants, *splice.wants])
+        both = replace(before.splice, wants=[*self._staying(before), *splice.wants])
         return self._made(replace(before, splice=both, actions=before.actions | actions), patch.site)
 
     def drop(self, address: int, wants: Collection[Want]) -> Change | None:
@@ -86,7 +89,7 @@ class Joints:
         before = self.at.get(address)
         if before is None:
             return None
-        left = [want for want in before.splice.wants if want not in wants]
+        left = [want for want in self._staying(before) if want not in wants]
         if not left:
             return Change(Write(address, before.new, before.old))
         if len(left) == len(before.splice.wants):
@@ -101,12 +104,18 @@ class Joints:
         else:
             self.at[change.write.address] = change.after
 
+    def _staying(self, joint: Joint) -> list[Want]:
+        return [want for want in joint.splice.wants if want not in self.leaving]
+
     def _made(self, after: Joint, address: int) -> Change | Refusal:
         tests = sum(map(test_bytes, after.actions.values()))
-        at = self.reserve(estimate(after.splice) + tests + ROOM * (1 + len(after.splice.wants)))
+        room = estimate(after.splice) + tests + ROOM * (1 + len(after.splice.wants))
+        at = self.reserve(room)
         patch = after.maker.make(after.splice, at, lambda want: after.actions[want])
         if isinstance(patch, Refusal):
             return patch
+        if len(patch.code) > room:
+            raise InternalError(f"a patch of {len(patch.code)} bytes where {room} were expected")
         self.write(at, patch.code)
         return Change(Write(address, after.new, patch.new), _fixups(patch), replace(after, new=patch.new))
 

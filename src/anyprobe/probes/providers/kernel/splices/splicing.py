@@ -23,6 +23,7 @@ from anyprobe.probes.providers.kernel.splices.joints import Change, Numbered, te
 from anyprobe.probes.providers.kernel.splices.kernel_facts import processes_of
 from anyprobe.probes.providers.kernel.splices.processor_counters import ProcessorCounters
 from anyprobe.probes.providers.kernel.splices.wanted import Tag, exits_of, is_tail, joined, number_of
+from anyprobe.probes.providers.kernel.splices.writing import write
 from anyprobe.splice.codegen.emit import estimate
 from anyprobe.splice.codegen.patch import Action
 from anyprobe.splice.kernel import planning
@@ -33,8 +34,7 @@ from anyprobe.splice.kernel.places import entry_of
 from anyprobe.splice.plan.claims import Claims
 from anyprobe.splice.plan.splices import Clobbers, PlannedSplice, Want, WantKind
 from anyprobe.target.kernel import loaded_modules
-from anyprobe.target.kernel.driver.device import TRIES, BatchRefused, Driver, Shared
-from anyprobe.target.kernel.driver.layout import MEANINGS, Verdict
+from anyprobe.target.kernel.driver.device import TRIES, Driver, Shared
 from anyprobe.target.kernel.symbols import KERNEL
 
 if TYPE_CHECKING:
@@ -42,22 +42,6 @@ if TYPE_CHECKING:
     from anyprobe.probes.providers.kernel.splices.shared_storages import SharedStorages
 
 _WORD: Final = 8
-_REASONS: Final = {
-    Verdict.NOT_TEXT: Reason.NOT_CODE,
-    Verdict.NOT_BOUNDARY: Reason.NOT_A_BOUNDARY,
-    Verdict.CALL_INSIDE: Reason.RETURN_ADDRESS,
-    Verdict.OLD_BYTES: Reason.FOREIGN_BYTES,
-    Verdict.OVERLAP: Reason.OVERLAP,
-    Verdict.BUSY: Reason.TASK_INSIDE,
-    Verdict.FORBIDDEN: Reason.NO_INSTRUMENTATION,
-    Verdict.STATIC_KEY: Reason.STATIC_KEY,
-    Verdict.STATIC_CALL: Reason.STATIC_CALL,
-    Verdict.FTRACE: Reason.FTRACE_SITE,
-    Verdict.ALTERNATIVE: Reason.ALTERNATIVE,
-    Verdict.KPROBE: Reason.KPROBE,
-    Verdict.BUG: Reason.BUG,
-    Verdict.LANDING_PAD: Reason.LANDING_PAD,
-}
 
 
 class Handling(NamedTuple):
@@ -252,6 +236,8 @@ class Splices:
                     if self._shared is not None:
                         inside = {site for site, why in refused.items() if why.reason is Reason.TASK_INSIDE}
                         self._late |= {site: left[site] for site in inside}
+                        late = (want for site in inside for want in left[site].wants)
+                        self._shared.joints.leaving.update(want for want in late if number_of(want) not in last)
                     left = {site: each for site, each in left.items() if site not in refused}
             self._count(range(len(self._sites)))
         finally:
@@ -271,6 +257,8 @@ class Splices:
                 refused = {} if change is None else self._try([change], tries=1)
             if not refused:
                 del self._late[site]
+                if self._shared is not None:
+                    self._shared.joints.leaving.difference_update(each.wants)
                 if not self._late and not self._open:
                     self._give_back()
 
@@ -336,22 +324,7 @@ class Splices:
     def _try(self, changes: Sequence[Change], tries: int = TRIES) -> Mapping[int, Refusal]:
         """Write all, or return which ones cannot be written, by address; nothing is written then."""
         assert self._driver is not None
-        writes = [each.write for each in changes]
-        try:
-            self._driver.apply(writes, [fixup for each in changes for fixup in each.fixups], tries=tries)
-        except BatchRefused as refusal:
-            if refusal.verdict is Verdict.BUSY and refusal.write is None:
-                return {each.address: Refusal(Reason.TASK_INSIDE, each.address, str(refusal)) for each in writes}
-            if refusal.write is None:
-                raise
-            return {
-                address: Refusal(_REASONS.get(each, Reason.KERNEL_REFUSES), address, MEANINGS.get(each, str(refusal)))
-                for address, each in refusal.verdicts.items()
-            }
-        if self._shared is not None:
-            for change in changes:
-                self._shared.joints.commit(change)
-        return {}
+        return write(self._driver, changes, None if self._shared is None else self._shared.joints, tries)
 
     def _by_module(self) -> Mapping[str, list[int]]:
         found: dict[str, list[int]] = {}
@@ -417,6 +390,8 @@ class Splices:
                 self.refused.update(dict.fromkeys(numbers, shown(change)))
             else:
                 made.append(Numbered(change, tuple(splice.wants)))
+        if len(code) > room:
+            raise InternalError(f"patches of {len(code)} bytes where {room} were expected")
         if code:
             self._driver.write_patch(start, bytes(code))
         return made

@@ -66,6 +66,19 @@ def test_a_second_one_has_both_counted_by_one_write_over_the_first(placed):
     assert second.write.address == first.write.address
 
 
+def test_one_that_is_removed_and_waits_for_a_task_is_not_in_the_next_patch(placed):
+    """It is placed again meanwhile, by another want: each hit is one of them."""
+    start = placed.kernel["it"].start
+    mine, first = placed.add(start, FIRST)
+    placed.joints.leaving.add(mine)
+    again, second = placed.add(start, FIRST)
+    assert placed.counters(second) == ["1f000"]
+    _, third = placed.add(start, SECOND)
+    assert placed.counters(third) == ["1f000", "1f008"]
+    assert placed.joints.drop(first.write.address, [mine]) is None
+    assert placed.counters(placed.joints.drop(first.write.address, [again])) == ["1f008"]
+
+
 def test_what_is_left_when_one_goes_counts_on(placed):
     start = placed.kernel["it"].start
     mine, first = placed.add(start, FIRST)

@@ -39,7 +39,7 @@ def shared_by(driver):
         return Change(Write(site, b"jump", f"left{len(asked)}".encode()))
 
     splices = Splices.__new__(Splices)
-    joints = SimpleNamespace(drop=drop, commit=lambda change: None)
+    joints = SimpleNamespace(drop=drop, commit=lambda change: None, leaving=set())
     vars(splices).update(
         _driver=driver, _shared=SimpleNamespace(joints=joints), _sites=[SimpleNamespace(function=None)],
         _in_force=[Numbered(Change(Write(SITE, b"text", b"jump")), (WANT,))], _late={}, _open={0}, _counted=[0],
@@ -55,11 +55,13 @@ def test_what_a_task_is_in_is_taken_out_when_it_has_left():
     splices.remove([0])
     assert splices.counts(range(1)) == [7]
     assert driver.written == []
+    assert splices._shared.joints.leaving == {WANT}
     assert splices._driver is driver, "the handler still runs"
     assert splices.counts(range(1)) == [7]
     assert [write.new for write in driver.written] == [b"left1"]
     assert driver.tries == [TRIES, 1, 1, 1]
     assert asked == [[WANT]], "the patch that was made is used"
+    assert splices._shared.joints.leaving == set()
     assert splices._driver is None
 
 
