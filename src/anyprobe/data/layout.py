@@ -72,6 +72,8 @@ INSTANCE_WITHIN = 32
 """Instance of nested calls: how many ticks the calls took that it has made, of those that are timed."""
 INSTANCE_CHARGED = 40
 """Instance of nested calls: how much of its own time is in what its callers know of theirs already."""
+INSTANCE_LATER = 40
+"""In its place where calls are not nested, while instances are dropped: how far from the first one another one is."""
 INSTANCE_CALLER = 48
 """Instance of nested calls: where its caller's instance ends in the stack; 0: no timed function called it."""
 INSTANCE_NODE = 56
@@ -119,7 +121,11 @@ RECORD_ROOTS = 80
 RECORD_OPEN = 88
 """The same: where the function's outermost call is in the stack, as ``INSTANCE_CALLER`` says it; may be outdated."""
 RECORD_LEFT = 96
-"""The same: calls that an exception, or ``longjmp``, has left behind."""
+"""Timing record: calls that an exception, or ``longjmp``, has left behind, as far as that is seen."""
+RECORD_REPLACED = 104
+"""Timing record: not 0 if return addresses of calls are replaced."""
+RECORD_JUMPED = 112
+"""Timing record: how many of the thread's open calls have left by a jump, or more."""
 RECORD_BUCKETS = 128
 NODES = 4096
 """Nodes of a call tree: a power of two, and less than ``NO_CALLER``."""
@@ -154,6 +160,8 @@ CALLER_NEW, CALLER_WATCHED, CALLER_REFUSED, CALLER_SINCE = 0, 1, 2, 3
 on: calls end there in processes whose text is of this change or a later one, as a word says that fork copies, too."""
 GOLDEN = 0x9E37_79B9_7F4A_7C15
 """Near to the golden section of 2**64: the upper bits of products tell where to look in tables of hashes."""
+GOLDEN_32 = -0x61C88647
+"""The same of 2**32, as a signed number."""
 CALLER_PROBES = 32
 """How many entries of a table are looked at for a pair."""
 RECORD_BYTES = RECORD_BUCKETS + 8 * BUCKETS

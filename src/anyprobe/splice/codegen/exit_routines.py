@@ -100,6 +100,7 @@ def emit_leave(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
     if tail:
         asm.code(f"""
         {name}_jumped:
+            inc qword [rdi+rcx+{at.RECORD_JUMPED}]  # first: there is never less than that
             mov rax, [rdi+{at.BLOCK_UNWOUND}]; mov [rdi+rsi+{UNWOUND}], rax
             or qword [rdi+rsi+{RECORD}], {at.JUMPED}
         {name}_jumped_done:
@@ -113,7 +114,8 @@ def _leave_caller(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
     The functions were entered with the stack pointer one word below. Where nothing is found it was another call that
     has come back. There may be several: functions that jump to each other, and what exceptions have left behind. A
     call is timed unless something may have left it behind since it jumped away, and the first one in any case where
-    nothing else is called. Argument: offset of the timing record, and ``JUMPED``, ``CERTAIN``, ``UNSEEN``.
+    nothing else is called. Nothing is looked for where no open call of the function has jumped. Argument: offset of
+    the timing record, and ``JUMPED``, ``CERTAIN``, ``UNSEEN``.
     """
     nested = facts.layout.nested
     pushed = 8 if nested else 0
@@ -128,6 +130,7 @@ def _leave_caller(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
             mov rdi, fs:[slot]; mov rax, gate; test [rax], rdi; jz {name}_done
             lea r11, [rsp+{0xD0 + pushed}]; mov r9, [rsp+{0x50 + pushed}]
             mov ecx, r9d; and ecx, -8
+            cmp qword [rdi+rcx+{at.RECORD_JUMPED}], 0; je {name}_done
             mov rsi, [rdi+{at.BLOCK_TOP}]
             sub rsi, 1; js {name}_done
             shl rsi, 6
@@ -153,6 +156,7 @@ def _leave_caller(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
             mov rax, [rdi+rsi+{UNWOUND}]
             mov qword [rdi+rsi+{SP}], {TOMBSTONE}
         {name}_removed:
+            dec qword [rdi+rcx+{at.RECORD_JUMPED}]
             btr r9d, {at.CERTAIN.bit_length() - 1}; jb {name}_timed
             test r9d, {at.UNSEEN}; jnz {name}_missed
             cmp rax, [rdi+{at.BLOCK_UNWOUND}]; jne {name}_missed

@@ -306,7 +306,10 @@ def _settle(asm: Assembler, name: str, sp: str, free: tuple[str, str, str], *, e
             mov {word}, [rdi+{at.BLOCK_UNWOUND}]
             cmp [rdi+{other}+{UNWOUND}], {word}; je {name}_settle
             mov qword [rdi+{other}+{SP}], {TOMBSTONE}
-            mov {more}, [rdi+{other}+{RECORD}]; and {more}, -8
+            mov {more}, [rdi+{other}+{RECORD}]
+            btr {more}, 0; jae {name}_not_jumped
+            dec qword [rdi+{more}+{at.RECORD_JUMPED}]
+        {name}_not_jumped:
             inc qword [rdi+{more}+{at.RECORD_LEFT}]
             lea {word}, [{other}+{_SIZE}]
             cmp [rdi+{more}+{at.RECORD_OPEN}], {word}; jne {name}_not_open

@@ -13,12 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from anyprobe.data import layout as at
-from anyprobe.data.layout import RECORD, SP, START, TOMBSTONE, BankLayout
+from anyprobe.data.layout import RECORD, SP, START, BankLayout
 from anyprobe.isa.assemble import Assembler
 from anyprobe.splice.translate.progress import EXITS, Stretch, progress_in_routines, stretches_of
 
-_HASH = -0x61C88647
-"""Odd, and near to the golden section of 2**32."""
 CHILDREN = 2048
 """How far behind its gate a bank has the word of fork children: wiped, too, so that a child's child has a new block."""
 ADOPTED = 3072
@@ -208,7 +206,7 @@ def _emit_hint(asm: Assembler) -> None:
     """Emit code for the number of the hint for this thread in rax; stacks lie at regular distances, so it is hashed."""
     asm.code(f"""
         mov rax, fs:[0x10]; shr rax, 12
-        imul eax, eax, {_HASH}; shr eax, {32 - at.HINT_BITS}
+        imul eax, eax, {at.GOLDEN_32}; shr eax, {32 - at.HINT_BITS}
     """)
 
 
@@ -316,6 +314,8 @@ def emit_enter(asm: Assembler, facts: RoutineFacts, prepare: Callable[[], None] 
 
         nested_calls.emit_entered(asm, argument, site, facts.data + layout.nodes_offset, layout.nodes)
     asm.code(f"mov rax, [rsp+argument]; mov [rcx+rsi+{RECORD}], rax", argument=argument)
+    if prepare:
+        asm.code(f"mov qword [rcx+rax+{at.RECORD_REPLACED}], 1")
     if facts.clock:
         asm.code("call now")
     else:
@@ -344,7 +344,9 @@ def emit_enter(asm: Assembler, facts: RoutineFacts, prepare: Callable[[], None] 
     )
     if layout.by_thread:
         _enter_other(asm, facts)
-    _enter_full(asm, layout, argument, site)
+    from anyprobe.splice.codegen.leftovers import emit_full
+
+    emit_full(asm, layout, argument, site)
     if layout.nested:
         nested_calls.emit_entering(asm, argument, site)
         if layout.nodes:
@@ -374,85 +376,4 @@ def _enter_other(asm: Assembler, facts: RoutineFacts) -> None:
         region=facts.data,
         blocks=facts.layout.blocks,
         slot=facts.slot,
-    )
-
-
-def _enter_full(asm: Assembler, layout: BankLayout, argument: int, site: int) -> None:
-    """Emit the overflow path of ``enter``: drop instances that cannot be alive, try once more, else a miss.
-
-    Two live functions never have the same stack pointer at their entry, so an instance with ours is a leftover of a
-    longjmp or an exception, unless another probe at this entry has just pushed it: those are on the top, and none has
-    our record. Nothing is ever concluded from other stack pointers: they may lie on other stacks. A zero is an
-    instance that code below this signal handler has reserved and not filled yet: then nothing may move. What has left
-    by a jump may still be alive, where functions jump to each other and back: it is counted as missed.
-    """
-    asm.code(
-        f"""
-        enter_full:
-            dec qword [rcx+{at.BLOCK_TOP}]
-        enter_unreserved:
-            cmp dword [rcx+{at.BLOCK_PURGING}], 0; jne enter_missed
-            inc dword [rcx+{at.BLOCK_PURGING}]
-        enter_purging:
-            lea rax, [rsp+site]
-            push rdi; push r8; push r9
-            mov r9, [rsp+argument+24]
-            lea rsi, [rcx+0x40]; mov rdi, rsi
-            mov edx, maxactive
-        purge_check:
-            cmp qword [rsi], 0; je purge_not
-            add rsi, 64
-            dec edx; jnz purge_check
-        purge_top:
-            cmp [rsi-64], rax; jne purge_begin
-            mov r8, [rsi-48]; and r8, -2
-            cmp r8, r9; je purge_begin
-            sub rsi, 64
-            cmp rsi, rdi; ja purge_top
-        purge_begin:
-            mov r9, rsi; mov rsi, rdi; mov edx, maxactive
-        purge_next:
-            mov r8, [rsi]
-            cmp r8, {TOMBSTONE}; jbe purge_skip
-            cmp rsi, r9; jae purge_keep
-            cmp r8, rax; je purge_drop
-        purge_keep:
-            mov [rdi], r8
-            mov r8, [rsi+8]; mov [rdi+8], r8
-            mov r8, [rsi+16]; mov [rdi+16], r8
-            mov r8, [rsi+24]; mov [rdi+24], r8
-            add rdi, 64
-        purge_skip:
-            add rsi, 64
-            dec edx; jnz purge_next
-            mov rdx, rdi
-        purge_zero:
-            cmp rdi, rsi; jae purge_end
-            mov qword [rdi], 0
-            add rdi, 64; jmp purge_zero
-        purge_end:
-            sub rdx, rcx; sub rdx, 0x40; shr rdx, 6
-            mov [rcx+{at.BLOCK_TOP}], rdx
-            pop r9; pop r8; pop rdi
-            dec dword [rcx+{at.BLOCK_PURGING}]
-        enter_purged:
-            cmp rdx, maxactive; jb enter_block
-            jmp enter_missed
-        purge_drop:
-            mov r8, [rsi+16]
-            btr r8, 0; jae purge_skip  # it has not left by a jump
-            inc qword [rcx+r8+{at.RECORD_MISSED}]
-            jmp purge_skip
-        purge_not:  # nothing has been moved
-            pop r9; pop r8; pop rdi
-            dec dword [rcx+{at.BLOCK_PURGING}]
-        enter_missed:
-            mov rax, [rsp+argument]
-            inc qword [rcx+rax+{at.RECORD_MISSED}]
-        enter_missed_done:
-            jmp enter_done
-        """,
-        site=site,
-        argument=argument,
-        maxactive=layout.maxactive,
     )

@@ -23,6 +23,7 @@ from anyprobe.data.layout import (
     CERTAIN,
     CHILD_BIT,
     INSTANCE_BYTES,
+    INSTANCE_LATER,
     INSTANCE_RECORD,
     INSTANCE_SP,
     INSTANCE_T0,
@@ -30,10 +31,13 @@ from anyprobe.data.layout import (
     NEXT_BLOCK,
     RECORD_BUCKETS,
     RECORD_COUNT,
+    RECORD_JUMPED,
     RECORD_LEARNING,
+    RECORD_LEFT,
     RECORD_MAX,
     RECORD_MISSED,
     RECORD_NOT_MIN,
+    RECORD_REPLACED,
     RECORD_SUM,
     RECORD_TAIL,
     RECORD_UNMATCHED,
@@ -264,6 +268,7 @@ class Outcome:
             "learning": RECORD_LEARNING,
             "unmatched": RECORD_UNMATCHED,
             "missed": RECORD_MISSED,
+            "left": RECORD_LEFT,
         }
         found = {name: self.at(block + record + place) for name, place in fields.items()}
         return {name: value for name, value in found.items() if value}
@@ -488,15 +493,62 @@ def test_too_many_entries_are_missed():
 def test_leftovers_with_our_stack_pointer_are_dropped_when_the_stack_is_full():
     outcome = after(*(enter(depth) for depth in range(MAXACTIVE)), enter(1, OTHER))
     assert outcome.stack() == [(0, RECORD), (2, RECORD), (3, RECORD), (1, OTHER)]
-    assert outcome.record() == {}
+    assert outcome.record() == {"left": 1}
     assert outcome.at(FIRST + BLOCK_PURGING) == 0
+
+
+@native
+def test_what_the_same_function_has_followed_is_dropped_at_any_stack_pointer():
+    outcome = after(enter(0), enter(1), enter(1), enter(1), enter(2), leave(2), leave(1), leave(0))
+    assert outcome.stack() == []
+    assert outcome.record() == {"count": 3, "left": 2}
+    outcome = after(enter(0), *(enter(depth) for _ in range(500) for depth in (1, 2)), enter(3), leave(0))
+    assert outcome.record() == {"count": 1, "left": 998}
+    assert outcome.stack() == [TOMBSTONE, (1, RECORD), (2, RECORD), (3, RECORD)]
+
+
+@native
+def test_what_another_function_has_followed_is_not_dropped_at_other_stack_pointers():
+    # two probes at one entry
+    outcome = after(enter(0), enter(1), enter(1, OTHER), enter(2), enter(3))
+    assert outcome.stack() == [(0, RECORD), (1, RECORD), (1, OTHER), (2, RECORD)]
+    assert outcome.record() == {"missed": 1}
+
+
+@native
+def test_what_has_left_by_a_jump_is_not_dropped_at_other_stack_pointers():
+    fill = [enter(depth) for depth in (0, 1, 1, 2)]
+    outcome = after(*fill, ("write", instance(1, INSTANCE_RECORD), RECORD | JUMPED), enter(3))
+    assert outcome.stack() == [(0, RECORD), (1, RECORD | JUMPED), (1, RECORD), (2, RECORD)]
+    assert outcome.record() == {"missed": 1}
+    # what follows may have left its function by now
+    outcome = after(*fill, ("write", instance(2, INSTANCE_RECORD), RECORD | JUMPED), enter(3))
+    assert outcome.stack() == [(0, RECORD), (1, RECORD | JUMPED), (2, RECORD), (3, RECORD)]
+    assert outcome.record() == {"left": 1}
+
+
+@native
+def test_calls_with_replaced_return_addresses_are_not_dropped_at_other_stack_pointers():
+    fill = [enter(depth) for depth in (0, 1, 1, 2)]
+    outcome = after(*fill, ("write", FIRST + RECORD + RECORD_REPLACED, 1), enter(3))
+    assert outcome.stack() == [(0, RECORD), (1, RECORD), (1, RECORD), (2, RECORD)]
+    assert outcome.record() == {"missed": 1}
+
+
+@native
+@pytest.mark.parametrize("word", [0, 64, 128, 192])
+def test_no_more_is_dropped_whatever_an_earlier_look_has_left(word):
+    stale = [("write", instance(number, INSTANCE_LATER), word) for number in range(MAXACTIVE)]
+    outcome = after(*stale, *(enter(depth) for depth in (0, 1, 2, 3)), enter(4), leave(3))
+    assert outcome.stack() == [(0, RECORD), (1, RECORD), (2, RECORD)]
+    assert outcome.record() == {"missed": 1, "count": 1}
 
 
 @native
 def test_purged_instances_keep_their_times():
     steps = [enter(depth) for depth in range(MAXACTIVE)]
     outcome = after(*steps, enter(0), leave(0), leave(3), leave(2), leave(1))
-    assert outcome.record() == {"count": 4}
+    assert outcome.record() == {"count": 4, "left": 1}
     assert outcome.stack() == []
     assert outcome.at(FIRST + RECORD + RECORD_MAX) < 1 << 40
 
@@ -525,7 +577,7 @@ def test_leftovers_of_several_probes_at_one_entry_are_dropped():
     # the last one pushed may be this call's until its own record comes
     outcome = after(enter(0), enter(1), enter(2), enter(2, OTHER), enter(2), enter(2, OTHER))
     assert outcome.stack() == [(0, RECORD), (1, RECORD), (2, RECORD), (2, OTHER)]
-    assert (outcome.record(), outcome.record(FIRST, OTHER)) == ({}, {})
+    assert (outcome.record(), outcome.record(FIRST, OTHER)) == ({"left": 1}, {"left": 1})
 
 
 @native
@@ -614,6 +666,21 @@ def test_its_time_includes_what_it_jumped_to():
 @native
 def test_until_it_comes_back_it_is_in_flight():
     assert ended(known(), enter(0), jump_away(0)).stack() == [(0, RECORD | JUMPED)]
+
+
+@native
+def test_open_calls_that_have_jumped_are_looked_for_as_long_as_there_are_any():
+    jumped = FIRST + RECORD + RECORD_JUMPED
+    steps = known(), enter(0), jump_away(0)
+    assert ended(*steps).at(jumped) == 1
+    assert ended(*steps, come_back(0)).at(jumped) == 0
+    assert ended(*steps, ("write", jumped, 0), come_back(0)).stack() == [(0, RECORD | JUMPED)]
+    chain = enter(1), jump_away(1), enter(1), jump_away(1)
+    assert ended(*steps, *chain).at(jumped) == 3
+    outcome = ended(*steps, *chain, come_back(1))
+    assert (outcome.at(jumped), outcome.record()) == (1, {"count": 2})
+    outcome = ended(*steps, *(enter(depth) for depth in range(1, MAXACTIVE)), enter(0, OTHER))
+    assert (outcome.at(jumped), outcome.record()) == (0, {"missed": 1})
 
 
 @native
