@@ -15,9 +15,10 @@ from anyprobe.splice.apply.emission import Emission, worth_moving
 from anyprobe.splice.apply.outcomes import abandon, give_up, without_gone
 from anyprobe.splice.apply.site_clobbers import SiteClobbers
 from anyprobe.splice.apply.staleness import additions, gone, modules_of
-from anyprobe.splice.edits import Edit, Module
+from anyprobe.splice.edits import Edit, Module, hook_of
 from anyprobe.splice.journal.records import Record, RecordKind
 from anyprobe.splice.planning import LivePlanning, Planning
+from anyprobe.splice.regions.banks import banks_of
 from anyprobe.target.base import Quiescence
 
 if TYPE_CHECKING:
@@ -233,9 +234,12 @@ class Engine(Generic[_Stop]):
                 module.plans.save()
 
     def _emit(self, edits: Sequence[Edit]) -> None:
+        hooks = (hook_of(want) for edit in edits if edit.planned.plan.splices for want in edit.planned.wants)
         emission = Emission(
             self._holdings.code_regions, self._planning.springboards, self._clobbers,
-            lambda: self._surroundings.view_root, moves=worth_moving(edits) and not self._planning.faults_handled,
+            lambda: self._surroundings.view_root,
+            banks=banks_of(hooks) if len(self._holdings.code_regions) > 1 else (),
+            moves=worth_moving(edits) and not self._planning.faults_handled,
         )  # fmt: skip
         for edit in edits:
             if edit.added:

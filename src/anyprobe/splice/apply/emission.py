@@ -1,6 +1,6 @@
 """From planned functions to patches in memory of ours, and to the writes that are to lead there."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice, pairwise
@@ -53,15 +53,16 @@ class Emission:
         clobbers: SiteClobbers,
         view_root: Callable[[], int],
         *,
+        banks: Collection[SlotBank] = (),
         moves: bool = False,
     ) -> None:
         """Start with no function written.
 
         ``homes`` are where patches may go, ``view_root`` tells where the signal view keeps its tables' address.
-        ``moves``: lines of a function are moved together where that can be.
+        ``banks`` are those of all hooks. ``moves``: lines of a function are moved together where that can be.
         """
         self._homes, self._springboards, self._clobbers = homes, springboards, clobbers
-        self._view_root, self._moves = view_root, moves
+        self._view_root, self._moves, self._banks = view_root, moves, banks
         self._homes_with_stubs: dict[int, CodeRegion] = {}
         """By module."""
         self._within_reach: dict[Module, list[CodeRegion]] = {}
@@ -314,18 +315,18 @@ class Emission:
         for home in self._homes if places else ():
             if any(home.code.address <= place < home.cursor for place in places):
                 room = sum([estimate(splice) for splice in splices]) + ROUTINE_BYTES
-                return home if home.room() >= room else None
+                return home if home.room(self._banks) >= room else None
         return None
 
     def _home_of(self, module: Module) -> CodeRegion:
-        """Return the code region with most room that reaches a module."""
+        """Return the code region that reaches a module and has most room beside the routines of the change's banks."""
         fit = self._within_reach.get(module)
         if fit is None:
             fit = [home for home in self._homes if home.reaches(module.low, module.high)]
             self._within_reach[module] = fit
         if not fit:
             raise TargetError(f"there is no code memory within reach of {module.name}")
-        return fit[0] if len(fit) == 1 else max(fit, key=CodeRegion.room)
+        return fit[0] if len(fit) == 1 else max(fit, key=lambda home: home.room(self._banks))
 
 
 def _change_of(edit: Edit, added: Iterable[EmittedSplice] = ()) -> FunctionChange:

@@ -31,6 +31,7 @@ from anyprobe.splice.regions.banks import (
     Hook,
     Threads,
     bank_layout,
+    banks_of,
     demand,
     follows_calls,
     has_room_for,
@@ -40,6 +41,7 @@ from anyprobe.splice.regions.banks import (
     with_fewer_threads,
 )
 from anyprobe.splice.regions.code_region import (
+    BANK_ROUTINE_BYTES,
     ROUTINE_BYTES,
     VIEW_BYTES,
     Cluster,
@@ -54,7 +56,7 @@ from anyprobe.target.system import procfs
 
 if TYPE_CHECKING:
     from anyprobe.splice.apply.goroutine_memory import GoroutineMemory
-    from anyprobe.splice.edits import Edit, Module, Planned
+    from anyprobe.splice.edits import Edit, Module
     from anyprobe.target.base import SystemCalls, Target
     from anyprobe.target.system.procfs import Mapping
 
@@ -144,11 +146,6 @@ class Mapper(Protocol):
         ...
 
 
-def _hooks_of(planned: "Planned") -> list[Hook]:
-    """Return the hooks that a plan is to serve."""
-    return [want.tag for want in planned.wants if isinstance(want.tag, Hook)]
-
-
 class Preparation:
     """Finds out what is missing and maps it."""
 
@@ -184,7 +181,8 @@ class Preparation:
         self._view_used, self._words = view_used, listing
         self._has_slots = {module: has_slots(module) for module in {edit.module for edit in edits}}
         self._mapper, self._note_stop = mapper, note_stop
-        self._hooks = {edit: _hooks_of(edit.planned) for edit in edits if edit.planned.plan.splices}
+        planned = [(edit, edit.planned.wants) for edit in edits if edit.planned.plan.splices]
+        self._hooks = {edit: [want.tag for want in wants if isinstance(want.tag, Hook)] for edit, wants in planned}
         """The hooks of each edit that makes splices, which are to have places."""
         self._clusters: list[Cluster] = []
         self._layout: BankLayout | None = None
@@ -247,6 +245,7 @@ class Preparation:
                     size += stubs  # a function's old hooks are in earlier banks
                 size += AT_RETURN_BYTES * sum(hook.kind is ActionKind.HANDLE_RETURN for hook in special)
             need.code += size
+        earlier = banks_of(hook for hooks in self._hooks.values() if holdings.banks for hook in hooks)
         used_code = used_near = used_view = 0
         for need in sorted(needs.values(), key=lambda need: need.module.low):
             if need.code == 0:
@@ -254,7 +253,7 @@ class Preparation:
             module, near = need.module, need.near
             homes = [h for h in holdings.code_regions if h.reaches(module.low, module.high)]
             code, shown = used_code + need.code + ROUTINE_BYTES, used_view + view_room(need.view)
-            roomy = any(home.room() >= code and home.view_room >= shown for home in homes)
+            roomy = any(home.room(earlier) >= code and home.view_room >= shown for home in homes)
             if roomy and (
                 near == 0 or any(h.near and h.near.layout.counters_left() - used_near >= near for h in homes)
             ):
@@ -263,6 +262,7 @@ class Preparation:
             cluster = _join(self._clusters, module)
             cluster.code_bytes += need.code
             cluster.view_bytes += need.view
+            cluster.routine_bytes = BANK_ROUTINE_BYTES * len(earlier)
             cluster.largest = max(cluster.largest, need.largest)
             cluster.modules.append(module.name)
             if near:

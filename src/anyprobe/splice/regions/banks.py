@@ -103,6 +103,11 @@ class Hook:
         return self.splice is not None
 
 
+def banks_of(hooks: "Iterable[Hook | None]") -> set[SlotBank]:
+    """Return the banks whose routines the patches of some hooks call."""
+    return {hook.bank for hook in hooks if hook is not None and isinstance(hook.bank, SlotBank)}
+
+
 def needs_slots(hook: Hook) -> bool:
     """Return whether a hook can only be where threads have slots."""
     return hook.kind in SLOT_ONLY and (hook.handler is None or hook.handler.needs_block)

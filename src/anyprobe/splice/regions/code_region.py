@@ -1,6 +1,6 @@
 """Code memory within reach of some modules: patches, the gate page, near counters, and the shared routines."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 ROUTINE_BYTES = 16384
 """Room reserved for the routines of one bank and the signal view's."""
+BANK_ROUTINE_BYTES = 10240
+"""Upper bound of what the routines of one bank take alone."""
 _VIEW_LEAST, _VIEW_SHARE, _VIEW_SHARE_OF_MORE, _MORE = 16 * PAGE, 3, 9, 6 << 20
 """What the signal view may have of a code piece: so many bytes, and one part of so many; of what is more than a few
 megabytes a smaller one, since patches by the thousand have much in common. Used only where needed."""
@@ -161,9 +163,13 @@ class CodeRegion:
         start = min(self.gate.address, self.code.address)
         return max(high - start, self.code.end - low) < REACH
 
-    def room(self) -> int:
-        """Return how many bytes of code still fit, and can be described where that is needed."""
-        return min(self.limit, self._describable) - self.cursor
+    def room(self, banks: Collection[SlotBank] = ()) -> int:
+        """Return how many bytes of code still fit, and can be described where that is needed.
+
+        ``banks``: their routines are to be here, too, which are still to be written for those new to this region.
+        """
+        missing = sum([bank.index not in self._codes for bank in banks])
+        return min(self.limit, self._describable) - self.cursor - BANK_ROUTINE_BYTES * missing
 
     def described(self, used: int, free: int) -> None:
         """Take note of how many bytes the signal view has used for the code here, and how many it has left."""
@@ -340,6 +346,8 @@ class Cluster:
     """Their names."""
     view_bytes: int = 0
     """What the signal view may need beside its share."""
+    routine_bytes: int = 0
+    """What the routines of earlier banks take, which each code region may come to need."""
     homes: list[list[Piece]] = field(default_factory=list)
     """The pieces of each code region: one, or several where the address space is cut up."""
 
@@ -349,7 +357,8 @@ class Cluster:
 
     def sizes(self, count: int) -> list[int]:
         """Return the bytes of ``count`` code regions that hold everything, however functions are spread over them."""
-        code = -(-self.code_bytes // count) + (self.largest if count > 1 else 0) + 4 * ROUTINE_BYTES
+        routines = self.routine_bytes + 4 * ROUTINE_BYTES
+        code = -(-self.code_bytes // count) + (self.largest if count > 1 else 0) + routines
         size = PAGE + code_piece_bytes(max(_LEAST_CODE, code)) + self.view_in_each(count)
         return [size + (self.near.stride if self.near else 0), *([size] * (count - 1))]
 
