@@ -39,6 +39,7 @@ from anyprobe.splice.regions.banks import (
     settle_in_slot_bank,
     settle_near,
     with_fewer_threads,
+    with_records_ahead,
 )
 from anyprobe.splice.regions.code_region import (
     BANK_ROUTINE_BYTES,
@@ -282,7 +283,8 @@ class Preparation:
         adopting = self._counting.children and tells and len(self._holdings.banks) < ADOPTING and has_room()
         apart = self._counting.by_thread and need.records > 0
         threads = Threads.of(self._process.pid, apart=apart, may_lock=self._counting.may_lock())
-        self._layout = bank_layout(need, self._counting, threads, handled=handled, adopting=adopting, apart=apart)
+        found = bank_layout(need, self._counting, threads, handled=handled, adopting=adopting, apart=apart)
+        self._layout = with_records_ahead(found, self._holdings.banks)
 
     def _want_goroutines(self) -> None:
         """See what timed calls of Go functions need: nothing else is timed where threads have no slots."""

@@ -30,6 +30,8 @@ MISSING = REPLACING | {ActionKind.HANDLER, ActionKind.FAULT}
 
 
 LEAST_COUNTERS, _LEAST_RECORDS = 1024, 16
+_MOST_AHEAD = 256
+"""Records that a bank has at most for functions to come: threads have words for a few banks of a session only."""
 _HANDLERS_COUNTERS = 1 << 13
 """Room for handlers to come: they are all called by one bank, while that has any."""
 _RECORDS_AT_ALL = (at.STRIDE_LIMIT - (16 << 20)) // at.RECORD_BYTES
@@ -232,6 +234,16 @@ def bank_layout(
     if found.stride >= at.STRIDE_LIMIT:
         raise UsageError(f"{need.counters:,} places and {maxactive:,} calls at once are more than there is room for")
     return found
+
+
+def with_records_ahead(layout: BankLayout, earlier: Iterable[SlotBank]) -> BankLayout:
+    """Return a layout with as many records as earlier banks have, which the session has used up; of some, at least.
+
+    Where address space is scarce it stays as it is.
+    """
+    records = min(sum(bank.layout.records for bank in earlier), _MOST_AHEAD)
+    is_enough = not layout.records or not layout.least or layout.records >= records
+    return layout if is_enough else replace(layout, records=records)
 
 
 def with_fewer_threads(layout: BankLayout) -> BankLayout | None:

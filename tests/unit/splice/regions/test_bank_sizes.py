@@ -1,10 +1,18 @@
 import os
+from types import SimpleNamespace
 
 import pytest
 
 from anyprobe.core.errors import UsageError
 from anyprobe.data import layout
-from anyprobe.splice.regions.banks import Counting, Demand, Threads, bank_layout, with_fewer_threads
+from anyprobe.splice.regions.banks import (
+    Counting,
+    Demand,
+    Threads,
+    bank_layout,
+    with_fewer_threads,
+    with_records_ahead,
+)
 from anyprobe.target.system import procfs
 
 COUNTING = Counting(layout.MAXACTIVE)
@@ -64,3 +72,21 @@ def test_fewer_blocks_where_the_address_space_has_no_room(monkeypatch):
         sizes.append(bank.blocks)
         bank = with_fewer_threads(bank)
     assert sizes == [114, 57, 28, layout.LEAST_THREADS]
+
+
+def test_a_session_that_uses_up_one_bank_after_the_other_gets_larger_ones(monkeypatch):
+    room, banks = threads(monkeypatch, 60), []
+    for _ in range(16):  # there are words for as many
+        banks.append(SimpleNamespace(layout=with_records_ahead(made(7, room), banks)))
+    sizes = [bank.layout.records for bank in banks]
+    assert sizes[:3] == [16, 16, 32]
+    assert max(sizes) == 256
+    assert sum(sizes) > 400 * 7
+    assert all(bank.layout.blocks >= 120 and bank.layout.size < 3 << 30 for bank in banks)
+    assert with_records_ahead(made(300, room), banks).records == 300
+
+
+def test_no_larger_ones_where_address_space_is_scarce_or_nothing_is_timed(monkeypatch):
+    banks = [SimpleNamespace(layout=made(200, threads(monkeypatch, 1)))]
+    assert with_records_ahead(made(7, threads(monkeypatch, 1, may_lock=True)), banks).records == 16
+    assert with_records_ahead(made(0, threads(monkeypatch, 1)), banks).records == 0
