@@ -97,13 +97,9 @@ class ReturnPoints:
 
     def _watch_unwinding(self) -> None:
         """See what leaves calls behind, in libraries that were loaded meanwhile too, while anything is timed."""
-        nested = any(timed.armed for _, all_timed in self._nested.values() for timed in all_timed.values())
-        if not nested and not any(_may_end(calls) for _, calls in self._followed.values()):
-            self._unwinding.end()
-            return
-        banks = [*(bank for bank, _ in self._followed.values()), *(bank for bank, _ in self._nested.values())]
-        for bank in {bank.index: bank for bank in banks}.values():
-            self._made += self._unwinding.watch(bank)
+        nested = [bank for bank, all_timed in self._nested.values() if any(timed.armed for timed in all_timed.values())]
+        followed = [bank for bank, calls in self._followed.values() if _may_end(calls)]
+        self._made += self._unwinding.watch({bank.index: bank for bank in (*followed, *nested)}.values())
 
     def look_at_children(self) -> None:
         """Splice return points in fork children that were made before these were known, if these may be stopped."""

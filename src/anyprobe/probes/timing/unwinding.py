@@ -4,6 +4,7 @@ Nothing else is done there. A call that left its function by a jump, and by the 
 exception or ``longjmp`` has gone by, may be one that was left behind.
 """
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from anyprobe.binary.flow.function import FunctionCode
@@ -40,32 +41,32 @@ class Unwinding:
         self._looked: dict[int, frozenset[LoadedObject]] = {}
         """By bank: the objects that were looked at."""
 
-    def watch(self, bank: "SlotBank") -> "list[FunctionChange]":
-        """Have what leaves calls behind seen by a bank, in objects that are new; return what was changed."""
-        objects = frozenset(self._session.objects.objects)
-        fresh = objects - self._looked.get(bank.index, frozenset())
-        if not fresh:
-            return []
-        edits: dict[int, Edit] = {}
-        for loaded in fresh:
-            names = UNWINDING + CATCHING if bank.layout.nested else UNWINDING
-            found = {each.start: name in UNWINDING for name in names for each in loaded.image.functions.lookup(name)}
-            for function, leaves in found.items():
-                self._want(bank, loaded, function, edits, leaves=leaves)
-        with typed(self._session.process, "arming probes in"):
-            self._session.engine.change(list(edits.values()))
-        self._looked[bank.index] = objects
-        return made(edits.values())
+    def watch(self, banks: "Collection[SlotBank]") -> "list[FunctionChange]":
+        """Have what leaves calls behind seen by some banks, and by no others; return what was changed.
 
-    def end(self) -> None:
-        """Take everything out."""
+        Other banks' hooks would have to be in the same patches, which all take memory that is not used again.
+        """
+        objects = frozenset(self._session.objects.objects)
         edits: dict[int, Edit] = {}
-        for module, state, want, hook in filter(None, self._wants.values()):
+        watching = {bank.index for bank in banks}
+        left = [key for key in self._wants if key[0] not in watching]
+        for module, state, want, hook in filter(None, map(self._wants.get, left)):
             if hook.armed:
                 edits.setdefault(id(state.root), Edit(module, state.root)).removed.append(want)
-        with typed(self._session.process, "disarming probes in"):
+        for bank in banks:
+            for loaded in objects - self._looked.get(bank.index, frozenset()):
+                names = UNWINDING + CATCHING if bank.layout.nested else UNWINDING
+                found = {
+                    each.start: name in UNWINDING for name in names for each in loaded.image.functions.lookup(name)
+                }
+                for function, leaves in found.items():
+                    self._want(bank, loaded, function, edits, leaves=leaves)
+        with typed(self._session.process, "disarming probes in" if not banks else "arming probes in"):
             self._session.engine.change(list(edits.values()))
-        self._wants, self._looked = {}, {}
+        for key in left:
+            del self._wants[key]
+        self._looked = {bank.index: objects for bank in banks}
+        return [change for change in made(edits.values()) if change.added]
 
     def is_seen(self, bank: "SlotBank") -> bool:
         """Return whether everything is seen: in a static program without names nothing would be."""
