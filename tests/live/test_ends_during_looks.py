@@ -46,3 +46,14 @@ def test_one_without_memory_that_has_not_quite_ended_ends(monkeypatch):
         with pytest.raises(anyprobe.TargetExited):
             process.mappings()
         process.close()
+
+
+def test_one_that_is_killed_has_its_time_to_end(monkeypatch):
+    """What vanishes meanwhile is no fault: a busy machine ends it when it has its turn."""
+    with subprocess.Popen(["sleep", "100"]) as program:
+        process = Process.open(program.pid)
+        ended, begin = process.ended, time.monotonic()
+        program.kill()
+        monkeypatch.setattr(process, "ended", lambda: time.monotonic() > begin + 0.5 and ended())
+        assert isinstance(process.gone(), anyprobe.TargetExited)
+        process.close()

@@ -3,6 +3,7 @@
 import errno
 import os
 import select
+import signal
 import threading
 import time
 from abc import abstractmethod
@@ -24,9 +25,11 @@ from anyprobe.target.system.procfs import Mapping
 _EXEC_PATIENCE = 0.5
 _TURN = 0.001
 _PASSING = 2.0
-_ENDING = 5.0
-"""Seconds in which a process ends that has no memory any more, on a busy machine."""
 """Seconds that a stop is put off at most, for the sake of threads that execute."""
+_ENDING = 5.0
+"""Seconds in which a process that is about to end does so, on a busy machine."""
+_KILLED = 1 << signal.SIGKILL - 1
+_PF_EXITING = 4
 _FILTERED = "2"
 """What the status of a task has where it filters its system calls, and is not in the strict mode."""
 _NOT_SHOWN = 1
@@ -288,12 +291,22 @@ class Tracee:
 
     def gone(self, patience: float = 0.1) -> TargetError:
         """Return the error for a thread or process that vanished, which may take a process some seconds to do."""
-        deadline = time.monotonic() + patience
-        while time.monotonic() < deadline:
-            if self.ended():
-                return TargetExited(self.pid, self.exit_status)
+        begin = time.monotonic()
+        while not self.ended():
+            if time.monotonic() > begin + (_ENDING if self._is_ending() else patience):
+                break
             time.sleep(0.001)
+        else:
+            return TargetExited(self.pid, self.exit_status)
         return TargetError(f"a thread of process {self.pid} vanished while anyprobe worked on it; nothing was changed")
+
+    def _is_ending(self) -> bool:
+        """Return whether it has been killed, or ends by itself, and needs a processor to do so."""
+        with suppress(OSError, ValueError):
+            alive = procfs.voice(self.pid)
+            killed = int(procfs.read_status_field(alive, "SigPnd"), 16) & _KILLED
+            return bool(killed or procfs.read_stat(alive).flags & _PF_EXITING)
+        return True
 
     @contextmanager
     def translated(self, doing: str) -> Iterator[None]:
