@@ -491,6 +491,16 @@ def test_explain_shows_the_bounds_of_a_scripts_handlers(command, busy, script):
     assert Path(f"/proc/{busy.pid}/maps").read_text() == before
 
 
+def check_interrupted(path, busy, command):
+    """Interrupt a script once it has printed that something was counted: there are results, and nothing is left."""
+    with controller("script", path, "-p", str(busy.pid)) as process:
+        while process.stdout.readline() != "True\n":
+            pass
+        process.send_signal(signal.SIGINT)
+        assert "calls (count)" in process.stdout.read()
+    assert installed(command, busy.pid) == []
+
+
 def test_a_script_that_runs_for_ever_is_interrupted_and_has_results(command, busy, script):
     path = script("""
         import time
@@ -505,12 +515,7 @@ def test_a_script_that_runs_for_ever_is_interrupted_and_has_results(command, bus
             time.sleep(0.01)
             print(calls.result().total.count > 5, flush=True)
     """)
-    with controller("script", path, "-p", str(busy.pid)) as process:
-        while process.stdout.readline() != "True\n":
-            pass
-        process.send_signal(signal.SIGINT)
-        assert "calls (count)" in process.stdout.read()
-    assert installed(command, busy.pid) == []
+    check_interrupted(path, busy, command)
 
 
 @pytest.mark.parametrize("hook", ["begin", "interval(0.01)"])
@@ -530,12 +535,7 @@ def test_a_function_of_a_script_that_runs_for_ever_is_interrupted_and_there_are_
                 time.sleep(0.01)
                 print(calls.result().total.count > 5, flush=True)
     """)
-    with controller("script", path, "-p", str(busy.pid)) as process:
-        while process.stdout.readline() != "True\n":
-            pass
-        process.send_signal(signal.SIGINT)
-        assert "calls (count)" in process.stdout.read()
-    assert installed(command, busy.pid) == []
+    check_interrupted(path, busy, command)
 
 
 # -- fetch arguments
