@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from anyprobe.binary.objects.functions import FunctionTable
-from anyprobe.binary.objects.relocations import R_64, R_GLOB_DAT, R_JUMP_SLOT, Relocations
-from anyprobe.binary.objects.stubs import SlotJump
+from anyprobe.binary.objects.relocations import Relocations
+from anyprobe.binary.objects.stubs import SlotJump, imported_slots
 from anyprobe.binary.objects.symbols import SymbolTable
 from anyprobe.core.arrays import among
 
@@ -63,7 +63,4 @@ _THROWER_HEADS = (b"\0_ZSt", b"\0_ZN4core9panicking", b"\0_RNv", b"\0_RINv", b"\
 
 def _noreturn_slots(dynamic: SymbolTable, fixes: Relocations) -> frozenset[int]:
     """Return the GOT slots that lead to functions that never return."""
-    rows = fixes.of_kind(R_JUMP_SLOT, R_GLOB_DAT, R_64)
-    rows = rows[fixes.symbols[rows] < len(dynamic.symbols)]
-    columns = (fixes.offsets[rows].tolist(), dynamic.names(fixes.symbols[rows]))
-    return frozenset(slot for slot, name in zip(*columns, strict=True) if never_returns(name))
+    return frozenset(slot for slot, name in imported_slots(dynamic, fixes).items() if never_returns(name))
