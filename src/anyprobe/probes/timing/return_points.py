@@ -109,7 +109,7 @@ class ReturnPoints:
 
     @contextmanager
     def given_up(self, followed: Iterable[FollowedCalls], places: Iterable[Place]) -> Iterator[None]:
-        """Have no call end any more at return points that are among the places; those that are armed behind it go on.
+        """Have no call end any more at the return points that are among the places, which are about to be disarmed.
 
         While the program runs, places go one after the other: calls that left their function in between, and found no
         end, would take the room of all that are followed later.

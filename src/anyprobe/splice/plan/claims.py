@@ -91,7 +91,7 @@ class Claims:
         return not self.landings.has_any(start + 1, end) and not self.borrowed.has_any(start, end)
 
     def take(self, start: int, middle: int, end: int) -> bool:
-        """Take the bytes of a plain jump up to ``middle`` and what it displaces, if the first are certainly nobody's.
+        """Claim the bytes of a plain jump, up to ``middle``, and the rest that it displaces, if its bytes are free.
 
         Returns:
             Whether they were.

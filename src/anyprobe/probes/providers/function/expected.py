@@ -1,7 +1,7 @@
 """Libraries that may be loaded soon: those in which probes were placed before, once a program had loaded them.
 
-What earlier sessions have found out about them is read while nobody waits. The list of them is kept in the user's
-cache: where it is wrong or lost, nothing but time is.
+What earlier sessions have found out about them is read while no thread of the program waits for anyprobe. The list of
+them is kept in the user's cache: where it is wrong or lost, only time is lost.
 """
 
 import json
