@@ -94,10 +94,8 @@ def attempt(
         alone = _alone(context, function, todo[0])
         if alone is not None:
             return alone
-    plan, wanted = (
-        PlanDraft(scope=_scope(context, function, wants), vital=vital),
-        frozenset(each.address for each in todo),
-    )
+    plan = PlanDraft(scope=_scope(context, function, wants), vital=vital)
+    wanted = frozenset(want.address for want in todo)
     with context.claims.trial() as claims:
         Attempt(context.attempt(claims, plan, wanted), function).run(todo, place)
     return plan
