@@ -13,7 +13,7 @@ import sys
 import threading
 
 from anyprobe.data.callers import CallerTables
-from anyprobe.data.layout import INSTANCE_BYTES, START, BankLayout
+from anyprobe.data.layout import BLOCK_HEAD_BYTES, INSTANCE_BYTES, START, BankLayout
 from anyprobe.splice.codegen.patch import Action, ActionKind, BankCode, PatchWriter
 from anyprobe.splice.codegen.routines import CHILDREN, RoutineFacts, assemble_routines
 from anyprobe.splice.codegen.trampoline import HANDLED, assemble_trampolines
@@ -79,6 +79,7 @@ class Machine:
         self.poke = ctypes.CFUNCTYPE(None, ctypes.c_uint64)(self.base + POKE)
         assert self.peek() == 0
         self.replaced = []
+        self.looks = []
         self.pushed = None
         """What the next call finds on the stack as its return point."""
         self.word(GATE, MASK)
@@ -88,6 +89,19 @@ class Machine:
 
     def word(self, offset, value):
         self.put(offset, struct.pack("<Q", value & (1 << 64) - 1))
+
+    def fill(self, words):
+        """Write the first thread's block; ``[depth]`` stands for a stack pointer."""
+        start, size = REGION + self.layout.blocks_offset, self.layout.stride
+        self.put(start + BLOCK_HEAD_BYTES, bytes(size - BLOCK_HEAD_BYTES))
+        for offset, word in words:
+            self.word(start + offset, self.base + STACK + 0x8000 - 0x40 * word[0] if isinstance(word, list) else word)
+
+    def block(self):
+        """Return the words of the first thread's block that are not 0, by their offsets."""
+        start, size = REGION + self.layout.blocks_offset, self.layout.stride
+        words = struct.unpack_from(f"<{size // 8}Q", self.memory, start)
+        return {8 * number: word for number, word in enumerate(words) if word}
 
     def rel(self, end, target):
         return struct.pack("<i", target - end)
@@ -234,6 +248,10 @@ def run(machine, steps, rng):
             machine.poke(step[1])
         elif kind == "write":
             machine.word(REGION + step[1], step[2])
+        elif kind == "fill":  # the first thread's block: zeros, but for these words
+            machine.fill(step[1])
+        elif kind == "look":
+            machine.looks.append(machine.block())
         elif kind == "age":
             at = REGION + step[1]
             machine.word(at, struct.unpack_from("<Q", machine.memory, at)[0] - step[2])
@@ -253,6 +271,7 @@ def main():
         "words": {8 * number: word for number, word in enumerate(words) if word},
         "broken": broken,
         "replaced": machine.replaced,
+        "looks": machine.looks,
         "noted": machine.noted(),
         "slot": machine.peek() and machine.peek() - machine.base - REGION,
         "thread": machine.thread_pointer(),

@@ -1,0 +1,74 @@
+"""Threads whose stacks of open calls become full: what makes room there changes nothing of what is told."""
+
+import pytest
+
+import anyprobe
+from anyprobe.data.calltree import by_caller
+from support.results import timing
+
+FUNCTIONS = ("round_of", "starts", "resumes", "body", "leaf", "deep", "after")
+
+
+def shares(own):
+    """Return what part of all time each function has for itself."""
+    whole = sum(own.values())
+    return {name: ticks / whole for name, ticks in own.items()}
+
+
+@pytest.mark.parametrize(("coroutines", "room", "tree"), [(40, 64, True), (700, 1024, False)])
+def test_calls_of_coroutines_stay_what_they_are_when_others_are_dropped(run_target, coroutines, room, tree):
+    """Whoever has started them has ended, so the stack is full of what is over, again and again."""
+    target = run_target("full_tables.c", str(coroutines), "0", options=("-O2",))
+    named = FUNCTIONS[:5] + FUNCTIONS[6:]
+    for last in (False, False, False, False, True):
+        start = dict(target.counts.calls)
+        with anyprobe.attach(target.pid, maxactive=room, self_time=True, call_tree=tree) as session:
+            session.time(*(f"a.out:{name}" for name in named))
+            assert not session.refused
+            counts = {name: calls - start.get(name, 0) for name, calls in target.go(10).calls.items()}
+            snapshot = session.snapshot()
+        for name in named:
+            found = timing(snapshot, name)
+            lost = found.nmissed, found.unmatched, found.left, found.in_flight
+            assert (found.count, *lost) == (counts[name], 0, 0, 0, 0)
+            assert found.nested.self_ns <= found.sum_ns * (1 + 1e-9)
+        nested = {name: timing(snapshot, name).nested for name in named}
+        own, roots = sum(each.self_ns for each in nested.values()), sum(each.root_ns for each in nested.values())
+        assert own == pytest.approx(roots, rel=1e-9)
+        # who is kept from running between the two clocks' looks waits in another function for each
+        told = shares({name: each.self_ns for name, each in nested.items()})
+        wanted = pytest.approx(shares({name: counts[f"{name}_self"] for name in named}), abs=0.03)
+        if last or told == wanted:
+            assert told == wanted
+            break
+    if tree:  # who has called what goes by time where stacks differ
+        each = 10 * coroutines
+        assert {(each.caller, each.function): each.count for each in by_caller(snapshot.tree)} == {
+            ("", "round_of"): 10, ("round_of", "starts"): 10, ("body", "starts"): each - 10, ("starts", "body"): each,
+            ("body", "leaf"): each, ("body", "resumes"): 2 * each, ("resumes", "leaf"): 3 * each, ("", "after"): 200,
+            ("after", "leaf"): 200,
+        }  # fmt: skip
+    target.finish()
+
+
+@pytest.mark.parametrize("coroutines", [0, 50])
+def test_what_longjmp_has_left_of_a_recursion_keeps_no_place(run_target, coroutines):
+    """Deeper than there is room for: only calls that are too deep are missed, none of those that follow."""
+    target = run_target("full_tables.c", str(coroutines), "100", options=("-O1",))
+    with anyprobe.attach(target.pid, maxactive=64, self_time=True) as session:
+        session.time(*(f"a.out:{name}" for name in FUNCTIONS))
+        assert not session.refused
+        target.go(1)
+        counts = target.go(20).calls
+        snapshot = session.snapshot()
+    for name in FUNCTIONS:
+        found = timing(snapshot, name)
+        told = name, found, counts[name]
+        assert (found.unmatched, found.tail_exits, found.in_flight) == (0, 0, 0), told
+        if name == "deep":
+            assert (found.count, found.left, found.nmissed) == (0, 21 * 64, 21 * (101 - 64)), told
+        else:
+            assert (found.count, found.left, found.nmissed) == (counts[name], 0, 0), told
+    nested = [each.nested for each in snapshot.functions]
+    assert sum(each.self_ns for each in nested) == pytest.approx(sum(each.root_ns for each in nested), rel=1e-9)
+    target.finish()
