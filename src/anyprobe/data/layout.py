@@ -115,7 +115,7 @@ RECORD_LEARNING = 56
 RECORD_SELF = 64
 """Timing record of nested calls: ticks in the function itself, not in timed functions that it calls."""
 RECORD_OUTERMOST = 72
-"""The same: ticks of calls that were not made, directly or not, by the function itself."""
+"""The same: ticks while the thread was in any call of the function, those in several of them once."""
 RECORD_ROOTS = 80
 """The same: ticks of calls that no timed function has made, or none of which the time is known."""
 RECORD_OPEN = 88

@@ -167,6 +167,7 @@ def _leave_caller(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
         nested_calls.emit_split(asm, name, "r8", ("rax", "r10", "rcx"))
         asm.code(f"mov ecx, r9d; and ecx, -8; test rdx, rdx; jns {name}_positive; xor edx, edx")
         asm.label(name + "_positive")
+        nested_calls.emit_handed_over(asm, name, ("rax", "r10"), timed=True)
         nested_calls.emit_charged(asm, name, ("rax", "r10"), facts.layout.nodes and facts.layout.tree_offset)
     asm.code("add rdi, rcx")
     _record_duration(asm, name)
@@ -191,6 +192,7 @@ def _leave_caller(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
     )
     if nested:
         nested_calls.emit_split(asm, name + "_missed", None, ("rax", "rdx", "r10"))
+        nested_calls.emit_handed_over(asm, name + "_missed", ("rax", "r10"), timed=False)
         nested_calls.emit_untimed(asm, name, ("rax", "r10"))
     asm.code(f"inc qword [rdi+rcx+{at.RECORD_MISSED}]; jmp {name}_next")
     asm.label(name + "_done")
@@ -372,6 +374,7 @@ def _leave_search(asm: Assembler, name: str, layout: at.BankLayout) -> None:
     if nested:
         nested_calls.emit_settled(asm, name, "rax", ("r11", "r8", "r9"))
         nested_calls.emit_split(asm, name, None if tail else "rdx", ("r11", "r8", "r9"))
+        nested_calls.emit_handed_over(asm, name, ("r11", "r8"), timed=not tail)
         if tail:
             nested_calls.emit_untimed(asm, name + "_below", ("rax", "r8"))
         else:

@@ -136,9 +136,11 @@ def emit_entering(asm: Assembler, argument: int, site: int) -> None:
             cmp edx, [rsp+argument]; mov rdx, [rsp+argument]; jne enter_outermost
             mov rax, [rcx+rax+{SP - _SIZE}]; cmp rax, {TOMBSTONE}; jbe enter_outermost
             sub rax, rsp; cmp rax, site; jg enter_nested
-            jne enter_outermost
-            mov rax, [rcx+rdx+{at.RECORD_OPEN}]
+            mov rax, [rcx+rdx+{at.RECORD_OPEN}]; jl enter_open_below
             test byte [rcx+rax+{RECORD - _SIZE}], {at.JUMPED}; jnz enter_nested
+            jmp enter_outermost
+        enter_open_below:  # on another stack, if it was not left behind
+            mov rax, [rcx+rax+{UNWOUND - _SIZE}]; cmp rax, [rcx+{at.BLOCK_UNWOUND}]; je enter_nested
             jmp enter_outermost
         enter_settling:
             dec qword [rcx+{at.BLOCK_TOP}]
@@ -246,6 +248,34 @@ def emit_untimed(asm: Assembler, name: str, free: tuple[str, str]) -> None:
             cmp [rdi+rcx+{at.RECORD_OPEN}], {caller}; jne {name}_forgotten
             mov qword [rdi+rcx+{at.RECORD_OPEN}], 0
         {name}_forgotten:
+    """)
+
+
+def emit_handed_over(asm: Assembler, name: str, free: tuple[str, str], *, timed: bool) -> None:
+    """Emit: a function's outermost call ends (rdi = block, rsi = its instance, rcx = record) before others of it.
+
+    The first of those, on another stack, is the outermost from here on: to its start the function's time is counted,
+    if that of the call is known, and the rest when it ends.
+    """
+    other, word = free
+    asm.code(f"""
+            lea {word}, [rsi+{_SIZE}]; cmp [rdi+rcx+{at.RECORD_OPEN}], {word}; jne {name}_handed_over
+            mov {other}, rsi
+        {name}_hand_over:
+            add {other}, {_SIZE}
+            mov {word}, [rdi+{at.BLOCK_TOP}]; shl {word}, 6; cmp {other}, {word}; jae {name}_handed_over
+            cmp qword [rdi+{other}+{SP}], {TOMBSTONE}; jbe {name}_hand_over
+            mov {word}, [rdi+{other}+{RECORD}]; and {word}, -2; cmp {word}, rcx; jne {name}_hand_over
+            mov {word}, [rdi+{other}+{UNWOUND}]; cmp {word}, [rdi+{at.BLOCK_UNWOUND}]; jne {name}_hand_over
+    """)
+    if timed:
+        asm.code(f"""
+            mov {word}, [rdi+{other}+{START}]; sub {word}, [rdi+rsi+{START}]
+            add [rdi+rcx+{at.RECORD_OUTERMOST}], {word}
+        """)
+    asm.code(f"""
+            lea {word}, [{other}+{_SIZE}]; mov [rdi+rcx+{at.RECORD_OPEN}], {word}
+        {name}_handed_over:
     """)
 
 

@@ -92,7 +92,10 @@ class Coroutines:
         self.random = random.Random(seed)
         self.stacks = [[] for _ in range(4)]
         self.steps = []
-        self.calls, self.missed = 0, 0
+        self.calls = 0
+        self.order = []
+        """The open calls as they began."""
+        self.own, self.any = ([0] * FUNCTIONS for _ in range(2))
 
     def enter(self):
         stack = self.random.randrange(len(self.stacks))
@@ -101,21 +104,30 @@ class Coroutines:
             return
         frame = (self.random.randrange(FUNCTIONS), 40 * stack + 1 + len(frames))
         frames.append(frame)
+        self.order.append(frame)
         self.calls += 1
         self.steps.append(("call", "enter", frame[0], frame[1]))
 
     def leave(self):
         frames = self.random.choice([each for each in self.stacks if each] or [None])
         if frames is not None:
-            self.steps.append(("call", "leave", *frames.pop()))
+            self.steps.append(("call", "leave", *frames[-1]))
+            self.order.remove(frames.pop())
+
+    def spend(self, ticks):
+        self.steps.append(("pass", ticks * TICK))
+        if self.order:
+            self.own[self.order[-1][0]] += ticks
+        for number in {number for number, _ in self.order}:
+            self.any[number] += ticks
 
     def run(self, events):
         for _ in range(events):
             self.random.choice((self.enter, self.enter, self.enter, self.leave, self.leave))()
-            self.steps.append(("pass", self.random.randint(1, 9) * TICK))
+            self.spend(self.random.randint(1, 9))
         while any(self.stacks):
             self.leave()
-            self.steps.append(("pass", TICK))
+            self.spend(1)
         return self.steps
 
 
@@ -168,6 +180,8 @@ def test_making_room_changes_nothing_of_what_is_recorded(seed):
     functions, tree = account(steps, Coroutines.ROOM)
     assert sum(each["calls"] for each in functions) == program.calls
     assert all(each["missed"] == each["unmatched"] == each["left"] == 0 for each in functions)
+    assert [each["self"] for each in functions] == program.own
+    assert [each["outermost"] for each in functions] == program.any
     assert (functions, tree) == account(steps, 256)
 
 
