@@ -9,16 +9,23 @@ from support.results import timing
 FUNCTIONS = ("round_of", "starts", "resumes", "body", "leaf", "deep", "after")
 
 
-def shares(own):
-    """Return what part of all time each function has for itself."""
-    whole = sum(own.values())
-    return {name: ticks / whole for name, ticks in own.items()}
+KINDS = ("self", "self"), ("outermost", "all")
+"""What is told, and the program's record of the same."""
 
 
-@pytest.mark.parametrize(("coroutines", "room", "tree"), [(40, 64, True), (700, 1024, False)])
-def test_calls_of_coroutines_stay_what_they_are_when_others_are_dropped(run_target, coroutines, room, tree):
+def shares(nested, field):
+    """Return what part of all time each function has."""
+    whole = sum(each.self_ns for each in nested.values())
+    return {f"{name} {field}": getattr(each, field) / whole for name, each in nested.items()}
+
+
+@pytest.mark.parametrize(
+    ("coroutines", "room", "tree", "linked"),
+    [(40, 64, True, ()), (40, 64, True, ("linked",)), (40, 4096, True, ()), (700, 1024, False, ())],
+)
+def test_calls_of_coroutines_stay_what_they_are_when_others_are_dropped(run_target, coroutines, room, tree, linked):
     """Whoever has started them has ended, so the stack is full of what is over, again and again."""
-    target = run_target("full_tables.c", str(coroutines), "0", options=("-O2",))
+    target = run_target("full_tables.c", str(coroutines), "0", *linked, options=("-O2",))
     named = FUNCTIONS[:5] + FUNCTIONS[6:]
     for last in (False, False, False, False, True):
         start = dict(target.counts.calls)
@@ -36,8 +43,10 @@ def test_calls_of_coroutines_stay_what_they_are_when_others_are_dropped(run_targ
         own, roots = sum(each.self_ns for each in nested.values()), sum(each.root_ns for each in nested.values())
         assert own == pytest.approx(roots, rel=1e-9)
         # who is kept from running between the two clocks' looks waits in another function for each
-        told = shares({name: each.self_ns for name, each in nested.items()})
-        wanted = pytest.approx(shares({name: counts[f"{name}_self"] for name in named}), abs=0.03)
+        told = shares(nested, "self_ns") | shares(nested, "outermost_ns")
+        ticks = sum(counts[f"{name}_self"] for name in named)
+        wanted = {f"{name} {kind}_ns": counts[f"{name}_{of}"] / ticks for kind, of in KINDS for name in named}
+        wanted = pytest.approx(wanted, abs=0.03)
         if last or told == wanted:
             assert told == wanted
             break

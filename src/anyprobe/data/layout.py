@@ -102,6 +102,10 @@ CERTAIN, UNSEEN = 2, 4
 """Of the argument at a return point, besides ``JUMPED``: nothing but the function itself is called there; what leaves
 calls behind is not seen in this program."""
 
+UNWIND_CAUGHT, UNWIND_LEAVES, UNWIND_CONTEXT = 0, 1, 2
+"""What is told of calls left behind: the program goes on; they are from here on; or they are, unless glibc goes on from
+a coroutine whose function has returned."""
+
 RECORD_SUM = 0
 RECORD_NOT_MIN = 8
 """Timing record: the largest complement of a duration, so that zeroed memory is a valid start."""

@@ -1,26 +1,32 @@
-/* full_tables COROUTINES DEPTH: coroutines that wait in calls while those that have started them end, in numbers; and
- * recursion that longjmp leaves. Its record: "calls NAME N"; "calls NAME_self N" in ticks: what passes while a call is
- * the last one that has begun and not ended. */
+/* full_tables COROUTINES DEPTH [linked]: coroutines that wait in calls while those that have started them end, in
+ * numbers, and end themselves (linked: by way of setcontext); and recursion that longjmp leaves. Its record: "calls NAME
+ * N"; "calls NAME_self N" in ticks: what passes while a call is the last one that has begun and not ended; "calls
+ * NAME_all N": while there is any call of the function. */
 #include "protocol.h"
 #include <setjmp.h>
 #include <ucontext.h>
 #include <x86intrin.h>
 #define FUNCTIONS(DO) DO(round_of) DO(starts) DO(resumes) DO(body) DO(leaf) DO(deep) DO(after)
-#define TALLIES(name) TALLY(name); TALLY(name##_self);
-#define USE_TALLIES(name) USE_TALLY(name); USE_TALLY(name##_self);
+#define TALLIES(name) TALLY(name); TALLY(name##_self); TALLY(name##_all);
+#define USE_TALLIES(name) USE_TALLY(name); USE_TALLY(name##_self); USE_TALLY(name##_all);
+#define NUMBER(name) name##_number,
 FUNCTIONS(TALLIES)
+enum { FUNCTIONS(NUMBER) COUNT };
 enum { MOST = 2000, STACK = 16384 };
 struct call {
     unsigned long long began, within, known; /* how much of its time its caller knows of */
     struct call *caller, *before, *next;
 };
 static struct call *last;
-static void begins(struct call *call) {
+static int inside[COUNT];
+static unsigned long long since[COUNT];
+static void begins(struct call *call, int number) {
     *call = (struct call){__rdtsc(), 0, 0, last, last, 0};
     if (last) last->next = call;
     last = call;
+    if (!inside[number]++) since[number] = call->began;
 }
-static void ends(struct call *call, struct tally *own) {
+static void ends(struct call *call, struct tally *own, struct tally *all, int number) {
     unsigned long long now = __rdtsc(), took = now - call->began;
     for (struct call *other = last; other != call; other = other->before)
         if (other->caller == call) {
@@ -29,16 +35,17 @@ static void ends(struct call *call, struct tally *own) {
             other->caller = call->caller;
         }
     own->calls += (long)(took - call->within);
+    if (!--inside[number]) all->calls += (long)(now - since[number]);
     if (call->caller) call->caller->within += took - call->known;
     if (call->next) call->next->before = call->before;
     if (call->before) call->before->next = call->next;
     if (last == call) last = call->before;
 }
-#define BEGIN(name) struct call call; CALLED(name); begins(&call)
-#define END_OF(name) ends(&call, &name##_self_tally); RETURNED(name)
+#define BEGIN(name) struct call call; CALLED(name); begins(&call, name##_number)
+#define END_OF(name) ends(&call, &name##_self_tally, &name##_all_tally, name##_number); RETURNED(name)
 static ucontext_t starter, contexts[MOST];
 static char *stacks;
-static int coroutines, depth, current;
+static int coroutines, depth, current, linked;
 static jmp_buf back;
 static volatile int spin;
 static void burn(int n) { for (int i = 0; i < n; i++) spin++; }
@@ -69,7 +76,8 @@ PROBED void round_of(void) {
         getcontext(&contexts[c]);
         contexts[c].uc_stack.ss_sp = stacks + (long)c * STACK;
         contexts[c].uc_stack.ss_size = STACK;
-        makecontext(&contexts[c], runs, 0);
+        contexts[c].uc_link = linked ? &starter : 0; /* glibc goes there by setcontext, once its function has returned */
+        makecontext(&contexts[c], linked ? body : runs, 0);
         starts(c);
     }
     for (int c = coroutines; c--;) resumes(c);
@@ -82,7 +90,8 @@ static void one_round(void) {
     for (int i = 0; i < 20; i++) after(500);
 }
 static void setup(int argc, char **argv) {
-    check(argc == 3, "arguments");
+    check(argc >= 3, "arguments");
+    linked = argc > 3;
     coroutines = atoi(argv[1]);
     depth = atoi(argv[2]);
     check(coroutines <= MOST && (stacks = malloc((size_t)STACK * MOST)) != 0, "room");

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from anyprobe.binary.flow.function import FunctionCode
-from anyprobe.data.layout import BLOCK_UNWOUND
+from anyprobe.data.layout import BLOCK_UNWOUND, UNWIND_CAUGHT, UNWIND_CONTEXT, UNWIND_LEAVES
 from anyprobe.probes.target_errors import typed
 from anyprobe.splice.codegen.patch import ActionKind
 from anyprobe.splice.edits import Edit, FunctionState, Module, made
@@ -28,6 +28,8 @@ UNWINDING = (
 """Functions that leave others behind, by the names that C, C++, Rust and their unwinders have for them."""
 CATCHING = ("__cxa_begin_catch",)
 """Functions that are called where the program goes on."""
+_OTHER_KINDS = dict.fromkeys(CATCHING, UNWIND_CAUGHT) | {"setcontext": UNWIND_CONTEXT}
+"""What they tell the routine of nested calls that is not ``UNWIND_LEAVES``."""
 
 
 class Unwinding:
@@ -57,10 +59,12 @@ class Unwinding:
             for loaded in objects - self._looked.get(bank.index, frozenset()):
                 names = UNWINDING + CATCHING if bank.layout.nested else UNWINDING
                 found = {
-                    each.start: name in UNWINDING for name in names for each in loaded.image.functions.lookup(name)
+                    each.start: _OTHER_KINDS.get(name, UNWIND_LEAVES)
+                    for name in names
+                    for each in loaded.image.functions.lookup(name)
                 }
-                for function, leaves in found.items():
-                    self._want(bank, loaded, function, edits, leaves=leaves)
+                for function, kind in found.items():
+                    self._want(bank, loaded, function, edits, kind)
         with typed(self._session.process, "disarming probes in" if not banks else "arming probes in"):
             self._session.engine.change(list(edits.values()))
         for key in left:
@@ -74,9 +78,7 @@ class Unwinding:
         complete = all(found is not None and found[3].armed for found in own)
         return self._session.objects.libc() is not None and bool(own) and complete
 
-    def _want(
-        self, bank: "SlotBank", loaded: "LoadedObject", start: int, edits: dict[int, Edit], *, leaves: bool
-    ) -> None:
+    def _want(self, bank: "SlotBank", loaded: "LoadedObject", start: int, edits: dict[int, Edit], kind: int) -> None:
         key = bank.index, loaded.runtime(start)
         self._wants[key] = None
         module = self._session.module(loaded)
@@ -85,7 +87,7 @@ class Unwinding:
             return
         hook = Hook(ActionKind.COUNT, None, bank, BLOCK_UNWOUND)
         if bank.layout.nested:
-            hook = Hook(ActionKind.UNWIND, None, bank, int(leaves))
+            hook = Hook(ActionKind.UNWIND, None, bank, kind)
         state, want = module.state_of(code), Want(code.entry, WantKind.ENTRY, tag=hook, internal=True)
         self._wants[key] = module, state, want, hook
         edits.setdefault(id(state), Edit(module, state)).added.append(want)

@@ -157,7 +157,11 @@ def emit_entering(asm: Assembler, argument: int, site: int) -> None:
 
 
 def emit_unwind(asm: Assembler, slot: int, gate: int) -> None:
-    """Emit ``unwind``: calls are left behind from here on. Argument: 0 where that has ended and the program goes on."""
+    """Emit ``unwind``: calls are left behind from here on. Argument: ``UNWIND_LEAVES`` and the like.
+
+    Where the function of a coroutine has returned, glibc calls ``setcontext`` with nothing on the stack but the context
+    where it goes on, and with rbx pointing at that.
+    """
     asm.code(
         f"""
         unwind:
@@ -165,6 +169,8 @@ def emit_unwind(asm: Assembler, slot: int, gate: int) -> None:
             push rcx; push rdi; push r8; push r9; push r11
             mov rdi, fs:[slot]; mov rax, gate; test [rax], rdi; jz unwind_done
             lea r11, [rsp+0xc8]
+            cmp qword [rsp+0x40], {at.UNWIND_CONTEXT}; je unwind_context
+        unwind_leaves:
             mov rcx, [rdi+{at.BLOCK_LEAVING}]; test rcx, rcx; jz unwind_begins
             cmp r11, rcx; jb unwind_begins
         unwind_left:
@@ -176,7 +182,7 @@ def emit_unwind(asm: Assembler, slot: int, gate: int) -> None:
     _drop(asm, "unwind", "rax")
     asm.code(f"""
         unwind_begins:
-            cmp qword [rsp+0x40], 0; je unwind_caught
+            cmp qword [rsp+0x40], {at.UNWIND_CAUGHT}; je unwind_caught
             # what was left behind before, and is deeper, is still there
             mov rax, r11; sub rax, rcx; shr rax, {_STACK_SHIFT}; cmovz r11, rcx
             inc qword [rdi+{at.BLOCK_UNWOUND}]; mov [rdi+{at.BLOCK_LEAVING}], r11
@@ -190,6 +196,10 @@ def emit_unwind(asm: Assembler, slot: int, gate: int) -> None:
             cmp [rdi+rcx+{SP}], r11; jbe unwind_alive
             test byte [rdi+rcx+{RECORD}], {at.JUMPED}; jnz unwind_alive
             mov [rdi+rcx+{UNWOUND}], rax; jmp unwind_alive
+        unwind_context:
+            lea rcx, [r11+8]; cmp rbx, rcx; jne unwind_leaves
+            mov rcx, [rcx]; cmp rcx, [rsp+0x18]; jne unwind_leaves
+            jmp unwind_done
     """)
 
 
