@@ -168,7 +168,7 @@ class Machine:
 
     def noted(self):
         """Return the return points that were not known."""
-        return list(self.tables().noted()) if self.layout.callers else []
+        return [(point, record) for _, point, record in self.tables().noted()] if self.layout.callers else []
 
     def end(self, routine, argument, depth, rng, point):
         """End a call whose caller goes on at ``point``; at a return point the stack pointer is one word above."""

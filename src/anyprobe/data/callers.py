@@ -33,14 +33,20 @@ class CallerTables:
         """Look at a bank's region; the view is live."""
         self._region, self._layout = region, layout
 
-    def noted(self) -> Iterator[tuple[int, int]]:
-        """Yield the pairs of a return point and the offset of a timing record that threads have noted."""
+    def noted(self, but: bytearray | None = None) -> Iterator[tuple[int, int, int]]:
+        """Yield what threads have noted: the row, the return point and the offset of the timing record.
+
+        ``but``: has a one for each row that is left out.
+        """
         import numpy as np
 
         start, size = self._layout.callers_offset, self._layout.callers * CALLER_BYTES
         words = np.frombuffer(self._region[start : start + size], dtype=np.uint64).reshape(-1, 2)
-        rows = words[words[:, 0] != 0].tolist()
-        yield from ((point, record & 0xFFFF_FFFF) for point, record in rows if record & 0xFFFF_FFFF)
+        there = words[:, 0] != 0
+        if but is not None:
+            there &= np.frombuffer(but, dtype=np.uint8) == 0
+        rows = zip(there.nonzero()[0].tolist(), words[there].tolist(), strict=True)
+        yield from ((row, point, record & 0xFFFF_FFFF) for row, (point, record) in rows if record & 0xFFFF_FFFF)
 
     def set(self, point: int, record: int, state: int) -> bool:
         """Say what becomes of calls that end at a return point; return whether there is room for it."""

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -98,8 +99,11 @@ class _Blocks:
         self.chosen: list[int] | slice = slice(used + 1)
         self.present = present[start // PAGE : (start + size) // PAGE].reshape(used + 1, layout.stride // PAGE)
         self.present[1 : 1 + layout.left_out] = False
-        self.touched: list[int] = [0, *self.present.any(axis=0).cumsum().tolist()]
+
+    @cached_property
+    def touched(self) -> list[int]:
         """How many pages before each one are present in any row."""
+        return [0, *self.present.any(axis=0).cumsum().tolist()]
 
     def is_untouched(self, offset: int, size: int) -> bool:
         """Return whether no row holds data at an offset."""
@@ -135,7 +139,7 @@ class _Blocks:
         found = copy(self)
         found.chosen = slice(rows[0], rows[0] + 1) if len(rows) == 1 else rows
         found.present = self.present[found.chosen]
-        found.touched = [0, *found.present.any(axis=0).cumsum().tolist()]
+        found.__dict__.pop("touched", None)
         return found
 
 
@@ -279,6 +283,10 @@ class BankReader:
         rows = self._columns(self._layout.counters_offset, 8 * self._layout.counters)
         total: NDArray[np.uint64] = rows.sum(axis=0, dtype=np.uint64)
         return total
+
+    def counter(self, offset: int) -> int:
+        """Return one counter, summed over the blocks, from its block offset; no other is looked at."""
+        return int(self._columns(offset, 8).sum(dtype=np.uint64))
 
     def forked(self) -> list[ForkChild]:
         """Return the fork children that have counted."""

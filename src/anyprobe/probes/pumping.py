@@ -172,18 +172,17 @@ class Pumped(Observed, Tended):
         if self._closed:
             return
         from anyprobe.probes.reading import BankValues
-        from anyprobe.splice.regions.code_region import SlotBank
 
         self._look_for_forked()
         if self.options.by_thread:
             self.thread_names.look([self.pid, *(pid for pid, _ in self.children.alive())])
         values = BankValues()
-        places = (place for probe in self.probes for place in probe.all_places)
-        for bank in {bank for place in places if isinstance(bank := place.hook.bank, SlotBank)}:
+        holdings = self.splicing.holdings
+        for bank in (*holdings.banks, *holdings.goroutine_banks):
             reader = values.reader(bank)
             self.children.note(bank, reader.forked())
             if reader.copies:
-                inodes = self.splicing.holdings.inodes()
+                inodes = holdings.inodes()
                 self._ended_children.look(bank, reader, self.children, inodes, self._forget_child)
                 if "handling" in vars(self) and self.handling.has_pools:
                     for child in self.children.ended(bank, reader.copies):

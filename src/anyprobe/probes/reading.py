@@ -10,7 +10,7 @@ from anyprobe.core.refusal import Refusal
 from anyprobe.data import histogram
 from anyprobe.data.layout import CALL_LEARNING, CALL_UNSEEN, CROWDED
 from anyprobe.data.processes import ProcessInfo, TargetInfo
-from anyprobe.data.reader import BankReader, ForkChild, NearReader, Whose
+from anyprobe.data.reader import BankReader, Extents, ForkChild, NearReader, Whose
 from anyprobe.data.snapshot import ExitKind, FunctionTiming, RefusedSite, SiteResult, Snapshot
 from anyprobe.probes.probe import Place, Probe, Timed, at_run_time
 from anyprobe.probes.providers import provided
@@ -47,8 +47,7 @@ class BankValues:
         """Return the reader of a bank."""
         reader = self._readers.get(id(bank))
         if reader is None:
-            copies = partial(_copy_of, bank) if bank.layout.children else None
-            reader = self._readers[id(bank)] = BankReader(_view(bank), bank.layout, _extents(bank), copies, bank.ended)
+            reader = self._readers[id(bank)] = _reader(bank, _extents(bank))
         return reader
 
     def hits(self, hook: Hook) -> int:
@@ -101,6 +100,18 @@ def at_least_none(counter: int) -> int:
     It takes back what its thread, in the middle of a line when that was armed, has yet to count: see ``viewroutine``.
     """
     return counter if counter < 1 << 63 else 0
+
+
+def hits_alone(hook: Hook) -> int:
+    """Return a counting hook's hits and look at nothing else: for one that is read again and again."""
+    if not isinstance(hook.bank, SlotBank):
+        return BankValues().hits(hook)
+    return at_least_none(_reader(hook.bank, None).counter(hook.offset))
+
+
+def _reader(bank: SlotBank, extents: Extents | None) -> BankReader:
+    copies = partial(_copy_of, bank) if bank.layout.children else None
+    return BankReader(_view(bank), bank.layout, extents, copies, bank.ended)
 
 
 def _view(bank: SlotBank | NearBank) -> memoryview:

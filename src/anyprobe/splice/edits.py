@@ -84,6 +84,8 @@ class Module:
     left: dict[int, EmittedPatch] = field(default_factory=dict)
     """The patches that were left when its file was unmapped, by the run-time addresses of what led to them: where it is
     mapped again, the same code serves again."""
+    losses: int = 0
+    """How often it was found that splices in it are there no more, or cannot be since it is not."""
     changes: int = 0
     """How often its splices have changed: what was derived from them earlier is out of date after another one."""
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import TargetError
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.probes.reading import BankValues
+from anyprobe.probes.reading import hits_alone
 from anyprobe.splice.edits import Module
 from anyprobe.splice.userspace.signal_view import FAULT_BITS, Place
 
@@ -91,7 +91,7 @@ class HandlerWatch:
         view = self._splicing.view
         if self._gate is not None:
             self._gate.look()
-        now = view.look(), BankValues().hits(view.settings) if view.settings is not None else 0
+        now = view.look(), hits_alone(view.settings) if view.settings is not None else 0
         of_faults = now[0] & ~self._known[0] & FAULT_BITS
         wanted = now != self._known or not view.could_ask
         if wanted and (not often or of_faults or time.monotonic() >= self._rests_until):

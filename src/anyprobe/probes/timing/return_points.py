@@ -24,7 +24,7 @@ from anyprobe.probes.probe import FollowedCalls, Place, Probe, Timed, edits_for
 from anyprobe.probes.target_errors import typed
 from anyprobe.probes.timing.children_text import ChildrenText
 from anyprobe.probes.timing.unwinding import Unwinding
-from anyprobe.splice.edits import made
+from anyprobe.splice.edits import Module, made
 from anyprobe.splice.plan.splices import Want, WantKind
 from anyprobe.splice.regions.code_region import GoroutineBank, SlotBank
 
@@ -52,8 +52,8 @@ class ReturnPoints:
     def __init__(self, session: "ProbeHost") -> None:
         """Know no function yet."""
         self._session, self._unwinding = session, Unwinding(session)
-        self._followed: dict[tuple[int, int], tuple[SlotBank, FollowedCalls]] = {}
-        """By the number of its bank and the offset by which it is known there."""
+        self._followed: dict[int, tuple[SlotBank, dict[int, FollowedCalls]]] = {}
+        """By bank, all functions whose calls may end in their callers, by the offsets by which they are known there."""
         self._nested: dict[int, tuple[SlotBank, dict[int, Timed]]] = {}
         """By bank, all timed functions where it is known which calls they make, by their records."""
         self._change = CALLER_SINCE - 1
@@ -61,6 +61,10 @@ class ReturnPoints:
         self._children = ChildrenText(session)
         self._made: list[FunctionChange] = []
         """What has been changed in the text for the next number."""
+        self._settled: dict[int, bytearray] = {}
+        """By bank, a one for each row of its table of noted pairs of which it is known what has become."""
+        self._losses: dict[Module, int] = {}
+        """How often something had been lost, when that was looked at last, in the modules with return points."""
         self._next_look = 0.0
         """When to look for libraries that leave calls behind."""
 
@@ -83,10 +87,13 @@ class ReturnPoints:
             return
         self._forget_lost()
         pairs: list[tuple[FollowedCalls, int]] = []
-        for bank in {bank.index: bank for bank, _ in self._followed.values()}.values():
-            for point, record in _tables(bank).noted():
-                _, calls = self._followed.get((bank.index, record), (bank, None))
-                if calls is not None and calls.armed and point not in calls.points and point not in calls.unseen:
+        for bank, followed in self._followed.values():
+            settled = self._settled.setdefault(bank.index, bytearray(bank.layout.callers))
+            for row, point, record in _tables(bank).noted(settled):
+                calls = followed.get(record)
+                if calls is not None and (point in calls.points or point in calls.unseen):
+                    settled[row] = 1
+                elif calls is not None and calls.armed:
                     pairs.append((calls, point))
         if not pairs and time.monotonic() < self._next_look:
             return
@@ -98,7 +105,7 @@ class ReturnPoints:
     def _watch_unwinding(self) -> None:
         """See what leaves calls behind, in libraries that were loaded meanwhile too, while anything is timed."""
         nested = [bank for bank, all_timed in self._nested.values() if any(timed.armed for timed in all_timed.values())]
-        followed = [bank for bank, calls in self._followed.values() if _may_end(calls)]
+        followed = [bank for bank, all_calls in self._followed.values() if any(map(_may_end, all_calls.values()))]
         self._made += self._unwinding.watch({bank.index: bank for bank in (*followed, *nested)}.values())
 
     def look_at_children(self) -> None:
@@ -156,10 +163,11 @@ class ReturnPoints:
         for calls in (calls for probe in probes for calls in probe.followed):
             bank = calls.bank
             if calls.armed and bank is not None and bank.layout.callers and not isinstance(bank, GoroutineBank):
-                key = bank.index, calls.offset
-                _, known = self._followed.get(key, (bank, None))
+                _, followed = self._followed.setdefault(bank.index, (bank, {}))
+                known = followed.get(calls.offset)
                 if known is None or (known is not calls and not known.armed):
-                    self._followed[key] = bank, calls
+                    followed[calls.offset] = calls
+                    self._settled.pop(bank.index, None)
                     if bank.change:
                         with suppress(MemoryFault):  # the text has all that was changed before
                             bank.arena.journal.note_change(self._change)
@@ -175,12 +183,17 @@ class ReturnPoints:
 
     def _forget_lost(self) -> None:
         """Have return points learnt again whose module is gone."""
-        for _, calls in self._followed.values():
+        if all(module.losses == known for module, known in self._losses.items()):
+            return  # this is asked often, of many functions
+        self._losses.clear()
+        self._settled.clear()
+        for calls in (calls for _, followed in self._followed.values() for calls in followed.values()):
             for point, place in list(calls.points.items()):
-                why = place.hook.refusal
-                if why is not None and why.reason is Reason.GONE and not place.hook.armed:
+                if _is_gone(place):
                     self._say(calls, point, CALLER_NEW)
                     del calls.points[point]
+                else:
+                    self._losses[place.module] = place.module.losses
 
     def _splice(self, pairs: list[tuple[FollowedCalls, int]], *, urgent: bool = False) -> None:
         if not pairs:
@@ -201,12 +214,15 @@ class ReturnPoints:
         self._note_change()
         for calls, point, place in places:
             calls.points[point] = place
+            self._losses.setdefault(place.module, place.module.losses)
+            if _is_gone(place):
+                self._losses[place.module] = -1  # this one is to be looked at
             self._say(calls, point, self._watched(calls) if place.hook.armed else CALLER_REFUSED)
 
     def _note_change(self) -> None:
         """Take note that the text has jumps at further return points: fork children of before have none there."""
         self._change += 1
-        for bank in {bank.index: bank for bank, _ in self._followed.values() if bank.change}.values():
+        for bank in (bank for bank, _ in self._followed.values() if bank.change):
             with suppress(MemoryFault):  # the process has ended
                 bank.arena.journal.note_change(self._change)
 
@@ -232,7 +248,7 @@ class ReturnPoints:
             return why
         bank = calls.bank
         assert bank is not None
-        hook = calls.ending(UNSEEN * (not self._unwinding.is_seen(bank)), alone=points_known(calls).get(point, False))
+        hook = calls.ending(UNSEEN * (not self._unwinding.is_seen(bank)), alone=is_called_before(calls, point))
         want = Want(address, WantKind.RETURN_POINT, tag=hook)
         return Place(calls.site, module, module.state_of(code), want, hook)
 
@@ -243,9 +259,26 @@ class ReturnPoints:
             _tables(bank).set(point, calls.offset, state)
 
 
+def is_called_before(calls: FollowedCalls, point: int) -> bool:
+    """Return whether it is a direct call of the function itself that would return to a run-time address."""
+    module = calls.places[0].module
+    address = point - module.bias
+    caller = module.code.containing(address - 1)
+    insn = caller.covering(address - 1) if caller is not None else None
+    if insn is None or insn.flow is not Flow.CALL or insn.end != address:
+        return False
+    return insn.target == calls.site.function.start
+
+
 def _may_end(calls: FollowedCalls) -> bool:
     """Return whether calls may end at return points, now or when their library is loaded again."""
     return calls.armed or any(place.armed for place in calls.points.values())
+
+
+def _is_gone(place: Place) -> bool:
+    """Return whether a return point is there no more, since its module is not."""
+    why = place.hook.refusal
+    return why is not None and why.reason is Reason.GONE and not place.hook.armed
 
 
 def _tables(bank: SlotBank) -> CallerTables:

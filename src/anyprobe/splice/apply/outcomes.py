@@ -37,6 +37,7 @@ def spread(refused: Sequence[tuple[Want, Refusal]], wants: Sequence[Want]) -> di
 def give_up(edit: Edit, why: Refusal) -> None:
     """Leave a function as it is: refuse what was to be added, claim the old splices' bytes again."""
     abandon(edit, why)
+    edit.module.losses += why.reason is Reason.GONE
     for want in edit.added:
         refuse(want, why)
 

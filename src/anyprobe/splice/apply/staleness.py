@@ -93,6 +93,7 @@ def lose(module: Module, state: FunctionState, why: Refusal) -> None:
     module.claims = module.claims.replaced(planned_of(state.splices), ())
     for hook in filter(None, map(hook_of, state.wants)):
         hook.splice, hook.refusal = None, why
+    module.losses += 1
     module.settle(state, [], [])
 
 
