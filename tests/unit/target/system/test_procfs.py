@@ -1,9 +1,10 @@
 """Parsers of /proc files, on texts; lists of tasks."""
 
-import os
 import struct
-import threading
+import subprocess
+import sys
 from contextlib import contextmanager
+from subprocess import PIPE
 
 import pytest
 
@@ -82,41 +83,45 @@ def test_auxv_ends_at_null():
     assert parse_auxv(struct.pack("<8Q", 33, 0x7FFE, 9, 0x1000, 0, 0, 5, 5)) == {33: 0x7FFE, 9: 0x1000}
 
 
+THREADS = """
+import sys, threading
+running = [threading.Thread(target=threading.Event().wait, daemon=True) for _ in range(int(sys.argv[1]))]
+for thread in running:
+    thread.start()
+print(threading.get_native_id(), *(thread.native_id for thread in running), flush=True)
+sys.stdin.read()
+"""
+
+
 @pytest.mark.parametrize("number", [0, 1, 40])
 def test_tasks_are_counted_as_the_kernel_counts_them(number):
-    with threads(number):
-        pid = os.getpid()
+    with threads(number) as (pid, _):
         assert procfs.count_tasks(pid) == procfs.read_stat(pid).threads == len(procfs.read_tasks(pid))
 
 
 def test_a_list_of_tasks_is_whole_when_as_many_of_the_listed_live_as_there_are():
-    with threads(3) as tids:
-        assert procfs.is_whole(os.getpid(), tids)
-        assert not procfs.is_whole(os.getpid(), tids[:-1])
-        assert not procfs.is_whole(os.getpid(), [*tids[:-1], GONE]), "one has ended, and another took its place"
-        assert procfs.is_whole(os.getpid(), [*tids[:-1], GONE], stopped={GONE}), "what is stopped is not looked at"
+    with threads(3) as (pid, tids):
+        assert procfs.is_whole(pid, tids)
+        assert not procfs.is_whole(pid, tids[:-1])
+        assert not procfs.is_whole(pid, [*tids[:-1], GONE]), "one has ended, and another took its place"
+        assert procfs.is_whole(pid, [*tids[:-1], GONE], stopped={GONE}), "what is stopped is not looked at"
 
 
 def test_tasks_are_listed_until_none_is_left_out(monkeypatch):
-    with threads(3) as tids:
+    with threads(3) as (pid, tids):
         parts = iter([1, 2])
-        monkeypatch.setattr(procfs, "read_tasks", lambda pid: tids[: next(parts, None)])
-        assert procfs.read_all_tasks(os.getpid()) == tids
-        monkeypatch.setattr(procfs, "read_tasks", lambda pid: tids[1:])
+        monkeypatch.setattr(procfs, "read_tasks", lambda _: tids[: next(parts, None)])
+        assert procfs.read_all_tasks(pid) == tids
+        monkeypatch.setattr(procfs, "read_tasks", lambda _: tids[1:])
         with pytest.raises(StopTimeout, match="end all the time"):
-            procfs.read_all_tasks(os.getpid())
+            procfs.read_all_tasks(pid)
 
 
 @contextmanager
 def threads(number):
-    """Have threads of our own; yield the ids of all."""
-    end = threading.Event()
-    running = [threading.Thread(target=end.wait) for _ in range(number)]
-    for thread in running:
-        thread.start()
-    try:
-        yield sorted(map(int, os.listdir("/proc/self/task")))
-    finally:
-        end.set()
-        for thread in running:
-            thread.join()
+    """Run a program with so many threads besides its first; yield its id and theirs, in order.
+
+    Threads of this process would not do: those of other tests may be about to end.
+    """
+    with subprocess.Popen([sys.executable, "-c", THREADS, str(number)], stdin=PIPE, stdout=PIPE, text=True) as program:
+        yield program.pid, sorted(map(int, program.stdout.readline().split()))
