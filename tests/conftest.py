@@ -1,6 +1,7 @@
 """What every test may rely on: markers by folder, and skips that are counted with their reason."""
 
 import datetime as dt
+import gc
 import os
 import sys
 from functools import cache
@@ -32,6 +33,15 @@ def no_width():
     """Forget how wide a terminal the tests run in, which the processes that run several files at a time are told."""
     for name in ("COLUMNS", "LINES"):
         os.environ.pop(name, None)
+
+
+@pytest.fixture(autouse=True)
+def _command_leaves_nothing():
+    """Put back what a command changes for the rest of its process, where a test runs one in this process."""
+    path, argv, often = sys.path.copy(), sys.argv, gc.get_threshold()
+    yield
+    sys.path[:], sys.argv = path, argv
+    gc.set_threshold(*often)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

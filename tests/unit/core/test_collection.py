@@ -11,6 +11,7 @@ from anyprobe.core.collection import BULK, MUCH, collect_what_was_made, collecti
 
 @pytest.fixture(autouse=True)
 def _collector_as_it_was() -> Iterator[None]:
+    gc.unfreeze()  # else the package leaves alone what others have frozen
     yield
     gc.unfreeze()
     gc.enable()
