@@ -1,5 +1,6 @@
 """What it takes to count one function, or a value: most of a short command's time is the import of modules."""
 
+import os
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -90,26 +91,33 @@ def target():
 
 
 @pytest.fixture(scope="module")
-def imported(target):
-    """Return the modules that the second run of a count imports."""
-    return imported_by(target, "count")
+def cache(tmp_path_factory):
+    """Return a cache of their own: others may fill the usual one, so that something has to go."""
+    return tmp_path_factory.mktemp("cache")
 
 
 @pytest.fixture(scope="module")
-def imported_by_hist(target):
+def imported(target, cache):
+    """Return the modules that the second run of a count imports."""
+    return imported_by(target, cache, "count")
+
+
+@pytest.fixture(scope="module")
+def imported_by_hist(target, cache):
     """Return the modules that the second run of a histogram of a parameter by thread imports."""
-    return imported_by(target, "hist", "--of", "arg0", "--by", "tid")
+    return imported_by(target, cache, "hist", "--of", "arg0", "--by", "tid")
 
 
-def imported_by(target, name, *options):
+def imported_by(target, cache, name, *options):
     """Return the modules that a command's second run imports."""
+    environment = {**os.environ, "XDG_CACHE_HOME": str(cache)}
     with subprocess.Popen([target], stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout.readline() == "ready\n"
             arguments = [name, "-p", str(process.pid), "a.out:work", *options, "--for", "0"]
             command = [sys.executable, "-c", COMMAND, *arguments]
             for _ in range(2):
-                done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+                done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
                 assert done.returncode == 0, done.stderr
         finally:
             process.kill()
