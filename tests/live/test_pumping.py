@@ -108,8 +108,13 @@ def test_a_program_that_executes_another_one_is_over(program):
         assert sum("became" in each for each in session.warnings) == 1
 
 
+def pumps(others=()):
+    """Return the threads that look after sessions, those of other tests aside."""
+    return [each for each in threading.enumerate() if each.name == "anyprobe pump" and each not in others]
+
+
 def test_a_thread_looks_after_the_session_until_it_ends(program):
-    ticks = []
+    ticks, others = [], pumps()
     with anyprobe.attach(program.pid) as session:
         session.interval(0.01)(lambda: ticks.append(threading.current_thread().name))
         session.pump_in_background()
@@ -122,7 +127,7 @@ def test_a_thread_looks_after_the_session_until_it_ends(program):
         await_(lambda: len(ticks) >= 3)
         assert set(ticks) == {"anyprobe pump"}
         assert session.snapshot().hits == 5000
-    assert all(each.name != "anyprobe pump" for each in threading.enumerate())
+    assert pumps(others) == []
     with pytest.raises(anyprobe.UsageError):
         session.pump_in_background()
 
@@ -132,7 +137,7 @@ def test_a_thread_that_ends_after_its_session_does_no_more(program, monkeypatch)
     raised = []
     monkeypatch.setattr(threading, "excepthook", raised.append)
     monkeypatch.setattr("anyprobe.probes.duties._ENDING", 0.01)
-    asked, over = threading.Event(), threading.Event()
+    asked, over, others = threading.Event(), threading.Event(), pumps()
     with anyprobe.attach(program.pid) as session:
         session.count("a.out:work")
 
@@ -144,7 +149,7 @@ def test_a_thread_that_ends_after_its_session_does_no_more(program, monkeypatch)
         session.look_at_children = look_after_the_end
         session.pump_in_background()
         assert asked.wait(PATIENCE)
-        (thread,) = (each for each in threading.enumerate() if each.name == "anyprobe pump")
+        (thread,) = pumps(others)
         program.do("w")
     assert session.snapshot().hits == 1000
     assert thread.is_alive()
