@@ -12,6 +12,7 @@ from support.driver import MissingTool, Target, build
 from support.learning import copied
 from support.results import counts, timing
 
+pytestmark = pytest.mark.timeout(1200)  # a busy machine takes minutes to plan all of a Go program
 FUNCTIONS = ("Block", "Grow", "Spin", "Risky", "Safe", "Quit", "Inner", "Outer")
 SPECS = [f"a.out:main.{name}" for name in FUNCTIONS]
 LEAVING = ("Quit", "Inner")
