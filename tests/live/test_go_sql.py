@@ -14,6 +14,9 @@ pytestmark = pytest.mark.live
 
 EXEC, QUERY, NEXT = (f"database/sql.(*{name}" for name in ("DB).ExecContext", "DB).QueryContext", "Rows).Next"))
 
+SLEPT = 450_000
+"""Nanoseconds, a little less than a query that succeeds sleeps for."""
+
 
 @pytest.fixture(params=[(), ("-race",)], ids=["plain", "race detector"])
 def target(request, run_target):
@@ -51,7 +54,9 @@ def test_queries_by_text_are_those_that_the_program_has_made(target):
     assert timing(snapshot, EXEC).count == sum(texts.values())
     assert timing(snapshot, QUERY).count == own["select"]
     assert timing(snapshot, NEXT).count == own["row"] + own["select"]
-    assert timing(snapshot, EXEC).max_ns >= longest.max * 0.5 > 250_000
+    slept = sum(texts.values()) - own["bad"]
+    assert timing(snapshot, EXEC).sum_ns > SLEPT * slept
+    assert min(timing(snapshot, EXEC).max_ns, longest.max) > SLEPT  # which is longer depends on who runs in between
     target.go(1)
     target.finish()
 
@@ -65,5 +70,5 @@ def test_times_of_queries_by_their_text_on_the_command_line(target, capfd):
     (cells,) = document["aggregations"].values()
     assert {cell["key"][0] for cell in cells} == {"insert into a", "update b", "bad", "delete from c where d"}
     slow = [cell for cell in cells if cell["key"][0] != "bad"]
-    assert all(cell["sum"] >= 400_000 * cell["count"] > 0 for cell in slow)
+    assert all(cell["sum"] >= SLEPT * cell["count"] > 0 for cell in slow)
     target.finish()
