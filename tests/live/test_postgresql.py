@@ -1,5 +1,6 @@
 """PostgreSQL: what its executor takes, in each backend, beside what its own statistics say."""
 
+import time
 from contextlib import ExitStack
 from subprocess import PIPE, Popen
 
@@ -72,9 +73,11 @@ def test_each_backend_has_the_calls_that_it_was_asked_for(database):
                 stack.callback(client.close)
             database.ask(RESET)
             asked = timed(group.snapshots())
+            begin = time.monotonic()
             for times, client in enumerate((*old, *new), 1):
                 for _ in range(times):
                     client.ask(SLEEP)
+            waited = 1000 * (time.monotonic() - begin)
             calls, milliseconds = statistics(database, "SELECT pg_sleep%")
             group.pump(0.2)
             found = timed(group.snapshots())
@@ -85,7 +88,7 @@ def test_each_backend_has_the_calls_that_it_was_asked_for(database):
     first = [asked[client.pid] for client in new]
     assert slow(by_client) - slow(first) == calls
     slept = sum(one.sum_ns for one in by_client) - sum(one.sum_ns for one in first)
-    assert milliseconds - 1 < slept / 1e6 < 1.05 * milliseconds + 10  # and a busy machine
+    assert milliseconds - 1 < slept / 1e6 < max(1.05 * milliseconds + 10, waited)  # longer on a busy machine alone
 
 
 def test_the_sum_is_that_of_the_servers_own_statistics(database):
