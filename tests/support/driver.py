@@ -115,8 +115,9 @@ class Target:
 
     def _read(self) -> None:
         assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self._lines.put(line.rstrip("\n"))
+        with self.process.stdout as lines:  # which may end long after the test, where a child has it
+            for line in lines:
+                self._lines.put(line.rstrip("\n"))
         self._lines.put(None)
 
     def _expect(self, word: str, patience: float = PATIENCE) -> str:
@@ -243,10 +244,9 @@ class Target:
             self.process.kill()
         self.process.wait()
         self._reader.join(1)
-        for stream in (self.process.stdin, self.process.stdout):
-            if stream and not (stream is self.process.stdout and self._reader.is_alive()):  # a child has it
-                with suppress(BrokenPipeError):
-                    stream.close()
+        if self.process.stdin:
+            with suppress(BrokenPipeError):
+                self.process.stdin.close()
 
 
 @contextmanager
