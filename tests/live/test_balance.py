@@ -12,7 +12,7 @@ import anyprobe
 PYTHON = "/usr/bin/python3"
 LEAST = 100
 """Functions that must have been called for the comparison to mean something."""
-PATIENCE = 60
+PATIENCE = 180
 WORK = """
 import json, re, sys, zlib, random
 def work(n):

@@ -35,7 +35,7 @@ def test_each_process_has_what_it_says(compiled, tmp_path):
     with open(tmp_path / "said", "w") as said, anyprobe.run([str(program), "6"], stdout=said) as session:
         session.count("a.out:work")
         session.resume()
-        session.wait(60)
+        session.wait(180)
         snapshot = session.snapshot()
     calls = told((tmp_path / "said").read_text())
     assert len(calls) == 10

@@ -82,7 +82,7 @@ def test_a_time_out_releases_the_thread(target):
 
         @session.callback("a.out:asked", timeout=0.01)
         def on_asked(hit):
-            release.wait(60)
+            release.wait(180)
 
         target.go(1)
         release.set()
@@ -170,7 +170,7 @@ def test_the_session_ends_while_threads_wait(target):
             time.sleep(0.2)
 
         target.start(1)
-        assert inside.wait(60)
+        assert inside.wait(180)
         probes = session.probes
         session.remove(*probes)
         session.enable(*probes)
@@ -219,7 +219,7 @@ def test_a_program_that_is_started_waits_from_the_first_call_on():
             opened.append(hit.cstr(hit.regs.rdi))
 
         session.resume()
-        assert session.wait(60) == 0
+        assert session.wait(180) == 0
     assert opened == ["/"]
 
 

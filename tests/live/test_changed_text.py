@@ -31,7 +31,7 @@ class Changing:
 
     def finish(self):
         self.process.stdin.close()
-        assert self.process.wait(60) == 0
+        assert self.process.wait(180) == 0
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from support.forking import fork, ready, told
 from support.results import timing
 
 pytestmark = pytest.mark.live
-PATIENCE = 60
+PATIENCE = 180
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_children_of_an_attached_process_are_timed(program):
     with ready(program, "plain", 5) as process, anyprobe.attach(process.pid) as session:
         session.time("a.out:work")
         said = told(process.communicate("\n", timeout=PATIENCE)[0])
-        session.wait(60)
+        session.wait(180)
         snapshot = session.snapshot()
     assert {pid: calls for pid, (calls, _) in timed(snapshot, "work").items()} == {
         pid: calls for pid, (calls, _) in said.items()
@@ -111,7 +111,7 @@ def test_killed_children_keep_what_they_have_counted(program):
         for line in lines:
             os.kill(int(line.split()[0]), signal.SIGKILL)
         said = told("".join(lines) + process.communicate(timeout=PATIENCE)[0])
-        session.wait(60)
+        session.wait(180)
         snapshot = session.snapshot()
     assert {pid: calls for pid, (calls, _) in timed(snapshot, "work").items()} == {
         pid: calls for pid, (calls, _) in said.items()
@@ -247,7 +247,7 @@ def test_handlers_in_children_know_their_calls_and_their_process(program, times_
         if times_removed:
             session.remove(*session.time("a.out:work"))
         said = told(process.communicate("\n", timeout=PATIENCE)[0])
-        session.wait(60)
+        session.wait(180)
         snapshot = session.snapshot()
         assert {pid: cell.count for (pid,), cell in pids.items()} == {p: c for p, (c, _) in said.items()}
         assert {pid: cell.count for (pid,), cell in latency.items()} == {p: c for p, (_, c) in said.items()}
@@ -273,7 +273,7 @@ def test_handlers_that_read_memory_have_data_in_children(program):
                 ends.add(key=(ctx.pid,))
 
         said = told(process.communicate("\n", timeout=PATIENCE)[0])
-        session.wait(60)
+        session.wait(180)
         assert {pid: cell.count for (pid,), cell in ends.items()} == {p: c for p, (c, _) in said.items()}
         assert not session.snapshot().missing
 
@@ -293,7 +293,7 @@ def test_a_call_that_a_child_inherits_has_no_data_in_it(program):
                 ends.add(key=(ctx.pid,))
 
         process.communicate("\n", timeout=PATIENCE)
-        session.wait(60)
+        session.wait(180)
         snapshot = session.snapshot()
         assert {pid: cell.count for (pid,), cell in ends.items()} == {process.pid: 4}
     assert snapshot.missing == {"abandoned": 4}
@@ -316,7 +316,7 @@ def test_children_know_the_return_points_that_their_own_text_has(program):
 
         wait_until(is_learnt, "the parent's calls are timed")
         said = told(process.communicate("\n", timeout=PATIENCE)[0])
-        session.wait(60)
+        session.wait(180)
         snapshot = session.snapshot()
     by_process = {}
     for each in snapshot.processes:

@@ -121,7 +121,7 @@ def test_calls_do_not_take_the_time_that_a_started_program_waits_for_its_probes(
     with anyprobe.run(["/bin/true"], clock=which, **options) as session:
         session.time("libc:getrlimit", "libc:__libc_early_init", "libc:str*")
         session.resume()
-        assert session.wait(60) == 0
+        assert session.wait(180) == 0
         snapshot = session.snapshot()
     held = timing(snapshot, "getrlimit")
     assert (held.count, held.nmissed, held.unmatched) == (1, 0, 0)

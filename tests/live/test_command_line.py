@@ -16,7 +16,7 @@ from support.driver import wait_until
 from support.seen_probes import is_probed
 
 CALLS = 1000
-PATIENCE = 60.0
+PATIENCE = 180.0
 BUSY = "import os, time\nprint('ready', flush=True)\nwhile True: os.getppid(); time.sleep(0.0005)"
 COUNTED = f"import os\nfor _ in range({CALLS}): os.getppid()\nprint('its own output')"
 

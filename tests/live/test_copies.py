@@ -85,7 +85,7 @@ def test_a_started_program_with_an_auditor(program, audited):
     with anyprobe.run([program, "-"], env=audited) as session:
         session.count("libc:malloc", "auditor:la_*")
         session.resume()
-        assert os.waitstatus_to_exitcode(session.wait(60)) == 42
+        assert os.waitstatus_to_exitcode(session.wait(180)) == 42
         snapshot = session.snapshot()
     entered = hits(snapshot, "la_x86_64_gnu_pltenter")
     assert entered >= 2000

@@ -115,7 +115,7 @@ def test_program_made_by_gcc(compiled):
     with anyprobe.run([str(program)], stdout=subprocess.DEVNULL) as session:
         session.count("a.out:*:insn")
         session.resume()
-        assert session.wait(60) == plain.returncode << 8
+        assert session.wait(180) == plain.returncode << 8
         assert session.snapshot().hits > 10_000
 
 

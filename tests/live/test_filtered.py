@@ -78,7 +78,7 @@ def go_to_the_end(process, tree):
     process.stdin.write(b"x")
     process.stdin.close()
     wait_until(lambda: (tree.pump(0.05), procfs.read_stat(process.pid).ended)[1], "the end")
-    assert process.wait(60) == 0
+    assert process.wait(180) == 0
 
 
 @pytest.mark.parametrize("forbidden", [CHMOD, PROCESS_VM_READV], ids=["chmod", "process_vm_readv"])

@@ -76,7 +76,7 @@ def run(argv, *specs):
         if specs:
             tree.count(*specs)
         tree.resume()
-        status = os.waitstatus_to_exitcode(tree.wait(60))
+        status = os.waitstatus_to_exitcode(tree.wait(180))
         found = tree.snapshots()
         told = [*tree.notes(), *(each for snapshot in found for each in snapshot.warnings)]
     return status, [hits(each, "work") if each.sites else 0 for each in found], told
@@ -155,7 +155,7 @@ def test_a_program_that_filters_its_calls_is_not_made_to_wait(kind, how, tmp_pat
     with open(tmp_path / "said", "w+") as said:
         with Followed.run([filters, how], stdout=said) as tree:
             tree.resume()
-            status = os.waitstatus_to_exitcode(tree.wait(60))
+            status = os.waitstatus_to_exitcode(tree.wait(180))
             told = tree.notes()
         said.seek(0)
         assert (status, said.read()) == (0, "well\n")

@@ -75,7 +75,7 @@ def test_ignored_children_are_left_out_of_counts(program):
     """They keep their probes and run on as they would; nothing of what they count is seen."""
     with run([program, "keep"], children="ignore", stdout=subprocess.DEVNULL) as session:
         session.count("a.out:work", "a.out:hook")
-        assert session.wait(60) == 0
+        assert session.wait(180) == 0
         found = session.snapshot()
     assert (hits(found, "work"), hits(found, "hook")) == (CHILDREN * CALLS, 0)
     assert [each.process.pid for each in found.processes] == [session.pid]
@@ -88,7 +88,7 @@ def test_freed_children_have_no_probes_from_the_fork_on(program, tmp_path, how):
     with open(tmp_path / "said", "w+") as said:
         with run([program, how], children="free", stdout=said) as session:
             session.count("a.out:work", "a.out:hook")
-            assert session.wait(60) == 0
+            assert session.wait(180) == 0
             found = session.snapshot()
         said.seek(0)
         assert said.read() == "0\n"
@@ -124,14 +124,14 @@ def test_children_of_an_attached_process_are_freed(program):
             process.stdin.write(b"\n")
             process.stdin.flush()
             assert process.stdout.readline() == b"0\n"
-            session.wait(60)
+            session.wait(180)
             assert hits(session.snapshot(), "work") == CHILDREN * CALLS
 
 
 def test_times_of_freed_children_are_not_taken(program):
     with run([program], children="free", stdout=subprocess.DEVNULL) as session:
         session.time("a.out:work")
-        assert session.wait(60) == 0
+        assert session.wait(180) == 0
         assert [each.count for each in session.snapshot().functions] == [CHILDREN * CALLS]
 
 

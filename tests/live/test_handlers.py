@@ -388,7 +388,7 @@ def test_programs_started_with_handlers_are_seen_from_the_beginning():
             sizes.add(size)
 
         session.resume()
-        session.wait(60)
+        session.wait(180)
         hits = sum(site.hits for site in session.snapshot().sites)
         assert sizes.result().total.count == hits > 0
 

@@ -41,7 +41,7 @@ def interpreter():
             yield process
         finally:
             process.stdin.close()
-            process.wait(60)
+            process.wait(180)
 
 
 def test_the_name_of_each_function_that_c_code_calls_in_cpython(interpreter):

@@ -402,5 +402,5 @@ def test_a_program_that_is_started_fails_from_the_first_call_on(tmp_path):
                 ctx.skip(-1, errno=errno.EMFILE)
 
         session.resume()
-        assert os.waitstatus_to_exitcode(session.wait(20)) == 1
+        assert os.waitstatus_to_exitcode(session.wait(180)) == 1
     assert "Too many open files" in said.read_text()

@@ -71,7 +71,7 @@ def test_sessions_leave_the_group_as_it_is():
     for group, outcome in ((None, 1), (0, 0)):
         with run([program(), "group"], process_group=group) as session:
             session.resume()
-            assert os.waitstatus_to_exitcode(session.wait(20)) == outcome
+            assert os.waitstatus_to_exitcode(session.wait(180)) == outcome
 
 
 def test_what_is_sent_to_the_group_reaches_the_command():
@@ -83,7 +83,7 @@ def test_what_is_sent_to_the_group_reaches_the_command():
             (command,) = [pid for pid in children(process.pid) if os.getpgid(pid) == pid]
             send(process.pid, signal.SIGTERM)
             if status == 0:
-                assert process.wait(60) == 0
+                assert process.wait(180) == 0
                 os.kill(command, signal.SIGTERM)
             assert process.stdout.read() == "told to end\n"
         assert process.returncode == status
@@ -135,7 +135,7 @@ def in_a_terminal(argv, **settings):
     finally:
         os.close(slave)
         os.close(master)  # which hangs up
-        process.wait(60)
+        process.wait(180)
 
 
 def test_a_command_that_reads_the_terminal():
@@ -165,7 +165,7 @@ def test_interrupting_a_command_that_does_not_read():
         terminal.type("\x03")
         terminal.expect("interrupted")
         terminal.expect("1 hit at 1 site")
-        process.wait(60)
+        process.wait(180)
 
 
 @pytest.mark.parametrize("how", ["read", "wait"])

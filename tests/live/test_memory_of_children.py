@@ -73,7 +73,7 @@ def test_each_process_has_its_own(program, timed_first):
                 marked[0] = before + 1
 
         said, _ = program.communicate(b"\n", timeout=60)
-        session.wait(20)
+        session.wait(180)
         assert {text: cell.count for (text,), cell in texts.items()} == EXPECTED
         assert not session.snapshot().missing
     assert [int(line) for line in said.split()] == MARKS

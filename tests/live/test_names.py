@@ -23,7 +23,7 @@ def counted(path, *specs):
     with open(os.devnull, "w", encoding="ascii") as out, anyprobe.run([path], stdout=out) as session:
         session.count(*specs)
         session.resume()
-        assert session.wait(60) == 0
+        assert session.wait(180) == 0
         return session.snapshot()
 
 

@@ -59,7 +59,7 @@ def test_calls_by_thread_in_another_pid_namespace(compiled):
         with anyprobe.attach(pid, by_thread=True) as session:
             session.time("a.out:outer")
             said = process.communicate("\n", timeout=60)[0]
-            session.wait(20)
+            session.wait(180)
             snapshot = session.snapshot()
     calls = {int(tid): int(count) for _, tid, _, count, _ in map(str.split, said.splitlines())}
     assert {each.tid: each.functions[0].count for each in snapshot.threads} == calls

@@ -63,7 +63,7 @@ def test_handlers_are_refused_by_name(tmp_path, monkeypatch, attempt):
         session.count("a.out:main")
         session.time("a.out:work")
         session.resume()
-        assert session.wait(60) == 0
+        assert session.wait(180) == 0
         (refused,) = session.snapshot().refused
     assert refused.reason == Reason.NO_THREAD_SLOT
     assert output.read_text() == "1275\n"
@@ -118,5 +118,5 @@ def test_a_handler_far_from_all_that_is_counted(started):
             assert not snapshot.warnings
         assert [site.hits for site in snapshot.sites] == [2]
         ours.shutdown(socket.SHUT_WR)
-        status = session.wait(60) if started else process.wait(60) << 8
+        status = session.wait(180) if started else process.wait(180) << 8
         assert os.waitstatus_to_exitcode(status) == 10

@@ -56,7 +56,7 @@ def python():
             yield process
             process.stdin.close()
             process.stdin = None
-            assert process.wait(20) == 0
+            assert process.wait(180) == 0
         finally:
             process.kill()
 

@@ -235,7 +235,7 @@ def test_every_instruction_of_real_functions():
             python.stdin.flush()
             assert python.stdout.readline() == "done\n"
             python.stdin.close()
-            assert python.wait(20) == 0
+            assert python.wait(180) == 0
         finally:
             python.kill()
 

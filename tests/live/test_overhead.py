@@ -12,7 +12,7 @@ import pytest
 import anyprobe
 from support.results import hits, timing
 
-PATIENCE = 20
+PATIENCE = 180
 
 
 @pytest.fixture

@@ -114,7 +114,7 @@ def test_a_program_that_is_started_may_filter_too(tmp_path):
     ):
         texts = read_texts(session)
         session.resume()
-        assert session.wait(20) == 0
+        assert session.wait(180) == 0
         assert found_in(texts) == {"hello": 100, "here": 300}
 
 

@@ -105,7 +105,7 @@ def test_python_with_entries_and_exits_counted():
         assert work() == expected
         process.stdin.close()
         process.stdin = None
-        assert process.wait(30) == 0
+        assert process.wait(180) == 0
 
 
 @pytest.mark.timeout(600)  # everything is counted, and the benchmark runs twice
@@ -231,4 +231,4 @@ def test_the_vdso_by_instruction():
         assert ask(10) == "True\n"
         process.stdin.close()
         process.stdin = None
-        assert process.wait(30) == 0
+        assert process.wait(180) == 0

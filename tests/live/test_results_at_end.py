@@ -21,7 +21,7 @@ def test_results_are_read_once(run_target, monkeypatch):
         assert not any(place.armed for each in after.functions for place in each.places)
         assert after.target.alive
         target.finish()
-        session.wait(60)
+        session.wait(180)
         ended = session.snapshot()
         assert (ended.target.alive, ended.processes[0].process.alive) == (False, False)
         assert ended.sites == after.sites

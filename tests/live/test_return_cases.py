@@ -66,7 +66,7 @@ def run(program, tmp_path, place, **options):
         assert not session.refused
         session.resume()
         session.pump(60)
-        assert session.wait(60) == 0
+        assert session.wait(180) == 0
         snapshot = session.snapshot()
     assert output.read_bytes() == subprocess.run([program], stdout=subprocess.PIPE, check=True).stdout
     return snapshot
@@ -118,7 +118,7 @@ def test_handlers_of_one_return_run_in_their_order(program, returns):
         assert not session.refused
         session.resume()
         session.pump(60)
-        assert session.wait(60) == 0
+        assert session.wait(180) == 0
         times = {"first": [], "second": []}
         for name, row in session.rows(final=True):
             times[name].append(row["ts"])

@@ -21,7 +21,7 @@ def test_every_function_of_the_loader_from_the_first_instruction(compiled):
     with anyprobe.run([str(compiled("run_alone.c"))]) as session:
         session.count("ld-linux-x86-64:*", "a.out:plain", "a.out:main")
         session.resume()
-        assert os.waitstatus_to_exitcode(session.wait(20)) == 42
+        assert os.waitstatus_to_exitcode(session.wait(180)) == 42
         snapshot = session.snapshot()
     assert hits(snapshot, "_dl_start") == 1
     assert hits(snapshot, "plain") == 7
@@ -35,7 +35,7 @@ def test_loader_exits_and_timing(compiled):
         session.count("ld-linux-x86-64:*%return")
         session.time("a.out:plain", "ld-linux-x86-64:_dl_*")
         session.resume()
-        assert os.waitstatus_to_exitcode(session.wait(20)) == 42
+        assert os.waitstatus_to_exitcode(session.wait(180)) == 42
         assert timing(session.snapshot(), "plain").count == 7
 
 
@@ -60,7 +60,7 @@ def test_handlers_in_the_loader_are_refused_with_the_reason():
 
         (counted,) = session.count("ld-linux*:_dl_fini")
         session.resume()
-        assert session.wait(20) == 0
+        assert session.wait(180) == 0
         snapshot = session.snapshot()
     assert {site.reason for site in snapshot.refused} == {"no-thread-slot"}
     assert all("not there yet where a started program begins" in site.detail for site in snapshot.refused)
@@ -75,7 +75,7 @@ def test_the_loader_is_counted_alike_every_time():
             with anyprobe.run(["/bin/true"], env={}) as session:
                 session.count(*specs)
                 session.resume()
-                assert session.wait(60) == 0
+                assert session.wait(180) == 0
                 sites = session.snapshot().sites
             found.append({site.function: site.hits for site in sites if site.offset == 0 and site.hits})
     entries, instructions, beside = found
@@ -97,7 +97,7 @@ def test_a_controller_that_is_kept_from_running(compiled, monkeypatch):
         monkeypatch.setattr(remote, "read_outcome", read_late)
         session.count("a.out:plain")
         session.resume()
-        assert os.waitstatus_to_exitcode(session.wait(20)) == 42
+        assert os.waitstatus_to_exitcode(session.wait(180)) == 42
         assert hits(session.snapshot(), "plain") == 7
 
 
@@ -106,7 +106,7 @@ def test_static_program(compiled):
     with anyprobe.run([str(compiled("run_alone.c", "-static"))]) as session:
         session.count("a.out:*")
         session.resume()
-        assert os.waitstatus_to_exitcode(session.wait(20)) == 42
+        assert os.waitstatus_to_exitcode(session.wait(180)) == 42
         assert hits(session.snapshot(), "plain") == 7
 
 
@@ -121,14 +121,14 @@ def test_waiting_for_a_program_that_was_killed_before_it_began(compiled):
     with anyprobe.run([str(compiled("run_alone.c"))]) as session:
         session.count("a.out:plain", "libc:malloc")
         os.kill(session.pid, signal.SIGKILL)
-        assert os.waitstatus_to_exitcode(session.wait(20)) == -signal.SIGKILL
+        assert os.waitstatus_to_exitcode(session.wait(180)) == -signal.SIGKILL
 
 
 def test_a_refusal_has_the_address_in_the_program():
     with anyprobe.run(["/bin/true"]) as session:
         session.count("libc:abort", "libc:abort%return")
         session.resume()
-        assert session.wait(20) == 0
+        assert session.wait(180) == 0
         snapshot = session.snapshot()
     (site,), (refused,) = snapshot.sites, snapshot.refused
     assert refused.reason == "no-exit"
@@ -142,7 +142,7 @@ def test_a_program_with_a_sanitizer(compiled, sanitizer, place):
     with anyprobe.run([str(compiled("run_alone.c", f"-fsanitize={sanitizer}", place))]) as session:
         session.count("a.out:*%insn", "a.out:plain", "libc:*")
         session.resume()
-        assert os.waitstatus_to_exitcode(session.wait(60)) == 42
+        assert os.waitstatus_to_exitcode(session.wait(180)) == 42
         snapshot = session.snapshot()
     assert hits(snapshot, "plain") == 7
     assert missed(snapshot) == 0
@@ -207,5 +207,5 @@ def test_functions_of_a_held_program_are_looked_for_once(monkeypatch):
         assert early is not None
         assert all(each.name.startswith("ld-") for each in early)
         session.resume()
-        session.wait(20)
+        session.wait(180)
         assert session.snapshot().hits > 0

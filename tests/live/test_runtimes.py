@@ -16,6 +16,8 @@ from support.standing import probed
 
 pytestmark = pytest.mark.live
 ROUNDS = 300
+PLANS = 300
+"""Seconds in which node is analysed, which takes long on a busy machine."""
 NODE = """
 let round = 0;
 function hot(n) { let sum = 0; for (let i = 0; i < 20000; i++) sum += (i * n) % 7; return sum; }
@@ -91,7 +93,7 @@ def test_found_by_name_and_counted_while_it_compiles(tmp_path, made):
         serve(process, range(10))
         command = [sys.executable, "-m", "anyprobe", "count", *specs, "--json", "-n", name]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as counting:
-            wait_until(lambda: counting.poll() is not None or probed(process.pid) == len(specs), "it is probed")
+            wait_until(lambda: counting.poll() is not None or probed(process.pid) == len(specs), "it is probed", PLANS)
             serve(process, range(10, 10 + ROUNDS))
             counting.send_signal(signal.SIGINT)
             shown, said = counting.communicate(timeout=PATIENCE)

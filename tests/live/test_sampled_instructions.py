@@ -40,7 +40,7 @@ class Worker:
         self.process.stdin.write(f"{rounds}\n")
         self.process.stdin.flush()
         line = self.process.stdout.readline()
-        assert line, f"the program ended: {self.process.wait(20)}"
+        assert line, f"the program ended: {self.process.wait(180)}"
         return int(line)
 
 
@@ -96,7 +96,7 @@ def armed_and_run(count, size, modules=MODULES):
             hit = sum(site.hits > 0 for site in session.snapshot().sites)
         assert worker.work(3) == expected
         worker.process.stdin.close()
-        assert worker.process.wait(20) == 0
+        assert worker.process.wait(180) == 0
     finally:
         worker.process.kill()
         worker.process.__exit__(None, None, None)

@@ -211,6 +211,6 @@ def test_handlers_at_their_returns_are_refused(built):
             returns.add()
 
         session.resume()
-        assert session.wait(60) == 0
+        assert session.wait(180) == 0
         assert [refusal.reason for _, refusal in session.refused] == [Reason.SPLIT_STACK]
         assert not session.snapshot().sites

@@ -181,7 +181,7 @@ def test_hooks_of_a_session_of_ones_own():
         assert session.hooks.look() is not None
         seen()
         session.resume()
-        session.wait(20)
+        session.wait(180)
         assert order == ["begin", "interval", "interval"]
     assert order[-1] == "end"
 

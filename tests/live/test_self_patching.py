@@ -20,7 +20,7 @@ def patching(*arguments):
             assert process.stdout.readline() == "ready\n"
             yield process
             process.stdin.close()
-            assert process.wait(20) == 0
+            assert process.wait(180) == 0
         finally:
             if process.poll() is None:
                 process.kill()

@@ -83,7 +83,7 @@ def counted(program, *specs):
     """Return the hits of each place, by the specs."""
     with anyprobe.run([str(program)]) as session:
         probes = session.count(*specs)
-        assert session.wait(60) == 0
+        assert session.wait(180) == 0
         sites = {(site.spec, site.address): site.hits for site in session.snapshot().sites}
         assert session.refused == []
         return [[sites[place.site.canonical, place.address] for place in probe.places] for probe in probes]
@@ -163,6 +163,6 @@ def test_a_line_of_a_library_that_comes_later(tmp_path):
     subprocess.run(["gcc", "-o", "loads", "loads.c", "-ldl"], cwd=tmp_path, check=True)
     with anyprobe.run([str(tmp_path / "loads"), str(tmp_path / "plugin.so")], pending="modules") as session:
         session.count("plugin.so:plugin.c:3")
-        assert session.wait(60) == 0
+        assert session.wait(180) == 0
         assert session.snapshot().hits == 7
         assert Path(session.snapshot().sites[0].module).name == "plugin.so"

@@ -181,7 +181,7 @@ def test_who_looks_for_a_thread_gives_way_to_who_follows_the_child():
             ends = []
 
             def look():
-                with pytest.raises(StopTimeout), process.borrow(timeout=2.0):
+                with pytest.raises(StopTimeout), process.borrow(timeout=5.0):
                     pass
                 ends.append(time.monotonic())
 
@@ -190,10 +190,10 @@ def test_who_looks_for_a_thread_gives_way_to_who_follows_the_child():
             looking.start()
             time.sleep(0.2)
             with process.undisturbed():
-                assert time.monotonic() - begin < 2.0  # and not only when the other gives up
+                assert not ends  # and not only when the other gives up
                 time.sleep(1.0)
             looking.join()
-            assert ends[0] - begin > 3.0  # for 2 seconds it has really looked
+            assert ends[0] - begin > 6.0  # for 5 seconds it has really looked
             process.close()
         finally:
             os.killpg(program.pid, signal.SIGKILL)
@@ -560,5 +560,5 @@ def test_who_waits_to_be_undisturbed_comes_next():
                     assert len(stops) - before <= 2
         finally:
             over.set()
-            thread.join(30)
+            thread.join(180)
             process.close()

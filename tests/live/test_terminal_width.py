@@ -43,7 +43,7 @@ def shown():
             text = b""
             while chunk := _read(controller):
                 text += chunk
-            assert process.wait(60) == 0
+            assert process.wait(180) == 0
         os.close(controller)
         return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text.decode()).replace("\r", "").splitlines()
 

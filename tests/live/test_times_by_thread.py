@@ -14,7 +14,7 @@ from support.driver import wait_until
 from support.results import timing
 
 pytestmark = pytest.mark.live
-PATIENCE = 60
+PATIENCE = 180
 NUMBERS = ("count", "tail_exits", "learning", "unmatched", "nmissed", "in_flight", "left")
 
 
@@ -124,7 +124,7 @@ def test_threads_of_a_running_process_and_of_its_children_have_names(program):
         with anyprobe.attach(process.pid, by_thread=True, self_time=True) as session:
             session.time("a.out:outer", "a.out:inner")
             said = process.communicate("\n", timeout=PATIENCE)[0]
-            session.wait(20)
+            session.wait(180)
             snapshot = session.snapshot()
     assert counted(snapshot) == told(said)
     check_sums(snapshot)

@@ -73,8 +73,7 @@ LOCKS = """
 import sys
 from anyprobe.target.process import exclusion
 from anyprobe.target.process.process import Process
-exclusion._PATIENCE = 0.1
-with exclusion.exclusive(Process.open(int(sys.argv[1]))):
+with exclusion.exclusive(Process.open(int(sys.argv[1])), patience=0.1):
     print("locked")
 """
 ANOTHER_PROC = ("unshare", "--mount", "sh", "-c", 'mount -t proc proc /proc && exec "$@"', "sh")

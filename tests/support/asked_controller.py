@@ -28,5 +28,5 @@ class Controller:
 
     def close(self) -> None:
         self.process.stdin.close()
-        self.process.wait(60)
+        self.process.wait(180)
         self.process.stdout.close()

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 TARGETS = Path(__file__).parents[1] / "live" / "targets"
-PATIENCE = 60.0
+PATIENCE = 180.0
 """Seconds after which a target that does not answer has failed the test."""
 
 NICE = 10

@@ -6,7 +6,7 @@ import subprocess
 
 import anyprobe
 
-PATIENCE = 60
+PATIENCE = 180
 LEVELS = {"functions": ("a.out:*", "a.out:*%return"), "blocks": ("a.out:*%block",), "instructions": ("a.out:*%insn",)}
 
 

@@ -82,7 +82,7 @@ def redis(directory: Path, program: str = "redis-server") -> Iterator[Redis]:
             server = Redis(process, path)
             yield server
             server.ask("shutdown", "nosave")
-            assert process.wait(60) == 0
+            assert process.wait(180) == 0
         finally:
             if process.poll() is None:
                 process.kill()

@@ -68,7 +68,7 @@ def run_as_unprobed(path: str, place: Callable[[Any], object]) -> tuple[Any, Any
     with open(output, "w", encoding="ascii") as stdout, anyprobe.run([path], stdout=stdout) as session:
         place(session)
         session.resume()
-        assert session.wait(60) == 0
+        assert session.wait(180) == 0
         snapshot, refused = session.snapshot(), session.refused
     with open(output, encoding="ascii") as lines:
         assert lines.read() == expected

@@ -12,7 +12,7 @@ from pathlib import Path
 from support.driver import build
 
 PROGRAMS = Path(__file__).parents[1] / "live" / "target_programs"
-PATIENCE = 60.0
+PATIENCE = 180.0
 
 
 class Program:

@@ -230,7 +230,7 @@ def test_signals_from_elsewhere_are_the_programs(name):
         kp = Kprobe(symbol_name="loads", offset=2, fault_handler=seeing)
         assert register_kprobe(kp) == 0
         target.process.send_signal(name)
-        assert target.process.wait(60) == -name
+        assert target.process.wait(180) == -name
         session.records(final=True)
 
 

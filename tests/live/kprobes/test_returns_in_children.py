@@ -14,7 +14,7 @@ from support.forking import fork, ready, told
 from support.results import total
 
 pytestmark = pytest.mark.live
-PATIENCE = 60
+PATIENCE = 180
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_calls_of_children_have_data_of_their_own(program, mode, count, maxactiv
         rp = Kretprobe(Kprobe(symbol_name="work"), returned, entry, maxactive=maxactive)
         assert register_kretprobe(rp) == 0
         said = told(process.communicate("\n", timeout=PATIENCE)[0]).values()
-        session.wait(60)
+        session.wait(180)
         assert (total(calls).count, rp.nmissed) == (sum(calls for calls, _ in said), 0)
         assert total(slow).sum == sum(slept for _, slept in said)
         assert total(declined).count == 0
@@ -97,5 +97,5 @@ def test_a_call_that_a_child_inherits_is_its_parents_alone(program):
         rp = Kretprobe(Kprobe(symbol_name="held"), returned, entry, maxactive=8)
         assert register_kretprobe(rp) == 0
         process.communicate("\n", timeout=PATIENCE)
-        session.wait(60)
+        session.wait(180)
         assert (total(ends).count, total(strange).count, rp.nmissed) == (4, 0, 0)

@@ -204,5 +204,5 @@ def test_a_program_that_is_started_with_probes():
         kp = Kprobe(symbol_name="main", pre_handler=pre)
         assert register_kprobe(kp) == 0
         session.resume()
-        assert session.wait(60) == 0
+        assert session.wait(180) == 0
         assert kp.hits == seen.result().total.count == 1

@@ -185,7 +185,7 @@ def loader(build, tmp_path):
         assert process.stdout.readline() == "ready\n"
         yield process, library
         process.stdin.close()
-        process.wait(10)
+        process.wait(180)
 
 
 def ours(process, **options):

@@ -136,7 +136,7 @@ def test_many_may_write_at_once(program):
     shutil.rmtree(kept.directory())
     code = "import sys; from anyprobe.binary.images.image import Image; Image.open(sys.argv[1]).text()"
     writers = [subprocess.Popen([sys.executable, "-c", code, str(program)]) for _ in range(4)]
-    assert [writer.wait(60) for writer in writers] == [0] * 4
+    assert [writer.wait(180) for writer in writers] == [0] * 4
     assert not [name for name in os.listdir(kept.directory()) if name.startswith(".new-")]
     assert everything(program) == fresh
 

@@ -205,7 +205,7 @@ def together(*tasks):
     barrier = threading.Barrier(len(tasks))
 
     def run(task):
-        barrier.wait(30)
+        barrier.wait(180)
         return task()
 
     with ThreadPoolExecutor(len(tasks)) as pool:
