@@ -119,6 +119,36 @@ def test_killed_children_keep_what_they_have_counted(program):
     assert timing(snapshot, "hangs").in_flight == 3
 
 
+def test_what_children_have_not_called_costs_nothing(program):
+    """Each one has a record of each function, of which there are thousands: a snapshot does not look at them."""
+    few, many = 2, 12
+    calls = {}
+    for count in (few, many):
+        with ready(program, "killed", count) as process, anyprobe.attach(process.pid) as session:
+            session.time("a.out:work", "libc.so.6:*")
+            children = [int(line.split()[0]) for line in fork(process, count)]
+            session.pump(0.3)
+            session.snapshot()
+            calls[count], snapshot = profiled(session.snapshot)
+            for pid in children:
+                os.kill(pid, signal.SIGKILL)
+            process.communicate(timeout=PATIENCE)
+        assert {each.process.pid for each in snapshot.processes if each.functions} >= {*children}
+    assert len(snapshot.functions) > 1500
+    assert calls[many] - calls[few] < (many - few) * len(snapshot.functions)
+
+
+def profiled(act):
+    """Return how many functions of Python are called while ``act`` runs, and what it returns."""
+    calls = Counter()
+    sys.setprofile(lambda _frame, event, _what: calls.update([event]))
+    try:
+        found = act()
+    finally:
+        sys.setprofile(None)
+    return calls["call"] + calls["c_call"], found
+
+
 def test_more_children_than_there_are_copies(program):
     """What ended children have counted is kept elsewhere, and their memory is given to others."""
     count = 800

@@ -7,8 +7,8 @@ is at most 1/64 (1.6 %) of its lower bound wide. The generated code computes the
     index(d) = (msb - 6) * 64 + (d >> (msb - 6))    msb = position of d's highest set bit
 """
 
-from collections.abc import Sequence
-from itertools import chain, compress
+from collections.abc import Iterable, Sequence
+from itertools import chain
 
 SUB_BITS = 6
 SUB_BUCKETS = 1 << SUB_BITS
@@ -43,12 +43,12 @@ def bounds(bucket: int) -> tuple[int, int]:
     return low << shift, (low + 1) << shift
 
 
-def nonempty(counts: Sequence[int], ns_per_tick: float) -> tuple[Bucket, ...]:
-    """Return the buckets that hold something, with their bounds in nanoseconds."""
+def in_ns(counts: Iterable[tuple[int, int]], ns_per_tick: float) -> tuple[Bucket, ...]:
+    """Return buckets, each with the number of its calls, with their bounds in nanoseconds."""
     found = []
-    for bucket in compress(range(len(counts)), counts):  # next to all are empty, of thousands
+    for bucket, calls in counts:
         low, high = bounds(bucket)
-        found.append((low * ns_per_tick, high * ns_per_tick, int(counts[bucket])))
+        found.append((low * ns_per_tick, high * ns_per_tick, calls))
     return tuple(found)
 
 

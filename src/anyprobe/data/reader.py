@@ -1,21 +1,20 @@
 """Live shared memory to numbers. Reading never disturbs the target and works on after its death.
 
-Reading a page of shared memory that was never touched allocates it, and most pages of a bank are never touched.
-So only those are read that hold data.
+Reading a page of shared memory that was never touched allocates it, and most pages of a bank are never touched: it has
+room for the calls of each function in each thread. So only those are read that hold data.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anyprobe.core.address import PAGE
-from anyprobe.data.histogram import BUCKETS
 from anyprobe.data.layout import (
     ANY_THREAD,
     BLOCK_OWNER,
@@ -50,8 +49,12 @@ from anyprobe.data.layout import (
     BankLayout,
 )
 
+if TYPE_CHECKING:
+    from anyprobe.data.compact import CompactBlock
+
 _TID_MASK = 0xFFFFFFFF
 _ALL_ONES = (1 << 64) - 1
+_PAGE_WORDS = PAGE // 8
 Extents = Iterable[tuple[int, int]]
 """Where memory holds data: ranges of whole pages."""
 
@@ -67,7 +70,8 @@ class RecordValues:
     tail: int
     unmatched: int
     missed: int
-    buckets: tuple[int, ...]
+    buckets: tuple[tuple[int, int], ...]
+    """The buckets that hold something, ascending, and how many calls each one has."""
     learning: int = 0
     own: int = 0
     """What was not in other timed functions; this and what follows is known where calls are nested."""
@@ -79,14 +83,15 @@ class RecordValues:
     """Calls that were left behind."""
 
 
-_NOTHING = RecordValues(0, 0, 0, 0, 0, 0, 0, (0,) * BUCKETS)
+_NOTHING = RecordValues(0, 0, 0, 0, 0, 0, 0, ())
 """What a record holds that was never written."""
 
 
-class _Blocks:
+class Blocks:
     """Header, shared block and blocks of one process, at one moment."""
 
     def __init__(self, region: memoryview, layout: BankLayout, extents: Extents | None) -> None:
+        """Find which pages of ``region`` hold data: ``extents``, all if not given."""
         words = np.frombuffer(region, dtype=np.uint64)
         extents = None if extents is None else list(extents)
         has_header = bool(_present(PAGE, extents)[NEXT_BLOCK // PAGE])
@@ -94,40 +99,58 @@ class _Blocks:
         self.is_full = has_header and bool(words[CROWDED // 8] or words[NEXT_BLOCK // 8] > layout.blocks)
         start, size = layout.shared_offset, (used + 1) * layout.stride
         present = _present(start + size, extents)  # of what is used: the region may be larger than memory
+        self._layout = layout
         self.rows = words[start // 8 : (start + size) // 8].reshape(used + 1, layout.stride // 8)
         """The shared block and the blocks in use, one per row."""
         self.chosen: list[int] | slice = slice(used + 1)
+        """Which of the rows are meant."""
         self.present = present[start // PAGE : (start + size) // PAGE].reshape(used + 1, layout.stride // PAGE)
+        """Of each row the pages that hold data."""
         self.present[1 : 1 + layout.left_out] = False
 
     @cached_property
-    def touched(self) -> list[int]:
+    def _touched(self) -> list[int]:
         """How many pages before each one are present in any row."""
         return [0, *self.present.any(axis=0).cumsum().tolist()]
 
     def is_untouched(self, offset: int, size: int) -> bool:
         """Return whether no row holds data at an offset."""
-        return self.touched[offset // PAGE] == self.touched[(offset + size + PAGE - 1) // PAGE]
+        return self._touched[offset // PAGE] == self._touched[(offset + size + PAGE - 1) // PAGE]
 
     def with_calls(self) -> Iterator[NDArray[np.uint64]]:
         """Yield the blocks that may have calls in flight, each as it is in memory: a block may be large."""
         touched = self.present[:, BLOCK_TOP // PAGE]
-        numbers = range(len(self.rows))[self.chosen] if isinstance(self.chosen, slice) else self.chosen
-        return (self.rows[number] for number, used in zip(numbers, touched, strict=True) if used)
+        return (self.rows[number] for number, used in zip(self._numbers(), touched, strict=True) if used)
+
+    def _numbers(self) -> Sequence[int]:
+        return range(len(self.rows))[self.chosen] if isinstance(self.chosen, slice) else self.chosen
 
     def columns(self, offset: int, size: int) -> NDArray[np.uint64]:
+        """Return what the blocks hold at an offset, one block per row."""
         rows = self.rows[self.chosen, offset // 8 : (offset + size) // 8]
         pages = range(offset // PAGE, (offset + size + PAGE - 1) // PAGE)
         if self.present[:, pages.start : pages.stop].all():
             return rows
         found: NDArray[np.uint64] = np.zeros(rows.shape, dtype=np.uint64)
         for page in pages:
-            low, high = max(page * PAGE - offset, 0) // 8, min((page + 1) * PAGE - offset, size) // 8
             touched = self.present[:, page]
-            found[touched, low:high] = rows[touched, low:high]
+            if touched.any():
+                low, high = max(page * PAGE - offset, 0) // 8, min((page + 1) * PAGE - offset, size) // 8
+                found[touched, low:high] = rows[touched, low:high]
         return found
 
-    def by_thread(self) -> "dict[int, _Blocks]":
+    def record(self, offset: int) -> dict[int, int]:
+        """Return what is not zero of a timing record, by word: the sums, and the largest of what is no sum."""
+        if self.is_untouched(offset, RECORD_BYTES) or not self.columns(offset, RECORD_BUCKETS).any():
+            return {}  # of most functions: a record is large
+        rows = self.columns(offset, RECORD_BYTES).copy()  # at one moment: the program may be writing
+        total = rows.sum(axis=0, dtype=np.uint64)
+        for field in (RECORD_NOT_MIN // 8, RECORD_MAX // 8):
+            total[field] = rows[:, field].max()
+        there = np.flatnonzero(total)
+        return dict(zip(there.tolist(), total[there].tolist(), strict=True))
+
+    def by_thread(self) -> "dict[int, Blocks]":
         """Return the blocks of each thread, where these are told apart; 0: of several."""
         words = self.columns(BLOCK_TID & ~7, 8)[:, 0] >> np.uint64(8 * (BLOCK_TID & 7))
         rows: dict[int, list[int]] = {}
@@ -135,12 +158,36 @@ class _Blocks:
             rows.setdefault(0 if tid == ANY_THREAD else tid, []).append(row)
         return {tid: self._some(own) for tid, own in rows.items()}
 
-    def _some(self, rows: list[int]) -> "_Blocks":
+    def _some(self, rows: list[int]) -> "Blocks":
         found = copy(self)
+        vars(found).pop("_touched", None)
         found.chosen = slice(rows[0], rows[0] + 1) if len(rows) == 1 else rows
         found.present = self.present[found.chosen]
-        found.__dict__.pop("touched", None)
         return found
+
+    @property
+    def running(self) -> Counter[int]:
+        """Return how many instances are on the threads' stacks, by record offset; leftovers of longjmp included."""
+        layout, found = self._layout, Counter[int]()
+        for block in self.with_calls() if layout.maxactive else ():
+            instances = _instances_of(block, layout)
+            alive = instances[instances[:, INSTANCE_SP // 8] > 1, INSTANCE_RECORD // 8]
+            found.update(each & ~JUMPED for each in alive.tolist())
+        return found
+
+    def compact(self) -> "CompactBlock":
+        """Return what they hold by now as one block: reads those pages alone that hold data."""
+        from anyprobe.data.compact import CompactBlock
+
+        first = self._layout.counters_offset // PAGE
+        rows, pages = np.nonzero(self.present[:, first:])
+        numbers = np.array(self._numbers(), np.int64)[rows]
+        pages += first
+        words = self.rows.reshape(len(self.rows), -1, _PAGE_WORDS)[numbers, pages].ravel()
+        there = np.flatnonzero(words)
+        at = pages[there // _PAGE_WORDS] * _PAGE_WORDS + there % _PAGE_WORDS
+        wanted = at >= self._layout.counters_offset // 8
+        return CompactBlock(self._layout, at[wanted], words[there][wanted], self.running)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,46 +203,41 @@ class ForkChild:
     """Counted from 1, where its copy may be another child's by now, and what it has counted is kept elsewhere."""
 
 
-class EndedChild:
-    """What a fork child has counted that has ended: one block, of which only what is not zero is kept."""
+class EndedCounts:
+    """What fork children have counted that have ended, whose copies are for others."""
 
-    def __init__(self, reader: "BankReader", child: "ForkChild | OneThread") -> None:
-        """Keep what the child's copy holds, or a thread's part of it."""
-        values = reader.summed(child)
-        self._at = np.flatnonzero(values)
-        self._values = values[self._at]
-        self.running = reader.in_flight(child)
-        self.rows = (None,)
-        self._threads: dict[int, EndedChild] = {}
-        if isinstance(child, ForkChild) and reader.by_thread:
-            self._threads = {tid: EndedChild(reader, OneThread(child, tid)) for tid in reader.threads(child)}
+    def __init__(self, layout: BankLayout) -> None:
+        """Begin with none."""
+        self._layout = layout
+        self.children: dict[ForkChild, CompactBlock] = {}
+        self.threads: dict[ForkChild, Mapping[int, CompactBlock]] = {}
+        """Of each child, where threads are told apart."""
+        self._together: list[CompactBlock] = []
 
-    def by_thread(self) -> "dict[int, EndedChild]":
-        """Return the same of each of its threads, where these are told apart; 0: of several."""
-        return self._threads
+    def add(self, child: ForkChild, counts: "CompactBlock", threads: "Mapping[int, CompactBlock]") -> None:
+        """Keep what a child has counted, and what each of its threads has, where these are told apart."""
+        self.children[child], self.threads[child] = counts, threads
+        self._together.append(counts)
 
-    def is_untouched(self, offset: int, size: int) -> bool:
-        """Return whether its block holds nothing at an offset."""
-        low, high = np.searchsorted(self._at, (offset // 8, (offset + size) // 8))
-        return bool(low == high)
+    def together(self) -> "CompactBlock":
+        """Return what all of them have counted."""
+        from anyprobe.data.compact import CompactBlock
 
-    def columns(self, offset: int, size: int) -> NDArray[np.uint64]:
-        """Return what its block holds at an offset."""
-        found: NDArray[np.uint64] = np.zeros((1, size // 8), dtype=np.uint64)
-        low, high = np.searchsorted(self._at, (offset // 8, (offset + size) // 8))
-        found[0, self._at[low:high] - offset // 8] = self._values[low:high]
-        return found
+        if len(self._together) != 1:
+            self._together = [CompactBlock.joined(self._layout, self._together)]
+        return self._together[0]
 
 
 @dataclass(frozen=True, slots=True)
 class OneThread:
     """One thread of a process; 0: what several have counted that are not told apart."""
 
-    process: Literal["target"] | ForkChild
+    process: "Process"
     tid: int
 
 
-Whose = Literal["all", "target"] | ForkChild | OneThread
+Process = Literal["target"] | ForkChild
+Whose = Literal["all"] | Process | OneThread
 """Blocks of all processes, of the target itself, of a fork child that has a copy, or of one thread of these."""
 
 
@@ -208,7 +250,7 @@ class BankReader:
         layout: BankLayout,
         extents: Extents | None = None,
         copies: "Callable[[int], tuple[memoryview, Extents]] | None" = None,
-        ended: "Mapping[ForkChild, EndedChild] | None" = None,
+        ended: EndedCounts | None = None,
     ) -> None:
         """Read ``region``, the whole bank; the view is live. ``extents``: the pages with data, all if not given.
 
@@ -216,66 +258,66 @@ class BankReader:
         kept of other children.
         """
         self._layout = layout
-        self._own = _Blocks(region, layout, extents)
+        self._own = Blocks(region, layout, extents)
         self._region = np.frombuffer(region, dtype=np.uint64)
-        self._copies: dict[ForkChild, _Blocks | EndedChild | None] = dict(ended or {})
-        """None for those that have not been looked at."""
+        self._ended = ended or EndedCounts(layout)
         self._copy_of = copies
-        for number, owner in _owners(region, layout) if copies is not None else ():
-            self._copies[ForkChild(number, owner & _TID_MASK, has_copy=True)] = None
+        owners = _owners(region, layout) if copies is not None else ()
+        self._alive = [ForkChild(number, owner & _TID_MASK, has_copy=True) for number, owner in owners]
+        """Those whose copy may not be another's yet."""
+        self._copies: dict[ForkChild, Blocks] = {}
+        self._compact: dict[ForkChild, CompactBlock] = {}
         self.by_thread = layout.by_thread
-        self._by_thread: dict[Whose, Mapping[int, _Blocks | EndedChild]] = {}
+        self._threads: dict[Process, Mapping[int, CompactBlock]] = dict(self._ended.threads.items())
         self.is_full = self._own.is_full
         """Whether threads or fork children have found no block left, and count together with others."""
 
     @property
     def copies(self) -> list[ForkChild]:
         """The fork children that have copies."""
-        return list(self._copies)
+        return [*self._ended.children, *self._alive]
 
-    def threads(self, process: "Literal['target'] | ForkChild") -> list[int]:
-        """Return the threads of a process that have blocks, where these are told apart; 0: several threads."""
-        return list(self._of_threads(process))
+    def compact_threads(self, process: Process) -> "Mapping[int, CompactBlock]":
+        """Return what each thread of a process has counted, where these are told apart; 0: several threads."""
+        if process not in self._threads:
+            blocks = self._own if process == "target" else self._copy(process)
+            self._threads[process] = {tid: each.compact() for tid, each in blocks.by_thread().items()}
+        return self._threads[process]
 
-    def _of_threads(self, process: "Literal['target'] | ForkChild") -> "Mapping[int, _Blocks | EndedChild]":
-        if process not in self._by_thread:
-            (blocks,) = self._blocks(process)
-            self._by_thread[process] = blocks.by_thread()
-        return self._by_thread[process]
-
-    def summed(self, child: "ForkChild | OneThread") -> NDArray[np.uint64]:
-        """Return the blocks of a fork child, or of one of its threads, as one, without its instances."""
-        layout = self._layout
-        end = layout.records_offset + layout.records_used * RECORD_BYTES
-        rows = self._columns(layout.counters_offset, end - layout.counters_offset, child)
-        total: NDArray[np.uint64] = np.zeros(layout.stride // 8, dtype=np.uint64)
-        total[layout.counters_offset // 8 : end // 8] = rows.sum(axis=0, dtype=np.uint64)
-        for at in range(layout.records_offset, end, RECORD_BYTES):
-            for field in (at + RECORD_NOT_MIN, at + RECORD_MAX):
-                total[field // 8] = rows[:, (field - layout.counters_offset) // 8].max()
-        if layout.nodes:
-            first, size = layout.tree_offset, layout.nodes * NODE_BYTES
-            total[first // 8 : (first + size) // 8] = self._columns(first, size, child).sum(axis=0, dtype=np.uint64)
-        return total
-
-    def _blocks(self, whose: Whose) -> "list[_Blocks | EndedChild]":
+    def compact(self, whose: "ForkChild | OneThread") -> "CompactBlock":
+        """Return what a fork child with a copy has counted, or a thread."""
         if isinstance(whose, OneThread):
-            return [self._of_threads(whose.process)[whose.tid]]
-        if isinstance(whose, ForkChild):
-            return [self._copy(whose)]
-        return [self._own, *(map(self._copy, self._copies) if whose == "all" else ())]
+            return self.compact_threads(whose.process)[whose.tid]
+        if whose.ended:
+            return self._ended.children[whose]
+        if whose not in self._compact:
+            self._compact[whose] = self._copy(whose).compact()
+        return self._compact[whose]
 
-    def _copy(self, child: ForkChild) -> _Blocks | EndedChild:
-        found = self._copies[child]
-        if found is None:
+    def _copy(self, child: ForkChild) -> Blocks:
+        if child not in self._copies:
             assert self._copy_of is not None
             view, pages = self._copy_of(child.number)
-            found = self._copies[child] = _Blocks(view, self._layout, pages)
-        return found
+            self._copies[child] = Blocks(view, self._layout, pages)
+        return self._copies[child]
 
-    def _columns(self, offset: int, size: int, whose: Whose = "all") -> NDArray[np.uint64]:
-        """Return what blocks hold at an offset, one block per row; untouched memory is zero."""
-        found = [each.columns(offset, size) for each in self._blocks(whose)]
+    @cached_property
+    def _children(self) -> "CompactBlock":
+        """What all fork children with copies have counted."""
+        from anyprobe.data.compact import CompactBlock
+
+        return CompactBlock.joined(self._layout, [self._ended.together(), *map(self.compact, self._alive)])
+
+    def _blocks(self, whose: Whose) -> "list[Blocks | CompactBlock]":
+        if whose == "target":
+            return [self._own]
+        if whose == "all":
+            return [self._own, self._children] if self.copies else [self._own]
+        return [self.compact(whose)]
+
+    def _columns(self, offset: int, size: int) -> NDArray[np.uint64]:
+        """Return what all blocks hold at an offset, one block per row, or several; untouched memory is zero."""
+        found = [each.columns(offset, size) for each in self._blocks("all")]
         return np.concatenate(found) if len(found) > 1 else found[0]
 
     def counters(self) -> NDArray[np.uint64]:
@@ -286,7 +328,9 @@ class BankReader:
 
     def counter(self, offset: int) -> int:
         """Return one counter, summed over the blocks, from its block offset; no other is looked at."""
-        return int(self._columns(offset, 8).sum(dtype=np.uint64))
+        blocks: list[Blocks | CompactBlock] = [self._own, *map(self._copy, self._alive)]
+        blocks += [self._ended.together()] if self._ended.children else []
+        return sum(int(each.columns(offset, 8).sum(dtype=np.uint64)) for each in blocks) & _ALL_ONES
 
     def forked(self) -> list[ForkChild]:
         """Return the fork children that have counted."""
@@ -294,22 +338,16 @@ class BankReader:
         blocks = [
             ForkChild(number, owner & _TID_MASK) for number, owner in enumerate(owners) if number and owner >> CHILD_BIT
         ]
-        return [*blocks, *self._copies]
+        return [*blocks, *self.copies]
 
-    def children(self) -> dict[ForkChild, slice]:
-        """Return which blocks are whose, of all fork children: their rows in ``counters_by_block``."""
-        found = {}
-        at = len(self._own.rows)
-        for child in self.forked():
-            rows = len(self._copy(child).rows) if child.has_copy else 1
-            first = at if child.has_copy else child.number
-            found[child] = slice(first, first + rows)
-            at += rows if child.has_copy else 0
-        return found
-
-    def counters_by_block(self) -> NDArray[np.uint64]:
-        """Return the counters of each block, one block per row; index the columns with ``counter_index``."""
-        return self._columns(self._layout.counters_offset, 8 * self._layout.counters)
+    def hits_of(self, child: ForkChild) -> dict[int, int]:
+        """Return the counters of a fork child that are not 0, by their index."""
+        offset, size = self._layout.counters_offset, 8 * self._layout.counters
+        if child.has_copy:
+            return self.compact(child).words(offset, size)
+        counters = self._own.columns(offset, size)[child.number]
+        there = np.flatnonzero(counters)
+        return dict(zip(there.tolist(), counters[there].tolist(), strict=True))
 
     def counter_index(self, offset: int) -> int:
         """Return the index of a counter from its block offset."""
@@ -317,36 +355,36 @@ class BankReader:
 
     def is_written(self, offset: int, whose: Whose = "all") -> bool:
         """Return whether there is anything in a timing record: its buckets are written last, and are not looked at."""
-        return any(
-            not each.is_untouched(offset, RECORD_BYTES) and each.columns(offset, RECORD_BUCKETS).any()
-            for each in self._blocks(whose)
-        )
+        return any(each.record(offset) for each in self._blocks(whose))
 
     def record(self, offset: int, whose: Whose = "all") -> RecordValues:
         """Return one timing record, summed over blocks; its count is that of its buckets.
 
         The program may be writing: a call is recorded once it has its bucket, which it gets last.
         """
-        if not self.is_written(offset, whose):
-            return _NOTHING  # of most functions: a record is large, and a child has one of each
-        rows = self._columns(offset, RECORD_BYTES, whose).copy()
-        sums = rows[:, : RECORD_BUCKETS // 8].sum(axis=0, dtype=np.uint64).tolist()
-        buckets = rows[:, RECORD_BUCKETS // 8 :].sum(axis=0, dtype=np.uint64)
-        count = int(buckets.sum(dtype=np.uint64))
+        parts = list(filter(None, (each.record(offset) for each in self._blocks(whose))))
+        if not parts:
+            return _NOTHING
+        words = parts[0]
+        for each in parts[1:]:
+            words = {word: words.get(word, 0) + each.get(word, 0) for word in words.keys() | each.keys()}
+        first = RECORD_BUCKETS // 8
+        buckets = tuple(sorted((word - first, calls) for word, calls in words.items() if word >= first))
+        count = sum(calls for _, calls in buckets)
         return RecordValues(
             count=count,
-            sum=sums[RECORD_SUM // 8],
-            min=_ALL_ONES - int(rows[:, RECORD_NOT_MIN // 8].max()) if count else 0,
-            max=int(rows[:, RECORD_MAX // 8].max()),
-            tail=sums[RECORD_TAIL // 8],
-            unmatched=sums[RECORD_UNMATCHED // 8],
-            missed=sums[RECORD_MISSED // 8],
-            learning=sums[RECORD_LEARNING // 8],
-            own=_signed(sums[RECORD_SELF // 8]),
-            outermost=sums[RECORD_OUTERMOST // 8],
-            roots=_signed(sums[RECORD_ROOTS // 8]),
-            left=sums[RECORD_LEFT // 8],
-            buckets=tuple(buckets.tolist()),
+            sum=words.get(RECORD_SUM // 8, 0),
+            min=_ALL_ONES - max(each.get(RECORD_NOT_MIN // 8, 0) for each in parts) if count else 0,
+            max=max(each.get(RECORD_MAX // 8, 0) for each in parts),
+            tail=words.get(RECORD_TAIL // 8, 0),
+            unmatched=words.get(RECORD_UNMATCHED // 8, 0),
+            missed=words.get(RECORD_MISSED // 8, 0),
+            learning=words.get(RECORD_LEARNING // 8, 0),
+            own=_signed(words.get(RECORD_SELF // 8, 0)),
+            outermost=words.get(RECORD_OUTERMOST // 8, 0),
+            roots=_signed(words.get(RECORD_ROOTS // 8, 0)),
+            left=words.get(RECORD_LEFT // 8, 0),
+            buckets=buckets,
         )
 
     def tree(self) -> dict[int, tuple[int, int, int, int]]:
@@ -365,34 +403,17 @@ class BankReader:
             for node in used
         }  # fmt: skip
 
-    def in_flight(self, whose: Whose = "all") -> dict[int, int]:
+    def in_flight(self, whose: Whose = "all") -> Counter[int]:
         """Return how many instances are on the threads' stacks, by record offset; leftovers of longjmp included."""
-        layout = self._layout
-        if not layout.maxactive:
-            return {}
-        first = layout.instances_offset // 8
-        size = layout.maxactive * INSTANCE_BYTES // 8
-        those = self._blocks(whose)
-        found = dict(sum((Counter(each.running) for each in those if isinstance(each, EndedChild)), Counter[int]()))
-        read = (each for each in those if isinstance(each, _Blocks))
-        for block in (block for each in read for block in each.with_calls()):
-            top = min(int(block[BLOCK_TOP // 8]), layout.maxactive)
-            instances = block[first : first + size].reshape(layout.maxactive, INSTANCE_BYTES // 8)[:top]
-            alive = instances[instances[:, INSTANCE_SP // 8] > 1][:, INSTANCE_RECORD // 8]
-            for record, count in Counter(each & ~JUMPED for each in alive.tolist()).items():
-                found[record] = found.get(record, 0) + count
-        return found
+        return sum((Counter(each.running) for each in self._blocks(whose)), Counter[int]())
 
     def begin_later(self, ticks: int) -> None:
         """Have the calls on the threads' stacks begin so much later: of a program that has been held so long.
 
         Nothing of it may run meanwhile. Calls of fork children stay as they are.
         """
-        layout = self._layout
-        first, size = layout.instances_offset // 8, layout.maxactive * INSTANCE_BYTES // 8
-        for block in self._own.with_calls() if size else ():
-            top = min(int(block[BLOCK_TOP // 8]), layout.maxactive)
-            instances = block[first : first + size].reshape(layout.maxactive, INSTANCE_BYTES // 8)[:top]
+        for block in self._own.with_calls() if self._layout.maxactive else ():
+            instances = _instances_of(block, self._layout)
             instances[instances[:, INSTANCE_SP // 8] > 1, INSTANCE_T0 // 8] += np.uint64(ticks)
 
 
@@ -418,7 +439,15 @@ def _owners(region: memoryview, layout: BankLayout) -> list[tuple[int, int]]:
 
 
 def _signed(word: int) -> int:
+    word &= _ALL_ONES
     return word - (1 << 64) if word >> 63 else word
+
+
+def _instances_of(block: NDArray[np.uint64], layout: BankLayout) -> NDArray[np.uint64]:
+    """Return the instances on a thread's stack, one per row, those that are over among them: a view of the block."""
+    first, size = layout.instances_offset // 8, layout.maxactive * INSTANCE_BYTES // 8
+    top = min(int(block[BLOCK_TOP // 8]), layout.maxactive)
+    return block[first : first + size].reshape(layout.maxactive, INSTANCE_BYTES // 8)[:top]
 
 
 def _present(size: int, extents: Extents | None) -> NDArray[np.bool_]:

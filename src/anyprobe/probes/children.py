@@ -64,18 +64,21 @@ class Children:
         banks = {id(hook.bank): hook.bank for _, hooks, _ in sites for hook in hooks if isinstance(hook.bank, SlotBank)}
         for bank in banks.values() if listed else ():
             reader = reader_of(bank)
-            there = reader.children()
+            there = reader.forked()
             self.note(bank, there)
             if not there:
                 continue
-            blocks = reader.counters_by_block()
-            for child, rows in there.items():
-                counters = blocks[rows].sum(axis=0)
+            keys: dict[int, list[Key]] = {}
+            for key, hooks, _ in sites:
+                for hook in hooks:
+                    if hook.bank is bank:
+                        keys.setdefault(reader.counter_index(hook.offset), []).append(key)
+            for child in there:
                 counted = by_child.setdefault(self._blocks[id(bank), child], Counter())
-                for key, hooks, _ in sites:
-                    hits = sum(int(counters[reader.counter_index(hook.offset)]) for hook in hooks if hook.bank is bank)
-                    counted[key] += hits
-                    own[key] -= hits
+                for index, hits in reader.hits_of(child).items():
+                    for key in keys.get(index, ()):
+                        counted[key] += hits
+                        own[key] -= hits
         itself = ProcessInfo(
             self._pid, self._exe, self.generation, self._started, exited=target.shell_status, alive=target.alive
         )
@@ -88,7 +91,7 @@ class Children:
     def apart(self, sites: Sites, reader_of: "Callable[[SlotBank], BankReader]") -> list[int]:
         """Return for each site how many of its hits are known to be of fork children."""
         found = []
-        rows: dict[int, list[slice]] = {}
+        theirs: dict[int, Counter[int]] = {}
         for _, hooks, _ in sites:
             hits = 0
             for hook in hooks:
@@ -96,11 +99,11 @@ class Children:
                 if not isinstance(bank, SlotBank):
                     continue
                 reader = reader_of(bank)
-                if id(bank) not in rows:
-                    rows[id(bank)] = list(reader.children().values())
-                if rows[id(bank)]:
-                    column = reader.counters_by_block()[:, reader.counter_index(hook.offset)]
-                    hits += sum(int(column[each].sum()) for each in rows[id(bank)])
+                if id(bank) not in theirs:
+                    counted = theirs[id(bank)] = Counter[int]()
+                    for child in reader.forked():
+                        counted.update(reader.hits_of(child))
+                hits += theirs[id(bank)][reader.counter_index(hook.offset)]
             found.append(hits)
         return found
 

@@ -1,13 +1,14 @@
 """Fork children that have ended: what they have counted is kept by the controller, their memory is for others."""
 
 import os
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from anyprobe.data.layout import CHILD_BYTES
-from anyprobe.data.reader import EndedChild
+from anyprobe.data.reader import EndedCounts
 from anyprobe.splice.journal.memfds import is_ours
 from anyprobe.target.system import procfs
 
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
     from anyprobe.splice.regions.code_region import SlotBank
 
 _SHARE = 4
-"""One part in so many of the copies may belong to children of which nobody has looked whether they have ended."""
+"""One part in so many of the copies may belong to children of which it is not known whether they have ended."""
+_SECONDS = 0.1
+"""How long others wait for a look, as long as half of the copies are free: the rest is left to the next one."""
 
 
 class EndedChildren:
@@ -48,22 +51,26 @@ class EndedChildren:
             return
         pids, offsets = _living(inodes, bank.arena.inode)
         self._alive[id(bank)] = 0
+        until, left = time.monotonic() + _SECONDS, len(there)
         for child in sorted(there & before, key=lambda child: child.number):
+            if time.monotonic() > until and left < bank.layout.children // 2:
+                break
             at = bank.piece.offset + bank.layout.child_offset(child.number)
             if child.tid in pids or any(low <= at < high for low, high in offsets):
                 self._alive[id(bank)] += 1
                 continue
             children.note(bank, [child])
-            kept = replace(child, ended=len(bank.ended) + 1)
-            bank.ended[kept] = EndedChild(reader, child)
-            children.end(bank, child, kept)
+            counts, threads = reader.compact(child), reader.compact_threads(child) if reader.by_thread else {}
             forget(child.number + 1)
-            if bank.arena.give_back(at, bank.layout.child_bytes):
-                entry = bank.piece.offset + bank.layout.children_offset + CHILD_BYTES * child.number
-                bank.arena.view(entry, CHILD_BYTES)[:] = bytes(CHILD_BYTES)
-            else:  # it stays the child's, and counts nothing any more
-                del bank.ended[kept]
-                children.end(bank, kept, child)
+            if not bank.arena.give_back(at, bank.layout.child_bytes):  # it stays the child's, and counts no more
+                continue
+            bank.ended = bank.ended or EndedCounts(bank.layout)
+            kept = replace(child, ended=len(bank.ended.children) + 1)
+            bank.ended.add(kept, counts, threads)
+            children.end(bank, child, kept)
+            left -= 1
+            entry = bank.piece.offset + bank.layout.children_offset + CHILD_BYTES * child.number
+            bank.arena.view(entry, CHILD_BYTES)[:] = bytes(CHILD_BYTES)
 
 
 def _living(inodes: frozenset[int], inode: int) -> tuple[frozenset[int], list[tuple[int, int]]]:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial, reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from anyprobe.core.refusal import Refusal
 from anyprobe.data import histogram
@@ -92,6 +92,10 @@ class BankValues:
             running = _open_calls(bank) if isinstance(bank, GoroutineBank) else self.reader(bank).in_flight(whose)
             self._in_flight[id(bank), whose] = running
         return self._in_flight[id(bank), whose].get(record, 0)
+
+    def was_called(self, bank: SlotBank, record: int, whose: Whose) -> bool:
+        """Return whether there is anything to say of a timed function's calls."""
+        return self.reader(bank).is_written(record, whose) or self.in_flight(bank, record, whose) > 0
 
 
 def at_least_none(counter: int) -> int:
@@ -196,12 +200,12 @@ def _threads(session: "ProbeHost", ns_per_tick: float) -> "ThreadParts":
 
     values = BankValues()
 
-    places: dict[int, tuple[SiteResult, ...]] = {}
+    known: dict[int, _Known] = {}
 
     def read(timed: Timed, group: TimingGroup, bank: SlotBank, whose: Whose) -> FunctionTiming:
-        if id(timed) not in places:
-            places[id(timed)] = tuple(map(_site, timed.places))
-        return _timing(timed, group, bank, values, ns_per_tick, whose, places[id(timed)])
+        if id(timed) not in known:
+            known[id(timed)] = _known(timed)
+        return _timing(timed, group, bank, values, ns_per_tick, whose, known[id(timed)])
 
     session.thread_names.look([session.pid, *(pid for pid, _ in session.children.alive())], again=True)
     return ThreadParts(session.probes, values, session.children, read)
@@ -334,32 +338,42 @@ def timings_by_process(
 ) -> dict["ProcessInfo | None", list[FunctionTiming]]:
     """Return the calls of each fork child that has timed some, and then those of the target itself, under None."""
     values = BankValues()
-    groups = [
-        (timed, ([timed.group] if timed.was_armed else []) + timed.earlier) for probe in probes for timed in probe.timed
-    ]
-    banks = {group.bank for _, own in groups for group in own if group.bank is not None}
+    all_timed = [timed for probe in probes for timed in probe.timed]
+    banks = _by_record(all_timed)
     if not any(values.reader(bank).copies for bank in banks):  # of most sessions: all calls are the target's
         return {}
-    found: dict[ProcessInfo | None, list[FunctionTiming]] = {}
-    for timed, own in groups:
-        by_process: dict[ProcessInfo | None, list[FunctionTiming]] = {}
-        for group in own:
-            bank = group.bank
-            if bank is None:
-                continue
-            everyone: list[Whose] = [*values.reader(bank).copies, "target"]
-            for whose in everyone:
-                if not values.reader(bank).is_written(group.offset, whose) and not values.in_flight(
-                    bank, group.offset, whose
-                ):
+    parts: dict[ProcessInfo | None, dict[int, list[FunctionTiming]]] = {}
+    known: dict[int, _Known] = {}
+    for bank, records in banks.items():
+        reader = values.reader(bank)
+        everyone: list[ForkChild | Literal["target"]] = [*reader.copies, "target"]
+        for whose in everyone:
+            own = parts.setdefault(children.of(bank, whose) if isinstance(whose, ForkChild) else None, {})
+            for offset in reader.compact(whose).records() if isinstance(whose, ForkChild) else records:
+                if whose == "target" and not values.was_called(bank, offset, whose):
                     continue
-                each = _timing(timed, group, bank, values, ns_per_tick, whose)
-                process = children.of(bank, whose) if isinstance(whose, ForkChild) else None
-                if each.was_called:
-                    by_process.setdefault(process, []).append(each)
-        for process, parts in by_process.items():
-            found.setdefault(process, []).append(reduce(FunctionTiming.merged, parts))
+                for number, group in records.get(offset, ()):
+                    if number not in known:
+                        known[number] = _known(all_timed[number])
+                    each = _timing(all_timed[number], group, bank, values, ns_per_tick, whose, known[number])
+                    if each.was_called:
+                        own.setdefault(number, []).append(each)
+    found = {
+        process: [reduce(FunctionTiming.merged, own[number]) for number in sorted(own)]
+        for process, own in parts.items()
+        if own
+    }
     return found if found.keys() - {None} else {}
+
+
+def _by_record(all_timed: Sequence[Timed]) -> dict[SlotBank, dict[int, list[tuple[int, TimingGroup]]]]:
+    """Return what functions have been timed by, each with the function's number: by bank and the record's offset."""
+    found: dict[SlotBank, dict[int, list[tuple[int, TimingGroup]]]] = {}
+    for number, timed in enumerate(all_timed):
+        for group in ([timed.group] if timed.was_armed else []) + timed.earlier:
+            if group.bank is not None:
+                found.setdefault(group.bank, {}).setdefault(group.offset, []).append((number, group))
+    return found
 
 
 def _timing(
@@ -369,8 +383,9 @@ def _timing(
     values: BankValues,
     ns_per_tick: float,
     whose: Whose = "all",
-    places: tuple[SiteResult, ...] | None = None,
+    known: "_Known | None" = None,
 ) -> FunctionTiming:
+    places, callers, refused, exit_kind = known or _known(timed)
     record = values.reader(bank).record(group.offset, whose)
     return FunctionTiming(
         spec=timed.site.canonical,
@@ -384,14 +399,14 @@ def _timing(
         sum_ns=record.sum * ns_per_tick,
         min_ns=record.min * ns_per_tick,
         max_ns=record.max * ns_per_tick,
-        buckets=histogram.nonempty(record.buckets, ns_per_tick) if record.count else (),
+        buckets=histogram.in_ns(record.buckets, ns_per_tick),
         nmissed=record.missed,
         in_flight=values.in_flight(bank, group.offset, whose),
         address=timed.site.address,
-        callers=sum(place.hook.armed for place in timed.points.values()),
-        callers_refused=_callers_refused(timed),
-        exit_kind="trampoline" if any(place.at_replaced_return for place in timed.places) else None,
-        places=tuple(map(_site, timed.places)) if places is None else places,
+        callers=callers,
+        callers_refused=refused,
+        exit_kind=exit_kind,
+        places=places,
         left=record.left,
         nested=_nested(record, ns_per_tick) if bank.layout.nested else None,
     )
@@ -407,6 +422,24 @@ def _tree(probes: Iterable[Probe], ns_per_tick: float) -> "tuple[CallNode, ...]"
     from anyprobe.probes.timing.calltrees import tree_of
 
     return tree_of(probes, BankValues(), ns_per_tick)
+
+
+class _Known(NamedTuple):
+    """What is the same of the calls of a function in all processes and threads."""
+
+    places: tuple[SiteResult, ...]
+    callers: int
+    callers_refused: tuple[tuple[str, int], ...]
+    exit_kind: ExitKind | None
+
+
+def _known(timed: Timed) -> _Known:
+    return _Known(
+        places=tuple(map(_site, timed.places)),
+        callers=sum(place.hook.armed for place in timed.points.values()),
+        callers_refused=_callers_refused(timed),
+        exit_kind="trampoline" if any(place.at_replaced_return for place in timed.places) else None,
+    )
 
 
 def _callers_refused(timed: Timed) -> tuple[tuple[str, int], ...]:

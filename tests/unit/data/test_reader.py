@@ -1,9 +1,12 @@
 import mmap
 import os
 import struct
+import tracemalloc
+from dataclasses import replace
 
 import pytest
 
+from anyprobe.data.compact import CompactBlock
 from anyprobe.data.histogram import BUCKETS
 from anyprobe.data.layout import (
     BLOCK_TOP,
@@ -26,7 +29,8 @@ from anyprobe.data.layout import (
     RECORD_UNMATCHED,
     BankLayout,
 )
-from anyprobe.data.reader import BankReader, EndedChild, ForkChild, NearReader
+from anyprobe.data.reader import BankReader, Blocks, EndedCounts, ForkChild, NearReader
+from anyprobe.splice.memory.memfd import written_extents
 
 SHARED = -1
 
@@ -110,8 +114,7 @@ def test_records_are_summed_and_their_extremes_combined(bank):
     # of the nine calls whose duration is not in RECORD_COUNT yet, the bucket was read: what is shown adds up
     assert (values.count, values.sum, values.min, values.max) == (14, 500, 30, 4000)
     assert (values.tail, values.missed, values.unmatched) == (2, 6, 4)
-    assert len(values.buckets) == BUCKETS
-    assert {at: count for at, count in enumerate(values.buckets) if count} == {40: 5, BUCKETS - 1: 9}
+    assert values.buckets == ((40, 5), (BUCKETS - 1, 9))
 
 
 def test_a_record_without_a_duration(bank):
@@ -215,8 +218,7 @@ def test_reading_does_not_allocate_memory(sparse):
     assert reader.counters().sum() == 7
     values = [reader.record(offset) for offset in records]
     assert [value.count for value in values] == [0, 0, 0, 0, 0, 7, 0, 0]
-    assert values[5].buckets[BUCKETS - 1] == 7
-    assert sum(values[5].buckets) == 7
+    assert values[5].buckets == ((BUCKETS - 1, 7),)
     assert reader.in_flight() == {}
     assert blocks() == before
 
@@ -268,6 +270,12 @@ class Family:
 
         return BankReader(memoryview(self.region), self.layout, None, copy, ended)
 
+    def kept(self, child, reader):
+        """Return what is kept of a child once it has ended."""
+        ended = EndedCounts(self.layout)
+        ended.add(replace(child, ended=1), reader.compact(child), {})
+        return ended
+
 
 def test_what_fork_children_count_is_told_apart_and_added_up():
     family = Family()
@@ -277,8 +285,8 @@ def test_what_fork_children_count_is_told_apart_and_added_up():
     assert reader.counters()[reader.counter_index(family.counter)] == 60
     first, second = ForkChild(3, 4242, has_copy=True), ForkChild(1000, 4243, has_copy=True)
     assert reader.forked() == [first, second]
-    rows = reader.counters_by_block()[:, reader.counter_index(family.counter)]
-    assert {child: int(rows[part].sum()) for child, part in reader.children().items()} == {first: 20, second: 30}
+    index = reader.counter_index(family.counter)
+    assert {child: reader.hits_of(child) for child in reader.forked()} == {first: {index: 20}, second: {index: 30}}
     together = reader.record(family.record)
     assert (together.count, together.sum, together.min, together.max) == (3, 850, 50, 700)
     own = reader.record(family.record, "target")
@@ -306,7 +314,7 @@ def test_records_are_written_by_one_process_or_another():
     child, kept = ForkChild(3, 4242, has_copy=True), ForkChild(3, 4242, has_copy=True, ended=1)
     before = family.reader()
     struct.pack_into("<Q", family.region, family.layout.blocks_offset + other + RECORD_TAIL, 1)
-    after = family.reader({kept: EndedChild(before, child)})
+    after = family.reader(family.kept(child, before))
     for whose in ("all", "target", child, kept):
         assert after.is_written(family.record, whose)
         assert after.is_written(other, whose) == (whose in {"all", "target"})
@@ -318,10 +326,47 @@ def test_what_ended_children_have_counted_is_as_before():
     family.fork(3, 4242, 20, 50)
     before = family.reader()
     child, kept = ForkChild(3, 4242, has_copy=True), ForkChild(3, 4242, has_copy=True, ended=1)
-    ended = {kept: EndedChild(before, child)}
+    ended = family.kept(child, before)
     family.fork(3, 4250, 5, 9)
     after = family.reader(ended)
     assert after.record(family.record, kept) == before.record(family.record, child)
     assert after.counters()[after.counter_index(family.counter)] == 35
     together = after.record(family.record)
     assert (together.count, together.sum, together.min, together.max) == (3, 159, 9, 100)
+
+
+def test_of_a_child_that_much_is_kept_and_looked_at_as_it_has_written():
+    """There is room for the calls of each function, in each thread."""
+    layout = BankLayout(counters=4, records=1024, maxactive=8, adopting=True, threads=16)
+    counter, records = layout.new_counter(), [layout.new_record() for _ in range(layout.records)]
+    fd = os.memfd_create("copy")
+    os.ftruncate(fd, layout.child_bytes)
+    with mmap.mmap(fd, layout.child_bytes) as memory, memoryview(memory) as view:
+        struct.pack_into("<Q", memory, NEXT_BLOCK, 2)
+        for block, calls in ((0, 3), (1, 4)):
+            at = layout.blocks_offset + block * layout.stride
+            struct.pack_into("<Q", memory, at + counter, calls)
+            struct.pack_into("<Q", memory, at + records[700] + RECORD_SUM, calls * 100)
+            struct.pack_into("<Q", memory, at + records[700] + RECORD_MAX, 100 * calls)
+            struct.pack_into("<Q", memory, at + records[700] + RECORD_BUCKETS + 8 * 7, calls)
+        struct.pack_into("<Q", memory, layout.blocks_offset + records[900] + RECORD_TAIL, 5)
+        before = os.fstat(fd).st_blocks
+        tracemalloc.start()
+        try:
+            kept = Blocks(view, layout, list(written_extents(fd, 0, layout.child_bytes))).compact()
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert os.fstat(fd).st_blocks == before
+    os.close(fd)
+    assert peak < 1_000_000 < layout.stride
+    assert kept.records() == [records[700], records[900]]
+    assert kept.words(layout.counters_offset, 8 * layout.counters) == {0: 7}
+    assert kept.columns(counter, 8).tolist() == [[7]]
+    both = CompactBlock.joined(layout, [kept, kept])
+    for block, times in ((kept, 1), (both, 2)):
+        record = block.record(records[700])
+        assert (record[RECORD_SUM // 8], record[RECORD_MAX // 8]) == (times * 700, 400)
+        assert record[RECORD_BUCKETS // 8 + 7] == times * 7
+        assert block.record(records[900]) == {RECORD_TAIL // 8: times * 5}
+        assert block.record(records[899]) == {}

@@ -127,7 +127,7 @@ class _Reading:
             sum_ns=record.sum * ns_per_tick,
             min_ns=record.min * ns_per_tick,
             max_ns=record.max * ns_per_tick,
-            buckets=histogram.nonempty(record.buckets, ns_per_tick) if record.count else (),
+            buckets=histogram.in_ns(record.buckets, ns_per_tick),
             nmissed=record.missed,
             nested=NestedTiming.of(record, ns_per_tick) if known.nested is not None else None,
             in_flight=self._bank.in_flight().get(where.place, 0),

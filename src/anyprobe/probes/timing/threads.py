@@ -1,9 +1,9 @@
 """Timed calls by thread: all other sums of a snapshot are made of these, so that none differs from them."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from anyprobe.data.processes import ThreadTimes
 from anyprobe.data.reader import ForkChild, OneThread
@@ -32,6 +32,8 @@ class ThreadParts:
         self._functions: list[FunctionTiming] = []
         self._threads: dict[tuple[Process, int], dict[int, FunctionTiming]] = {}
         """By the numbers of functions."""
+        self._called: dict[SlotBank, dict[int, list[Whose]]] = {}
+        """By the offsets of records, in which threads they hold anything."""
         for timed in (timed for probe in probes for timed in probe.timed):
             self._add(timed, values, children, read)
 
@@ -44,15 +46,26 @@ class ThreadParts:
             reader = values.reader(bank)
             whole = read(timed, group, bank, OneThread("target", 0) if reader.by_thread else "all")
             nothing.append(_without_calls(whole))
-            for whose in _threads_of(reader):
-                if not reader.is_written(group.offset, whose) and not values.in_flight(bank, group.offset, whose):
-                    continue
+            for whose in self._threads_of(reader, bank, group.offset):
                 found = replace(read(timed, group, bank, whose), callers=0, callers_refused=())
                 if found.was_called:
                     own = self._threads.setdefault(_thread(whose, bank, children), {})
                     own[number] = own[number].merged(found) if number in own else found
         if nothing:
             self._functions.append(reduce(FunctionTiming.merged, nothing))
+
+    def _threads_of(self, reader: "BankReader", bank: "SlotBank", record: int) -> "Sequence[Whose]":
+        if not reader.by_thread:
+            return ("all",)  # goroutines are of no thread
+        if bank not in self._called:
+            called: dict[int, list[Whose]] = {}
+            self._called[bank] = called
+            everyone: list[ForkChild | Literal["target"]] = [*reader.copies, "target"]
+            for process in everyone:
+                for tid, counts in reader.compact_threads(process).items():
+                    for offset in counts.records():
+                        called.setdefault(offset, []).append(OneThread(process, tid))
+        return self._called[bank].get(record, ())
 
     def functions(self) -> tuple[FunctionTiming, ...]:
         """Return all functions, with the sums of all threads."""
@@ -85,15 +98,6 @@ def _thread(whose: "Whose", bank: "SlotBank", children: "Children") -> "tuple[Pr
     if not isinstance(whose, OneThread):
         return None, 0
     return children.of(bank, whose.process) if isinstance(whose.process, ForkChild) else None, whose.tid
-
-
-def _threads_of(reader: "BankReader") -> "Iterator[Whose]":
-    if not reader.by_thread:
-        yield "all"  # goroutines are of no thread
-        return
-    for child in reader.copies:
-        yield from (OneThread(child, tid) for tid in reader.threads(child))
-    yield from (OneThread("target", tid) for tid in reader.threads("target"))
 
 
 def _without_calls(timing: FunctionTiming) -> FunctionTiming:

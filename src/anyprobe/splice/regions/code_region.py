@@ -19,7 +19,7 @@ from anyprobe.splice.memory.space import REACH
 from anyprobe.splice.translate.progress import Stretch
 
 if TYPE_CHECKING:
-    from anyprobe.data.reader import EndedChild, ForkChild
+    from anyprobe.data.reader import EndedCounts
     from anyprobe.splice.codegen.handlers.facts import HandlerFacts
     from anyprobe.splice.codegen.handlers.inline import Inline
     from anyprobe.splice.codegen.trampoline import Trampolines
@@ -61,7 +61,7 @@ class SlotBank:
     """Address of the word that says which return points the text has jumps at, where fork children are timed."""
     hosts_handlers: bool = False
     """Whether handlers are called by it."""
-    ended: "dict[ForkChild, EndedChild]" = field(default_factory=dict)
+    ended: "EndedCounts | None" = None
     """What fork children have counted that have ended, whose memory is for others."""
 
     def facts(self, gate: int, adopt: int = 0) -> RoutineFacts:

@@ -1,0 +1,69 @@
+"""What the blocks of a process, or of several, hold together: only what is not zero is kept."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anyprobe.data.layout import RECORD_BUCKETS, RECORD_BYTES, RECORD_MAX, RECORD_NOT_MIN, BankLayout
+
+
+class CompactBlock:
+    """What the blocks of a process, or of several, hold together, but for the instances; at one moment."""
+
+    def __init__(
+        self, layout: BankLayout, at: NDArray[np.int64], values: NDArray[np.uint64], running: Mapping[int, int]
+    ) -> None:
+        """Add up ``values``, which are in the words ``at``; ``running``: the instances by record offset."""
+        self._layout, self.running = layout, running
+        order = np.argsort(at, kind="stable")
+        at, values = at[order], values[order]
+        first = np.flatnonzero(np.diff(at, prepend=-1))
+        if len(first) < len(at):
+            largest = np.maximum.reduceat(values, first)
+            at, values = at[first], np.add.reduceat(values, first)
+            inside = 8 * at - layout.records_offset
+            field = np.where((inside >= 0) & (8 * at < layout.tree_offset), inside % RECORD_BYTES, -1)
+            values = np.where((field == RECORD_NOT_MIN) | (field == RECORD_MAX), largest, values)
+        self.at, self.values = at, values
+
+    @classmethod
+    def joined(cls, layout: BankLayout, parts: "Sequence[CompactBlock]") -> "CompactBlock":
+        """Return what several hold together."""
+        running = Counter[int]()
+        for each in parts:
+            running.update(each.running)
+        at = np.concatenate([np.empty(0, np.int64), *(each.at for each in parts)])
+        values = np.concatenate([np.empty(0, np.uint64), *(each.values for each in parts)])
+        return cls(layout, at, values, running)
+
+    def _between(self, offset: int, size: int) -> slice:
+        low, high = self.at.searchsorted((offset // 8, (offset + size) // 8)).tolist()
+        return slice(low, high)
+
+    def columns(self, offset: int, size: int) -> NDArray[np.uint64]:
+        """Return what is at an offset, as one row."""
+        there = self._between(offset, size)
+        found: NDArray[np.uint64] = np.zeros((1, size // 8), dtype=np.uint64)
+        found[0, self.at[there] - offset // 8] = self.values[there]
+        return found
+
+    def words(self, offset: int, size: int) -> dict[int, int]:
+        """Return what is not zero at an offset, by word."""
+        there = self._between(offset, size)
+        return dict(zip((self.at[there] - offset // 8).tolist(), self.values[there].tolist(), strict=True))
+
+    def record(self, offset: int) -> dict[int, int]:
+        """Return what is not zero of a timing record, by word."""
+        found = self.words(offset, RECORD_BYTES)
+        return found if any(word < RECORD_BUCKETS // 8 for word in found) else {}
+
+    def records(self) -> list[int]:
+        """Return the offsets of the timing records that hold anything, or of which there are instances, ascending."""
+        layout = self._layout
+        there = self._between(layout.records_offset, layout.tree_offset - layout.records_offset)
+        number, inside = np.divmod(8 * self.at[there] - layout.records_offset, RECORD_BYTES)
+        number = number[inside < RECORD_BUCKETS]
+        written = number[np.flatnonzero(np.diff(number, prepend=-1))] * RECORD_BYTES + layout.records_offset
+        return sorted({*written.tolist(), *self.running})
