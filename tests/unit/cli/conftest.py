@@ -1,9 +1,7 @@
 """A session made of nothing, so that the command line is tested without a process."""
 
 import contextlib
-import importlib
 import subprocess
-import sys
 import types
 from types import SimpleNamespace
 
@@ -12,6 +10,8 @@ import pytest
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.data.explanation import Explanation, Line, ListedSite
 from anyprobe.data.leftover import Leftover, RemovalReport
+from anyprobe.probes import opening
+from anyprobe.probes.outside import leftover, listing
 from support.sample_snapshots import snapshot, timing
 
 
@@ -131,18 +131,13 @@ class Fakes:
 @pytest.fixture
 def fakes(monkeypatch):
     fakes = Fakes()
-    opening = types.ModuleType("anyprobe.probes.opening")
-    opening.attach, opening.run = fakes.attach, fakes.run
-    leftover = types.ModuleType("anyprobe.probes.outside.leftover")
-    listing = types.ModuleType("anyprobe.probes.outside.listing")
     line = Leftover(0x1004, "r", "malloc", 4, "libc.so.6", "jump", ("DISABLED",), session="ab12", owner=77)
     site = Leftover(0x1010, "kr", "malloc", 16, "libc.so.6", "jump", ("OPTIMIZED",), session="ab12", owner=77, size=5)
-    listing.inspect = lambda pid: types.SimpleNamespace(registered=[line], sites=[site])
-    leftover.remove = lambda pid: RemovalReport((pid,), restored=3, unmapped_bytes=8192, not_quiet=("7f00-7f10",))
-    for module in (opening, leftover, listing):
-        package, _, name = module.__name__.rpartition(".")
-        monkeypatch.setitem(sys.modules, module.__name__, module)
-        monkeypatch.setattr(importlib.import_module(package), name, module, raising=False)
+    removal = {"restored": 3, "unmapped_bytes": 8192, "not_quiet": ("7f00-7f10",)}
+    monkeypatch.setattr(opening, "attach", fakes.attach)
+    monkeypatch.setattr(opening, "run", fakes.run)
+    monkeypatch.setattr(listing, "inspect", lambda pid: SimpleNamespace(registered=[line], sites=[site]))
+    monkeypatch.setattr(leftover, "remove", lambda pid: RemovalReport((pid,), **removal))
     return fakes
 
 

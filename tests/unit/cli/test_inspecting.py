@@ -9,6 +9,7 @@ from anyprobe.cli.doctor.finding import Finding
 from anyprobe.core.errors import NoSuchProcess
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.data.explanation import ListedSite
+from anyprobe.probes.outside import leftover
 
 NO_PID = (1 << 22) + 1
 """Above all that Linux gives to processes."""
@@ -134,7 +135,6 @@ def test_detach_says_what_it_did(fakes, capsys):
 
 
 def test_detach_from_several_goes_on_where_one_is_gone(fakes, capsys, monkeypatch):
-    leftover = sys.modules["anyprobe.probes.outside.leftover"]
     works = leftover.remove
 
     def remove(pid):
@@ -169,16 +169,15 @@ def test_doctor_ends_with_what_to_try(sleeper, capsys):
 
 
 def test_probes_without_a_process_lists_those_that_have_some(fakes, capsys, monkeypatch):
-    from anyprobe.probes.outside import listing
-
-    monkeypatch.setattr(listing, "probed_processes", lambda: [NO_PID, NO_PID + 1], raising=False)
+    probed = "anyprobe.probes.outside.listing.probed_processes"
+    monkeypatch.setattr(probed, lambda: [NO_PID, NO_PID + 1])
     assert main(["probes"]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert lines[:2] == [["pid", "probes", "owner", "program"], [str(NO_PID), "1", "77"]]
     assert main(["probes", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document[0] == {"pid": NO_PID, "exe": "", "probes": 1, "owners": [77]}
-    monkeypatch.setattr(listing, "probed_processes", list)
+    monkeypatch.setattr(probed, list)
     assert main(["probes"]) == 0
     assert "no process that you may look at has probes" in capsys.readouterr().out
 

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from anyprobe.cli import main, output
+from anyprobe.probes import opening
 
 
 class Terminal:
@@ -84,8 +85,7 @@ def test_nothing_where_that_is_asked_for_or_nobody_looks(terminal, looked_at, mo
 def test_arming_that_takes_long_is_told_while_it_lasts(fakes, sleeper, terminal, looked_at, monkeypatch, command):
     looked_at()
     monkeypatch.setattr(output, "PROGRESS_AFTER", 0.05)
-    monkeypatch.setattr(fakes, "attach", slow(fakes.attach, lambda: wait_until_drawn(terminal, "arming")))
-    sys.modules["anyprobe.probes.opening"].attach = fakes.attach
+    monkeypatch.setattr(opening, "attach", slow(fakes.attach, lambda: wait_until_drawn(terminal, "arming")))
     assert main([command, "x:y", "-p", str(sleeper.pid), "--for", "0"]) == 0
     assert "arming" in terminal.text()
 
