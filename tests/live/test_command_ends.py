@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from anyprobe.cli import ending, main
+from anyprobe.cli import ending, main, measuring
 from anyprobe.core.errors import TargetError
 from anyprobe.probes.outside import listing
 from anyprobe.target.system import procfs
@@ -135,13 +135,21 @@ def test_what_the_end_is_about_is_a_command(run):
     assert (status, "--kill is about a command after --" in said) == (2, True)
 
 
-def test_a_command_that_becomes_another_program(run):
+def test_a_command_that_becomes_another_program(run, monkeypatch):
+    wait = measuring.wait
+
+    def wait_for_the_other(sessions, *arguments):
+        (session,) = sessions.processes
+        wait_until(lambda: procfs.read_status(session.pid)["Name"] == "sleep", "it is another program")
+        wait(sessions, *arguments)
+
+    monkeypatch.setattr(measuring, "wait", wait_for_the_other)
     status, said = run(
         "count",
         "libc:malloc",
         "--no-follow",
         "--for",
-        "2.5",
+        "0.5",
         "--exit-status",
         "--top=7",
         "--",
@@ -150,7 +158,7 @@ def test_a_command_that_becomes_another_program(run):
         "exec sleep 1000",
     )
     pid = pid_in(said)
-    follow = f"follow with: anyprobe count libc:malloc --for 2.5 --top=7 -p {pid}\n"
+    follow = f"follow with: anyprobe count libc:malloc --for 0.5 --top=7 -p {pid}\n"
     assert re.search(rf"process {pid} became \S*/sleep, without probes: {re.escape(follow)}", said)
     assert status == 128 + signal.SIGTERM
 
