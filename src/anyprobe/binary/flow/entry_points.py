@@ -20,6 +20,8 @@ class EntryPoints:
         self._module, self._text, self._layout = module, module.text, module.layout
         self._checked: References | None = None
         """The references that are what they look like, once all functions have been looked at."""
+        self._paddings: dict[int, int] = {}
+        """How much padding there is from some addresses to the next entry: thousands of candidates may lie in it."""
         self.has_more = False
         """Whether something is entered here of which the file tells nothing."""
 
@@ -39,6 +41,7 @@ class EntryPoints:
         if is_new:
             self.has_more = True  # first: what is found with it is not kept
             self._entries.insert(number, address)
+            self._paddings.clear()
         return is_new
 
     def static_entries(self, low: int, high: int) -> list[int]:
@@ -157,6 +160,12 @@ class EntryPoints:
 
     def _padding(self, address: int) -> int:
         """Return the number of padding bytes from an address to the next function or entry."""
+        known = self._paddings.get(address)
+        if known is None:
+            known = self._paddings[address] = self._measured_padding(address)
+        return known
+
+    def _measured_padding(self, address: int) -> int:
         area = self._layout.area_of(address)
         if area is None:
             return 0

@@ -1,6 +1,8 @@
 import pytest
 
+from anyprobe.binary.flow import entry_points
 from anyprobe.binary.flow.cfg import CodeMap, FunctionCode
+from anyprobe.binary.objects.padding import padding_length
 from support.module_under_test import Module, function
 
 
@@ -54,3 +56,28 @@ def test_bytes_that_only_look_like_a_branch_lead_nowhere(build, surveyed):
     if surveyed:
         module.map.survey()
     assert module.map.entries.entered(module["tested"].start + 1, module["tested"].end) == set()
+
+
+def test_padding_is_measured_once_whatever_lies_behind_it(build, monkeypatch):
+    """Not for each of the bytes that look like a branch in a table after it: there may be thousands."""
+    measured = []
+
+    def measure(content, *arguments, **named):
+        measured.append(len(content))
+        return padding_length(content, *arguments, **named)
+
+    monkeypatch.setattr(entry_points, "padding_length", measure)
+    table = ".rept 30\n .byte 0x66, 0x90\n .endr\n .rept 500\n .byte 0x06, 0xe8, 2, 0, 0, 0\n .endr\n"
+    tested = [function(name, "mov eax, 1\n ret") for name in ("tested", "other")]
+    module = Module.assembled(build, tested[0], table, tested[1])
+    inside = range(module["tested"].end, module["other"].start)
+    candidates = [source for _, source, _ in module.map.entries.references.into(inside.start, inside.stop)]
+    assert len(candidates) > 400
+    module.map.survey()
+    assert len(measured) < 20
+    behind = inside.start + 60
+    assert module.map.entries.in_padding(inside.start)
+    assert module.map.entries.in_padding(behind - 1)
+    assert not module.map.entries.in_padding(behind)
+    module.map.add_entry(inside.start + 10)
+    assert not module.map.entries.in_padding(behind - 1)
