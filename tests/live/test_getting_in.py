@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import anyprobe
-from anyprobe.binary.decoding import code_scan, decoded_code
+from anyprobe.binary.decoding import body, code_scan, decoded_code
 from anyprobe.binary.decoding.body import decode_to_end
 from anyprobe.binary.images import entries, noreturn, reconcile
 from anyprobe.binary.liveness.module import ModuleLiveness
@@ -97,4 +97,25 @@ def test_one_probe_has_few_functions_looked_at(run_target, monkeypatch, tmp_path
         (libc,) = (module for module in session.engine.modules if module.name.startswith("libc."))
         assert 0 < len(looked_at) < 50 < len(libc.code.text.function_starts)
         assert not libc.code.entries.is_surveyed
+    target.finish()
+
+
+def test_functions_timed_and_counted_before_are_not_decoded(run_target, monkeypatch, tmp_path):
+    """Their plans are kept, and nothing else has to be known to make patches of them: a few have no room alone."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    target = run_target("library_calls.c")
+    looked_at = []
+
+    def examined(*arguments):
+        looked_at.append(arguments)
+        return body.examine(*arguments)
+
+    monkeypatch.setattr(decoded_code, "examine", examined)
+    for _ in range(2):
+        with anyprobe.attach(target.pid) as session:
+            session.time("libc:get*")
+            looked_at.clear()
+            session.count("libc:get*")
+            functions = len(session.snapshot().functions)
+    assert len(looked_at) < functions // 4
     target.finish()

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 
 MANY_FUNCTIONS = 300
+_ORDERED = frozenset({WantKind.ENTRY, WantKind.OFFSET})
+"""What is done for these at one instruction depends on whether branches lead back to it."""
 
 
 def worth_moving(edits: Sequence[Edit]) -> bool:
@@ -257,8 +259,8 @@ class Emission:
             return len(chain), routine or 0
 
         source = ActionSource(lambda want: self._actions(want, home), lambda want: clobbers(edit, want), together)
-        alone = len(planned.wants) == 1  # the order does not matter
-        looped = alone or any(want.kind is WantKind.RETURN_POINT for want in planned.wants)
+        kinds = {want.kind for want in planned.wants}  # most are all of one: then the function needs no decoding
+        looped = WantKind.RETURN_POINT in kinds or not kinds >= _ORDERED
         looped = looped or any(each.back_to_entry for each in edit.plan.scope or (edit.state.code,))
         return emit_patch(planned, home.cursor, edit.module.bias, source, behind, looped=looped), missing
 
