@@ -123,13 +123,13 @@ class PlannedSplice:
     def start(self) -> int:
         """The address of the first displaced instruction."""
         insns = self.insns
-        return insns.address if isinstance(insns, KeptLine) else insns[0].address
+        return insns.address if type(insns) is KeptLine else insns[0].address
 
     @property
     def end(self) -> int:
         """End of the displaced instructions."""
         insns = self.insns
-        if isinstance(insns, KeptLine):
+        if type(insns) is KeptLine:
             return insns.end
         last = insns[-1]
         return last.address + last.length
@@ -138,17 +138,17 @@ class PlannedSplice:
     def first_end(self) -> int:
         """End of the first of them."""
         insns = self.insns
-        return insns.first_end if isinstance(insns, KeptLine) else insns[0].end
+        return insns.first_end if type(insns) is KeptLine else insns[0].end
 
     @property
     def begins_with_trap(self) -> bool:
         """Whether the first of them raises a signal by itself, and may be skipped by a handler."""
-        return not isinstance(self.insns, KeptLine) and self.insns[0].flow is Flow.TRAP
+        return type(self.insns) is not KeptLine and self.insns[0].flow is Flow.TRAP
 
     @property
     def may_go_on(self) -> bool:
         """Whether what follows them may run after the last one."""
-        return isinstance(self.insns, KeptLine) or self.insns[-1].may_go_on
+        return type(self.insns) is KeptLine or self.insns[-1].may_go_on
 
     @property
     def internal(self) -> bool:
