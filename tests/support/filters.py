@@ -234,10 +234,12 @@ def check_timings(
     refused = collections.Counter(str(each.reason) for each in snapshot.refused if each.timed)
     print(f"{name}: {count} calls of {len(functions)} functions timed; {learning} learning, {jumps} left by jumps")
     print(f"{name}: not timed: {', '.join(f'{why} {number}' for why, number in refused.most_common())}")
-    if functions or refused.keys() != {"no-thread-slot"} or not is_static(snapshot.target.exe):
-        # parts are no functions, and Go's assembly none of Go's
-        others = refused["part-of-a-function"] + refused["go-timing"]
+    # parts are no functions, and Go's assembly none of Go's
+    others = refused["part-of-a-function"] + refused["go-timing"]
+    if functions or not is_static(snapshot.target.exe):
         assert len(functions) > 9 * (refused.total() - others)
+    else:  # but for those whose exits are not known, all are refused for that
+        assert refused["no-thread-slot"] > 0.8 * (refused.total() - others)
     earlier, more = {} if before is None else unaccounted(before), unaccounted(snapshot)
     if jumps_out:
         missed = [each for each in functions if each.nmissed]
