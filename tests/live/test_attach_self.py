@@ -126,7 +126,7 @@ def inspect_from_outside():
     """Return what ``anyprobe probes`` finds in this process."""
     program = "import sys; from anyprobe.probes.outside.listing import inspect; print(*inspect(int(sys.argv[1])).sites)"
     run = subprocess.run(
-        [sys.executable, "-c", program, str(os.getpid())], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", program, str(os.getpid())], capture_output=True, text=True, timeout=180, check=True
     )
     return run.stdout.strip()
 
@@ -280,7 +280,7 @@ def test_the_program_ends_without_a_word():
         session.count("libc:malloc")
         print(session.attendant)
     """)
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=180, check=False)
     assert (run.returncode, run.stderr) == (0, "")
     wait_until(lambda: not os.path.exists(f"/proc/{int(run.stdout)}"), "the attendant ends")
 
@@ -335,7 +335,7 @@ def test_the_interpreter_lock_is_timed_and_nobody_needs_privileges():
         path = ":".join(str(Path(module.__file__).parents[1]) for module in (anyprobe, np))
         run = subprocess.run(
             ["/usr/bin/python3.11", "-c", program, path],
-            capture_output=True, text=True, timeout=150, check=False, env=environment,
+            capture_output=True, text=True, timeout=180, check=False, env=environment,
         )  # fmt: skip
     if "ModuleNotFoundError" in run.stderr or "PermissionError" in run.stderr:
         pytest.skip(run.stderr.splitlines()[-1])

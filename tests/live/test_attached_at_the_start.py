@@ -113,7 +113,7 @@ def test_what_is_asked_for_after_the_library_has_come(without_library, use):
         assert "libc.so" not in maps(process.pid)
         go_on()
         place(session)
-        process.communicate(b"\n", timeout=60)
+        process.communicate(b"\n", timeout=180)
         found = session.snapshot()
     assert found.refused == ()
     assert total(found) == calls
@@ -129,7 +129,7 @@ def test_what_is_asked_for_before_the_library_has_come(without_library, use):
         released.start()
         place(session)
         released.join()
-        process.communicate(b"\n", timeout=60)
+        process.communicate(b"\n", timeout=180)
         found = session.snapshot()
     assert found.refused == ()
     assert total(found) == calls
@@ -149,7 +149,7 @@ def test_before_threads_have_control_blocks(program, use):
             with anyprobe.attach(pid) as session:
                 threading.Timer(0.3, os.kill, (pid, signal.SIGCONT)).start()
                 place(session)
-                process.communicate(b"\n", timeout=60)
+                process.communicate(b"\n", timeout=180)
                 found = session.snapshot()
         finally:
             if process.poll() is None:

@@ -22,7 +22,7 @@ NOT_PERMITTED, WRONG_USE = 1, 2
 def anyprobe_command(*arguments, **options):
     """Run the command line tool."""
     command = [sys.executable, "-m", "anyprobe", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, **options)
+    return subprocess.run(command, capture_output=True, text=True, timeout=180, **options)
 
 
 def assert_refused(outcome, status, *words):
@@ -335,7 +335,7 @@ def test_another_users_process(target):
         [*command, "-m", "anyprobe", "count", "-p", str(target.pid), "--for", "0.1", "a.out:work"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
     )
     assert_refused(outcome, NOT_PERMITTED, "uid")
 
@@ -375,6 +375,6 @@ def test_interrupted_session_still_reports(target):
         wait_until(lambda: Image.of(target.pid).text != text or controller.poll() is not None, "the probe is armed")
         target.go(100)
         controller.send_signal(signal.SIGINT)
-        output, error = controller.communicate(timeout=60)
+        output, error = controller.communicate(timeout=180)
     assert controller.returncode == 0, error
     assert '"hits": 200' in output

@@ -23,7 +23,7 @@ def run_counted(compiled, tmp_path, *arguments):
     results = tmp_path / "results"
     command = [sys.executable, "-m", "anyprobe", "count", "a.out:work", *arguments, "-o", results]
     outcome = subprocess.run(
-        [*command, "--", compiled("forks_many.c", "-pthread"), "6"], stdout=subprocess.PIPE, text=True, timeout=60
+        [*command, "--", compiled("forks_many.c", "-pthread"), "6"], stdout=subprocess.PIPE, text=True, timeout=180
     )
     assert outcome.returncode == 0
     return told(outcome.stdout), results.read_text()
@@ -70,7 +70,7 @@ def test_where_children_are_not_told_apart_that_is_said(compiled, tmp_path):
 
     def counted(*arguments):
         command = [sys.executable, "-m", "anyprobe", "count", "a.out:work", "--by", "pid", *arguments, "-o", results]
-        assert subprocess.run([*command, "--", program, "raw"], stdout=subprocess.DEVNULL, timeout=60).returncode == 0
+        assert subprocess.run([*command, "--", program, "raw"], stdout=subprocess.DEVNULL, timeout=180).returncode == 0
         return results.read_text()
 
     text = counted()
@@ -84,7 +84,7 @@ def test_programs_that_are_executed_are_processes_of_their_own(compiled, tmp_pat
     results = tmp_path / "results"
     program = compiled("executes.c")
     command = [sys.executable, "-m", "anyprobe", "count", "a.out:work", "--by", "pid", "--json", "-o", results]
-    outcome = subprocess.run([*command, "--", program, "here", "execv", "2"], timeout=60, check=False)
+    outcome = subprocess.run([*command, "--", program, "here", "execv", "2"], timeout=180, check=False)
     assert outcome.returncode == 0
     document = json.loads(results.read_text())
     assert [each["generation"] for each in document["processes"]] == [1, 2, 3]

@@ -185,7 +185,7 @@ def test_a_running_program_that_becomes_another_ends_the_session(run):
             assert json.loads(controller.stdout.readline())["target"]["pid"] == process.pid
             process.stdin.write("\n")
             process.stdin.flush()
-            out, said = controller.communicate(timeout=60)  # without --for: it ends with the program
+            out, said = controller.communicate(timeout=180)  # without --for: it ends with the program
         process.kill()
     assert f"follow with: anyprobe count libc:getppid --json --every=0.1 -p {process.pid}\n" in said
     assert any("became" in each for each in json.loads(out.splitlines()[-1])["warnings"])

@@ -218,7 +218,8 @@ def test_a_call_is_still_to_be_made_when_its_controller_is_dead(controller, targ
     target.go(1)
     whole_session(controller, target)
     before = Image.of(target.pid)
-    ended = subprocess.run([sys.executable, "-c", DIES_BEFORE_ITS_FIRST_CALL, str(target.pid)], check=False, timeout=60)
+    command = [sys.executable, "-c", DIES_BEFORE_ITS_FIRST_CALL, str(target.pid)]
+    ended = subprocess.run(command, check=False, timeout=180)
     assert ended.returncode == -signal.SIGKILL
     answer = controller.ask("cli", "detach", "-p", target.pid, "--json")
     assert "a call in thread" in answer["out"], answer

@@ -117,7 +117,7 @@ def imported_by(target, cache, name, *options):
             arguments = [name, "-p", str(process.pid), "a.out:work", *options, "--for", "0"]
             command = [sys.executable, "-c", COMMAND, *arguments]
             for _ in range(2):
-                done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+                done = subprocess.run(command, capture_output=True, text=True, timeout=180, env=environment)
                 assert done.returncode == 0, done.stderr
         finally:
             process.kill()

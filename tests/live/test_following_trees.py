@@ -58,7 +58,7 @@ def test_a_build_followed_whole(tmp_path):
     log = tmp_path / "log"
     make = ["make", "-j2", "CC=gcc"]
     subprocess.run(
-        ["strace", "-f", "-o", log, "-e", "trace=execve,execveat", *make], cwd=plain, check=True, timeout=120
+        ["strace", "-f", "-o", log, "-e", "trace=execve,execveat", *make], cwd=plain, check=True, timeout=180
     )
     seen = executed(log.read_text())
     with Followed.run(make, cwd=str(followed)) as tree:
@@ -82,7 +82,7 @@ def test_the_command_line_has_each_program(tmp_path):
     script.chmod(0o755)
     command = f"{script}; test $? = 1 && exec sh -c 'exit 5'"
     arguments = ["count", START, "--json", "--exit-status", "-o", tmp_path / "results", "--", "sh", "-c", command]
-    outcome = subprocess.run([sys.executable, "-m", "anyprobe", *arguments], timeout=120, check=False)
+    outcome = subprocess.run([sys.executable, "-m", "anyprobe", *arguments], timeout=180, check=False)
     assert outcome.returncode == 5
     document = json.loads((tmp_path / "results").read_text())
     names = [os.path.basename(os.path.realpath(each["target"]["exe"])) for each in document["targets"]]
@@ -181,7 +181,7 @@ def test_what_a_command_leaves_behind_is_said(tmp_path):
     """The results are of the time until the command's end; what it has started runs on unprobed."""
     script = "sleep 60 > /dev/null 2>&1 & echo $! > left"
     arguments = ["count", START, "--json", "-o", tmp_path / "results", "--", "sh", "-c", script]
-    subprocess.run([sys.executable, "-m", "anyprobe", *arguments], cwd=tmp_path, timeout=60, check=True)
+    subprocess.run([sys.executable, "-m", "anyprobe", *arguments], cwd=tmp_path, timeout=180, check=True)
     left = int((tmp_path / "left").read_text())
     try:
         (warning,) = warnings_in(tmp_path / "results")

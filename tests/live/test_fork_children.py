@@ -190,7 +190,7 @@ def test_a_child_that_cannot_be_relieved_is_told_of_once():
                 time.sleep(fork_gate.LOOKS / 2)
                 session.pump(0)
             assert list(forks.failed.values()) == [1]
-        process.communicate(b"\n", timeout=60)
+        process.communicate(b"\n", timeout=180)
     assert [each for each in session.warnings if "fork children" in each] == [
         f"1 fork children kept their probes: {next(iter(forks.failed))}"
     ]
@@ -214,7 +214,7 @@ def test_the_command_line(program, tmp_path, what, expected):
     options = ("--children", what, "--json", "-o", results)
     how = "plain" if what == "free" else "keep"
     command = [sys.executable, "-m", "anyprobe", "count", "a.out:work", *options, "--", program, how]
-    outcome = subprocess.run(command, timeout=100, check=True, capture_output=True, text=True)
+    outcome = subprocess.run(command, timeout=180, check=True, capture_output=True, text=True)
     assert outcome.stdout == ("0\n" if what == "free" else f"{CHILDREN}\n")
     grandchildren = CHILDREN if what == "count" else 0
     assert json.loads(results.read_text())["sites"][0]["hits"] == expected * CHILDREN * CALLS + grandchildren
@@ -236,6 +236,6 @@ def test_every_command_that_cannot_leave_children_out_says_so(program, tmp_path,
         "from anyprobe import session\n@session.entry('a.out:work')\ndef on(ctx):\n    pass\n"
     )
     whole = [sys.executable, "-m", "anyprobe", *command, "--children", "ignore", "--", program, "plain"]
-    outcome = subprocess.run(whole, cwd=tmp_path, timeout=100, check=False, capture_output=True, text=True)
+    outcome = subprocess.run(whole, cwd=tmp_path, timeout=180, check=False, capture_output=True, text=True)
     assert outcome.returncode == 2
     assert "of fork children only counts can be ignored" in outcome.stderr

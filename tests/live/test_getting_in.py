@@ -73,7 +73,7 @@ def test_what_counting_does_not_need_is_not_imported(run_target, tmp_path):
         capture_output=True,
         text=True,
         stdin=subprocess.DEVNULL,
-        timeout=60,
+        timeout=180,
         env=dict(os.environ, XDG_CACHE_HOME=str(tmp_path)),
     )
     assert NOT_FOR_COUNTING.isdisjoint(outcome.stdout.split())

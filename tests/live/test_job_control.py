@@ -61,7 +61,7 @@ def program():
 def test_a_command_that_kills_its_group(number):
     """The group is its own: the results come, and its status."""
     argv = [*COUNT, "--exit-status", "--", program(), "kill", str(int(number))]
-    found = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+    found = subprocess.run(argv, capture_output=True, text=True, timeout=180)
     assert found.returncode == 128 + number
     assert "1 hit at 1 site" in found.stderr
 

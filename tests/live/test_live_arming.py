@@ -510,7 +510,7 @@ def test_command_line(compiled):
         assert document["pause_us"]["arm"] > 0
         target.run_freely()
         explaining = [sys.executable, "-m", "anyprobe", "explain", "a.out:loaded", "--live", "--json"]
-        explained = subprocess.run([*explaining, "-p", str(target.pid)], capture_output=True, text=True, timeout=120)
+        explained = subprocess.run([*explaining, "-p", str(target.pid)], capture_output=True, text=True, timeout=180)
         assert any(note.startswith("live: ") for note in json.loads(explained.stdout)["notes"])
         target.halt()
         target.finish()

@@ -72,7 +72,7 @@ def test_each_process_has_its_own(program, timed_first):
             if before is not None:
                 marked[0] = before + 1
 
-        said, _ = program.communicate(b"\n", timeout=60)
+        said, _ = program.communicate(b"\n", timeout=180)
         session.wait(180)
         assert {text: cell.count for (text,), cell in texts.items()} == EXPECTED
         assert not session.snapshot().missing

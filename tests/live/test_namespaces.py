@@ -58,7 +58,7 @@ def test_calls_by_thread_in_another_pid_namespace(compiled):
             pid = int(children.read().split()[0])
         with anyprobe.attach(pid, by_thread=True) as session:
             session.time("a.out:outer")
-            said = process.communicate("\n", timeout=60)[0]
+            said = process.communicate("\n", timeout=180)[0]
             session.wait(180)
             snapshot = session.snapshot()
     calls = {int(tid): int(count) for _, tid, _, count, _ in map(str.split, said.splitlines())}

@@ -39,7 +39,7 @@ def sleeper():
 
 def shell(text, **environment):
     command = ["bash", "-c", text]
-    return subprocess.run(command, capture_output=True, timeout=60, env={**os.environ, **environment}, check=False)
+    return subprocess.run(command, capture_output=True, timeout=180, env={**os.environ, **environment}, check=False)
 
 
 @pytest.mark.parametrize(("where", "why"), [(">/dev/full", "No space left on device"), (">&-", "it is closed")])

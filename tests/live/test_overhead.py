@@ -72,7 +72,7 @@ def measured(*arguments, then=lambda: None):
                 said += part
             then()
             command.send_signal(signal.SIGINT)
-            shown, more = command.communicate(timeout=60)
+            shown, more = command.communicate(timeout=180)
         finally:
             command.kill()
     assert command.returncode == 0

@@ -41,7 +41,7 @@ class Client:
         return list(iter(lambda: self.process.stdout.readline().strip(), "end"))
 
     def close(self):
-        self.process.communicate(timeout=60)
+        self.process.communicate(timeout=180)
 
 
 def statistics(database, like):

@@ -325,7 +325,7 @@ def test_a_byte_of_another_library_is_not_taken_for_what_a_dead_controller_left(
     target = run_target("reloads_library.c", *map(str, libraries))
     first = target.go(1).calls["place"]
     command = [sys.executable, "-c", LEAVES_A_TRAP, str(target.pid)]
-    at = int(subprocess.run(command, capture_output=True, timeout=60, check=False).stdout)
+    at = int(subprocess.run(command, capture_output=True, timeout=180, check=False).stdout)
     content = bytearray(libraries[1].read_bytes())
     content[at] = 0xCC  # in its first segments, addresses are offsets in the file
     libraries[1].write_bytes(content)

@@ -25,7 +25,7 @@ def target():
 
 def commanded(*arguments):
     program = [sys.executable, "-m", "anyprobe", *arguments]
-    return subprocess.run(program, input="go 40\nend\n", capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(program, input="go 40\nend\n", capture_output=True, text=True, timeout=180, check=False)
 
 
 def compare(timed, own):

@@ -45,7 +45,7 @@ def test_what_the_loader_cannot_have_is_refused_by_name(how, tmp_path):
     more = {"trace": ["libc:exit"], "time": ["libc:getenv"], "hist": ["libc:getenv", "--of", "latency_ns"]}[how]
     results = tmp_path / "results"
     command = [sys.executable, "-m", "anyprobe", how, "ld-linux*:_dl_fini", *more, "-o", results]
-    outcome = subprocess.run([*command, "--json", "--", "/bin/true"], capture_output=True, text=True, timeout=60)
+    outcome = subprocess.run([*command, "--json", "--", "/bin/true"], capture_output=True, text=True, timeout=180)
     assert outcome.returncode == 0
     assert "no-thread-slot" in (outcome.stderr if how == "trace" else results.read_text())
     assert ("exit" if how == "trace" else "getenv") in results.read_text()
@@ -154,7 +154,7 @@ def test_command_line_runs_a_command():
         [sys.executable, "-m", "anyprobe", "count", "ld-linux-x86-64:*", "--", "/bin/echo", "hello"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
     )
     assert outcome.returncode == 0, outcome.stderr
     assert outcome.stdout == "hello\n"
@@ -166,7 +166,7 @@ def test_a_program_that_begins_with_faults_on_purpose(compiled, tmp_path, kind):
     """Its handler is spliced before it is set, and whatever faults is displaced as it has to be by then."""
     program, results = compiled("faults_at_once.cpp", "-fnon-call-exceptions"), tmp_path / "results"
     command = [sys.executable, "-m", "anyprobe", "count", f"a.out:*{kind}", "--exit-status", "--json", "-o", results]
-    outcome = subprocess.run([*command, "--", program], capture_output=True, text=True, timeout=60)
+    outcome = subprocess.run([*command, "--", program], capture_output=True, text=True, timeout=180)
     assert outcome.stdout == "10 thrown, 0 elsewhere\n"
     assert outcome.returncode == 42
     sites = json.loads(results.read_text())["sites"]
@@ -188,7 +188,7 @@ def test_exit_status_is_passed_through():
         "-c",
         "exit 7",
     ]
-    assert subprocess.run(command, capture_output=True, timeout=60).returncode == 7
+    assert subprocess.run(command, capture_output=True, timeout=180).returncode == 7
 
 
 def test_functions_of_a_held_program_are_looked_for_once(monkeypatch):

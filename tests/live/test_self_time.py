@@ -148,7 +148,7 @@ def test_the_command_shows_trees_and_callers(tmp_path, options, said):
     specs = [f"a.out:{name}" for name in FUNCTIONS]
     for more in ([], ["--json"]):
         command = [sys.executable, "-m", "anyprobe", "time", *specs, *options, *more, "-o", str(results), "--", program]
-        subprocess.run(command, input="go 5\nend\n", capture_output=True, text=True, timeout=120, check=True)
+        subprocess.run(command, input="go 5\nend\n", capture_output=True, text=True, timeout=180, check=True)
         if not more:
             assert said in results.read_text()
     document = json.loads(results.read_text())
@@ -201,7 +201,7 @@ def test_intervals_have_what_was_added_and_come_to_the_whole(tmp_path, options):
                 pass
             wanted = results.read_text().count("\n")  # a document may be written in several parts
             wait_until(lambda wanted=wanted: results.read_text().count("\n") > wanted, "an interval")
-        running.communicate("end\n", timeout=60)
+        running.communicate("end\n", timeout=180)
     documents = [json.loads(line) for line in results.read_text().splitlines()]
     *intervals, whole = documents
     assert len(intervals) >= 4
@@ -223,7 +223,7 @@ def test_the_command_shows_them(tmp_path):
 
     def run(*more):
         command = [sys.executable, "-m", "anyprobe", *options, *more, "--", program]
-        return subprocess.run(command, input="go 5\nend\n", capture_output=True, text=True, timeout=120, check=False)
+        return subprocess.run(command, input="go 5\nend\n", capture_output=True, text=True, timeout=180, check=False)
 
     assert run("--json").returncode == 0
     found = {each["function"]: each for each in json.loads(results.read_text())["functions"]}

@@ -200,7 +200,7 @@ def test_detach_after_the_controllers_death(staying):
     holder.stdout.close()
     (forked,) = children(staying.pid)
     detach = [sys.executable, "-m", "anyprobe", "detach", "-p", str(staying.pid), "--json"]
-    outcome = subprocess.run(detach, capture_output=True, text=True, timeout=60, check=False)
+    outcome = subprocess.run(detach, capture_output=True, text=True, timeout=180, check=False)
     assert outcome.returncode == 0, outcome.stderr
     assert not ours(staying.pid) + ours(forked)
     staying.go(1)

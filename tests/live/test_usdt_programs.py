@@ -151,7 +151,7 @@ def test_a_provider_of_a_library_that_comes_later_is_waited_for(tmp_path):
     for spec, hits in [("usdt:later:begun", 1), ("usdt:later/later:begun", 1), ("usdt:latter:begun", 0)]:
         results = tmp_path / "results"
         command = [sys.executable, "-m", "anyprobe", "count", spec, "--json", "-o", results, "--", str(program)]
-        outcome = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        outcome = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
         assert outcome.returncode == 0, outcome.stderr
         document = json.loads(results.read_text())
         assert sum(site["hits"] for site in document["sites"]) == hits

@@ -30,7 +30,7 @@ def profile(
     command = ["valgrind", "-q", "--tool=callgrind", *options, f"--callgrind-out-file={out}", *argv]
     environment = {"PATH": os.environ["PATH"], **environment}
     with open(given, "rb") as stdin:
-        outcome = subprocess.run(command, stdin=stdin, stdout=subprocess.PIPE, timeout=150, env=environment)
+        outcome = subprocess.run(command, stdin=stdin, stdout=subprocess.PIPE, timeout=180, env=environment)
     assert outcome.returncode >= 0
     return outcome.stdout, *parsed(out.read_text())
 

@@ -10,7 +10,7 @@ START = "from support import watchdog; watchdog.MARGIN = {}; watch = watchdog.Wa
 
 def run(rest, margin=0.3):
     command = [sys.executable, "-c", f"import subprocess, time; {START.format(margin)} {rest}"]
-    return subprocess.run(command, cwd=TESTS, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, cwd=TESTS, capture_output=True, text=True, timeout=180)
 
 
 def test_its_programs_are_killed():

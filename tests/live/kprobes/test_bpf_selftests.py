@@ -172,7 +172,7 @@ def test_uprobe_race_between_sessions(tmp_path):
         racers = [
             subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)
         ]
-        ends = [racer.communicate(timeout=60) for racer in racers]
+        ends = [racer.communicate(timeout=180) for racer in racers]
         assert [racer.returncode for racer in racers] == [0, 0], ends
         assert sum(int(out.split()[0]) for out, _ in ends) > 0
         target.halt()

@@ -107,7 +107,7 @@ def _end_of(target, stops):
     status = Path(f"/proc/{target.pid}/status")
     wait_until(lambda: "TracerPid:\t0" not in status.read_text(), "the debugger is there")
     target.start(1)
-    said, _ = debugger.communicate(timeout=150)
+    said, _ = debugger.communicate(timeout=180)
     last = [line for line in said.splitlines() if re.fullmatch(r"\d+ -?\d+ \S+", line)][-1]
     (ending,) = [line for line in said.splitlines() if line.startswith("Program terminated")]
     return f"{last} {ending}"
@@ -289,7 +289,7 @@ def test_the_actions_come_back_when_the_controller_has_died():
         assert handled_signals(target.pid) != before
         target.go(3)
         detached = subprocess.run(
-            [sys.executable, "-m", "anyprobe", "detach", "-p", str(target.pid)], stdin=subprocess.DEVNULL, timeout=60
+            [sys.executable, "-m", "anyprobe", "detach", "-p", str(target.pid)], stdin=subprocess.DEVNULL, timeout=180
         )
         assert detached.returncode == 0
         assert handled_signals(target.pid) == before

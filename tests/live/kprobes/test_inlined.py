@@ -15,7 +15,7 @@ pytestmark = pytest.mark.live
 
 def command(*arguments):
     return subprocess.run(
-        [sys.executable, "-m", "anyprobe", *arguments], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-m", "anyprobe", *arguments], capture_output=True, text=True, timeout=180, check=False
     )
 
 

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.live
 
 def command(*arguments):
     done = subprocess.run(
-        [sys.executable, "-m", "anyprobe", *arguments], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-m", "anyprobe", *arguments], capture_output=True, text=True, timeout=180, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

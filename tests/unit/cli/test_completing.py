@@ -16,7 +16,7 @@ def completed(*words):
         "COMP_CWORD": str(len(words)),
     }
     command = [sys.executable, "-m", "anyprobe"]
-    told = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    told = subprocess.run(command, capture_output=True, text=True, timeout=180, env=environment)
     assert told.stderr == ""
     return [line.partition(",")[2] for line in told.stdout.splitlines() if line]
 

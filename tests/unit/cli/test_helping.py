@@ -66,7 +66,7 @@ def test_what_is_no_slip_has_the_list(capsys):
 @pytest.mark.parametrize("arguments", [["count"], ["count", "x", "--hope"], ["count", "x", "-p", "no"], ["zzz"], []])
 def test_errors_have_one_style(arguments):
     command = [sys.executable, "-m", "anyprobe", *arguments]
-    told = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    told = subprocess.run(command, capture_output=True, text=True, timeout=180)
     assert told.returncode == 2
     assert "Error:" not in told.stderr
     assert told.stderr.startswith("anyprobe: ") or not arguments

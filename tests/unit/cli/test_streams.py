@@ -15,7 +15,7 @@ ANYPROBE = f"'{sys.executable}' -m anyprobe"
 
 def shell(text, **environment):
     command = ["bash", "-c", text]
-    return subprocess.run(command, capture_output=True, timeout=60, env={**os.environ, **environment}, check=False)
+    return subprocess.run(command, capture_output=True, timeout=180, env={**os.environ, **environment}, check=False)
 
 
 @pytest.mark.parametrize(

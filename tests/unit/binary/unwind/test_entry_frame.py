@@ -70,7 +70,7 @@ def image(tmp_path_factory):
     directory = tmp_path_factory.mktemp("frames")
     (directory / "frames.s").write_text(SOURCE)
     command = ["gcc", "-nostdlib", "-shared", "-Wl,-Bsymbolic", "-Wl,--eh-frame-hdr", "-o", "frames.so", "frames.s"]
-    subprocess.run(command, cwd=directory, check=True, timeout=60)
+    subprocess.run(command, cwd=directory, check=True, timeout=180)
     return Image.open(str(directory / "frames.so"))
 
 

@@ -69,7 +69,7 @@ def program(tmp_path_factory):
         "calls",
         "calls.c",
     ]
-    subprocess.run(command, cwd=place, check=True, timeout=60)
+    subprocess.run(command, cwd=place, check=True, timeout=180)
     return place / "calls"
 
 
@@ -125,7 +125,7 @@ def test_four_threads_at_a_tracepoint_agree_with_a_recomputation(program):
 
         function = intermediate(collect)
         with attached(function) as storages:
-            child.communicate(b"\n", timeout=60)
+            child.communicate(b"\n", timeout=180)
             found = {each: storages.result(place_of(function, each)) for each in (values, ends, top, squares, sums)}
             assert storages.misses() == {"fault": 0, "abandoned": 0, "division": 0}
     each_thread = [[FIRST + (i * 7919 + which) % 50021 for i in range(20_000)] for which in range(4)]
@@ -248,7 +248,7 @@ def test_stacks_at_a_tracepoint(program):
 
         function = intermediate(collect, IN_THE_KERNEL)
         with attached(function) as storages:
-            child.communicate(b"\n", timeout=60)
+            child.communicate(b"\n", timeout=180)
             (key, cell), *more = storages.result(place_of(function, where)).entries.items()
             stacks = next(index for index, each in enumerate(function.storages) if not isinstance(each, Table))
             frames = storages.maps.stack(key[0])
@@ -261,7 +261,7 @@ def test_stacks_at_a_tracepoint(program):
 
 
 def _functions(program):
-    listed = subprocess.run(["nm", program], check=True, capture_output=True, text=True, timeout=60).stdout
+    listed = subprocess.run(["nm", program], check=True, capture_output=True, text=True, timeout=180).stdout
     lines = [line.split() for line in listed.splitlines()]
     return sorted((int(line[0], 16), line[2]) for line in lines if len(line) == 3 and line[1] in "tT")
 

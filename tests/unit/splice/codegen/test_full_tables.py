@@ -72,7 +72,7 @@ def layout_of(maxactive):
 def ran(steps, maxactive):
     process = subprocess.run(
         [sys.executable, str(MACHINE), "0", str(maxactive)],
-        input=json.dumps(steps), capture_output=True, text=True, timeout=120, check=False,
+        input=json.dumps(steps), capture_output=True, text=True, timeout=180, check=False,
     )  # fmt: skip
     assert process.returncode == 0, process.stderr[-500:]
     result = json.loads(process.stdout)

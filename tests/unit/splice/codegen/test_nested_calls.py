@@ -81,7 +81,7 @@ class Words:
 def ran(steps):
     process = subprocess.run(
         [sys.executable, str(MACHINE), str(NOTED), str(MAXACTIVE)],
-        input=json.dumps(steps), capture_output=True, text=True, timeout=120, check=False,
+        input=json.dumps(steps), capture_output=True, text=True, timeout=180, check=False,
     )  # fmt: skip
     assert process.returncode == 0, process.stderr[-500:]
     result = json.loads(process.stdout)

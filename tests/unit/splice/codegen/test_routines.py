@@ -302,7 +302,7 @@ def after(*steps, noted=0, by_thread=False):
         input=json.dumps(steps),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
     assert process.returncode == 0, process.stderr[-500:]

@@ -97,9 +97,8 @@ def test_the_table_lies_behind_the_last_block():
 
 def after(*steps):
     """Return the words of the bank and which entries replaced a return address, in a process of its own."""
-    process = subprocess.run(
-        [sys.executable, str(MACHINE)], input=json.dumps(steps), capture_output=True, text=True, timeout=60, check=False
-    )
+    command = [sys.executable, str(MACHINE)]
+    process = subprocess.run(command, input=json.dumps(steps), capture_output=True, text=True, timeout=180, check=False)
     assert process.returncode == 0, process.stderr[-500:]
     result = json.loads(process.stdout)
     assert result["broken"] == []

@@ -37,7 +37,7 @@ TO_SITE = [step(Op.SITE), step(Op.DONE)]
 
 def run(*cases):
     process = subprocess.run(
-        [sys.executable, str(MACHINE)], input=json.dumps(cases), capture_output=True, text=True, timeout=60
+        [sys.executable, str(MACHINE)], input=json.dumps(cases), capture_output=True, text=True, timeout=180
     )
     assert process.returncode == 0, process.stderr
     results = json.loads(process.stdout)

@@ -140,7 +140,7 @@ def test_who_has_to_be_called(other):
 
 def test_every_form_does_what_it_says_and_preserves_what_lives():
     done = subprocess.run(
-        [sys.executable, MACHINE, "3000"], stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, check=True, timeout=120
+        [sys.executable, MACHINE, "3000"], stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, check=True, timeout=180
     )
     assert json.loads(done.stdout) == {"broken": [], "rounds": 3000}
 
