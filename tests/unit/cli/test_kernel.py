@@ -22,6 +22,7 @@ from anyprobe.probes.providers.kernel import session as kernel_session
 from anyprobe.probes.scripts.hooks import Scripted
 from anyprobe.target.kernel import attached, kprobelist
 from anyprobe.target.kernel.attached import LoadedProgram
+from support.driver import wait_until
 from support.sample_snapshots import site
 
 HIT = site(
@@ -225,12 +226,13 @@ def test_a_signal_ends_it_with_results(kernel, capsys):
     before = signal.getsignal(signal.SIGINT)
 
     def send():
-        while signal.getsignal(signal.SIGINT) is before:
-            pass
+        wait_until(lambda: signal.getsignal(signal.SIGINT) is not before, "the command handles it")
         signal.raise_signal(signal.SIGINT)
 
-    threading.Thread(target=send, daemon=True).start()
+    sending = threading.Thread(target=send, daemon=True)
+    sending.start()
     assert main(["count", "kernel::vfs_read"]) == 0
+    sending.join()
     assert "82 hits" in capsys.readouterr().out
 
 
