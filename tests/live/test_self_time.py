@@ -233,3 +233,35 @@ def test_the_command_shows_them(tmp_path):
     assert run().returncode == 0
     heading = next(line for line in results.read_text().splitlines() if {"calls", "total"} < set(line.split()))
     assert heading.split()[:3] == ["calls", "total", "self"]
+
+
+@pytest.mark.parametrize(
+    ("options", "room"),
+    [
+        ("", 1024),
+        ("", 12),
+        ("longjmp", 1024),
+        ("onstack", 1024),
+        ("onstack longjmp", 1024),
+        ("throws", 1024),
+        ("throws onstack", 1024),
+    ],
+)
+def test_signals_may_come_in_while_calls_are_left_behind(run_target, options, room):
+    """Their handlers' calls take nothing away, and what was left is taken out once."""
+    names = ("deeper", "handled", "plain", "round_of")
+    target = run_target("left_among_signals.cpp", *options.split(), options=("-O1",))
+    with anyprobe.attach(target.pid, self_time=True, maxactive=room) as session:
+        session.time(*(f"a.out:{name}" for name in names))
+        assert not session.refused
+        own = target.go(100_000)
+        snapshot = session.snapshot()
+    for name in names:
+        found = timing(snapshot, name)
+        told = name, found, own.calls[name], own.returns[name]
+        assert found.count + found.unmatched == own.returns[name], told
+        assert found.count + found.left + found.nmissed == own.calls[name], told
+        assert found.in_flight == found.tail_exits == 0, told
+        assert found.nmissed == found.unmatched == 0 or room == 12, told
+    balanced(snapshot)
+    target.finish()

@@ -137,6 +137,8 @@ NODE_BYTES, NODE_COUNT, NODE_SUM, NODE_SELF = 32, 0, 8, 16
 """What a block has of each node: calls, their ticks, and those in the function itself. Node 0: what is in no other."""
 NO_CALLER, UNSURE_CALLER = 0xFFFF, 0xFFFE
 """What a node's key has in place of its caller's node: no timed function called it; it is not known which did."""
+STACK_SHIFT = 23
+"""No stack is taken to be larger than this power of two: what lies further apart is on two."""
 PLACE_BYTES = 4
 """What a block of nested calls has for each instance, from 1 on, while instances are dropped: where it moves to."""
 NODE_KEY_SHIFT = 16
@@ -256,15 +258,23 @@ class BankLayout:
         return self.records_offset + self.records * RECORD_BYTES
 
     @property
+    def outer_offset(self) -> int:
+        """Offset of what ``BLOCK_LEAVING`` was when calls began to be left behind elsewhere, if calls are nested.
+
+        By a signal handler, as a rule, that has come in between. 0: there is no such.
+        """
+        return self.tree_offset + self.nodes * NODE_BYTES
+
+    @property
     def places_offset(self) -> int:
         """Offset of the words that say where instances move to while some are dropped, if calls are nested."""
-        return self.tree_offset + self.nodes * NODE_BYTES
+        return self.outer_offset + 8
 
     @property
     def stride(self) -> int:
         """Bytes of a block, whole pages so that two threads never share a cache line."""
-        places = PLACE_BYTES * (self.maxactive + 1) if self.nested else 0
-        return (self.places_offset + places + 4095) & ~4095
+        more = 8 + PLACE_BYTES * (self.maxactive + 1) if self.nested else 0
+        return (self.outer_offset + more + 4095) & ~4095
 
     @property
     def blocks(self) -> int:

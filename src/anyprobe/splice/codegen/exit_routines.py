@@ -13,6 +13,7 @@ from anyprobe.data.layout import RECORD, SP, START, TOMBSTONE, UNWOUND
 from anyprobe.isa.assemble import Assembler
 from anyprobe.splice.codegen import nested_calls
 from anyprobe.splice.codegen.durations import emit_duration, emit_extremes
+from anyprobe.splice.codegen.leftovers import emit_shrink
 
 if TYPE_CHECKING:
     from anyprobe.splice.codegen.routines import RoutineFacts
@@ -79,6 +80,16 @@ def emit_leave(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
     _leave_search(asm, name, facts.layout)
     if not tail:
         _new_extremes(asm, name)
+    if nested:
+        # nothing is done yet where these are reached, unlike above
+        asm.code("" if tail else f"{name}_before:\n xor edx, edx; jmp {name}_after")
+        asm.code(f"""
+        {name}_leaving:
+            cmp dword [rdi+{at.BLOCK_PURGING}], 0; jne {name}_certain
+            sub rax, [rdi+{at.BLOCK_LEAVING}]; shr rax, {at.STACK_SHIFT}; jnz {name}_certain
+        """)
+        nested_calls.emit_known(asm, name + "_top", f"[rdi+rsi+{SP}]", ("rax", "r8"), facts.layout.outer_offset)
+        asm.code(f"jmp {name}_certain")
     asm.code(
         f"""
         {name}_unmatched:
@@ -198,11 +209,11 @@ def _leave_caller(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
     asm.label(name + "_done")
     restored = "pop r11; pop r9; pop r8; pop rdi; pop rsi; pop rdx; pop rcx; pop rax; add al, 0x7f; sahf; pop rax; ret"
     _give_back(asm, name, ("pop r10; " if nested else "") + restored, 17 if nested else 15)
-    _shrink(asm, name, "done")
+    emit_shrink(asm, name, "done")
     if nested:
         nested_calls.emit_root(asm, name, "r10")
         asm.label(name + "_left")
-        nested_calls.emit_settled(asm, name, "r11", ("rax", "rdx", "r8"))
+        nested_calls.emit_settled(asm, name, "mov r10, r9; dec r11", "inc r11; mov r9, r10")
         asm.code(f"jmp {name}_going_on")
     _new_extremes(asm, name)
 
@@ -235,14 +246,15 @@ def _take_top(asm: Assembler, name: str) -> None:
 
 
 def _take_top_nested(asm: Assembler, name: str, layout: at.BankLayout) -> None:
-    """Emit the same where calls are nested; with nothing above it, all that was left behind is known."""
+    """Emit the same where calls are nested; with nothing above it, all that was left behind on its stack is known."""
     tail = name.endswith("tail")
     asm.code(f"""
             cmp [rdi+rsi+{SP}], rax; jne {name}_search
             cmp [rdi+rsi+{RECORD}], rcx; jne {name}_search
             {f"test edx, edx; jz {name}_jumped" if tail else f"sub rdx, [rdi+rsi+{START}]; js {name}_before"}
         {name}_after:
-            mov qword [rdi+{at.BLOCK_LEAVING}], 0
+            cmp qword [rdi+{at.BLOCK_LEAVING}], 0; jne {name}_leaving
+        {name}_certain:
             mov qword [rdi+rsi+{SP}], {TOMBSTONE}
         {name}_taken:
     """)
@@ -372,7 +384,7 @@ def _leave_search(asm: Assembler, name: str, layout: at.BankLayout) -> None:
     {name}_removed:
     """)
     if nested:
-        nested_calls.emit_settled(asm, name, "rax", ("r11", "r8", "r9"))
+        nested_calls.emit_settled(asm, name, "lea r11, [rax-1]")
         nested_calls.emit_split(asm, name, None if tail else "rdx", ("r11", "r8", "r9"))
         nested_calls.emit_handed_over(asm, name, ("r11", "r8"), timed=not tail)
         if tail:
@@ -381,30 +393,7 @@ def _leave_search(asm: Assembler, name: str, layout: at.BankLayout) -> None:
             asm.code(f"sub rdx, [rdi+rsi+{START}]; jns {name}_positive; xor edx, edx")
             asm.label(name + "_positive")
             nested_calls.emit_charged(asm, name + "_below", ("rax", "r8"), layout.nodes and layout.tree_offset)
-    _shrink(asm, name, "found")
+    emit_shrink(asm, name, "found")
     if nested and not tail:
         nested_calls.emit_root(asm, name, "r8")
         nested_calls.emit_root(asm, name + "_below", "r8")
-        asm.code(f"""
-        {name}_before:
-            xor edx, edx; jmp {name}_after
-        """)
-
-
-def _shrink(asm: Assembler, name: str, then: str) -> None:
-    """Emit: drop tombstones from the top.
-
-    Only tombstones are dropped, never zeros: a zero may be an instance that code below this signal handler has
-    reserved and not filled yet. A signal handler that runs in between may drop the same one, so the top is compared
-    and lowered by one instruction: what it has lowered is looked at anew.
-    """
-    asm.code(f"""
-    {name}_shrink:
-        mov rax, [rdi+{at.BLOCK_TOP}]
-        mov rsi, rax; sub rsi, 1; js {name}_{then}
-        shl rsi, 6
-        cmp qword [rdi+rsi+{SP}], {TOMBSTONE}; jne {name}_{then}
-        mov qword [rdi+rsi+{SP}], 0
-        shr rsi, 6
-        cmpxchg [rdi+{at.BLOCK_TOP}], rsi; jmp {name}_shrink
-    """)

@@ -21,16 +21,11 @@ _PLACE_SHIFT = (_SIZE // at.PLACE_BYTES).bit_length() - 1
 """From where an instance ends to where the word is that says where it moves to."""
 
 
-def emit_full(asm: Assembler, layout: BankLayout, argument: int, site: int) -> None:
+def emit_full(asm: Assembler, layout: BankLayout, argument: int, site: int, purge: int | str) -> None:
     """Emit the overflow path of ``enter``: drop instances that cannot be alive, try once more, else a miss.
 
-    Two live functions never have the same stack pointer at their entry, so an instance with ours is a leftover of a
-    longjmp or an exception, unless another probe at this entry has just pushed it: those are on the top, and none has
-    our record. So is one that the same function's entry has followed with the same stack pointer: see ``_find_left``.
-    Nothing is ever concluded from other stack pointers, which may lie on other stacks, but where calls are nested and
-    it was seen where they began to be left behind. A zero is an instance that code below this signal handler has
-    reserved and not filled yet: then nothing may move. What has left by a jump may still be alive, where functions
-    jump to each other and back: it is counted as missed.
+    ``purge`` is the routine that does it, 0 where nothing is timed and this never runs. Where calls are nested, and it
+    was seen where they began to be left behind, those that were are taken out first.
     """
     asm.code(f"""
         enter_full:
@@ -42,45 +37,16 @@ def emit_full(asm: Assembler, layout: BankLayout, argument: int, site: int) -> N
         asm.code(
             f"""
                 cmp qword [rcx+{at.BLOCK_LEAVING}], 0; je enter_purge
-                lea rax, [rsp+site]; cmp rax, [rcx+{at.BLOCK_LEAVING}]; jae enter_left
+                lea rax, [rsp+site]; sub rax, [rcx+{at.BLOCK_LEAVING}]
+                shr rax, {at.STACK_SHIFT}; jz enter_left
             enter_purge:
             """,
             site=site,
         )
+    if purge:
+        _emit_call(asm, argument, site, purge)
     asm.code(
         f"""
-            inc dword [rcx+{at.BLOCK_PURGING}]
-        enter_purging:
-            push rdi; push r8; push r9; push r10; push r11
-            lea rdi, [rcx+{at.BLOCK_HEAD_BYTES}]; mov rsi, rdi
-            mov edx, maxactive
-        purge_check:
-            cmp qword [rsi], 0; je purge_not
-            add rsi, {_SIZE}
-            dec edx; jnz purge_check
-            lea r10, [rsp+site]; mov rax, [rsp+argument]
-        """,
-        maxactive=layout.maxactive,
-        site=site + _PUSHED,
-        argument=argument + _PUSHED,
-    )
-    _find_left(asm, layout)
-    _move_down(asm, layout)
-    asm.code(
-        f"""
-            mov rdx, rdi; sub rdx, rcx; sub rdx, {at.BLOCK_HEAD_BYTES}; shr rdx, {_SIZE.bit_length() - 1}
-        purge_zero:
-            mov qword [rdi], 0
-            add rdi, {_SIZE}
-            cmp rdi, rsi; jb purge_zero
-            mov [rcx+{at.BLOCK_TOP}], rdx
-            pop r11; pop r10; pop r9; pop r8; pop rdi
-            dec dword [rcx+{at.BLOCK_PURGING}]
-        enter_purged:
-            jmp enter_block
-        purge_not:  # nothing has been moved
-            pop r11; pop r10; pop r9; pop r8; pop rdi
-            dec dword [rcx+{at.BLOCK_PURGING}]
         enter_missed:
             mov rax, [rsp+argument]
             inc qword [rcx+rax+{at.RECORD_MISSED}]
@@ -91,7 +57,87 @@ def emit_full(asm: Assembler, layout: BankLayout, argument: int, site: int) -> N
     )
 
 
-def _find_left(asm: Assembler, layout: BankLayout) -> None:
+def _emit_call(asm: Assembler, argument: int, site: int, purge: int | str) -> None:
+    asm.code(
+        f"""
+            push rdi; push r8; push r9; push r10; push r11
+            lea r10, [rsp+site+{_PUSHED}]; mov rax, [rsp+argument+{_PUSHED}]
+            call purge
+            pop r11; pop r10; pop r9; pop r8; pop rdi
+            test edx, edx; jz enter_block
+        """,
+        site=site,
+        argument=argument,
+        purge=purge,
+    )
+
+
+def emit_purge(asm: Assembler, layout: BankLayout, name: str) -> None:
+    """Emit ``purge``: drop instances that cannot be alive, if any; edx = 0 if there is room then (rcx = block).
+
+    ``r10`` is the stack pointer of the call that there is to be room for, ``rax`` its record; all other registers that
+    ``enter`` has on the stack are overwritten.
+
+    Two live functions never have the same stack pointer at their entry, so an instance with ours is a leftover of a
+    longjmp or an exception, unless another probe at this entry has just pushed it: those are on the top, and none has
+    our record. So is one that the same function's entry has followed with the same stack pointer: see ``_find_left``.
+    Nothing is ever concluded from other stack pointers: they may lie on other stacks. A zero is an instance that code
+    below this signal handler has reserved and not filled yet: then nothing may move. What has left by a jump may still
+    be alive, where functions jump to each other and back: it is counted as missed.
+    """
+    asm.code(
+        f"""
+        {name}:
+            inc dword [rcx+{at.BLOCK_PURGING}]
+        {name}_begun:
+            lea rdi, [rcx+{at.BLOCK_HEAD_BYTES}]; mov rsi, rdi
+            mov edx, maxactive
+        {name}_check:
+            cmp qword [rsi], 0; je {name}_not
+            add rsi, {_SIZE}
+            dec edx; jnz {name}_check
+        """,
+        maxactive=layout.maxactive,
+    )
+    _find_left(asm, layout, name)
+    _move_down(asm, layout, name)
+    asm.code(f"""
+            mov rdx, rdi; sub rdx, rcx; sub rdx, {at.BLOCK_HEAD_BYTES}; shr rdx, {_SIZE.bit_length() - 1}
+        {name}_zero:
+            mov qword [rdi], 0
+            add rdi, {_SIZE}
+            cmp rdi, rsi; jb {name}_zero
+            mov [rcx+{at.BLOCK_TOP}], rdx
+            xor edx, edx; jmp {name}_over
+        {name}_not:  # nothing has been moved
+            mov edx, 1
+        {name}_over:
+            dec dword [rcx+{at.BLOCK_PURGING}]
+        {name}_done:
+            ret
+    """)
+
+
+def emit_shrink(asm: Assembler, name: str, then: str, top: str = "rsi") -> None:
+    """Emit: drop tombstones from the top (rdi = block), then go to a label; rax and ``top`` are overwritten.
+
+    Only tombstones are dropped, never zeros: a zero may be an instance that code below this signal handler has
+    reserved and not filled yet. A signal handler that runs in between may drop the same one, so the top is compared
+    and lowered by one instruction: what it has lowered is looked at anew.
+    """
+    asm.code(f"""
+    {name}_shrink:
+        mov rax, [rdi+{at.BLOCK_TOP}]
+        mov {top}, rax; sub {top}, 1; js {name}_{then}
+        shl {top}, 6
+        cmp qword [rdi+{top}+{at.SP}], {TOMBSTONE}; jne {name}_{then}
+        mov qword [rdi+{top}+{at.SP}], 0
+        shr {top}, 6
+        cmpxchg [rdi+{at.BLOCK_TOP}], {top}; jmp {name}_shrink
+    """)
+
+
+def _find_left(asm: Assembler, layout: BankLayout, name: str) -> None:
     """Emit: make tombstones of what cannot be alive, the last instance first (rcx = block, rsi = where they end).
 
     ``rdi`` is the first instance, ``r10`` our stack pointer and ``rax`` our record. Besides instances with our stack
@@ -104,54 +150,54 @@ def _find_left(asm: Assembler, layout: BankLayout) -> None:
     size = at.PLACE_BYTES if layout.nested else _SIZE
     asm.code(f"""
             mov r11, rsi
-        purge_top:
-            cmp [r11-{_SIZE}], r10; jne purge_find
+        {name}_top:
+            cmp [r11-{_SIZE}], r10; jne {name}_find
             mov r8, [r11-{_SIZE - at.INSTANCE_RECORD}]; and r8, -2
-            cmp r8, rax; je purge_find
+            cmp r8, rax; je {name}_find
             sub r11, {_SIZE}
-            cmp r11, rdi; ja purge_top
-        purge_find:
+            cmp r11, rdi; ja {name}_top
+        {name}_find:
             sub rsi, {_SIZE}
-            mov r8, [rsi]; cmp r8, {TOMBSTONE}; jbe purge_found
+            mov r8, [rsi]; cmp r8, {TOMBSTONE}; jbe {name}_found
             mov rdx, [rsi+{at.INSTANCE_RECORD}]; and rdx, -2
-            cmp rsi, r11; jae purge_later
-            cmp r8, r10; je purge_drop
+            cmp rsi, r11; jae {name}_later
+            cmp r8, r10; je {name}_drop
     """)
     asm.code(
         f"""
-        purge_later:
+        {name}_later:
             xor r8d, edx; imul r8d, r8d, {at.GOLDEN_32}
             imul r8, r8, maxactive; shr r8, 32; shl r8, {size.bit_length() - 1}
             mov eax, [{word}]; lea rax, [rdi+rax-{_SIZE}]
-            cmp rax, rsi; jbe purge_last
-            mov r9, [rax]; cmp r9, [rsi]; jne purge_last
+            cmp rax, rsi; jbe {name}_last
+            mov r9, [rax]; cmp r9, [rsi]; jne {name}_last
             mov r9, [rax+{at.INSTANCE_RECORD}]; and r9, -2
-            cmp r9, rdx; jne purge_last
-            cmp rdx, [rsi+{at.INSTANCE_RECORD}]; jne purge_found
-            cmp qword [rcx+rdx+{at.RECORD_REPLACED}], 0; jne purge_found
-        purge_drop:
+            cmp r9, rdx; jne {name}_last
+            cmp rdx, [rsi+{at.INSTANCE_RECORD}]; jne {name}_found
+            cmp qword [rcx+rdx+{at.RECORD_REPLACED}], 0; jne {name}_found
+        {name}_drop:
             mov qword [rsi], {TOMBSTONE}
-            test byte [rsi+{at.INSTANCE_RECORD}], {at.JUMPED}; jz purge_left
+            test byte [rsi+{at.INSTANCE_RECORD}], {at.JUMPED}; jz {name}_left
             inc qword [rcx+rdx+{at.RECORD_MISSED}]
-            dec qword [rcx+rdx+{at.RECORD_JUMPED}]; jmp purge_dropped
-        purge_left:
+            dec qword [rcx+rdx+{at.RECORD_JUMPED}]; jmp {name}_dropped
+        {name}_left:
             inc qword [rcx+rdx+{at.RECORD_LEFT}]
-        purge_dropped:
+        {name}_dropped:
         """,
         maxactive=layout.maxactive,
     )
     if layout.nested:
-        _hand_on(asm)
+        _hand_on(asm, name)
     asm.code(f"""
-            jmp purge_found
-        purge_last:
+            jmp {name}_found
+        {name}_last:
             lea rax, [rsi+{_SIZE}]; sub rax, rdi; mov [{word}], eax
-        purge_found:
-            cmp rsi, rdi; ja purge_find
+        {name}_found:
+            cmp rsi, rdi; ja {name}_find
     """)
 
 
-def _hand_on(asm: Assembler) -> None:
+def _hand_on(asm: Assembler, name: str) -> None:
     """Emit: what the instance rsi of the record rdx has called, its caller has; the calls' own words follow later.
 
     Callers are below what they have called, and what is dropped is dropped from the top: so whoever is the caller of
@@ -159,66 +205,66 @@ def _hand_on(asm: Assembler) -> None:
     """
     asm.code(f"""
             lea rax, [rsi+{_SIZE}]; sub rax, rdi
-            cmp [rcx+rdx+{at.RECORD_OPEN}], rax; jne purge_not_open
+            cmp [rcx+rdx+{at.RECORD_OPEN}], rax; jne {name}_not_open
             mov qword [rcx+rdx+{at.RECORD_OPEN}], 0
-        purge_not_open:
+        {name}_not_open:
             mov r8, [rsi+{at.INSTANCE_WITHIN}]; sub r8, [rsi+{at.INSTANCE_CHARGED}]
-            mov rax, [rsi+{at.INSTANCE_CALLER}]; test rax, rax; jz purge_root
-            add [rdi+rax+{at.INSTANCE_WITHIN - _SIZE}], r8; jmp purge_found
-        purge_root:
+            mov rax, [rsi+{at.INSTANCE_CALLER}]; test rax, rax; jz {name}_root
+            add [rdi+rax+{at.INSTANCE_WITHIN - _SIZE}], r8; jmp {name}_found
+        {name}_root:
             add [rcx+rdx+{at.RECORD_ROOTS}], r8
     """)
 
 
-def _move_down(asm: Assembler, layout: BankLayout) -> None:
+def _move_down(asm: Assembler, layout: BankLayout, name: str) -> None:
     """Emit: all that is not a tombstone moves to the start (rdi); ``rsi`` = where instances ended, ``rdi`` = they do.
 
-    Where nothing is a tombstone it goes to ``purge_not``.
+    Where nothing is a tombstone it goes to the label ``not``.
     """
     nested, places = layout.nested, layout.places_offset
     own = f"lea rax, [rsi+{_SIZE}]; sub rax, rdi" if nested else ""
     asm.code(
         f"""
             mov rsi, rdi; mov edx, maxactive
-        purge_whole:
-            cmp qword [rsi], {TOMBSTONE}; je purge_begin
+        {name}_whole:
+            cmp qword [rsi], {TOMBSTONE}; je {name}_begin
             {f"{own}; mov r8, rax; shr r8, {_PLACE_SHIFT}; mov [rcx+r8+{places}], eax" if nested else ""}
             add rsi, {_SIZE}
-            dec edx; jnz purge_whole
-            jmp purge_not
-        purge_begin:
+            dec edx; jnz {name}_whole
+            jmp {name}_not
+        {name}_begin:
             {"mov r10, rdi" if nested else ""}
             mov rdi, rsi
         """,
         maxactive=layout.maxactive,
     )
-    asm.code("purge_next:")
+    asm.label(f"{name}_next")
     if nested:
         asm.code(f"""
             lea rax, [rsi+{_SIZE}]; sub rax, r10
             mov r8, [rsi+{at.INSTANCE_CALLER}]; shr r8, {_PLACE_SHIFT}; mov r8d, [rcx+r8+{places}]
-            cmp qword [rsi], {TOMBSTONE}; je purge_gone
+            cmp qword [rsi], {TOMBSTONE}; je {name}_gone
             lea r9, [rdi+{_SIZE}]; sub r9, r10
             mov [rdi+{at.INSTANCE_CALLER}], r8
             mov r8, [rsi+{at.INSTANCE_RECORD}]; and r8, -2
-            cmp [rcx+r8+{at.RECORD_OPEN}], rax; jne purge_place
+            cmp [rcx+r8+{at.RECORD_OPEN}], rax; jne {name}_place
             mov [rcx+r8+{at.RECORD_OPEN}], r9
-        purge_place:
+        {name}_place:
             shr rax, {_PLACE_SHIFT}; mov [rcx+rax+{places}], r9d
         """)
     else:
-        asm.code(f"cmp qword [rsi], {TOMBSTONE}; je purge_skip")
+        asm.code(f"cmp qword [rsi], {TOMBSTONE}; je {name}_skip")
     for word in (*_WORDS, *(_NESTED_WORDS if nested else ())):
         asm.code(f"mov r8, [rsi+{word}]; mov [rdi+{word}], r8")
     asm.code(f"add rdi, {_SIZE}")
     if nested:
         asm.code(f"""
-            jmp purge_skip
-        purge_gone:  # what it has called is where its caller is
+            jmp {name}_skip
+        {name}_gone:  # what it has called is where its caller is
             shr rax, {_PLACE_SHIFT}; mov [rcx+rax+{places}], r8d
         """)
     asm.code(f"""
-        purge_skip:
+        {name}_skip:
             add rsi, {_SIZE}
-            dec edx; jnz purge_next
+            dec edx; jnz {name}_next
     """)

@@ -13,10 +13,9 @@ are charged to it for the time until then.
 from anyprobe.data import layout as at
 from anyprobe.data.layout import CALLER, CHARGED, NODE, RECORD, SP, START, TOMBSTONE, UNWOUND, WITHIN
 from anyprobe.isa.assemble import Assembler
+from anyprobe.splice.codegen.leftovers import emit_shrink
 
 _SIZE = at.INSTANCE_BYTES
-_STACK_SHIFT = 23
-"""No stack is taken to be larger than this power of two: what lies further apart is on two."""
 
 
 def emit_entered(asm: Assembler, argument: int, site: int, keys: int, nodes: int) -> None:
@@ -112,13 +111,15 @@ def emit_in_tree(asm: Assembler, tree: int, free: str, ticks: str) -> None:
     """)
 
 
-def emit_entering(asm: Assembler, argument: int, site: int) -> None:
+def emit_entering(asm: Assembler, argument: int, site: int, settle: int | str) -> None:
     """Emit the rare paths of that: an instance is reserved at ``enter_leaving``, ``enter_seek`` and ``enter_open``."""
     asm.code(
         f"""
         enter_leaving:
-            lea rax, [rsp+site]; cmp rax, [rcx+{at.BLOCK_LEAVING}]; jb enter_current
-            jmp enter_settling
+            lea rax, [rsp+site]; sub rax, [rcx+{at.BLOCK_LEAVING}]
+            shr rax, {at.STACK_SHIFT}; jnz enter_current
+            cmp dword [rcx+{at.BLOCK_PURGING}], 0; je enter_settling
+            jmp enter_current
         enter_seek:
             # below: the caller is on another stack; or it is free, or was left behind
             ja enter_caller
@@ -147,16 +148,39 @@ def emit_entering(asm: Assembler, argument: int, site: int) -> None:
         enter_left:
             push rdi; push r8; push r9; push r11
             mov rdi, rcx; lea r11, [rsp+site+32]
+            call settle
+            pop r11; pop r9; pop r8; pop rdi; jmp enter_block
         """,
         argument=argument,
         site=site,
+        settle=settle,
     )
-    _settle(asm, "enter", "r11", ("rax", "r8", "r9"), equal=True)
-    _drop(asm, "enter", "rax")
-    asm.code("pop r11; pop r9; pop r8; pop rdi; jmp enter_block")
 
 
-def emit_unwind(asm: Assembler, slot: int, gate: int) -> None:
+def emit_settle(asm: Assembler, name: str, outer: int) -> None:
+    """Emit ``settle``: the program has called a function at the stack pointer r11 (rdi = block); rax, r8, r9 change.
+
+    What was left behind up to there is taken out, and dropped from the top unless r11 is odd: then a call ends, which
+    drops more. Where code below this signal handler is at that, or moves instances, it is left to that.
+    """
+    asm.code(f"""
+        {name}:
+            cmp dword [rdi+{at.BLOCK_PURGING}], 0; jne {name}_done
+            inc dword [rdi+{at.BLOCK_PURGING}]
+        {name}_begun:
+    """)
+    _settle(asm, name, outer)
+    asm.code(f"test r11d, 1; jnz {name}_over")
+    emit_shrink(asm, name, "over", "r8")
+    asm.code(f"""
+        {name}_over:
+            dec dword [rdi+{at.BLOCK_PURGING}]
+        {name}_done:
+            ret
+    """)
+
+
+def emit_unwind(asm: Assembler, slot: int, gate: int, outer: int) -> None:
     """Emit ``unwind``: calls are left behind from here on. Argument: ``UNWIND_LEAVES`` and the like.
 
     Where the function of a coroutine has returned, glibc calls ``setcontext`` with nothing on the stack but the context
@@ -173,43 +197,52 @@ def emit_unwind(asm: Assembler, slot: int, gate: int) -> None:
         unwind_leaves:
             mov rcx, [rdi+{at.BLOCK_LEAVING}]; test rcx, rcx; jz unwind_begins
             cmp r11, rcx; jb unwind_begins
-        unwind_left:
-        """,
-        slot=slot,
-        gate=gate,
-    )
-    _settle(asm, "unwind", "r11", ("rax", "r8", "r9"), equal=True)
-    _drop(asm, "unwind", "rax")
-    asm.code(f"""
+            call settle
         unwind_begins:
             cmp qword [rsp+0x40], {at.UNWIND_CAUGHT}; je unwind_caught
             # what was left behind before, and is deeper, is still there
-            mov rax, r11; sub rax, rcx; shr rax, {_STACK_SHIFT}; cmovz r11, rcx
+            mov rax, r11; sub rax, rcx; shr rax, {at.STACK_SHIFT}; cmovz r11, rcx
+            # and so is what is left behind while this comes in between
+            mov rax, [rdi+{at.BLOCK_LEAVING}]; test rax, rax; jz unwind_alone
+            cmp qword [rdi+outer], 0; jne unwind_alone
+            cmp rax, r11; je unwind_alone
+            mov [rdi+outer], rax
+        unwind_alone:
             inc qword [rdi+{at.BLOCK_UNWOUND}]; mov [rdi+{at.BLOCK_LEAVING}], r11
         unwind_done:
             pop r11; pop r9; pop r8; pop rdi; pop rcx; pop rax
             add al, 0x7f; sahf; pop rax; ret
-        unwind_caught:  # what is above goes on
+        unwind_caught:  # what is above goes on, but for what is being left behind there
             mov rax, [rdi+{at.BLOCK_UNWOUND}]; mov rcx, [rdi+{at.BLOCK_TOP}]; shl rcx, 6
         unwind_alive:
             sub rcx, {_SIZE}; js unwind_done
-            cmp [rdi+rcx+{SP}], r11; jbe unwind_alive
+            mov r8, [rdi+rcx+{SP}]; cmp r8, r11; jbe unwind_alive
+            sub r8, [rdi+{at.BLOCK_LEAVING}]; shr r8, {at.STACK_SHIFT}; jz unwind_alive
             test byte [rdi+rcx+{RECORD}], {at.JUMPED}; jnz unwind_alive
             mov [rdi+rcx+{UNWOUND}], rax; jmp unwind_alive
         unwind_context:
             lea rcx, [r11+8]; cmp rbx, rcx; jne unwind_leaves
             mov rcx, [rcx]; cmp rcx, [rsp+0x18]; jne unwind_leaves
             jmp unwind_done
-    """)
+        """,
+        slot=slot,
+        gate=gate,
+        outer=outer,
+    )
 
 
-def emit_settled(asm: Assembler, name: str, sp: str, free: tuple[str, str, str]) -> None:
-    """Emit, where a call with the stack pointer ``sp`` ends: take out what was left behind above it (rdi = block)."""
+def emit_settled(asm: Assembler, name: str, before: str, after: str = "") -> None:
+    """Emit, where a call ends: take out what was left behind above it (rdi = block); rax, r8, r9 change.
+
+    ``before`` is code that has r11 be one less than the call's stack pointer, and ``after`` undoes that.
+    """
+    prefix = "finish_" if name.startswith("finish_") else ""
     asm.code(f"""
-        cmp qword [rdi+{at.BLOCK_LEAVING}], 0; je {name}_settled
-        cmp {sp}, [rdi+{at.BLOCK_LEAVING}]; jb {name}_settled
+            cmp qword [rdi+{at.BLOCK_LEAVING}], 0; je {name}_settled
+            {before}; call {prefix}settle
+            {after}
+        {name}_settled:
     """)
-    _settle(asm, name, sp, free, equal=False)
 
 
 def emit_charged(asm: Assembler, name: str, free: tuple[str, str], tree: int = 0) -> None:
@@ -328,21 +361,30 @@ def emit_split(asm: Assembler, name: str, now: str | None, free: tuple[str, str,
     """)
 
 
-def _settle(asm: Assembler, name: str, sp: str, free: tuple[str, str, str], *, equal: bool) -> None:
-    """Emit: take out what lies from where calls began to be left behind up to ``sp``, as that is on the same stack.
+def emit_known(asm: Assembler, name: str, sp: str, free: tuple[str, str], outer: int) -> None:
+    """Emit: it is known what was left behind up to ``sp``; what was being left behind before that still is."""
+    word, more = free
+    asm.code(f"""
+            mov {word}, [rdi+{outer}]; mov {more}, {sp}
+            sub {more}, {word}; shr {more}, {at.STACK_SHIFT}; jnz {name}_outer
+            xor {word}, {word}
+        {name}_outer:
+            mov [rdi+{at.BLOCK_LEAVING}], {word}; mov qword [rdi+{outer}], 0
+    """)
 
-    ``equal``: up to it and with it, since the program has just called a function there.
-    """
-    other, word, more = free
+
+def _settle(asm: Assembler, name: str, outer: int) -> None:
+    """Emit: take out what lies from where calls began to be left behind up to r11, as that is on the same stack."""
+    sp, other, word, more = "r11", "rax", "r8", "r9"
     asm.code(f"""
             mov {word}, {sp}; sub {word}, [rdi+{at.BLOCK_LEAVING}]
-            shr {word}, {_STACK_SHIFT}; jnz {name}_gone
+            shr {word}, {at.STACK_SHIFT}; jnz {name}_settled
             mov {other}, [rdi+{at.BLOCK_TOP}]; shl {other}, 6
         {name}_settle:
             sub {other}, {_SIZE}; js {name}_gone
             mov {word}, [rdi+{other}+{SP}]
             cmp {word}, [rdi+{at.BLOCK_LEAVING}]; jb {name}_settle
-            cmp {word}, {sp}; {"ja" if equal else "jae"} {name}_settle
+            cmp {word}, {sp}; ja {name}_settle
             mov {word}, [rdi+{at.BLOCK_UNWOUND}]
             cmp [rdi+{other}+{UNWOUND}], {word}; je {name}_settle
             mov qword [rdi+{other}+{SP}], {TOMBSTONE}
@@ -370,20 +412,6 @@ def _settle(asm: Assembler, name: str, sp: str, free: tuple[str, str, str], *, e
             mov {more}, [rdi+{other}+{CALLER}]
             mov [rdi+{word}+{CALLER}], {more}; jmp {name}_its_calls
         {name}_gone:
-            mov qword [rdi+{at.BLOCK_LEAVING}], 0
-        {name}_settled:
     """)
-
-
-def _drop(asm: Assembler, name: str, free: str) -> None:
-    """Emit: drop what was taken out from the top of the stack."""
-    asm.code(f"""
-        {name}_drop:
-            mov {free}, [rdi+{at.BLOCK_TOP}]
-            sub {free}, 1; js {name}_dropped
-            shl {free}, 6
-            cmp qword [rdi+{free}+{SP}], {TOMBSTONE}; jne {name}_dropped
-            mov qword [rdi+{free}+{SP}], 0
-            dec qword [rdi+{at.BLOCK_TOP}]; jmp {name}_drop
-        {name}_dropped:
-    """)
+    emit_known(asm, name, sp, (word, more), outer)
+    asm.label(name + "_settled")

@@ -86,6 +86,9 @@ class Routines:
     """How far behind the routines of exits the copies are that return when an exit is recorded, and restore nothing."""
     arrive: int = 0
     """0, but for goroutines."""
+    settle: int = 0
+    purge: int = 0
+    """What ``enter`` calls, for other code that is like it; 0 as ``unwind`` and ``enter`` are."""
 
 
 def assemble_routines(facts: RoutineFacts, address: int) -> tuple[bytes, Routines, Callable[[], str]]:
@@ -107,22 +110,31 @@ def assemble_routines(facts: RoutineFacts, address: int) -> tuple[bytes, Routine
 
         emit_enter(asm, facts)
         if facts.layout.nested:
-            from anyprobe.splice.codegen.nested_calls import emit_unwind
+            from anyprobe.splice.codegen.nested_calls import emit_settle, emit_unwind
 
-            emit_unwind(asm, facts.slot, facts.gate)
-        for name in (*EXITS, *(f"finish_{name}" for name in EXITS)):
-            emit_leave(asm, facts, name)
+            emit_unwind(asm, facts.slot, facts.gate, facts.layout.outer_offset)
+        from anyprobe.splice.codegen.leftovers import emit_purge
+
+        for prefix in ("", "finish_"):
+            for name in EXITS:
+                emit_leave(asm, facts, prefix + name)
+            emit_purge(asm, facts.layout, prefix + "purge")
+            if facts.layout.nested:
+                emit_settle(asm, prefix + "settle", facts.layout.outer_offset)
         if facts.clock:
             from anyprobe.splice.codegen.clock_call import emit_now
 
             emit_now(asm, facts.clock)
-    count, adopt, enter, leave, leave_tail, leave_caller, unwind = (
-        address + asm.offset_of(name) if asm.has(name) else 0 for name in ("count", "adopt", "enter", *EXITS, "unwind")
+    names = ("count", "adopt", "enter", *EXITS, "unwind", "settle", "purge")
+    count, adopt, enter, leave, leave_tail, leave_caller, unwind, settle, purge = (
+        address + asm.offset_of(name) if asm.has(name) else 0 for name in names
     )
     code = asm.finish(address)
     finish = address + asm.offset_of("finish_leave") - leave if timed else 0
     stretches = stretches_of(asm, address, len(code), progress_in_routines())
-    routines = Routines(count, enter, leave, leave_tail, leave_caller, stretches, adopt, unwind, finish)
+    routines = Routines(
+        count, enter, leave, leave_tail, leave_caller, stretches, adopt, unwind, finish, settle=settle, purge=purge
+    )
     return code, routines, asm.listing_at(address)
 
 
@@ -276,11 +288,18 @@ def _process_block(asm: Assembler, facts: RoutineFacts) -> None:
     )
 
 
-def emit_enter(asm: Assembler, facts: RoutineFacts, prepare: Callable[[], None] | None = None) -> None:
+def emit_enter(
+    asm: Assembler,
+    facts: RoutineFacts,
+    prepare: Callable[[], None] | None = None,
+    *,
+    purge: int | str = "purge",
+    settle: int | str = "settle",
+) -> None:
     """Emit ``enter``: push an instance of the calling function. Argument: offset of its timing record.
 
     ``prepare`` emits code that pushes the return address that is to replace the site's, 0 for none: then the call is
-    missed. It is written once the instance is complete.
+    missed. It is written once the instance is complete. ``purge``, ``settle``: where these are, if not here.
     """
     layout = facts.layout
     pushed = 8 if prepare else 0
@@ -346,9 +365,9 @@ def emit_enter(asm: Assembler, facts: RoutineFacts, prepare: Callable[[], None] 
         _enter_other(asm, facts)
     from anyprobe.splice.codegen.leftovers import emit_full
 
-    emit_full(asm, layout, argument, site)
+    emit_full(asm, layout, argument, site, purge)
     if layout.nested:
-        nested_calls.emit_entering(asm, argument, site)
+        nested_calls.emit_entering(asm, argument, site, settle)
         if layout.nodes:
             nested_calls.emit_new_node(asm)
 

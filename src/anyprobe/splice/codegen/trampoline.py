@@ -57,7 +57,7 @@ def assemble_trampolines(
     asm = Assembler()
     _come_back(asm, address, table, routines)
     emit_acquire(asm, facts)
-    emit_enter(asm, facts, lambda: _prepare(asm))
+    emit_enter(asm, facts, lambda: _prepare(asm), purge=routines.purge, settle=routines.settle)
     if facts.clock:
         from anyprobe.splice.codegen.clock_call import emit_now
 

@@ -38,7 +38,22 @@ class Stretch:
 EXITS = ("leave", "leave_tail", "leave_caller")
 """The routines that end calls."""
 _ROUTINES = frozenset(
-    {"acquire", "acquire_new", "adopt", "process", "count", "enter", "unwind", *EXITS, "now", "view", "find", "block"}
+    {
+        "acquire",
+        "acquire_new",
+        "adopt",
+        "process",
+        "count",
+        "enter",
+        "unwind",
+        *EXITS,
+        "purge",
+        "settle",
+        "now",
+        "view",
+        "find",
+        "block",
+    }
 )
 _PROGRESS = {
     "acquire": Progress.BACK, "acquire_new": Progress.BACK, "process": Progress.BACK, "now": Progress.BACK,
@@ -48,11 +63,11 @@ _PROGRESS = {
     "enter": Progress.BACK, "enter_reserved": Progress.RESERVED, "enter_done": Progress.FORWARD,
     "enter_first": Progress.BACK, "enter_shared_missed": Progress.FORWARD, "enter_other": Progress.BACK,
     "enter_full": Progress.RESERVED,
-    "enter_unreserved": Progress.BACK, "enter_purging": Progress.HALF, "enter_purged": Progress.BACK,
-    "purge_not": Progress.HALF,
-    "enter_missed": Progress.BACK, "enter_missed_done": Progress.FORWARD,
-    "enter_leaving": Progress.RESERVED, "enter_left": Progress.HALF,
-    "unwind": Progress.BACK, "unwind_left": Progress.HALF, "unwind_begins": Progress.BACK,
+    "enter_unreserved": Progress.BACK, "enter_missed": Progress.BACK, "enter_missed_done": Progress.FORWARD,
+    "enter_leaving": Progress.RESERVED, "enter_left": Progress.BACK,
+    "purge": Progress.BACK, "purge_begun": Progress.HALF, "purge_done": Progress.BACK,
+    "settle": Progress.BACK, "settle_begun": Progress.HALF, "settle_done": Progress.BACK,
+    "unwind": Progress.BACK,
     "unwind_done": Progress.FORWARD, "unwind_caught": Progress.BACK,
 }  # fmt: skip
 _LEAVE_PROGRESS = {
@@ -61,7 +76,7 @@ _LEAVE_PROGRESS = {
     "_unmatched": Progress.BACK, "_unmatched_done": Progress.FORWARD,
     "_stranger": Progress.BACK, "_stranger_done": Progress.FORWARD,
     "_jumped": Progress.BACK, "_jumped_done": Progress.FORWARD, "_left": Progress.HALF,
-    "_before": Progress.BACK,
+    "_leaving": Progress.BACK, "_before": Progress.BACK,
 }  # fmt: skip
 
 

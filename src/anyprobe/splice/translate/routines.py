@@ -13,10 +13,12 @@ from anyprobe.splice.translate.steps import BACK, FORWARD, Op, Positions, Recipe
 _INNER = {
     "acquire": frozenset({0, 1, 2}), "acquire_new": frozenset({0, 1, 2}), "adopt": frozenset({0, 1}),
     "process": frozenset({0, 1}), "now": frozenset({0}),
+    "purge": frozenset({0, 2, 6, 7, 8, 9, 10, 11}), "settle": frozenset({0, 8, 9}),
     "find": frozenset({1, 8, 9, 10, 11}), "block": frozenset({1, 10}),
 }  # fmt: skip
 """What the routines that only routines call do not preserve; flags neither, but for ``now``."""
-_EXITS = ("leave_tail", "leave_caller", "leave")
+_FINISHED = ("leave_tail", "leave_caller", "leave", "purge", "settle")
+"""Routines of which there are copies that finish what was begun."""
 
 
 _VIEW_SHIFT = -104
@@ -28,7 +30,7 @@ def routine_positions(
 ) -> Positions:
     """Return the recipes of some routines, by offset.
 
-    ``bank`` is where their bank is described, ``finish`` how far behind them the copies are that finish an exit.
+    ``bank`` is where their bank is described, ``finish`` how far behind them the copies are that finish them.
     """
     insns = {one.ip: one for one in Decoder(64, code, ip=address)}
     inner = {stretch.start: _INNER[stretch.name] for stretch in stretches if stretch.name in _INNER}
@@ -65,11 +67,11 @@ def _recipe(progress: Progress, state: State, dead: frozenset[int], bank: int) -
 
 
 def _finishing(stretches: Sequence[Stretch], stretch: Stretch, finish: int) -> Recipe | None:
-    """Return the recipe that brings an exit's recording to its end, or what a view was doing."""
+    """Return the recipe that brings to its end what a routine has begun, or what a view was doing."""
     if stretches[0].name == "view":
         last, op = "done", Op.FINISH_VIEW
     else:
-        last, op = next((each + "_done" for each in _EXITS if stretch.name.startswith(each)), ""), Op.FINISH
+        last, op = next((each + "_done" for each in _FINISHED if stretch.name.startswith(each)), ""), Op.FINISH
     if not last:
         return None
     done = next(s.start for s in stretches if s.name == last)

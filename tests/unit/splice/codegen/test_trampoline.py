@@ -57,7 +57,11 @@ def test_all_bytes_decode_to_what_the_listing_says(clock):
     names = {"jz": "je", "jnz": "jne"}
     assert [names.get(word, word) for word in said] == [text.removeprefix("lock ").split()[0] for _, _, text in shown]
     inside = {insn.target for insn in decode_range(code[behind - ADDRESS :], behind)} - {None}
-    assert {at for at in inside if not behind <= at < ADDRESS + len(code)} == {routines.leave, routines.count}
+    assert {at for at in inside if not behind <= at < ADDRESS + len(code)} == {
+        routines.leave,
+        routines.count,
+        routines.purge,
+    }
     assert behind < places.enter < places.enter_counted < ADDRESS + len(code)
 
 
