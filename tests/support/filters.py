@@ -72,13 +72,26 @@ class Filter:
                 seen = self._await(process)
                 with anyprobe.attach(process.pid, **options) as session:
                     arm(session)
-                    output, _ = process.communicate(self.given, timeout=self.patience)
+                    output = self._talk(process)
                     snapshot = session.snapshot()
-                assert process.returncode == 0, f"{self.name} ended with {process.returncode}"
+                assert process.wait() == 0, f"{self.name} ended with {process.returncode}"
             finally:
                 if process.poll() is None:
                     process.kill()
         return seen + output, snapshot
+
+    def _talk(self, process: subprocess.Popen[bytes]) -> bytes:
+        """Return what the program says to its input, once it has ended: ``wait`` would take stops for that."""
+        said: list[bytes] = []
+        threads = [
+            threading.Thread(target=_feed, args=(os.dup(process.stdin.fileno()), self.given), daemon=True),
+            threading.Thread(target=lambda: said.append(process.stdout.read()), daemon=True),
+        ]
+        process.stdin.close()
+        for each in threads:
+            each.start()
+        wait_until(lambda: said and read_stat(process.pid).ended, f"{self.name} ends", self.patience)
+        return said[0]
 
     def started(self, arm: Arm, **options: Any) -> tuple[bytes, "anyprobe.Snapshot"]:
         """Return the same of the program started with probes that ``arm`` places before its first instruction."""
