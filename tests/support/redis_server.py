@@ -3,12 +3,14 @@
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import anyprobe
 from support.driver import wait_until
 
 COMMANDS = "set,get,incr,lpush,zadd"
@@ -41,8 +43,8 @@ return found
 class Redis:
     """A server that listens on a socket in a directory."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", path: str) -> None:
-        self.process, self.pid, self.path = process, process.pid, path
+    def __init__(self, pid: int, path: str) -> None:
+        self.pid, self.path = pid, path
 
     def ask(self, *words: str) -> str:
         """Return the answer to one command."""
@@ -71,21 +73,45 @@ class Redis:
 @contextmanager
 def redis(directory: Path, program: str = "redis-server") -> Iterator[Redis]:
     """Run a server for the length of a ``with`` block; at the end it is asked to stop, and must."""
-    for needed in (program, "redis-benchmark", "redis-cli"):
-        if not shutil.which(needed):
-            pytest.skip(f"needs {needed}")
-    path = str(directory / "redis.sock")
-    command = [program, "--port", "0", "--unixsocket", path, "--save", "", "--dir", str(directory)]
+    command, path = _command(directory, program)
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
         try:
             wait_until(lambda: _answers(path), "redis answers")
-            server = Redis(process, path)
+            server = Redis(process.pid, path)
             yield server
             server.ask("shutdown", "nosave")
             assert process.wait(180) == 0
         finally:
             if process.poll() is None:
                 process.kill()
+
+
+@contextmanager
+def redis_started(
+    directory: Path, arm: "Callable[[anyprobe.Session], object]", **options: Any
+) -> "Iterator[tuple[Redis, anyprobe.Session]]":
+    """Run a server with probes that ``arm`` places before its first instruction, as long; ``options`` are a session's.
+
+    What was counted can be read after it, too.
+    """
+    command, path = _command(directory, "redis-server")
+    with anyprobe.run(command, stdout=subprocess.DEVNULL, **options) as session:
+        arm(session)
+        session.resume()
+        wait_until(lambda: _answers(path), "redis answers", 900)  # all is planned anew once it handles faults
+        server = Redis(session.pid, path)
+        yield server, session
+        server.ask("shutdown", "nosave")
+        assert session.wait(60) == 0
+
+
+def _command(directory: Path, program: str) -> tuple[list[str], str]:
+    """Return the command that runs a server, and where it will listen."""
+    for needed in (program, "redis-benchmark", "redis-cli"):
+        if not shutil.which(needed):
+            pytest.skip(f"needs {needed}")
+    path = str(directory / "redis.sock")
+    return [program, "--port", "0", "--unixsocket", path, "--save", "", "--dir", str(directory)], path
 
 
 def _answers(path: str) -> bool:

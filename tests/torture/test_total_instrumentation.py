@@ -26,7 +26,7 @@ from support.filters import (
     started_at,
     stopped,
 )
-from support.redis_server import redis
+from support.redis_server import redis, redis_started
 from support.results import hits
 
 MOST = {"blocks": 3000, "instructions": 300}
@@ -143,6 +143,19 @@ def test_the_whole_of_redis(level, tmp_path):
             with stopped(server.pid):
                 snapshot = session.snapshot()
             check_level("redis-server, all", level, snapshot, 0.97, before)
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("level", TIMED)
+def test_redis_timed_from_the_first_instruction_on(level, tmp_path):
+    with redis(tmp_path) as server:
+        expected = server.benchmark()
+    with redis_started(tmp_path, lambda session: place(session, level), **TIMED[level]) as (server, session):
+        assert server.benchmark() == expected
+        with stopped(server.pid):
+            check_level("redis-server, started", level, session.snapshot(), 0.97)
+        assert server.benchmark() == expected
+    check_level("redis-server, from start to end", level, session.snapshot(), 0.97)
 
 
 @pytest.mark.timeout(3600)
