@@ -81,3 +81,15 @@ def test_what_longjmp_has_left_of_a_recursion_keeps_no_place(run_target, corouti
     nested = [each.nested for each in snapshot.functions]
     assert sum(each.self_ns for each in nested) == pytest.approx(sum(each.root_ns for each in nested), rel=1e-9)
     target.finish()
+
+
+def test_calls_that_nobody_sees_left_behind_hide_no_later_ones(run_target):
+    """__builtin_longjmp calls no function: what it has left is told from calls that go on by where the stack is."""
+    target = run_target("unseen_jumps.c", options=("-O1",))
+    with anyprobe.attach(target.pid, self_time=True) as session:
+        session.time("a.out:work")
+        counts = target.go(30).calls
+        found = timing(session.snapshot(), "work")
+    assert found.count == counts["work"] == 600
+    assert found.nested.outermost_ns == pytest.approx(found.nested.self_ns, rel=1e-9)
+    target.finish()

@@ -139,6 +139,8 @@ NO_CALLER, UNSURE_CALLER = 0xFFFF, 0xFFFE
 """What a node's key has in place of its caller's node: no timed function called it; it is not known which did."""
 STACK_SHIFT = 23
 """No stack is taken to be larger than this power of two: what lies further apart is on two."""
+MAIN_STACK_SHIFT, MAIN_STACK = 34, 0x1FFF
+"""The first thread's stack is in the uppermost 16 GB, where Linux maps nothing else if addresses are randomised."""
 PLACE_BYTES = 4
 """What a block of nested calls has for each instance, from 1 on, while instances are dropped: where it moves to."""
 NODE_KEY_SHIFT = 16

@@ -52,10 +52,10 @@ static void burn(int n) { for (int i = 0; i < n; i++) spin++; }
 static void waits(void) { int own = current; swapcontext(&contexts[own], &starter); }
 static void goes_on(int which) { current = which; swapcontext(&starter, &contexts[which]); }
 PROBED void leaf(int n) { BEGIN(leaf); burn(n); END_OF(leaf); }
-PROBED void body(void) { BEGIN(body); burn(300); leaf(900); waits(); leaf(600); waits(); burn(500); END_OF(body); }
+PROBED void body(void) { BEGIN(body); burn(1500); leaf(4500); waits(); leaf(3000); waits(); burn(2500); END_OF(body); }
 static void runs(void) { body(); for (;;) waits(); }
-PROBED void starts(int which) { BEGIN(starts); burn(400); goes_on(which); burn(200); END_OF(starts); }
-PROBED void resumes(int which) { BEGIN(resumes); burn(100); goes_on(which); burn(500); leaf(300); END_OF(resumes); }
+PROBED void starts(int which) { BEGIN(starts); burn(2000); goes_on(which); burn(1000); END_OF(starts); }
+PROBED void resumes(int which) { BEGIN(resumes); burn(500); goes_on(which); burn(2500); leaf(1500); END_OF(resumes); }
 PROBED int deep(int n) {
     CALLED(deep);
     if (!n) longjmp(back, 1);
@@ -87,7 +87,7 @@ PROBED void round_of(void) {
 static void one_round(void) {
     if (coroutines) round_of();
     if (depth) falls();
-    for (int i = 0; i < 20; i++) after(500);
+    for (int i = 0; i < 20; i++) after(2500);
 }
 static void setup(int argc, char **argv) {
     check(argc >= 3, "arguments");

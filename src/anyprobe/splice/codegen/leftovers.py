@@ -102,12 +102,13 @@ def emit_purge(asm: Assembler, layout: BankLayout, name: str) -> None:
     _find_left(asm, layout, name)
     _move_down(asm, layout, name)
     asm.code(f"""
-            mov rdx, rdi; sub rdx, rcx; sub rdx, {at.BLOCK_HEAD_BYTES}; shr rdx, {_SIZE.bit_length() - 1}
+            mov rdx, rsi; sub rdx, rdi; shr rdx, {_SIZE.bit_length() - 1}
         {name}_zero:
             mov qword [rdi], 0
             add rdi, {_SIZE}
             cmp rdi, rsi; jb {name}_zero
-            mov [rcx+{at.BLOCK_TOP}], rdx
+            # not set: code below this signal handler may have reserved one more, and be about to give it back
+            sub [rcx+{at.BLOCK_TOP}], rdx
             xor edx, edx; jmp {name}_over
         {name}_not:  # nothing has been moved
             mov edx, 1

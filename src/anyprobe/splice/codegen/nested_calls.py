@@ -140,7 +140,12 @@ def emit_entering(asm: Assembler, argument: int, site: int, settle: int | str) -
             mov rax, [rcx+rdx+{at.RECORD_OPEN}]; jl enter_open_below
             test byte [rcx+rax+{RECORD - _SIZE}], {at.JUMPED}; jnz enter_nested
             jmp enter_outermost
-        enter_open_below:  # on another stack, if it was not left behind
+        enter_open_below:  # on another stack, if it was not left behind; on the main stack it was, even if unseen
+            lea rdx, [rsp+site]; sub rdx, [rcx+rax+{SP - _SIZE}]; shr rdx, {at.STACK_SHIFT}; jnz enter_open_far
+            lea rdx, [rsp+site]; shr rdx, {at.MAIN_STACK_SHIFT}; cmp edx, {at.MAIN_STACK}
+            mov rdx, [rsp+argument]; je enter_outermost
+        enter_open_far:
+            mov rdx, [rsp+argument]
             mov rax, [rcx+rax+{UNWOUND - _SIZE}]; cmp rax, [rcx+{at.BLOCK_UNWOUND}]; je enter_nested
             jmp enter_outermost
         enter_settling:

@@ -383,3 +383,17 @@ def test_tables_made_up_at_random_become_what_the_model_says(part):
         kinds["room" if had_room else "no room"] += 1
         table.compare({int(at): word for at, word in block.items()}, stack_pointer, had_room)
     assert min(kinds.values()) > 20, kinds
+
+
+def test_what_was_interrupted_while_it_reserves_gives_back_its_own():
+    """A full table's enter has taken one more and not yet given it back: a signal handler's makes room meanwhile."""
+    room = 8
+    layout, records = layout_of(room)
+    top = layout.blocks_offset + BLOCK_TOP
+    steps = [("call", "count", layout.counters_offset, 0)]
+    steps += [("call", "enter", records[0], depth) for depth in range(1, room + 1)]
+    steps += [("call", "leave", records[0], 2), ("call", "leave", records[0], 3)]
+    steps += [("write", top, room + 1), ("call", "enter", records[1], 20), ("call", "leave", records[1], 20), ("look",)]
+    block = {int(at): word for at, word in ran(steps, room)["looks"][-1].items()}
+    assert block[BLOCK_TOP] == room - 2 + 1
+    assert block.get(records[1] + RECORD_COUNT) == 1
