@@ -245,12 +245,14 @@ def test_the_command_shows_them(tmp_path):
         ("onstack longjmp", 1024),
         ("throws", 1024),
         ("throws onstack", 1024),
+        ("onstack above", 1024),
+        ("throws onstack above", 1024),
     ],
 )
 def test_signals_may_come_in_while_calls_are_left_behind(run_target, options, room):
     """Their handlers' calls take nothing away, and what was left is taken out once."""
     names = ("deeper", "handled", "plain", "round_of")
-    target = run_target("left_among_signals.cpp", *options.split(), options=("-O1",))
+    target = run_target("left_among_signals.cpp", *options.split(), options=("-O1", "-pthread"))
     with anyprobe.attach(target.pid, self_time=True, maxactive=room) as session:
         session.time(*(f"a.out:{name}" for name in names))
         assert not session.refused
@@ -264,4 +266,18 @@ def test_signals_may_come_in_while_calls_are_left_behind(run_target, options, ro
         assert found.in_flight == found.tail_exits == 0, told
         assert found.nmissed == found.unmatched == 0 or room == 12, told
     balanced(snapshot)
+    target.finish()
+
+
+@pytest.mark.parametrize("self_time", [True, False])
+def test_a_full_stack_is_looked_through_once_a_call_however_often_signals_come(run_target, self_time):
+    """That takes longer than it is until the next signal, and nothing is found: the call is missed, and goes on."""
+    room = 200_000
+    target = run_target("deep_among_signals.c", str(room + 4), "500", options=("-O1",))
+    with anyprobe.attach(target.pid, self_time=self_time, maxactive=room) as session:
+        session.time("a.out:deep")
+        own = target.go(1)
+        found = timing(session.snapshot(), "deep")
+    assert (found.count, found.nmissed, found.in_flight, found.unmatched) == (room, 5, 0, 5)
+    assert own.returns["deep"] == room + 5
     target.finish()

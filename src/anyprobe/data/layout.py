@@ -260,12 +260,20 @@ class BankLayout:
         return self.records_offset + self.records * RECORD_BYTES
 
     @property
+    def futile_offset(self) -> int:
+        """Offset of the stack pointer of the call for which nothing could be dropped, 0 once it is counted as missed.
+
+        So that it is not tried anew, for ever, where a signal comes in each time and the call begins once more.
+        """
+        return self.tree_offset + self.nodes * NODE_BYTES
+
+    @property
     def outer_offset(self) -> int:
         """Offset of what ``BLOCK_LEAVING`` was when calls began to be left behind elsewhere, if calls are nested.
 
         By a signal handler, as a rule, that has come in between. 0: there is no such.
         """
-        return self.tree_offset + self.nodes * NODE_BYTES
+        return self.futile_offset + 8
 
     @property
     def places_offset(self) -> int:
@@ -276,7 +284,7 @@ class BankLayout:
     def stride(self) -> int:
         """Bytes of a block, whole pages so that two threads never share a cache line."""
         more = 8 + PLACE_BYTES * (self.maxactive + 1) if self.nested else 0
-        return (self.outer_offset + more + 4095) & ~4095
+        return (self.futile_offset + (8 if self.records else 0) + more + 4095) & ~4095
 
     @property
     def blocks(self) -> int:

@@ -1,13 +1,16 @@
-/* left_among_signals [onstack] [throws] [longjmp]: calls are left behind while a timer's signals come in at any moment,
- * whose handler makes calls, too: on a stack of its own, or such as are left behind in turn. */
+/* left_among_signals [onstack [above]] [throws] [longjmp]: calls are left behind while a timer's signals come in at any
+ * moment, whose handler makes calls, too: on a stack of its own, which may follow that of a thread, or such as are left
+ * behind in turn. */
 #define MANY_ROUNDS
 static void many_rounds(long rounds);
 #include "protocol.h"
+#include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/time.h>
 TALLY(deeper); TALLY(handled); TALLY(plain); TALLY(round_of);
-static bool in_handlers, by_longjmp;
+static bool in_handlers, by_longjmp, above;
 static jmp_buf back;
 static char alternate[65536];
 extern "C" {
@@ -48,10 +51,31 @@ static void every(long microseconds) {
     struct itimerval times = {{0, microseconds}, {0, microseconds}};
     setitimer(ITIMER_REAL, &times, 0);
 }
-static void many_rounds(long rounds) {
+static void *all_rounds(void *rounds) {
     every(50);
-    for (long number = 0; number < rounds; number++) round_of((int)number);
+    for (long number = 0; number < (long)rounds; number++) round_of((int)number);
     every(0);
+    return 0;
+}
+enum { ROOM = 1 << 20 };
+static char *stack_of_thread;
+static void *in_thread(void *rounds) {
+    stack_t stack = {stack_of_thread + ROOM, 0, sizeof alternate};
+    check(!sigaltstack(&stack, 0), "a stack above");
+    return all_rounds(rounds);
+}
+static void many_rounds(long rounds) {
+    if (!above) { all_rounds((void *)rounds); return; }
+    pthread_t thread;
+    pthread_attr_t attributes;
+    sigset_t alarm;
+    sigemptyset(&alarm);
+    sigaddset(&alarm, SIGALRM);
+    check(!pthread_attr_init(&attributes) && !pthread_attr_setstack(&attributes, stack_of_thread, ROOM) &&
+          !pthread_create(&thread, &attributes, in_thread, (void *)rounds), "a thread");
+    pthread_sigmask(SIG_BLOCK, &alarm, 0);
+    pthread_join(thread, 0);
+    pthread_sigmask(SIG_UNBLOCK, &alarm, 0);
 }
 static void one_round(void) { many_rounds(1); }
 static void setup(int argc, char **argv) {
@@ -62,8 +86,11 @@ static void setup(int argc, char **argv) {
         if (!strcmp(argv[i], "onstack")) action.sa_flags |= SA_ONSTACK;
         in_handlers |= !strcmp(argv[i], "throws");
         by_longjmp |= !strcmp(argv[i], "longjmp");
+        above |= !strcmp(argv[i], "above");
     }
     stack_t stack = {alternate, 0, sizeof alternate};
     check(!sigaltstack(&stack, 0) && !sigaction(SIGALRM, &action, 0), "a handler");
+    stack_of_thread = (char *)mmap(0, ROOM + sizeof alternate, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    check(stack_of_thread != MAP_FAILED, "stacks");
     USE_TALLY(deeper); USE_TALLY(handled); USE_TALLY(plain); USE_TALLY(round_of);
 }

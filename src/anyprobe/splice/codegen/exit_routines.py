@@ -86,7 +86,9 @@ def emit_leave(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
         asm.code(f"""
         {name}_leaving:
             cmp dword [rdi+{at.BLOCK_PURGING}], 0; jne {name}_certain
-            sub rax, [rdi+{at.BLOCK_LEAVING}]; shr rax, {at.STACK_SHIFT}; jnz {name}_certain
+            sub rax, [rdi+{at.BLOCK_LEAVING}]
+            mov r8, fs:[0x10]; sub r8, [rdi+{at.BLOCK_LEAVING}]; cmp r8, rax; jbe {name}_certain
+            shr rax, {at.STACK_SHIFT}; jnz {name}_certain
         """)
         nested_calls.emit_known(asm, name + "_top", f"[rdi+rsi+{SP}]", ("rax", "r8"), facts.layout.outer_offset)
         asm.code(f"jmp {name}_certain")

@@ -38,13 +38,15 @@ def emit_full(asm: Assembler, layout: BankLayout, argument: int, site: int, purg
             f"""
                 cmp qword [rcx+{at.BLOCK_LEAVING}], 0; je enter_purge
                 lea rax, [rsp+site]; sub rax, [rcx+{at.BLOCK_LEAVING}]
+                mov rdx, fs:[0x10]; sub rdx, [rcx+{at.BLOCK_LEAVING}]
+                cmp rdx, rax; jbe enter_purge
                 shr rax, {at.STACK_SHIFT}; jz enter_left
             enter_purge:
             """,
             site=site,
         )
     if purge:
-        _emit_call(asm, argument, site, purge)
+        _emit_call(asm, layout, argument, site, purge)
     asm.code(
         f"""
         enter_missed:
@@ -57,15 +59,20 @@ def emit_full(asm: Assembler, layout: BankLayout, argument: int, site: int, purg
     )
 
 
-def _emit_call(asm: Assembler, argument: int, site: int, purge: int | str) -> None:
+def _emit_call(asm: Assembler, layout: BankLayout, argument: int, site: int, purge: int | str) -> None:
     asm.code(
         f"""
+            lea rax, [rsp+site]; cmp rax, [rcx+futile]; je enter_futile
             push rdi; push r8; push r9; push r10; push r11
             lea r10, [rsp+site+{_PUSHED}]; mov rax, [rsp+argument+{_PUSHED}]
             call purge
             pop r11; pop r10; pop r9; pop r8; pop rdi
             test edx, edx; jz enter_block
+            lea rax, [rsp+site]; cmp rax, [rcx+futile]; jne enter_missed
+        enter_futile:
+            mov qword [rcx+futile], 0
         """,
+        futile=layout.futile_offset,
         site=site,
         argument=argument,
         purge=purge,
@@ -112,6 +119,8 @@ def emit_purge(asm: Assembler, layout: BankLayout, name: str) -> None:
             xor edx, edx; jmp {name}_over
         {name}_not:  # nothing has been moved
             mov edx, 1
+            cmp qword [rcx+{layout.futile_offset}], 0; jne {name}_over
+            mov [rcx+{layout.futile_offset}], r10
         {name}_over:
             dec dword [rcx+{at.BLOCK_PURGING}]
         {name}_done:

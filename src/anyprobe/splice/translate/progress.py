@@ -64,7 +64,7 @@ _PROGRESS = {
     "enter_first": Progress.BACK, "enter_shared_missed": Progress.FORWARD, "enter_other": Progress.BACK,
     "enter_full": Progress.RESERVED,
     "enter_unreserved": Progress.BACK, "enter_missed": Progress.BACK, "enter_missed_done": Progress.FORWARD,
-    "enter_leaving": Progress.RESERVED, "enter_left": Progress.BACK,
+    "enter_leaving": Progress.RESERVED, "enter_left": Progress.BACK, "enter_new_node": Progress.RESERVED,
     "purge": Progress.BACK, "purge_begun": Progress.HALF, "purge_done": Progress.BACK,
     "settle": Progress.BACK, "settle_begun": Progress.HALF, "settle_done": Progress.BACK,
     "unwind": Progress.BACK,
