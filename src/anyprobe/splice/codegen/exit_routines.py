@@ -14,6 +14,7 @@ from anyprobe.isa.assemble import Assembler
 from anyprobe.splice.codegen import nested_calls
 from anyprobe.splice.codegen.durations import emit_duration, emit_extremes
 from anyprobe.splice.codegen.leftovers import emit_shrink
+from anyprobe.splice.codegen.stacks import same_stack
 
 if TYPE_CHECKING:
     from anyprobe.splice.codegen.routines import RoutineFacts
@@ -87,8 +88,8 @@ def emit_leave(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
         {name}_leaving:
             cmp dword [rdi+{at.BLOCK_PURGING}], 0; jne {name}_certain
             sub rax, [rdi+{at.BLOCK_LEAVING}]
-            mov r8, fs:[0x10]; sub r8, [rdi+{at.BLOCK_LEAVING}]; cmp r8, rax; jbe {name}_certain
-            shr rax, {at.STACK_SHIFT}; jnz {name}_certain
+            {same_stack("rax", f"[rdi+{at.BLOCK_LEAVING}]", "r8", name + "_certain")}
+            jnz {name}_certain
         """)
         nested_calls.emit_known(asm, name + "_top", f"[rdi+rsi+{SP}]", ("rax", "r8"), facts.layout.outer_offset)
         asm.code(f"jmp {name}_certain")

@@ -9,6 +9,7 @@ and their time, to its caller; what moves takes all of its words along, and both
 from anyprobe.data import layout as at
 from anyprobe.data.layout import TOMBSTONE, BankLayout
 from anyprobe.isa.assemble import Assembler
+from anyprobe.splice.codegen.stacks import same_stack
 
 _SIZE = at.INSTANCE_BYTES
 _WORDS = (at.INSTANCE_SP, at.INSTANCE_T0, at.INSTANCE_RECORD, at.INSTANCE_UNWOUND)
@@ -38,9 +39,8 @@ def emit_full(asm: Assembler, layout: BankLayout, argument: int, site: int, purg
             f"""
                 cmp qword [rcx+{at.BLOCK_LEAVING}], 0; je enter_purge
                 lea rax, [rsp+site]; sub rax, [rcx+{at.BLOCK_LEAVING}]
-                mov rdx, fs:[0x10]; sub rdx, [rcx+{at.BLOCK_LEAVING}]
-                cmp rdx, rax; jbe enter_purge
-                shr rax, {at.STACK_SHIFT}; jz enter_left
+                {same_stack("rax", f"[rcx+{at.BLOCK_LEAVING}]", "rdx", "enter_purge")}
+                jz enter_left
             enter_purge:
             """,
             site=site,
@@ -210,8 +210,8 @@ def _find_left(asm: Assembler, layout: BankLayout, name: str) -> None:
 def _hand_on(asm: Assembler, name: str) -> None:
     """Emit: what the instance rsi of the record rdx has called, its caller has; the calls' own words follow later.
 
-    Callers are below what they have called, and what is dropped is dropped from the top: so whoever is the caller of
-    an instance is not gone yet.
+    An instance lies above that of its caller, and instances are dropped from the top down: so when one is dropped, its
+    caller's is still there.
     """
     asm.code(f"""
             lea rax, [rsi+{_SIZE}]; sub rax, rdi

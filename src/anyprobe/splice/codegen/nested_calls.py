@@ -14,6 +14,7 @@ from anyprobe.data import layout as at
 from anyprobe.data.layout import CALLER, CHARGED, NODE, RECORD, SP, START, TOMBSTONE, UNWOUND, WITHIN
 from anyprobe.isa.assemble import Assembler
 from anyprobe.splice.codegen.leftovers import emit_shrink
+from anyprobe.splice.codegen.stacks import same_stack
 
 _SIZE = at.INSTANCE_BYTES
 
@@ -117,9 +118,8 @@ def emit_entering(asm: Assembler, argument: int, site: int, settle: int | str) -
         f"""
         enter_leaving:
             lea rax, [rsp+site]; sub rax, [rcx+{at.BLOCK_LEAVING}]
-            mov rdx, fs:[0x10]; sub rdx, [rcx+{at.BLOCK_LEAVING}]
-            cmp rdx, rax; jbe enter_current
-            shr rax, {at.STACK_SHIFT}; jnz enter_current
+            {same_stack("rax", f"[rcx+{at.BLOCK_LEAVING}]", "rdx", "enter_current")}
+            jnz enter_current
             cmp dword [rcx+{at.BLOCK_PURGING}], 0; je enter_settling
             jmp enter_current
         enter_seek:
@@ -209,8 +209,8 @@ def emit_unwind(asm: Assembler, slot: int, gate: int, outer: int) -> None:
             cmp qword [rsp+0x40], {at.UNWIND_CAUGHT}; je unwind_caught
             # what was left behind before, and is deeper, is still there
             mov rax, r11; sub rax, rcx
-            mov r8, fs:[0x10]; sub r8, rcx; cmp r8, rax; jbe unwind_above
-            shr rax, {at.STACK_SHIFT}; cmovz r11, rcx
+            {same_stack("rax", "rcx", "r8", "unwind_above")}
+            cmovz r11, rcx
         unwind_above:
             # and so is what is left behind while this comes in between
             mov rax, [rdi+{at.BLOCK_LEAVING}]; test rax, rax; jz unwind_alone
@@ -375,10 +375,9 @@ def emit_known(asm: Assembler, name: str, sp: str, free: tuple[str, str], outer:
     """Emit: it is known what was left behind up to ``sp``; what was being left behind before that still is."""
     word, more = free
     asm.code(f"""
-            mov {word}, [rdi+{outer}]; mov {more}, fs:[0x10]
-            sub {more}, {word}; sub {word}, {sp}; neg {word}
-            cmp {more}, {word}; jbe {name}_other
-            shr {word}, {at.STACK_SHIFT}; jnz {name}_other
+            mov {word}, {sp}; sub {word}, [rdi+{outer}]
+            {same_stack(word, f"[rdi+{outer}]", more, name + "_other")}
+            jnz {name}_other
             xor {word}, {word}; jmp {name}_outer
         {name}_other:
             mov {word}, [rdi+{outer}]
@@ -392,10 +391,8 @@ def _settle(asm: Assembler, name: str, outer: int) -> None:
     sp, other, word, more = "r11", "rax", "r8", "r9"
     asm.code(f"""
             mov {word}, {sp}; sub {word}, [rdi+{at.BLOCK_LEAVING}]
-            # the thread pointer is at the end of the thread's stack: an alternate one of signals may follow
-            mov {more}, fs:[0x10]; sub {more}, [rdi+{at.BLOCK_LEAVING}]
-            cmp {more}, {word}; jbe {name}_settled
-            shr {word}, {at.STACK_SHIFT}; jnz {name}_settled
+            {same_stack(word, f"[rdi+{at.BLOCK_LEAVING}]", more, name + "_settled")}
+            jnz {name}_settled
             mov {other}, [rdi+{at.BLOCK_TOP}]; shl {other}, 6
         {name}_settle:
             sub {other}, {_SIZE}; js {name}_gone
