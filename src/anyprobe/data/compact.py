@@ -54,10 +54,14 @@ class CompactBlock:
         there = self._between(offset, size)
         return dict(zip((self.at[there] - offset // 8).tolist(), self.values[there].tolist(), strict=True))
 
+    def is_written(self, offset: int) -> bool:
+        """Return whether there is anything in a timing record: its buckets are written last, and not looked at."""
+        there = self._between(offset, RECORD_BUCKETS)
+        return bool(there.start < there.stop)
+
     def record(self, offset: int) -> dict[int, int]:
         """Return what is not zero of a timing record, by word."""
-        found = self.words(offset, RECORD_BYTES)
-        return found if any(word < RECORD_BUCKETS // 8 for word in found) else {}
+        return self.words(offset, RECORD_BYTES) if self.is_written(offset) else {}
 
     def records(self) -> list[int]:
         """Return the offsets of the timing records that hold anything, or of which there are instances, ascending."""

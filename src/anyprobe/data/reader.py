@@ -139,9 +139,13 @@ class Blocks:
                 found[touched, low:high] = rows[touched, low:high]
         return found
 
+    def is_written(self, offset: int) -> bool:
+        """Return whether there is anything in a timing record: its buckets are written last, and not looked at."""
+        return not self.is_untouched(offset, RECORD_BYTES) and bool(self.columns(offset, RECORD_BUCKETS).any())
+
     def record(self, offset: int) -> dict[int, int]:
         """Return what is not zero of a timing record, by word: the sums, and the largest of what is no sum."""
-        if self.is_untouched(offset, RECORD_BYTES) or not self.columns(offset, RECORD_BUCKETS).any():
+        if not self.is_written(offset):
             return {}  # of most functions: a record is large
         rows = self.columns(offset, RECORD_BYTES).copy()  # at one moment: the program may be writing
         total = rows.sum(axis=0, dtype=np.uint64)
@@ -354,8 +358,8 @@ class BankReader:
         return (offset - self._layout.counters_offset) // 8
 
     def is_written(self, offset: int, whose: Whose = "all") -> bool:
-        """Return whether there is anything in a timing record: its buckets are written last, and are not looked at."""
-        return any(each.record(offset) for each in self._blocks(whose))
+        """Return whether there is anything in a timing record."""
+        return any(each.is_written(offset) for each in self._blocks(whose))
 
     def record(self, offset: int, whose: Whose = "all") -> RecordValues:
         """Return one timing record, summed over blocks; its count is that of its buckets.
