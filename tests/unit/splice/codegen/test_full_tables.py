@@ -1,12 +1,8 @@
 """Threads' stacks of open calls that are full: what makes room there, and what it has to keep."""
 
-import json
 import platform
 import random
-import subprocess
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
@@ -48,8 +44,8 @@ from anyprobe.data.layout import (
     UNSURE_CALLER,
     BankLayout,
 )
+from support.routine_runs import run_routines
 
-MACHINE = Path(__file__).parents[3] / "support" / "routine_machine.py"
 FUNCTIONS, NODES = 4, 64
 TICK = 1 << 40
 """A unit of time beside which what the test itself takes is nothing."""
@@ -70,14 +66,7 @@ def layout_of(maxactive):
 
 
 def ran(steps, maxactive):
-    process = subprocess.run(
-        [sys.executable, str(MACHINE), "0", str(maxactive)],
-        input=json.dumps(steps), capture_output=True, text=True, timeout=180, check=False,
-    )  # fmt: skip
-    assert process.returncode == 0, process.stderr[-500:]
-    result = json.loads(process.stdout)
-    assert result["broken"] == []
-    return result
+    return run_routines(steps, 0, maxactive)
 
 
 # -- the same calls, with and without room for all of them

@@ -1,12 +1,8 @@
 """Whose time it is: the generated routines against a model of the calls, for programs made up at random."""
 
-import json
 import platform
 import random
-import subprocess
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
@@ -34,8 +30,8 @@ from anyprobe.data.layout import (
     UNSURE_CALLER,
     BankLayout,
 )
+from support.routine_runs import run_routines
 
-MACHINE = Path(__file__).parents[3] / "support" / "routine_machine.py"
 MAXACTIVE, NOTED = 64, 16
 LAYOUT = BankLayout(counters=4, records=4, maxactive=MAXACTIVE, nested=True, nodes=64)
 RECORDS = [LAYOUT.new_record() for _ in range(4)]
@@ -79,14 +75,7 @@ class Words:
 
 
 def ran(steps):
-    process = subprocess.run(
-        [sys.executable, str(MACHINE), str(NOTED), str(MAXACTIVE)],
-        input=json.dumps(steps), capture_output=True, text=True, timeout=180, check=False,
-    )  # fmt: skip
-    assert process.returncode == 0, process.stderr[-500:]
-    result = json.loads(process.stdout)
-    assert result["broken"] == []
-    return Words(result["words"])
+    return Words(run_routines(steps, NOTED, MAXACTIVE)["words"])
 
 
 def enter(number, depth):

@@ -1,11 +1,7 @@
 """The generated routines: what they say in assembly is what they are, and what they do is what the reader expects."""
 
-import json
 import platform
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -48,8 +44,8 @@ from anyprobe.isa import disassemble
 from anyprobe.isa.decode import Flow, decode_range
 from anyprobe.splice.codegen.routines import RoutineFacts, assemble_routines
 from anyprobe.splice.translate.routines import routine_positions
+from support.routine_runs import run_routines
 
-MACHINE = Path(__file__).parents[3] / "support" / "routine_machine.py"
 MAXACTIVE, BLOCKS = 4, 2
 LAYOUT = BankLayout(counters=4, records=2, maxactive=MAXACTIVE)
 NOTED = 4
@@ -297,18 +293,7 @@ class Outcome:
 
 def after(*steps, noted=0, by_thread=False):
     """Return the outcome of some steps in a process of their own; every call must have preserved everything."""
-    process = subprocess.run(
-        [sys.executable, str(MACHINE), str(noted), *(["0", "apart"] if by_thread else [])],
-        input=json.dumps(steps),
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-    )
-    assert process.returncode == 0, process.stderr[-500:]
-    result = json.loads(process.stdout)
-    assert result["broken"] == []
-    return Outcome(result)
+    return Outcome(run_routines(steps, noted, *([0, "apart"] if by_thread else [])))
 
 
 def count(offset=COUNTER):

@@ -1,11 +1,7 @@
 """Replaced return addresses: every return comes back to its caller, with everything as the function left it."""
 
-import json
 import platform
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -21,8 +17,8 @@ from anyprobe.splice.codegen.trampoline import (
     UNREPLACED,
     assemble_trampolines,
 )
+from support.routine_runs import run_routines
 
-MACHINE = Path(__file__).parents[3] / "support" / "routine_machine.py"
 RETURNS_HERE = 8
 LAYOUT = BankLayout(counters=4, records=2, maxactive=4, returns=RETURNS_HERE)
 RECORD, OTHER = LAYOUT.new_record(), LAYOUT.new_record()
@@ -101,11 +97,7 @@ def test_the_table_lies_behind_the_last_block():
 
 def after(*steps):
     """Return the words of the bank and which entries replaced a return address, in a process of its own."""
-    command = [sys.executable, str(MACHINE)]
-    process = subprocess.run(command, input=json.dumps(steps), capture_output=True, text=True, timeout=180, check=False)
-    assert process.returncode == 0, process.stderr[-500:]
-    result = json.loads(process.stdout)
-    assert result["broken"] == []
+    result = run_routines(steps)
     return {int(offset): value for offset, value in result["words"].items()}, result["replaced"]
 
 
