@@ -43,6 +43,8 @@ class Explanation:
     refused: str | None = None
     sites: tuple[tuple[int, str], ...] = ()
     timed: bool = False
+    stack: int = 0
+    """Bytes below the stack pointer at the site that a hit takes at most; 0: none of the program's stack."""
     by_goroutine: bool = False
     """Whether the function's calls are timed as those of Go are; not in JSON."""
     in_callers: bool = False

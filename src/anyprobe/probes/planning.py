@@ -136,9 +136,19 @@ def explain(session: "ProbeHost", spec: str, *, timed: bool = False) -> Explanat
         refused=why or (None if splice else _refused(plan, first)),
         sites=tuple(sorted((address, _said(verdict)) for address, verdict in _outcomes(plan, module.bias))),
         timed=timed,
+        stack=_stack_need(session, site, timed=timed, replaced=replaced) if splice and why is None else 0,
         by_goroutine=site.object.image.is_go,
         in_callers=in_callers,
     )
+
+
+def _stack_need(session: "ProbeHost", site: "ResolvedSite", *, timed: bool, replaced: bool) -> int:
+    """Return how much of the program's stack a hit takes."""
+    from anyprobe.splice.codegen.stack_needs import need
+
+    if site.object.image.is_go:
+        return 0
+    return need(timed=timed, replaced=replaced, calls_clock=bool(session.splicing.memory.clock))
 
 
 def _ends_refused(

@@ -226,6 +226,8 @@ def _print_liveness(explanation: "Explanation", console: "Console") -> None:
     console.print(f"  dead       {' '.join(explanation.dead_registers) or 'none'}", soft_wrap=True)
     console.print(f"  flags      {'live' if explanation.flags_live else 'dead'}")
     console.print(f"  vectors    dead: {' '.join(_runs(explanation.dead_vectors)) or 'none'}", soft_wrap=True)
+    if explanation.stack:
+        console.print(f"  stack      a hit takes up to {explanation.stack:,} bytes below rsp", soft_wrap=True)
 
 
 def _runs(names: "Sequence[str]") -> "Iterator[str]":

@@ -337,9 +337,9 @@ class PatchWriter:
         elif atomic or scratch is not None:
             self._increment(action, scratch or "rax")
         else:
-            self.code("lea rsp, [rsp-128]; push rax")
-            self._increment(action, "rax")
-            self.code("pop rax; lea rsp, [rsp+128]")
+            self.code(_BELOW + "; push rax")
+            self._increment(action, "rax", is_below=True)
+            self.code("pop rax; " + _BACK)
 
     def _count_of_processor(self, action: Action, clobbers: Clobbers) -> None:
         """Append a counter of the processor: one instruction counts, which no interrupt divides.
@@ -374,15 +374,15 @@ class PatchWriter:
         if keeper is not None:
             self.code(f"mov {keeper}, rax")
         self.code("lahf; seto al")
-        self._increment(action, scratch or "rcx")
+        self._increment(action, scratch or "rcx", is_below=push_rax or push_scratch)
         self.code("add al, 0x7f; sahf")
         if keeper is not None:
             self.code(f"mov.s rax, {keeper}")
         if push_rax or push_scratch:
             self.code("pop rcx; " * push_scratch + "pop rax; " * push_rax + _BACK)
 
-    def _increment(self, action: Action, scratch: str) -> None:
-        """Append the increment itself; flags and ``scratch`` may be overwritten."""
+    def _increment(self, action: Action, scratch: str, *, is_below: bool = False) -> None:
+        """Append the increment itself; flags and ``scratch`` may be overwritten. ``is_below``: the red zone."""
         bank = action.bank
         if bank.slot is None:
             self.relative("lock inc qword [rel counter]", bank.near + action.offset)
@@ -390,13 +390,18 @@ class PatchWriter:
         self.value(f"mov {scratch}, fs:[slot]", bank.slot)
         self.relative(f"test [rel gate], {scratch}", bank.gate)
         resume: list[int] = []
-        self.cold("jz first_hit", lambda: self._first_hit(action, resume[0]))
+        self.cold("jz first_hit", lambda: self._first_hit(action, resume[0], is_below=is_below))
         self.argument(f"inc qword [{scratch}+counter]", action.offset)
         resume.append(self.here)
 
-    def _first_hit(self, action: Action, resume: int) -> None:
+    def _first_hit(self, action: Action, resume: int, *, is_below: bool) -> None:
         assert action.bank.routines is not None
-        self._call(action.bank.routines.count, action.offset)
+        if is_below:  # once is enough: a stack may have no more room than that
+            self.argument("push argument", action.offset)
+            self._routine(action.bank.routines.count)
+            self.code("lea rsp, [rsp+8]")
+        else:
+            self._call(action.bank.routines.count, action.offset)
         self.relative("jmp resume", resume)
 
 
