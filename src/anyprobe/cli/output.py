@@ -1,5 +1,6 @@
 """Where results, progress and warnings go, and how they look there."""
 
+import math
 import os
 import sys
 import threading
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 import click
 
 from anyprobe.cli import streams
+from anyprobe.core.printable import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -45,18 +47,52 @@ def console(stream: TextIO) -> "Console":
         columns = os.environ.get("COLUMNS", "")
         width = int(columns) if columns.isdecimal() and int(columns) else UNLIMITED_WIDTH
         return cast("Console", PlainConsole(stream, width))
-    from rich.console import Console
+    from anyprobe.reports.terminal import Terminal
 
-    return Console(file=stream, highlight=False, force_terminal=True, emoji=False)  # libc:fire:entry is no emoji
+    return Terminal(file=stream, highlight=False, force_terminal=True, emoji=False)  # libc:fire:entry is no emoji
 
 
 def write_json(document: Any, stream: TextIO, *, one_line: bool = False) -> None:  # noqa: ANN401 - any document
     """Write one document, on one line where several follow each other."""
+    stream.write(json_text(document, one_line=one_line) + "\n")
+    stream.flush()
+
+
+def json_text(document: Any, *, one_line: bool = True) -> str:  # noqa: ANN401 - any document
+    r"""Return a document as JSON (RFC 8259), which lacks what some values are.
+
+    No number and infinities are the texts ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``; ``null`` is what is missing.
+    Bytes of names that are no UTF-8 are ``\xNN``, as they are in texts that were read from memory.
+    """
     import json
 
-    json.dump(document, stream, indent=None if one_line else 1)
-    stream.write("\n")
-    stream.flush()
+    indent = None if one_line else 1
+    try:
+        text = json.dumps(document, indent=indent, allow_nan=False)
+    except ValueError:  # what takes time is done where it is needed
+        text = None
+    if text is None or "\\udc" in text:
+        return json.dumps(_in_json(document), indent=indent, allow_nan=False)
+    return text
+
+
+def _in_json(value: Any) -> Any:  # noqa: ANN401 - any document
+    match value:
+        case float() if not math.isfinite(value):
+            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        case str():
+            return value.encode(errors="surrogateescape").decode(errors="backslashreplace")
+        case dict():
+            return {_in_json(name): _in_json(each) for name, each in value.items()}
+        case list() | tuple():
+            return [_in_json(each) for each in value]
+        case _:
+            return value
+
+
+def say(line: str, *, error: bool = False) -> None:
+    """Print a line of text that may hold names of programs."""
+    click.echo(printable(line, "\n"), err=error)
 
 
 def warn(message: str) -> None:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Any, TextIO
 
 from anyprobe.core.errors import OutputFailed
+from anyprobe.core.printable import printable
 
 REPLACING = "anyprobe-replace"
 """The name of the way in which what cannot be encoded is replaced."""
@@ -129,7 +130,7 @@ def abandon(stream: TextIO) -> None:
 def tell(message: str) -> None:
     """Write a line to standard error; where that is impossible, say nothing: results matter more."""
     try:
-        sys.stderr.write(message + "\n")
+        sys.stderr.write(printable(message, "\n\t") + "\n")
         sys.stderr.flush()
     except (OutputFailed, OSError):
         abandon(sys.stderr)

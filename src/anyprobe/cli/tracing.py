@@ -1,6 +1,5 @@
 """What ``trace`` does: a record for each hit, shown as it comes."""
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -224,7 +223,7 @@ class Trace:
             each.label: None if index in hidden else values[f"printed{index}"]
             for index, each in enumerate(self.printed)
         }
-        return json.dumps(document)
+        return output.json_text(document)
 
     def _as_text(self, row: Row, traced: Traced) -> str:
         from anyprobe.reports.trace import Hit, line

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, NoReturn, Protocol
 
 from anyprobe.core.errors import UsageError
-from anyprobe.data import buckets
+from anyprobe.data import buckets, histogram
 from anyprobe.data.cells import COUNT, MAX, NOT_MIN, SQUARES, SQUARES_HIGH, SUM, CellLayout
 from anyprobe.data.contents import Contents
 
@@ -169,7 +169,7 @@ class LQuantize(Aggregation):
         """Declare it; what does not make a whole step below ``upper`` belongs to the last bucket."""
         if step < 1 or lower >= upper or step > upper - lower:
             raise UsageError(f"{name}: lquantize needs lower < upper and a step of 1 to upper - lower")
-        if not (lower >= buckets.LOWEST and upper < 1 << 63):
+        if not (lower >= histogram.LOWEST and upper < 1 << 63):
             raise UsageError(f"{name}: the bounds of lquantize have 64 bits")
         self.lower, self.step, self.levels = lower, step, (upper - lower) // step
         if self.levels > buckets.LEVELS_LIMIT:

@@ -6,15 +6,13 @@ steps between two bounds and one bucket on each side. The log-linear edges are t
 """
 
 from anyprobe.data import histogram
-from anyprobe.data.histogram import Bucket
+from anyprobe.data.histogram import HIGHEST, LOWEST, Bucket
 
 POWERS = 129
 """Buckets of ``quantize``: 64 negative ones, zero, 64 positive ones."""
 ZERO = 64
 LEVELS_LIMIT = 1 << 16
 """Steps of one ``lquantize``."""
-LOWEST = -(1 << 63)
-HIGHEST = 1 << 64
 
 
 def power_index(value: int) -> int:

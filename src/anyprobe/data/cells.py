@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from anyprobe.data import histogram
 from anyprobe.data.buckets import nonempty
-from anyprobe.data.histogram import Bucket
+from anyprobe.data.histogram import Bucket, Quantile
 
 Key = tuple[int | str, ...]
 COUNT, SUM, NOT_MIN, MAX, SQUARES, SQUARES_HIGH = "count", "sum", "not_min", "max", "squares", "squares_high"
@@ -109,11 +109,19 @@ class CellValue:
         return math.sqrt(spread / (self.count * self.count))
 
     def percentile(self, share: float) -> float | None:
-        """Return the value that ``share`` (0 to 1) of the values stayed below, within a bucket's width."""
-        value = histogram.percentile(self.buckets, share)
-        if value is None or self.min is None or self.max is None:
-            return value
-        return min(max(value, self.min), self.max)
+        """Return the value that ``share`` (0 to 1) of the values do not exceed, within a bucket's width.
+
+        Of one that lies beyond the other buckets only the bound is known: see ``quantile``.
+        """
+        found = self.quantile(share)
+        return None if found is None else found.value
+
+    def quantile(self, share: float) -> Quantile | None:
+        """Return the same with whether it is only known to be at least, or at most, that."""
+        found = histogram.quantile(self.buckets, share, whole=True)
+        if found is None or self.min is None or self.max is None:
+            return found
+        return found.within(self.min, self.max)
 
     @property
     def p50(self) -> float | None:
@@ -122,12 +130,12 @@ class CellValue:
 
     @property
     def p90(self) -> float | None:
-        """The value that 90 % of the values stayed below."""
+        """The value that 90 % of the values do not exceed."""
         return self.percentile(0.90)
 
     @property
     def p99(self) -> float | None:
-        """The value that 99 % of the values stayed below."""
+        """The value that 99 % of the values do not exceed."""
         return self.percentile(0.99)
 
     def shown(self) -> str:

@@ -164,7 +164,7 @@ class Contents(ByKey[CellValue]):
         return self.total.buckets
 
     def percentile(self, share: float) -> float | None:
-        """Return the value that ``share`` (0 to 1) of the values stayed below, within a bucket's width."""
+        """Return the value that ``share`` (0 to 1) of the values do not exceed, within a bucket's width."""
         return self.total.percentile(share)
 
     @property

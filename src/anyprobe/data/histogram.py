@@ -7,16 +7,33 @@ is at most 1/64 (1.6 %) of its lower bound wide. The generated code computes the
     index(d) = (msb - 6) * 64 + (d >> (msb - 6))    msb = position of d's highest set bit
 """
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
+from typing import Any, NamedTuple
 
 SUB_BITS = 6
 SUB_BUCKETS = 1 << SUB_BITS
 MAX_BITS = 44
 """Ticks from ``2**44`` on (an hour and more) share the last bucket."""
+LOWEST, HIGHEST = -(1 << 63), 1 << 64
+"""Where buckets begin and end that hold whatever lies beyond all others."""
 
 Bucket = tuple[float, float, int]
 """Lower bound, upper bound, count."""
+AT_LEAST, AT_MOST = "at least", "at most"
+
+
+class Quantile(NamedTuple):
+    """The value that a share of the values stayed below, or what is known of it."""
+
+    value: float
+    bound: str = ""
+    """``AT_LEAST`` or ``AT_MOST``: it lies beyond the other buckets, and this is all that is known of it."""
+
+    def within(self, low: float, high: float) -> "Quantile":
+        """Return what is known if all values lie in a range, ends included."""
+        return Quantile(min(max(self.value, low), high), "" if low == high else self.bound)
 
 
 def index(ticks: int) -> int:
@@ -27,8 +44,8 @@ def index(ticks: int) -> int:
     return shift * SUB_BUCKETS + (ticks >> shift)
 
 
-BUCKETS = index((1 << MAX_BITS) - 1) + 1
-"""Buckets that are kept."""
+BUCKETS = index(1 << MAX_BITS) + 1
+"""Buckets that are kept: the last one has no upper end."""
 
 
 def clamped_index(ticks: int) -> int:
@@ -48,21 +65,48 @@ def in_ns(counts: Iterable[tuple[int, int]], ns_per_tick: float) -> tuple[Bucket
     found = []
     for bucket, calls in counts:
         low, high = bounds(bucket)
-        found.append((low * ns_per_tick, high * ns_per_tick, calls))
+        found.append((low * ns_per_tick, high * ns_per_tick if bucket < BUCKETS - 1 else float(HIGHEST), calls))
     return tuple(found)
 
 
-def percentile(buckets: Sequence[Bucket], share: float) -> float | None:
-    """Return the value below which ``share`` (0 to 1) of the counts lie, interpolated within its bucket."""
+def is_open(bucket: Bucket) -> bool:
+    """Return whether a bucket holds whatever lies beyond the others."""
+    return bucket[0] <= LOWEST or bucket[1] >= HIGHEST
+
+
+def located(buckets: Sequence[Bucket], share: float) -> tuple[Bucket, int]:
+    """Return the bucket in which ``share`` (0 to 1) of the counts is reached, and by which of its values; not empty."""
     total = sum(count for _, _, count in buckets)
-    if not total:
+    rank = max(math.ceil(share * total - 1e-9 * total), 1)  # 0.07 is no exact float, nor is 7.000000000000001 of 100
+    for bucket in buckets:
+        if bucket[2] >= rank:
+            return bucket, rank
+        rank -= bucket[2]
+    return buckets[-1], buckets[-1][2]
+
+
+def quantile(buckets: Sequence[Bucket], share: float, *, whole: bool = False) -> Quantile | None:
+    """Return the value that ``share`` (0 to 1) of the values do not exceed, interpolated within its bucket.
+
+    ``whole``: they are whole numbers, so a bucket ends one before its upper bound.
+    """
+    if not any(count for _, _, count in buckets):
         return None
-    rank, before = share * total, 0
-    for low, high, count in buckets:
-        if before + count >= rank:
-            return low + (high - low) * max(rank - before, 0.0) / count
-        before += count
-    return buckets[-1][1]
+    (low, high, count), number = bucket, _ = located(buckets, share)
+    if is_open(bucket):
+        if high >= HIGHEST:
+            return Quantile(low, AT_LEAST)
+        return Quantile(high - 1 if whole else high, AT_MOST)
+    if whole:
+        return Quantile(math.floor(low + (high - low) * (number - 0.5) / count))
+    return Quantile(low + (high - low) * number / count)
+
+
+def percentiles_json(found: Mapping[str, Quantile | None]) -> dict[str, Any]:
+    """Return percentiles by name, None for those of nothing; of which only a bound is known is said besides."""
+    bounds = {name: each.bound for name, each in found.items() if each is not None and each.bound}
+    document: dict[str, Any] = {name: None if each is None else round(each.value, 3) for name, each in found.items()}
+    return {**document, "percentile_bounds": bounds} if bounds else document
 
 
 def merged(*histograms: Sequence[Bucket]) -> tuple[Bucket, ...]:

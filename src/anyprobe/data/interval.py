@@ -132,7 +132,7 @@ def _calls_since(after: FunctionTiming, before: FunctionTiming | None) -> Functi
 def _buckets_since(after: Sequence[Bucket], before: Sequence[Bucket]) -> tuple[Bucket, ...]:
     found, at = [], 0
     for low, high, count in after:
-        near = _SAME * (high - low)
+        near = _SAME * min(high - low, max(abs(low) / 64, 1.0))  # of one without an end its width says nothing
         while at < len(before) and before[at][0] < low - near:
             at += 1
         earlier = before[at][2] if at < len(before) and abs(before[at][0] - low) <= near else 0

@@ -174,8 +174,8 @@ GOLDEN_32 = -0x61C88647
 """The same of 2**32, as a signed number."""
 CALLER_PROBES = 32
 """How many entries of a table are looked at for a pair."""
-RECORD_BYTES = RECORD_BUCKETS + 8 * BUCKETS
-"""One function's timing record: the fields above in TSC ticks, then the log-linear histogram."""
+RECORD_BYTES = RECORD_BUCKETS + 8 * BUCKETS + 63 & ~63
+"""One function's timing record: the fields above in TSC ticks, then the log-linear histogram; whole cache lines."""
 
 STRIDE_LIMIT = 1 << 31
 """Bytes that a block has less than: offsets and sizes are operands of instructions, which have 32 bits and a sign."""

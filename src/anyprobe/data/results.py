@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from anyprobe.data import histogram
 from anyprobe.data.cells import CellValue, Key
 from anyprobe.data.contents import ByKey, Contents
 
@@ -84,7 +85,8 @@ class AggregationResult(Contents):
             "buckets": [list(bucket) for bucket in cell.buckets],
         }
         if self.kind == "hist":
-            document |= {f"p{share}": cell.percentile(share / 100) for share in (50, 90, 99)}
+            found = {f"p{share}": cell.quantile(share / 100) for share in (50, 90, 99)}
+            document |= histogram.percentiles_json(found)
         if self.kind in {"avg", "stddev"}:
             document[self.kind] = cell.mean if self.kind == "avg" else cell.stddev
         if self.factor != 1:

@@ -191,8 +191,13 @@ class FunctionTiming:
 
     def percentile(self, share: float) -> float | None:
         """Return the duration that ``share`` (0 to 1) of the calls stayed below, None without calls."""
-        value = histogram.percentile(self.buckets, share)
-        return value if value is None else min(max(value, self.min_ns), self.max_ns)
+        found = self.quantile(share)
+        return None if found is None else found.value
+
+    def quantile(self, share: float) -> histogram.Quantile | None:
+        """Return the same with whether it is only known to be at least that."""
+        found = histogram.quantile(self.buckets, share)
+        return None if found is None else found.within(self.min_ns, self.max_ns)
 
     @property
     def p50_ns(self) -> float | None:
@@ -223,9 +228,7 @@ class FunctionTiming:
             "min_ns": _rounded(self.min_ns if self.count else None),
             "max_ns": _rounded(self.max_ns if self.count else None),
             "mean_ns": _rounded(self.mean_ns),
-            "p50_ns": _rounded(self.p50_ns),
-            "p90_ns": _rounded(self.p90_ns),
-            "p99_ns": _rounded(self.p99_ns),
+            **histogram.percentiles_json({f"p{share}_ns": self.quantile(share / 100) for share in (50, 90, 99)}),
             "buckets": [[_rounded(low), _rounded(high), count] for low, high, count in self.buckets],
             "nmissed": self.nmissed,
             "in_flight": self.in_flight,

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from anyprobe.data.results import AggregationResult, CellValue, Key, MapResult
@@ -24,6 +23,7 @@ from anyprobe.reports.grid import key_text, print_grid
 from anyprobe.reports.heading import learning_clause, print_heading, print_refusals, print_step, tail_clause
 from anyprobe.reports.histogram import print_functions
 from anyprobe.reports.losses import print_losses, print_unhandled
+from anyprobe.reports.plain import escape
 from anyprobe.reports.quantities import counted, duration, mean, number
 from anyprobe.reports.table import print_sites
 
@@ -184,7 +184,7 @@ def _print_bars(result: AggregationResult, key: Key, cell: CellValue, shown: Dis
         facts += [f"sum {scale.exactly(cell.sum)}", f"mean {_mean(scale, cell)}"] if whole else [WRAPPED]
     facts += [f"min {scale.exactly(cell.min)}"] if cell.min is not None else []
     # in buckets as wide as a row's a percentile is no number, but that row
-    facts += percentiles(cell.buckets, scale, cell.percentile if result.kind == "hist" else lambda _: None)
+    facts += percentiles(cell.buckets, scale, cell.quantile if result.kind == "hist" else lambda _: None)
     facts += [f"max {scale.exactly(cell.max)}"] if cell.max is not None else []
     print_facts(facts, console)
     print_rows(shown, console)

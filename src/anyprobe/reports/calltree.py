@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Iterator
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from anyprobe.data.calltree import CallNode, by_caller, folded, time_of
 from anyprobe.data.snapshot import Snapshot
 from anyprobe.reports.heading import learning_clause, print_heading, print_refusals, tail_clause
 from anyprobe.reports.losses import print_losses
+from anyprobe.reports.plain import escape
 from anyprobe.reports.quantities import counted, duration
 
 _LEAST_SHARE = 0.001

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from rich.console import Console
-from rich.markup import escape
 
 from anyprobe.data import histogram
-from anyprobe.data.histogram import Bucket
+from anyprobe.data.histogram import Bucket, Quantile
 from anyprobe.reports import quantities
+from anyprobe.reports.plain import escape
 
 BAR_WIDTH = 32
 """Columns of the longest bar, where there is room for them."""
@@ -19,8 +19,9 @@ BAR_PARTS = " ▏▎▍▌▋▊▉█"
 GAP = "⋮"
 """Stands for a run of rows that counted nothing."""
 MARKS = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99))
-OPEN_BELOW, OPEN_ABOVE = -(2.0**63), 2.0**64
+OPEN_BELOW, OPEN_ABOVE = float(histogram.LOWEST), float(histogram.HIGHEST)
 """Where buckets end that hold whatever lies beyond."""
+_SIGNS = {histogram.AT_LEAST: "≥ ", histogram.AT_MOST: "≤ "}
 
 
 class Scale(Protocol):
@@ -109,7 +110,7 @@ class Numbers:
         if low <= OPEN_BELOW:
             return f"below {high:,.0f}"
         if high >= OPEN_ABOVE:
-            return f"from {low:,.0f}"
+            return f"≥ {low:,.0f}"
         return f"{low:,.0f}" if high - low == 1 else f"{low:,.0f} … {high - 1:,.0f}"
 
     def short(self, low: float, high: float) -> str:
@@ -145,36 +146,27 @@ class Distribution:
 
     def marked(self) -> list[str]:
         """Return for each bucket which percentiles lie there."""
-        found, before, total = [], 0, self.total
-        for _, _, count in self.buckets:
-            here = [name for name, share in MARKS if before < share * total <= before + count]
-            found.append(" ".join(here))
-            before += count
-        return found
+        lying = [(name, histogram.located(self.buckets, share)[0]) for name, share in MARKS]
+        return [" ".join(name for name, there in lying if there == bucket) for bucket in self.buckets]
 
 
-def bucket_at(buckets: Sequence[Bucket], share: float) -> Bucket:
-    """Return the bucket in which a percentile lies."""
-    rank, before = share * sum(count for _, _, count in buckets), 0
-    for bucket in buckets:
-        before += bucket[2]
-        if before >= rank:
-            return bucket
-    return buckets[-1]
-
-
-def percentiles(buckets: Sequence[Bucket], scale: Scale, value: Callable[[float], float | None]) -> list[str]:
+def percentiles(buckets: Sequence[Bucket], scale: Scale, value: Callable[[float], Quantile | None]) -> list[str]:
     """Return the percentiles with their names; of those beyond the last bound, only where that is."""
     found = []
     for name, share in MARKS:
-        bucket, known = bucket_at(buckets, share), value(share)
-        low, high, _ = bucket
-        open_ended = low <= OPEN_BELOW or high >= OPEN_ABOVE
-        if open_ended or known is None:
-            found.append(f"{name} in {scale.edges(low, high)}")
+        bucket, known = histogram.located(buckets, share)[0], value(share)
+        if known is None and not histogram.is_open(bucket):
+            found.append(f"{name} in {scale.edges(*bucket[:2])}")
         else:
-            found.append(f"{name} {scale.about(bucket, known)}")
+            found.append(f"{name} {shown_percentile(bucket, known, scale)}")
     return found
+
+
+def shown_percentile(bucket: Bucket, known: Quantile | None, scale: Scale) -> str:
+    """Return a percentile that lies in a bucket: a number, a bound of it, or where none is known the bucket."""
+    if known is None:
+        return scale.edges(*bucket[:2])
+    return _SIGNS[known.bound] + scale.exactly(known.value) if known.bound else scale.about(bucket, known.value)
 
 
 def powers_of_two(buckets: Sequence[Bucket]) -> list[Bucket]:

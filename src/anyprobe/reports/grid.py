@@ -6,9 +6,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from anyprobe.data.histogram import Bucket
+from anyprobe.core.printable import printable
+from anyprobe.data.histogram import Bucket, located
 from anyprobe.data.results import CellValue, Key
-from anyprobe.reports.distribution import GAP, OPEN_ABOVE, OPEN_BELOW, Scale, bucket_at
+from anyprobe.reports.distribution import GAP, Scale, shown_percentile
 from anyprobe.reports.quantities import number
 
 SHADES = ((0.5, "█"), (0.25, "▓"), (0.1, "▒"), (0.01, "░"), (0.0, "·"))
@@ -62,10 +63,9 @@ def _plain(lines: Sequence[Line], scale: Scale) -> list[list[str]]:
     """Return the columns of numbers: how many, the median, the longest or largest."""
     found = []
     for _, cell, rows in lines:
-        low, high, _ = bucket = bucket_at(cell.buckets or rows, 0.5)
-        median = cell.percentile(0.5)
-        exact = cell.buckets != tuple(rows) and low > OPEN_BELOW and high < OPEN_ABOVE and median is not None
-        middle = scale.about(bucket, median) if exact and median is not None else scale.edges(low, high)
+        bucket, _ = located(cell.buckets or rows, 0.5)
+        # in buckets as wide as a row's the median is no number, but that row
+        middle = shown_percentile(bucket, cell.quantile(0.5) if cell.buckets != tuple(rows) else None, scale)
         found.append([number(cell.count), middle, "-" if cell.max is None else scale.exactly(cell.max)])
     return found
 
@@ -85,7 +85,7 @@ def _table(keys: Sequence[str], heads: Sequence[str], cells: Sequence[Sequence[s
 
 def key_text(by: Sequence[str], key: Key) -> str:
     """Return a key with the names of its parts."""
-    return " ".join(f"{name}={part}" for name, part in zip(by, key, strict=False)) or str(key)
+    return printable(" ".join(f"{name}={part}" for name, part in zip(by, key, strict=False)) or str(key))
 
 
 def _axis(columns: Sequence[tuple[float, float] | None], width: int, scale: Scale) -> Text:

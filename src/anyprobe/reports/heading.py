@@ -113,8 +113,8 @@ def print_refusals(snapshot: Snapshot, console: "Console") -> None:
         return
     if len(refused) <= DETAILED_REFUSALS:
         for each in refused:
-            text = f"refused: {escape(_place(each))}: {each.reason}: {escape(each.detail)}"
-            console.print(text, style="yellow", soft_wrap=True)
+            text = f"refused: {_place(each)}: {each.reason}: {each.detail}"
+            console.print(escape(text), style="yellow", soft_wrap=True)
     else:
         reasons = Counter(each.reason for each in refused)
         summary = ", ".join(f"{count:,} {reason}" for reason, count in reasons.most_common())

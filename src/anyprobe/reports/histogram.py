@@ -1,7 +1,6 @@
 """Durations of functions: a table of percentiles, then a histogram each."""
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from anyprobe.data.snapshot import FunctionTiming, Snapshot
@@ -16,6 +15,7 @@ from anyprobe.reports.heading import (
     tail_clause,
 )
 from anyprobe.reports.losses import print_losses
+from anyprobe.reports.plain import escape
 from anyprobe.reports.quantities import counted
 from anyprobe.reports.timings import fitting, times_of, weight_ns
 
@@ -82,7 +82,7 @@ def _print_bars(timing: FunctionTiming, console: Console, step: float) -> None:
         soft_wrap=True,
     )
     scale = Durations(step)
-    percentiles = distribution.percentiles(timing.buckets, scale, timing.percentile)
+    percentiles = distribution.percentiles(timing.buckets, scale, timing.quantile)
     facts = [counted(timing.count, "call"), f"sum {scale.exactly(timing.sum_ns)}", *percentiles]
     distribution.print_facts([*facts, f"max {scale.exactly(timing.max_ns)}"], console)
     (rows,) = distribution.joined([distribution.powers_of_two(timing.buckets)], scale)
@@ -122,4 +122,5 @@ def _print_footnotes(timings: list[FunctionTiming], console: Console) -> None:
             parts.append(f"callers refused: {why}")
         parts += ["ends seen at replaced return addresses"] if timing.exit_kind == "trampoline" else []
         if parts:
-            console.print(f"{escape(timing.label or timing.function)}: {', '.join(parts)}", style="dim", soft_wrap=True)
+            text = f"{timing.label or timing.function}: {', '.join(parts)}"
+            console.print(escape(text), style="dim", soft_wrap=True)

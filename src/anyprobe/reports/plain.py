@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
+from anyprobe.core.printable import printable
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -80,9 +82,9 @@ class PlainConsole:
 
     @cached_property
     def _rich(self) -> "Console":
-        from rich.console import Console
+        from anyprobe.reports.terminal import Terminal
 
-        return Console(file=self._stream, width=self._width, highlight=False, force_terminal=False, emoji=False)
+        return Terminal(file=self._stream, width=self._width, highlight=False, force_terminal=False, emoji=False)
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever a console has
         """Return what rich's console has."""
@@ -118,7 +120,8 @@ def plain_text(markup: str) -> str | None:
 
 
 def escape(text: str) -> str:
-    """Return the markup of a text that is to be shown as it is."""
+    """Return the markup of a text that is to be shown as it is, but for characters that are not for terminals."""
+    text = printable(text)
     if "[" not in text and "\\" not in text:
         return text
     from rich import markup

@@ -9,6 +9,7 @@ from anyprobe.reports.losses import print_losses
 from anyprobe.reports.plain import Rows, escape
 from anyprobe.reports.quantities import counted, duration, mean
 from anyprobe.reports.table import site_name
+from anyprobe.reports.timings import percentile
 
 _NAMED = 5
 """How many functions are named."""
@@ -77,7 +78,7 @@ def print_timings_by_process(snapshot: Snapshot, console: "Console", top: int = 
         table.add_column("module", no_wrap=True)
         for process, timing in shown:
             exact = [duration(timing.sum_ns, step), mean(timing.sum_ns, timing.count, step)]
-            stepped = [duration(each, step) for each in (timing.p50_ns, timing.p99_ns, timing.max_ns)]
+            stepped = [percentile(timing, 0.5, step), percentile(timing, 0.99, step), duration(timing.max_ns, step)]
             cells = [f"{timing.count:,}", str(process.pid), *(exact + stepped if timing.count else ["-"] * 5)]
             table.add_row(*map(escape, [*cells, timing.label or timing.function, timing.shown_module]))
         console.print()

@@ -89,7 +89,7 @@ def _table(sites: list[SiteResult], snapshot: Snapshot) -> Rows:
         cells += [f"{snapshot.interval.total(site):,}"] if snapshot.interval is not None else []
         cells += [f"{site.nmissed:,}"] if missed else []
         which = f" +{site.offset:#x}" if site.kind == "return" and exits[site_name(site)] > 1 else ""
-        cells += [escape(site_name(site) + which), escape(site.shown_module), site.strategy]
+        cells += map(escape, (site_name(site) + which, site.shown_module, site.strategy))
         cells += [escape(", ".join(own))] if noted else []
         table.add_row(*cells)
     return table
@@ -113,4 +113,4 @@ def _print_strategies(sites: Sequence[SiteResult], noun: str, console: "Console"
     strategies = Counter(site.strategy for site in sites)
     if len(sites) > 1:
         shares = ", ".join(f"{count:,} {strategy}" for strategy, count in strategies.most_common())
-        console.print(f"{noun}s by strategy: {shares}", style="dim", soft_wrap=True)
+        console.print(escape(f"{noun}s by strategy: {shares}"), style="dim", soft_wrap=True)

@@ -12,11 +12,18 @@ _DURATIONS: dict[str, Callable[[FunctionTiming, float], str]] = {
     "self": lambda timing, step: duration(max(timing.nested.self_ns, 0.0) if timing.nested else None, step),
     "mean": lambda timing, step: mean(timing.sum_ns, timing.count, step),
     "min": lambda timing, step: duration(timing.min_ns, step),
-    "p50": lambda timing, step: duration(timing.p50_ns, step),
-    "p90": lambda timing, step: duration(timing.p90_ns, step),
-    "p99": lambda timing, step: duration(timing.p99_ns, step),
+    "p50": lambda timing, step: percentile(timing, 0.5, step),
+    "p90": lambda timing, step: percentile(timing, 0.9, step),
+    "p99": lambda timing, step: percentile(timing, 0.99, step),
     "max": lambda timing, step: duration(timing.max_ns, step),
 }
+
+
+def percentile(timing: FunctionTiming, share: float, step: float) -> str:
+    """Return a percentile of a function's calls; of one beyond the last bucket, from where on it lies."""
+    found = timing.quantile(share)
+    text = duration(None if found is None else found.value, step)
+    return f"≥ {text}" if found is not None and found.bound else text
 
 
 def times_of(timings: Sequence[FunctionTiming], step: float) -> dict[str, list[str]]:

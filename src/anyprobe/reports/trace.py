@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from anyprobe.reports.records import printable
+from anyprobe.core.printable import printable
 
 _PLAIN = range(-(1 << 31), 1 << 31)
 
@@ -38,14 +38,14 @@ def heading(zero: float) -> str:
 
 def line(hit: Hit) -> str:
     """Return the line of a hit: time, thread, place, arguments, result, and what else was asked for."""
-    text = f"{hit.seconds:12.6f} {printable(hit.name):>15} {hit.thread:>8} {'  ' * hit.depth}{hit.place}"
+    text = f"{hit.seconds:12.6f} {printable(hit.name):>15} {hit.thread:>8} {'  ' * hit.depth}{printable(hit.place)}"
     if hit.arguments is not None:
-        shown = [f"{name}={value(given)}" if name else value(given) for name, given in hit.arguments]
+        shown = [f"{printable(name)}={value(given)}" if name else value(given) for name, given in hit.arguments]
         text += f"({', '.join([*shown, *['…'] * hit.more])})"
     if hit.has_result:
         text += f" = {value(hit.result)}"
     for label, given in (hit.printed or {}).items():
-        text += f"  {label}={value(given)}"
+        text += f"  {printable(label)}={value(given)}"
     return text
 
 

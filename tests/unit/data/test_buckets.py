@@ -32,16 +32,16 @@ def test_quantize_counts_in_the_highest_power_of_two_that_does_not_exceed(value,
 def test_lquantize_has_equal_steps_and_a_bucket_on_each_side(value, low):
     layout = LQuantize("l", 10, 100, 10)
     found = layout.bounds()[buckets.linear_index(value, 10, 10, layout.levels)]
-    assert found[0] == (buckets.LOWEST if low is None else low)
+    assert found[0] == (histogram.LOWEST if low is None else low)
     assert len(layout.bounds()) == 9 + 2
 
 
 def test_lquantize_ends_with_the_last_whole_step():
     assert LQuantize("l", 0, 25, 10).bounds() == [
-        (buckets.LOWEST, 0),
+        (histogram.LOWEST, 0),
         (0, 10),
         (10, 20),
-        (20, buckets.HIGHEST),
+        (20, histogram.HIGHEST),
     ]
 
 

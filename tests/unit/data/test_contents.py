@@ -128,7 +128,7 @@ def test_texts_of_things_show_what_they_hold():
         assert repr(agg).startswith("<count 'calls' by func: {'f0': 0, 'f1': 1,")
         assert repr(agg).endswith("… 4 more}>")
     for hist in both(live(Hist("sizes"), {(): distribution(1, 2, 3, 4)})):
-        assert repr(hist).startswith("<hist 'sizes': 4 values, min 1, p50 3")
+        assert repr(hist).startswith("<hist 'sizes': 4 values, min 1, p50 2, p90 4, p99 4, max 4>")
     assert repr(Min("m")) == "<min 'm': nothing>"
 
 

@@ -61,7 +61,7 @@ def test_a_distribution_has_facts_shares_and_marks():
     cell = CellValue(63, 5000, -5, 1_000_100, None, LOG_LINEAR)
     assert block(AggregationResult("bytes", "hist", (), {(): cell}), width=80) == [
         "bytes (hist)",
-        "  63 values, sum 5,000, mean 79.4, min -5, p50 70, p90 102, p99 1,000,000,",
+        "  63 values, sum 5,000, mean 79.4, min -5, p50 70, p90 101, p99 1,000,000,",
         "    max 1,000,100",
         "                      values    % cum %",
         "              below 0      1  1.6   1.6 ▌",
@@ -202,7 +202,7 @@ def test_linear_buckets_are_shown_as_they_are_and_normalized():
     assert "l (lquantize, divided by 10)" in text
     rows = [line.split() for line in text.splitlines() if "█" in line]
     assert rows[0][:-2] == ["10", "…", "19", "2", "66.7", "66.7"]
-    assert rows[1][:5] == ["from", "20", "1", "33.3", "100"]
+    assert rows[1][:5] == ["≥", "20", "1", "33.3", "100"]
 
 
 def test_nothing_is_said_to_be_nothing():
@@ -212,7 +212,7 @@ def test_nothing_is_said_to_be_nothing():
 def test_the_open_end_of_a_histogram_is_no_power_of_two():
     cell = CellValue(3, 1 << 51, 5, 1 << 50, buckets=((5.0, 6.0, 1), (2.0**44, 2.0**64, 2)))
     lines = shown(AggregationResult("h", "hist", entries={(): cell})).splitlines()
-    assert lines[-1].split()[:3] == ["from", "17,592,186,044,416", "2"]
+    assert lines[-1].split()[:3] == ["≥", "17,592,186,044,416", "2"]
     assert lines[-2].split() == ["⋮"]
     assert lines[-3].split()[:4] == ["4", "…", "7", "1"]
 

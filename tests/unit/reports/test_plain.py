@@ -5,11 +5,11 @@ import io
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from rich.console import Console
 from rich.text import Text
 
 from anyprobe.reports import plain
 from anyprobe.reports.plain import PlainConsole, Rows, escape, plain_text
+from anyprobe.reports.terminal import Terminal
 
 LINES = (
     "",
@@ -34,7 +34,7 @@ def both(draw, width=80):
     """Return what is printed without rich where that is possible, and by rich."""
     streams = io.StringIO(), io.StringIO()
     draw(PlainConsole(streams[0], width))
-    draw(Console(file=streams[1], width=width, highlight=False, force_terminal=False, emoji=False))
+    draw(Terminal(file=streams[1], width=width, highlight=False, force_terminal=False, emoji=False))
     return [stream.getvalue() for stream in streams]
 
 

@@ -72,7 +72,7 @@ def next_command(pid: int | None, found: "Sequence[Finding]", *, kernel: bool = 
 
 def render(sections: "Mapping[str, Sequence[Finding]]", console: "Console") -> None:
     """Print the findings, and under each limitation what to do."""
-    from rich.markup import escape
+    from anyprobe.reports.plain import escape
 
     for title, found in sections.items():
         console.print(f"[bold]{title}[/bold]")

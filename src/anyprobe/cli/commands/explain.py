@@ -129,7 +129,7 @@ def explained(session: "Session", spec: str, *, timed: bool) -> "Explanation":
 
 def render_handlers(handlers: "Sequence[RehearsedHandler]", console: "Console") -> None:
     """Print what is proven of handlers."""
-    from rich.markup import escape
+    from anyprobe.reports.plain import escape
 
     console.print("\n[bold]handlers[/bold]")
     for each in handlers:
@@ -162,7 +162,7 @@ def as_document(explanation: "Explanation") -> dict[str, Any]:
 
 def render(explanation: "Explanation", console: "Console") -> None:
     """Print an explanation."""
-    from rich.markup import escape
+    from anyprobe.reports.plain import escape
 
     style = None if explanation.strategy else "red"
     console.print(escape(explanation.summary), style=style, soft_wrap=True)
@@ -195,7 +195,7 @@ def render(explanation: "Explanation", console: "Console") -> None:
 
 def _print_sites(explanation: "Explanation", console: "Console") -> None:
     """Print a line for each site of the function that the spec means, this one among them; of very many, the first."""
-    from rich.markup import escape
+    from anyprobe.reports.plain import escape
 
     console.print(f"\n[bold]all {len(explanation.sites):,} sites in this function, planned together[/bold]")
     for address, verdict in explanation.sites[:MOST_SITES]:

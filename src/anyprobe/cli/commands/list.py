@@ -139,12 +139,15 @@ def render(sites: "Sequence[ListedSite]", console: "Console", top: int = 0) -> N
     """Print a line per site, ready for grep, and a summary; ``top`` limits the lines unless 0."""
     from rich.text import Text
 
+    from anyprobe.core.printable import printable
     from anyprobe.reports.quantities import counted
 
     shown = sites[:top] if top else sites
-    names = _told_apart(shown)
+    names = list(map(printable, _told_apart(shown)))
     verdicts = list(map(_verdict, shown))
-    prototypes = ["" if site.arguments is None and site.marker is None else _prototype(site) for site in shown]
+    prototypes = [
+        "" if site.arguments is None and site.marker is None else printable(_prototype(site)) for site in shown
+    ]
     width, least = _width(names), max(map(len, (*verdicts, "reached by"))) if any(prototypes) else 0
     place = max([14, *(len(_address(site)) for site in shown)])
     if shown:
@@ -161,7 +164,7 @@ def render(sites: "Sequence[ListedSite]", console: "Console", top: int = 0) -> N
         console.print(f"… and {len(sites) - len(shown):,} more; --top 0 shows all", style="dim", soft_wrap=True)
     problems = list(dict.fromkeys(site.refusal.detail for site in shown if site.in_kernel and site.refusal))
     for detail in problems[:DETAILED]:
-        console.print(Text(f"refused: {detail}", "yellow"), soft_wrap=True)
+        console.print(Text(f"refused: {printable(detail)}", "yellow"), soft_wrap=True)
     strategies = Counter(site.strategy if site.refusal is None else "refused" for site in sites)
     shares = ", ".join(f"{count:,} {strategy}" for strategy, count in strategies.most_common())
     console.print(f"{counted(len(sites), 'site')}: {shares}" if sites else "no sites", style="dim", soft_wrap=True)

@@ -57,7 +57,7 @@ def command(pids: tuple[int, ...], names: tuple[str, ...], as_json: bool, sites:
         render(shown, output.console(sys.stdout))
     else:
         for each in shown:
-            click.echo(str(each))
+            output.say(str(each))
     return 0
 
 
@@ -99,8 +99,9 @@ def _executable(pid: int) -> str:
 
 
 def _print_processes(found: "Sequence[dict[str, Any]]", console: "Console") -> None:
-    from rich.markup import escape
     from rich.table import Table
+
+    from anyprobe.reports.plain import escape
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("pid", "probes", "owner"):
@@ -130,8 +131,9 @@ def as_document(each: "Leftover") -> dict[str, Any]:
 
 def render(found: "Sequence[Leftover]", console: "Console") -> None:
     """Print a table of sites."""
-    from rich.markup import escape
     from rich.table import Table
+
+    from anyprobe.reports.plain import escape
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("address", "bytes", "type", "function", "module", "strategy", "flags", "owner"):

@@ -58,6 +58,7 @@ def check(path: str, binaries: tuple[str, ...]) -> int:
     anyprobe usdt check mine.toml /opt/app/bin/server
     """  # noqa: D301 - click's mark for lines that stay as they are
     from anyprobe.cli import ExitStatus
+    from anyprobe.cli.output import say
     from anyprobe.probes.providers.usdt.checking import checked
     from anyprobe.probes.providers.usdt.descriptions import read_description
 
@@ -66,15 +67,15 @@ def check(path: str, binaries: tuple[str, ...]) -> int:
         found = checked(described, binaries)
         holds &= found.holds
         if not found.path:
-            click.echo(f"{described.name or 'a file'}: no file has build-id {described.build_id}")
+            say(f"{described.name or 'a file'}: no file has build-id {described.build_id}")
             for other in found.others:
-                click.echo(f"  {other}")
+                say(f"  {other}")
             continue
         good = sum(not each.problem for each in found.markers)
-        click.echo(f"{found.path}: {good} of {len(found.markers)} places hold")
+        say(f"{found.path}: {good} of {len(found.markers)} places hold")
         for each in found.markers:
             arguments = ", ".join(f"{one.name} = {one.text}" for one in each.marker.arguments)
             name = f"{each.marker.provider}:{each.marker.name}".replace("__", "-")
             where = f"{each.marker.place.text} at {each.address:#x}" if each.address else each.marker.place.text
-            click.echo(f"  {name}  {where}: {each.problem or each.instruction}  ({arguments})")
+            say(f"  {name}  {where}: {each.problem or each.instruction}  ({arguments})")
     return ExitStatus.DONE if holds else ExitStatus.NOT_PERMITTED

@@ -5,8 +5,6 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-import click
-
 from anyprobe.cli import output
 from anyprobe.probes.outside import kernel_listing
 from anyprobe.probes.outside.kernel_listing import KernelProbes
@@ -24,9 +22,9 @@ def show(*, as_json: bool) -> int:
         output.write_json(as_document(found), sys.stdout)
     else:
         for line in lines(found):
-            click.echo(line)
+            output.say(line)
         for problem in found.problems:
-            click.echo(f"anyprobe: {problem}", err=True)
+            output.say(f"anyprobe: {problem}", error=True)
     return int(bool(found.problems) and not (found.kprobes or found.programs or found.events))
 
 

@@ -127,7 +127,7 @@ class Updates(Registers):
         asm.load(1, FRAME, value)
         if signed:
             asm.go_if_number("s<", 1, 0, below)
-        limit, inside = (1 << histogram.MAX_BITS) - 1, asm.fresh()
+        limit, inside = 1 << histogram.MAX_BITS, asm.fresh()
         asm.put(2, limit)
         asm.go_if("<=", 1, 2, inside)
         asm.copy(1, 2)

@@ -104,7 +104,7 @@ def _highest_bit(builder: ir.IRBuilder, value: Value) -> Value:
 
 def _log_linear(builder: ir.IRBuilder, value: Value, *, signed: bool) -> Value:
     """Emit ``histogram.clamped_index``: below 64 the shift is 0 and the formula for the rest holds there too."""
-    limit = constant((1 << histogram.MAX_BITS) - 1)
+    limit = constant(1 << histogram.MAX_BITS)
     clamped = builder.select(builder.icmp_unsigned("<", value, limit), value, limit)
     floor = constant(histogram.SUB_BUCKETS)
     at_least = builder.or_(clamped, floor)

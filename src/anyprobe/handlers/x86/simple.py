@@ -244,7 +244,7 @@ class _TableWriter(_Writer):
                 sub eax, {histogram.SUB_BITS}; mov ecx, eax; shr r8, cl
                 shl eax, {histogram.SUB_BITS}; lea r8, [r8+rax+1]
             """,
-            limit=(1 << histogram.MAX_BITS) - 1,
+            limit=1 << histogram.MAX_BITS,
         )
         if self._layout.signed:
             self._asm.code("""

@@ -1,0 +1,145 @@
+"""Numbers and texts as the commands show them: exact, or said to be not; and nothing that a terminal would obey."""
+
+import json
+import shutil
+import subprocess
+
+import pytest
+
+from live.test_command_line import anyprobe
+from support.driver import build
+
+pytestmark = pytest.mark.live
+
+VALUES = r"""
+#include <stdint.h>
+#include <stdlib.h>
+#define EACH __attribute__((noinline, noclone))
+EACH long value(long v) { __asm__ volatile("nop; nop; nop; nop; nop" :: "r"(v) : "memory"); return v; }
+EACH double real(double a, float b) {
+    __asm__ volatile("nop; nop; nop; nop; nop" :: "x"(a), "x"(b) : "memory");
+    return a;
+}
+int main(int count, char **given) {
+    for (int at = 1; at < count; at++) value(strtol(given[at], 0, 0));
+    real(__builtin_nan(""), __builtin_nanf(""));
+    real(__builtin_inf(), -__builtin_inff());
+    real(-0.0, 1e-45f);
+    return 0;
+}
+"""
+HOSTILE = r"""
+#include <sys/prctl.h>
+#include <unistd.h>
+__attribute__((noinline, noclone)) long text(const char *s) {
+    __asm__ volatile("nop; nop; nop; nop; nop" :: "r"(s) : "memory");
+    return 1;
+}
+int main(int count, char **given) {
+    if (count > 1) pause();
+    prctl(PR_SET_NAME, "\x1b]0;x\a");
+    for (int i = 0; i < 100; i++) text("\x1b[2J\xe2\x80\xae\x1b]52;c;A\a");
+    return 0;
+}
+"""
+EDGE = 1 << 44
+SCRIPT = """
+from anyprobe import Count, Map, cstr, emit, printf, ptr, session
+
+texts = Count("texts", by=("text",))
+last = Map("last")
+
+@session.entry("a.out:text")
+def on_text(ctx, s: ptr):
+    texts[cstr(s, 32)].add()
+    last[cstr(s, 32)] = 1
+    emit("seen", thread=ctx.comm, text=cstr(s, 32))
+    printf(f"{cstr(s, 32)} by {ctx.comm}\\n")
+"""
+
+
+@pytest.fixture(scope="module")
+def values():
+    return build("shown_values.c", text=VALUES)
+
+
+def hist(values, *numbers, kind="hist", of="i64(arg0)"):
+    command = ("hist", "a.out:value", "--of", of, "--as", kind)
+    program = ("--", str(values), *map(str, numbers))
+    document, table = anyprobe(*command, "--json", *program), anyprobe(*command, *program)
+    assert document.returncode == table.returncode == 0, document.stderr + table.stderr
+    (found,) = json.loads(document.stderr)["aggregations"].values()
+    return found, table.stderr
+
+
+def test_a_histogram_ends_where_it_says(values):
+    """2**44 - 1 has a bucket with an end; of what is larger, a percentile is only known to be at least 2**44."""
+    numbers = [0, 1, 64, EDGE - 1, EDGE, (1 << 63) - 1, (1 << 63) - 1]
+    found, table = hist(values, *numbers)
+    assert found["buckets"][-1] == [EDGE, 1 << 64, 3]
+    assert found["buckets"][-2][1:] == [EDGE, 1]
+    assert found["p50"] <= EDGE - 1
+    assert found["p90"] == found["p99"] == EDGE
+    assert found["percentile_bounds"] == {"p90": "at least", "p99": "at least"}
+    assert f"p99 ≥ {EDGE:,}" in table
+    assert f"≥ {EDGE:,}" in table.splitlines()[-1]
+
+
+def test_percentiles_of_whole_numbers_are_those_of_the_values(values):
+    numbers = [5] * 50 + [7] * 40 + [100] * 10
+    found, table = hist(values, *numbers)
+    assert (found["p50"], found["p90"], found["p99"]) == (5, 7, 100)
+    assert "p50 5, p90 7, p99 100" in table
+
+
+def test_what_json_lacks_is_text(values):
+    shown = anyprobe("trace", "a.out:real", "--json", "--", str(values))
+    assert shown.returncode == 0, shown.stderr
+
+    def odd(text):
+        raise AssertionError(f"{text} is no JSON")
+
+    lines = [json.loads(line, parse_constant=odd)["args"] for line in shown.stderr.splitlines()]
+    assert lines[:2] == [{"a": "NaN", "b": "NaN"}, {"a": "Infinity", "b": "-Infinity"}]
+    assert lines[2]["a"] == 0
+    assert lines[2]["b"] == pytest.approx(1e-45, rel=0.5)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("hist", "a.out:text", "--by", "comm, cstr(arg0, 32)"),
+        ("hist", "a.out:text", "--of", "arg0 & 1", "--by", "cstr(arg0, 32)"),
+        ("hist", "a.out:text", "--of", "arg0 & 1", "--as", "quantize", "--by", "comm"),
+        ("hist", "a.out:text", "--of", "arg0 & 1", "--as", "max", "--by", "comm"),
+        ("trace", "a.out:text", "--print", "comm, cstr(arg0, 32)"),
+        ("trace", "a.out:text"),
+        ("count", "a.out:text", "--by", "pid"),
+        ("count", "a.out:*"),
+        ("time", "a.out:text"),
+        ("time", "a.out:text", "--by", "tid"),
+        ("time", "a.out:text", "--by", "pid"),
+        ("time", "a.out:text", "--tree"),
+        ("script", "SCRIPT"),
+        ("explain", "a.out:text"),
+        ("list", "a.out:text"),
+    ],
+    ids=" ".join,
+)
+def test_nothing_of_a_program_reaches_a_terminal_raw(tmp_path, command):
+    """Names of threads and files, texts: whichever command shows them."""
+    program = tmp_path / "we\x1b[2J\u202e"
+    shutil.copy(build("hostile_texts.c", text=HOSTILE), program)
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    words = [str(script) if word == "SCRIPT" else word for word in command]
+    if command[0] in {"explain", "list"}:
+        with subprocess.Popen([program, "sleeps"]) as started:
+            shown = anyprobe(*words, "-p", str(started.pid))
+            started.kill()
+    else:
+        shown = anyprobe(*words, "--", str(program))
+    assert shown.returncode == 0, shown.stderr
+    text = shown.stdout + shown.stderr
+    assert "\\x1b[2J" in text
+    assert not {each for each in text if not each.isprintable()} - {"\n"}
