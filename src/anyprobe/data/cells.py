@@ -45,7 +45,7 @@ class CellLayout(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class CellValue:
+class CellValue(histogram.Percentiles):
     """What was counted for one key. What the aggregation does not keep is None, extremes of nothing too."""
 
     count: int = 0
@@ -108,16 +108,8 @@ class CellValue:
         spread = max(self.count * self.squares - self.sum * self.sum, 0)
         return math.sqrt(spread / (self.count * self.count))
 
-    def percentile(self, share: float) -> float | None:
-        """Return the value that ``share`` (0 to 1) of the values do not exceed, within a bucket's width.
-
-        Of one that lies beyond the other buckets only the bound is known: see ``quantile``.
-        """
-        found = self.quantile(share)
-        return None if found is None else found.value
-
     def quantile(self, share: float) -> Quantile | None:
-        """Return the same with whether it is only known to be at least, or at most, that."""
+        """Return the value that ``share`` (0 to 1) of the values do not exceed, or a bound of it."""
         found = histogram.quantile(self.buckets, share, whole=True)
         if found is None or self.min is None or self.max is None:
             return found

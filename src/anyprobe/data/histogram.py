@@ -8,6 +8,7 @@ is at most 1/64 (1.6 %) of its lower bound wide. The generated code computes the
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
@@ -34,6 +35,21 @@ class Quantile(NamedTuple):
     def within(self, low: float, high: float) -> "Quantile":
         """Return what is known if all values lie in a range, ends included."""
         return Quantile(min(max(self.value, low), high), "" if low == high else self.bound)
+
+
+class Percentiles(ABC):
+    """What has a distribution."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def quantile(self, share: float) -> Quantile | None:
+        """Return the value that ``share`` (0 to 1) of the values do not exceed, or a bound of it; None without any."""
+
+    def percentile(self, share: float) -> float | None:
+        """Return that value, within a bucket's width; of one that lies beyond the other buckets the bound."""
+        found = self.quantile(share)
+        return None if found is None else found.value
 
 
 def index(ticks: int) -> int:

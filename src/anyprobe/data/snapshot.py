@@ -132,7 +132,7 @@ class SiteResult:
 
 
 @dataclass(frozen=True, slots=True)
-class FunctionTiming:
+class FunctionTiming(histogram.Percentiles):
     """The durations of one function's calls. ``min_ns`` and ``max_ns`` mean nothing while ``count`` is 0."""
 
     spec: str
@@ -189,13 +189,8 @@ class FunctionTiming:
         """The mean duration, None without calls."""
         return self.sum_ns / self.count if self.count else None
 
-    def percentile(self, share: float) -> float | None:
-        """Return the duration that ``share`` (0 to 1) of the calls stayed below, None without calls."""
-        found = self.quantile(share)
-        return None if found is None else found.value
-
     def quantile(self, share: float) -> histogram.Quantile | None:
-        """Return the same with whether it is only known to be at least that."""
+        """Return the duration that ``share`` (0 to 1) of the calls do not exceed, None without calls."""
         found = histogram.quantile(self.buckets, share)
         return None if found is None else found.within(self.min_ns, self.max_ns)
 
