@@ -56,6 +56,8 @@ CAPTURE = "capture"
 """The operation that takes a stack: how deep, whether at a function's entry, pc, stack and frame pointer."""
 INSTANCE_WORDS = 8
 """Words of data that a call can have."""
+STORED_AT = ir.WORD * INSTANCE_WORDS
+"""Where, after these, a word has a bit for each field that was stored; zero where a call begins."""
 
 
 RESULT_PLACE = "return"
@@ -75,6 +77,10 @@ class InstanceLayout:
         """Return the byte offset of a field."""
         names = list(self.fields)
         return ir.WORD * sum(_words(self.fields[each]) for each in names[: names.index(name)])
+
+    def number(self, name: str) -> int:
+        """Return the number of a field."""
+        return list(self.fields).index(name)
 
     @property
     def words(self) -> int:
@@ -280,7 +286,8 @@ class ContextAccess:
             place = self.instance.offset(name) + ir.WORD * index
             emit.add(ir.LoadInstance(present, target, emit.word(InputKind.INSTANCE), place))
             loads.append((present, target))
-        present, target = loads[0]
+        present = self._is_stored(emit, name)
+        _, target = loads[0]
         if isinstance(kind, Kind):
             return Maybe(present, Scalar(convert(target, kind.type)))
         emit.demand(present)
@@ -295,6 +302,7 @@ class ContextAccess:
         for index, word in enumerate(value.words):
             place = self.instance.offset(name) + ir.WORD * index
             emit.add(ir.StoreInstance(emit.word(InputKind.INSTANCE), place, convert(word, u64)))
+        self._note_stored(emit, name)
 
     def _declare(self, name: str, kind: Kind | StructType, fail: Fail) -> None:
         """Have room for a field of the call's data, of one type wherever it is stored."""
@@ -311,6 +319,30 @@ class ContextAccess:
         kind = Kind(value.type if value.type == u64 or isinstance(value.type, PointerType) else i64)
         self._declare(name, kind, fail)
         emit.add(ir.StoreInstance(emit.word(InputKind.INSTANCE), self.instance.offset(name), convert(value, u64)))
+        self._note_stored(emit, name)
+
+    def _is_stored(self, emit: Emitter, name: str) -> ir.Local:
+        """Return whether a call has data, and a field of it was stored: its entry's handler may have ended before."""
+        there, stored = self._stored(emit)
+        found = emit.temporary(boolean)
+        emit.add(ir.Assign(found, ir.FALSE))
+        with emit.when(there):
+            bit = ir.Const(1 << self.instance.number(name), u64)
+            emit.add(ir.Assign(found, ir.Compare("!=", ir.Binary("&", stored, bit), ir.Const(0, u64))))
+        return found
+
+    def _note_stored(self, emit: Emitter, name: str) -> None:
+        there, stored = self._stored(emit)
+        bit = ir.Const(1 << self.instance.number(name), u64)
+        with emit.when(there):
+            word = emit.word(InputKind.INSTANCE)
+            emit.add(ir.StoreInstance(word, STORED_AT, ir.Binary("|", stored, bit)))
+
+    def _stored(self, emit: Emitter) -> tuple[ir.Local, ir.Local]:
+        """Return whether the call has data, and the word that says which fields of it were stored."""
+        there, stored = emit.temporary(boolean), emit.temporary(u64)
+        emit.add(ir.LoadInstance(there, stored, emit.word(InputKind.INSTANCE), STORED_AT))
+        return there, stored
 
 
 def _words(kind: Kind | StructType) -> int:

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from anyprobe.isa.assemble import Assembler
 
-SLOT_BYTES, SLOT_DATA = 128, 64
-"""Key, return address, thread pointer, thread id; then, on a line of its own, the data."""
+SLOT_BYTES, SLOT_DATA = 128, 56
+"""Key, return address, thread pointer, thread id; then the data."""
 _THREAD = 16
 
 

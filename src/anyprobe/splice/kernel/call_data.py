@@ -10,8 +10,8 @@ from anyprobe.isa.assemble import Assembler
 
 OPEN, DROPPED, UNDER_WAY = 0, 8, 16
 """Head: whether both ends are in place, so that handlers run; calls without a place; those under way, if limited."""
-HEAD_BYTES, SLOT_BYTES, SLOT_DATA = 128, 128, 64
-"""Of the table; of a place: the stack pointer, and on a line of its own the data."""
+HEAD_BYTES, SLOT_BYTES, SLOT_DATA = 128, 128, 56
+"""Of the table; of a place: the stack pointer, and then the data."""
 _PROBES = 16
 CHANGED = frozenset({"rcx", "rdx", "r11"})
 """Registers that the code here changes, besides rax, rdi and the flags."""

@@ -268,6 +268,28 @@ def test_instance_data_passes_from_entry_to_return():
     assert second.run(context={"now": 25}) == 0
 
 
+@pytest.mark.parametrize("kind", [0, 1, 2])
+def test_what_the_entry_has_not_stored_is_missing(kind):
+    """Not 0, which is what the word holds; each field for itself, and a stored 0 is there."""
+
+    def entry(ctx, kind: u64):
+        if kind == 0:
+            return
+        ctx.data.first = 0
+        if kind == 2:
+            ctx.data.second = kind
+
+    def leave(ctx):
+        found = 0 if ctx.data.first is None else 1
+        return found if ctx.data.second is None else found + 2
+
+    setting = Setting()
+    first, second = Runner(native(entry, setting)), Runner(native(leave, setting))
+    first.run(kind)
+    second.instance = first.instance
+    assert second.run() == (0, 1, 3)[kind]
+
+
 def test_unsafe_handlers_write():
     runner = Runner(compiled(changing))
     values = (ctypes.c_int16 * 4)(1, 2, 3, 4)

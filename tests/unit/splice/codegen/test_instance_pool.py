@@ -31,7 +31,7 @@ def test_an_instance_is_claimed_by_one_locked_instruction(tmp_path):
     assert lines.count("lock cmpxchg QWORD PTR [rcx],rdx") == 1
     assert f"sub rcx,{-SLOT_BYTES:#x}".replace("-0x80", "0xffffffffffffff80") in lines
     assert "mov eax,DWORD PTR fs:0x2d0" in lines
-    assert lines[-3:] == ["mov rax,QWORD PTR fs:0x10", "mov QWORD PTR [rcx+0x10],rax", "lea rdx,[rcx+0x40]"]
+    assert lines[-3:] == ["mov rax,QWORD PTR fs:0x10", "mov QWORD PTR [rcx+0x10],rax", "lea rdx,[rcx+0x38]"]
     assert not any("(bad)" in line for line in lines)
 
 
@@ -54,7 +54,7 @@ def test_a_call_that_ends_is_found_and_one_that_is_declined_given_back(tmp_path)
     lines = disassembled(asm, tmp_path)
     assert "cmp QWORD PTR [rcx],rdx" in lines
     assert not any("lock" in line for line in lines)
-    assert lines[-2:] == ["mov QWORD PTR [rax-0x30],0x0", "mov QWORD PTR [rax-0x40],0x0"]
+    assert lines[-2:] == ["mov QWORD PTR [rax-0x28],0x0", "mov QWORD PTR [rax-0x38],0x0"]
 
 
 def test_instances_of_other_processes_are_left_alone(tmp_path):

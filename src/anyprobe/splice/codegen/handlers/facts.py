@@ -11,8 +11,9 @@ PLACE = {"ip": 11, "func": 18}
 """Where, from the return address on, the displacement stands by which a patch tells an address: behind it, in the two
 instructions that follow ``lea rsp, [rsp+136]``."""
 
-INSTANCES, INSTANCE_BYTES, INSTANCE_DATA = 256, 128, 64
-"""Instances of a thread, bytes of one (the site's stack pointer, then, on a line of its own, the data)."""
+INSTANCES, INSTANCE_BYTES, INSTANCE_DATA = 256, 128, 56
+"""Instances of a thread, bytes of one, where in it the data is, after the site's stack pointer: eight words, and one
+that says which of them were stored."""
 INSTANCE_THREADS = 1024
 """Threads that have instances of their own, where a program has no more when its probes come."""
 SHARED_INSTANCES = 1 << 14
