@@ -1,9 +1,12 @@
 """Results where standard output is closed, full, or knows ASCII only: an ordinary error, or what can be shown."""
 
 import os
+import select
 import shutil
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -85,3 +88,66 @@ def test_a_mistake_is_told_in_ascii_too(program):
     shown = shell(f"{ANYPROBE} count a.out:größ -- '{program}'", PYTHONIOENCODING="ascii")
     assert shown.returncode == 2
     assert b"nearest: gr\\xf6\\xdfe" in shown.stderr
+
+
+BUSY = """
+#include <unistd.h>
+__attribute__((noinline)) int tick(int n) { __asm__ volatile(""); return n + 1; }
+int main(void) { int n = 0; for (;;) { n = tick(n); usleep(100); } }
+"""
+
+
+@pytest.fixture(scope="module")
+def busy(tmp_path_factory):
+    path = tmp_path_factory.mktemp("busy") / "busy"
+    subprocess.run(["gcc", "-O1", "-x", "c", "-o", path, "-"], input=BUSY, text=True, check=True)
+    return path
+
+
+@pytest.fixture
+def busy_process(busy):
+    with subprocess.Popen([busy]) as process:
+        yield process.pid
+        assert process.poll() is None, "the target died"
+        process.kill()
+
+
+def unread_pipe(_):
+    return os.pipe()
+
+
+def unread_terminal(_):
+    return os.openpty()
+
+
+def unread_fifo(folder):
+    os.mkfifo(folder / "fifo")
+    return os.open(folder / "fifo", os.O_RDONLY | os.O_NONBLOCK), os.open(folder / "fifo", os.O_WRONLY)
+
+
+def wait_until_full(writer):
+    """Wait until nothing can be written, for half a second on end: a terminal makes room as it goes on."""
+    poll = select.poll()
+    poll.register(writer, select.POLLOUT)
+    since, end = time.monotonic(), time.monotonic() + 180
+    while time.monotonic() - since < 0.5:
+        assert time.monotonic() < end
+        if poll.poll(0):
+            since = time.monotonic()
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("make", [unread_pipe, unread_terminal, unread_fifo])
+def test_a_trace_that_is_not_read_ends_by_the_first_signal(busy_process, tmp_path, make, number):
+    reader, writer = make(tmp_path)
+    command = [sys.executable, "-m", "anyprobe", "trace", "a.out:tick", "-p", str(busy_process)]
+    with subprocess.Popen(command, stdout=writer, stderr=subprocess.PIPE, text=True) as tracing:
+        wait_until_full(writer)
+        tracing.send_signal(number)
+        told = tracing.communicate(timeout=180)[1]
+    os.close(reader)
+    os.close(writer)
+    assert tracing.returncode == 130
+    assert "lines, or some of them, are lost" in told
+    assert "its reader has stopped reading" in told

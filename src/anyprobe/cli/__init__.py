@@ -38,6 +38,30 @@ COMMANDS = {
     "help": "Say what a SPEC is (anyprobe help specs), or what a command does.",
 }
 """Every command, each a module of ``anyprobe.cli.commands`` with a ``command`` of click's."""
+ELSEWHERE = {
+    "stat": "count",
+    "funccount": "count",
+    "stackcount": "count",
+    "record": "trace",
+    "strace": "trace",
+    "ftrace": "trace",
+    "dump": "trace",
+    "argdist": "hist",
+    "top": "time --every 1",
+    "live": "time --every 1",
+    "profile": "time --self",
+    "report": "time --self",
+    "graph": "time --tree",
+    "replay": "time --tree",
+    "funclatency": "time",
+    "annotate": "explain",
+    "disas": "explain",
+    "info": "list",
+    "ps": "probes",
+    "check": "doctor",
+    "remove": "detach",
+}
+"""What other tools call their commands, and the one of these that answers the same question."""
 
 
 # What is left at the end goes with the process: a last search for cycles takes a tenth of a short command's time.
@@ -83,7 +107,10 @@ class CommandList(click.Group):
             import difflib
 
             near = difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.5)
-            hint = f"; did you mean {near[0]}?" if near else f"; commands are {', '.join(COMMANDS)}"
+            if name in ELSEWHERE:
+                hint = f"; that is 'anyprobe {ELSEWHERE[name]}' here"
+            else:
+                hint = f"; did you mean {near[0]}?" if near else f"; commands are {', '.join(COMMANDS)}"
             raise click.UsageError(f"No such command {name!r}{hint}", ctx)
         return super().resolve_command(ctx, args)
 
@@ -121,6 +148,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except click.exceptions.Exit as leaving:
         return leaving.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        streams.tell(error.format_message())
+        return ExitStatus.USAGE
     except click.ClickException as error:
         return complain(misused(error), ExitStatus.USAGE)
     except (click.Abort, KeyboardInterrupt):
@@ -129,7 +159,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         streams.abandon_what_fails()
         if error.errno == errno.EPIPE:  # the reader (head, a pager) has seen enough
             return ExitStatus.DONE
-        return complain(str(error), error.exit_status)
+        return complain(str(error), 130 if error.errno == errno.ETIMEDOUT else error.exit_status)
     except Exception as error:  # noqa: BLE001 - the one place where exceptions become exit statuses
         return failed(error)
     return status if isinstance(status, int) else ExitStatus.DONE

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from anyprobe.cli import streams
 from anyprobe.core.errors import Interrupted
 
 if TYPE_CHECKING:
@@ -105,6 +106,7 @@ class Interrupts:
 
     def _remember(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - the signature of handlers
         self.count += 1
+        streams.Asked.count += 1
         if self.count > 2 or _in_script(frame):
             raise KeyboardInterrupt
         while frame is not None and _is_left_to_finish(frame):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 import click
 
-from anyprobe.cli import ExitStatus, ending, output, targets
+from anyprobe.cli import ExitStatus, ending, output, streams, targets
 from anyprobe.cli.interrupts import Interrupts
 from anyprobe.core.collection import collection_paused
 from anyprobe.core.errors import Interrupted, TargetError, TargetExited, UnsupportedTarget
@@ -103,6 +103,12 @@ def measure(target: targets.Target, plan: Plan) -> int:
     if plan.at_end and not target.program:
         raise click.UsageError(f"--{plan.at_end} is about a command after --")
     see_options(target, plan)
+    streams.Asked.ends_lines = plan.lines
+    for spec in target.everywhere:
+        plan.warn(
+            f"{spec}: hits in all processes, by the kernel's uprobes, a microsecond or two each; with -p PID, or a "
+            "command after --, a nanosecond"
+        )
     with (
         ExitStack() as stack,
         output.results(plan.output, program_owns_output=target.owns_standard_output) as stream,

@@ -7,7 +7,10 @@ import codecs
 import errno
 import io
 import os
+import select
+import stat
 import sys
+import time
 from contextlib import suppress
 from typing import Any, TextIO
 
@@ -25,6 +28,49 @@ _RESEMBLING = {
     "▁": "_", "▂": "_", "▃": "-", "▄": "-", "▅": "=", "▆": "=", "▇": "#", "░": "-", "▒": "+", "▓": "%", "⋮": ":",
 }  # fmt: skip
 _BOX_DRAWING = range(0x2500, 0x2580)
+_ROOM = 4096
+"""Bytes that a pipe has room for where it can be written at all: PIPE_BUF."""
+_LOOKS = 0.1
+"""Seconds between two looks at whether the end was asked for, while nothing can be written."""
+_PATIENCE = 1.0
+"""Seconds that a reader has for going on, once the end was asked for."""
+
+
+class Asked:
+    """How often the user, or a signal, has asked for the end. What writes lines as they come sets ``ends_lines``."""
+
+    count = 0
+    ends_lines = False
+
+
+class Sink(io.FileIO):
+    """A descriptor that is written to; what is asked to end does not wait for ever for a reader that has stopped.
+
+    A request counts that comes while nothing can be written. One that came before counts where lines are written as
+    they come: results at the end, which a pager shows page by page, are wanted in spite of it.
+    """
+
+    def __init__(self, file: str | int, *, closefd: bool = True) -> None:
+        """Open a file for writing, or take a descriptor."""
+        super().__init__(file, "wb", closefd=closefd)
+        self._may_wait = not stat.S_ISREG(os.fstat(self.fileno()).st_mode)
+
+    def write(self, data: Any, /) -> int:  # noqa: ANN401 - any buffer
+        """Write some bytes, as any raw file does; raise ``OSError`` with ``ETIMEDOUT`` where the reader has stopped."""
+        if self._may_wait:
+            self._await_room()
+            data = memoryview(data).cast("B")[:_ROOM]  # more might block
+        return super().write(data) or 0
+
+    def _await_room(self) -> None:
+        poll = select.poll()
+        poll.register(self.fileno(), select.POLLOUT)
+        asked, since = 0 if Asked.ends_lines else Asked.count, None
+        while not poll.poll(_LOOKS * 1000):
+            if since is None and Asked.count > asked:
+                since = time.monotonic()
+            if since is not None and time.monotonic() - since > _PATIENCE:
+                raise OSError(errno.ETIMEDOUT, "its reader has stopped reading")
 
 
 class Output(io.TextIOWrapper):
@@ -63,7 +109,7 @@ class Output(io.TextIOWrapper):
 
 def open_output(path: str) -> Output:
     """Open a file for results; ``OSError`` is the user's mistake."""
-    return Output(open(path, "wb"), path, encoding="utf-8")
+    return Output(io.BufferedWriter(Sink(path)), path, encoding="utf-8")
 
 
 def prepare() -> None:
@@ -83,12 +129,14 @@ def prepare() -> None:
 
 def _prepared(stream: TextIO | None, descriptor: int, called: str) -> TextIO:
     if stream is None:
-        return Output(open(descriptor, "wb", closefd=False), called, encoding="utf-8")
+        return Output(io.BufferedWriter(Sink(descriptor, closefd=False)), called, encoding="utf-8")
     # whatever else it is, prepared already or put there by a caller, is left as it is
     if not isinstance(stream, io.TextIOWrapper) or stream not in (sys.__stdout__, sys.__stderr__):
         return stream
     encoding, by_line = stream.encoding, stream.line_buffering
-    return Output(stream.detach(), called, encoding=encoding, line_buffering=by_line)
+    stream.detach()
+    sink = io.BufferedWriter(Sink(descriptor, closefd=False))
+    return Output(sink, called, encoding=encoding, line_buffering=by_line)
 
 
 def as_text(argument: str) -> str:

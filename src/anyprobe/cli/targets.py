@@ -48,6 +48,13 @@ class Target(NamedTuple):
         return self.selection is not None
 
     @property
+    def everywhere(self) -> list[str]:
+        """The specs of places in programs' files whose hits count in all processes, as no process is named."""
+        from anyprobe.probes.providers.kernel.places.specs import is_in_any_process
+
+        return [] if self.pids or self.program else sorted(filter(is_in_any_process, self.in_kernel))
+
+    @property
     def owns_standard_output(self) -> bool:
         """Whether standard output belongs to the started command."""
         return bool(self.program)

@@ -1,5 +1,6 @@
 """What ``trace`` does: a record for each hit, shown as it comes."""
 
+import errno
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from anyprobe.cli.knownfunctions import Knowledge, knowledge_of
 from anyprobe.cli.records import TIME, MonotonicTime, Row, rows
 from anyprobe.cli.targets import KERNEL, in_the_kernel, on_process
 from anyprobe.cli.threads import Threads
+from anyprobe.core.errors import OutputFailed
 
 if TYPE_CHECKING:
     from anyprobe.cli.targets import Measured
@@ -184,8 +186,13 @@ class Trace:
             lines.insert(0, heading(self._zero))
             self._headed = True
         if lines:
-            stream.write("\n".join(lines) + "\n")
-            stream.flush()
+            try:
+                stream.write("\n".join(lines) + "\n")
+                stream.flush()
+            except OutputFailed as failure:
+                if failure.errno == errno.ETIMEDOUT:
+                    output.warn(f"the end was asked for: the last {len(lines):,} lines, or some of them, are lost")
+                raise
         self._report_drops(sessions, final=final)
         return len(lines)
 

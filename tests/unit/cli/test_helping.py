@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from anyprobe.cli import COMMANDS, helping, main
+from anyprobe.cli import COMMANDS, ELSEWHERE, helping, main
 
 STARTING = ("count", "time", "trace", "hist", "script")
 
@@ -57,6 +57,19 @@ def test_bounds_are_left_out(text, plain):
 def test_a_slip_is_told_what_may_be_meant(capsys, slip):
     expected = f"anyprobe: No such command '{slip}'; did you mean count?\n"
     assert shown(capsys, slip, "x:y", "-p", "1", status=2).startswith(expected)
+
+
+@pytest.mark.parametrize(("name", "command"), ELSEWHERE.items())
+def test_what_other_tools_call_a_command_leads_to_it(capsys, name, command):
+    told = shown(capsys, name, "x:y", status=2)
+    assert told.startswith(f"anyprobe: No such command '{name}'; that is 'anyprobe {command}' here\n")
+    assert name not in COMMANDS
+    assert command.split()[0] in COMMANDS
+
+
+def test_without_a_command_the_help_is_shown_as_it_is(capsys):
+    assert shown(capsys, status=2).rstrip() == shown(capsys, "--help").rstrip()
+    assert shown(capsys, "usdt", status=2).startswith("Usage: anyprobe usdt ")
 
 
 def test_what_is_no_slip_has_the_list(capsys):

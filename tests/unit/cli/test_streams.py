@@ -1,5 +1,6 @@
 """Standard streams that are closed or full, or cannot show all characters."""
 
+import contextlib
 import io
 import os
 import subprocess
@@ -99,3 +100,73 @@ def test_specs_are_text_in_a_locale_of_ascii():
     program = "import sys; from anyprobe.cli import streams; print(ascii(streams.as_text(sys.argv[1])))"
     ascii_only = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
     assert shell(f"'{sys.executable}' -c '{program}' größe", **ascii_only).stdout == b"'gr\\xf6\\xdfe'\n"
+
+
+@pytest.fixture
+def full_pipe():
+    """A pipe with no room left: its ends, and how many bytes are in it."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    size = 0
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            size += os.write(writer, b"x" * 4096)
+    os.set_blocking(writer, True)
+    yield reader, writer, size
+    os.close(reader)
+    os.close(writer)
+
+
+def ask_once_it_waits(monkeypatch):
+    """Have the end asked for at the first look at whether there is room."""
+    real = streams.select.poll
+
+    class Poll:
+        def __init__(self):
+            self.poll_ = real()
+            self.register = self.poll_.register
+
+        def poll(self, timeout):
+            streams.Asked.count = 1
+            return self.poll_.poll(timeout)
+
+    monkeypatch.setattr(streams.select, "poll", Poll)
+
+
+@pytest.mark.parametrize("is_line", [False, True])
+def test_a_stopped_reader_is_given_up_once_the_end_is_asked_for(monkeypatch, full_pipe, is_line):
+    monkeypatch.setattr(streams.Asked, "count", int(is_line))  # lines: asked for before
+    monkeypatch.setattr(streams.Asked, "ends_lines", is_line)
+    if not is_line:
+        ask_once_it_waits(monkeypatch)
+    output = streams.Output(io.BufferedWriter(streams.Sink(full_pipe[1], closefd=False)), "it", encoding="utf-8")
+    output.write("lost")
+    with pytest.raises(OutputFailed, match="cannot write to it: its reader has stopped reading"):
+        output.flush()
+    os.read(full_pipe[0], 1 << 20)
+    output.close()
+
+
+def test_results_wait_for_a_slow_reader_though_the_end_was_asked_for_before(monkeypatch, full_pipe):
+    monkeypatch.setattr(streams.Asked, "count", 1)
+    reader, writer, size = full_pipe
+    looks = []
+    real = streams.select.poll
+
+    class Poll:
+        """Has the reader go on when the writer has looked for longer than its patience."""
+
+        def __init__(self):
+            self.poll_ = real()
+            self.register = self.poll_.register
+
+        def poll(self, timeout):
+            looks.append(timeout)
+            if len(looks) * timeout > 3000 * streams._PATIENCE:
+                assert len(os.read(reader, size)) == size
+            return self.poll_.poll(0)
+
+    monkeypatch.setattr(streams.select, "poll", Poll)
+    sink = streams.Sink(writer, closefd=False)
+    assert sink.write(b"results") == len(b"results")
+    assert os.read(reader, 100) == b"results"

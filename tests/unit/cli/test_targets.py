@@ -77,3 +77,18 @@ def test_of_processes_with_one_name_those_that_have_ended_are_left_out(monkeypat
     for none_left in (targets.choose((11,), ()), targets.Target((11, 13), named=frozenset({11, 13}))):
         with contextlib.ExitStack() as stack, pytest.raises(NoSuchProcess):
             targets.open_sessions(stack, none_left)
+
+
+@pytest.mark.parametrize(
+    ("spec", "chosen", "everywhere"),
+    [
+        ("u:libc:malloc", {}, ["u:libc:malloc"]),
+        ("uretprobe:/bin/bash:readline", {}, ["uretprobe:/bin/bash:readline"]),
+        ("u:libc:malloc", {"pids": (4242,)}, []),
+        ("u:libc:malloc", {"program": ("ls",)}, []),
+        ("kernel::vfs_read", {}, []),
+    ],
+)
+def test_places_in_files_are_in_all_processes_where_none_is_named(spec, chosen, everywhere):
+    settings = {"pids": (), "names": (), "program": (), **chosen}
+    assert targets.choose(**settings, specs=(spec,)).everywhere == everywhere

@@ -88,12 +88,15 @@ _DIVIDING = re.compile(r"""["([{<)\]}>:]""").search
 """What is not just a part of a name."""
 
 
-def split(text: str, start: int, end: int) -> list[Part]:
+def split(text: str, start: int, end: int, *, nested: bool = True) -> list[Part]:
     """Split at single colons; ``::`` belongs to a demangled name if words join it, and inside brackets nothing splits.
 
     ``pid:libc::return`` and ``::malloc:`` are empty parts, ``ns::f`` is a name: only between a word and a word does
     ``::`` bind, and never where the parts before it are too few for a module (``pid::f``). A part in double quotes is
     a name, and what stands between them is not looked at. ``memfd:name`` is one part where a function follows.
+
+    A glob may match a bracket and leave the other one to ``*``: where brackets of a glob do not balance, they are
+    ordinary characters, as they are with ``nested=False``.
     """
     parts: list[Part] = []
     at = begin = start
@@ -115,7 +118,7 @@ def split(text: str, start: int, end: int) -> list[Part]:
             depth += character != "<" or not text[begin:at].endswith(("operator", "operator<"))
         elif character in ")]}>" and depth:
             depth -= 1
-        elif character == ":" and depth == 0:
+        elif character == ":" and (depth == 0 or not nested):
             in_memory = _IN_MEMORY(text, begin, end)
             if in_memory:
                 at = in_memory.end()
@@ -128,7 +131,9 @@ def split(text: str, start: int, end: int) -> list[Part]:
             parts.append(Part(text[begin:at], begin))
             begin = at + 1
         at += 1
-    if depth:
+    if depth and nested:
+        if any(sign in text[begin:end] for sign in "*?"):
+            return split(text, start, end, nested=False)
         unclosed = _first_unclosed(text, begin, end)
         raise SpecError(text, unclosed, f"this {text[unclosed]!r} is never closed")
     parts.append(Part(text[begin:end], begin))

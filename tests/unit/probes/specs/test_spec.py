@@ -33,6 +33,11 @@ READ = [
     ("memfd:main:return", "memfd", "main", "return", None),
     ("memfd:main:0x1c", "memfd", "main", "offset", 0x1C),
     ("memfd:main", "memfd", "main", "entry", None),
+    # a glob leaves one of two brackets to its stars
+    ("*Heap::Collect(*", "", "*Heap::Collect(*", "entry", None),
+    ("node:*Heap::Collect(int, *%return", "node", "*Heap::Collect(int, *", "return", None),
+    ("pid:node:v8::Map<*:entry", "node", "v8::Map<*", "entry", None),
+    ("libx:*{lambda(*", "libx", "*{lambda(*", "entry", None),
     # the short forms
     ("malloc", "", "malloc", "entry", None),
     ("  malloc ", "", "malloc", "entry", None),

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 
 _MOST_DEMANGLED = 20_000
 """Names that are demangled to find the nearest ones, in a quarter of a second or so."""
+_MOST_NEAREST = 5
+_IN_LIBC = ("libpthread.so.0", "libdl.so.2", "librt.so.1", "libutil.so.1", "libanl.so.1")
+"""Libraries of glibc that are a part of libc.so.6 since version 2.34."""
+_IN_MERGED_LIBC = "pthread_create"
+"""A function that libc.so.6 has since then, and not before."""
 INSTANCES = "[...]"
 """What stands for the types of all instances of a generic function of Go, as in its own backtraces."""
 
@@ -176,6 +181,8 @@ def meant_modules(spec: Spec, objects: Sequence[LoadedObject]) -> list[LoadedObj
         chosen = [each for each in objects if each.path in (wanted, real)]
     elif not chosen and not spec.module.quoted and (command := _command(wanted)):
         chosen = [each for each in objects if each.is_executable and each.path == command]
+    if not spec.module.quoted and any(wanted in module_names(name) for name in _IN_LIBC):
+        chosen += _merged(spec, objects, chosen)
     if chosen:
         return chosen
     if wanted.strip("[]") == Reason.VSYSCALL.value:
@@ -190,7 +197,26 @@ def meant_modules(spec: Spec, objects: Sequence[LoadedObject]) -> list[LoadedObj
         )
     names = [name for each in objects for name in module_names(each.name)]
     names += ["a.out"] if any(each.is_executable for each in objects) else []
-    raise spec.error(spec.module, f"no module {wanted!r} is loaded", nearest_names(wanted, names))
+    stem = module_names(wanted)[-1].removeprefix("lib").lower()
+    parts = [module_names(each.name)[-1] for each in objects if len(stem) > 2 and stem in each.name.lower()]
+    nearest = tuple(dict.fromkeys((*parts, *nearest_names(wanted, names))))[:_MOST_NEAREST]
+    raise spec.error(spec.module, f"no module {wanted!r} is loaded", nearest)
+
+
+def _merged(spec: Spec, objects: Sequence[LoadedObject], chosen: Sequence[LoadedObject]) -> list[LoadedObject]:
+    """Return the C library that has the functions of a library which glibc 2.34 has merged into it, if it has.
+
+    The library of the old name may be loaded still, without functions.
+    """
+    merged = [each for each in objects if each not in chosen and each.matches("libc.so.6")]
+    merged = [each for each in merged if each.image.functions.lookup(_IN_MERGED_LIBC)]
+    if merged and not spec.function.text.strip("*"):
+        if chosen:
+            return []
+        wanted = spec.module.text
+        message = f"{wanted} is a part of {merged[0].name} since glibc 2.34; name its functions"
+        raise spec.error(spec.function, message, (f"{wanted}:{_IN_MERGED_LIBC}", "libc:*"))
+    return merged
 
 
 def _command(name: str) -> str | None:

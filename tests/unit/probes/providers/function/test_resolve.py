@@ -154,6 +154,8 @@ def test_every_canonical_form_resolves_to_the_same_site(fruit):
         ("libfriut:banana", "^^^^^^^^", "no module 'libfriut' is loaded", "libfruit"),
         ("pid:libfruit:aple:return", "             ^^^^", "no function 'aple'", "apple"),
         ("a.ut:main", "^^^^", "no module", "a.out"),
+        ("librui:banana", "^^^^^^", "no module 'librui' is loaded", "libfruit"),
+        ("FRUIT.so:banana", "^^^^^^^^", "no module 'FRUIT.so' is loaded", "libfruit"),
         ("libfruit:zz*", "         ^^^", "no function 'zz*'", None),
         ("libfruit:banana+0x1000", "                ^^^^^^", "beyond banana", None),
         ("pid:libfruit:-:0x10", "               ^^^^", "not in the code", None),
@@ -227,6 +229,9 @@ def test_demangled_names_match_with_and_without_parameters(process):
     assert found("ns::twice<int>") == ["int ns::twice<int>(int)"]
     assert len(found("ns::operator+")) == 1
     assert found("a.out:ns::C::*") == ["ns::C::get(char)", "ns::C::get(int)"]
+    assert found("a.out:*C::get(*") == ["ns::C::get(char)", "ns::C::get(int)"]
+    assert found("*twice<double>(*") == ["double ns::twice<double>(double)"]
+    assert found("*ns::f(char*") == ["ns::f(char const*)"]
     assert found("(anonymous namespace)::helper") == ["(anonymous namespace)::helper(int)"]
     for text in ("ns::f", "ns::twice", "ns::operator+", "(anonymous namespace)::helper"):
         for site in resolve(text, objects):
@@ -365,3 +370,38 @@ def test_mistyped_names_of_cpp_are_told_as_a_programmer_writes_them(process):
     with pytest.raises(SpecError) as caught:
         resolve("shop::weihg", process.objects())
     assert caught.value.nearest[0] == "shop::weigh"
+
+
+LIBC = "int pthread_create(void) { return 1; } int dlsym(void) { return 2; } int printf(void) { return 3; }"
+OLD_LIBC = "int pthread_mutex_lock(void) { return 1; }"
+
+
+@pytest.mark.parametrize(
+    ("spec", "function"),
+    [
+        ("libpthread:pthread_create", "pthread_create"),
+        ("libpthread.so.0:pthread_c*", "pthread_create"),
+        ("pid:libdl:dlsym:return", "dlsym"),
+    ],
+)
+def test_libraries_that_are_a_part_of_libc_now_mean_libc(process, spec, function):
+    process.load(LIBC, "libc.so.6", "-O1", "-shared", "-fno-builtin", bias=0x7F0000000000)
+    assert names(resolve(spec, process.objects())) == [("libc.so.6", function)]
+
+
+def test_a_library_that_is_merged_is_not_all_of_libc(process):
+    process.load(LIBC, "libc.so.6", "-O1", "-shared", "-fno-builtin", bias=0x7F0000000000)
+    with pytest.raises(SpecError, match=r"libpthread is a part of .* since glibc .*; name its functions"):
+        resolve("libpthread:*", process.objects())
+
+
+def test_an_old_libc_has_no_other_library_merged(process):
+    process.load(OLD_LIBC, "libc.so.6", "-O1", "-shared", bias=0x7F0000000000)
+    with pytest.raises(SpecError, match="no module 'libpthread' is loaded"):
+        resolve("libpthread:pthread_mutex_lock", process.objects())
+
+
+def test_an_empty_library_of_the_old_name_leads_to_libc_too(process):
+    process.load(LIBC, "libc.so.6", "-O1", "-shared", "-fno-builtin", bias=0x7F0000000000)
+    process.load("int __libpthread_placeholder;", "libpthread.so.0", "-O1", "-shared", bias=0x7E0000000000)
+    assert names(resolve("libpthread:pthread_create", process.objects())) == [("libc.so.6", "pthread_create")]
