@@ -167,9 +167,25 @@ def choose_session(
     return Target(tuple(dict.fromkeys(running)), tuple(program), named, kernel=True, probed=False)
 
 
-def choose_listed(pids: Sequence[int], names: Sequence[str], specs: Sequence[str]) -> Target:
-    """Return the one process, or the kernel, that is looked at by specs."""
-    given = bool(pids or names or any(map(PID_IN_SPEC.match, specs)))
+def program_among(specs: Sequence[str]) -> tuple[tuple[str, ...], str | None]:
+    """Return the specs among some arguments, and the path of a program that is among them, if there is one."""
+    files = [each for each in specs if "/" in each and os.path.isfile(each)]
+    if len(files) > 1:
+        raise click.UsageError(f"one program, please; these are {' and '.join(files)}")
+    return tuple(each for each in specs if each not in files), files[0] if files else None
+
+
+def choose_listed(
+    pids: Sequence[int], names: Sequence[str], specs: Sequence[str], program: str | None = None
+) -> Target:
+    """Return the one process, the program that is not to run, or the kernel, which is looked at by specs."""
+    given = bool(pids or names or program or any(map(PID_IN_SPEC.match, specs)))
+    if program is not None:
+        if pids or names:
+            raise click.UsageError(f"choose either a running process (-p, -n) or the program {program}, not both")
+        if not os.access(program, os.X_OK):
+            raise click.UsageError(f"{program} is no program; of a library, name a process that has loaded it: -p PID")
+        return Target(program=(program,))
     in_kernel = frozenset(spec for spec in specs if is_in_kernel(spec, chosen=given))
     if not in_kernel:
         return Target((choose_one(pids, names, specs),))

@@ -44,8 +44,9 @@ def print_heading(snapshot: Snapshot, console: "Console", what: str, behind: str
     console.print(f"{line}; {escape(behind)}" if behind else line, soft_wrap=True)
     pauses = [f"{milliseconds(us)} {word}" for name, word in _PAUSES if (us := snapshot.pause_us.get(name, 0))]
     if pauses:
-        setup = duration(sum(snapshot.setup_s.values()) * 1e9)
-        console.print(f"paused: {' · '.join(pauses)}; set up in {setup}", style="dim", soft_wrap=True)
+        taken = sum(snapshot.setup_s.values()) * 1e9
+        setup = f"; set up in {duration(taken)}" if taken else ""
+        console.print(f"paused: {' · '.join(pauses)}{setup}", style="dim", soft_wrap=True)
 
 
 def tail_clause(snapshot: Snapshot, meaning: str = "not timed") -> str:

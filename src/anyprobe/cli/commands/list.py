@@ -52,16 +52,21 @@ def command(
     """List what could be probed, with the strategy for each or the reason against it, and types. Changes nothing.
 
     Without a SPEC, all functions of the executable (a.out:*). In the kernel all mechanisms that can do it are named.
+    A path of a program, in place of -p PID, lists what the program's file has: none of its code runs.
 
     \b
     anyprobe list 'libc:mem*' -p 4242
+    anyprobe list 'usdt:*' ./program
     anyprobe list 'kernel::tcp_*' 'tracepoint:sched:*' 'syscall::*'
     """  # noqa: D301 - click's mark for lines that stay as they are
+    import os
+    import signal
     import sys
 
     from anyprobe.cli import output, targets
 
-    target = targets.choose_listed(pids, names, specs)
+    specs, program = targets.program_among(specs)
+    target = targets.choose_listed(pids, names, specs, program)
     _see_options(target, mechanism, strategy, inlined=inlined)
     with ExitStack() as stack, output.progress("planning", quiet=False):
         sites: Sequence[ListedSite]
@@ -69,6 +74,8 @@ def command(
             sites = targets.open_kernel(stack, target, mechanism).list(*specs)
         else:
             session = targets.open_sessions(stack, target, strategy=strategy)[0]
+            if target.program:  # it is held before its first instruction, and ends there
+                stack.callback(os.kill, session.pid, signal.SIGKILL)
             sites = _with_instances(session, specs) if inlined else session.list(*(specs or ("a.out:*",)))
     if as_json:
         output.write_json({"sites": [as_document(site) for site in sites]}, sys.stdout)
