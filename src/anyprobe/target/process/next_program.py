@@ -69,20 +69,21 @@ def _looked_at(tid: int, path: str, left: int) -> NextProgram:
     try:
         status = gateway.stat(path)
     except PermissionError:
-        return NextProgram(path, "it may not be read")
+        return NextProgram(os.path.realpath(path), "it may not be read")
     except (OSError, ValueError):
         # in another root a link may lead elsewhere than it seems from here: then the call itself tells
         return NOTHING if _same_root(tid) else NextProgram(path)
     if not stat.S_ISREG(status.st_mode) or not status.st_mode & _EXECUTABLE:
         return NOTHING
-    shown = path
-    with suppress(OSError):
-        shown = gateway.readlink(path) if path.startswith("/proc/") and "/fd/" in path else path
     try:
         fd = gateway.open_file(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
-        return NextProgram(shown, "it may not be read")
+        return NextProgram(os.path.realpath(path), "it may not be read")
+    shown = path
     try:
+        # the file's own name, whatever links, directories and threads it was named by: messages add up by it
+        with suppress(OSError):
+            shown = gateway.readlink(f"/proc/self/fd/{fd}")
         head = gateway.read(fd, _SHEBANG)
         capable = not head.startswith(b"#!") and _has_capabilities(fd)
     finally:
