@@ -1,7 +1,8 @@
 """Snapshots made up for the tests of reports and JSON."""
 
 from anyprobe.data.processes import TargetInfo
-from anyprobe.data.snapshot import FunctionTiming, RefusedSite, SiteResult, Snapshot
+from anyprobe.data.refused import RefusedSite
+from anyprobe.data.snapshot import FunctionTiming, SiteResult, Snapshot
 
 
 def site(function="malloc", hits=12345, **changes) -> SiteResult:

@@ -9,8 +9,9 @@ from anyprobe.core.errors import UsageError
 from anyprobe.data.calltree import CallNode
 from anyprobe.data.nested import NestedTiming
 from anyprobe.data.processes import ProcessCounts, ProcessInfo, TargetInfo, ThreadTimes
+from anyprobe.data.refused import RefusedSite
 from anyprobe.data.results import AggregationResult, MapResult
-from anyprobe.data.snapshot import FunctionTiming, RefusedSite, SiteResult, Snapshot
+from anyprobe.data.snapshot import FunctionTiming, SiteResult, Snapshot
 
 FORMAT = "anyprobe-snapshot-1"
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from anyprobe.core.quoting import shown_module
 from anyprobe.data import histogram
 from anyprobe.data.processes import Key, ProcessCounts, ProcessInfo, TargetInfo, ThreadTimes, by_spec
+from anyprobe.data.refused import RefusedSite, documents_of
 
 if TYPE_CHECKING:
     from anyprobe.data.calltree import CallNode
@@ -258,24 +259,6 @@ class FunctionTiming(histogram.Percentiles):
 
 
 @dataclass(frozen=True, slots=True)
-class RefusedSite:
-    """A probe that was asked for and not placed, and why."""
-
-    spec: str
-    address: int
-    reason: str
-    detail: str
-    timed: bool = False
-    """Whether both ends of the function's calls were wanted."""
-    in_kernel: bool = False
-    """Whether it is in the kernel, of which there is no more to explain."""
-
-    def as_json(self) -> Json:
-        """Return the JSON object."""
-        return {"spec": self.spec, "address": self.address, "reason": self.reason, "detail": self.detail}
-
-
-@dataclass(frozen=True, slots=True)
 class Snapshot:
     """Everything a session has counted and refused so far.
 
@@ -347,7 +330,7 @@ class Snapshot:
             "pause_us": {"arm": 0, "disarm": 0} | {name: round(us) for name, us in self.pause_us.items()},
             "setup_s": {name: round(self.setup_s.get(name, 0.0), 6) for name in ("resolve", "plan", "prepare", "arm")},
             "sites": [site.as_json() for site in self.all_sites],
-            "refused": [site.as_json() for site in self.refused],
+            **documents_of(self.refused),
         }
         if self.pending:
             document["pending"] = [each.as_json() for each in self.pending]

@@ -11,7 +11,8 @@ from anyprobe.data import histogram
 from anyprobe.data.layout import CALL_LEARNING, CALL_UNSEEN, CROWDED
 from anyprobe.data.processes import ProcessInfo, TargetInfo
 from anyprobe.data.reader import BankReader, Extents, ForkChild, NearReader, Whose
-from anyprobe.data.snapshot import ExitKind, FunctionTiming, RefusedSite, SiteResult, Snapshot
+from anyprobe.data.refused import RefusedSite
+from anyprobe.data.snapshot import ExitKind, FunctionTiming, SiteResult, Snapshot
 from anyprobe.probes.probe import Place, Probe, Timed, at_run_time
 from anyprobe.probes.providers import provided
 from anyprobe.splice.codegen.patch import ActionKind

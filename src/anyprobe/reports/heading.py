@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from anyprobe.data.processes import TargetInfo
-from anyprobe.data.snapshot import RefusedSite, Snapshot
+from anyprobe.data.refused import RefusedSite
+from anyprobe.data.snapshot import Snapshot
 from anyprobe.reports.plain import escape
 from anyprobe.reports.quantities import counted, duration, edge, milliseconds
 
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 DETAILED_REFUSALS = 5
 """Up to so many refusals are shown one by one, more are summed up by reason."""
 
-GONE, GONE_NOTE = "gone", "[GONE]"
-"""The reason of what was in place until its library was unmapped, and how it is marked: as kprobes of modules are."""
+GONE_NOTE = "[GONE]"
+"""How tables mark what was in place until its library was unmapped: as the kernel's list marks kprobes of modules."""
 
 NAMED_TARGETS = 4
 """Of so many processes that are counted together, each is named."""
@@ -101,8 +102,8 @@ def print_refusals(snapshot: Snapshot, console: "Console") -> None:
     """Print what was refused, and what has gone with its library: each with its reason, or many summed up by reason."""
     if snapshot.interval is not None:
         return
-    gone = [each for each in snapshot.refused if each.reason == GONE]
-    refused = [each for each in snapshot.refused if each.reason != GONE]
+    gone = [each for each in snapshot.refused if each.is_gone]
+    refused = [each for each in snapshot.refused if not each.is_gone]
     if gone or refused:
         console.print()
     for each in gone if len(gone) <= DETAILED_REFUSALS else ():

@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from anyprobe.data.snapshot import SiteResult, Snapshot
-from anyprobe.reports.heading import GONE, GONE_NOTE, print_heading, print_left_out, print_refusals, tail_clause
+from anyprobe.reports.heading import GONE_NOTE, print_heading, print_left_out, print_refusals, tail_clause
 from anyprobe.reports.losses import print_losses
 from anyprobe.reports.plain import Rows, escape
 from anyprobe.reports.quantities import counted, rate
@@ -68,7 +68,7 @@ def _busiest(site: SiteResult) -> tuple[int, str, str, int]:
 
 def _table(sites: list[SiteResult], snapshot: Snapshot) -> Rows:
     missed = any(site.nmissed for site in sites)
-    gone = {each.spec for each in snapshot.refused if each.reason == GONE}
+    gone = {each.spec for each in snapshot.refused if each.is_gone}
     notes = [_notes(site, gone) for site in sites]
     noted = any(notes)
     table = Rows()

@@ -16,7 +16,8 @@ from anyprobe.core.errors import PermissionDenied, SpecError, TargetError, Unsup
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.data.explanation import ListedSite
 from anyprobe.data.processes import TargetInfo
-from anyprobe.data.snapshot import RefusedSite, Snapshot
+from anyprobe.data.refused import RefusedSite
+from anyprobe.data.snapshot import Snapshot
 from anyprobe.probes.providers.kernel import mechanisms
 from anyprobe.probes.providers.kernel import session as kernel_session
 from anyprobe.probes.scripts.hooks import Scripted

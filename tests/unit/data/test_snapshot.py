@@ -24,6 +24,13 @@ def test_the_json_of_count_is_the_documented_one():
     assert set(document["refused"][0]) == {"spec", "address", "reason", "detail"}
 
 
+def test_what_has_gone_with_its_library_was_not_refused():
+    document = snapshot(refused=(refused("lost", "gone"), refused(), refused("late", "gone"))).as_json()
+    assert [each["reason"] for each in document["refused"]] == [refused().reason]
+    assert [each["spec"] for each in document["gone"]] == [refused(name, "gone").spec for name in ("lost", "late")]
+    assert "gone" not in snapshot().as_json()
+
+
 def test_the_json_of_time_is_the_documented_one():
     document = snapshot(functions=(timing(),)).as_json()["functions"][0]
     documented = "spec count tail_exits unmatched sum_ns min_ns max_ns mean_ns p50_ns p90_ns p99_ns buckets nmissed"

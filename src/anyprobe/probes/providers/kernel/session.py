@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Self
 from anyprobe.core.errors import KernelRefused, PermissionDenied, TargetError, UnsupportedTarget, UsageError
 from anyprobe.core.refusal import Refusal
 from anyprobe.data.processes import TargetInfo
-from anyprobe.data.snapshot import RefusedSite, Snapshot
+from anyprobe.data.refused import RefusedSite
+from anyprobe.data.snapshot import Snapshot
 from anyprobe.probes.api import AnySessionApi
 from anyprobe.probes.duties import locked
 from anyprobe.probes.providers.kernel import mechanisms

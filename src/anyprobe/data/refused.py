@@ -1,0 +1,38 @@
+"""What was asked for and is not in place: what was refused, and what has gone with its library."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from anyprobe.core.refusal import Reason
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedSite:
+    """A probe that was asked for and not placed, and why."""
+
+    spec: str
+    address: int
+    reason: str
+    detail: str
+    timed: bool = False
+    """Whether both ends of the function's calls were wanted."""
+    in_kernel: bool = False
+    """Whether it is in the kernel, of which there is no more to explain."""
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it was in place until its library was unmapped, which is no refusal."""
+        return self.reason == Reason.GONE
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the JSON object."""
+        return {"spec": self.spec, "address": self.address, "reason": self.reason, "detail": self.detail}
+
+
+def documents_of(refused: Iterable[RefusedSite]) -> dict[str, Any]:
+    """Return the members of a document: ``refused``, and ``gone`` if anything has gone."""
+    gone, others = [], []
+    for each in refused:
+        (gone if each.is_gone else others).append(each.as_json())
+    return {"refused": others, **({"gone": gone} if gone else {})}
