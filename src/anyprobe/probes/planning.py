@@ -16,7 +16,6 @@ from anyprobe.probes.probe import NEVER_RETURNS, exit_want, instructions_of
 from anyprobe.probes.providers.function.clobbering import clobbers
 from anyprobe.probes.providers.function.placing import off_boundary
 from anyprobe.probes.specs.dtrace import EACH
-from anyprobe.probes.specs.spec import means_markers
 from anyprobe.splice.apply.live.changes import explained
 from anyprobe.splice.codegen.emit import ActionSource, emit_patch
 from anyprobe.splice.codegen.patch import Action, ActionKind, BankCode
@@ -287,11 +286,7 @@ def listed(session: "ProbeHost", specs: Sequence[str]) -> list[ListedSite]:
     found = []
     for spec in specs:
         sites, refused = session.resolve(spec)
-        named = means_markers(spec)  # of many, only some are refused before they are planned
-        found += [
-            ListedSite(canonical if named else spec, "", canonical, 0, why.address, None, why)
-            for canonical, why in refused
-        ]
+        found += [ListedSite(canonical, "", canonical, 0, why.address, None, why) for canonical, why in refused]
         for site in sites:
             listed_here = _list_site(session, site)
             if site.marker is not None:
@@ -321,7 +316,9 @@ def _list_site(session: "ProbeHost", site: "ResolvedSite") -> list[ListedSite]:
         return [entry(site.address, Refusal(Reason.NO_EXIT, site.address, NEVER_RETURNS))]
     session.splicing.planning.see_program(module)
     plan = _planned_at(session, module, code, site)[1]
-    return [entry(address, verdict) for address, verdict in _outcomes(plan, module.bias)]
+    found = [entry(address, verdict) for address, verdict in _outcomes(plan, module.bias)]
+    doubts = code.reachability.in_doubt() if site.kind in EACH else ()
+    return [*found, *(entry(why.address + module.bias, why) for why in doubts)]
 
 
 def _served(plan: FunctionPlan) -> dict[Want, PlannedSplice]:

@@ -239,14 +239,14 @@ def _without_children(
 
 
 def refusals(probes: Iterable[Probe]) -> list[tuple[str, Refusal]]:
-    """Return what was asked for and not placed."""
+    """Return what was asked for and not placed; of single instructions, with the address of what was asked for."""
     found: list[tuple[str, Refusal]] = []
     for probe in probes:
         found += probe.refused
         found += [
-            (place.site.canonical, at_run_time(place.hook.refusal, place.module))
+            (place.site.canonical, Refusal(why.reason, place.want.address + place.module.bias, why.detail))
             for place in probe.places
-            if place.hook.refusal is not None
+            if (why := place.hook.refusal) is not None
         ]
         found += [
             (timed.site.canonical, at_run_time(timed.refusal, timed.places[0].module))

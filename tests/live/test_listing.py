@@ -1,9 +1,12 @@
-"""``anyprobe list SPEC PROGRAM``: what a program's file has, without a process and without running it."""
+"""``anyprobe list``: what a program's file has, without running it; and that it is what ``count`` can place."""
 
 import subprocess
 import sys
 
 import pytest
+
+import anyprobe
+from support.driver import started
 
 pytestmark = pytest.mark.live
 
@@ -62,3 +65,18 @@ def test_what_is_no_program_is_said_to_be_none(tmp_path):
     told = listed("a.out:main", path)
     assert told.returncode == 2
     assert f"{path} is no program" in told.stderr
+
+
+@pytest.mark.parametrize(
+    "spec", ["libc:*", "libc:str*%insn", "libc:str*%block", "ld-linux*:strcmp%insn", "libc:*%return"]
+)
+def test_list_and_count_refuse_the_same_places(compiled, spec):
+    with started(compiled("counts.c")) as target, anyprobe.attach(target.pid) as session:
+        listed = session.list(spec)
+        session.count(spec)
+        counted = session.snapshot()
+    assert listed
+    refused = {(each.spec, each.address, each.refusal.reason.value) for each in listed if each.refusal is not None}
+    assert refused == {(each.spec, each.address, each.reason) for each in counted.refused}
+    placed = {(each.spec, each.address) for each in listed if each.refusal is None}
+    assert placed == {(each.spec, each.address) for each in counted.sites}
