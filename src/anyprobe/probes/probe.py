@@ -9,6 +9,7 @@ from anyprobe.binary.flow.function import FunctionCode
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.data.layout import CERTAIN, JUMPED
 from anyprobe.probes.providers.function.resolve import ResolvedSite
+from anyprobe.probes.specs.dtrace import EACH
 from anyprobe.splice.codegen.patch import REPLACING, ActionKind
 from anyprobe.splice.edits import Edit, FunctionState, Module
 from anyprobe.splice.plan.splices import Want, WantKind
@@ -295,8 +296,10 @@ class Probe:
         return f"<Probe {self.spec}: {armed} of {len(places)} places armed, {len(self.refused)} refused>"
 
     def refuse(self, site: ResolvedSite, why: Refusal, module: Module) -> None:
-        """Note why a site is not placed, with its run-time address."""
-        self.refused.append((site.canonical, at_run_time(why, module)))
+        """Note why a site is not placed, with its run-time address; of many sites, with that of the one in question."""
+        one = site.kind not in EACH
+        told = Refusal(why.reason, site.address, why.detail) if one else at_run_time(why, module)
+        self.refused.append((site.canonical, told))
 
     @property
     def followed(self) -> "list[FollowedCalls]":
