@@ -20,6 +20,7 @@ FOLDER_MARKERS = {"live": "live", "torture": "torture"}
 # Tests start the command line and controllers hundreds of times; without bytecode, each compiles all modules again, for
 # over a second.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+os.environ["ANYPROBE_PROGRESS"] = "0"  # what is told depends on what was asked for, not on how busy the machine is
 sys.dont_write_bytecode = False
 # How long an example takes is for the machine to say, which may be busy.
 settings.register_profile("anyprobe", deadline=None)

@@ -104,9 +104,9 @@ def measure(target: targets.Target, plan: Plan) -> int:
         raise click.UsageError(f"--{plan.at_end} is about a command after --")
     see_options(target, plan)
     streams.Asked.ends_lines = plan.lines
-    for spec in target.everywhere:
+    for place in target.everywhere:
         plan.warn(
-            f"{spec}: hits in all processes, by the kernel's uprobes, a microsecond or two each; with -p PID, or a "
+            f"{place}: hits in all processes, by the kernel's uprobes, a microsecond or two each; with -p PID, or a "
             "command after --, a nanosecond"
         )
     with (
@@ -146,11 +146,13 @@ def measure(target: targets.Target, plan: Plan) -> int:
             for each in kernel:
                 see_command_alone(each, started.pid, plan)
         with ExitStack() as preparing:
+            arming = output.progress("arming", quiet=plan.quiet)
             for process in sessions.processes:
                 preparing.enter_context(process.engine.interruptible(interrupts.check))
+                process.engine.progress = arming
             for each in kernel:
                 preparing.enter_context(each.interruptible(interrupts.check))
-            with output.progress("arming", quiet=plan.quiet), collection_paused():
+            with arming, collection_paused():
                 for session in sessions.all:
                     session.hooks.waits = True
                     arm(session, target, plan)

@@ -32,7 +32,8 @@ class RefusedSite:
 
 def documents_of(refused: Iterable[RefusedSite]) -> dict[str, Any]:
     """Return the members of a document: ``refused``, and ``gone`` if anything has gone."""
-    gone, others = [], []
+    gone: list[dict[str, Any]] = []
+    others: list[dict[str, Any]] = []
     for each in refused:
         (gone if each.is_gone else others).append(each.as_json())
     return {"refused": others, **({"gone": gone} if gone else {})}

@@ -479,8 +479,8 @@ class Reconciled(Pumped):
         for loaded in surveyed(here, timed=timed):
             self.module(loaded).code.survey()
         module_of = cache(self.module)
-        for site in here:
-            self.engine.checkpoint()
+        for number, site in enumerate(here):
+            self.engine.checkpoint("finding", number, len(here))
             loaded = site.object
             refusal = self.refusal_of(site) or (self._timing_refusal(site) if timed else None)
             if self.splicing.memory.clock and loaded.name == VDSO:

@@ -144,6 +144,8 @@ class Engine(Generic[_Stop]):
         self.seconds: dict[str, float] = {"resolve": 0.0, "plan": 0.0, "prepare": 0.0, "arm": 0.0}
         """What took how long; ``resolve`` is the caller's."""
         self._checkpoint: Callable[[], None] = lambda: None
+        self.progress: Callable[[str, int, int], None] = lambda *_: None
+        """Told how far preparing a change is, as ``checkpoint`` says; it must be quick."""
 
     @property
     def modules(self) -> Sequence[Module]:
@@ -171,8 +173,16 @@ class Engine(Generic[_Stop]):
         finally:
             self._checkpoint = before
 
-    def checkpoint(self) -> None:
-        """Give whoever has called ``interruptible`` the chance to end what is being prepared."""
+    def checkpoint(self, doing: str = "", done: int = 0, total: int = 0) -> None:
+        """Give the caller of ``interruptible`` the chance to end what is being prepared, and say how far it is.
+
+        Args:
+            doing: what is being done to functions, one after the other; "" is not told.
+            done: of how many functions that is done.
+            total: of how many it will be.
+        """
+        if doing:
+            self.progress(doing, done, total)
         self._checkpoint()
 
     def change(self, edits: Sequence[Edit], *, urgent: bool = False) -> None:
@@ -207,7 +217,7 @@ class Engine(Generic[_Stop]):
         with self._timed("plan"):
             self._planning.see_space(mappings)
             edits = without_gone(self._surroundings.look(edits, urgent=urgent), mappings)
-            self._planning.plan_all(edits, self._live, self._checkpoint)
+            self._planning.plan_all(edits, self._live, self.checkpoint)
         with self._target.exclusive():
             self._carry_out([edit for edit in edits if not edit.idle])
 
@@ -241,9 +251,9 @@ class Engine(Generic[_Stop]):
             banks=banks_of(hooks) if len(self._holdings.code_regions) > 1 else (),
             moves=worth_moving(edits) and not self._planning.faults_handled,
         )  # fmt: skip
-        for edit in edits:
+        for number, edit in enumerate(edits):
             if edit.added:
-                self._checkpoint()
+                self.checkpoint("generating code", number, len(edits))
             if edit.given_up:
                 continue
             found = emission.emit(edit)

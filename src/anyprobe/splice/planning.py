@@ -107,8 +107,10 @@ class Planning:
             boards.heap_room = GO_HEAP_ROOM
             self.see_space(self._target.mappings())
 
-    def plan_all(self, edits: Sequence[Edit], live: LivePlanning | None, checkpoint: Callable[[], None]) -> None:
-        """Plan edits; ``checkpoint`` is called now and then."""
+    def plan_all(
+        self, edits: Sequence[Edit], live: LivePlanning | None, checkpoint: Callable[[str, int, int], None]
+    ) -> None:
+        """Plan edits; ``checkpoint`` is called now and then, with what is done, how much of it, and of how much."""
         for module in modules_of(edits):  # before any plan is made: all claims that are copied from these have them
             self._see_module(module)
         keep_room(self.springboards.space, edits)
@@ -116,7 +118,7 @@ class Planning:
         with Claiming() as claiming:
             for number, edit in enumerate(edits):
                 if edit.added or edit.anew:
-                    checkpoint()
+                    checkpoint("planning", number, len(edits))
                 planned = None if edit.removed or live is not None else self._from_memory(edit, claiming, faults=faults)
                 if planned is not None:
                     claiming.add_taken(edit, planned)

@@ -1,5 +1,6 @@
 """What takes long says so on a terminal; nothing elsewhere, and nothing when it is quick."""
 
+import contextlib
 import os
 import pty
 import select
@@ -99,3 +100,52 @@ def slow(attach, wait):
         return session
 
     return opened
+
+
+@contextlib.contextmanager
+def lines_in(path):
+    """Have standard error go to a file, with a line of progress as often as can be."""
+    with pytest.MonkeyPatch.context() as patched, open(path, "w") as stream:
+        patched.delenv("ANYPROBE_PROGRESS", raising=False)
+        patched.setattr(output, "PROGRESS_LINES", 0.01)
+        patched.setattr(sys, "stderr", stream)
+        yield patched
+        patched.undo()
+
+
+def wait_until_told(path, what):
+    deadline = time.monotonic() + 60
+    while what not in path.read_text():
+        assert time.monotonic() < deadline, path.read_text()
+        time.sleep(0.01)
+
+
+def test_without_a_terminal_there_are_lines(tmp_path):
+    path = tmp_path / "err"
+    with lines_in(path), output.progress("arming", quiet=False) as arming:
+        wait_until_told(path, "anyprobe: arming\n")
+        arming("planning", 0, 31_236)
+        wait_until_told(path, "anyprobe: arming: planning 0 of 31,236 functions (0 %)\n")
+        arming._began -= 100  # so long it has taken
+        arming("planning", 10_000, 31_236)
+        wait_until_told(path, "anyprobe: arming: planning 10,000 of 31,236 functions (32 %), about 212 s left\n")
+        arming("generating code", 1, 31_236)  # which has taken no time yet
+        wait_until_told(path, "anyprobe: arming: generating code 1 of 31,236 functions (0 %)")
+
+
+def test_the_environment_says_how_often_there_are_lines(tmp_path):
+    path = tmp_path / "err"
+    with lines_in(path) as patched:
+        patched.setenv("ANYPROBE_PROGRESS", "0")
+        with output.progress("arming", quiet=False) as arming:
+            arming._teller.join(60)
+            assert not arming._teller.is_alive()
+    assert path.read_text() == ""
+
+
+def test_a_terminal_shows_how_far_it_is(terminal, looked_at, monkeypatch):
+    looked_at()
+    monkeypatch.setattr(output, "PROGRESS_AFTER", 0.05)
+    with output.progress("arming", quiet=False) as arming:
+        arming("planning", 300, 1_200)
+        wait_until_drawn(terminal, "planning 300 of 1,200 functions (25 %)")
