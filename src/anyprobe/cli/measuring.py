@@ -148,8 +148,7 @@ def measure(target: targets.Target, plan: Plan) -> int:
         with ExitStack() as preparing:
             arming = output.progress("arming", quiet=plan.quiet)
             for process in sessions.processes:
-                preparing.enter_context(process.engine.interruptible(interrupts.check))
-                process.engine.progress = arming
+                preparing.enter_context(process.engine.interruptible(interrupts.check, arming))
             for each in kernel:
                 preparing.enter_context(each.interruptible(interrupts.check))
             with arming, collection_paused():

@@ -144,8 +144,7 @@ class Engine(Generic[_Stop]):
         self.seconds: dict[str, float] = {"resolve": 0.0, "plan": 0.0, "prepare": 0.0, "arm": 0.0}
         """What took how long; ``resolve`` is the caller's."""
         self._checkpoint: Callable[[], None] = lambda: None
-        self.progress: Callable[[str, int, int], None] = lambda *_: None
-        """Told how far preparing a change is, as ``checkpoint`` says; it must be quick."""
+        self._progress: Callable[[str, int, int], None] = lambda *_: None
 
     @property
     def modules(self) -> Sequence[Module]:
@@ -163,15 +162,18 @@ class Engine(Generic[_Stop]):
         return [*(splice.patch for splice in splices if splice.patch is not None), *left]
 
     @contextmanager
-    def interruptible(self, checkpoint: Callable[[], None]) -> Iterator[None]:
+    def interruptible(
+        self, checkpoint: Callable[[], None], progress: Callable[[str, int, int], None] = lambda *_: None
+    ) -> Iterator[None]:
         """Have ``checkpoint`` called now and then while changes are prepared; what it raises ends them, and nothing of
-        them is made.
+        them is made. ``progress`` is told how far that is, as ``checkpoint`` says; both must be quick.
         """  # noqa: D205 - one sentence
-        before, self._checkpoint = self._checkpoint, checkpoint
+        before = self._checkpoint, self._progress
+        self._checkpoint, self._progress = checkpoint, progress
         try:
             yield
         finally:
-            self._checkpoint = before
+            self._checkpoint, self._progress = before
 
     def checkpoint(self, doing: str = "", done: int = 0, total: int = 0) -> None:
         """Give the caller of ``interruptible`` the chance to end what is being prepared, and say how far it is.
@@ -182,7 +184,7 @@ class Engine(Generic[_Stop]):
             total: of how many it will be.
         """
         if doing:
-            self.progress(doing, done, total)
+            self._progress(doing, done, total)
         self._checkpoint()
 
     def change(self, edits: Sequence[Edit], *, urgent: bool = False) -> None:

@@ -27,7 +27,7 @@ class FakeSession:
         self.fakes, self.pid, self.settings, self.calls = fakes, pid, settings, []
         self.looks = 0
         self.probes = fakes.probes
-        self.engine = types.SimpleNamespace(interruptible=lambda _: contextlib.nullcontext())
+        self.engine = types.SimpleNamespace(interruptible=lambda *_: contextlib.nullcontext())
 
     def look_for_libraries(self):
         """Nothing is loaded here."""
