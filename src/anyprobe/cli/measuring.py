@@ -88,6 +88,8 @@ class Plan:
     """What makes results of what one process has counted, where that is not the same."""
     maps: bool = False
     """Whether to show what maps hold, too."""
+    full_names: bool = True
+    """Whether tables show long names of functions whole."""
     lines: bool = False
     """Whether records are all that there is to show: then what is left to say goes to standard error."""
 
@@ -450,7 +452,12 @@ def show(snapshots: Sequence[Snapshot], plan: Plan, stream: TextIO, *, between: 
     warn_once(together.warnings, plan)
     if several and last is None and not plan.lines:
         stream.write("\n")
-    plan.render(last or together, output.console(stream), plan.top)
+    shown = last or together
+    if not plan.full_names:
+        from anyprobe.reports.names import with_short_names
+
+        shown = with_short_names(shown)
+    plan.render(shown, output.console(stream), plan.top)
     stream.flush()
 
 

@@ -266,6 +266,11 @@ measuring = together(
         is_flag=True,
         help="One line per function for insn, block and call specs, in JSON one site per USDT marker.",
     ),
+    click.option(
+        "--full-names",
+        is_flag=True,
+        help="Show names of functions whole. Default: parameters and types of long ones are left out, but in JSON.",
+    ),
     _output,
     click.option(
         "--top",

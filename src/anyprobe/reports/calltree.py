@@ -1,10 +1,15 @@
 """Trees of timed calls, and who has called what."""
 
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
-from rich.console import Console
+from rich.cells import cell_len, chop_cells
+from rich.console import Console, ConsoleOptions
+from rich.measure import Measurement
 from rich.table import Table
+from rich.text import Text
 
+from anyprobe.core.printable import printable
 from anyprobe.data.calltree import CallNode, by_caller, folded, time_of
 from anyprobe.data.snapshot import Snapshot
 from anyprobe.reports.heading import learning_clause, print_heading, print_refusals, tail_clause
@@ -12,6 +17,8 @@ from anyprobe.reports.losses import print_losses
 from anyprobe.reports.plain import escape
 from anyprobe.reports.quantities import counted, duration
 
+_LEAST_ROOM = 8
+"""Columns that a name in the tree gets, however deep it is."""
 _LEAST_SHARE = 0.001
 """Branches with a smaller share of the whole are left out, unless all are wanted."""
 
@@ -29,12 +36,13 @@ def print_branches(snapshot: Snapshot, console: Console, top: int = 0) -> None:
     least = _LEAST_SHARE * sum(map(time_of, roots)) if top else 0.0
     table = _table()
     left_out, step = 0, snapshot.clock_step_ns
-    for prefix, node in _lines(roots, ""):
+    for prefix, below, node in _lines(roots, ""):
         if time_of(node) < least:
             left_out += 1
             continue
         times = [duration(each, step) for each in (node.sum_ns, max(node.self_ns, 0.0))] if node.count else ["-", "-"]
-        table.add_row(f"{node.count:,}", *times, escape(prefix + node.function), escape(node.shown_module))
+        name = Branch(prefix, below, printable(node.function))
+        table.add_row(f"{node.count:,}", *times, name, escape(node.shown_module))
     console.print()
     console.print(table)
     if left_out:
@@ -82,10 +90,31 @@ def _table() -> Table:
     return table
 
 
-def _lines(nodes: Iterable[CallNode], before: str, *, nested: bool = False) -> Iterator[tuple[str, CallNode]]:
-    """Yield nodes with what leads to their names."""
+class Branch(NamedTuple):
+    """A name with what leads to it; where it takes several lines, the tree goes on beside all of them."""
+
+    prefix: str
+    below: str
+    """What stands in place of the prefix on further lines."""
+    name: str
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        """Yield the lines, as wide as there is room."""
+        room = max(options.max_width - len(self.prefix), _LEAST_ROOM)
+        first, *more = chop_cells(self.name, room) or [""]
+        yield Text(self.prefix + first)
+        yield from (Text(self.below + each) for each in more)
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        """Return how wide it may be."""
+        return Measurement(len(self.prefix) + _LEAST_ROOM, len(self.prefix) + cell_len(self.name))
+
+
+def _lines(nodes: Iterable[CallNode], before: str, *, nested: bool = False) -> Iterator[tuple[str, str, CallNode]]:
+    """Yield nodes with what leads to their names, and with what stands below that."""
     listed = list(nodes)
     for number, node in enumerate(listed):
         last = number == len(listed) - 1
-        yield before + ("" if not nested else "└─ " if last else "├─ "), node
-        yield from _lines(node.calls, before + ("" if not nested else "   " if last else "│  "), nested=True)
+        below = before + ("" if not nested else "   " if last else "│  ")
+        yield before + ("" if not nested else "└─ " if last else "├─ "), below, node
+        yield from _lines(node.calls, below, nested=True)
