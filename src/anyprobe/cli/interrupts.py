@@ -38,7 +38,7 @@ class Interrupts:
 
     def __init__(self) -> None:
         """Remember nothing yet."""
-        self.count = 0
+        self.count, self._first = 0, 0
         self._before: dict[signal.Signals, Any] = {}
         self._reader = self._writer = -1
         self._job: JobControl | None = None
@@ -48,6 +48,11 @@ class Interrupts:
     def requested(self) -> bool:
         """Whether the user or a signal asked for the end."""
         return self.count > 0
+
+    @property
+    def by_user(self) -> bool:
+        """Whether it was Ctrl-C that asked for the end."""
+        return self._first == signal.SIGINT
 
     def check(self) -> None:
         """Raise ``Interrupted`` if the user or a signal asked for the end."""
@@ -107,6 +112,7 @@ class Interrupts:
     def _remember(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - the signature of handlers
         self.count += 1
         streams.Asked.count += 1
+        self._first = self._first or number
         if self.count > 2 or _in_script(frame):
             raise KeyboardInterrupt
         while frame is not None and _is_left_to_finish(frame):

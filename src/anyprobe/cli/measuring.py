@@ -200,7 +200,7 @@ def measure(target: targets.Target, plan: Plan) -> int:
             nothing = following.meant_nothing(snapshots, plan, later=target.new)
             snapshots[0] = replace(snapshots[0], warnings=(*snapshots[0].warnings, *tree.notes(), *left, *nothing))
         show(snapshots, plan, stream)
-        return exit_status(snapshots, status, plan, placed=placed, interrupted=interrupts.requested)
+        return exit_status(snapshots, status, plan, placed=placed, interrupts=interrupts)
 
 
 class Sessions(NamedTuple):
@@ -462,16 +462,18 @@ def show(snapshots: Sequence[Snapshot], plan: Plan, stream: TextIO, *, between: 
 
 
 def exit_status(
-    snapshots: Sequence[Snapshot], ended: int | None, plan: Plan, *, placed: bool, interrupted: bool
+    snapshots: Sequence[Snapshot], ended: int | None, plan: Plan, *, placed: bool, interrupts: Interrupts
 ) -> int:
-    """Return the command's own status on demand; 1 when nothing that was asked for could be placed, or had been when
-    the end was asked for, 2 when there are no such instructions; else 0.
+    """Return the command's own status on demand; 130 after Ctrl-C; 1 when nothing that was asked for could be placed,
+    or had been when a signal asked for the end, 2 when there are no such instructions; else 0.
     """  # noqa: D205 - one sentence
     if plan.exit_status and ended is not None:
         return ended
+    if interrupts.by_user:
+        return ExitStatus.INTERRUPTED
     reasons = {site.reason for snapshot in snapshots for site in snapshot.refused}
     pending = any(snapshot.pending for snapshot in snapshots)
     placed = placed or Reason.GONE.value in reasons  # in a library that has been unloaded
-    if placed or not (reasons or (interrupted and plan.specs and not pending)):
+    if placed or not (reasons or (interrupts.requested and plan.specs and not pending)):
         return ExitStatus.DONE
     return ExitStatus.USAGE if reasons == {Reason.NOT_A_BOUNDARY.value} else ExitStatus.NOT_PERMITTED

@@ -5,6 +5,7 @@ says which: ``module.analyses.get(NoReturnFunctions)``. No analysis is known her
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Generic, TypeVar, TypeVarTuple
 
 Subjects = TypeVarTuple("Subjects")
@@ -14,11 +15,11 @@ Result = TypeVar("Result")
 class Analyses(Generic[*Subjects]):
     """The results of all analyses of one module, or of one function of a module."""
 
-    __slots__ = ("_results", "_subjects")
+    __slots__ = ("_lock", "_results", "_subjects")
 
-    def __init__(self, *subjects: *Subjects) -> None:
-        """Name what is analysed; nothing is yet."""
-        self._subjects = subjects
+    def __init__(self, *subjects: *Subjects, lock: AbstractContextManager[object] | None = None) -> None:
+        """Name what is analysed; nothing is yet. Who analyses holds the lock, so that it is done once."""
+        self._subjects, self._lock = subjects, lock or nullcontext()
         self._results: dict[object, Any] = {}
 
     def get(self, analysis: Callable[[*Subjects], Result]) -> Result:
@@ -26,5 +27,8 @@ class Analyses(Generic[*Subjects]):
         try:
             found: Result = self._results[analysis]
         except KeyError:
-            found = self._results[analysis] = analysis(*self._subjects)
+            with self._lock:
+                if analysis not in self._results:
+                    self._results[analysis] = analysis(*self._subjects)
+            found = self._results[analysis]
         return found

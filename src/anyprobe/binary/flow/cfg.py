@@ -5,6 +5,7 @@ Nothing is analysed before it is asked for, and nothing twice. Addresses are lin
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
+from threading import RLock
 
 from anyprobe.binary.analysis.layout import Layout
 from anyprobe.binary.analysis.manager import Analyses
@@ -22,10 +23,14 @@ class CodeMap:
     """All functions of one module, analysed on demand.
 
     ``parts`` maps the start of a part (``name.cold``) to the start of the function that it belongs to, where symbols
-    say so; what they do not say is inferred from who jumps where.
+    say so; what they do not say is inferred from who jumps where. Sessions in several threads may share one: what is
+    found out about the whole module is found by one of them, while the others that want it wait.
     """
 
-    __slots__ = ("_functions", "_unproven_starts", "analyses", "entries", "kept_lines", "layout", "named_parts", "text")
+    __slots__ = (
+        "_finding", "_functions", "_unproven_starts", "analyses", "entries", "kept_lines", "layout", "named_parts",
+        "text",
+    )  # fmt: skip
 
     def __init__(self, text: ModuleText, parts: Mapping[int, int] | None = None) -> None:
         """Remember the module; nothing is read yet."""
@@ -37,7 +42,9 @@ class CodeMap:
         """The functions whose decoded instructions are kept."""
         self._unproven_starts: frozenset[int] | None = None
         """What ``_unproven`` returns, once it is known."""
-        self.analyses: Analyses[ModuleView] = Analyses(self)
+        self._finding = RLock()
+        """Held while something is found out about the module: nothing else is waited for meanwhile."""
+        self.analyses: Analyses[ModuleView] = Analyses(self, lock=self._finding)
         """The results of analyses of the module."""
         self.layout = Layout(text)
         """Where its functions are."""
@@ -47,7 +54,7 @@ class CodeMap:
     def forget(self) -> None:
         """Forget all that was found: what refers to it refers back, and bulk work waits long for who collects that."""
         self._functions.clear()
-        self.kept_lines, self.analyses = KeptLines(), Analyses(self)
+        self.kept_lines, self.analyses = KeptLines(), Analyses(self, lock=self._finding)
         self.layout, self.entries = Layout(self.text), EntryPoints(self)
 
     # -- functions
@@ -56,7 +63,10 @@ class CodeMap:
         """Return the function that starts at an address."""
         known = self._functions.get(start)
         if known is None:
-            known = self._functions[start] = self._analyse(start)
+            with self._finding:
+                known = self._functions.get(start)
+                if known is None:
+                    known = self._functions[start] = self._analyse(start)
         return known
 
     def functions_at(self, starts: Iterable[int]) -> tuple[FunctionCode, ...] | None:
@@ -111,12 +121,14 @@ class CodeMap:
 
     def add_entry(self, address: int) -> None:
         """Take note of an address that is entered though nothing in the program leads there."""
-        if self.entries.add(address):
-            start = self.layout.start_of(address)
-            known = self._functions.get(address if start is None else start)
-            if isinstance(known, FunctionCode):
-                known.note_entry()
+        with self._finding:
+            if self.entries.add(address):
+                start = self.layout.start_of(address)
+                known = self._functions.get(address if start is None else start)
+                if isinstance(known, FunctionCode):
+                    known.note_entry()
 
     def survey(self) -> None:
         """Decide about all branches together; worth it where most functions will be asked about."""
-        self.entries.survey()
+        with self._finding:
+            self.entries.survey()

@@ -93,7 +93,7 @@ class ProcessFiles:
             shared = {} if _shared is None else _shared
             known = self.images.get(key) or shared.get(key) or self._read(path, name)
             if known.elf.identity == identity:  # else it was replaced just now
-                self.images[key] = shared[key] = known
+                known = self.images[key] = shared.setdefault(key, known)  # what another thread has opened meanwhile
             return known
         return self._read(path, name)  # which says what is wrong
 

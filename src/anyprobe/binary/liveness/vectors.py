@@ -12,7 +12,6 @@ words (MXCSR, the x87 environment) count as live everywhere, and are not listed.
 """
 
 from collections.abc import Sequence
-from functools import cached_property
 from typing import NamedTuple
 
 from iced_x86 import (
@@ -30,6 +29,7 @@ from anyprobe.binary.analysis.views import FunctionView, ModuleView
 from anyprobe.binary.decoding.instruction_masks import KEEPS_ALL, masks_of
 from anyprobe.binary.flow.first_bytes import FirstBytes
 from anyprobe.binary.liveness.site import Line, SiteLiveness
+from anyprobe.core.cachedproperty import cached_property
 from anyprobe.isa.decode import FLOWS, Flow
 from anyprobe.isa.effects import READS, WRITES
 

@@ -1,5 +1,7 @@
 """Results are made once, when they are asked for."""
 
+import threading
+
 from anyprobe.binary.analysis.manager import Analyses
 
 
@@ -42,3 +44,24 @@ def test_an_analysis_of_a_function_is_told_both():
     assert (
         Analyses("module", "function").get(lambda module, function: f"{function} of {module}") == "function of module"
     )
+
+
+def test_several_threads_that_ask_have_one_result():
+    begun, go_on, made = threading.Event(), threading.Event(), []
+
+    def slow(words):
+        made.append(words)
+        begun.set()
+        go_on.wait(180)
+        return object()
+
+    analyses, found = Analyses("ab", lock=threading.RLock()), []
+    threads = [threading.Thread(target=lambda: found.append(analyses.get(slow))) for _ in range(4)]
+    threads[0].start()
+    begun.wait(180)
+    for each in threads[1:]:
+        each.start()
+    go_on.set()
+    for each in threads:
+        each.join(180)
+    assert (len(found), len(set(map(id, found))), made) == (4, 1, ["ab"])

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
+from threading import RLock
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -35,6 +36,8 @@ _CLONE_CALLERS = ("__clone_internal", "clone_internal", "__spawni", "clone", "__
 
 _known: "WeakKeyDictionary[Image, tuple[CodeMap, EntryPlans]]" = WeakKeyDictionary()
 """What all processes that share an image share with it."""
+_reading: "WeakKeyDictionary[Image, RLock]" = WeakKeyDictionary()
+"""What a thread holds that finds this out first."""
 
 
 class ObjectTable:
@@ -275,8 +278,11 @@ class ObjectTable:
 def _analysed(image: "Image") -> "tuple[CodeMap, EntryPlans]":
     found = _known.get(image)
     if found is None:
-        code = CodeMap(image.text(), image.cold_parts)
-        found = _known[image] = code, EntryPlans(code.text, image.build_id)
+        with _reading.setdefault(image, RLock()):  # others of the same file wait, which takes a second: it is read once
+            found = _known.get(image)
+            if found is None:
+                code = CodeMap(image.text(), image.cold_parts)
+                found = _known[image] = code, EntryPlans(code.text, image.build_id)
     return found
 
 
