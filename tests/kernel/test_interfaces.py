@@ -145,7 +145,7 @@ def test_switch_is_given_back_at_ctrl_c():
         assert switches.ARMED.read() is False
         child.send_signal(signal.SIGINT)
         assert "armed again" in child.stdout.read()
-    assert child.returncode == 0
+    assert child.returncode == 130
     assert switches.ARMED.read() is True
 
 

@@ -376,5 +376,5 @@ def test_interrupted_session_still_reports(target):
         target.go(100)
         controller.send_signal(signal.SIGINT)
         output, error = controller.communicate(timeout=180)
-    assert controller.returncode == 0, error
+    assert controller.returncode == 130, error
     assert '"hits": 200' in output

@@ -77,6 +77,8 @@ class ExitStatus(IntEnum):
     NOT_PERMITTED = 1
     USAGE = 2
     BUG = 3
+    INTERRUPTED = 130
+    """Ctrl-C has ended it, whose results there are."""
 
 
 class CommandList(click.Group):
@@ -154,7 +156,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         return complain(misused(error), ExitStatus.USAGE)
     except (click.Abort, KeyboardInterrupt):
-        return complain("interrupted", 130)
+        return complain("interrupted", ExitStatus.INTERRUPTED)
     except OutputFailed as error:
         streams.abandon_what_fails()
         if error.errno == errno.EPIPE:  # the reader (head, a pager) has seen enough

@@ -64,7 +64,7 @@ def send_when_handled(number, before):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_session_with_results(fakes, sleeper, capsys, number):
     threading.Thread(target=send_when_handled, args=(number, signal.getsignal(number)), daemon=True).start()
-    assert main(["count", "x:y", "-p", str(sleeper.pid)]) == 0
+    assert main(["count", "x:y", "-p", str(sleeper.pid)]) == {signal.SIGINT: 130, signal.SIGTERM: 0}[number]
     assert "12,345" in capsys.readouterr().out
     assert "detach" in fakes.sessions[0].calls
 

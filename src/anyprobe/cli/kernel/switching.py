@@ -4,7 +4,7 @@ import sys
 
 import click
 
-from anyprobe.cli import output
+from anyprobe.cli import ExitStatus, output
 from anyprobe.cli.interrupts import Interrupts
 from anyprobe.target.kernel import switches
 from anyprobe.target.kernel.switches import Switch
@@ -39,6 +39,7 @@ def _switch_kernel(
             console.print(f"the kernel's kprobes are {words[state]}{rest}", soft_wrap=True, markup=False)
             sys.stdout.flush()
 
+    interrupted = False
     if seconds is None:
         before = switch.read()
         switch.write(on=on)
@@ -48,11 +49,14 @@ def _switch_kernel(
             with switch.held(on=on) as before:
                 say(on, f", for {seconds:g} s")
                 interrupts.wait((), seconds)
+            interrupted = interrupts.by_user
             say(on if before is None else before, " again" if before is not on else ", as before")
     if as_json:
         restored = seconds is not None and before is not None
         document = {"kernel": True, name: before if restored else on, "before": before, "restored": restored}
         output.write_json(document, sys.stdout)
+    if interrupted:
+        raise click.exceptions.Exit(ExitStatus.INTERRUPTED)
 
 
 def check_alone(pids: tuple[int, ...], names: tuple[str, ...]) -> None:
