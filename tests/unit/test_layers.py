@@ -226,7 +226,7 @@ def test_an_engine_has_few_verbs():
     from anyprobe.splice.engine import Engine
 
     public = {name for name in vars(Engine) if not name.startswith("_")}
-    assert public <= {"change", "interruptible", "checkpoint", "add_module", "modules", "patches"}
+    assert public <= {"change", "add_module", "modules", "patches"}
 
 
 def test_nothing_is_assigned_to_an_engine_from_outside():

@@ -109,7 +109,7 @@ class Interrupts:
         ready = poll.poll(None if timeout is None else math.ceil(1000 * max(timeout, 0)))
         return {descriptor for descriptor, _ in ready} - {self._reader}
 
-    def _remember(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - the signature of handlers
+    def _remember(self, number: int, frame: FrameType | None) -> None:
         self.count += 1
         streams.Asked.count += 1
         self._first = self._first or number

@@ -11,6 +11,7 @@ import click
 
 from anyprobe.cli import ExitStatus, ending, output, streams, targets
 from anyprobe.cli.interrupts import Interrupts
+from anyprobe.core.checkpoints import interruptible
 from anyprobe.core.collection import collection_paused
 from anyprobe.core.errors import Interrupted, TargetError, TargetExited, UnsupportedTarget
 from anyprobe.core.refusal import Reason
@@ -140,6 +141,7 @@ def measure(target: targets.Target, plan: Plan) -> int:
                 from anyprobe.cli import following
 
                 tree = following.follow(stack, processes, settings, target, plan, stream)
+                tree.checkpoint = interrupts.check
             running = {*target.pids, *(each.pid for each in (*processes, *([] if started is None else [started])))}
             sessions = Sessions(processes, kernel, endless=not running or target.new, tree=tree)
         ends = targets.end_descriptors(stack, running)
@@ -149,10 +151,7 @@ def measure(target: targets.Target, plan: Plan) -> int:
                 see_command_alone(each, started.pid, plan)
         with ExitStack() as preparing:
             arming = output.progress("arming", quiet=plan.quiet)
-            for process in sessions.processes:
-                preparing.enter_context(process.engine.interruptible(interrupts.check, arming))
-            for each in kernel:
-                preparing.enter_context(each.interruptible(interrupts.check))
+            preparing.enter_context(interruptible(interrupts.check, arming))
             with arming, collection_paused():
                 for session in sessions.all:
                     session.hooks.waits = True
@@ -179,6 +178,8 @@ def measure(target: targets.Target, plan: Plan) -> int:
             wait(sessions, ends, interrupts, plan, stream, replacements)
             own_end = bool(ends) and not interrupts.requested
             placed = placed or any(map(has_placed, sessions.all))
+        if tree is not None:
+            tree.follow_no_more()
         left = following.left_behind(tree) if tree is not None and started is not None and not ends else []
         replacements.look(ends)
         if plan.records is not None:

@@ -27,6 +27,11 @@ class MappingLike(Protocol):
         ...
 
     @property
+    def device(self) -> str:
+        """Numbers of the file's device, ``fe:01``."""
+        ...
+
+    @property
     def inode(self) -> int:
         """Inode of the file, 0 without one."""
         ...

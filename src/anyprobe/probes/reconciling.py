@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 from anyprobe.binary.images.modules import VDSO, LoadedObject
 from anyprobe.binary.objects.table_store import keeping_later
+from anyprobe.core.checkpoints import checkpoint
 from anyprobe.core.collection import collection_paused
 from anyprobe.core.errors import SpecError, TargetError
 from anyprobe.core.refusal import Refusal
@@ -480,7 +481,7 @@ class Reconciled(Pumped):
             self.module(loaded).code.survey()
         module_of = cache(self.module)
         for number, site in enumerate(here):
-            self.engine.checkpoint("finding", number, len(here))
+            checkpoint("finding", number, len(here))
             loaded = site.object
             refusal = self.refusal_of(site) or (self._timing_refusal(site) if timed else None)
             if self.splicing.memory.clock and loaded.name == VDSO:

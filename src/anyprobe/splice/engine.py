@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
+from anyprobe.core.checkpoints import checkpoint
 from anyprobe.core.errors import TargetError
 from anyprobe.core.refusal import Refusal
 from anyprobe.splice.apply.emission import Emission, worth_moving
@@ -143,8 +144,6 @@ class Engine(Generic[_Stop]):
         self._live, self._note_stubs = live, note_stubs
         self.seconds: dict[str, float] = {"resolve": 0.0, "plan": 0.0, "prepare": 0.0, "arm": 0.0}
         """What took how long; ``resolve`` is the caller's."""
-        self._checkpoint: Callable[[], None] = lambda: None
-        self._progress: Callable[[str, int, int], None] = lambda *_: None
 
     @property
     def modules(self) -> Sequence[Module]:
@@ -160,32 +159,6 @@ class Engine(Generic[_Stop]):
         splices = (splice for module in self.modules for splice in module.splices())
         left = () if self._live is None else self._live.left
         return [*(splice.patch for splice in splices if splice.patch is not None), *left]
-
-    @contextmanager
-    def interruptible(
-        self, checkpoint: Callable[[], None], progress: Callable[[str, int, int], None] = lambda *_: None
-    ) -> Iterator[None]:
-        """Have ``checkpoint`` called now and then while changes are prepared; what it raises ends them, and nothing of
-        them is made. ``progress`` is told how far that is, as ``checkpoint`` says; both must be quick.
-        """  # noqa: D205 - one sentence
-        before = self._checkpoint, self._progress
-        self._checkpoint, self._progress = checkpoint, progress
-        try:
-            yield
-        finally:
-            self._checkpoint, self._progress = before
-
-    def checkpoint(self, doing: str = "", done: int = 0, total: int = 0) -> None:
-        """Give the caller of ``interruptible`` the chance to end what is being prepared, and say how far it is.
-
-        Args:
-            doing: what is being done to functions, one after the other; "" is not told.
-            done: of how many functions that is done.
-            total: of how many it will be.
-        """
-        if doing:
-            self._progress(doing, done, total)
-        self._checkpoint()
 
     def change(self, edits: Sequence[Edit], *, urgent: bool = False) -> None:
         """Apply edits. Each added hook then has a splice or a refusal; functions fail one by one, never half.
@@ -219,7 +192,7 @@ class Engine(Generic[_Stop]):
         with self._timed("plan"):
             self._planning.see_space(mappings)
             edits = without_gone(self._surroundings.look(edits, urgent=urgent), mappings)
-            self._planning.plan_all(edits, self._live, self.checkpoint)
+            self._planning.plan_all(edits, self._live)
         with self._target.exclusive():
             self._carry_out([edit for edit in edits if not edit.idle])
 
@@ -255,7 +228,7 @@ class Engine(Generic[_Stop]):
         )  # fmt: skip
         for number, edit in enumerate(edits):
             if edit.added:
-                self.checkpoint("generating code", number, len(edits))
+                checkpoint("generating code", number, len(edits))
             if edit.given_up:
                 continue
             found = emission.emit(edit)

@@ -5,6 +5,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
+from anyprobe.core.checkpoints import checkpoint
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.apply.outcomes import give_up, refuse, spread
 from anyprobe.splice.apply.preparation import keep_room, look_at_space
@@ -107,10 +108,8 @@ class Planning:
             boards.heap_room = GO_HEAP_ROOM
             self.see_space(self._target.mappings())
 
-    def plan_all(
-        self, edits: Sequence[Edit], live: LivePlanning | None, checkpoint: Callable[[str, int, int], None]
-    ) -> None:
-        """Plan edits; ``checkpoint`` is called now and then, with what is done, how much of it, and of how much."""
+    def plan_all(self, edits: Sequence[Edit], live: LivePlanning | None) -> None:
+        """Plan edits."""
         for module in modules_of(edits):  # before any plan is made: all claims that are copied from these have them
             self._see_module(module)
         keep_room(self.springboards.space, edits)

@@ -276,7 +276,6 @@ class ProcessSplicing:
             process, self.holdings, self.planning, self.memory, userspace, self.upkeep, dead,
             live=self.live, note_stubs=self._note_stubs,
         )  # fmt: skip
-        self.view.checkpoint = self.engine.checkpoint
 
     def _live_arming(self, traps: Traps, proof: "Proof") -> "LiveArming":
         from anyprobe.splice.apply.live.changes import LiveArming

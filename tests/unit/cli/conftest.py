@@ -1,6 +1,5 @@
 """A session made of nothing, so that the command line is tested without a process."""
 
-import contextlib
 import subprocess
 import types
 from types import SimpleNamespace
@@ -27,7 +26,6 @@ class FakeSession:
         self.fakes, self.pid, self.settings, self.calls = fakes, pid, settings, []
         self.looks = 0
         self.probes = fakes.probes
-        self.engine = types.SimpleNamespace(interruptible=lambda *_: contextlib.nullcontext())
 
     def look_for_libraries(self):
         """Nothing is loaded here."""

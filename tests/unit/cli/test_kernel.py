@@ -1,6 +1,5 @@
 """Commands on the running kernel, with a session on it that is made of nothing."""
 
-import contextlib
 import json
 import signal
 import subprocess
@@ -65,9 +64,6 @@ class FakeKernel(Scripted):
 
     def __exit__(self, *error):
         self.calls.append("exit")
-
-    def interruptible(self, check):
-        return contextlib.nullcontext()
 
     def count(self, *specs):
         self.calls.append(specs)

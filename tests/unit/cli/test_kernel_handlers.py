@@ -1,6 +1,5 @@
 """Handlers made of expressions, in the kernel: where they run, and what they are passed."""
 
-import contextlib
 import io
 import json
 import os
@@ -227,9 +226,6 @@ class Scriptable(Scripted):
 
     def __exit__(self, *error):
         self.over = True
-
-    def interruptible(self, check):
-        return contextlib.nullcontext()
 
     def count(self, *specs):
         self.counted = specs

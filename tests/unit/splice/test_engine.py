@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+from anyprobe.core.checkpoints import interruptible
 from anyprobe.core.errors import RemoteCallFailed, SessionConflict
 from anyprobe.core.refusal import Reason
 from anyprobe.splice.apply import preparation
@@ -243,7 +244,7 @@ def test_what_the_caller_ends_is_not_made(program):
         raise Ended
 
     with splicing(program) as session:
-        with session.engine.interruptible(end), pytest.raises(Ended):
+        with interruptible(end), pytest.raises(Ended):
             session.count("fib")
         assert program.is_pristine()
         assert not session.module.claims.written
@@ -264,7 +265,7 @@ def test_what_the_caller_ends_at_any_check_is_not_made(program):
 
         with splicing(program) as session:
             session.splicing.view.hooks[0x1234] = Hook(ActionKind.VIEW)  # as if a handler were spliced
-            with session.engine.interruptible(end):
+            with interruptible(end):
                 try:
                     session.count("fib")
                 except InterruptedError:

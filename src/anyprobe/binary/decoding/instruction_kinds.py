@@ -6,6 +6,7 @@ are the same, the rest of the instruction has the same form. So iced is asked ab
 
 from array import array
 from collections.abc import Callable
+from threading import Lock
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,6 +35,7 @@ _SPREAD_BITS, _SPREADING = 17, 0x9E3779B97F4A7C15
 _numbers: dict[bytes, int] = {}
 """The kinds, by the bytes that all instructions of one begin with."""
 _codes, _masks = array("H"), array("i")
+_numbering = Lock()
 _said: list[dict[int, int]] = [{} for _ in range(_LONGEST + 1)]
 """By the number of first bytes that are looked at: the kinds by these and the length, -1 where more count."""
 
@@ -71,20 +73,28 @@ def _kind(one: "Instruction", raw: bytes, most: int) -> int:
     key = begins + bytes([len(raw)])
     number = _numbers.get(key)
     if number is None:
-        number = _numbers[key] = len(_codes)
-        _codes.append(one.code)
-        _masks.append(shape_number(one, raw))
+        masks = shape_number(one, raw)
+        with _numbering:  # modules are analysed in several threads: a number is one kind's
+            number = _numbers.get(key)
+            if number is None:
+                _codes.append(one.code)
+                _masks.append(masks)
+                number = _numbers[key] = len(_codes) - 1
     return number
 
 
 def codes_of(kinds: "Ints") -> "NDArray[np.uint16]":
     """Return what iced calls instructions of some kinds."""
-    return np.array(_codes, np.uint16)[kinds]
+    with _numbering:  # an array cannot grow while it is read
+        codes = np.array(_codes, np.uint16)
+    return codes[kinds]
 
 
 def mask_numbers_of(kinds: "Ints") -> "NDArray[np.int32]":
     """Return what instructions of some kinds do, as numbers in ``instruction_masks.MASKS``."""
-    return np.array(_masks, np.int32)[kinds]
+    with _numbering:
+        masks = np.array(_masks, np.int32)
+    return masks[kinds]
 
 
 def by_example(keys: "NDArray[np.uint64]", said_before: dict[int, int], ask: "Callable[[int], int]") -> "Ints":

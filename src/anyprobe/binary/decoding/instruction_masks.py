@@ -3,6 +3,7 @@
 Registers are bits 0 to 15 by encoding number, status flags are bits from 16 on.
 """
 
+from threading import Lock
 from typing import NamedTuple
 
 from iced_x86 import Instruction, Mnemonic, OpKind, Register
@@ -48,6 +49,7 @@ MASKS: list[Masks] = []
 """By the numbers that ``shape_number`` returns."""
 _shapes: dict[bytes, int] = {}
 """By an instruction's bytes without displacement and immediate."""
+_numbering = Lock()
 
 
 def masks_of(function: Instructions) -> list[Masks]:
@@ -71,8 +73,12 @@ def shape_number(one: Instruction, raw: bytes) -> int:
     shape = shape_of(one, raw)
     number = _shapes.get(shape)
     if number is None:
-        number = _shapes[shape] = len(MASKS)
-        MASKS.append(_masks_of(one, raw))
+        masks = _masks_of(one, raw)
+        with _numbering:  # modules are analysed in several threads: a number is one shape's
+            number = _shapes.get(shape)
+            if number is None:
+                MASKS.append(masks)
+                number = _shapes[shape] = len(MASKS) - 1
     return number
 
 

@@ -52,7 +52,9 @@ class Image:
         self.elf = elf
         self.name = name
         self.path = elf.path
-        self._debug_roots, self._root = tuple(debug_roots), root
+        self._debug_roots = tuple(debug_roots)
+        self.root = root
+        """The root directory in which debug files are looked for first."""
 
     @classmethod
     def open(
@@ -115,7 +117,7 @@ class Image:
         """The debug information; ``UnsupportedTarget`` says why there is none."""
         from anyprobe.binary.dwarf.debug_info import DebugInfo
 
-        return DebugInfo.open(self.elf, self._debug_roots, self._root)
+        return DebugInfo.open(self.elf, self._debug_roots, self.root)
 
     @cached_property
     def is_go(self) -> bool:
@@ -194,7 +196,7 @@ class Image:
 
         tables = [self.dynamic_table]
         own = static_symbols(self.elf)
-        tables.append(own or separate_symbols(self.elf, self._debug_roots, self._root) or mini_symbols(self.elf))
+        tables.append(own or separate_symbols(self.elf, self._debug_roots, self.root) or mini_symbols(self.elf))
         if self.is_go and own is None:
             tables.append(go_symbols(self.elf))
         return tuple(table for table in tables if table is not None)

@@ -89,9 +89,11 @@ class ProcessFiles:
         with suppress(OSError):
             status = os.stat(path)
             identity = status.st_size, status.st_mtime_ns, status.st_ctime_ns
-            key = path, name, self._prefix(), tuple(self.debug_roots), status.st_dev, status.st_ino, *identity
+            seen = path.removeprefix(self.root)
+            key = seen, name, self._view(), tuple(self.debug_roots), status.st_dev, status.st_ino, *identity
             shared = {} if _shared is None else _shared
             known = self.images.get(key) or shared.get(key) or self._read(path, name)
+            known.root = self._prefix()  # the process by whose root it was opened may have ended
             if known.elf.identity == identity:  # else it was replaced just now
                 known = self.images[key] = shared.setdefault(key, known)  # what another thread has opened meanwhile
             return known
@@ -101,19 +103,38 @@ class ProcessFiles:
         return Image.open(path, debug_roots=self.debug_roots, root=self._prefix(), name=name)
 
     def _ways_to_path(self, path: str) -> list[str]:
-        """Return where a path of the target may be for us: by the same path, or through its root."""
-        return [path, self.root + path] if _is_our_root(self.root) else [self.root + path]
+        """Return where a path of the target may be for us: by the same path, or through its root.
+
+        The memory map of a process that has changed its root has paths as they are from here.
+        """
+        return [path, self.root + path] if self._sees_as_we_do() else [self.root + path, path]
+
+    def _sees_as_we_do(self) -> bool:
+        """Return whether the target has our root directory, in our mount namespace."""
+        try:
+            spaces = {os.readlink(f"/proc/{each}/ns/mnt") for each in (self.pid, "self")}
+            return len(spaces) == 1 and os.path.samefile(self.root, "/")
+        except OSError:
+            return False
+
+    def _view(self) -> tuple[object, ...]:
+        """Return what processes have in common for which the same paths mean the same files."""
+        root = os.stat(self.root)
+        return os.readlink(f"/proc/{self.pid}/ns/mnt"), root.st_dev, root.st_ino
 
     def _prefix(self) -> str:
-        return "" if _is_our_root(self.root) else self.root
+        return "" if self._sees_as_we_do() else self.root
 
     def _is_mapped_file(self, outside: str, mapping: MappingLike) -> bool:
         """Return whether the file at a path is the mapped one: by inode, else by the headers in memory.
 
-        Overlay file systems show another inode in the maps than ``stat`` does; then the bytes decide.
+        Overlay file systems show another inode in the maps than ``stat`` does, and some file systems another device;
+        then the bytes decide. By our own path, seen as the target sees it, the inode alone will do.
         """
         try:
-            if os.stat(outside).st_ino == mapping.inode:
+            status = os.stat(outside)
+            device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
+            if status.st_ino == mapping.inode and (device == mapping.device or self._sees_as_we_do()):
                 return True
         except PermissionError:
             return True  # let opening it say so
@@ -170,13 +191,6 @@ def images_shared() -> Iterator[None]:
         _sharers -= 1
         if not _sharers:
             _shared = None
-
-
-def _is_our_root(root: str) -> bool:
-    try:
-        return os.path.samefile(root, "/")
-    except OSError:
-        return False
 
 
 @dataclass(eq=False)

@@ -13,7 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from anyprobe.binary.images.modules import images_shared
-from anyprobe.core.errors import AnyprobeError, TargetError
+from anyprobe.core.checkpoints import interruptible
+from anyprobe.core.errors import AnyprobeError, Interrupted, TargetError
 from anyprobe.core.memory import MemoryFault
 from anyprobe.core.wording import times
 from anyprobe.data.last_results import results_at_end
@@ -84,6 +85,8 @@ class Followed(SessionGroup):
         super().__init__(sessions)
         self.finish: Callable[[Session], Snapshot] = results_at_end
         """Ends a session on a program that has ended, and returns its results."""
+        self.checkpoint: Callable[[], None] = lambda: None
+        """Called now and then while probes are placed in new programs: what it raises ends that, and these run on."""
         self._sharing = ExitStack()
         self._sharing.enter_context(images_shared())
         self._options = options
@@ -292,6 +295,10 @@ class Followed(SessionGroup):
             members = list(self._members)
         return [each.result if each.session is None else of(each.session) for each in members]  # type: ignore[misc]
 
+    def follow_no_more(self) -> None:
+        """Follow no program that is executed from now on, nor those that are being probed just now."""
+        self._end()
+
     def detach(self) -> None:
         """Remove all probes from all programs, and follow nothing any more. What was counted stays readable."""
         self._end()
@@ -337,8 +344,10 @@ class Followed(SessionGroup):
                     self._leave(program.path, program.refusal)
                     return
             self._follow(session, tid, hit, at_call=function == ITSELF)
-        except (AnyprobeError, MemoryFault, OSError) as error:
-            self._leave("a program" if program is None else program.path, str(error).splitlines()[0])
+        except Exception as error:  # noqa: BLE001 - the program goes on, and this is told by name
+            known = isinstance(error, AnyprobeError | MemoryFault | OSError)
+            why = str(error).splitlines()[0] if known else f"internal error ({type(error).__name__}: {error})"
+            self._leave("a program" if program is None else program.path, why)
 
     def _leave(self, path: str, why: str) -> None:
         with self._guard:
@@ -381,11 +390,12 @@ class Followed(SessionGroup):
         session.is_one_of_many = True
         session.splicing.holdings.fresh_since = began
         try:
-            self._prepare(session)
-            if self._join(session):
-                session.resume()
-            else:
-                session.close()
+            with interruptible(self._check):
+                self._prepare(session)
+                if self._join(session):
+                    session.resume()
+                else:
+                    session.close()
         except BaseException:
             with self._guard:
                 self._members = [each for each in self._members if each.session is not session]
@@ -393,6 +403,12 @@ class Followed(SessionGroup):
             with suppress(AnyprobeError):
                 session.close()
             raise
+
+    def _check(self) -> None:
+        """End what is being placed in a new program where nothing is followed any more."""
+        if self._ending:
+            raise Interrupted("the session has ended before its probes were placed")
+        self.checkpoint()
 
     def _join(self, session: Session) -> bool:
         """Make a session a member; return whether it is one, which is not so where all ends."""

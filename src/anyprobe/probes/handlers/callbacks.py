@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from anyprobe.core.code import NativeCode
-from anyprobe.core.errors import UnsupportedTarget, UsageError
+from anyprobe.core.errors import NoSuchProcess, TargetExited, UnsupportedTarget, UsageError
 from anyprobe.probes.handlers.actions import dress_with
 from anyprobe.probes.handlers.conditions import WaitCondition
 from anyprobe.probes.handlers.filter_watch import FilterWatch
@@ -360,14 +360,24 @@ class Callbacks:
             self._functions[callback](hit)
             changed = hit.regs.changed
         except Exception as error:  # noqa: BLE001 - the program must go on, whatever the callback does
-            self.failed += 1
-            if self.failed == 1:
-                name = getattr(self._functions[callback], "__name__", "a callback")
-                session.warn(f"{name} has raised {type(error).__name__}: {error}; the program goes on")
-            if len(self.errors) < _ERRORS:
-                self.errors.append(error)
+            self._note_failure(self._functions[callback], error)
         self.served += 1  # by the time that the thread goes on it has been served
         answer(asked if changed else ())
+
+    def _note_failure(self, function: Callback, error: Exception) -> None:
+        """Keep what a callback has raised, and tell of the first one."""
+        is_own = function in self._inside
+        if is_own and isinstance(error, NoSuchProcess | TargetExited):
+            return  # while it was served: nothing is lost
+        self.failed += 1
+        if self.failed == 1 and is_own:
+            said = f"{type(error).__name__}: {error}"
+            self._session.warn(f"a thread that waited for probes went on without: internal error ({said})")
+        elif self.failed == 1:
+            name = getattr(function, "__name__", "a callback")
+            self._session.warn(f"{name} has raised {type(error).__name__}: {error}; the program goes on")
+        if len(self.errors) < _ERRORS:
+            self.errors.append(error)
 
 
 class _Answering:

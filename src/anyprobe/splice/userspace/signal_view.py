@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from anyprobe.binary.flow.function import FunctionCode
 from anyprobe.core.address import PAGE
+from anyprobe.core.checkpoints import checkpoint
 from anyprobe.core.errors import TargetError, TargetExited
 from anyprobe.core.memory import MemoryFault
 from anyprobe.core.refusal import Reason, Refusal
@@ -77,8 +78,6 @@ class SignalView:
         """Finds the function at a run-time address; without it, handlers see the true pcs."""
         self.setter: Callable[[], Place | None] | None = None
         """Finds the function by which the program sets actions."""
-        self.checkpoint: Callable[[], None] = lambda: None
-        """Called again and again while patches are described: what it raises ends that, before any is in use."""
         self.settings: Hook | None = None
         """Counts the calls of that function, once some signal is handled."""
         self.refused: dict[int, Refusal] = {}
@@ -292,7 +291,7 @@ class SignalView:
         for home in self._holdings.code_regions:
             described = self._described(home)
             here = [s for s in splices if s.patch is not None and s.patch.address in described.table.code]
-            left_out |= described.add(here, looped, self.checkpoint)
+            left_out |= described.add(here, looped)
         self._changing = {splice.address for splice in (*splices, *leaving)}
         # where a site is, no springboard is left: who is brought back to the site would be led from it again, for ever
         sites = {splice.address for splice in (*splices, *leaving) if not splice.is_springboard}
@@ -356,9 +355,7 @@ class _Described:
         self._known: dict[Hashable, int] = {}
         """Where the positions are of patches that differ in nothing but what they count and where they lie."""
 
-    def add(
-        self, splices: Sequence[EmittedSplice], looped: frozenset[int], checkpoint: Callable[[], None] = lambda: None
-    ) -> set[EmittedSplice]:
+    def add(self, splices: Sequence[EmittedSplice], looped: frozenset[int]) -> set[EmittedSplice]:
         """Describe patches, and routines that were emitted since; return those for which there is no room."""
         from anyprobe.splice.codegen.fragments import is_described
         from anyprobe.splice.translate.patches import Bearings

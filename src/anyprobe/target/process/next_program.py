@@ -9,14 +9,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from anyprobe.core.memory import Memory, MemoryFault, read_text
+from anyprobe.target.process.seen_paths import AT_FDCWD, open_as_seen, sees_as_here
 from anyprobe.target.system import gateway
 
-AT_FDCWD, AT_EMPTY_PATH = -100, 0x1000
+AT_EMPTY_PATH = 0x1000
 _PATH_MAX = 4096
 _INTERPRETERS = 5
 """How many interpreters of interpreters the kernel goes through."""
 _SHEBANG = 256
 _EXECUTABLE = 0o111
+_UNREADABLE = "it may not be read"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +40,12 @@ def next_program(tid: int, path: bytes, directory: int = AT_FDCWD, flags: int = 
     if not path:
         if not flags & AT_EMPTY_PATH:
             return NOTHING
-        return _looked_at(tid, f"/proc/{tid}/fd/{directory}", _INTERPRETERS)
-    return _looked_at(tid, _outside(tid, os.fsdecode(path), directory), _INTERPRETERS)
+        way = f"/proc/{tid}/fd/{directory}"
+        shown = way
+        with suppress(OSError):
+            shown = gateway.readlink(way)
+        return _looked_at(tid, way, shown, _INTERPRETERS)
+    return _named(tid, os.fsdecode(path), directory, _INTERPRETERS)
 
 
 def program_of(tid: int, memory: Memory, address: int, directory: int = AT_FDCWD, flags: int = 0) -> NextProgram:
@@ -50,36 +56,37 @@ def program_of(tid: int, memory: Memory, address: int, directory: int = AT_FDCWD
         return NOTHING
 
 
-def _outside(tid: int, path: str, directory: int) -> str:
-    """Return where a path of the task's is for this process."""
-    if path.startswith("/"):
-        return path if _same_root(tid) else f"/proc/{tid}/root{path}"
-    return f"/proc/{tid}/cwd/{path}" if directory == AT_FDCWD else f"/proc/{tid}/fd/{directory}/{path}"
-
-
-def _same_root(tid: int) -> bool:
+def _named(tid: int, path: str, directory: int, left: int) -> NextProgram:
+    """Return what a path of a task's names; ``left``: how many interpreters may follow."""
     try:
-        mine, other = gateway.stat("/proc/self/root"), gateway.stat(f"/proc/{tid}/root")
-        return (mine.st_dev, mine.st_ino) == (other.st_dev, other.st_ino)
-    except OSError:
-        return False
-
-
-def _looked_at(tid: int, path: str, left: int) -> NextProgram:
-    try:
-        status = gateway.stat(path)
+        if sees_as_here(tid):
+            start = f"/proc/{tid}/cwd" if directory == AT_FDCWD else f"/proc/{tid}/fd/{directory}"
+            return _looked_at(tid, path if path.startswith("/") else f"{start}/{path}", path, left)
+        place = open_as_seen(tid, path, directory)
     except PermissionError:
-        return NextProgram(os.path.realpath(path), "it may not be read")
+        return NextProgram(path, _UNREADABLE)
     except (OSError, ValueError):
-        # in another root a link may lead elsewhere than it seems from here: then the call itself tells
-        return NOTHING if _same_root(tid) else NextProgram(path)
+        return NOTHING
+    try:
+        return _looked_at(tid, f"/proc/self/fd/{place}", path, left)
+    finally:
+        gateway.close(place)
+
+
+def _looked_at(tid: int, way: str, shown: str, left: int) -> NextProgram:
+    """Look at the file that is reached by a way of this process's."""
+    try:
+        status = gateway.stat(way)
+    except PermissionError:
+        return NextProgram(os.path.realpath(way), _UNREADABLE)
+    except (OSError, ValueError):
+        return NOTHING
     if not stat.S_ISREG(status.st_mode) or not status.st_mode & _EXECUTABLE:
         return NOTHING
     try:
-        fd = gateway.open_file(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = gateway.open_file(way, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
-        return NextProgram(os.path.realpath(path), "it may not be read")
-    shown = path
+        return NextProgram(os.path.realpath(way), _UNREADABLE)
     try:
         # the file's own name, whatever links, directories and threads it was named by: messages add up by it
         with suppress(OSError):
@@ -92,7 +99,7 @@ def _looked_at(tid: int, path: str, left: int) -> NextProgram:
         interpreter = head[2:].partition(b"\n")[0].split()
         if not interpreter or not left:
             return NOTHING
-        by = _looked_at(tid, _outside(tid, os.fsdecode(interpreter[0]), AT_FDCWD), left - 1)
+        by = _named(tid, os.fsdecode(interpreter[0]), AT_FDCWD, left - 1)
         return NextProgram(shown, by.refusal and f"{by.path}, which runs it: {by.refusal}") if by.path else NOTHING
     if status.st_mode & stat.S_ISUID or (status.st_mode & stat.S_ISGID and status.st_mode & stat.S_IXGRP):
         return NextProgram(shown, "it is set-uid or set-gid, and whoever is traced does not get its rights")

@@ -19,6 +19,7 @@ from anyprobe.binary.images.modules import (
 )
 from anyprobe.core.errors import UnsupportedTarget
 
+DEVICE = "fe:01"
 SOURCE = "int value(void) { return 5; } int other(void) { return value() + 1; }"
 
 
@@ -28,6 +29,7 @@ class Mapping:
     end: int
     perms: str
     offset: int
+    device: str
     inode: int
     path: str
 
@@ -39,7 +41,7 @@ def maps(pid):
             fields = line.rstrip("\n").split(maxsplit=5)
             start, end = (int(each, 16) for each in fields[0].split("-"))
             path = fields[5] if len(fields) > 5 else ""
-            found.append(Mapping(start, end, fields[1], int(fields[2], 16), int(fields[4]), path))
+            found.append(Mapping(start, end, fields[1], int(fields[2], 16), fields[3], int(fields[4]), path))
     return found
 
 
@@ -126,13 +128,13 @@ def test_bias_of_any_executable_mapping(build):
     segments = loaded_segments(path)
     code = next(each for each in segments if each.executable)
     page = code.offset & ~0xFFF
-    mapping = Mapping(0x7000_0000_0000, 0x7000_0000_1000, "r-xp", page, 1, path)
+    mapping = Mapping(0x7000_0000_0000, 0x7000_0000_1000, "r-xp", page, DEVICE, 1, path)
     assert bias_of(segments, mapping) == 0x7000_0000_0000 - (code.vaddr & ~0xFFF)
     assert bias_of(segments, replace(mapping, offset=1 << 30)) is None
 
 
 def loaded_segments(path):
-    return LocalFiles().open(Mapping(0, 0, "", 0, 0, path)).segments
+    return LocalFiles().open(Mapping(0, 0, "", 0, DEVICE, 0, path)).segments
 
 
 def test_one_file_loaded_twice_is_two_objects(build):
@@ -144,7 +146,7 @@ def test_one_file_loaded_twice_is_two_objects(build):
             if each.kind == 1:
                 start = bias + (each.vaddr & ~0xFFF)
                 perms = "r-xp" if each.executable else "r--p"
-                mappings.append(Mapping(start, start + 0x1000, perms, each.offset & ~0xFFF, inode, path))
+                mappings.append(Mapping(start, start + 0x1000, perms, each.offset & ~0xFFF, DEVICE, inode, path))
     objects = loaded_objects(mappings)
     assert [each.bias for each in objects] == [0x7000_0000_0000, 0x7100_0000_0000]
     assert all(len(each.text) == 1 for each in objects)
@@ -156,7 +158,7 @@ def test_a_second_copy_of_some_code_has_nothing_but_that(build):
     inode = os.stat(path).st_ino
     code = next(each for each in loaded_segments(path) if each.executable)
     start, offset = code.vaddr & ~0xFFF, code.offset & ~0xFFF
-    whole = Mapping(0x7000_0000_0000 + start, 0x7000_0000_2000 + start, "r-xp", offset, inode, path)
+    whole = Mapping(0x7000_0000_0000 + start, 0x7000_0000_2000 + start, "r-xp", offset, DEVICE, inode, path)
     part = replace(whole, start=0x7100_0000_0000 + start, end=0x7100_0000_1000 + start)
     first, second = loaded_objects([whole, part])
     assert (first.is_part, second.is_part) == (False, True)
@@ -166,9 +168,9 @@ def test_a_second_copy_of_some_code_has_nothing_but_that(build):
 
 def test_data_mappings_of_other_files_are_no_objects():
     mappings = [
-        Mapping(0x1000, 0x2000, "r--p", 0, 5, "/usr/lib/locale/locale-archive"),
-        Mapping(0x3000, 0x4000, "rwxp", 0, 0, ""),
-        Mapping(0x5000, 0x6000, "r-xp", 0, 0, "[vsyscall]"),
+        Mapping(0x1000, 0x2000, "r--p", 0, DEVICE, 5, "/usr/lib/locale/locale-archive"),
+        Mapping(0x3000, 0x4000, "rwxp", 0, "00:00", 0, ""),
+        Mapping(0x5000, 0x6000, "r-xp", 0, "00:00", 0, "[vsyscall]"),
     ]
     assert loaded_objects(mappings) == []
 

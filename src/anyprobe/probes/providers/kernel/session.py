@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
+from anyprobe.core.checkpoints import checkpoint
 from anyprobe.core.errors import KernelRefused, PermissionDenied, TargetError, UnsupportedTarget, UsageError
 from anyprobe.core.refusal import Refusal
 from anyprobe.data.processes import TargetInfo
@@ -24,7 +25,7 @@ from anyprobe.probes.providers.kernel.following import FollowedProbe, FollowingM
 from anyprobe.probes.providers.kernel.handling import Handled
 from anyprobe.probes.providers.kernel.places.sites import FunctionType, KernelNames, KernelSite
 from anyprobe.probes.providers.kernel.places.specs import KernelSpec, parse
-from anyprobe.probes.providers.kernel.probe import KernelProbe, calls_of, detach_all, go_on
+from anyprobe.probes.providers.kernel.probe import KernelProbe, calls_of, detach_all
 from anyprobe.probes.scripts import entering
 from anyprobe.target.kernel import programs
 
@@ -60,7 +61,6 @@ class KernelSession(FollowingModules, Handled, AnySessionApi[KernelProbe]):
         self.lock = threading.RLock()
         self.probes: list[KernelProbe] = []
         self.warnings: Sequence[str] = ()
-        self._check: Callable[[], None] = go_on
         self._joining: Begin = at_once
         self._setup = {"resolve": 0.0, "arm": 0.0}
         self._began: float | None = None
@@ -165,7 +165,7 @@ class KernelSession(FollowingModules, Handled, AnySessionApi[KernelProbe]):
         """Attach a handler to some sites."""
         made = KernelProbe.of(text, sites, mechanism, handler, self.chosen)
         try:
-            made.attach(self._names, self._check, self._joining)
+            made.attach(self._names, checkpoint, self._joining)
         except BaseException:
             made.close()
             raise
@@ -195,7 +195,7 @@ class KernelSession(FollowingModules, Handled, AnySessionApi[KernelProbe]):
             mechanisms.see_demanded(spec, sites, demanded)
             if handler is not None:
                 handler.check(sites[0], self._names.type_of(sites[0]))
-        self._check()
+        checkpoint()
         known = time.monotonic()
         made: list[KernelProbe] = []
         spliced: dict[KernelProbe, Spliced] = {}
@@ -206,7 +206,7 @@ class KernelSession(FollowingModules, Handled, AnySessionApi[KernelProbe]):
             if not follow:
                 spliced = self._splice_together(made)
             for each in made:
-                each.attach(self._names, self._check, spliced=spliced.get(each))
+                each.attach(self._names, checkpoint, spliced=spliced.get(each))
         except BaseException:
             for unused in spliced.values():
                 unused.close()
@@ -343,15 +343,6 @@ class KernelSession(FollowingModules, Handled, AnySessionApi[KernelProbe]):
 
         self._check_attached()
         return explain(spec, self._names)
-
-    @contextmanager
-    def interruptible(self, checkpoint: Callable[[], None]) -> Iterator[None]:
-        """Within it, ``checkpoint`` is called while probes are attached, and may raise an error to end that."""
-        before, self._check = self._check, checkpoint
-        try:
-            yield
-        finally:
-            self._check = before
 
     @locked
     def remove(self, *probes: KernelProbe) -> None:
