@@ -205,6 +205,8 @@ class LoadedObject:
     files: ObjectFiles = field(repr=False)
     is_executable: bool = False
     """Whether this is the program itself, ``a.out`` in specs."""
+    was_given_program: bool = False
+    """Whether it is a dynamic loader that was executed by itself, with the program as an argument."""
     called: str = ""
     """The name of the link to the file by which the program was started."""
     bias_hint: int | None = None

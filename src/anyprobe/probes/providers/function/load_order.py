@@ -23,6 +23,11 @@ def in_load_order(objects: Sequence[LoadedObject], memory: Memory) -> list[Loade
     return sorted(objects, key=lambda each: (each.name == VDSO, order.get(each.bias, len(order)), each.bias))
 
 
+def first_bias(objects: Sequence[LoadedObject], memory: Memory) -> int | None:
+    """Return the bias of the first object of the loader's list, the program's; nothing before there is a list."""
+    return next(iter(_biases(objects, memory)), None)
+
+
 def _biases(objects: Sequence[LoadedObject], memory: Memory) -> list[int]:
     """Return the biases of the loader's list; of a damaged one, and in a static program, those that are to be had."""
     found: list[int] = []

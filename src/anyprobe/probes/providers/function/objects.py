@@ -15,7 +15,7 @@ from anyprobe.binary.images.ifunc import IfuncSlots
 from anyprobe.binary.images.modules import VDSO, LoadedObject, ObjectFiles, Placed, ProcessFiles, loaded_objects
 from anyprobe.core.errors import TargetError
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.probes.providers.function.load_order import LOADERS
+from anyprobe.probes.providers.function.load_order import LOADERS, first_bias
 from anyprobe.splice.edits import Module
 from anyprobe.splice.journal.installed import parts_of
 from anyprobe.splice.journal.memfds import MEMFD_PATH
@@ -71,9 +71,24 @@ class ObjectTable:
             mappings, files=files, executable=process.exe, called=process.called, placed=self._placed
         )
         self.objects = [known.get(_key(o), o) for o in found]
+        loaders = [each for each in found if each.is_executable and (self.is_loader(each) or self.is_musl(each))]
+        if loaders:
+            self._see_program(loaders)
         self._refusals.clear()
         for name in ("ifunc_slots", "_permanent"):
             self.__dict__.pop(name, None)
+
+    def _see_program(self, loaders: Sequence[LoadedObject]) -> None:
+        """Have the program be the executable where its loader was executed by itself; there is none before that has it.
+
+        It is the first in the loader's list.
+        """
+        for each in self.objects:
+            each.was_given_program = _key(each) in map(_key, loaders)
+            each.is_executable = False
+        bias = first_bias(self.objects, self._process.mem)
+        for each in self.objects:
+            each.is_executable = not each.was_given_program and each.name != VDSO and each.bias == bias
 
     def files_of(self, process: RunningProcess) -> ObjectFiles | None:
         """Return what opens the files of a fork child, which are read once for both."""
@@ -188,8 +203,10 @@ class ObjectTable:
         """Return whether musl has yet to map libraries that a program is linked with, and will tell when it has."""
         loader = self.loader()
         executable = next((each for each in self.objects if each.is_executable), None)
-        if loader is None or executable is None or not self.is_musl(loader):
+        if loader is None or not self.is_musl(loader):
             return False
+        if executable is None:
+            return loader.was_given_program
         return any(not name.startswith(_MUSL) for name in executable.image.elf.needed)
 
     def is_permanent(self, loaded: LoadedObject) -> bool:
@@ -222,7 +239,9 @@ class ObjectTable:
 
     def is_loader(self, loaded: LoadedObject) -> bool:
         """Return whether an object is the dynamic loader."""
-        return loaded.name.startswith(LOADERS)
+        if loaded.file_name.startswith(LOADERS) or loaded.was_given_program:
+            return True
+        return loaded.is_executable and soname(loaded).startswith(LOADERS)  # a copy of another name
 
     def at(self, address: int) -> LoadedObject | None:
         """Return the object that an address lies in."""

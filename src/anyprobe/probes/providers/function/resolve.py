@@ -190,7 +190,7 @@ def meant_modules(spec: Spec, objects: Sequence[LoadedObject]) -> list[LoadedObj
             "vsyscall: the kernel answers the calls of this page itself and nobody can change it; "
             "probe vdso, or the functions of the C library that call it"
         )
-    if wanted == "a.out":
+    if wanted == "a.out" and not any(each.was_given_program for each in objects):
         raise UnsupportedTarget(
             "the executable's code is not mapped from its file: it was moved to huge pages or to other memory; "
             "only private mappings of files can be probed"
