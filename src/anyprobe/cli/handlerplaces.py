@@ -12,6 +12,7 @@ from anyprobe.cli.targets import KERNEL, in_the_kernel, on_process
 
 if TYPE_CHECKING:
     from anyprobe.cli.targets import Measured
+    from anyprobe.probes.session import Session
 
 CALL_WORDS = 8
 """Words that can be kept from a call's entry to its return."""
@@ -91,10 +92,13 @@ def once_each(session: "Measured", *, each_mechanism: bool = False) -> AbstractC
     return on_process(session).placing_once()
 
 
-def one_by_one(session: "Measured", specs: Sequence[str]) -> list[str]:
-    """Return specs, in the kernel those of what is no function one by one: of its hits no address is known."""
+def one_by_one(session: "Measured", specs: Sequence[str], *, markers: bool = False) -> list[str]:
+    """Return specs, in the kernel those of what is no function one by one: of its hits no address is known.
+
+    ``markers``: those of programs' markers, too, each of which has arguments of its own.
+    """
     if session.pid != KERNEL:
-        return list(specs)
+        return [each for text in specs for each in _each_marker(on_process(session), text)] if markers else list(specs)
     from anyprobe.probes.providers.kernel.places.specs import parse
 
     found: list[str] = []
@@ -102,6 +106,20 @@ def one_by_one(session: "Measured", specs: Sequence[str]) -> list[str]:
         spec = parse(text)
         found += [text] if spec.tells_address else [site.spec for site in in_the_kernel(session).resolve(spec)]
     return list(dict.fromkeys(found))
+
+
+def _each_marker(session: "Session", text: str) -> list[str]:
+    """Return a spec for each of several markers that one means, unless it is to mean what is loaded later, too."""
+    from anyprobe.core.errors import SpecError
+    from anyprobe.probes.specs.spec import means_markers, parse
+
+    if not means_markers(text) or session.options.pending == "always" or parse(text).within is not None:
+        return [text]
+    try:
+        markers = dict.fromkeys(site.canonical for site in session.resolve(text)[0])
+    except SpecError:  # of a library that is not there yet
+        return [text]
+    return list(markers) if len(markers) > 1 else [text]
 
 
 def _place_in_kernel(text: str, expressions: Sequence[Expression], of_entry: Sequence[str]) -> HandlerPlace:

@@ -91,8 +91,8 @@ class Trace:
             self._began, self._zero = time.monotonic_ns(), time.time()
         if session.pid != KERNEL:
             self._begin_process(session)
-        specs = one_by_one(session, specs)
         written = (*self.printed, *self._conditions)
+        specs = one_by_one(session, specs, markers=not written)  # what is written is about all of them
         wanted = [(fetched(spec), knowledge_of(session, spec, written)) for spec in specs]
         for _, known in wanted:
             check_names(written, known.names, known.reason)

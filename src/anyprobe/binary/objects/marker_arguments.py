@@ -119,11 +119,9 @@ def _misfit(size: int, operand: Operand, *, is_float: bool) -> str:
     """Return why a value of some size cannot be where the operand says, or nothing."""
     if not 0 < size <= _LARGEST:
         return f"nothing has a size of {size} bytes"
-    if is_float and isinstance(operand, Constant):
-        return "a number with a fraction is no constant"
     if isinstance(operand, InMemory):
         return ""
-    if is_float and (size not in (4, 8) or (isinstance(operand, InRegister) and not operand.is_vector)):
+    if is_float and size not in (4, 8):  # the bits of others are in any register, or stand there as a number
         return f"a floating-point number of {size} bytes is not in a register like that"
     if isinstance(operand, InRegister) and size > _WORD - operand.shift // 8:
         return f"{size} bytes do not fit the register"

@@ -43,10 +43,13 @@ class MarkerParameter:
     """A parameter of a handler: which argument it is, and as what it is wanted."""
 
     node: ast.arg
-    argument: MarkerArgument
+    argument: MarkerArgument | None
+    """None: this place has no such argument, or none that can be read; others have."""
     kind: AnyType
     is_text: bool = False
     """Whether the text at the address is wanted: ``cstr``."""
+    is_annotated: bool = False
+    """Whether the handler says the type; else it is one that holds the values of all places."""
 
 
 def marker_parameters(source: Source, nodes: Sequence[ast.arg], marker: MarkerAt) -> list[MarkerParameter]:
@@ -56,27 +59,30 @@ def marker_parameters(source: Source, nodes: Sequence[ast.arg], marker: MarkerAt
     """
     found = []
     for node, index in zip(nodes, _indices([node.arg for node in nodes], marker), strict=True):
-        if index >= len(marker.arguments):
-            there = ", ".join(f"arg{at}" for at in range(len(marker.arguments))) or "a handler without parameters"
-            raise source.error(node, f"{marker.name} has {_arguments(len(marker.arguments))}", there)
-        argument, kind = marker.arguments[index], marker.kinds[index]
-        if argument.operand is None or kind is None:
-            why = f"arg{index} of {marker.name} cannot be read: {argument.text}: {argument.problem}"
-            raise source.error(node, why, _others(marker))
+        if index >= len(marker.kinds):
+            there = ", ".join(f"arg{at}" for at in range(len(marker.kinds))) or "a handler without parameters"
+            raise source.error(node, f"{marker.name} has {_arguments(len(marker.kinds))}", there)
+        argument = marker.arguments[index] if index < len(marker.arguments) else None
+        kind = marker.kinds[index]
+        if kind is None:
+            what = f": {argument.text}: {argument.problem}" if argument is not None else ""
+            raise source.error(node, f"arg{index} of {marker.name} cannot be read{what}", _others(marker))
         is_text, wanted = _annotation(source, node)
-        found.append(MarkerParameter(node, argument, wanted or kind, is_text or (argument.is_text and wanted is None)))
+        if argument is not None and argument.operand is not None:
+            is_text |= argument.is_text and wanted is None
+        else:
+            argument = None
+        found.append(MarkerParameter(node, argument, wanted or kind, is_text, wanted is not None))
     return found
 
 
 def _indices(names: Sequence[str], marker: MarkerAt) -> list[int]:
     """Return which argument each parameter is."""
-    numbers = [_NUMBERED.fullmatch(name) for name in names]
-    if all(numbers):
-        return [int(number[1]) for number in numbers if number is not None]
     named = {argument.name: index for index, argument in enumerate(marker.arguments) if argument.name}
-    if all(name in named for name in names):
-        return [named[name] for name in names]
-    return list(range(len(names)))
+    numbers = [(name, _NUMBERED.fullmatch(name)) for name in names]
+    found = [named.get(name) if number is None else int(number[1]) for name, number in numbers]
+    known = [index for index in found if index is not None]
+    return known if len(known) == len(names) else list(range(len(names)))
 
 
 def _arguments(count: int) -> str:
@@ -103,20 +109,38 @@ def receive(expressions: "Expressions", parameter: MarkerParameter) -> Value:
     """Return the value of an argument; what is in memory that cannot be read is missing."""
     emit, fail = expressions.emit, expressions.frame.fail_at(parameter.node)
     kind, argument = parameter.kind, parameter.argument
+    if argument is None:
+        return _missing(expressions, parameter, fail)
     if isinstance(kind, Layout):
         return _struct(emit, argument, kind, fail)
     if parameter.is_text:
         if argument.is_float:
             raise fail("a number with a fraction is no address of a text", "f64")
         return _text(expressions, parameter, _value(emit, argument, u64, fail))
-    return _value(emit, argument, kind, fail)
+    return _value(emit, argument, kind, fail, as_bits=parameter.is_annotated)
 
 
-def _value(emit: "Emitter", argument: MarkerArgument, kind: Type, fail: Fail) -> Scalar | Maybe:
-    """Return an argument as a value of a type: converted, or the bits of a float where the note says only its size."""
+def _missing(expressions: "Expressions", parameter: MarkerParameter, fail: Fail) -> Value:
+    """Return what an argument is at a place that lacks it."""
+    if isinstance(parameter.kind, Layout):
+        raise fail(f"not all places pass a {parameter.kind}", "ptr[…]")
+    if parameter.is_text:
+        return _text(expressions, parameter, Maybe(ir.FALSE, Scalar(ir.Const(0, u64))))
+    zero: ir.Expr = ir.Const(0, u64)
+    expr = members.received(zero, parameter.kind)
+    return Maybe(ir.FALSE, Scalar(expr))
+
+
+def _value(
+    emit: "Emitter", argument: MarkerArgument, kind: Type, fail: Fail, *, as_bits: bool = False
+) -> Scalar | Maybe:
+    """Return an argument as a value of a type: converted.
+
+    ``as_bits``: or the bits of a float, where the note says only its size.
+    """
     own = type_of(argument)
     assert own is not None
-    if isinstance(kind, FloatType) and not isinstance(own, FloatType):
+    if as_bits and isinstance(kind, FloatType) and not isinstance(own, FloatType):
         if argument.size != kind.size:
             raise fail(f"{argument.text} has {argument.size} bytes, which is no {kind}", str(own))
         own = kind
@@ -132,7 +156,7 @@ def _read(emit: "Emitter", argument: MarkerArgument, own: Type) -> tuple[ir.Expr
     """Return whether an argument is there, and its value as its own type."""
     operand = argument.operand
     if isinstance(operand, Constant):
-        return ir.TRUE, operators.convert(ir.Const(u64.wrap(operand.value), u64), own)
+        return ir.TRUE, members.received(ir.Const(u64.wrap(operand.value), u64), own)
     if isinstance(operand, InRegister):
         word = _register(emit, operand)
         if isinstance(own, IntegerType) and argument.size in _PIECES:

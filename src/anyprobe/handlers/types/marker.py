@@ -7,7 +7,7 @@ from typing import Self
 
 from anyprobe.binary.objects.marker_arguments import MarkerArgument
 from anyprobe.handlers.types.annotations import FloatType, IntegerType, Type, f64, i64, ptr, u64
-from anyprobe.handlers.types.calling_convention import Prototype
+from anyprobe.handlers.types.calling_convention import Located, Prototype
 
 _WHOLE_SIZES = (1, 2, 4, 8)
 
@@ -19,14 +19,13 @@ class MarkerAt:
     name: str
     arguments: tuple[MarkerArgument, ...]
     kinds: tuple[Type | None, ...]
-    """The types that arguments have where a handler says none; ``None`` for what cannot be read."""
+    """The types that arguments have where a handler says none, of those too that other places alone have; ``None`` for
+    what cannot be read anywhere."""
 
     @classmethod
     def of(cls, name: str, arguments: Sequence[MarkerArgument], kinds: Sequence[Type | None]) -> Self:
-        """Return a marker whose arguments have the types ``kinds``, of which other places may have more."""
-        here = kinds[: len(arguments)]
-        known = (None if each.operand is None else kind for each, kind in zip(arguments, here, strict=True))
-        return cls(name, tuple(arguments), tuple(known))
+        """Return a marker whose arguments have the types ``kinds``: other places may have more."""
+        return cls(name, tuple(arguments), tuple(kinds))
 
 
 def type_of(argument: MarkerArgument) -> Type | None:
@@ -44,21 +43,24 @@ def type_of(argument: MarkerArgument) -> Type | None:
     return IntegerType(8 * size, argument.signed)
 
 
-def prototype_of(places: Sequence[MarkerAt]) -> Prototype:
-    """Return the arguments that markers have at all of some places, named as described, or ``arg0`` and so on."""
-    columns = zip(*(each.kinds for each in places), strict=False)  # as many as the place with the fewest has
-    parameters = tuple(
-        (_name_of(index, places), kind)
-        for index, column in enumerate(columns)
-        if None not in column and (kind := common_type(set(column))) is not None
-    )
+def prototype_of(places: Sequence[MarkerAt], *, has_floats: bool = True) -> Prototype:
+    """Return the arguments that markers have at any of some places, named as described, or ``arg0`` and so on.
+
+    Of what no place has where it can be read, it is not known where it is; so it is with floats, unless handlers
+    compute with these (``has_floats``).
+    """
+    kinds = [common_type(set(column)) for column in zip_longest(*(each.kinds for each in places))]
+    kinds = [None if isinstance(kind, FloatType) and not has_floats else kind for kind in kinds]
+    parameters = tuple((_name_of(index, places), kind or u64) for index, kind in enumerate(kinds))
+    located = Located("", tuple(None if kind is None else () for kind in kinds), None) if None in kinds else None
     names = {each.name for each in places}
-    return Prototype(names.pop() if len(names) == 1 else "the marker", parameters, None, is_marker=True)
+    called = names.pop() if len(names) == 1 else "the marker"
+    return Prototype(called, parameters, None, located=located, is_marker=True)
 
 
 def _name_of(index: int, places: Sequence[MarkerAt]) -> str:
-    """Return what an argument is called at all of some places: as a description has it, or by its number."""
-    names = {each.arguments[index].name for each in places}
+    """Return what an argument is called at all places that have it: as a description has it, or by its number."""
+    names = {each.arguments[index].name for each in places if index < len(each.arguments)}
     return (names.pop() if len(names) == 1 else "") or f"arg{index}"
 
 

@@ -3,6 +3,7 @@
 import types
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import UsageError
@@ -55,9 +56,8 @@ class MarkerHandler:
         if not _takes_arguments(self._at.function):
             return MarkerAt("", (), ())
         own = kinds_at([site])
-        common = self._kinds or ()
-        kinds = tuple(common[index] or kind if index < len(common) else kind for index, kind in enumerate(own))
-        return marker_at(site, kinds)
+        kinds = (common or kind for common, kind in zip_longest(self._kinds or (), own))
+        return marker_at(site, tuple(kinds))
 
 
 def _takes_arguments(function: object) -> bool:

@@ -181,8 +181,9 @@ def test_an_argument_is_understood(text, meaning):
         ("0@%rax", "a size of 0 bytes"),
         ("16@%rax", "16 bytes do not fit the register"),
         ("2@%ah", ""),
-        ("8f@%rax", "a floating-point number of 8 bytes is not in a register like that"),
-        ("8f@$3", "no constant"),
+        ("8f@%rax", ""),
+        ("8f@$3", ""),
+        ("2f@%rax", "a floating-point number of 2 bytes is not in a register like that"),
         ("8@$", "nothing is neither a number nor a name"),
     ],
 )

@@ -134,10 +134,10 @@ class KernelSession(FollowingModules, Handled, AnySessionApi[KernelProbe]):
         return None if site.raw is None else self._names.types.kernel.passed_by_tracepoint(site.raw)
 
     def marked(self, sites: "Sequence[KernelSite]") -> "Prototype":
-        """Return the arguments that a marker has at all of its places."""
+        """Return the arguments that a marker has at any of its places."""
         from anyprobe.handlers.types.marker import prototype_of
 
-        return prototype_of([site.marker for site in sites if site.marker is not None])
+        return prototype_of([site.marker for site in sites if site.marker is not None], has_floats=False)
 
     def recorded(self, site: KernelSite) -> "Prototype":
         """Return the fields of a tracepoint's record; raise ``UnsupportedTarget`` where there is none."""
