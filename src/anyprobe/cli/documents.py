@@ -110,7 +110,7 @@ def _add_interval(document: dict[str, Any], last: Snapshot, by: str | None) -> N
         function["interval_count"] = timing.count
         function["interval"] = _without(timing.as_json(), _OF_FUNCTIONS)
     if last.tree:
-        document["interval"]["tree"] = [each.as_json() for each in last.tree]
+        document["interval"]["tree"] = [each.as_json(last.partly_timed) for each in last.tree]
     if by == "pid":
         _add_times(
             document, "interval_by_pid", _times((str(each.process.pid), each.functions) for each in last.processes)

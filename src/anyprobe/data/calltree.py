@@ -1,6 +1,7 @@
 """Trees of timed calls: which functions made which, how often, and how long they took there."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,6 +11,8 @@ UNSURE = "(caller not known)"
 """In place of a function: after an exception or ``longjmp`` it is not known which calls were left behind."""
 NOT_KEPT = "(in no node of their own)"
 """In place of a function: calls for which the tree had no room."""
+NONE = frozenset[tuple[str, str]]()
+"""No function."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +32,16 @@ class CallNode:
         """The module's name as a spec may have it."""
         return shown_module(self.module) if self.module else ""
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the JSON object."""
+    def as_json(self, partial: "AbstractSet[tuple[str, str]]" = NONE) -> dict[str, Any]:
+        """Return the JSON object; ``partial``: the functions of which not all calls were timed, with their modules."""
         return {
             "module": self.module,
             "function": self.function,
             "count": self.count,
             "sum_ns": round(self.sum_ns),
             "self_ns": round(self.self_ns),
-            "calls": [each.as_json() for each in self.calls],
+            "complete": (self.module, self.function) not in partial,
+            "calls": [each.as_json(partial) for each in self.calls],
         }
 
     @classmethod
@@ -58,8 +62,8 @@ class Calls:
     sum_ns: float
     self_ns: float
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the JSON object; ``caller`` is null where no timed function was."""
+    def as_json(self, partial: "AbstractSet[tuple[str, str]]" = NONE) -> dict[str, Any]:
+        """Return the JSON object; ``caller`` is null where no timed function was. ``partial``: as of ``CallNode``."""
         return {
             "caller": self.caller or None,
             "caller_module": self.caller_module or None,
@@ -68,6 +72,7 @@ class Calls:
             "count": self.count,
             "sum_ns": round(self.sum_ns),
             "self_ns": round(self.self_ns),
+            "complete": (self.module, self.function) not in partial,
         }
 
 

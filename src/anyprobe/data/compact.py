@@ -13,10 +13,14 @@ class CompactBlock:
     """What the blocks of a process, or of several, hold together, but for the instances; at one moment."""
 
     def __init__(
-        self, layout: BankLayout, at: NDArray[np.int64], values: NDArray[np.uint64], running: Mapping[int, int]
-    ) -> None:
-        """Add up ``values``, which are in the words ``at``; ``running``: the instances by record offset."""
-        self._layout, self.running = layout, running
+        self, layout: BankLayout, at: NDArray[np.int64], values: NDArray[np.uint64], running: Mapping[int, int],
+        open_roots: Counter[int],
+    ) -> None:  # fmt: skip
+        """Add up ``values``, which are in the words ``at``; ``running``: the instances by record offset.
+
+        ``open_roots``: as of ``Blocks``.
+        """
+        self._layout, self.running, self.open_roots = layout, running, open_roots
         order = np.argsort(at, kind="stable")
         at, values = at[order], values[order]
         first = np.flatnonzero(np.diff(at, prepend=-1))
@@ -31,12 +35,13 @@ class CompactBlock:
     @classmethod
     def joined(cls, layout: BankLayout, parts: "Sequence[CompactBlock]") -> "CompactBlock":
         """Return what several hold together."""
-        running = Counter[int]()
+        running, open_roots = Counter[int](), Counter[int]()
         for each in parts:
             running.update(each.running)
+            open_roots.update(each.open_roots)
         at = np.concatenate([np.empty(0, np.int64), *(each.at for each in parts)])
         values = np.concatenate([np.empty(0, np.uint64), *(each.values for each in parts)])
-        return cls(layout, at, values, running)
+        return cls(layout, at, values, running, open_roots)
 
     def _between(self, offset: int, size: int) -> slice:
         low, high = self.at.searchsorted((offset // 8, (offset + size) // 8)).tolist()

@@ -57,7 +57,7 @@ BLOCK_REFUSED = 40
 BLOCK_UNWOUND = 48
 """Block: how often an exception, or ``longjmp``, has begun to leave calls of the thread behind."""
 BLOCK_LEAVING = 56
-"""Block: the stack pointer where that began last, 0 once it is known which calls were left behind."""
+"""Block: the stack pointer where that began last, 0 once it is known which calls were left behind; or with ``GONE``."""
 BLOCK_HEAD_BYTES = 64
 
 INSTANCE_BYTES = 64
@@ -102,9 +102,14 @@ CERTAIN, UNSEEN = 2, 4
 """Of the argument at a return point, besides ``JUMPED``: nothing but the function itself is called there; what leaves
 calls behind is not seen in this program."""
 
-UNWIND_CAUGHT, UNWIND_LEAVES, UNWIND_CONTEXT = 0, 1, 2
+UNWIND_CAUGHT, UNWIND_LEAVES, UNWIND_CONTEXT, UNWIND_GONE = 0, 1, 2, 3
 """What is told of calls left behind: the program goes on; they are from here on; or they are, unless glibc goes on from
-a coroutine whose function has returned."""
+a coroutine whose function has returned; or the process ends or is another program, but one that shares its memory, with
+which this thread has been called by it, goes on."""
+GONE = 1
+"""The bit of ``BLOCK_LEAVING`` in that last case."""
+CHILD_STACK_SHIFT = 16
+"""A child that shares the memory has made all of its calls on so many bytes, as a power of two, before it is gone."""
 
 RECORD_SUM = 0
 RECORD_NOT_MIN = 8

@@ -24,9 +24,12 @@ from anyprobe.data.layout import (
     CHILD_BYTES,
     CROWDED,
     INSTANCE_BYTES,
+    INSTANCE_CALLER,
+    INSTANCE_CHARGED,
     INSTANCE_RECORD,
     INSTANCE_SP,
     INSTANCE_T0,
+    INSTANCE_WITHIN,
     JUMPED,
     NEXT_BLOCK,
     NODE_BYTES,
@@ -164,7 +167,8 @@ class Blocks:
 
     def _some(self, rows: list[int]) -> "Blocks":
         found = copy(self)
-        vars(found).pop("_touched", None)
+        for name in ("_touched", "open_roots"):
+            vars(found).pop(name, None)
         found.chosen = slice(rows[0], rows[0] + 1) if len(rows) == 1 else rows
         found.present = self.present[found.chosen]
         return found
@@ -179,6 +183,14 @@ class Blocks:
             found.update(each & ~JUMPED for each in alive.tolist())
         return found
 
+    @cached_property
+    def open_roots(self) -> Counter[int]:
+        """The ticks of calls that are over and that calls which are not have made, by the outermost one's record."""
+        layout, found = self._layout, Counter[int]()
+        for block in self.with_calls() if layout.nested and layout.maxactive else ():
+            found.update(_ticks_in_open_calls(_instances_of(block, layout)))
+        return found
+
     def compact(self) -> "CompactBlock":
         """Return what they hold by now as one block: reads those pages alone that hold data."""
         from anyprobe.data.compact import CompactBlock
@@ -191,7 +203,7 @@ class Blocks:
         there = np.flatnonzero(words)
         at = pages[there // _PAGE_WORDS] * _PAGE_WORDS + there % _PAGE_WORDS
         wanted = at >= self._layout.counters_offset // 8
-        return CompactBlock(self._layout, at[wanted], words[there][wanted], self.running)
+        return CompactBlock(self._layout, at[wanted], words[there][wanted], self.running, self.open_roots)
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,9 +379,10 @@ class BankReader:
         The program may be writing: a call is recorded once it has its bucket, which it gets last.
         """
         parts = list(filter(None, (each.record(offset) for each in self._blocks(whose))))
-        if not parts:
+        within = sum(each.open_roots[offset] for each in self._blocks(whose)) if self._layout.nested else 0
+        if not parts and not within:
             return _NOTHING
-        words = parts[0]
+        words = parts[0] if parts else {}
         for each in parts[1:]:
             words = {word: words.get(word, 0) + each.get(word, 0) for word in words.keys() | each.keys()}
         first = RECORD_BUCKETS // 8
@@ -379,14 +392,14 @@ class BankReader:
             count=count,
             sum=words.get(RECORD_SUM // 8, 0),
             min=_ALL_ONES - max(each.get(RECORD_NOT_MIN // 8, 0) for each in parts) if count else 0,
-            max=max(each.get(RECORD_MAX // 8, 0) for each in parts),
+            max=max((each.get(RECORD_MAX // 8, 0) for each in parts), default=0),
             tail=words.get(RECORD_TAIL // 8, 0),
             unmatched=words.get(RECORD_UNMATCHED // 8, 0),
             missed=words.get(RECORD_MISSED // 8, 0),
             learning=words.get(RECORD_LEARNING // 8, 0),
             own=_signed(words.get(RECORD_SELF // 8, 0)),
             outermost=words.get(RECORD_OUTERMOST // 8, 0),
-            roots=_signed(words.get(RECORD_ROOTS // 8, 0)),
+            roots=_signed(words.get(RECORD_ROOTS // 8, 0)) + within,
             left=words.get(RECORD_LEFT // 8, 0),
             buckets=buckets,
         )
@@ -445,6 +458,21 @@ def _owners(region: memoryview, layout: BankLayout) -> list[tuple[int, int]]:
 def _signed(word: int) -> int:
     word &= _ALL_ONES
     return word - (1 << 64) if word >> 63 else word
+
+
+def _ticks_in_open_calls(instances: NDArray[np.uint64]) -> Counter[int]:
+    """Return how long calls took that are over and that those on a thread's stack have made, by the outermost's record.
+
+    The program may be writing: what says of a caller where none can be has none.
+    """
+    found, roots = Counter[int](), list[int]()
+    for number, words in enumerate(instances.tolist()):
+        caller = int(words[INSTANCE_CALLER // 8]) // INSTANCE_BYTES - 1
+        roots.append(roots[caller] if 0 <= caller < number else number)
+        if words[INSTANCE_SP // 8] > 1:
+            root = int(instances[roots[number], INSTANCE_RECORD // 8]) & ~JUMPED
+            found[root] += _signed(words[INSTANCE_WITHIN // 8] - words[INSTANCE_CHARGED // 8])
+    return found
 
 
 def _instances_of(block: NDArray[np.uint64], layout: BankLayout) -> NDArray[np.uint64]:

@@ -1,10 +1,10 @@
 """What a session knows at one moment, as immutable values: the only thing that reports ever see."""
 
 import dataclasses
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 from anyprobe.core.quoting import shown_module
 from anyprobe.data import histogram
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from anyprobe.data.results import AggregationResult, MapResult
 
 Json = dict[str, Any]
-T = TypeVar("T")
 Kind = Literal["entry", "return", "offset", "insn", "block", "call", "usdt"]
 ExitKind = Literal["ret", "tail", "trampoline", "caller"]
 """How a return is seen: at the instruction, at a jump to another function, at a replaced return address, or only where
@@ -88,12 +87,9 @@ class SiteResult:
             "nmissed": self.nmissed,
             "kind": self.kind,
         }
-        if self.exit_kind is not None:
-            document["exit_kind"] = self.exit_kind
-        if self.arming:
-            document["arming"] = self.arming
-        if self.notes:
-            document["notes"] = list(self.notes)
+        document |= {"exit_kind": self.exit_kind} if self.exit_kind is not None else {}
+        document |= {"arming": self.arming} if self.arming else {}
+        document |= {"notes": list(self.notes)} if self.notes else {}
         document |= {"folded_sites": self.folded_sites} if self.folded_sites else {}
         document |= {"learning": self.learning} if self.learning else {}
         document |= {"tail_exits": self.tail_exits} if self.tail_exits else {}
@@ -186,6 +182,11 @@ class FunctionTiming(histogram.Percentiles):
         return any((*ended, self.in_flight))
 
     @property
+    def complete(self) -> bool:
+        """Whether all calls that have ended were timed, but for those that began before the probes were there."""
+        return not (self.tail_exits or self.learning or self.nmissed or self.left)
+
+    @property
     def mean_ns(self) -> float | None:
         """The mean duration, None without calls."""
         return self.sum_ns / self.count if self.count else None
@@ -229,6 +230,7 @@ class FunctionTiming(histogram.Percentiles):
             "nmissed": self.nmissed,
             "in_flight": self.in_flight,
             "learning": self.learning,
+            "complete": self.complete,
         }
         if self.nested is not None:
             document |= self.nested.as_json()
@@ -318,6 +320,11 @@ class Snapshot:
         return by_spec(self.processes, [(site.spec, site.key) for site in self.sites])
 
     @property
+    def partly_timed(self) -> frozenset[tuple[str, str]]:
+        """The functions of which not all calls were timed, by module and by the name that trees have of them."""
+        return frozenset((each.module, each.label or each.function) for each in self.functions if not each.complete)
+
+    @property
     def nmissed(self) -> int:
         """The hits whose action did not run."""
         return sum(site.nmissed for site in self.sites) + sum(timing.nmissed for timing in self.functions)
@@ -350,8 +357,9 @@ class Snapshot:
         if self.tree:
             from anyprobe.data.calltree import by_caller
 
-            document["tree"] = [each.as_json() for each in self.tree]
-            document["by_caller"] = [each.as_json() for each in by_caller(self.tree)]
+            partial = self.partly_timed
+            document["tree"] = [each.as_json(partial) for each in self.tree]
+            document["by_caller"] = [each.as_json(partial) for each in by_caller(self.tree)]
         if self.clock_step_ns:
             document["clock_step_ns"] = _rounded(self.clock_step_ns)
         if self.tail_exits is not None:
@@ -407,10 +415,12 @@ class Snapshot:
 
     def distinct(self) -> "Snapshot":
         """Return a snapshot with each probe once, for specs that overlap: nothing is to be added to itself."""
+        from anyprobe.data.sums import once
+
         return dataclasses.replace(
             self,
-            sites=_once(self.sites, lambda each: (each.spec, each.address, each.kind, each.exit_kind)),
-            functions=_once(self.functions, lambda each: (each.spec, each.address)),
+            sites=once(self.sites, lambda each: (each.spec, each.address, each.kind, each.exit_kind)),
+            functions=once(self.functions, lambda each: (each.spec, each.address)),
             refused=tuple(dict.fromkeys(self.refused)),
         )
 
@@ -467,14 +477,6 @@ class Snapshot:
         further = {(each.pid, each.exe): each for each in (*self.others, other.target, *other.others)}
         further.pop((self.target.pid, self.target.exe), None)
         return tuple(further.values())
-
-
-def _once(items: Iterable[T], key: Callable[[T], Hashable]) -> tuple[T, ...]:
-    """Return the first of the items with each key."""
-    found: dict[Hashable, T] = {}
-    for item in items:
-        found.setdefault(key(item), item)
-    return tuple(found.values())
 
 
 def _rounded(value: float | None) -> float | None:

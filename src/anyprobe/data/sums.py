@@ -42,3 +42,8 @@ def added(items: Iterable[T], key: Callable[[T], Hashable], add: Callable[[T, T]
         name = key(item)
         found[name] = add(found[name], item) if name in found else item
     return tuple(found.values())
+
+
+def once(items: Iterable[T], key: Callable[[T], Hashable]) -> tuple[T, ...]:
+    """Return the first of the items with each key."""
+    return added(items, key, lambda first, _: first)

@@ -198,7 +198,7 @@ class Timed:
     def ending(self, flags: int, *, alone: bool) -> Hook:
         """Return what ends its calls at a return point."""
         offset = self.offset | JUMPED | flags | CERTAIN * alone
-        return Hook(ActionKind.LEAVE_CALLER, None, self.bank, offset)
+        return Hook(ActionKind.LEAVE_CALLER, None, self.bank, offset, ends=None if self.armed else self.group)
 
     @property
     def identity(self) -> Hashable:

@@ -2,8 +2,8 @@
 
 import time
 from abc import abstractmethod
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -123,6 +123,13 @@ class Pumped(Observed, Tended):
         from anyprobe.probes.adopting import Adopting
 
         return Adopting(self)
+
+    @contextmanager
+    def joining_return_points(self, probes: "Sequence[Probe]") -> Iterator[None]:
+        """Have callers that are known spliced together with functions that leave for these by a jump, in a ``with``."""
+        if any(probe.timed for probe in probes):
+            self.return_points.join(probes)
+        yield
 
     def place_return_points(self, probes: "Sequence[Probe]") -> None:
         """Have calls that leave their function by a jump end in the callers that are known."""

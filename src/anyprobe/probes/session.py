@@ -486,7 +486,7 @@ class Session(Reconciled, SessionApi[Probe]):
         with typed(self._process, "arming probes in"):
             told = provided.attach(probes)
             try:
-                with self.adopting_children(probes):
+                with self.adopting_children(probes), self.joining_return_points(probes):
                     told += self.functions.attach(places_of(probes, fresh=True))
             except BaseException:
                 provided.detach(probes)

@@ -16,6 +16,7 @@ from anyprobe.reports.heading import learning_clause, print_heading, print_refus
 from anyprobe.reports.losses import print_losses
 from anyprobe.reports.plain import escape
 from anyprobe.reports.quantities import counted, duration
+from anyprobe.reports.timings import marked, print_mark
 
 _LEAST_ROOM = 8
 """Columns that a name in the tree gets, however deep it is."""
@@ -34,17 +35,19 @@ def print_branches(snapshot: Snapshot, console: Console, top: int = 0) -> None:
     """Print the tree alone, the longest calls first; ``top`` 0 shows all branches."""
     roots = [folded(node) for node in snapshot.tree]
     least = _LEAST_SHARE * sum(map(time_of, roots)) if top else 0.0
-    table = _table()
-    left_out, step = 0, snapshot.clock_step_ns
-    for prefix, below, node in _lines(roots, ""):
-        if time_of(node) < least:
-            left_out += 1
-            continue
+    table, step, partial = _table(), snapshot.clock_step_ns, snapshot.partly_timed
+    lines = list(_lines(roots, ""))
+    shown = [line for line in lines if time_of(line[-1]) >= least]
+    left_out = len(lines) - len(shown)
+    complete = [(node.module, node.function) not in partial for *_, node in shown]
+    counts = marked([(node.count, whole) for (*_, node), whole in zip(shown, complete, strict=True)])
+    for (prefix, below, node), count in zip(shown, counts, strict=True):
         times = [duration(each, step) for each in (node.sum_ns, max(node.self_ns, 0.0))] if node.count else ["-", "-"]
         name = Branch(prefix, below, printable(node.function))
-        table.add_row(f"{node.count:,}", *times, name, escape(node.shown_module))
+        table.add_row(count, *times, name, escape(node.shown_module))
     console.print()
     console.print(table)
+    print_mark(all(complete), console)
     if left_out:
         text = f"{counted(left_out, 'branch', 'branches')} below 0.1 % left out; --top 0 shows all"
         console.print(text, style="dim", soft_wrap=True)
@@ -55,12 +58,16 @@ def print_by_caller(snapshot: Snapshot, console: Console, top: int = 0) -> None:
     _print_heading(snapshot, console)
     table = _table()
     table.columns[-1].header = "called by"
-    found, step = by_caller(snapshot.tree), snapshot.clock_step_ns
-    for each in found[:top] if top else found:
+    found, step, partial = by_caller(snapshot.tree), snapshot.clock_step_ns, snapshot.partly_timed
+    shown = found[:top] if top else found
+    complete = [(each.module, each.function) not in partial for each in shown]
+    counts = marked([(each.count, whole) for each, whole in zip(shown, complete, strict=True)])
+    for each, count in zip(shown, counts, strict=True):
         times = duration(each.sum_ns, step), duration(max(each.self_ns, 0.0), step)
-        table.add_row(f"{each.count:,}", *times, escape(each.function), escape(each.caller or "-"))
+        table.add_row(count, *times, escape(each.function), escape(each.caller or "-"))
     console.print()
     console.print(table)
+    print_mark(all(complete), console)
     if top and len(found) > top:
         console.print(f"{counted(len(found) - top, 'more row')}; --top 0 shows all", style="dim", soft_wrap=True)
     _print_end(snapshot, console)

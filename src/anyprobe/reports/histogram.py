@@ -17,7 +17,7 @@ from anyprobe.reports.heading import (
 from anyprobe.reports.losses import print_losses
 from anyprobe.reports.plain import escape
 from anyprobe.reports.quantities import counted
-from anyprobe.reports.timings import fitting, times_of, weight_ns
+from anyprobe.reports.timings import calls_of, fitting, print_mark, times_of, weight_ns
 
 DRAWN_FUNCTIONS = 3
 """Histograms drawn; the table has all functions, and the JSON all buckets."""
@@ -45,6 +45,7 @@ def print_functions(snapshot: Snapshot, console: Console, top: int = 0) -> None:
     if shown:
         console.print()
         console.print(_table(shown, snapshot.clock_step_ns, console.width))
+        print_mark(all(timing.complete for timing in shown), console)
     rest = called[len(shown) :] if top else []
     more = f"{counted(len(rest), 'more function')} with {counted(sum(each.count for each in rest), 'call')}"
     print_left_out(more if rest else "", [each.function for each in silent] if top else [], "function", "call", console)
@@ -58,7 +59,7 @@ def print_functions(snapshot: Snapshot, console: Console, top: int = 0) -> None:
 
 def _table(timings: list[FunctionTiming], step: float, width: int) -> Table:
     """Return the table, without what histograms show too where there is no room for it."""
-    columns = {"calls": [f"{timing.count:,}" for timing in timings], **times_of(timings, step)}
+    columns = {"calls": calls_of(timings), **times_of(timings, step)}
     names = {
         "function": [timing.label or timing.function for timing in timings],
         "module": [timing.shown_module for timing in timings],

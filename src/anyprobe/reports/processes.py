@@ -7,15 +7,23 @@ from anyprobe.data.snapshot import Snapshot
 from anyprobe.reports.heading import learning_clause, print_heading, print_left_out, print_refusals, tail_clause
 from anyprobe.reports.losses import print_losses
 from anyprobe.reports.plain import Rows, escape
-from anyprobe.reports.quantities import counted, duration, mean
+from anyprobe.reports.quantities import counted
 from anyprobe.reports.table import site_name
-from anyprobe.reports.timings import percentile
+from anyprobe.reports.timings import calls_of, fitting, print_mark, times_of, weight_ns
 
 _NAMED = 5
 """How many functions are named."""
 
+_LEFT_OUT_FIRST = ("min", "p90", "mean", "p50", "module", "p99")
+"""Columns that a narrow terminal has no room for, in this order."""
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console
+
+    from anyprobe.data.processes import ProcessInfo
+    from anyprobe.data.snapshot import FunctionTiming
 
 
 def print_by_process(snapshot: Snapshot, console: "Console", top: int = 0) -> None:
@@ -63,28 +71,44 @@ def _print_undivided(snapshot: Snapshot, console: "Console") -> None:
 def print_timings_by_process(snapshot: Snapshot, console: "Console", top: int = 0) -> None:
     """Print a row for each process and function, the longest in all first; ``top`` limits them unless 0."""
     parts = [(each.process, timing) for each in snapshot.processes for timing in each.functions]
-    parts.sort(key=lambda part: (-part[1].sum_ns, part[0].pid, part[0].generation, part[1].function))
+    parts.sort(key=lambda part: (-weight_ns(part[1]), part[0].pid, part[0].generation, part[1].function))
     calls = sum(timing.count for _, timing in parts)
     what = (
         f"{counted(calls, 'call')} timed in {counted(len({process for process, _ in parts}), 'process', 'processes')}"
     )
     print_heading(snapshot, console, what, "; ".join(filter(None, (tail_clause(snapshot), learning_clause(snapshot)))))
-    shown, step = parts[:top] if top else parts, snapshot.clock_step_ns
+    shown = parts[:top] if top else parts
     if shown:
-        table = Rows()
-        for name in ("calls", "pid", "total", "mean", "p50", "p99", "max"):
-            table.add_column(name, justify="right", no_wrap=True)
-        table.add_column("function", overflow="fold", style="cyan")
-        table.add_column("module", no_wrap=True)
-        for process, timing in shown:
-            exact = [duration(timing.sum_ns, step), mean(timing.sum_ns, timing.count, step)]
-            stepped = [percentile(timing, 0.5, step), percentile(timing, 0.99, step), duration(timing.max_ns, step)]
-            cells = [f"{timing.count:,}", str(process.pid), *(exact + stepped if timing.count else ["-"] * 5)]
-            table.add_row(*map(escape, [*cells, timing.label or timing.function, timing.shown_module]))
         console.print()
-        console.print(table)
+        console.print(_table(shown, snapshot.clock_step_ns, console.width))
+        print_mark(all(timing.complete for _, timing in shown), console)
     rest = parts[len(shown) :]
     more = f"{counted(len(rest), 'more row')} with {counted(sum(each.count for _, each in rest), 'call')}"
     print_left_out(more if rest else "", [], "row", "call", console)
     print_losses(snapshot, console)
     print_refusals(snapshot, console)
+
+
+def _table(shown: "Sequence[tuple[ProcessInfo, FunctionTiming]]", step: float, width: int) -> Rows:
+    """Return the table, without columns for which there is no room."""
+    timings = [timing for _, timing in shown]
+    columns = {
+        "calls": calls_of(timings),
+        "pid": [str(process.pid) for process, _ in shown],
+        **times_of(timings, step),
+    }
+    names = {
+        "function": [timing.label or timing.function for timing in timings],
+        "module": [timing.shown_module for timing in timings],
+    }
+    wide = fitting(columns | names, width, _LEFT_OUT_FIRST)
+    table = Rows()
+    for name in wide:
+        if name in columns:
+            table.add_column(name, justify="right", no_wrap=True)
+        else:
+            style = {"overflow": "fold", "style": "cyan"} if name == "function" else {"no_wrap": True}
+            table.add_column(name, **style)
+    for row in zip(*wide.values(), strict=True):
+        table.add_row(*map(escape, row))
+    return table

@@ -7,7 +7,7 @@ from anyprobe.reports.heading import learning_clause, print_heading, print_left_
 from anyprobe.reports.losses import print_losses
 from anyprobe.reports.plain import Rows, escape
 from anyprobe.reports.quantities import counted
-from anyprobe.reports.timings import fitting, times_of, weight_ns
+from anyprobe.reports.timings import calls_of, fitting, print_mark, times_of, weight_ns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,6 +34,7 @@ def print_timings_by_thread(snapshot: Snapshot, console: "Console", top: int = 0
     if shown:
         console.print()
         console.print(_table(shown, snapshot.clock_step_ns, console.width, several=several))
+        print_mark(all(timing.complete for _, timing in shown), console)
     rest = parts[len(shown) :]
     more = f"{counted(len(rest), 'more row')} with {counted(sum(each.count for _, each in rest), 'call')}"
     print_left_out(more if rest else "", [], "row", "call", console)
@@ -47,7 +48,7 @@ def _table(shown: "Sequence[tuple[ThreadTimes, FunctionTiming]]", step: float, w
     """Return the table, without columns for which there is no room. ``several``: processes."""
     timings = [timing for _, timing in shown]
     columns = {
-        "calls": [f"{timing.count:,}" for timing in timings],
+        "calls": calls_of(timings),
         "pid": [str(each.process.pid) for each, _ in shown] if several else [],
         "tid": [str(each.tid or "-") for each, _ in shown],
         **times_of(timings, step),

@@ -1,10 +1,17 @@
 """The columns of tables of times."""
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from anyprobe.data.snapshot import FunctionTiming
 from anyprobe.reports.quantities import duration, mean
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
+PARTLY = "*"
+"""Marks numbers of calls where more have ended than were timed."""
+MEANING = "not all calls of the function were timed: times and numbers of calls are of those that were"
 NAME_WIDTH = 24
 """Columns that names of functions get before others are left out."""
 _DURATIONS: dict[str, Callable[[FunctionTiming, float], str]] = {
@@ -33,6 +40,23 @@ def times_of(timings: Sequence[FunctionTiming], step: float) -> dict[str, list[s
         for name, text in _DURATIONS.items()
         if name != "self" or any(timing.nested for timing in timings)
     }
+
+
+def calls_of(timings: Sequence[FunctionTiming]) -> list[str]:
+    """Return the column of calls, in which rows are marked of which not all calls were timed."""
+    return marked([(timing.count, timing.complete) for timing in timings])
+
+
+def marked(counts: Sequence[tuple[int, bool]]) -> list[str]:
+    """Return numbers of calls as text, one below the other; each says whether all calls were timed."""
+    some = not all(complete for _, complete in counts)
+    return [f"{count:,}{('' if complete else PARTLY).ljust(some)}" for count, complete in counts]
+
+
+def print_mark(complete: bool, console: "Console") -> None:
+    """Print what the mark means, where a row has it."""
+    if not complete:
+        console.print(f"{PARTLY} {MEANING}", style="dim", soft_wrap=True)
 
 
 def fitting(columns: Mapping[str, list[str]], width: int, left_out_first: Sequence[str]) -> dict[str, list[str]]:

@@ -49,8 +49,9 @@ def test_the_whole_report_on_a_terminal_of_80_columns():
     assert others == [
         "paused: 0.31 ms arm · 0.12 ms disarm; set up in 372 ms",
         "",
-        "  calls    total     mean    p50     p90     p99      max  function  module",
-        "100,000  7.85 ms  78.5 ns  20 ns  100 ns  100 ns  1.04 ms  work      libc.so.6",
+        "   calls    total     mean    p50     p90     p99      max  function  module",
+        "100,000*  7.85 ms  78.5 ns  20 ns  100 ns  100 ns  1.04 ms  work      libc.so.6",
+        "* not all calls of the function were timed: times and numbers of calls are of those that were",
         "",
         "work (libc.so.6)",
         "  100,000 calls, sum 7.85 ms, p50 20 ns, p90 100 ns, p99 100 ns, max 1.04 ms",
@@ -122,7 +123,7 @@ def test_of_which_functions_most_calls_have_no_time_is_told_at_once():
 
 def test_a_function_of_which_all_calls_left_by_a_jump_has_a_row_without_durations():
     text = lines(timing("gone", count=0, buckets=(), sum_ns=0.0, tail_exits=5))
-    assert text[4].split() == ["0", *["-"] * 7, "gone", "libc.so.6"]
+    assert text[4].split() == ["0*", *["-"] * 7, "gone", "libc.so.6"]
     assert text[-1] == "gone: 5 calls left by a tail jump and not timed"
 
 

@@ -17,13 +17,13 @@ from anyprobe.binary.flow.function import FunctionCode
 from anyprobe.core.errors import StopTimeout, TargetError
 from anyprobe.core.memory import MemoryFault
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.data.callers import CallerTables
 from anyprobe.data.layout import CALLER_NEW, CALLER_REFUSED, CALLER_SINCE, CALLER_WATCHED, UNSEEN
 from anyprobe.isa.decode import Flow
 from anyprobe.probes.probe import FollowedCalls, Place, Probe, Timed, edits_for
 from anyprobe.probes.target_errors import typed
 from anyprobe.probes.timing.children_text import ChildrenText
 from anyprobe.probes.timing.unwinding import Unwinding
+from anyprobe.splice.apply.known_points import tables_of
 from anyprobe.splice.edits import Module, made
 from anyprobe.splice.plan.splices import Want, WantKind
 from anyprobe.splice.regions.code_region import GoroutineBank, SlotBank
@@ -68,15 +68,50 @@ class ReturnPoints:
         self._next_look = 0.0
         """When to look for libraries that leave calls behind."""
 
+    def join(self, probes: Iterable[Probe]) -> None:
+        """Have return points of direct calls spliced together with functions that are about to be timed, if not many.
+
+        So none of these calls is to be learnt. Where changes are made without a stop, places go one after the other.
+        """
+        if self._session.splicing.live is not None or self._session.options.returns == "exits":
+            return
+        fresh = [timed for probe in probes for timed in probe.timed if not timed.armed and timed.leaves_by_jumps]
+        own = [timed for timed in dict.fromkeys(fresh) if not timed.site.object.image.is_go]
+        for calls, point in fewest_points(own, KNOWN_AT_ONCE):
+            if point not in calls.points and is_called_before(calls, point):  # of others it is to be known what is seen
+                found = self._place_of(calls, point)
+                if isinstance(found, Refusal):
+                    calls.unseen[point] = found
+                else:
+                    calls.points[point] = found
+
     def place(self, probes: Iterable[Probe]) -> None:
-        """Splice the return points of direct calls of functions that are timed from now on, if these are not many."""
+        """Splice the return points of direct calls of functions that are timed from now on, if these are not many.
+
+        Of those that were spliced together with their functions it is said what has become of them.
+        """
+        probes = list(probes)
         fresh = list(self._fresh(probes))
         if not fresh and not self._nested:
             return
         pairs = [each for each in fewest_points(fresh, KNOWN_AT_ONCE) if each[1] not in each[0].points]
+        self._settle_joined(probes, fresh)
         with suppress(StopTimeout):  # they are learnt, then
             self._watch_unwinding()
-            self._splice(pairs)
+            self._splice([(calls, point) for calls, point in pairs if point not in calls.unseen])
+
+    def _settle_joined(self, probes: Sequence[Probe], fresh: Iterable[FollowedCalls]) -> None:
+        """Take note of the return points that were spliced with their functions, or could not be."""
+        for calls in fresh:
+            for point, place in calls.points.items():
+                self._losses.setdefault(place.module, place.module.losses)
+                if not place.hook.armed:
+                    self._say(calls, point, CALLER_REFUSED)
+            for point in calls.unseen:
+                self._say(calls, point, CALLER_REFUSED)
+        refused = [timed for probe in probes for timed in probe.timed if not timed.armed]
+        left = [place for timed in refused for place in timed.points.values() if place.hook.armed]
+        self._session.engine.change(edits_for(left, remove=True))
 
     def learn(self) -> None:
         """Splice the return points that threads have noted since the last look, as far as that can be now.
@@ -89,7 +124,7 @@ class ReturnPoints:
         pairs: list[tuple[FollowedCalls, int]] = []
         for bank, followed in self._followed.values():
             settled = self._settled.setdefault(bank.index, bytearray(bank.layout.callers))
-            for row, point, record in _tables(bank).noted(settled):
+            for row, point, record in tables_of(bank).noted(settled):
                 calls = followed.get(record)
                 if calls is not None and (point in calls.points or point in calls.unseen):
                     settled[row] = 1
@@ -246,9 +281,8 @@ class ReturnPoints:
         if why is not None or code is None:
             assert why is not None
             return why
-        bank = calls.bank
-        assert bank is not None
-        hook = calls.ending(UNSEEN * (not self._unwinding.is_seen(bank)), alone=is_called_before(calls, point))
+        bank, alone = calls.bank, is_called_before(calls, point)
+        hook = calls.ending(UNSEEN * (bank is not None and not self._unwinding.is_seen(bank)), alone=alone)
         want = Want(address, WantKind.RETURN_POINT, tag=hook)
         return Place(calls.site, module, module.state_of(code), want, hook)
 
@@ -256,7 +290,7 @@ class ReturnPoints:
     def _say(calls: FollowedCalls, point: int, state: int) -> None:
         bank = calls.bank
         if bank is not None and bank.layout.callers:
-            _tables(bank).set(point, calls.offset, state)
+            tables_of(bank).set(point, calls.offset, state)
 
 
 def is_called_before(calls: FollowedCalls, point: int) -> bool:
@@ -279,10 +313,6 @@ def _is_gone(place: Place) -> bool:
     """Return whether a return point is there no more, since its module is not."""
     why = place.hook.refusal
     return why is not None and why.reason is Reason.GONE and not place.hook.armed
-
-
-def _tables(bank: SlotBank) -> CallerTables:
-    return CallerTables(bank.arena.view(bank.piece.offset, bank.piece.size), bank.layout)
 
 
 def joined(code_map: "CodeMap", code: FunctionCode, address: int) -> Refusal | None:

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from anyprobe.binary.flow.function import FunctionCode
-from anyprobe.data.layout import BLOCK_UNWOUND, UNWIND_CAUGHT, UNWIND_CONTEXT, UNWIND_LEAVES
+from anyprobe.data.layout import BLOCK_UNWOUND, UNWIND_CAUGHT, UNWIND_CONTEXT, UNWIND_GONE, UNWIND_LEAVES
 from anyprobe.probes.target_errors import typed
 from anyprobe.splice.codegen.patch import ActionKind
 from anyprobe.splice.edits import Edit, FunctionState, Module, made
@@ -24,11 +24,17 @@ if TYPE_CHECKING:
 UNWINDING = (
     "_Unwind_RaiseException", "_Unwind_Resume", "_Unwind_Resume_or_Rethrow", "_Unwind_ForcedUnwind", "longjmp",
     "_longjmp", "siglongjmp", "__libc_longjmp", "__libc_siglongjmp", "__longjmp_chk", "____longjmp_chk", "setcontext",
+    "_dl_signal_exception", "_dl_signal_error",
 )  # fmt: skip
 """Functions that leave others behind, by the names that C, C++, Rust and their unwinders have for them."""
 CATCHING = ("__cxa_begin_catch",)
 """Functions that are called where the program goes on."""
-_OTHER_KINDS = dict.fromkeys(CATCHING, UNWIND_CAUGHT) | {"setcontext": UNWIND_CONTEXT}
+GOING = ("execve", "execveat", "_exit", "_Exit")
+"""Functions that a child calls last which shares its parent's memory (``vfork``, ``posix_spawn``): its calls are among
+those of the thread that has made it."""
+_OTHER_KINDS = (
+    dict.fromkeys(CATCHING, UNWIND_CAUGHT) | dict.fromkeys(GOING, UNWIND_GONE) | {"setcontext": UNWIND_CONTEXT}
+)
 """What they tell the routine of nested calls that is not ``UNWIND_LEAVES``."""
 
 
@@ -57,7 +63,7 @@ class Unwinding:
                 edits.setdefault(id(state.root), Edit(module, state.root)).removed.append(want)
         for bank in banks:
             for loaded in objects - self._looked.get(bank.index, frozenset()):
-                names = UNWINDING + CATCHING if bank.layout.nested else UNWINDING
+                names = UNWINDING + CATCHING + GOING if bank.layout.nested else UNWINDING
                 found = {
                     each.start: _OTHER_KINDS.get(name, UNWIND_LEAVES)
                     for name in names
@@ -75,7 +81,7 @@ class Unwinding:
     def is_seen(self, bank: "SlotBank") -> bool:
         """Return whether everything is seen: in a static program without names nothing would be."""
         own = [found for (number, _), found in self._wants.items() if number == bank.index]
-        complete = all(found is not None and found[3].armed for found in own)
+        complete = all(found is not None and (found[3].armed or found[3].offset == UNWIND_GONE) for found in own)
         return self._session.objects.libc() is not None and bool(own) and complete
 
     def _want(self, bank: "SlotBank", loaded: "LoadedObject", start: int, edits: dict[int, Edit], kind: int) -> None:

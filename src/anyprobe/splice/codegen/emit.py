@@ -28,10 +28,8 @@ code of a counter that has to save everything, its first hit included."""
 PATCH_ESTIMATE, ACTION_ESTIMATE, INSTRUCTION_ESTIMATE = 200, 112, 32
 """The same of any other patch, of any action, and of the copy of an instruction that cannot be copied as it is."""
 
-_COUNT_FIRST = frozenset(
-    {ActionKind.COUNT, ActionKind.LEAVE, ActionKind.LEAVE_TAIL, ActionKind.LEAVE_CALLER, ActionKind.UNWIND}
-)
-_USUAL = _COUNT_FIRST | {ActionKind.ENTER}
+_COUNT_FIRST = frozenset({ActionKind.COUNT, ActionKind.LEAVE, ActionKind.LEAVE_TAIL, ActionKind.LEAVE_CALLER})
+_USUAL = _COUNT_FIRST | {ActionKind.ENTER, ActionKind.UNWIND}
 """What is done by code that says nothing of where it is but by arguments and displacements."""
 _SEE_STACK = REPLACING | {ActionKind.HANDLER}
 """What looks at the stack, which has to be as in front of the instruction."""
@@ -379,6 +377,8 @@ def _turn_of_kind(item: tuple[Want, Action]) -> int:
     kind = item[1].kind
     if kind is ActionKind.VIEW:
         return 0
+    if kind is ActionKind.UNWIND:
+        return 5  # what leaves calls behind may be timed itself: its own call is among them
     if kind is ActionKind.ARRIVE or (kind is ActionKind.LEAVE_TAIL and item[0].kind is WantKind.ENTRY):
         return 4  # a call that is to end in its caller has begun; one that is jumped to comes above the one that jumps
     if kind in _COUNT_FIRST:

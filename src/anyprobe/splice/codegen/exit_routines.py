@@ -91,7 +91,7 @@ def emit_leave(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
             {same_stack("rax", f"[rdi+{at.BLOCK_LEAVING}]", "r8", name + "_certain")}
             jnz {name}_certain
         """)
-        nested_calls.emit_known(asm, name + "_top", f"[rdi+rsi+{SP}]", ("rax", "r8"), facts.layout.outer_offset)
+        nested_calls.emit_settled(asm, name + "_top", f"mov r11, [rdi+rsi+{SP}]; dec r11")
         asm.code(f"jmp {name}_certain")
     asm.code(
         f"""

@@ -118,10 +118,15 @@ def emit_entering(asm: Assembler, argument: int, site: int, settle: int | str) -
         f"""
         enter_leaving:
             lea rax, [rsp+site]; sub rax, [rcx+{at.BLOCK_LEAVING}]
+            test byte [rcx+{at.BLOCK_LEAVING}], {at.GONE}; jnz enter_gone
             {same_stack("rax", f"[rcx+{at.BLOCK_LEAVING}]", "rdx", "enter_current")}
             jnz enter_current
+        enter_unsettled:
             cmp dword [rcx+{at.BLOCK_PURGING}], 0; je enter_settling
             jmp enter_current
+        enter_gone:
+            sar rax, {at.CHILD_STACK_SHIFT}; cmp rax, -1; je enter_current
+            jmp enter_unsettled
         enter_seek:
             # below: the caller is on another stack; or it is free, or was left behind
             ja enter_caller
@@ -218,10 +223,15 @@ def emit_unwind(asm: Assembler, slot: int, gate: int, outer: int) -> None:
             cmp rax, r11; je unwind_alone
             mov [rdi+outer], rax
         unwind_alone:
-            inc qword [rdi+{at.BLOCK_UNWOUND}]; mov [rdi+{at.BLOCK_LEAVING}], r11
+            cmp qword [rsp+0x40], {at.UNWIND_GONE}; je unwind_gone
+            inc qword [rdi+{at.BLOCK_UNWOUND}]
+        unwind_noted:
+            mov [rdi+{at.BLOCK_LEAVING}], r11
         unwind_done:
             pop r11; pop r9; pop r8; pop rdi; pop rcx; pop rax
             add al, 0x7f; sahf; pop rax; ret
+        unwind_gone:  # where the thread goes on all others are as they were
+            dec r11; or r11, {at.GONE}; jmp unwind_noted
         unwind_caught:  # what is above goes on, but for what is being left behind there
             mov rax, [rdi+{at.BLOCK_UNWOUND}]; mov rcx, [rdi+{at.BLOCK_TOP}]; shl rcx, 6
         unwind_alive:
@@ -390,17 +400,21 @@ def _settle(asm: Assembler, name: str, outer: int) -> None:
     """Emit: take out what lies from where calls began to be left behind up to r11, as that is on the same stack."""
     sp, other, word, more = "r11", "rax", "r8", "r9"
     asm.code(f"""
+            test byte [rdi+{at.BLOCK_LEAVING}], {at.GONE}; jnz {name}_all
             mov {word}, {sp}; sub {word}, [rdi+{at.BLOCK_LEAVING}]
             {same_stack(word, f"[rdi+{at.BLOCK_LEAVING}]", more, name + "_settled")}
             jnz {name}_settled
+        {name}_all:
             mov {other}, [rdi+{at.BLOCK_TOP}]; shl {other}, 6
         {name}_settle:
             sub {other}, {_SIZE}; js {name}_gone
             mov {word}, [rdi+{other}+{SP}]
             cmp {word}, [rdi+{at.BLOCK_LEAVING}]; jb {name}_settle
-            cmp {word}, {sp}; ja {name}_settle
+            test byte [rdi+{at.BLOCK_LEAVING}], {at.GONE}; jnz {name}_of_child
+            cmp {word}, {sp}; ja {name}_alive
             mov {word}, [rdi+{at.BLOCK_UNWOUND}]
             cmp [rdi+{other}+{UNWOUND}], {word}; je {name}_settle
+        {name}_left:
             mov qword [rdi+{other}+{SP}], {TOMBSTONE}
             mov {more}, [rdi+{other}+{RECORD}]
             btr {more}, 0; jae {name}_not_jumped
@@ -425,6 +439,21 @@ def _settle(asm: Assembler, name: str, outer: int) -> None:
             cmp [rdi+{word}+{CALLER}], {more}; jne {name}_its_calls
             mov {more}, [rdi+{other}+{CALLER}]
             mov [rdi+{word}+{CALLER}], {more}; jmp {name}_its_calls
+        {name}_of_child:  # which shares the memory: on a stack of its own, or further down on that of its parent
+            mov {more}, {word}; sub {more}, [rdi+{at.BLOCK_LEAVING}]; shr {more}, {at.CHILD_STACK_SHIFT}
+            jnz {name}_settle
+            cmp {word}, {sp}; jbe {name}_left
+            mov {more}, {sp}; sub {more}, [rdi+{at.BLOCK_LEAVING}]; jae {name}_settle
+            sar {more}, {at.CHILD_STACK_SHIFT}; cmp {more}, -1; jne {name}_left
+            jmp {name}_settle
+        {name}_alive:  # what is above a call that ends goes on, unless more is being left behind there
+            test {sp}, 1; jz {name}_settle
+            cmp qword [rdi+{outer}], 0; jne {name}_settle
+            sub {word}, {sp}
+            {same_stack(word, sp, more, name + "_settle")}
+            jnz {name}_settle
+            test byte [rdi+{other}+{RECORD}], {at.JUMPED}; jnz {name}_settle
+            mov {word}, [rdi+{at.BLOCK_UNWOUND}]; mov [rdi+{other}+{UNWOUND}], {word}; jmp {name}_settle
         {name}_gone:
     """)
     emit_known(asm, name, sp, (word, more), outer)

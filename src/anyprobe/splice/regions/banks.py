@@ -76,6 +76,10 @@ class Hook:
     group: object = None
     bank: SlotBank | NearBank | None = None
     offset: int = 0
+    """Where its counter or record is in a block; of a return point that has no bank yet, what belongs to that besides.
+    """
+    ends: TimingGroup | None = None
+    """Of a return point, the function whose calls end there: it counts by that one's record."""
     refusal: Refusal | None = None
     splice: "EmittedSplice | None" = None
     strategy: str = ""
@@ -132,7 +136,7 @@ def demand(hooks: Iterable[Hook]) -> Demand:
                 alone += 1
             else:
                 homeless.append(hook)
-    groups = {id(hook.group) for hook in homeless if hook.kind in TIMING and not _has_record(hook)}
+    groups = {id(_measured(hook)) for hook in homeless if hook.kind in TIMING and not _has_record(hook)}
     own = [hook for hook in homeless if hook.kind not in TIMING and hook.calls is None]
     counters = alone + sum(map(_counters_of, own))
     calls = {id(hook.calls): hook.calls for hook in homeless if hook.calls is not None}
@@ -142,7 +146,13 @@ def demand(hooks: Iterable[Hook]) -> Demand:
 
 def _has_record(hook: Hook) -> bool:
     """Return whether its function is measured already, or was before its file was unloaded."""
-    return isinstance(hook.group, TimingGroup) and hook.group.bank is not None
+    group = _measured(hook)
+    return isinstance(group, TimingGroup) and group.bank is not None
+
+
+def _measured(hook: Hook) -> object:
+    """Return what a timing hook shares a record with."""
+    return hook.group if hook.ends is None else hook.ends
 
 
 def follows_calls(hooks: Iterable[Hook]) -> bool:
@@ -282,12 +292,12 @@ def settle_in_slot_bank(hooks: Iterable[Hook], newest: SlotBank, home: SlotBank 
         bank = newest if home is None or hook.handler is None else home
         bank.hosts_handlers |= hook.handler is not None
         if hook.kind in TIMING:
-            group = hook.group
+            group = _measured(hook)
             if not isinstance(group, TimingGroup):
                 raise TypeError("a timing hook needs a timing group")
             if group.bank is None:
                 group.bank, group.offset = bank, bank.layout.new_record()
-            hook.bank, hook.offset = group.bank, group.offset
+            hook.bank, hook.offset = group.bank, group.offset | hook.offset
         elif hook.calls is not None:
             _settle_call(hook, hook.calls, bank)
         else:

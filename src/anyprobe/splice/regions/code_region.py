@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 ROUTINE_BYTES = 16384
 """Room reserved for the routines of one bank and the signal view's."""
-BANK_ROUTINE_BYTES = 12032
+BANK_ROUTINE_BYTES = 12288
 """Upper bound of what the routines of one bank take alone."""
 _VIEW_LEAST, _VIEW_SHARE, _VIEW_SHARE_OF_MORE, _MORE = 16 * PAGE, 3, 9, 6 << 20
 """What the signal view may have of a code piece: so many bytes, and one part of so many; of what is more than a few
