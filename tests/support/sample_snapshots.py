@@ -1,5 +1,7 @@
 """Snapshots made up for the tests of reports and JSON."""
 
+import zlib
+
 from anyprobe.data.processes import TargetInfo
 from anyprobe.data.refused import RefusedSite
 from anyprobe.data.snapshot import FunctionTiming, SiteResult, Snapshot
@@ -11,7 +13,7 @@ def site(function="malloc", hits=12345, **changes) -> SiteResult:
         "module": "libc.so.6",
         "function": function,
         "offset": 0,
-        "address": 140245,
+        "address": 140245 if function == "malloc" else 0x20_0000 + zlib.crc32(function.encode()),  # each has its own
         "strategy": "jump",
         "armed": True,
         "hits": hits,

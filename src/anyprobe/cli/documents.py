@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from anyprobe.data.snapshot import FunctionTiming, Snapshot
+from anyprobe.data.sums import total
 
 
 def of_all(
@@ -101,7 +102,7 @@ def _add_interval(document: dict[str, Any], last: Snapshot, by: str | None) -> N
         "time": dt.datetime.now().astimezone().isoformat(timespec="milliseconds"),
         "duration_s": round(last.interval.seconds, 6),
         "hits": last.hits,
-        "calls": sum(each.count for each in timings.values()),
+        "calls": total((each, each.count) for each in last.functions),
     }
     for site in document["sites"]:
         site["interval_hits"] = hits[site["spec"], site["address"], site["kind"], site.get("exit_kind")]

@@ -10,6 +10,7 @@ from anyprobe.core.quoting import shown_module
 from anyprobe.data import histogram
 from anyprobe.data.processes import Key, ProcessCounts, ProcessInfo, TargetInfo, ThreadTimes, by_spec
 from anyprobe.data.refused import RefusedSite, documents_of
+from anyprobe.data.sums import total
 
 if TYPE_CHECKING:
     from anyprobe.data.calltree import CallNode
@@ -311,8 +312,8 @@ class Snapshot:
 
     @property
     def hits(self) -> int:
-        """The hits of all sites."""
-        return sum(site.hits for site in self.sites)
+        """The hits of all sites, each once under whatever names."""
+        return total((site, site.hits) for site in self.sites)
 
     @property
     def by_process(self) -> dict[ProcessInfo, dict[str, int]]:
@@ -362,10 +363,8 @@ class Snapshot:
             document["by_caller"] = [each.as_json(partial) for each in by_caller(self.tree)]
         if self.clock_step_ns:
             document["clock_step_ns"] = _rounded(self.clock_step_ns)
-        if self.tail_exits is not None:
-            document["tail_exits"] = self.tail_exits
-        if self.learning is not None:
-            document["learning"] = self.learning
+        document |= {"tail_exits": self.tail_exits} if self.tail_exits is not None else {}
+        document |= {"learning": self.learning} if self.learning is not None else {}
         if len(self.processes) > 1:
             document["processes"] = [each.process.as_json() for each in self.processes]
         if self.threads:

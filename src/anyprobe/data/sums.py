@@ -2,9 +2,28 @@
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 T = TypeVar("T")
+
+
+class Placed(Protocol):
+    """What is known of one address, under one of its names."""
+
+    @property
+    def spec(self) -> str:
+        """The spec, in full."""
+        ...
+
+    @property
+    def module(self) -> str:
+        """The module."""
+        ...
+
+    @property
+    def address(self) -> int:
+        """The address, 0 where there is none."""
+        ...
 
 
 def summed(counts: Iterable[tuple[tuple[str, int], ...]]) -> tuple[tuple[str, int], ...]:
@@ -47,3 +66,16 @@ def added(items: Iterable[T], key: Callable[[T], Hashable], add: Callable[[T, T]
 def once(items: Iterable[T], key: Callable[[T], Hashable]) -> tuple[T, ...]:
     """Return the first of the items with each key."""
     return added(items, key, lambda first, _: first)
+
+
+def total(items: "Iterable[tuple[Placed, int]]") -> int:
+    """Return the sum of numbers, of which those at the same address under several names (aliases, IFUNC) are one.
+
+    The ends of functions, instructions and blocks that are counted at one address are not the same.
+    """
+    found: dict[Hashable, int] = {}
+    for item, number in items:
+        kind = getattr(item, "kind", None), getattr(item, "exit_kind", None)
+        key = item.module, item.address or item.spec, kind
+        found[key] = max(found.get(key, 0), number)
+    return sum(found.values())

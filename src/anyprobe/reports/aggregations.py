@@ -8,6 +8,7 @@ from rich.table import Table
 
 from anyprobe.data.results import AggregationResult, CellValue, Key, MapResult
 from anyprobe.data.snapshot import Snapshot
+from anyprobe.data.sums import total
 from anyprobe.reports.distribution import (
     Distribution,
     Durations,
@@ -78,8 +79,8 @@ def _events(snapshot: Snapshot) -> tuple[int, int, int]:
     both = entered & left
     paired = [site for site in snapshot.sites if site.kind in ("entry", "return")]
     paired = [site for site in paired if (site.module, site.function) in both]
-    calls = sum(site.hits for site in paired if site.kind == "entry")
-    both_ends = sum(site.hits for site in paired)
+    calls = total((site, site.hits) for site in paired if site.kind == "entry")
+    both_ends = total((site, site.hits) for site in paired)
     return calls, both_ends - calls, snapshot.hits - both_ends
 
 

@@ -16,7 +16,7 @@ from anyprobe.reports.heading import learning_clause, print_heading, print_refus
 from anyprobe.reports.losses import print_losses
 from anyprobe.reports.plain import escape
 from anyprobe.reports.quantities import counted, duration
-from anyprobe.reports.timings import marked, print_mark
+from anyprobe.reports.timings import marked, print_mark, what_was_timed
 
 _LEAST_ROOM = 8
 """Columns that a name in the tree gets, however deep it is."""
@@ -74,8 +74,7 @@ def print_by_caller(snapshot: Snapshot, console: Console, top: int = 0) -> None:
 
 
 def _print_heading(snapshot: Snapshot, console: Console) -> None:
-    calls = sum(timing.count for timing in snapshot.functions)
-    what = f"{counted(calls, 'call')} of {counted(len(snapshot.functions), 'function')} timed"
+    what = what_was_timed(snapshot.functions)
     print_heading(snapshot, console, what, "; ".join(filter(None, (tail_clause(snapshot), learning_clause(snapshot)))))
 
 

@@ -17,7 +17,7 @@ from anyprobe.reports.heading import (
 from anyprobe.reports.losses import print_losses
 from anyprobe.reports.plain import escape
 from anyprobe.reports.quantities import counted
-from anyprobe.reports.timings import calls_of, fitting, print_mark, times_of, weight_ns
+from anyprobe.reports.timings import calls_of, fitting, print_mark, times_of, weight_ns, what_was_timed
 
 DRAWN_FUNCTIONS = 3
 """Histograms drawn; the table has all functions, and the JSON all buckets."""
@@ -28,8 +28,7 @@ LEFT_OUT_FIRST = ("min", "p90", "mean", "module")
 
 def print_timings(snapshot: Snapshot, console: Console, top: int = 0) -> None:
     """Print the report of ``time``; ``top`` limits the functions, 0 shows those without calls too."""
-    calls = sum(timing.count for timing in snapshot.functions)
-    what = f"{counted(calls, 'call')} of {counted(len(snapshot.functions), 'function')} timed"
+    what = what_was_timed(snapshot.functions)
     print_heading(snapshot, console, what, "; ".join(filter(None, (tail_clause(snapshot), learning_clause(snapshot)))))
     print_functions(snapshot, console, top)
     print_losses(snapshot, console)

@@ -4,6 +4,7 @@ import os
 from typing import TYPE_CHECKING
 
 from anyprobe.data.snapshot import Snapshot
+from anyprobe.data.sums import total
 from anyprobe.reports.heading import learning_clause, print_heading, print_left_out, print_refusals, tail_clause
 from anyprobe.reports.losses import print_losses
 from anyprobe.reports.plain import Rows, escape
@@ -72,7 +73,7 @@ def print_timings_by_process(snapshot: Snapshot, console: "Console", top: int = 
     """Print a row for each process and function, the longest in all first; ``top`` limits them unless 0."""
     parts = [(each.process, timing) for each in snapshot.processes for timing in each.functions]
     parts.sort(key=lambda part: (-weight_ns(part[1]), part[0].pid, part[0].generation, part[1].function))
-    calls = sum(timing.count for _, timing in parts)
+    calls = total((timing, timing.count) for timing in snapshot.functions)
     what = (
         f"{counted(calls, 'call')} timed in {counted(len({process for process, _ in parts}), 'process', 'processes')}"
     )

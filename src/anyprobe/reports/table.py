@@ -5,6 +5,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from anyprobe.data.snapshot import SiteResult, Snapshot
+from anyprobe.data.sums import total
 from anyprobe.reports.heading import GONE_NOTE, print_heading, print_left_out, print_refusals, tail_clause
 from anyprobe.reports.losses import print_losses
 from anyprobe.reports.plain import Rows, escape
@@ -18,7 +19,7 @@ _IFUNC = " is an IFUNC, "
 
 def print_counts(snapshot: Snapshot, console: "Console", top: int = 0) -> None:
     """Print the table of ``count``; ``top`` limits its rows unless 0."""
-    sites = sum(max(site.folded_sites, 1) for site in snapshot.sites)
+    sites = total((site, max(site.folded_sites, 1)) for site in snapshot.sites)
     what = f"{counted(snapshot.hits, 'hit')} at {counted(sites, 'site')}"
     print_heading(snapshot, console, what, tail_clause(snapshot, "not asked the condition"))
     print_sites(snapshot, console, top)

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from anyprobe.data.snapshot import Snapshot
+from anyprobe.data.sums import total
 from anyprobe.reports.heading import learning_clause, print_heading, print_left_out, print_refusals, tail_clause
 from anyprobe.reports.losses import print_losses
 from anyprobe.reports.plain import Rows, escape
@@ -26,7 +27,7 @@ def print_timings_by_thread(snapshot: Snapshot, console: "Console", top: int = 0
     parts = [(each, timing) for each in snapshot.threads for timing in each.functions]
     several = len({each.process for each, _ in parts}) > 1
     parts.sort(key=lambda part: (-weight_ns(part[1]), part[0].process.pid, part[0].tid, part[1].function))
-    calls = sum(timing.count for _, timing in parts)
+    calls = total((timing, timing.count) for timing in snapshot.functions)
     threads = {(each.process, each.tid) for each, _ in parts if each.tid}
     what = f"{counted(calls, 'call')} timed in {counted(len(threads), 'thread')}"
     print_heading(snapshot, console, what, "; ".join(filter(None, (tail_clause(snapshot), learning_clause(snapshot)))))

@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from anyprobe.data.snapshot import FunctionTiming
-from anyprobe.reports.quantities import duration, mean
+from anyprobe.data.sums import total
+from anyprobe.reports.quantities import counted, duration, mean
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -51,6 +52,13 @@ def marked(counts: Sequence[tuple[int, bool]]) -> list[str]:
     """Return numbers of calls as text, one below the other; each says whether all calls were timed."""
     some = not all(complete for _, complete in counts)
     return [f"{count:,}{('' if complete else PARTLY).ljust(some)}" for count, complete in counts]
+
+
+def what_was_timed(timings: Sequence[FunctionTiming]) -> str:
+    """Return how many calls of how many functions were timed, each once under whatever names."""
+    calls = total((timing, timing.count) for timing in timings)
+    functions = total((timing, 1) for timing in timings)
+    return f"{counted(calls, 'call')} of {counted(functions, 'function')} timed"
 
 
 def print_mark(complete: bool, console: "Console") -> None:
