@@ -143,3 +143,59 @@ def test_nothing_of_a_program_reaches_a_terminal_raw(tmp_path, command):
     text = shown.stdout + shown.stderr
     assert "\\x1b[2J" in text
     assert not {each for each in text if not each.isprintable()} - {"\n"}
+
+
+TOP, LOW = (1 << 63) - 1, -(1 << 63)
+LARGE = [TOP] * 5 + [(1 << 53) + 1, 1 << 53, -1, LOW]
+
+
+@pytest.mark.parametrize("numbers", [[TOP] * 5, LARGE, [LOW] * 3, [1, -1] * 20], ids=["up", "mixed", "down", "around"])
+@pytest.mark.parametrize("by", ["", "tid, "], ids=["alone", "by key"])
+def test_whole_numbers_are_exact_beyond_64_bits(values, numbers, by):
+    total, count = sum(numbers), len(numbers)
+    mean = total // count if total % count == 0 else None
+    keys = ["--by", "tid"] if by else []
+    for kind in ("hist", "quantize", "sum", "avg", "stddev", "min", "max"):
+        command = ["hist", "a.out:value", "--of", "i64(arg0)", "--as", kind, *keys]
+        shown = anyprobe(*command, "--json", "--", str(values), *map(str, numbers))
+        assert shown.returncode == 0, shown.stderr
+        (found,) = json.loads(shown.stderr)["aggregations"].values()
+        (found,) = found if by else (found,)
+        if kind in {"hist", "quantize"}:
+            assert (found["sum"], found["min"], found["max"]) == (total, min(numbers), max(numbers))
+        elif kind in {"sum", "avg", "stddev"}:
+            assert found["sum"] == total
+            if kind == "avg" and mean is not None:
+                assert found["avg"] == mean
+            if kind == "stddev":
+                spread = sum((count * each - total) ** 2 for each in numbers)
+                assert found["stddev"] == pytest.approx((spread / count) ** 0.5 / count, rel=1e-12)
+        else:
+            assert found[kind] == {"min": min, "max": max}[kind](numbers)
+
+
+def test_tables_have_the_same_digits(values):
+    _, table = hist(values, *LARGE)
+    assert f"sum {sum(LARGE):,}" in table
+    assert f"max {TOP:,}" in table
+    assert f"min {LOW:,}" in table
+    _, table = hist(values, *[TOP] * 5, kind="avg")
+    assert f"{TOP:,}" in table
+
+
+def test_sums_without_a_sign_are_exact_where_the_patch_adds_them(values, tmp_path):
+    """What a patch does itself, and what a handler without a sign does."""
+    script = tmp_path / "sums.py"
+    script.write_text(
+        "from anyprobe import Avg, Sum, session, u64, i64\n"
+        "plain, signed, mean = Sum('plain'), Sum('signed'), Avg('mean')\n"
+        "@session.entry('a.out:value')\ndef one(x: u64):\n    plain.add(x)\n"
+        "@session.entry('a.out:value')\ndef two(x: i64):\n    signed.add(x)\n"
+        "@session.entry('a.out:value')\ndef three(x: u64):\n    mean.add(x)\n"
+    )
+    numbers = [-1] * 7 + LARGE
+    shown = anyprobe("script", str(script), "--json", "--", str(values), *map(str, numbers))
+    assert shown.returncode == 0, shown.stderr
+    found = json.loads(shown.stderr)["aggregations"]
+    assert found["signed"]["sum"] == sum(numbers)
+    assert found["plain"]["sum"] == found["mean"]["sum"] == sum(each % (1 << 64) for each in numbers)

@@ -108,10 +108,12 @@ class Update:
     extreme: str = ""
     """``min`` or ``max``: the value is not added, but ``total`` is where the largest of its codes is kept."""
     signed: bool = False
-    """Whether values of an extreme are signed: then the code is the value with its sign inverted, complemented for
+    """Whether values are signed: then the code of an extreme is the value with its sign inverted, complemented for
     ``min``."""
     only_if: tuple[Comparison, ...] = ()
     """Comparisons that all have to hold."""
+    wraps: int = 0
+    """Offset of the word that counts where the sum leaves 64 bits."""
 
 
 class NativeCode(NamedTuple):

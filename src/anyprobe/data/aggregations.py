@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, NoReturn, Protocol
 
 from anyprobe.core.errors import UsageError
 from anyprobe.data import buckets, histogram
-from anyprobe.data.cells import COUNT, MAX, NOT_MIN, SQUARES, SQUARES_HIGH, SUM, CellLayout
+from anyprobe.data.cells import COUNT, MAX, NOT_MIN, SUM, WIDE_SQUARES, WRAPS, CellLayout
 from anyprobe.data.contents import Contents
 
 if TYPE_CHECKING:
@@ -105,10 +105,10 @@ class Count(Aggregation):
 
 
 class Sum(Aggregation):
-    """The sum of the values, in 64 bits."""
+    """The sum of the values, exact whatever it comes to."""
 
     kind = "sum"
-    cell = CellLayout((COUNT, SUM))
+    cell = CellLayout((COUNT, SUM, WRAPS))
 
 
 class Min(Aggregation):
@@ -129,21 +129,21 @@ class Avg(Aggregation):
     """The mean of the values."""
 
     kind = "avg"
-    cell = CellLayout((COUNT, SUM))
+    cell = CellLayout((COUNT, SUM, WRAPS))
 
 
 class Stddev(Aggregation):
-    """The standard deviation of the values; their squares are summed in 128 bits."""
+    """The standard deviation of the values; their squares are summed in 192 bits."""
 
     kind = "stddev"
-    cell = CellLayout((COUNT, SUM, SQUARES, SQUARES_HIGH))
+    cell = CellLayout((COUNT, SUM, *WIDE_SQUARES, WRAPS))
 
 
 class Quantize(Aggregation):
     """The distribution of the values over powers of two."""
 
     kind = "quantize"
-    cell = CellLayout((SUM, NOT_MIN, MAX), buckets.POWERS)
+    cell = CellLayout((SUM, NOT_MIN, MAX, WRAPS), buckets.POWERS)
 
     def bounds(self) -> list[tuple[int, int]]:
         """Return the half-open range of each bucket."""
@@ -179,7 +179,7 @@ class LQuantize(Aggregation):
     @property
     def cell(self) -> CellLayout:
         """The words of one cell."""
-        return CellLayout((SUM, NOT_MIN, MAX), self.levels + 2)
+        return CellLayout((SUM, NOT_MIN, MAX, WRAPS), self.levels + 2)
 
     def bounds(self) -> list[tuple[int, int]]:
         """Return the half-open range of each bucket."""
@@ -190,7 +190,7 @@ class Hist(Aggregation):
     """The distribution of the values, each bucket at most 1.6 % wide: percentiles come from it."""
 
     kind = "hist"
-    cell = CellLayout((SUM, NOT_MIN, MAX), buckets.LOG_LINEAR)
+    cell = CellLayout((SUM, NOT_MIN, MAX, WRAPS), buckets.LOG_LINEAR)
 
     def bounds(self) -> list[tuple[int, int]]:
         """Return the half-open range of each bucket."""

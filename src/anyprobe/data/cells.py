@@ -3,11 +3,16 @@
 A *cell* is a few words that are all zero at first. All of them are sums over the threads' cells, but for ``min`` and
 ``max``: these are kept as the largest of an order-preserving code, the minimum complemented, so that zeroed memory is a
 valid start there too.
+
+Sums are exact. ``sum`` is the lower 64 bits; ``wraps`` counts how often it has gone over the upper end of what its type
+holds, less how often below the lower one. So the second word is nearly never written, and what is read while an update
+is under way is wrong by that one value at the most.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import NamedTuple
 
 from anyprobe.data import histogram
@@ -15,12 +20,16 @@ from anyprobe.data.buckets import nonempty
 from anyprobe.data.histogram import Bucket, Quantile
 
 Key = tuple[int | str, ...]
-COUNT, SUM, NOT_MIN, MAX, SQUARES, SQUARES_HIGH = "count", "sum", "not_min", "max", "squares", "squares_high"
+COUNT, SUM, WRAPS, NOT_MIN, MAX = "count", "sum", "wraps", "not_min", "max"
+SQUARES, SQUARES_HIGH, SQUARES_TOP = "squares", "squares_high", "squares_top"
+WIDE_SQUARES = (SQUARES, SQUARES_HIGH, SQUARES_TOP)
 EXTREMES = frozenset({NOT_MIN, MAX})
 """Fields that are combined by taking the largest."""
 _TOP = 1 << 63
 _BITS = 1 << 64
 _ONES = (1 << 64) - 1
+_EXACT = 1 << 53
+"""From here on floats have no fractions."""
 
 
 class CellLayout(NamedTuple):
@@ -77,6 +86,11 @@ class CellValue(histogram.Percentiles):
             case _:
                 return self.count
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether its number is a whole one, of any size."""
+        return isinstance(self.value, int)
+
     def __int__(self) -> int:
         """Return ``value`` as a whole number.
 
@@ -96,8 +110,13 @@ class CellValue(histogram.Percentiles):
 
     @property
     def mean(self) -> float | None:
-        """The mean of the values."""
-        return self.sum / self.count if self.count and self.sum is not None else None
+        """The mean of the values; a whole number if it is one, or if floats of its size have no fractions."""
+        if not self.count or self.sum is None:
+            return None
+        whole, rest = divmod(self.sum, self.count)
+        if rest and abs(whole) < _EXACT:
+            return self.sum / self.count
+        return whole + (2 * rest >= self.count)
 
     @property
     def stddev(self) -> float | None:
@@ -106,7 +125,7 @@ class CellValue(histogram.Percentiles):
             return None
         # in integers, since the difference of two large squares is what is small; an update may be under way
         spread = max(self.count * self.squares - self.sum * self.sum, 0)
-        return math.sqrt(spread / (self.count * self.count))
+        return math.sqrt(Fraction(spread, self.count * self.count))
 
     def quantile(self, share: float) -> Quantile | None:
         """Return the value that ``share`` (0 to 1) of the values do not exceed, or a bound of it."""
@@ -133,7 +152,7 @@ class CellValue(histogram.Percentiles):
     def shown(self) -> str:
         """Return a short text for ``repr``: the value, and of distributions what describes them."""
         if not self.buckets:
-            return "nothing" if self.value is None else f"{self.value:,.10g}"
+            return "nothing" if self.value is None else f"{self.value:,}" if self.is_whole else f"{self.value:,.10g}"
         low, high = (self.min, self.max) if self.min is not None else (self.buckets[0][0], self.buckets[-1][1])
         numbers = {"min": low, "p50": self.p50, "p90": self.p90, "p99": self.p99, "max": high}
         values = f"{self.count:,} value{'' if self.count == 1 else 's'}"
@@ -165,15 +184,37 @@ def cell_value(
     named = dict(zip(cell.fields, words, strict=False))
     counts = words[len(cell.fields) :]
     count = sum(counts) if counts else named["count"]
-    total = named.get("sum")
-    if total is not None and signed and total >= _TOP:
-        total -= _BITS
-    squares = named["squares"] + _BITS * named["squares_high"] if "squares" in named else None
+    total = None
+    if SUM in named:
+        total = (_signed(named[SUM]) if signed else named[SUM]) + _BITS * _signed(named[WRAPS])
+    squares = sum(named[name] << 64 * at for at, name in enumerate(WIDE_SQUARES)) if SQUARES in named else None
     extremes = {
         name: decoded_extreme(name, named[name], signed=signed) if name in named and count else None
         for name in ("not_min", "max")
     }
     return CellValue(count, total, extremes["not_min"], extremes["max"], squares, nonempty(counts, bounds), kind)
+
+
+def added_exactly(label: str, total: str, wraps: str, value: str, *, signed: bool, lock: str = "") -> str:
+    """Return the instructions that add a register to a sum, whose two words are at ``total`` and ``wraps``.
+
+    Each word is changed by one instruction. ``label``: what labels begin with, ``lock``: ``"lock "`` where others write
+    the same words.
+    """
+    if not signed:
+        return f"{lock}add {total}, {value}; {lock}adc qword {wraps}, 0"
+    return f"""
+        {lock}add {total}, {value}; jno short {label}_exact
+        js short {label}_above
+        {lock}dec qword {wraps}; jmp short {label}_exact
+    {label}_above:
+        {lock}inc qword {wraps}
+    {label}_exact:
+    """
+
+
+def _signed(word: int) -> int:
+    return word - _BITS if word >= _TOP else word
 
 
 def decoded_extreme(name: str, word: int, *, signed: bool) -> int:

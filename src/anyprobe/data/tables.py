@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from anyprobe.core.arrays import unique
 from anyprobe.data.aggregations import Aggregation
-from anyprobe.data.cells import EXTREMES, SQUARES, CellValue, Key, cell_value
+from anyprobe.data.cells import EXTREMES, SQUARES, SUM, WIDE_SQUARES, WRAPS, CellValue, Key, cell_value
 from anyprobe.data.keys import UNKEYED, KeyShape, Names
 
 if TYPE_CHECKING:
@@ -41,8 +41,7 @@ PROBES = 128
 OWN_ROWS_BYTES = 64 << 20
 """Cells of all threads together above which they share one row, unless it is demanded otherwise."""
 ROWS_BYTES_LIMIT = 1 << 30
-_TOP = 1 << 63
-_ONES = (1 << 64) - 1
+_SUM_WORDS = 2
 
 
 class TableLayout(NamedTuple):
@@ -127,8 +126,10 @@ class TableView:
         """How addresses of code in keys are shown."""
         fields = layout.aggregation.cell.fields
         self._extreme = [index for index, name in enumerate(fields) if name in EXTREMES]
-        self._low = fields.index(SQUARES) if SQUARES in fields else None
-        """The low half of a 128-bit sum; the high one is next."""
+        wide: list[tuple[str, ...]] = [(SUM, WRAPS)] if SUM in fields else []
+        wide += [WIDE_SQUARES] if SQUARES in fields else []
+        self._wide = [tuple(map(fields.index, each)) for each in wide]
+        """Where the words of numbers are that have several, the lowest first."""
         self._base: NDArray[np.uint64] = np.zeros((0, layout.aggregation.cell.words), np.uint64)
         """What was counted when the table was cleared, by number of the key."""
         self._hidden: NDArray[np.bool_] = np.zeros(0, np.bool_)
@@ -201,14 +202,27 @@ class TableView:
             for index in self._extreme:
                 part[:, index] = np.maximum(total[:, index], cells[rows, :, index].max(axis=0, initial=0))
                 total[:, index] = 0
-            if self._low is not None:
-                # carry what the low halves overflow by
-                running = np.cumsum(cells[rows, :, self._low], axis=0, dtype=np.uint64)
-                carries = (running[1:] < running[:-1]).sum(axis=0).astype(np.uint64)
-                carries += (total[:, self._low] + part[:, self._low] < part[:, self._low]).astype(np.uint64)
-                part[:, self._low + 1] += carries
+            for places in self._wide:
+                carry = np.zeros(len(total), np.uint64)
+                for words, at in zip(self._upper(cells[rows][:, :, places]), places, strict=True):
+                    running = np.cumsum(np.vstack([total[None, :, at], carry[None], words]), axis=0, dtype=np.uint64)
+                    carry = (running[1:] < running[:-1]).sum(axis=0).astype(np.uint64)
+                    part[:, at], total[:, at] = running[-1], 0
             total += part
+        for places in self._wide:
+            total[:, places] = np.stack(self._upper(total[:, places], back=True), axis=-1)
         return total
+
+    def _upper(self, words: "NDArray[np.uint64]", *, back: bool = False) -> "list[NDArray[np.uint64]]":
+        """Return the words of numbers one by one, as digits of two's complement: of a sum the wraps are the upper one.
+
+        ``back``: the wraps, from the upper word.
+        """
+        digits = [words[..., at] for at in range(words.shape[-1])]
+        if len(digits) == _SUM_WORDS and self.layout.signed:
+            sign = digits[0] >> np.uint64(63)
+            digits[1] = digits[1] + sign if back else digits[1] - sign
+        return digits
 
     def _since_clear(self, total: "NDArray[np.uint64]") -> "NDArray[np.uint64]":
         known = len(self._base)
@@ -216,8 +230,14 @@ class TableView:
             return total
         found = total.copy()
         found[:known] -= self._base
-        if self._low is not None:
-            found[:known, self._low + 1] -= (total[:known, self._low] < self._base[:, self._low]).astype(np.uint64)
+        for places in self._wide:
+            borrow, differences = np.zeros(known, np.uint64), []
+            then = self._upper(self._base[:, places])
+            for now, before in zip(self._upper(total[:known, places]), then, strict=True):
+                difference = now - before
+                differences.append(difference - borrow)
+                borrow = ((now < before) | (difference < borrow)).astype(np.uint64)
+            found[:known, places] = np.stack(self._upper(np.stack(differences, axis=-1), back=True), axis=-1)
         return found
 
     def _all_dropped(self) -> int:

@@ -25,12 +25,11 @@ from anyprobe.reports.heading import learning_clause, print_heading, print_refus
 from anyprobe.reports.histogram import print_functions
 from anyprobe.reports.losses import print_losses, print_unhandled
 from anyprobe.reports.plain import escape
-from anyprobe.reports.quantities import counted, duration, mean, number
+from anyprobe.reports.quantities import counted, duration, mean, number, tenths
 from anyprobe.reports.table import print_sites
 
 T = TypeVar("T")
 DISTRIBUTIONS = frozenset({"quantize", "lquantize", "hist"})
-WRAPPED = "sum beyond 64 bits"
 NANOSECONDS = "_ns"
 """Aggregations whose names end so are of durations."""
 
@@ -146,7 +145,7 @@ def _value(result: AggregationResult, cell: CellValue, step: float) -> str:
     """Return the number by which a key is shown: as a duration, if it is one."""
     value = cell.value or 0
     if result.factor != 1 or result.kind == "count" or not result.name.endswith(NANOSECONDS):
-        return number(value / result.factor)
+        return number(value if result.factor == 1 else value / result.factor)
     if result.kind == "avg":
         return mean(cell.sum or 0, cell.count, step)
     return duration(value, step)
@@ -181,8 +180,7 @@ def _print_bars(result: AggregationResult, key: Key, cell: CellValue, shown: Dis
     scale = shown.scale
     facts = [counted(cell.count, shown.noun)]
     if cell.sum is not None and cell.mean is not None:
-        whole = cell.min is None or cell.max is None or cell.min <= cell.mean <= cell.max
-        facts += [f"sum {scale.exactly(cell.sum)}", f"mean {_mean(scale, cell)}"] if whole else [WRAPPED]
+        facts += [f"sum {scale.exactly(cell.sum)}", f"mean {_mean(scale, cell)}"]
     facts += [f"min {scale.exactly(cell.min)}"] if cell.min is not None else []
     # in buckets as wide as a row's a percentile is no number, but that row
     facts += percentiles(cell.buckets, scale, cell.quantile if result.kind == "hist" else lambda _: None)
@@ -193,4 +191,6 @@ def _print_bars(result: AggregationResult, key: Key, cell: CellValue, shown: Dis
 
 def _mean(scale: Scale, cell: CellValue) -> str:
     """Return a mean, which is more precise than what it is the mean of."""
-    return mean(cell.sum or 0, cell.count, scale.step) if isinstance(scale, Durations) else f"{cell.mean:,.1f}"
+    if isinstance(scale, Durations):
+        return mean(cell.sum or 0, cell.count, scale.step)
+    return tenths(cell.mean or 0)

@@ -2,6 +2,8 @@
 
 import math
 
+_EXACT = 1 << 53
+"""From here on floats have no fractions."""
 NS_UNITS = (("s", 1e9), ("ms", 1e6), ("µs", 1e3), ("ns", 1.0))
 
 
@@ -82,8 +84,13 @@ def rounded(value: float) -> str:
 
 
 def number(value: float) -> str:
-    """Return a number, with a fraction only if it has one."""
-    return f"{value:,.0f}" if value == int(value) else f"{value:,.3f}"
+    """Return a number, with a fraction only if it has one; whole numbers of any size are exact."""
+    return f"{int(value):,}" if value == int(value) else f"{value:,.3f}"
+
+
+def tenths(value: float) -> str:
+    """Return a number with one digit of its fraction, unless it is too large to have one."""
+    return f"{value:,}" if isinstance(value, int) and abs(value) >= _EXACT else f"{value:,.1f}"
 
 
 def _three_digits(value: float) -> str:

@@ -139,9 +139,18 @@ def test_calls_are_counted_as_calls_and_hits_as_hits():
     assert ": 0 hits in " in shown(one, sites=())
 
 
-def test_a_sum_that_has_wrapped_is_not_shown():
-    text = shown(AggregationResult("r", "quantize", (), {(): CellValue(3, -5, 10, 20, None, ((8.0, 32.0, 3),))}))
-    assert "3 values, sum beyond 64 bits, min 10, p50 in 8 … 31, " in text
+def test_whole_numbers_of_any_size_are_exact():
+    top = (1 << 63) - 1
+    buckets = ((2.0**44, 2.0**64, 5),)
+    text = shown(
+        AggregationResult("r", "hist", (), {(): CellValue(5, 5 * top, top - 5, top, None, buckets)}), width=300
+    )
+    assert f"5 values, sum {5 * top:,}, mean {top:,}, min {top - 5:,}" in text
+    assert f"max {top:,}" in text
+    for kind, value in (("sum", 5 * top), ("avg", top), ("max", top), ("min", top - 5)):
+        assert f"{value:,}" in shown(AggregationResult("r", kind, (), {(): CellValue(5, 5 * top, top - 5, top)}))
+    assert CellValue(2, 2 * top + 1, kind="avg").value == top + 1  # to the nearest whole number
+    assert CellValue(2, 3, kind="avg").value == 1.5
 
 
 KEYED = {

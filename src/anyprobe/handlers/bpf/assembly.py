@@ -25,7 +25,7 @@ JUMPS: Mapping[str, int] = MappingProxyType({
 })  # fmt: skip
 _SIZES: Mapping[int, int] = MappingProxyType({1: 0x10, 2: 0x08, 4: 0x00, 8: 0x18})
 _LOAD, _STORE, _STORE_NUMBER, _ATOMIC = 0x61, 0x63, 0x62, 0xDB
-_ADD, _COMPARE_AND_EXCHANGE = 0x00, 0xF1
+_ADD, _FETCH, _COMPARE_AND_EXCHANGE = 0x00, 0x01, 0xF1
 _NEGATE, _CALL, _EXIT, _GO, _ADDRESS = 0x87, 0x85, 0x95, 0x05, 0x18
 
 
@@ -123,6 +123,10 @@ class Assembly:
     def atomic_add(self, base: int, offset: int, source: int) -> None:
         """Add to a word at once."""
         self._add(_ATOMIC, base, source, offset, _ADD)
+
+    def fetch_and_add(self, base: int, offset: int, source: int) -> None:
+        """Add to a word at once; the register becomes what it was."""
+        self._add(_ATOMIC, base, source, offset, _ADD | _FETCH)
 
     def compare_and_exchange(self, base: int, offset: int, source: int) -> None:
         """Store a register if the word is as r0; r0 is what it was."""

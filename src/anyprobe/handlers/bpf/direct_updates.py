@@ -2,7 +2,7 @@
 
 from anyprobe.data import histogram
 from anyprobe.data.aggregations import Hist
-from anyprobe.data.cells import COUNT, EXTREMES, NOT_MIN, SQUARES, SUM
+from anyprobe.data.cells import COUNT, EXTREMES, NOT_MIN, SQUARES, SUM, WRAPS
 from anyprobe.data.tables import TableLayout
 from anyprobe.handlers.bpf.assembly import FRAME
 from anyprobe.handlers.bpf.layouts import DROPPED, HEAD_BYTES
@@ -54,8 +54,7 @@ class Updates(Registers):
                 asm.put(1, 1)
                 asm.atomic_add(KEPT, cell.offset(field), 1)
             elif field == SUM:
-                asm.load(1, FRAME, value)
-                asm.atomic_add(KEPT, cell.offset(field), 1)
+                self._add_exactly(cell.offset(SUM), cell.offset(WRAPS), value, signed=layout.signed)
         if cell.buckets:
             asm.load(1, FRAME, self.room("bucket"))
             asm.go_if_number(">=", 1, cell.buckets, behind)  # it never is, but the verifier does not know that
@@ -67,6 +66,30 @@ class Updates(Registers):
         asm.here(lost)
         self.count(each.storage, DROPPED)
         asm.here(behind)
+
+    def _add_exactly(self, total: int, wraps: int, value: int, *, signed: bool) -> None:
+        """Add a value on the stack to a sum, and count where that leaves 64 bits."""
+        asm, exact, above = self.asm, self.asm.fresh(), self.asm.fresh()
+        asm.load(1, FRAME, value)
+        asm.copy(2, 1)
+        asm.fetch_and_add(KEPT, total, 1)  # r1 becomes what the sum was
+        asm.copy(3, 1)
+        asm.compute("+", 3, 2)
+        if not signed:
+            asm.go_if(">=", 3, 2, exact)
+            asm.put(1, 1)
+        else:
+            asm.compute("^", 1, 3)
+            asm.copy(4, 2)
+            asm.compute("^", 4, 3)
+            asm.compute("&", 1, 4)
+            asm.go_if_number("s>=", 1, 0, exact)
+            asm.put(1, 1)
+            asm.go_if_number("s>=", 2, 0, above)
+            asm.compute_number("*", 1, -1)
+            asm.here(above)
+        asm.atomic_add(KEPT, wraps, 1)
+        asm.here(exact)
 
     def _keys(self, key: tuple[ir.Expr | ir.Buffer, ...]) -> int:
         """Put the words of a key on the stack, and return where they are."""

@@ -35,8 +35,22 @@ class KernelWords:
         place = pointer(self._builder, address, offset)
         self._builder.atomic_rmw("add", place, constant(1) if amount is None else amount, "monotonic")
 
+    def increase_exactly(self, address: Value, offset: int, wraps: int, value: Value, *, signed: bool) -> None:
+        """Add to a sum; whether it leaves 64 bits is known from what it was."""
+        builder = self._builder
+        before = builder.atomic_rmw("add", pointer(builder, address, offset), value, "seq_cst")
+        after = builder.add(before, value)
+        if not signed:
+            with builder.if_then(builder.icmp_unsigned("<", after, value), likely=False):
+                self.increase(address, wraps)
+            return
+        changed = builder.and_(builder.xor(before, after), builder.xor(value, after))
+        with builder.if_then(builder.icmp_signed("<", changed, constant(0)), likely=False):
+            below = builder.icmp_signed("<", value, constant(0))
+            self.increase(address, wraps, builder.select(below, constant(-1), constant(1)))
+
     def increase_by_square(self, address: Value, offset: int, value: Value, *, signed: bool) -> None:
-        """Add a square to two words, the lower one first: what it overflows by is known from what it was."""
+        """Add a square to three words, the lowest one first: what it overflows by is known from what it was."""
         builder = self._builder
         if signed:
             value = builder.select(builder.icmp_signed("<", value, constant(0)), builder.neg(value), value)
@@ -44,7 +58,10 @@ class KernelWords:
         # the result is needed: only the stronger order yields it
         before = builder.atomic_rmw("add", pointer(builder, address, offset), low, "seq_cst")
         carry = builder.zext(builder.icmp_unsigned("<", builder.add(before, low), low), I64)
-        self.increase(address, offset + 8, builder.add(high, carry))
+        amount = builder.add(high, carry)  # no square is so large that this overflows
+        before = builder.atomic_rmw("add", pointer(builder, address, offset + 8), amount, "seq_cst")
+        with builder.if_then(builder.icmp_unsigned("<", builder.add(before, amount), amount), likely=False):
+            self.increase(address, offset + 16)
 
     def raise_to(self, address: Value, offset: int, value: Value) -> None:
         """Do nothing: extremes come first, since they may fail; see ``_raised``."""

@@ -6,7 +6,7 @@ from llvmlite import ir
 
 from anyprobe.data import buckets, histogram
 from anyprobe.data.aggregations import Aggregation, Hist, LQuantize, Quantize
-from anyprobe.data.cells import COUNT, EXTREMES, NOT_MIN, SQUARES, SUM
+from anyprobe.data.cells import COUNT, EXTREMES, NOT_MIN, SQUARES, SUM, WRAPS
 from anyprobe.handlers.llvm.words import (
     I1,
     I64,
@@ -14,7 +14,8 @@ from anyprobe.handlers.llvm.words import (
     Value,
     constant,
     increase,
-    increase_twice,
+    increase_exactly,
+    increase_square,
     raise_to,
 )
 
@@ -27,8 +28,11 @@ class Words(Protocol):
     def increase(self, address: Value, offset: int, amount: Value | None = None) -> None:
         """Add to a word, one if no amount is given."""
 
+    def increase_exactly(self, address: Value, offset: int, wraps: int, value: Value, *, signed: bool) -> None:
+        """Add to a sum, and count in the word at ``wraps`` where it leaves 64 bits."""
+
     def increase_by_square(self, address: Value, offset: int, value: Value, *, signed: bool) -> None:
-        """Add the square of a value to a number of 128 bits."""
+        """Add the square of a value to a number of 192 bits."""
 
     def raise_to(self, address: Value, offset: int, value: Value) -> None:
         """Make a word the larger of itself and a value, both unsigned."""
@@ -45,13 +49,17 @@ class NativeWords:
         """Add to a word."""
         increase(self._builder, address, offset, amount, atomic=self._atomic)
 
+    def increase_exactly(self, address: Value, offset: int, wraps: int, value: Value, *, signed: bool) -> None:
+        """Add to a sum."""
+        increase_exactly(self._builder, address, offset, wraps, value, signed=signed, atomic=self._atomic)
+
     def increase_by_square(self, address: Value, offset: int, value: Value, *, signed: bool) -> None:
-        """Add a square to two words."""
+        """Add a square to three words."""
         builder = self._builder
         wide = builder.sext(value, I128) if signed else builder.zext(value, I128)
         square = builder.mul(wide, wide)
         high = builder.trunc(builder.lshr(square, ir.Constant(I128, 64)), I64)
-        increase_twice(builder, address, offset, builder.trunc(square, I64), high, atomic=self._atomic)
+        increase_square(builder, address, offset, builder.trunc(square, I64), high, atomic=self._atomic)
 
     def raise_to(self, address: Value, offset: int, value: Value) -> None:
         """Raise a word."""
@@ -69,7 +77,7 @@ def update_cell(
         if field == COUNT:
             words.increase(cell, offset)
         elif field == SUM:
-            words.increase(cell, offset, value)
+            words.increase_exactly(cell, offset, layout.offset(WRAPS), value, signed=signed)
         elif field in EXTREMES:
             words.raise_to(cell, offset, extreme_code(builder, field, value, signed=signed))
         elif field == SQUARES:

@@ -66,17 +66,31 @@ def increase(builder: ir.IRBuilder, address: Value, offset: int, amount: Value |
         _instruction(builder, f"{lock}addq $1, $0", [word], [amount])
 
 
-def increase_twice(
+def increase_square(
     builder: ir.IRBuilder, address: Value, offset: int, low: Value, high: Value, *, atomic: bool
 ) -> None:
-    """Add to a number of 128 bits by two instructions.
+    """Add a number of 128 bits to one of 192 by three instructions.
 
     A signal handler between them does its own addition in full, and the interrupted one keeps its carry: both are
     exact.
     """
     lock = "lock " if atomic else ""
-    words = [pointer(builder, address, offset), pointer(builder, address, offset + 8)]
-    _instruction(builder, f"{lock}addq $2, $0\n\t{lock}adcq $3, $1", words, [low, high])
+    words = [pointer(builder, address, offset + 8 * at) for at in range(3)]
+    text = f"{lock}addq $3, $0\n\t{lock}adcq $4, $1\n\t{lock}adcq $$0, $2"
+    _instruction(builder, text, words, [low, high])
+
+
+def increase_exactly(
+    builder: ir.IRBuilder, address: Value, offset: int, wraps: int, amount: Value, *, signed: bool, atomic: bool
+) -> None:
+    """Add to a sum, and count where it leaves 64 bits: see ``data.cells.added_exactly``."""
+    lock = "lock " if atomic else ""
+    words = [pointer(builder, address, offset), pointer(builder, address, wraps)]
+    if signed:
+        text = f"{lock}addq $2, $0\n\tjno 7f\n\tjs 6f\n\t{lock}decq $1\n\tjmp 7f\n6:\n\t{lock}incq $1\n7:"
+    else:
+        text = f"{lock}addq $2, $0\n\t{lock}adcq $$0, $1"
+    _instruction(builder, text, words, [amount])
 
 
 def fetch_increase(builder: ir.IRBuilder, address: Value, offset: int) -> Value:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from anyprobe.core.code import MISSES, Input, InputKind, Miss, NativeCode, Number
 from anyprobe.data import buckets, histogram
 from anyprobe.data.aggregations import Hist, Quantize
-from anyprobe.data.cells import COUNT, MAX, NOT_MIN, SUM
+from anyprobe.data.cells import COUNT, MAX, NOT_MIN, SUM, WRAPS, added_exactly
 from anyprobe.data.tables import DROPPED, MULTIPLIER, PROBES, ROW_HEAD_BYTES, SPARE_WORDS, SPARES, USED, TableLayout
 from anyprobe.handlers.ir import nodes as ir
 from anyprobe.handlers.passes import bounds
@@ -22,7 +22,7 @@ from anyprobe.isa.assemble import Assembler
 _COMM_BYTES, _COMM = 16, "comm"
 _RECORD_BYTES = 512
 """Of the fields of a record: more is for another compiler."""
-_FIELDS = frozenset({COUNT, SUM, NOT_MIN, MAX})
+_FIELDS = frozenset({COUNT, SUM, WRAPS, NOT_MIN, MAX})
 _CHANGED = frozenset({"rax", "rcx", "rdx", "rsi", "rdi", "r8", "r9", "r10", "r11", "flags"})
 
 
@@ -290,8 +290,9 @@ class _TableWriter(_Writer):
             if field == COUNT:
                 asm.code(f"{lock}inc qword [rcx+offset]", offset=offset)
             elif field == SUM:
-                asm.code(f"{lock}add [rcx+offset], rdx", offset=offset)
-            else:
+                listing = added_exactly(label, "[rcx+offset]", "[rcx+wraps]", "rdx", signed=layout.signed, lock=lock)
+                asm.code(listing, offset=offset, wraps=first + cell.offset(WRAPS))
+            elif field != WRAPS:
                 self._raise(f"{label}_{field}", offset, negate=field == NOT_MIN)
         if bucket:
             asm.code(f"{lock}inc qword [rcx+r8*8+offset]", offset=first + cell.buckets_offset)

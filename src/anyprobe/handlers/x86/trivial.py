@@ -5,7 +5,7 @@ for patches that do it themselves (``splice.codegen.handlers.inline``).
 """
 
 from anyprobe.core.code import Comparison, Input, InputKind, NativeCode, Number, Update
-from anyprobe.data.cells import COUNT, MAX, NOT_MIN, SUM, CellLayout
+from anyprobe.data.cells import COUNT, MAX, NOT_MIN, SUM, WRAPS, CellLayout, added_exactly
 from anyprobe.data.tables import ROW_HEAD_BYTES
 from anyprobe.handlers.ir import nodes as ir
 from anyprobe.handlers.passes import bounds
@@ -13,7 +13,7 @@ from anyprobe.handlers.types.annotations import IntegerType, PointerType, boolea
 from anyprobe.handlers.types.storages import Table
 from anyprobe.isa.assemble import Assembler
 
-_CELLS = frozenset({(COUNT,), (COUNT, SUM), (COUNT, NOT_MIN), (COUNT, MAX)})
+_CELLS = frozenset({(COUNT,), (COUNT, SUM, WRAPS), (COUNT, NOT_MIN), (COUNT, MAX)})
 _EXTREMES = {NOT_MIN: "min", MAX: "max"}
 _INVERSE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", "<=": ">", ">": "<="}
 CONDITIONS = _STEPS = 4
@@ -177,7 +177,7 @@ class _Writer:
             if extreme:
                 self._raise(extreme, total + layout.stride, "", "own")
             else:
-                asm.code("add [rax+total], rdi", total=total + layout.stride)
+                self._add(total + layout.stride, cell, "", "own")
         asm.code(
             """
             out:
@@ -193,16 +193,22 @@ class _Writer:
             if extreme:
                 self._raise(extreme, total, "lock ", "theirs")
             else:
-                asm.code("lock add [rax+total], rdi", total=total)
+                self._add(total, cell, "lock ", "theirs")
         asm.code("ret")
         changed = {"rax", "flags"} | ({"rdi"} if value is not None else set()) | ({"rsi"} if extreme else set())
-        signed = bool(extreme) and layout.signed
+        wraps = total + cell.offset(WRAPS) - cell.offset(SUM) if WRAPS in cell.fields else 0
         update = Update(
-            self._storage, layout.rows, layout.stride, count, total, value, extreme, signed, only_if=comparisons
-        )
+            self._storage, layout.rows, layout.stride, count, total, value, extreme, layout.signed, only_if=comparisons,
+            wraps=wraps,
+        )  # fmt: skip
         return NativeCode(
             asm.finish(0), self._inputs, frozenset(changed), 8, bounds.steps(self._handler), update=update
         )
+
+    def _add(self, total: int, cell: CellLayout, lock: str, label: str) -> None:
+        """Append: rdi is added to a sum."""
+        listing = added_exactly(label, "[rax+total]", "[rax+wraps]", "rdi", signed=self._layout.signed, lock=lock)
+        self._asm.code(listing, total=total, wraps=total + cell.offset(WRAPS) - cell.offset(SUM))
 
     def _raise(self, extreme: str, offset: int, lock: str, again: str) -> None:
         """Append: the word becomes the larger of itself and the code of rdi."""

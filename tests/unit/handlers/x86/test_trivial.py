@@ -135,7 +135,8 @@ def test_what_it_leaves_changed_is_what_it_says():
         code = trivial_code(intermediate(handler, Setting()))
         text = [text for _, _, text in disassemble.format(code.code, 0)]
         written = {each.split()[1].rstrip(",") for each in text if each.startswith(("mov", "imul", "dec", "lea"))}
-        assert {{"eax": "rax", "edi": "rdi"}.get(each, each) for each in written} | {"flags"} == code.clobbers
+        registers = written - {"qword"}
+        assert {{"eax": "rax", "edi": "rdi"}.get(each, each) for each in registers} | {"flags"} == code.clobbers
         assert "(bad)" not in text
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from anyprobe.core.code import Comparison, Input, InputKind, NativeCode, Number, Update
+from anyprobe.data.cells import added_exactly
 from anyprobe.data.layout import BLOCK_NUMBER
 from anyprobe.isa.assemble import Assembler, i32
 from anyprobe.isa.registers import NUMBERS, part_of
@@ -153,7 +154,10 @@ class _Inlined:
             if update.extreme:
                 self._raise(held)
             else:
-                writer.value(f"add [{row}+sum], {held}", update.total)
+                asm = Assembler()
+                listing = added_exactly("sum", f"[{row}+total]", f"[{row}+wraps]", held, signed=update.signed)
+                asm.code(listing, total=update.total, wraps=update.wraps)
+                writer.raw(asm.finish(0))
 
     def _raise(self, held: str) -> None:
         """Append: a word becomes the larger of itself and the code of a value; nobody else's changes last."""
