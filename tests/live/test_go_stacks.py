@@ -6,7 +6,7 @@ import pytest
 
 import anyprobe
 from anyprobe.target.process.process import Process
-from anyprobe.target.remote.calls import NO_STACK, fitness
+from anyprobe.target.remote.spare_stack import SpareStacks
 from support.driver import wait_until
 from support.results import timing
 
@@ -27,7 +27,8 @@ def test_no_frame_is_put_among_the_stacks_of_goroutines(target):
     try:
         with process.stop() as stop:
             assert len(stop.threads) > 24
-            assert {fitness(thread, process, stop.mappings) for thread in stop.threads} == {NO_STACK}
+            stacks = SpareStacks(process, stop.mappings)
+            assert {stacks.own(thread) for thread in stop.threads} == {0}
         with process.borrow() as remote:
             assert remote.syscall(39) == target.pid
         assert process.paused_us > 0  # all were stopped for it

@@ -1,7 +1,7 @@
 """Stopping one thread only, to make system calls in it while the others run on.
 
-A call needs a stack. Where no thread is on one of its own, as in Go and in programs of coroutines, it is made on memory
-that no thread uses, and for that all are stopped.
+A call needs a stack. Where no thread is on one that is known to be its own, as in Go and in programs of coroutines, all
+are stopped for it.
 """
 
 import errno
@@ -13,7 +13,9 @@ from anyprobe.core.errors import PermissionDenied, StopTimeout
 from anyprobe.target.process import permission
 from anyprobe.target.process.stopping import Stop, stopped
 from anyprobe.target.process.tracee import Tracee
-from anyprobe.target.remote.calls import NO_STACK, RemoteCalls, fitness
+from anyprobe.target.remote import frame
+from anyprobe.target.remote.calls import RemoteCalls, fitness
+from anyprobe.target.remote.spare_stack import NO_STACK, SpareStacks
 from anyprobe.target.remote.thread import Thread
 from anyprobe.target.system import procfs, ptrace
 
@@ -32,10 +34,12 @@ class NoStack(StopTimeout):
 
 
 @contextmanager
-def borrowed(process: Tracee, timeout: float, *, own_stack: bool = False) -> Iterator[RemoteCalls]:
-    """Try threads until one is fit to make calls.
+def borrowed(
+    process: Tracee, timeout: float, *, own_stack: bool = False, room: int = frame.ROOM
+) -> Iterator[RemoteCalls]:
+    """Try threads until one is fit to make calls, with ``room`` for what these need.
 
-    ``own_stack``: more than a call's frame is put on its stack, so that one has to be on its own; else ``NoStack``.
+    ``own_stack``: the others have to run on, so one has to be on a stack of its own; else ``NoStack``.
     """
     deadline = time.monotonic() + timeout
     process.borrowed_us = process.paused_us = 0
@@ -43,17 +47,18 @@ def borrowed(process: Tracee, timeout: float, *, own_stack: bool = False) -> Ite
     while True:
         reasons: dict[int, str | PermissionDenied] = {}
         for tid in _candidates(process):
-            thread, reasons[tid] = _try_borrow(process, tid)
-            if thread is None:
+            found = _try_borrow(process, tid, room)
+            if not isinstance(found, RemoteCalls):
+                reasons[tid] = found
                 continue
-            process.stopped_threads = [thread]
+            process.stopped_threads = [found.thread]
             begin = time.monotonic_ns()
             try:
-                with RemoteCalls(process, thread) as calls:
+                with found as calls:
                     yield calls
             finally:
                 process.stopped_threads = []
-                _let_go(process, thread)
+                _let_go(process, found.thread)
                 process.borrowed_us = (time.monotonic_ns() - begin) // 1000
             return
         if process.ended():
@@ -147,37 +152,42 @@ def _sleeps(process: Tracee, tid: int) -> bool:
         return False
 
 
-def _try_borrow(process: Tracee, tid: int) -> tuple[Thread | None, str | PermissionDenied]:
-    """Stop one thread; return it, or why it is of no use."""
+def _try_borrow(process: Tracee, tid: int, room: int) -> RemoteCalls | str | PermissionDenied:
+    """Stop one thread; return what makes calls in it, or why it is of no use."""
     with process.translated("borrowing a thread of"):
         if process.held:
             process.held.load_registers()
-            return process.held, ""
+            return _calls_in(process, process.held, room)
         thread = Thread(process.pid, tid, child=process.child and tid == process.pid)
         try:
             stat = procfs.read_stat(process.pid, tid)
             if stat.worker or stat.ended or stat.state == "D":
-                return None, _ENDED if stat.ended else _WORKER if stat.worker else "cannot be stopped now"
+                return _ENDED if stat.ended else _WORKER if stat.worker else "cannot be stopped now"
             ptrace.seize(tid)
         except OSError as error:
             if error.errno in procfs.GONE_ERRORS:
-                return None, _ENDED
+                return _ENDED
             if error.errno == errno.EPERM:
-                return None, permission.explain(tid)  # perhaps only another controller's moment
+                return permission.explain(tid)  # perhaps only another controller's moment
             raise
-        reason = "did not stop"
+        found: RemoteCalls | str = "did not stop"
         try:
             ptrace.interrupt(tid)
             if thread.wait(time.monotonic() + _BORROW_ONE) and thread.stopped:
                 thread.settle()
-                reason = fitness(thread, process, process.mappings())
+                found = _calls_in(process, thread, room)
         except BaseException:
             _let_go(process, thread)
             raise
-        if reason:
+        if isinstance(found, str):
             _let_go(process, thread)
-            return None, reason
-        return thread, ""
+        return found
+
+
+def _calls_in(process: Tracee, thread: Thread, room: int) -> RemoteCalls | str:
+    reason = fitness(thread, process)
+    top = 0 if reason else SpareStacks(process, process.mappings(), room).own(thread)
+    return RemoteCalls(process, thread, top, spare_room=room) if top else reason or NO_STACK
 
 
 def _let_go(process: Tracee, thread: Thread) -> None:

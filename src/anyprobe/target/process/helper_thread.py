@@ -33,6 +33,8 @@ _WAIT_US = 50_000
 """How long it waits for the controller after many calls: a thread that has left could not be found again."""
 ROOM = 3 * frame.ROOM
 """What must be free below the top: one frame ends the helper thread, one is for its calls; their data lies below."""
+WAITING_ROOM = frame.ROOM + ROOM
+"""What must be free for a borrowed thread that lends the helper thread a stack below its own frame."""
 
 
 @contextmanager
@@ -67,13 +69,12 @@ def _made(process: Tracee, remote: RemoteCalls, fate: int) -> Thread:
 
 @contextmanager
 def with_waiting_helper_thread(process: Tracee, remote: RemoteCalls) -> Iterator[RemoteCalls]:
-    """Make a helper thread on the stack of a borrowed thread, which waits until it has ended.
+    """Make a helper thread on the stack of a thread borrowed with ``WAITING_ROOM``, which waits until it has ended.
 
-    Raises ``StopTimeout`` where that stack has no room, ``RemoteCallFailed`` where no thread can be made.
+    Raises ``RemoteCallFailed`` where no thread can be made.
     """
     word = remote.place(bytes(8))
     top = word & -64
-    _check_room(process, top)
     fate = _put_up_fate(process, remote.thread, top)
     remote.begin(_CLONE, _FLAGS | _VFORK, fate, word, 0, 0)
     thread: Thread | None = None
@@ -125,12 +126,6 @@ def _end(process: Tracee, thread: Thread) -> None:
             return
         time.sleep(_PAUSE)
     raise StopTimeout(f"the helper thread {thread.tid} of process {process.pid} does not end")
-
-
-def _check_room(process: Tracee, top: int) -> None:
-    stack = next((m for m in process.mappings() if m.start <= top < m.end), None)
-    if stack is None or top - ROOM < stack.start:
-        raise StopTimeout(f"no thread of process {process.pid} has room on its stack for a helper thread")
 
 
 def _put_up_fate(process: Tracee, thread: Thread, top: int) -> int:

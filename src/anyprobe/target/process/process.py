@@ -20,6 +20,7 @@ from anyprobe.target.process import permission
 from anyprobe.target.process.interrupts import DeferredInterrupts
 from anyprobe.target.process.stopping import Stop, stopped
 from anyprobe.target.process.tracee import Tracee, all_ended
+from anyprobe.target.remote import frame
 from anyprobe.target.remote.calls import RemoteCalls
 from anyprobe.target.remote.thread import Thread
 from anyprobe.target.system import gateway, procfs
@@ -63,14 +64,16 @@ class Process(Tracee):
         """Stop everything that runs in this address space for a scope."""
         return self._exclusive(stopped(self, timeout))
 
-    def borrow(self, timeout: float = 2.0, *, own_stack: bool = False) -> AbstractContextManager[RemoteCalls]:
-        """Stop one suitable thread for a scope and make system calls in it; the others run on.
+    def borrow(
+        self, timeout: float = 2.0, *, own_stack: bool = False, room: int = frame.ROOM
+    ) -> AbstractContextManager[RemoteCalls]:
+        """Stop one suitable thread for a scope and make system calls in it, with ``room`` for them; the others run on.
 
         Where no thread is on a stack of its own, all are stopped, or ``NoStack`` is raised if it has to be its own.
         """
         from anyprobe.target.process.borrowing import borrowed
 
-        return self._exclusive(borrowed(self, timeout, own_stack=own_stack))
+        return self._exclusive(borrowed(self, timeout, own_stack=own_stack, room=room))
 
     @contextmanager
     def undisturbed(self) -> Iterator[None]:
@@ -111,9 +114,12 @@ class Process(Tracee):
     @contextmanager
     def waiting_helper_thread(self, timeout: float = 2.0) -> Iterator[RemoteCalls]:
         """Make system calls in a thread made for them, on the stack of a borrowed one, which waits meanwhile."""
-        from anyprobe.target.process.helper_thread import with_waiting_helper_thread  # once in a session
+        from anyprobe.target.process.helper_thread import WAITING_ROOM, with_waiting_helper_thread  # once in a session
 
-        with self.borrow(timeout, own_stack=True) as remote, with_waiting_helper_thread(self, remote) as calls:
+        with (
+            self.borrow(timeout, own_stack=True, room=WAITING_ROOM) as remote,
+            with_waiting_helper_thread(self, remote) as calls,
+        ):
             yield calls
 
     def thread_pointers(self) -> list[int] | None:

@@ -13,6 +13,7 @@ from anyprobe.target.process import permission
 from anyprobe.target.process.attaching import ATTACHMENTS
 from anyprobe.target.process.tracee import Tracee
 from anyprobe.target.process.urgency import urgent
+from anyprobe.target.remote import frame
 from anyprobe.target.remote.batch import WAIT_US
 from anyprobe.target.remote.calls import RemoteCalls, fitness
 from anyprobe.target.remote.thread import VFORK_CALLS, Thread, is_traced_here
@@ -68,7 +69,7 @@ class Stop:
 
         ``pid`` limits the choice to one process: relatives share the memory and nothing else.
         """
-        from anyprobe.target.remote.spare_stack import spare_stack
+        from anyprobe.target.remote.spare_stack import NO_STACK, SpareStacks
 
         process = self.process
         order = sorted(
@@ -76,18 +77,17 @@ class Stop:
             key=lambda t: (bool(t.pending_signal), t.restart_pending, t.tid != process.pid),
         )
         reasons = []
-        for own_stack in (True, False):
-            spare = 0 if own_stack else spare_stack(process.pid, self.mappings, process.mem)
-            for thread in order if own_stack or spare else ():
-                with process.translated("choosing a thread of"):
-                    reason = fitness(thread, process, self.mappings, own_stack=own_stack)
-                if reason:
-                    reasons.append(f"{thread.tid}: {reason}")
-                    continue
-                wait = _HELD_WAIT_US if thread is process.held else WAIT_US
-                with RemoteCalls(process, thread, spare=spare, wait_us=wait) as calls:
-                    yield calls
-                return
+        for thread in order:
+            with process.translated("choosing a thread of"):
+                reason = fitness(thread, process)
+            top = 0 if reason else SpareStacks(process, self.mappings).any(thread)
+            if not top:
+                reasons.append(f"{thread.tid}: {reason or NO_STACK}")
+                continue
+            wait = _HELD_WAIT_US if thread is process.held else WAIT_US
+            with RemoteCalls(process, thread, top, spare_room=frame.ROOM, all_stopped=True, wait_us=wait) as calls:
+                yield calls
+            return
         if process.ended():
             raise process.gone()
         raise StopTimeout(f"no thread of process {process.pid} can make a system call now ({'; '.join(reasons[:5])})")

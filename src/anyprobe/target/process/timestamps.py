@@ -9,7 +9,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import StopTimeout
+from anyprobe.target.remote import frame
 from anyprobe.target.remote.calls import PRCTL, RemoteCalls, fitness
+from anyprobe.target.remote.spare_stack import SpareStacks
 
 if TYPE_CHECKING:
     from anyprobe.target.process.process import Process
@@ -53,9 +55,10 @@ def _asked_one_by_one(process: "Process") -> tuple[int | None, int]:
 
 def _is_forbidden(process: "Process", thread: "Thread", mappings: "list[Mapping]") -> bool:
     """Ask one stopped thread; what cannot be asked now is taken to be as the others."""
-    if fitness(thread, process, mappings):
+    top = 0 if fitness(thread, process) else SpareStacks(process, mappings).own(thread)
+    if not top:
         return False
-    with RemoteCalls(process, thread) as remote:
+    with RemoteCalls(process, thread, top, spare_room=frame.ROOM) as remote:
         place = remote.place(bytes(8))
         remote.syscall(PRCTL, _PR_GET_TSC, place)
         return int.from_bytes(process.mem.read(place, 4), "little") == _PR_TSC_SIGSEGV

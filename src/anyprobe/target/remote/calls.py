@@ -2,7 +2,7 @@
 
 Life of an injected call:
 
-1. A signal frame with the thread's whole state is written below its red zone. The stack there is unused.
+1. A signal frame with the thread's whole state is written to memory of a stack that holds nothing: see ``spare_stack``.
 2. The registers are set: pc at a ``syscall; ret`` of the program, stack pointer at the frame, whose first word is the
    signal return code. From here on, if the controller dies, the thread makes the call and returns from the "signal".
 3. All signals are blocked; the frame holds the true mask.
@@ -23,14 +23,13 @@ from typing import Self
 
 from anyprobe.core.errors import PermissionDenied, RemoteCallFailed, StopTimeout, UnsupportedTarget
 from anyprobe.core.memory import MemoryFault
-from anyprobe.target.base import DataMemory, ProcessFacts
+from anyprobe.target.base import ProcessFacts
 from anyprobe.target.remote import frame, restarting
 from anyprobe.target.remote.batch import WAIT_US, BatchedCall, Outcome, batch_size, blank_outcome, read_outcome
 from anyprobe.target.remote.gadgets import Gadgets
-from anyprobe.target.remote.saved_frames import frames_in
+from anyprobe.target.remote.spare_stack import SpareStacks, give_back
 from anyprobe.target.remote.thread import Thread, looks
 from anyprobe.target.system import gateway, procfs, ptrace
-from anyprobe.target.system.procfs import Mapping
 from anyprobe.target.system.wait_status import Kind
 
 READ, WRITE, OPEN, CLOSE, MMAP, MPROTECT, MUNMAP, MADVISE, GETPID = 0, 1, 2, 3, 9, 10, 11, 28, 39
@@ -47,23 +46,22 @@ _USER_CS = 0x33
 _TRAP_FLAG = 0x100
 _CALL_TIMEOUT = 5.0
 _BELOW_FRAME = 256
-NO_STACK = "not on a stack known to be its own"
-"""Why no frame can be put on a thread's stack, as ``fitness`` says it."""
 
 
 class RemoteCalls:
     """Makes system calls in one stopped thread; afterwards its registers, mask and interrupted call are as before."""
 
     def __init__(
-        self, process: ProcessFacts, thread: Thread, top: int = 0, *, spare: int = 0, wait_us: int = WAIT_US
-    ) -> None:
-        """Choose the thread, which ``fitness`` has found fit; ``top``: of memory for the frame, 0 for its own stack.
+        self, process: ProcessFacts, thread: Thread, top: int, *, spare_room: int = 0, all_stopped: bool = False,
+        wait_us: int = WAIT_US,
+    ) -> None:  # fmt: skip
+        """Choose the thread, which ``fitness`` has found fit, and the top of memory for the frame.
 
-        ``spare`` is a top that ``spare_stack`` has returned, which is given back. ``wait_us`` is how long it waits
-        after many calls to be found.
+        ``spare_room``: what ``spare_stack`` found to be free below the top, where it has returned that. ``wait_us`` is
+        how long the thread waits after many calls to be found.
         """
         self._process, self._thread, self._wait_us = process, thread, wait_us
-        self._top, self._spare = top or spare, spare
+        self._top, self._spare_room, self._all_stopped = top, spare_room, all_stopped
         self._frame = 0
         self._mask = 0
         self._gadgets = Gadgets(0, 0)
@@ -83,20 +81,18 @@ class RemoteCalls:
             self._thread.store_registers()
             self._gadgets = self._process.gadgets()
             self._mask = ptrace.get_signal_mask(self._thread.tid)
-            self._put_up_frame(self._top or self._thread.registers.rsp - frame.RED_ZONE)
+            self._put_up_frame(self._top)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Give the thread its state back."""
-        from anyprobe.target.remote.spare_stack import give_back
-
         if self._running:
             with self._process.translated("restoring a thread"):
                 self._finish()
-        if self._spare:
-            give_back(self._process.pid, self._process.mem, self._spare)
+        if self._spare_room and self._top:
+            give_back(self._process, self._top, self._spare_room)
 
     @property
     def thread(self) -> Thread:
@@ -301,21 +297,16 @@ class RemoteCalls:
     def _find_room(self) -> None:
         """Put up a frame where the thread is now, after it went on alone; without room it makes no more calls.
 
-        Memory that was spare before may have become the program's meanwhile; other is looked for only where it was
-        given some, which says that no other thread runs.
+        Memory that was spare before may have become the program's meanwhile.
         """
-        from anyprobe.target.remote.spare_stack import spare_stack
-
-        process, thread, all_stopped = self._process, self._thread, self._spare != 0
-        self._frame = self._spare = 0
+        process, thread = self._process, self._thread
+        self._frame = self._top = 0
         self._mask = ptrace.get_signal_mask(thread.tid)
-        mappings = process.mappings()
-        if not fitness(thread, process, mappings):
-            self._put_up_frame(thread.registers.rsp - frame.RED_ZONE)
-        elif all_stopped and not fitness(thread, process, mappings, own_stack=False):
-            self._spare = spare_stack(process.pid, mappings, process.mem)
-            if self._spare:
-                self._put_up_frame(self._spare)
+        if self._spare_room and not fitness(thread, process):
+            place = SpareStacks(process, process.mappings(), self._spare_room)
+            self._top = place.any(thread) if self._all_stopped else place.own(thread)
+            if self._top:
+                self._put_up_frame(self._top)
 
     def _check_room(self) -> None:
         if not self._frame:
@@ -359,16 +350,10 @@ class RemoteCalls:
         self._suspends_seccomp = True
 
 
-def fitness(thread: Thread, process: ProcessFacts, mappings: list[Mapping], *, own_stack: bool = True) -> str:
-    """Return why no call can be injected into a stopped thread, or an empty string.
-
-    ``own_stack``: the frame is to go on the thread's own stack.
-    """
-    registers = thread.registers
-    if registers.cs != _USER_CS:
+def fitness(thread: Thread, process: ProcessFacts) -> str:
+    """Return why no call can be injected into a stopped thread, wherever the frame is, or an empty string."""
+    if thread.registers.cs != _USER_CS:
         return "runs 32-bit code"
-    if own_stack and not _has_stack(registers, mappings, process.mem):
-        return NO_STACK
     if _in_restartable_sequence(thread, process):
         return "in a restartable sequence"
     if _dispatches(thread, process):
@@ -377,48 +362,6 @@ def fitness(thread: Thread, process: ProcessFacts, mappings: list[Mapping], *, o
         # If we died before its signals are blocked, the trap would show at our call, not at its site.
         return "about to handle a trap"
     return ""
-
-
-def _has_stack(registers: ptrace.Registers, mappings: list[Mapping], memory: DataMemory) -> bool:
-    """Whether the memory below the red zone is free for a frame, as on a main stack or a thread's stack.
-
-    Goroutine and coroutine stacks are small and lie beside other data; so may an alternate stack, which can be an array
-    on the thread's own: below it there are living frames.
-    """
-    stack = registers.rsp
-    for mapping in mappings:
-        if mapping.start <= stack < mapping.end:
-            if not (mapping.writable and mapping.private):
-                return False
-            if stack - frame.RED_ZONE - frame.ROOM < mapping.start:
-                return False
-            its_own = mapping.path.startswith("[stack") if mapping.path else _ends_in_block(registers, mapping, memory)
-            return its_own and not _is_alternate(memory, stack & -8, mapping.end)
-    return False
-
-
-def _ends_in_block(registers: ptrace.Registers, mapping: Mapping, memory: DataMemory) -> bool:
-    """Whether above the stack pointer, in the same mapping, there is the thread's control block.
-
-    C libraries put it at the end of the stack that they make, and its first word is its own address. Go has the thread
-    pointer lead into its heap, in the midst of which goroutines have their stacks.
-    """
-    block = registers.fs_base
-    if not registers.rsp < block <= mapping.end - 8:
-        return False
-    try:
-        return memory.read(block, 8) == block.to_bytes(8, "little")
-    except MemoryFault:
-        return False
-
-
-def _is_alternate(memory: DataMemory, low: int, end: int) -> bool:
-    """Whether some signal frame from ``low`` on was not put right below what its signal interrupted."""
-    try:
-        found = list(frames_in(memory.read(low, end - low)))
-    except MemoryFault:
-        return True
-    return any(not 0 < saved - low - place <= frame.ROOM for place, saved, _ in found)
 
 
 def _dispatches(thread: Thread, process: ProcessFacts) -> bool:

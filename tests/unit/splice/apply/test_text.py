@@ -25,9 +25,9 @@ DATA_WRITES = {
     "splice/apply/recovery/semaphores.py": (1, "semaphores of USDT markers"),
     "splice/apply/recovery/return_addresses.py": (1, "replaced return addresses, on stacks"),
     "splice/userspace/thread_slot.py": (1, "a thread's slot in its control block"),
-    "target/remote/calls.py": (2, "the stack below the red zone, for injected calls"),
+    "target/remote/calls.py": (2, "pages of stacks that hold nothing, for injected calls"),
     "target/process/helper_thread.py": (1, "the stack of a helper thread"),
-    "target/remote/spare_stack.py": (1, "a mark on an unused stack"),
+    "target/remote/spare_stack.py": (2, "marks on unused stacks"),
 }
 """Who writes bytes at target addresses to what is not text: how many calls, and what they write. Whoever adds one says
 here what it is; what threads execute is written by ``splice/apply/text.py``."""
