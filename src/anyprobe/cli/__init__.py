@@ -145,6 +145,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         completing.register()
     before, program = split_program(list(sys.argv[1:] if arguments is None else arguments))
+    if arguments is None and program:
+        from anyprobe.target.process import inherited
+
+        inherited.note()
     try:
         status = group.main(args=before, prog_name="anyprobe", standalone_mode=False, obj=program)
         sys.stdout.flush()

@@ -4,11 +4,13 @@ A script's own code is interrupted, since it may run for ever. Where it stands i
 finish, and the script is interrupted when it goes on.
 """
 
+import _thread
 import math
 import os
 import select
 import signal
 import sys
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SCRIPT = "__anyprobe__"
 """The ``__name__`` of scripts."""
+_FROM_KERNEL = 0x80
+"""How ``siginfo_t`` has it where a terminal or the kernel sends a signal."""
 _WAITING = frozenset({"wait", "__next__"})
 """Functions of anyprobe that only wait for something, and may be left at any point."""
 _PRINTING = "anyprobe.cli.streams"
@@ -76,7 +80,12 @@ class Interrupts:
         self._reader, self._writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         # Without a wake-up descriptor, a signal between the test of `requested` and poll() would be slept through.
         signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
-        self._before = {number: signal.signal(number, self._remember) for number in ASKING}
+        ignored = {number for number in ASKING if signal.getsignal(number) == signal.SIG_IGN}
+        if signal.SIGINT in ignored:
+            _heed_what_is_sent()
+        for number in ASKING:
+            if number == signal.SIGINT or number not in ignored:  # as under nohup
+                self._before[number] = signal.signal(number, self._remember)
         return self
 
     def __exit__(
@@ -119,6 +128,21 @@ class Interrupts:
             frame = frame.f_back
         if frame is not None and _in_script(frame) and (self._in_functions or _is_under_way(frame)):
             _interrupt_when_back(frame)
+
+
+def _heed_what_is_sent() -> None:
+    """Have SIGINT be met where a process has sent it, though this one was started with it ignored.
+
+    So background jobs of scripts are started, which Ctrl-C is not for; who sends it to such a job means that job.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # for threads to come, too
+    threading.Thread(target=_hand_on_what_is_sent, name="interrupts", daemon=True).start()
+
+
+def _hand_on_what_is_sent() -> None:
+    while True:
+        if signal.sigwaitinfo({signal.SIGINT}).si_code != _FROM_KERNEL:
+            _thread.interrupt_main(signal.SIGINT)
 
 
 def _in_script(frame: FrameType | None) -> bool:

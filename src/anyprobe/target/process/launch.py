@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from anyprobe.core.errors import InternalError, StopTimeout, UsageError
-from anyprobe.target.process import permission
+from anyprobe.target.process import inherited, permission
 from anyprobe.target.process.execution import held_at_start
 from anyprobe.target.process.process import Process
 from anyprobe.target.remote.thread import Thread
@@ -129,13 +129,12 @@ def _become(
         for number, stream in enumerate(streams):
             if stream is not None:
                 os.dup2(stream, number)
-        for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, a program expects them
-            signal.signal(ignored, signal.SIG_DFL)
+        inherited.restore()
         if process_group is not None:
             os.setpgid(0, process_group)
         if cwd is not None:
             os.chdir(cwd)
-        os.execvpe(argv[0], list(argv), dict(os.environ if env is None else env))  # noqa: S606
+        os.execvpe(argv[0], list(argv), dict(inherited.environment() if env is None else env))  # noqa: S606
     except OSError as error:
         os.write(failure_write, (error.errno or errno.EINVAL).to_bytes(4, "little"))
     except ValueError:  # a null byte in an argument
