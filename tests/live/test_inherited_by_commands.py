@@ -141,7 +141,7 @@ def test_a_background_job_of_a_script_is_told_to_end_by_name():
     with subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
         pid = int(process.stdout.readline())
         status = Path(f"/proc/{pid}/status")
-        wait_until(lambda: re.search(r"SigCgt:\t\w+2\n", status.read_text()), "its handlers")
+        wait_until(lambda: re.search(r"SigCgt:\t\w+3\n", status.read_text()), "its handlers")  # SIGHUP's and SIGINT's
         os.kill(pid, signal.SIGINT)
         wait_until(lambda: not status.exists(), "the end of the session")
         os.killpg(process.pid, signal.SIGKILL)

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 from anyprobe.core.errors import PermissionDenied, StopTimeout
 from anyprobe.target.process import permission
+from anyprobe.target.process.keeper import attach
 from anyprobe.target.process.stopping import Stop, stopped
 from anyprobe.target.process.tracee import Tracee
 from anyprobe.target.remote import frame
@@ -106,7 +107,7 @@ def visited(process: Tracee, tid: int) -> Iterator[Thread | None]:
             raise StopTimeout(f"thread {tid} of process {process.pid} cannot be stopped now")
         thread = Thread(process.pid, tid, child=process.child and tid == process.pid)
         try:
-            ptrace.seize(tid)
+            attach(process, thread, asleep=stat.state == "S")
         except (ProcessLookupError, PermissionError) as error:
             stat = _stat_of(process, tid)
             if stat is not None and not stat.ended:  # it is about to end, or another controller's for a moment
@@ -163,7 +164,7 @@ def _try_borrow(process: Tracee, tid: int, room: int) -> RemoteCalls | str | Per
             stat = procfs.read_stat(process.pid, tid)
             if stat.worker or stat.ended or stat.state == "D":
                 return _ENDED if stat.ended else _WORKER if stat.worker else "cannot be stopped now"
-            ptrace.seize(tid)
+            attach(process, thread, asleep=stat.state == "S")
         except OSError as error:
             if error.errno in procfs.GONE_ERRORS:
                 return _ENDED

@@ -191,6 +191,9 @@ class Process(Tracee):
                 with scope as value:
                     yield value
             finally:
+                keeper, self.keeper = self.keeper, None
+                if keeper is not None:
+                    keeper.end()
                 self._holder = None
 
     def _retry_unreleased(self) -> None:

@@ -10,7 +10,7 @@ from functools import cached_property
 
 from anyprobe.core.errors import StopTimeout
 from anyprobe.target.process import permission
-from anyprobe.target.process.attaching import ATTACHMENTS
+from anyprobe.target.process.keeper import attach
 from anyprobe.target.process.tracee import Tracee
 from anyprobe.target.process.urgency import urgent
 from anyprobe.target.remote import frame
@@ -102,6 +102,7 @@ class Stopper:
         self._deadline = time.monotonic() + timeout
         self._threads: dict[int, Thread] = {}
         self._workers: set[int] = set()
+        self._asleep: set[int] = set()
         self._listed: dict[int, list[int]] = {}
         self._interrupted = 0
         self.stop = Stop(process)
@@ -221,6 +222,8 @@ class Stopper:
                     unready.append((pid, tid))
                 else:
                     fresh.append(Thread(pid, tid, child=self._process.child and tid == self._process.pid))
+                    if stat.state == "S":
+                        self._asleep.add(tid)
         return fresh, unready
 
     def _tasks(self, pid: int) -> list[int]:
@@ -266,7 +269,7 @@ class Stopper:
         refusals = 0
         while True:
             try:
-                ATTACHMENTS.seize(thread.tid, self._threads.values())
+                attach(self._process, thread, asleep=thread.tid in self._asleep, others=self._threads.values())
             except OSError as error:
                 if error.errno == errno.ESRCH:
                     return False

@@ -10,6 +10,7 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import TargetError, TargetExited, UnsupportedTarget
 from anyprobe.target.process import emulators, permission
@@ -21,6 +22,9 @@ from anyprobe.target.remote.thread import Thread
 from anyprobe.target.system import gateway, pagemap, procfs
 from anyprobe.target.system.memory import TargetMemory
 from anyprobe.target.system.procfs import Mapping
+
+if TYPE_CHECKING:
+    from anyprobe.target.process.keeper import Keeper
 
 _EXEC_PATIENCE = 0.5
 _TURN = 0.001
@@ -51,6 +55,8 @@ class Tracee:
         self.stopped_threads: list[Thread] = []
         self.unreleased: list[Thread] = []
         """Threads that would not stop, so could not be detached; the next stop tries again."""
+        self.keeper: Keeper | None = None
+        """What traces those that sleep and are filtered, in the present scope."""
         self.borrowed_us = 0
         """How long the thread that was borrowed last stood still."""
         self.paused_us = 0

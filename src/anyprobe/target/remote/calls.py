@@ -292,7 +292,7 @@ class RemoteCalls:
             raise
         if self._suspends_seccomp:
             with contextlib.suppress(OSError):
-                ptrace.set_options(thread.tid, ptrace.OPTION_SYSGOOD)
+                ptrace.set_options(thread.tid, thread.options)
 
     def _find_room(self) -> None:
         """Put up a frame where the thread is now, after it went on alone; without room it makes no more calls.
@@ -342,12 +342,17 @@ class RemoteCalls:
         except OSError as error:
             if error.errno not in (errno.EPERM, errno.EINVAL, errno.EBUSY):
                 raise
-            raise PermissionDenied(
-                "seccomp",
-                f"process {thread.pid} is confined by a seccomp filter, which would kill it at our system calls",
-                "run anyprobe as root outside of any container: it can then suspend the filter",
-            ) from error
+            raise confined(thread.pid) from error
         self._suspends_seccomp = True
+
+
+def confined(pid: int) -> PermissionDenied:
+    """Return the error for a process that filters its system calls, where these filters cannot be suspended."""
+    return PermissionDenied(
+        "seccomp",
+        f"process {pid} is confined by a seccomp filter, which would kill it at our system calls or after a stop",
+        "run anyprobe as root outside of any container: it can then suspend the filter",
+    )
 
 
 def fitness(thread: Thread, process: ProcessFacts) -> str:

@@ -15,6 +15,8 @@ from anyprobe.target.system.wait_status import Kind
 _SPINS = 40
 _SHORTEST_SLEEP, _LONGEST_SLEEP = 20e-6, 1e-3
 _NO_ORIG_RAX = 1 << 63
+_COMING_TO_CALL, _FALLING_ASLEEP = 10.0, 0.005
+"""Seconds in which a thread is back in its sleep, if that is not over."""
 
 
 def looks(deadline: float) -> Iterator[None]:
@@ -39,8 +41,8 @@ class Thread:
     """A thread that is traced by this controller. Only the OS thread that seized it may use it."""
 
     __slots__ = (
-        "_child", "_looks", "_stored", "ended", "in_group_stop", "kind", "pending_signal", "pid", "registers", "status",
-        "stopped", "tid",
+        "_child", "_looks", "_stored", "ended", "filtered", "in_group_stop", "kept", "kind", "options",
+        "pending_signal", "pid", "registers", "sleeps_on", "status", "stopped", "tid",
     )  # fmt: skip
 
     def __init__(self, pid: int, tid: int, *, child: bool = False) -> None:
@@ -59,6 +61,13 @@ class Thread:
         self.in_group_stop = False
         """Whether that was job control's."""
         self.ended = False
+        self.filtered: bool | None = None
+        """Whether filters may forbid how the kernel takes up a sleep, as far as that has been looked at."""
+        self.kept = False
+        """Whether a keeper traces it, with filters suspended, so that it can sleep on."""
+        self.sleeps_on = False
+        """Whether its sleep is to go on where it was interrupted, though its registers say that it begins anew."""
+        self.options = ptrace.OPTION_SYSGOOD
         self.status: int | None = None
         """The wait status of its end, where the kernel told us."""
 
@@ -190,6 +199,17 @@ class Thread:
             if registers.rax == restarting.EINTR:
                 registers.rax = restarting.cured(registers.orig_rax, registers.rax)
                 self.store_registers()
+            elif registers.rax == restarting.ERESTART_RESTARTBLOCK and self._is_filtered():
+                self.sleeps_on = True
+                if registers.orig_rax != restarting.SYS_RESTART_SYSCALL:
+                    registers.rax = restarting.ERESTARTNOHAND
+                    self.store_registers()
+
+    def _is_filtered(self) -> bool:
+        if self.filtered is None:
+            with contextlib.suppress(OSError):
+                self.filtered = procfs.is_filtered(self.pid, self.tid)
+        return bool(self.filtered)
 
     def abandon_registers(self) -> None:
         """Leave the registers to the signal frame that an injected call has put up; they are not written any more."""
@@ -242,12 +262,36 @@ class Thread:
         try:
             if self._stored is None:
                 self.settle()
+            if self.kept and self.sleeps_on and not self.in_group_stop:
+                return self._sleep_on()
             self.store_registers()
             ptrace.detach(self.tid, self.pending_signal)
         except OSError:  # killed, if nothing else; otherwise the caller tries again
             return False
         self.stopped = False
         return True
+
+    def _sleep_on(self) -> bool:
+        """Have it take up its sleep again while its filters are suspended; return whether it sleeps.
+
+        Its tracer's end lets go of it then. It does not sleep where a signal came, or there was nothing left to sleep.
+        """
+        registers = self.registers
+        if registers.rax == restarting.ERESTARTNOHAND:
+            registers.rax = restarting.ERESTART_RESTARTBLOCK
+        ptrace.set_registers(self.tid, registers)
+        self.sleeps_on, self._stored = False, None
+        self.resume_with(ptrace.resume_to_syscall)  # on the way to it, nothing may stop it but a signal
+        if not self.wait(time.monotonic() + _COMING_TO_CALL) or self.ended or self.kind is not Kind.SYSCALL:
+            return self.ended
+        self.resume_with(ptrace.resume)
+        for _ in looks(time.monotonic() + _FALLING_ASLEEP):
+            if self.poll():
+                return self.ended
+            call = procfs.read_blocked_call(self.pid, self.tid)
+            if call is not None and call.number == restarting.SYS_RESTART_SYSCALL:
+                return True
+        return False
 
     def blocked_in_vfork(self) -> bool:
         """Whether it waits, unstoppable, for a child that borrows its memory."""

@@ -50,6 +50,10 @@ _SYSCALL_STOP = 0x80
 """From here on a stop is no stop before a signal: a bit of its own for system calls, events above."""
 
 
+TRACERS: dict[int, Callable[[Callable[[], int]], int]] = {}
+"""What makes ptrace requests about a thread in the thread of this process that traces it, where that is another."""
+
+
 def _failed() -> OSError:
     number = ctypes.get_errno()
     return OSError(number, os.strerror(number))
@@ -57,22 +61,28 @@ def _failed() -> OSError:
 
 def ptrace(request: int, tid: int, address: int, data: int) -> None:
     """Make one ptrace request."""
-    if _ptrace(request, tid, address, data) == -1:
-        raise _failed()
+    _requested(_ptrace, request, tid, address, data)
 
 
 def ptrace_count(request: int, tid: int, address: int, data: int) -> int:
     """Make one ptrace request that returns a number."""
-    result = _ptrace(request, tid, address, data)
-    if result == -1:
-        raise _failed()
-    return int(result)
+    return _requested(_ptrace, request, tid, address, data)
 
 
 def ptrace_waiting(request: int, tid: int, address: int, data: int) -> None:
     """Make one ptrace request that may wait; other threads of this process run meanwhile."""
-    if _waiting_ptrace(request, tid, address, data) == -1:
-        raise _failed()
+    _requested(_waiting_ptrace, request, tid, address, data)
+
+
+def _requested(function: Callable[[int, int, int, int], int], request: int, tid: int, address: int, data: int) -> int:
+    def make() -> int:
+        result = function(request, tid, address, data)
+        if result == -1:
+            raise _failed()
+        return int(result)
+
+    elsewhere = TRACERS.get(tid)
+    return make() if elsewhere is None else elsewhere(make)
 
 
 def declare_tracer(pid: int) -> None:

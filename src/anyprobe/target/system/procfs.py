@@ -154,6 +154,12 @@ def read_status_field(pid: int, name: str) -> str:
     return rest.partition(b"\n")[0].decode().strip()
 
 
+def is_filtered(pid: int, tid: int) -> bool:
+    """Return whether a thread's system calls are filtered (seccomp), or restricted to the strict mode's."""
+    content = read_file(f"/proc/{pid}/task/{tid}/status")
+    return b"\nSeccomp:\t" in content and b"\nSeccomp:\t0\n" not in content
+
+
 def own_number(numbers: str, number: int) -> int:
     """Return the id by which a task knows itself, which in a namespace of its own is another one than here.
 
