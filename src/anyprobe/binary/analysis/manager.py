@@ -8,6 +8,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Generic, TypeVar, TypeVarTuple
 
+from anyprobe.core.checkpoints import checkpoint
+
 Subjects = TypeVarTuple("Subjects")
 Result = TypeVar("Result")
 
@@ -27,6 +29,7 @@ class Analyses(Generic[*Subjects]):
         try:
             found: Result = self._results[analysis]
         except KeyError:
+            checkpoint()
             with self._lock:
                 if analysis not in self._results:
                     self._results[analysis] = analysis(*self._subjects)

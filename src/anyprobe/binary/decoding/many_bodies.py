@@ -8,6 +8,7 @@ import numpy as np
 from anyprobe.binary.decoding.instruction_masks import mask_numbers
 from anyprobe.binary.decoding.portion import Portion
 from anyprobe.binary.decoding.together import Stretch
+from anyprobe.core.checkpoints import checkpoint
 from anyprobe.isa.decode import lengths_of
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ def examine_together(functions: "Iterable[Instructions]") -> None:
     for each in functions:
         if each.is_examined or not each.whole:
             continue
+        checkpoint()
         found.append(each)
         lines.append(lengths_of(each.whole, each.start))
         number += len(lines[-1])

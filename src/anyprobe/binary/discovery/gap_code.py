@@ -16,6 +16,7 @@ from anyprobe.binary.discovery.gaps import Gaps
 from anyprobe.binary.objects.padding import ALIGNED, padding_length
 from anyprobe.binary.objects.text import ModuleText
 from anyprobe.core.arrays import unique
+from anyprobe.core.checkpoints import checkpoint
 from anyprobe.core.memory import MemoryFault
 from anyprobe.isa.decode import CALLS, FLOWS, JUMPS, Flow
 
@@ -71,6 +72,7 @@ class GapCode:
     def _begin(self, starts: Iterable[int]) -> None:
         todo = [start for start in starts if self.gaps.number(start) is not None]
         while todo:
+            checkpoint()
             start = todo.pop()
             if start in self.middles:
                 self._clash(start, start)

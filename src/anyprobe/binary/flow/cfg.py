@@ -14,6 +14,7 @@ from anyprobe.binary.decoding.kept_lines import KeptLines
 from anyprobe.binary.flow.entry_points import EntryPoints
 from anyprobe.binary.flow.function import FunctionCode
 from anyprobe.binary.objects.text import ModuleText
+from anyprobe.core.checkpoints import checkpoint
 from anyprobe.core.refusal import Reason, Refusal
 
 __all__ = ["CodeMap", "FunctionCode"]
@@ -76,6 +77,7 @@ class CodeMap:
         return known if len(known) == len(found) else None
 
     def _analyse(self, start: int) -> FunctionCode | Refusal:
+        checkpoint()
         number = bisect_left(self.layout.starts, start)
         if start in self._unproven:
             detail = "a symbol without a type, which may name data, and nothing that is known to lead here"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from anyprobe.core.arrays import joined, unique
+from anyprobe.core.checkpoints import checkpoint
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -42,6 +43,7 @@ def settled(live: "Masks", pending: "Masks", *edges: Edges) -> "Masks":
     begins, by_target = _by_target(targets, len(live))
     there = np.flatnonzero(passing)
     while len(there):
+        checkpoint()
         arriving = live[targets[there]] & passing[there]
         news = np.flatnonzero(arriving & ~live[sources[there]])
         changed = unique(sources[there[news]])

@@ -13,6 +13,7 @@ from anyprobe.binary.decoding.many_bodies import examine_together, stretches
 from anyprobe.binary.flow.exits import find_exits
 from anyprobe.binary.flow.pieces import Pieces
 from anyprobe.core.arrays import joined, places_in
+from anyprobe.core.checkpoints import checkpoint
 from anyprobe.core.refusal import Refusal
 from anyprobe.isa.decode import Flow
 
@@ -129,6 +130,7 @@ class ModuleLines:
         heads = self.heads[order]
         live, pending = np.zeros(len(order), np.int32), np.full(len(order), CANDIDATES, np.int32)
         for step, count in enumerate(longer):
+            checkpoint()
             at = self._masks[heads[:count] + step]
             live[:count] |= pending[:count] & self._reads[at]
             pending[:count] &= ~(live[:count] | self._overwritten[at])
@@ -141,6 +143,7 @@ class ModuleLines:
         stops, now = self.stops[order], behind[order]
         found = np.empty(len(self.addresses), np.uint32)
         for step, count in enumerate(longer):
+            checkpoint()
             at = stops[:count] - step
             masks = self._masks[at]
             now[:count] = self._reads[masks] | now[:count] & ~self._overwritten[masks]
