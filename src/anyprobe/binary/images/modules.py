@@ -332,13 +332,17 @@ def loaded_objects(
             by_file.setdefault((mapping.path, mapping.inode), []).append(mapping)
     found: list[LoadedObject] = []
     for key, group in by_file.items():
-        if any("x" in each.perms for each in group):
-            known = before.get(key)
-            objects = known[1] if known is not None and known[0] == group else _placements(key[0], group, files)
+        known = before.get(key)
+        if known is not None and known[0] == group:
+            placed[key] = known
+            found += known[1]
+        elif any("x" in each.perms for each in group):
+            objects = _placements(key[0], group, files)
             if all(each.bias_hint is not None for each in objects):  # else the file could not be read yet
                 placed[key] = group, objects
             found += objects
-    found.sort(key=lambda each: each.first.start)
+    starts = [each.mappings[0].start for each in found]
+    found = [found[number] for number in sorted(range(len(found)), key=starts.__getitem__)]
     _mark_executable(found, executable.removesuffix(DELETED))
     for each in found:
         if each.is_executable and called != each.file_name:

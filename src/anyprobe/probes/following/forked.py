@@ -144,7 +144,7 @@ class ForkedSession(Session):
         ]
         needed = {each for each in words if isinstance(each, int) and self._parent.splicing.holdings.covers(each)}
         inodes = self._parent.splicing.holdings.inodes()
-        there = [each for each in self.mappings() if is_ours(each) and each.inode in inodes]
+        there = [each for each in self.mappings() if each.inode in inodes and is_ours(each)]
         if not all(any(each.start <= address < each.end for each in there) for address in needed):
             return None
         self._kept.append(facts)

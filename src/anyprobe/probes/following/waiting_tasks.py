@@ -19,7 +19,7 @@ def task_that_waits(tid: int, inodes: frozenset[int], waits_at: Callable[[int], 
         if is_asleep_at(candidate, waits_at):
             return candidate
         with suppress(OSError):
-            if any(is_ours(each) and each.inode in inodes for each in procfs.read_mappings(candidate)):
+            if any(each.inode in inodes and is_ours(each) for each in procfs.read_mappings(candidate)):
                 return candidate
     return None
 

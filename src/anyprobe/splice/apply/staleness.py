@@ -1,14 +1,16 @@
 """Whether what a session knows still stands: modules come and go while nobody is attached."""
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from enum import Enum
+from operator import attrgetter
 
 from anyprobe.core.memory import Memory, MemoryFault
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.splice.edits import Edit, FunctionState, Module, hook_of, planned_of
 from anyprobe.splice.emitted import EmittedSplice
 from anyprobe.splice.journal.installed import Part
-from anyprobe.splice.journal.memfds import is_ours
+from anyprobe.splice.journal.memfds import MEMFD_PATH, is_ours
 from anyprobe.splice.regions.holdings import SpliceRecords
 from anyprobe.target.system.procfs import Mapping
 
@@ -16,6 +18,9 @@ MODULE_GONE = "the module was unmapped, or another file is mapped there now"
 _REPLACED = "the program has replaced this text by other memory"
 _HELD_BY_NO_FILE = ("/memfd:", "/dev/zero", "/anon_hugepage", "[")
 """How the paths of mappings begin that a program fills itself, as far as they have any."""
+
+
+_END = attrgetter("end")
 
 
 class Found(Enum):
@@ -30,12 +35,16 @@ class Found(Enum):
 
 
 def stands(parts: Iterable[Part], mappings: Sequence[Mapping]) -> bool:
-    """Return whether the very files still are mapped where they were: the same device, inode and offset."""
+    """Return whether the very files still are mapped where they were: the same device, inode and offset.
+
+    This is asked of all modules at each change, so only the mappings of each are looked at. They ascend.
+    """
     for part in parts:
         at = part.start
-        for m in mappings:
-            if m.end <= at or m.start >= part.end:
-                continue
+        for number in range(bisect_right(mappings, at, key=_END), len(mappings)):
+            m = mappings[number]
+            if m.start >= part.end:
+                break
             same = (m.device, m.inode) == (part.device, part.inode)
             if m.start > at or not same or m.offset - m.start != part.offset - part.start:
                 return False
@@ -113,7 +122,7 @@ class Losses:
     @staticmethod
     def misses(memfds: Iterable[int], mappings: Sequence[Mapping]) -> bool:
         """Return whether one of the session's memfds, given by inode, is not mapped any more."""
-        ours = {m.inode for m in mappings if is_ours(m)}
+        ours = {m.inode for m in mappings if m.path == MEMFD_PATH and is_ours(m)}
         return any(inode not in ours for inode in memfds)
 
     def note(

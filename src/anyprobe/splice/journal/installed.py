@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from anyprobe.core.errors import SessionConflict, TargetError
 from anyprobe.core.memory import Memory, MemoryFault
-from anyprobe.splice.journal.memfds import MEMFD_NAME, is_ours
+from anyprobe.splice.journal.memfds import MEMFD_NAME, MEMFD_PATH, is_ours
 from anyprobe.splice.journal.records import FoundJournal, Owner, read_journal, read_owner
 from anyprobe.target.system import procfs
 from anyprobe.target.system.procfs import Mapping
@@ -33,7 +33,7 @@ def parts_of(mappings: Iterable[Mapping]) -> tuple[Part, ...]:
 
 def journal_places(mappings: Iterable[Mapping]) -> list[Mapping]:
     """Return the mappings that journals are in, or will be once they have a header."""
-    return [m for m in mappings if m.perms == "r--p" and is_ours(m)]
+    return [m for m in mappings if m.path == MEMFD_PATH and m.perms == "r--p" and is_ours(m)]
 
 
 def find_journals(memory: Memory, mappings: Iterable[Mapping]) -> list[FoundJournal]:

@@ -276,6 +276,8 @@ def voice(pid: int) -> int:
 
 
 _last_maps: tuple[bytes, list[Mapping]] = (b"", [])
+_known_lines: dict[str, Mapping] = {}
+_MOST_LINES = 1 << 17
 _LAST_LINE = b"[vsyscall]\n"
 """How a memory map ends on most machines: it is above all that a process maps."""
 
@@ -306,10 +308,16 @@ def most_mappings() -> int:
 
 
 def parse_maps(content: bytes) -> list[Mapping]:
-    """Read the text of a maps file."""
+    """Read the text of a maps file. Most lines were there at the last look, and are not parsed again."""
     mappings = []
-    make = Mapping._make
+    make, known = Mapping._make, _known_lines
+    if len(known) > _MOST_LINES:
+        known.clear()
     for line in os.fsdecode(content).split("\n"):
+        mapping = known.get(line)
+        if mapping is not None:
+            mappings.append(mapping)
+            continue
         if not line:
             continue
         fields = line.split(" ", 5)
@@ -320,11 +328,10 @@ def parse_maps(content: bytes) -> list[Mapping]:
             path = path[: -len(_DELETED)]
         if "\\012" in path:
             path = path.replace("\\012", "\n")
-        mappings.append(
-            make(
-                (int(start, 16), int(end, 16), fields[1], int(fields[2], 16), fields[3], int(fields[4]), path, deleted)
-            )
+        known[line] = mapping = make(
+            (int(start, 16), int(end, 16), fields[1], int(fields[2], 16), fields[3], int(fields[4]), path, deleted)
         )
+        mappings.append(mapping)
     return mappings
 
 

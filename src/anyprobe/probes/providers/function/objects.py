@@ -64,13 +64,15 @@ class ObjectTable:
             self._own = replace(self._own, pid=voice)
             self._placed.clear()
         mappings = [m for m in self._process.mappings() if m.path != MEMFD_PATH]
-        known = {_key(o): o for o in self.objects}
         process = self._process
         files = self._given or self._own
         found = loaded_objects(
             mappings, files=files, executable=process.exe, called=process.called, placed=self._placed
         )
-        self.objects = [known.get(_key(o), o) for o in found]
+        if not {id(each) for each in found} <= {id(each) for each in self.objects}:
+            known = {_key(o): o for o in self.objects}
+            found = [known.get(_key(o), o) for o in found]
+        self.objects = found
         loaders = [each for each in found if each.is_executable and (self.is_loader(each) or self.is_musl(each))]
         if loaders:
             self._see_program(loaders)

@@ -58,7 +58,7 @@ def _born_since(began: int) -> Iterator[int]:
 
 def _maps_one(pid: int, inodes: frozenset[int]) -> bool:
     with suppress(OSError):
-        return any(is_ours(m) and m.inode in inodes for m in procfs.read_mappings(pid))
+        return any(m.inode in inodes and is_ours(m) for m in procfs.read_mappings(pid))
     return False
 
 
