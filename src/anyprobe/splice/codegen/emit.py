@@ -56,6 +56,10 @@ def estimate(splice: PlannedSplice) -> int:
             continue
         plain = False
         size += ACTION_ESTIMATE + INSTRUCTION_ESTIMATE * len(want.block)
+        if getattr(want.tag, "kind", None) is ActionKind.VIEW:
+            from anyprobe.splice.codegen.view_call import COUNTED_ESTIMATE, VIEW_ESTIMATE
+
+            size += VIEW_ESTIMATE + COUNTED_ESTIMATE * (len(splice.wants) - 1)
         if want.inside:
             from anyprobe.splice.codegen.exit_test import DECISION_ESTIMATE, RANGE_ESTIMATE
 
@@ -177,6 +181,15 @@ class _Emission:
             if action.kind is not ActionKind.FAULT
         ]
         ordered = sorted(found, key=_turn) if len(found) > 1 else found
+        if ordered and ordered[0][1].kind is ActionKind.VIEW:
+            from anyprobe.splice.codegen.view_call import write_view
+
+            (_, view), *ordered = ordered
+            write_view(self._writer, view, [action for _, action in ordered], partial(self._in_turn, ordered))
+        else:
+            self._in_turn(ordered)
+
+    def _in_turn(self, ordered: list[tuple[Want, Action]]) -> None:
         while ordered:
             number, routine = self._source.together([action for _, action in ordered]) if len(ordered) > 1 else (0, 0)
             if routine:

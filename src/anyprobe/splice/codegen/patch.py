@@ -80,6 +80,8 @@ class BankCode:
     trampolines: Trampolines | None = None
     view: int = 0
     """Address of the signal view's routine."""
+    view_check: int = 0
+    """Address of the routine that says whether there is anything for it to do."""
     handler: int = 0
     """Address of the routine that calls a handler."""
     at_return: int = 0
@@ -152,11 +154,11 @@ class PatchWriter:
         self.displacements.append((place, target))
         self.out += opcode + struct.pack("<i", target - self.address - place - 4)
 
-    def _routine(self, routine: int) -> None:
+    def _routine(self, routine: int, how: str = "call") -> None:
         """Append the call of a routine of anyprobe's; a program's own branches may well have address 0, if unlinked."""
         if not routine:  # it was never placed: in a program below 2 GiB the call would be made
             raise InternalError("a patch would lead to address 0")
-        self.relative("call routine", routine)
+        self.relative(f"{how} routine", routine)
 
     def argument(self, text: str, offset: int) -> None:
         """Append an instruction that ends in the block offset of a counter or record, which the text names."""
@@ -195,7 +197,7 @@ class PatchWriter:
             self._replace_return(action)
             return
         if action.kind is ActionKind.VIEW:
-            self._call(action.bank.view, action.offset)
+            self.call_view(action)
             return
         if action.kind is ActionKind.HANDLER:
             from anyprobe.splice.codegen.handlers.inline import emit_inline
@@ -302,6 +304,15 @@ class PatchWriter:
         self._routine(action.bank.handler)
         self.value("lea rsp, [rsp+pushed]", 8)  # as long as behind other calls
         self._tell_place(action)
+
+    def check_view(self, action: Action) -> None:
+        """Append the jump to the check of whether there is anything for the signal view to do; it comes back by r13."""
+        self.relative("lea r13, [rel checked]", self.here + len(head("lea r13, [rel checked]") + head("jmp check")) + 8)
+        self._routine(action.bank.view_check, "jmp")
+
+    def call_view(self, action: Action) -> None:
+        """Append the call of the signal view."""
+        self._call(action.bank.view, action.offset)
 
     def _call(self, routine: int, argument: int) -> None:
         self.code(_BELOW)

@@ -139,6 +139,8 @@ class CodeRegion:
     """How far code may go for the signal view to have room for it, by what it has needed so far."""
     view: int = field(default=0, init=False)
     """Address of the signal view's routine, once it is there."""
+    view_check: int = field(default=0, init=False)
+    """Address of the routine that says whether there is anything for it to do."""
     unlisted: "list[Trampolines]" = field(default_factory=list, init=False)
     """Stubs that no journal lists yet."""
     _handlers: "dict[tuple[int, int], tuple[HandlerFacts, int]]" = field(default_factory=dict, init=False)
@@ -225,12 +227,16 @@ class CodeRegion:
     def view_code(self, root: int) -> BankCode:
         """Return how code here reaches the signal view's routine, emitting it the first time; ``root``: its tables."""
         from anyprobe.splice.translate.routine import assemble_view
+        from anyprobe.splice.translate.view_check import assemble_check
 
         if not self.view:
             content, stretches, finish, _ = assemble_view(self.cursor, root)
             self.view = self.put(content)
             self.blobs.append(RoutineCode(self.view, content, stretches, finish))
-        return BankCode(None, 0, 0, None, view=self.view)
+            content, stretches = assemble_check(self.cursor, root)
+            self.view_check = self.put(content)
+            self.blobs.append(RoutineCode(self.view_check, content, stretches, 0))
+        return BankCode(None, 0, 0, None, view=self.view, view_check=self.view_check)
 
     def replacing_code(self, bank: SlotBank) -> BankCode:
         """Return how code here reaches a bank and replaces return addresses; emit what that needs once."""

@@ -127,6 +127,9 @@ def step(state: State, one: Instruction, raw: bytes) -> State | None:
         if one.memory_base != Register.RSP or one.memory_index != Register.NONE:
             return None
         return _moved(state, state.shift + signed(one.memory_displacement))
+    if mnemonic == Mnemonic.LEA and destination >= 0 and number_of(one.memory_base) == destination:
+        raised = _raised(state.registers[destination], one)
+        return _set(state, destination, raised)
     if mnemonic == Mnemonic.MOV and destination >= 0:
         return _move(state, one, destination)
     return _general(state, one, raw)
@@ -180,6 +183,15 @@ def _push_or_pop(state: State, one: Instruction) -> State | None:
     if mnemonic == Mnemonic.POPFQ:
         return after._replace(overflow=value == (IMAGE, 0), others=value == (IMAGE, 0))
     return _set(after, number_of(one.op0_register), value)
+
+
+def _raised(value: Value, one: Instruction) -> Value:
+    """Return what ``lea`` makes of a register that it adds a constant to: its own value once as much is taken off."""
+    if value is None or one.memory_index != Register.NONE:
+        return _LOST
+    kind, _, by = value[0].partition("+")
+    moved = int(by or 0) + signed(one.memory_displacement)
+    return (kind if not moved else f"{kind}+{moved}", value[1]) if kind == ORIGINAL else _LOST
 
 
 def _move(state: State, one: Instruction, destination: int) -> State | None:

@@ -22,6 +22,7 @@ from anyprobe.splice.translate.steps import (
     restoring,
     taking_back,
 )
+from anyprobe.splice.translate.view_check import with_frame
 
 _DONE = Step(Op.DONE)
 _UNKNOWN = (Effect(EffectKind.UNKNOWN, 0, 0, 0),)
@@ -150,6 +151,9 @@ class Walk:
     def _stepped(self, one: Instruction, where: Where) -> Where | None:
         """Return where a pass is behind an instruction of ours."""
         raw, replay = self._raw(one), where.replay
+        if one.code == Code.LEA_R64_M and one.op0_register == Register.R13 and one.is_ip_rel_memory_operand:
+            where = _called_by_kernel(where)
+            replay = where.replay
         state = step(where.state, one, raw)
         if state is None:
             return None
@@ -165,6 +169,8 @@ class Walk:
     def _branch(self, at: int, one: Instruction, flow: Flow, where: Where) -> list[tuple[int, Where]] | None:
         target = one.near_branch_target
         inside = self.patch.address <= target < self.patch.end
+        if flow is Flow.JUMP and not where.in_copy and target in self.bearings.routines:
+            return [(at + one.len, where)]  # the check of a signal handler comes back
         if not where.in_copy:
             ways = [(target, where)] if inside else []
             return ways if flow is Flow.JUMP else [*ways, (at + one.len, where)]
@@ -230,6 +236,12 @@ class Walk:
         return _UNKNOWN[0] if bank is None else Effect(EffectKind.COUNTED, bank, self._word(place), place)
 
 
+def _called_by_kernel(where: Where) -> Where:
+    """Return the same where it has been seen that the kernel calls a signal handler."""
+    state, replay = with_frame(where.state), where.replay
+    return where._replace(state=state, replay=replay and replay._replace(state=with_frame(replay.state)))
+
+
 def _meet(one: Where, other: Where) -> Where | None:
     """Return what holds where two ways come together."""
     state = meet(one.state, other.state)
@@ -275,6 +287,7 @@ def overwritten(walk: Walk) -> dict[int, Dead]:
     for at, where in walk.found.items():
         jumps = walk.insns[at].code == Code.JMP_REL32_64
         leaves = jumps and not walk.patch.address <= _target(walk, at) < walk.patch.end
+        leaves = leaves and _target(walk, at) not in walk.bearings.routines  # what a check gives back
         if where.in_copy or leaves:
             known = dead.get(where.original, Dead())
             registers = known.registers.union(where.state.lost())

@@ -51,6 +51,7 @@ _ROUTINES = frozenset(
         "settle",
         "now",
         "view",
+        "check",
         "find",
         "block",
     }

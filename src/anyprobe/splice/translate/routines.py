@@ -8,7 +8,8 @@ from iced_x86 import Decoder, Instruction
 from anyprobe.isa.decode import FLOWS, Flow
 from anyprobe.splice.translate.abstract_state import State, initial, meet, step, without_registers
 from anyprobe.splice.translate.progress import Progress, Stretch
-from anyprobe.splice.translate.steps import BACK, FORWARD, Op, Positions, Recipe, Step, restoring
+from anyprobe.splice.translate.steps import BACK, FORWARD, Op, Positions, Recipe, Step, frame_index, restoring
+from anyprobe.splice.translate.view_check import with_frame
 
 _INNER = {
     "acquire": frozenset({0, 1, 2}), "acquire_new": frozenset({0, 1, 2}), "adopt": frozenset({0, 1}),
@@ -21,6 +22,8 @@ _FINISHED = ("leave_tail", "leave_caller", "leave", "purge", "settle")
 """Routines of which there are copies that finish what was begun."""
 
 
+_KEPT = 13
+"""The register that has where ``check`` goes on."""
 _VIEW_SHIFT = -104
 """The stack pointer while a recipe is followed, when no step has pushed anything."""
 
@@ -42,11 +45,14 @@ def routine_positions(
         if not routine.begins:
             continue
         dead = inner.get(routine.start, frozenset())
-        for at, state in _states(insns, code, address, routine.start, inner).items():
+        begin = with_frame(initial()) if routine.name == "check" else initial()
+        for at, state in _states(insns, code, address, routine.start, inner, begin).items():
             one, stretch = insns[at], stretches[bisect_right(starts, at) - 1]
             calls = FLOWS[one.code] is Flow.CALL  # who has just been taken out of there has lost registers by it
             known = _called(state, inner.get(one.near_branch_target, frozenset())) if calls else state
-            if stretch.progress is not Progress.HALF:
+            if routine.name == "check":
+                recipe = _out_of_check(state)
+            elif stretch.progress is not Progress.HALF:
                 recipe = _recipe(stretch.progress, known, dead, bank)
             elif stretches[0].name != "view" or known.shift == _VIEW_SHIFT:
                 recipe = finishing[stretch]
@@ -55,6 +61,12 @@ def routine_positions(
             if recipe is not None:
                 found[at - address] = recipe
     return found
+
+
+def _out_of_check(state: State) -> Recipe | None:
+    """Return the recipe that goes on where the check was jumped to from, which does the rest."""
+    restore = restoring(state, frozenset({_KEPT}), flags_dead=True)
+    return None if restore is None else (*restore, Step(Op.HELD, frame_index(_KEPT)), Step(Op.AGAIN))
 
 
 def _recipe(progress: Progress, state: State, dead: frozenset[int], bank: int) -> Recipe | None:
@@ -79,11 +91,16 @@ def _finishing(stretches: Sequence[Stretch], stretch: Stretch, finish: int) -> R
 
 
 def _states(
-    insns: dict[int, Instruction], code: bytes, address: int, start: int, inner: dict[int, frozenset[int]]
+    insns: dict[int, Instruction],
+    code: bytes,
+    address: int,
+    start: int,
+    inner: dict[int, frozenset[int]],
+    begin: State,
 ) -> dict[int, State]:
     """Follow every way through one routine."""
     states: dict[int, State] = {}
-    todo = [(start, initial())]
+    todo = [(start, begin)]
     while todo:
         at, state = todo.pop()
         if at in states:

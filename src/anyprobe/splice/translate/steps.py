@@ -65,6 +65,8 @@ class Op(IntEnum):
     LAND = 21
     """Where the instruction at the pc has faulted, the handler is over: the thread goes on at the patch's landing,
     which is ``b`` bytes behind the patch's start, by the number of the trap."""
+    HELD = 22
+    """The pc is register ``a``."""
 
 
 class Step(NamedTuple):

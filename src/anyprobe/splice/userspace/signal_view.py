@@ -385,7 +385,7 @@ class _Described:
 
         home = self._home
         if home.view:
-            self._routines[home.view] = (None, 0)
+            self._routines[home.view] = self._routines[home.view_check] = (None, 0)
         for blob in home.blobs[self._blobs :]:
             bank = 0
             if blob.facts is not None and blob.routines is not None:

@@ -25,7 +25,7 @@ from anyprobe.splice.regions.banks import Hook
 LINK, BIAS, PATCH = 0x1000, 0x500000, 0x600000
 SITE = LINK + BIAS
 ROUTINES = Routines(0x620000, 0x620100, 0x620200, 0x620300)
-SLOTS = BankCode(slot=0x208, gate=0x610000, near=0, routines=ROUTINES, view=0x640000)
+SLOTS = BankCode(slot=0x208, gate=0x610000, near=0, routines=ROUTINES, view=0x640000, view_check=0x640800)
 ATOMIC = BankCode(slot=None, gate=0, near=0x630000, routines=None)
 EVERYTHING_LIVE = Clobbers()
 
