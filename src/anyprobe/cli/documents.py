@@ -2,7 +2,7 @@
 
 import datetime as dt
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from anyprobe.data.snapshot import FunctionTiming, Snapshot
@@ -23,8 +23,12 @@ def of_all(
     ``by``: whether each site and function has the numbers of each process (``pid``) or thread (``tid``).
     """
     document = _of(together, always, nonzero=nonzero)
+    document["window_s"] = document["duration_s"]
     if by == "pid":
         _add_pids(document, together)
+        if together.functions:
+            document["rows"] = list(_rows(together))
+    _add_durations(document, snapshots)
     if by == "tid":
         _add_tids(document, together)
     if last is not None:
@@ -69,6 +73,35 @@ def _add_pids(document: dict[str, Any], together: Snapshot) -> None:
         parts = ("spec", "module", "function", *(() if is_folded else ("offset",)), "kind")
         found = (folded if is_folded else exact).get(tuple(site[each] for each in parts))
         site["by_pid"] = dict(found or {})
+
+
+def _rows(together: Snapshot) -> Iterator[dict[str, Any]]:
+    """Yield what each process has of each function; of trees the calls at the outside, with what these called."""
+    partial = together.partly_timed
+    for each in together.processes:
+        whose = {"pid": each.process.pid, "generation": each.process.generation}
+        if each.tree:
+            yield from (_branch(node.as_json(partial), whose) for node in each.tree)
+        else:
+            yield from (
+                whose | _without(timing.as_json(), ("callers", "exits", "buckets")) for timing in each.functions
+            )
+
+
+def _branch(node: dict[str, Any], whose: Mapping[str, int]) -> dict[str, Any]:
+    calls = node.pop("calls")
+    return {**whose, **node, "children": [_branch(each, whose) for each in calls]}
+
+
+def _add_durations(document: dict[str, Any], snapshots: Sequence[Snapshot]) -> None:
+    """Add to each process for how long it has been measured: some come later than others."""
+    seconds = {
+        (each.process.pid, each.process.generation): snapshot.duration_s
+        for snapshot in snapshots
+        for each in snapshot.processes
+    }
+    for process in document.get("processes", ()):
+        process["duration_s"] = round(seconds[process["pid"], process["generation"]], 6)
 
 
 def _add_tids(document: dict[str, Any], together: Snapshot) -> None:

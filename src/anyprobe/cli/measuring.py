@@ -11,6 +11,7 @@ import click
 
 from anyprobe.cli import ExitStatus, ending, output, streams, targets
 from anyprobe.cli.interrupts import Interrupts
+from anyprobe.cli.window import Window
 from anyprobe.core.checkpoints import interruptible
 from anyprobe.core.collection import collection_paused
 from anyprobe.core.errors import Interrupted, TargetError, TargetExited, UnsupportedTarget
@@ -143,7 +144,7 @@ def measure(target: targets.Target, plan: Plan) -> int:
                 tree = following.follow(stack, processes, settings, target, plan, stream)
                 tree.checkpoint = interrupts.check
             running = {*target.pids, *(each.pid for each in (*processes, *([] if started is None else [started])))}
-            sessions = Sessions(processes, kernel, endless=not running or target.new, tree=tree)
+            sessions = Sessions(processes, Window(), kernel, endless=not running or target.new, tree=tree)
         ends = targets.end_descriptors(stack, running)
         stack.enter_context(ending.mistakes_end(started, plan.at_end))
         if started is not None and target.probed:
@@ -165,6 +166,8 @@ def measure(target: targets.Target, plan: Plan) -> int:
                 release(started, processes, plan)
         if tree is not None:
             tree.begin()
+        if started is None and plan.records is None:
+            sessions.window.open(sessions.all)
         placed = any(map(has_placed, sessions.all))
         replacements = ending.Replacements(
             sessions.processes,
@@ -184,6 +187,7 @@ def measure(target: targets.Target, plan: Plan) -> int:
         replacements.look(ends)
         if plan.records is not None:
             plan.records.look(sessions.all, stream)
+        sessions.window.close(sessions.all)
         with output.progress("removing", quiet=plan.quiet):
             snapshots = sessions.results(lambda session: with_maps(session, results_at_end(session), plan))
             snapshots = snapshots or [following.nothing_yet(target)]
@@ -208,6 +212,8 @@ class Sessions(NamedTuple):
     """What is measured: programs, and the kernel."""
 
     opened: "Sequence[Session]"
+    window: Window
+    """The time of which results are."""
     kernel: "Sequence[KernelSession]" = ()
     endless: bool = False
     """Whether there is no process with which it ends."""
@@ -221,6 +227,7 @@ class Sessions(NamedTuple):
 
     def results(self, of: "Callable[[Measured], Snapshot]") -> list[Snapshot]:
         """Return the results of all, those of programs that have ended too."""
+        of = self.window.within(of)
         found = [of(each) for each in self.opened] if self.tree is None else self.tree.results(of)
         return [*found, *map(of, self.kernel)]
 
@@ -323,7 +330,7 @@ def wait(
     """
     from anyprobe.probes.duties import PROGRAM_LOOKS, duties_of
 
-    deadline = None if plan.seconds is None else time.monotonic() + plan.seconds
+    deadline = None if plan.seconds is None else sessions.window.begun() + plan.seconds
     duties = duties_of(sessions.processes) if sessions.tree is None else sessions.tree.duties()
     for each in sessions.kernel:
         duties.follow(each.hooks)

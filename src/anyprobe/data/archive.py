@@ -50,6 +50,7 @@ def dump(snapshot: Snapshot) -> bytes:
                     dataclasses.asdict(each.process),
                     [[list(key), hits] for key, hits in each.hits.items()],
                     [dataclasses.asdict(timing) for timing in each.functions],
+                    [dataclasses.asdict(node) for node in each.tree],
                 ]
                 for each in value
             ]
@@ -86,9 +87,10 @@ def load(data: bytes) -> Snapshot:
             ProcessCounts(
                 ProcessInfo(**process),
                 {tuple(key): hits for key, hits in counts},
-                tuple(_timing(**_with_tuples(values)) for values in (timings[0] if timings else ())),
+                tuple(_timing(**_with_tuples(values)) for values in (more[0] if more else ())),
+                tuple(map(CallNode.from_document, more[1] if len(more) > 1 else ())),
             )
-            for process, counts, *timings in document.get("processes", ())
+            for process, counts, *more in document.get("processes", ())
         )
         document["threads"] = tuple(
             ThreadTimes(ProcessInfo(**process), tid, name, tuple(_timing(**_with_tuples(each)) for each in timings))

@@ -59,7 +59,8 @@ def _processes_since(after: Sequence[ProcessCounts], before: Sequence[ProcessCou
             yield each
             continue
         hits = {key: hits - then.hits.get(key, 0) for key, hits in each.hits.items()}
-        yield replace(each, hits=hits, functions=_all_calls_since(each.functions, then.functions))
+        functions, tree = _all_calls_since(each.functions, then.functions), calltree.since(each.tree, then.tree)
+        yield replace(each, hits=hits, functions=functions, tree=tree)
 
 
 def _threads_since(after: Sequence[ThreadTimes], before: Sequence[ThreadTimes]) -> Iterator[ThreadTimes]:

@@ -7,6 +7,7 @@ from collections.abc import Set as AbstractSet
 from functools import reduce
 from typing import TypeVar
 
+from anyprobe.data.calltree import merged
 from anyprobe.data.processes import ProcessCounts, ProcessInfo, ThreadTimes
 from anyprobe.data.snapshot import FunctionTiming, SiteResult, Snapshot
 
@@ -88,7 +89,7 @@ def _sum(one: ProcessCounts, other: ProcessCounts) -> ProcessCounts:
     alive = one.process.alive or other.process.alive
     process = dataclasses.replace(one.process, started=one.process.started or other.process.started, alive=alive)
     timed = _joined(one.functions, other.functions, _name, FunctionTiming.merged)
-    return ProcessCounts(process, Counter(one.hits) + Counter(other.hits), timed)
+    return ProcessCounts(process, Counter(one.hits) + Counter(other.hits), timed, merged(one.tree, other.tree))
 
 
 def _with_calls(one: ThreadTimes, other: ThreadTimes) -> ThreadTimes:

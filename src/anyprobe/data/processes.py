@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from anyprobe.core.quoting import shown_module
 
 if TYPE_CHECKING:
+    from anyprobe.data.calltree import CallNode
     from anyprobe.data.snapshot import FunctionTiming
 
 Key = tuple[str, str, str, int, str]
@@ -94,6 +95,8 @@ class ProcessCounts:
     """By what tells a site from others: see ``SiteResult.key``."""
     functions: "tuple[FunctionTiming, ...]" = ()
     """The calls of timed functions, of those that were called."""
+    tree: "tuple[CallNode, ...]" = ()
+    """The tree of timed calls, where that was asked for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -331,9 +331,9 @@ class BankReader:
             return [self._own, self._children] if self.copies else [self._own]
         return [self.compact(whose)]
 
-    def _columns(self, offset: int, size: int) -> NDArray[np.uint64]:
+    def _columns(self, offset: int, size: int, whose: Whose = "all") -> NDArray[np.uint64]:
         """Return what all blocks hold at an offset, one block per row, or several; untouched memory is zero."""
-        found = [each.columns(offset, size) for each in self._blocks("all")]
+        found = [each.columns(offset, size) for each in self._blocks(whose)]
         return np.concatenate(found) if len(found) > 1 else found[0]
 
     def counters(self) -> NDArray[np.uint64]:
@@ -404,12 +404,12 @@ class BankReader:
             buckets=buckets,
         )
 
-    def tree(self) -> dict[int, tuple[int, int, int, int]]:
+    def tree(self, whose: Whose = "all") -> dict[int, tuple[int, int, int, int]]:
         """Return of each node of the call tree its key, calls, their ticks and those of the functions themselves."""
         layout = self._layout
         start = layout.nodes_offset // 8
         keys = self._region[start : start + layout.nodes]
-        rows = self._columns(layout.tree_offset, layout.nodes * NODE_BYTES)
+        rows = self._columns(layout.tree_offset, layout.nodes * NODE_BYTES, whose)
         sums = rows.sum(axis=0, dtype=np.uint64).reshape(layout.nodes, NODE_BYTES // 8)
         used = np.flatnonzero(sums.any(axis=1) | (keys != 0)).tolist()
         return {

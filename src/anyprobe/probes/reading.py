@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from anyprobe.binary.images.modules import LoadedObject
     from anyprobe.data.calltree import CallNode
     from anyprobe.data.nested import NestedTiming
+    from anyprobe.data.processes import ProcessCounts
     from anyprobe.data.reader import RecordValues
     from anyprobe.data.results import AggregationResult
     from anyprobe.probes.children import Children
@@ -120,10 +121,12 @@ def _reader(bank: SlotBank, extents: Extents | None) -> BankReader:
 
 
 def _view(bank: SlotBank | NearBank) -> memoryview:
-    return bank.arena.view(bank.piece.offset, bank.piece.size)
+    return bank.arena.view(bank.piece.offset, bank.piece.size) if bank.still is None else bank.still.content
 
 
 def _extents(bank: SlotBank | NearBank) -> Iterator[tuple[int, int]]:
+    if bank.still is not None:
+        return iter(bank.still.extents)
     return bank.arena.data_extents(bank.piece.offset, bank.piece.size)
 
 
@@ -172,6 +175,7 @@ def snapshot(
         listed=session.options.children == "count",
         timings=timings or {None: [each for each in functions if each.was_called]},
     )
+    tree, processes = _trees(session, ns_per_tick, processes) if session.options.call_tree else ((), processes)
     return Snapshot(
         target=target,
         processes=processes,
@@ -192,7 +196,7 @@ def snapshot(
         dropped=dropped,
         missing=missing,
         clock_step_ns=session.clock_step_ns or session.handlers_step_ns,
-        tree=_tree(session.probes, ns_per_tick) if session.options.call_tree else (),
+        tree=tree,
     )
 
 
@@ -419,10 +423,18 @@ def _nested(record: "RecordValues", ns_per_tick: float) -> "NestedTiming":
     return NestedTiming.of(record, ns_per_tick)
 
 
-def _tree(probes: Iterable[Probe], ns_per_tick: float) -> "tuple[CallNode, ...]":
-    from anyprobe.probes.timing.calltrees import tree_of
+def _trees(
+    session: "ProbeHost", ns_per_tick: float, processes: "Sequence[ProcessCounts]"
+) -> "tuple[tuple[CallNode, ...], tuple[ProcessCounts, ...]]":
+    """Return the tree of all timed calls, and processes, of which the target is the first, with their own ones."""
+    from anyprobe.data.calltree import merged
+    from anyprobe.probes.timing.calltrees import trees_of
 
-    return tree_of(probes, BankValues(), ns_per_tick)
+    trees = trees_of(session.probes, BankValues(), session.children, ns_per_tick)
+    own = {(each.pid, each.started): tree for each, tree in trees.items() if each is not None}
+    target, *others = processes
+    others = [replace(each, tree=own.get((each.process.pid, each.process.started), ())) for each in others]
+    return merged(*trees.values()), (replace(target, tree=trees[None]), *others)
 
 
 class _Known(NamedTuple):

@@ -1,6 +1,7 @@
 """Hits and times per process: the target's own, those of its fork children, and of programs that were executed."""
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from anyprobe.data.snapshot import Snapshot
@@ -113,3 +114,15 @@ def _table(shown: "Sequence[tuple[ProcessInfo, FunctionTiming]]", step: float, w
     for row in zip(*wide.values(), strict=True):
         table.add_row(*map(escape, row))
     return table
+
+
+def print_trees(snapshot: Snapshot, console: "Console", top: int = 0) -> None:
+    """Print the tree of calls of each process that has one."""
+    from anyprobe.reports.calltree import print_branches
+
+    for each in snapshot.processes if snapshot.tree else ():
+        if each.tree:
+            program = os.path.basename(each.process.exe) or "process"
+            console.print()
+            console.print(escape(f"{program} (pid {each.process.pid})"), style="bold", soft_wrap=True)
+            print_branches(replace(snapshot, tree=each.tree, functions=each.functions), console, top)

@@ -57,13 +57,15 @@ def command(
     if when is not None:
         if settings["self_time"] or settings["tree"] or settings["by"] == _CALLER:
             raise click.UsageError("--self and --tree are about all calls of a function; --when times some of them")
-        if settings["by"] == "tid":
-            raise click.UsageError("--when times calls by handlers, which do not tell threads apart")
+        if settings["by"] is not None:
+            what = "threads" if settings["by"] == "tid" else "processes"
+            raise click.UsageError(f"--when times calls by handlers, which do not tell {what} apart as --by does")
         targets.see_pending(target, pending)
     render = {"pid": _by_pid, "tid": _by_tid, _CALLER: _by_caller}.get(
         settings["by"], _tree if settings["tree"] else _render
     )
     if settings["by"] == _CALLER:
+        render = _by_caller_and_tree if settings["tree"] else _by_caller
         settings |= {"by": None, "tree": True}
     only = conditional.Times.of(when, pending=pending)
     plan = measuring.Plan(
@@ -86,12 +88,11 @@ def _render(snapshot: "Snapshot", console: "Console", top: int) -> None:
 
 
 def _by_pid(snapshot: "Snapshot", console: "Console", top: int) -> None:
-    """Print the table with a row for each process and function, and the tree of all of them where there is one."""
-    from anyprobe.reports import calltree, processes
+    """Print the table with a row for each process and function, and the tree of each where there is one."""
+    from anyprobe.reports import processes
 
     processes.print_timings_by_process(snapshot, console, top)
-    if snapshot.tree:
-        calltree.print_branches(snapshot, console, top)
+    processes.print_trees(snapshot, console, top)
 
 
 def _by_tid(snapshot: "Snapshot", console: "Console", top: int) -> None:
@@ -115,3 +116,11 @@ def _by_caller(snapshot: "Snapshot", console: "Console", top: int) -> None:
     from anyprobe.reports import calltree
 
     calltree.print_by_caller(snapshot, console, top)
+
+
+def _by_caller_and_tree(snapshot: "Snapshot", console: "Console", top: int) -> None:
+    """Print who has called each function, and the tree of calls."""
+    from anyprobe.reports import calltree
+
+    calltree.print_by_caller(snapshot, console, top)
+    calltree.print_branches(snapshot, console, top)

@@ -13,24 +13,34 @@ _Node = tuple[int, int, int, int]
 """The key of a node, its calls, their ticks, and those of the function itself."""
 
 if TYPE_CHECKING:
-    from anyprobe.data.reader import BankReader
+    from anyprobe.data.processes import ProcessInfo
+    from anyprobe.probes.children import Children
     from anyprobe.probes.probe import Probe, Timed
     from anyprobe.probes.reading import BankValues
     from anyprobe.splice.regions.code_region import SlotBank
 
 
-def tree_of(probes: "Iterable[Probe]", values: "BankValues", ns_per_tick: float) -> tuple[CallNode, ...]:
-    """Return the tree of all timed calls of a session, where there is one."""
+def trees_of(
+    probes: "Iterable[Probe]", values: "BankValues", children: "Children", ns_per_tick: float
+) -> "dict[ProcessInfo | None, tuple[CallNode, ...]]":
+    """Return the trees of all timed calls of a session: those of the target under None, and of each fork child."""
     functions: dict[int, tuple[SlotBank, dict[int, Timed]]] = {}
     for timed in (timed for probe in probes for timed in probe.timed):
         for group in (timed.group, *timed.earlier):
             if group.bank is not None and group.bank.layout.nodes:
                 functions.setdefault(id(group.bank), (group.bank, {}))[1][group.offset] = timed
-    return merged(*(_forest(values.reader(bank), known, ns_per_tick) for bank, known in functions.values()))
+    found: dict[ProcessInfo | None, list[tuple[CallNode, ...]]] = {None: []}
+    for bank, known in functions.values():
+        reader = values.reader(bank)
+        found[None].append(_forest(reader.tree("target"), known, ns_per_tick))
+        for child in reader.copies:
+            forest = _forest(reader.tree(child), known, ns_per_tick)
+            found.setdefault(children.of(bank, child), []).append(forest)
+    return {process: merged(*forests) for process, forests in found.items()}
 
 
-def _forest(reader: "BankReader", functions: "dict[int, Timed]", ns_per_tick: float) -> tuple[CallNode, ...]:
-    nodes = _bounded(reader.tree())
+def _forest(tree: "dict[int, _Node]", functions: "dict[int, Timed]", ns_per_tick: float) -> tuple[CallNode, ...]:
+    nodes = _bounded(tree)
     below: dict[int, list[int]] = {}
     for node, (key, *_) in nodes.items():
         if node:

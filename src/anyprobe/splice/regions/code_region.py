@@ -38,6 +38,14 @@ VIEW_BYTES, _VIEW_MOST, _VIEW_PART = 600, 6 << 20, 10
 instructions may take that much each; thousands share most of it, and take a part of what is beyond ``_VIEW_MOST``."""
 
 
+@dataclass(frozen=True, slots=True)
+class Still:
+    """A bank as it was at one moment: only its pages with data are there."""
+
+    content: memoryview
+    extents: tuple[tuple[int, int], ...]
+
+
 @dataclass(eq=False)
 class SlotBank:
     """A bank of per-thread blocks: the region, its layout, the thread slot and the bit that all block pointers have."""
@@ -63,6 +71,8 @@ class SlotBank:
     """Whether handlers are called by it."""
     ended: "EndedCounts | None" = None
     """What fork children have counted that have ended, whose memory is for others."""
+    still: "Still | None" = None
+    """What it held at one moment, where that is to be read."""
 
     def facts(self, gate: int, adopt: int = 0) -> RoutineFacts:
         """Return what routines have to know that reach it by a gate; ``adopt``: the routine of that name."""
@@ -89,6 +99,7 @@ class NearBank:
     arena: Arena
     piece: Piece
     layout: BankLayout
+    still: "Still | None" = None
 
 
 class Handling(Protocol):
