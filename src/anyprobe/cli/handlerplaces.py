@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from anyprobe.cli.atentry import split, words_of
 from anyprobe.cli.expressions import Expression
 from anyprobe.cli.handlertext import OF_RETURNS, PARAMETERS, HandlerText, context_lines
 from anyprobe.cli.knownfunctions import Knowledge, Received, received
@@ -212,7 +213,7 @@ class HandlerMaker(NamedTuple):
             return self._put_call(session, wanted)
         if place.ends is Ends.RETURN and self._is_result_in_memory:
             return self._replace(place=HandlerPlace(_entry_spec(place.spec), Ends.CALL)).put(session)
-        text = HandlerText(place.in_kernel)
+        text = HandlerText(place.in_kernel, left=split(self.expressions, (), keeps=False).left)
         at_entry = place.ends is Ends.ENTRY
         text.add(f"def handler({', '.join(['ctx', *(wanted.declared if at_entry else ())])}):")
         text.add(*(wanted.lines if at_entry else ()))
@@ -233,27 +234,38 @@ class HandlerMaker(NamedTuple):
 
     def _put_call(self, session: "Measured", wanted: Received) -> Received:
         """Place a pair of handlers: the entry's keeps what the return's uses."""
+        from anyprobe.handlers import intrinsics
         from anyprobe.handlers.types.annotations import u64
 
         timed = any(each.uses("latency_ns") for each in self.expressions)
-        wanted = wanted.kept(CALL_WORDS - timed - self._is_result_in_memory, self.expressions)
+        parts = split(self.expressions, (*PARAMETERS, *self.knowledge.names))
+        words = CALL_WORDS - timed - self._is_result_in_memory - self.knowledge.is_go * words_of(parts.pieces)
+        kept = received(self.knowledge, parts.later, self.shown).kept(words, parts.later)
         in_kernel = self.place.in_kernel
-        entry, leaving = HandlerText(in_kernel), HandlerText(in_kernel)
-        entry.add(f"def handler({', '.join(['ctx', *wanted.declared])}):", "    pass")
-        entry.add(*(f"    ctx.data.{name} = {name}" for name in wanted.names))
+        entry, leaving = HandlerText(in_kernel), HandlerText(in_kernel, left=parts.left)
+        entry.add(f"def handler({', '.join(['ctx', *wanted.declarations({*kept.names, *wanted.used})])}):", "    pass")
+        entry.add(*(f"    ctx.data.{name} = {name}" for name in kept.names))
         entry.add(*["    ctx.data.began = ctx.now"] * (timed or in_kernel))
+        entry.add(*wanted.lines)
+        for piece in parts.pieces:  # last, since what is missing may end the handler
+            is_shown = piece.is_whole and not self.knowledge.is_go
+            entry.add_expression(f"    ctx.data.{piece.name} = {'shown' * is_shown}", piece.expression, "")
         reads_result = self.knowledge.reads_result(self.expressions)
         leaving.add("def handler(ctx):", *["    retval = ctx.retval"] * reads_result)
         # a handler has ended where there is no result of several parts
         latency = LATENCY[:1] if reads_result and self.knowledge.has_parts else LATENCY
         leaving.add(*(KERNEL_LATENCY if in_kernel else latency * timed))
-        leaving.add(*wanted.loads, *wanted.lines, *context_lines(self.expressions, self.knowledge.names))
-        self.write(leaving, wanted.loaded, self.knowledge.has_result)
-        with leaving.pointing():
-            ends = entry.function("handler"), leaving.function("handler", {**self.things, **wanted.kinds})
+        leaving.add(*(f"    {piece.name} = ctx.data.{piece.name}" for piece in parts.pieces))
+        leaving.add(*kept.loads, *kept.lines, *context_lines(parts.later, self.knowledge.names))
+        self.write(leaving, kept.loaded, self.knowledge.has_result)
+        with leaving.pointing(), entry.pointing():
+            ends = (
+                entry.function("handler", {"shown": intrinsics.shown}),
+                leaving.function("handler", {**self.things, **kept.kinds}),
+            )
             if in_kernel:
                 in_the_kernel(session).call(self.place.spec, retval=self.retval)(ends[0]).ret(ends[1])
-                return wanted
+                return kept
             retval = self.retval or (None if reads_result else u64)  # tells at least whether it returns
             on_process(session).handling.place_call([self.place.spec], *ends, retval=retval)
-        return wanted
+        return kept

@@ -20,10 +20,11 @@ CONTEXT = ("tid", "pid", "cpu", "ip", "caller", "comm", "now", "errno")
 """Attributes of ``ctx`` that have a name of their own in expressions."""
 IN_KERNEL = ("uid", "gid", "cgroup")
 """Those that handlers in the kernel alone have."""
-OF_RETURNS = ("retval", "latency_ns")
-"""What only returns know."""
+AT_RETURN = "at_return"
+OF_RETURNS = ("retval", "latency_ns", AT_RETURN)
+"""What only returns know; ``at_return(…)`` is what its expression is worth there."""
 FUNCTIONS = ("abs", "min", "max", "len", "bool", "float")
-_TYPES = ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "f32", "f64", "ptr", "cstr", "buf", "func", "stack")
+TYPES = ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "f32", "f64", "ptr", "cstr", "buf", "func", "stack")
 _numbers = itertools.count(1)
 
 
@@ -36,6 +37,8 @@ class HandlerText:
     lines: list[str] = field(default_factory=list)
     origins: dict[int, tuple[Expression, int]] = field(default_factory=dict)
     """What the lines of expressions are, by number: which expression, and which line of it."""
+    left: Mapping[Expression, Expression] = field(default_factory=dict)
+    """What of expressions is worked out here, where that is not all."""
     file: str = field(default_factory=lambda: f"<expressions {next(_numbers)}>")
 
     def add(self, *lines: str) -> None:
@@ -45,7 +48,7 @@ class HandlerText:
     def add_expression(self, before: str, expression: Expression, behind: str) -> None:
         """Append an expression in brackets between two texts."""
         self.lines.append(f"{before}(")
-        for number, line in enumerate(expression.text.splitlines()):
+        for number, line in enumerate(self.left.get(expression, expression).text.splitlines()):
             self.lines.append(line)
             self.origins[len(self.lines)] = (expression, number)
         self.lines.append(f"    ){behind}")
@@ -79,7 +82,7 @@ class HandlerText:
         text = "\n".join(self.lines) + "\n"
         # handlers are compiled from their source, which Python looks up here
         linecache.cache[self.file] = (len(text), None, text.splitlines(keepends=True), self.file)
-        names: dict[str, Any] = {each: getattr(anyprobe, each) for each in _TYPES} | dict(things or {})
+        names: dict[str, Any] = {each: getattr(anyprobe, each) for each in TYPES} | dict(things or {})
         exec(compile(text, self.file, "exec", dont_inherit=True), names)  # noqa: S102 - defines one function
         made: Callable[..., Any] = names[name]
         return made
@@ -107,7 +110,7 @@ def uses_returns(expressions: Iterable[Expression]) -> bool:
 
 def check_names(expressions: Iterable[Expression], known: Iterable[str] = (), reason: str = "") -> None:
     """Complain about the first name that means nothing; ``reason``: why there are no ``known`` parameters."""
-    allowed = {*PARAMETERS, *CONTEXT, *IN_KERNEL, *OF_RETURNS, *FUNCTIONS, *_TYPES, *known, "ctx"}
+    allowed = {*PARAMETERS, *CONTEXT, *IN_KERNEL, *OF_RETURNS, *FUNCTIONS, *TYPES, *known, "ctx"}
     expressions = list(expressions)
     for expression in expressions:
         for name, line, column in expression.names:

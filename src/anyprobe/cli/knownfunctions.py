@@ -1,6 +1,6 @@
 """What is known of a function whose parameters expressions use: what debug information says, or positions alone."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from anyprobe.cli.expressions import Expression
@@ -44,6 +44,12 @@ class Knowledge(NamedTuple):
     def names(self) -> tuple[str, ...]:
         """The names of parameters."""
         return () if self.prototype is None else tuple(name for name, _ in self.prototype.parameters)
+
+    @property
+    def is_go(self) -> bool:
+        """Whether the function is one of Go, whose calls have room for little data."""
+        known = self.prototype
+        return known is not None and known.located is not None and known.located.language == "Go"
 
     @property
     def has_result(self) -> bool:
@@ -217,11 +223,15 @@ class Received(NamedTuple):
         places: dict[int | None, int] = {old: new for new, old in enumerate(indexes)}
         return self._replace(
             names=names,
-            declared=tuple(each for each in self.declared if each.partition(":")[0] in names),
+            declared=self.declarations(names),
             shown=tuple(self.shown[index] for index in indexes),
             labels=self.labels,
             fields=tuple(places.get(each) for each in self.fields),
         )
+
+    def declarations(self, names: "Collection[str]") -> tuple[str, ...]:
+        """Return the declarations of some parameters."""
+        return tuple(each for each in self.declared if each.partition(":")[0] in names)
 
     @property
     def loads(self) -> list[str]:

@@ -64,3 +64,8 @@ def printf(text: Any) -> None:  # noqa: ANN401, ARG001 - typed by the compiler o
 def emit_partial(record: str = "", /, **fields: Any) -> None:  # noqa: ANN401, ARG001 - typed by the compiler of handlers
     """Write a record like ``emit``, with zeros for what is missing; ``missing`` has a bit for each such field."""
     raise UsageError("emit_partial() writes a record of a hit; it can be called in handlers only")
+
+
+def shown(value: Any) -> Any:  # noqa: ANN401, ARG001 - typed by the compiler of handlers
+    """Return what a value is where it is shown: for handlers that keep it until then."""
+    raise UsageError("shown() is what a handler's value is shown as; it can be called in handlers only")

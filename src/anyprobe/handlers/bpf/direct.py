@@ -7,7 +7,7 @@ emulated machine is the difference between a moment and a minute. What is not si
 from anyprobe.core.code import MISSES, BpfProgram, Miss
 from anyprobe.handlers.bpf.assembly import FRAME
 from anyprobe.handlers.bpf.direct_updates import Updates
-from anyprobe.handlers.bpf.layouts import CALL_BYTES, DROPPED, MISSES_REFERENCE, OPEN, Passed
+from anyprobe.handlers.bpf.layouts import CALLS_BYTES, DROPPED, MISSES_REFERENCE, OPEN, Passed
 from anyprobe.handlers.bpf.registers import COMM_BYTES, CONTEXT, READ_KERNEL, TooHard
 from anyprobe.handlers.ir import nodes as ir
 from anyprobe.handlers.ir import walk
@@ -105,12 +105,8 @@ class _Writer(Updates):
                 asm.compute_number("-", 1, ir.WORD)
         asm.store(FRAME, key + ir.WORD, 1)
         if passed.enters:
-            blank = self.room("blank", CALL_BYTES)
-            for at in range(0, CALL_BYTES, ir.WORD):
-                asm.store_number(FRAME, blank + at, 0)
             self.point(1, 2, self._calls, key)
-            asm.copy(3, FRAME)
-            asm.compute_number("+", 3, blank)
+            asm.address(3, self._calls, CALLS_BYTES)  # zeros
             asm.put(4, 0)
             asm.call(_UPDATE)
         self.point(1, 2, self._calls, key)
@@ -169,6 +165,9 @@ class _Writer(Updates):
                 self._read_comm(each)
             case ir.BufferEquals():
                 self._equals(each)
+            case ir.BufferWord(target, buffer, number):
+                asm.load(1, FRAME, self.buffer(buffer) + ir.WORD * number)
+                asm.store(FRAME, self.place_of(target), 1)
             case ir.LoadInstance() | ir.StoreInstance():
                 self._instance(each)
             case ir.Update():

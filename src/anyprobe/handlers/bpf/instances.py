@@ -6,7 +6,7 @@ What a call leaves that never returns is used again by the next with the same fr
 from llvmlite import ir
 
 from anyprobe.handlers.bpf.helper_functions import POINTER, call
-from anyprobe.handlers.bpf.layouts import CALL_BYTES, CALL_KEY_BYTES, DROPPED
+from anyprobe.handlers.bpf.layouts import CALL_KEY_BYTES, CALLS_BYTES, DROPPED
 from anyprobe.handlers.llvm.words import I64, Local, Value, constant
 
 _LOOKUP, _UPDATE, _DELETE, _THREAD = 1, 2, 3, 14
@@ -20,13 +20,11 @@ class Instance:
         self._builder, self._table = builder, table
         with builder.goto_entry_block():
             key = builder.alloca(ir.ArrayType(I64, CALL_KEY_BYTES // 8))
-            blank = builder.alloca(ir.ArrayType(I64, CALL_BYTES // 8))
         for index, word in enumerate((call(builder, _THREAD, []), frame)):
             builder.store(word, builder.gep(key, [constant(0), constant(index)]))
         self._key = builder.bitcast(key, POINTER)
         if enters:
-            for index in range(CALL_BYTES // 8):
-                builder.store(constant(0), builder.gep(blank, [constant(0), constant(index)]))
+            blank = builder.gep(region, [constant(0), constant(CALLS_BYTES // 8)])
             call(builder, _UPDATE, [table, self._key, builder.bitcast(blank, POINTER), constant(0)])
         self._address = Local(builder, call(builder, _LOOKUP, [table, self._key]))
         if enters:

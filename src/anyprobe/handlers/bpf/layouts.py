@@ -22,9 +22,11 @@ VALUE_AT, VERSION_AGAIN_AT, ELEMENT_BYTES = 8, 16, 24
 RECORDS_BYTES = 8
 OPEN, CALLS_BYTES = 8, 16
 """Of the region of calls: whether both ends are in place, so that handlers run."""
-CALL_KEY_BYTES, CALL_BYTES, CALLS = 16, 72, 16384
-"""A call is known by its thread and its frame; its data has eight words, and one that says which of them were stored.
-So many are under way at most."""
+CALL_KEY_BYTES, CALL_BYTES, CALLS = 16, 200, 16384
+"""A call is known by its thread and its frame; its data has 24 words, and one that says which of them were stored. So
+many are under way at most."""
+CALLS_REGION_BYTES = CALLS_BYTES + CALL_BYTES
+"""Of the region of calls: after these words the data of a call that just begins, all zeros."""
 RING_BYTES = 4 << 20
 STACKS = 8192
 """Stacks that are kept at most, of one side and depth."""

@@ -9,7 +9,7 @@ from anyprobe.handlers.bpf.debug_lines import Debug, lines_of
 from anyprobe.handlers.bpf.helper_functions import POINTER, call
 from anyprobe.handlers.bpf.instances import Instance
 from anyprobe.handlers.bpf.layouts import (
-    CALLS_BYTES,
+    CALLS_REGION_BYTES,
     MAP_BYTES,
     MISSES_REFERENCE,
     OPEN,
@@ -225,7 +225,7 @@ class BpfMachine:
         else:
             frame = self._context_word(passed.frame)
             frame = frame if passed.enters else builder.sub(frame, number(ir.WORD))
-        region, table = self._symbol(f"storage.{place}", CALLS_BYTES // 8), self._symbol(f"table.{place}", 1)
+        region, table = self._symbol(f"storage.{place}", CALLS_REGION_BYTES // 8), self._symbol(f"table.{place}", 1)
         is_open = builder.load(builder.gep(region, [number(0), number(OPEN // 8)]))
         with builder.if_then(builder.icmp_unsigned("==", is_open, number(0)), likely=False):
             builder.ret(number(passed.result))

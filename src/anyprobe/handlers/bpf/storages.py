@@ -150,7 +150,7 @@ class KernelMaps:
             case Stacks():
                 found = {"no room": _WORD.unpack(bpf.read_array(self._regions[storage], ir.WORD))[0]}
             case CallData():
-                region = bpf.read_array(self._regions[storage], layouts.CALLS_BYTES)
+                region = bpf.read_array(self._regions[storage], layouts.CALLS_REGION_BYTES)
                 found = {"no room": _WORD.unpack_from(region, layouts.DROPPED)[0]}
             case _:
                 found = {}
@@ -184,7 +184,7 @@ def _region_bytes(storage: Storage) -> int:
         case Stacks():
             return ir.WORD
         case CallData():
-            return layouts.CALLS_BYTES
+            return layouts.CALLS_REGION_BYTES
         case MapTable():
             return layouts.MAP_BYTES
         case Ring():

@@ -90,7 +90,7 @@ class Calls:
         simple = {
             builtins.bool: self._bool, builtins.float: self._float, builtins.int: self._int, builtins.abs: self._abs,
             builtins.len: self._len, builtins.min: self._extreme, builtins.max: self._extreme,
-            intrinsics.cstr: self._text, intrinsics.buf: self._text,
+            intrinsics.cstr: self._text, intrinsics.buf: self._text, intrinsics.shown: self._shown,
         }  # fmt: skip
         if thing is range:
             raise expressions.error(node, "range is for loops", "for i in range(n)")
@@ -209,6 +209,11 @@ class Calls:
             wanted = "address limit" if most == 2 else "address size limit"
         given = self._arguments(expressions, node, wanted)
         return texts.read(expressions, node, given, terminated=terminated)
+
+    def _shown(self, expressions: Expressions, node: ast.Call, thing: object) -> Value:  # noqa: ARG002 - as the others
+        """Compile ``shown``."""
+        (inner,) = self._arguments(expressions, node, "value")
+        return texts.shown(expressions, node, expressions.value(inner))
 
 
 def _truth(expr: ir.Expr) -> Value:

@@ -1,9 +1,11 @@
 """``ctx``: what a handler can ask about its hit, and, with ``unsafe=True``, change."""
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from anyprobe.core.code import SKIP, InputKind, Miss
 from anyprobe.core.errors import UnsupportedTarget
+from anyprobe.handlers.frontend.buffers import new_buffer
 from anyprobe.handlers.frontend.emitter import Emitter
 from anyprobe.handlers.frontend.members import received
 from anyprobe.handlers.frontend.operators import Fail, convert
@@ -18,6 +20,7 @@ from anyprobe.handlers.types.annotations import (
     Type,
     boolean,
     func,
+    gotype,
     i32,
     i64,
     ptr,
@@ -54,29 +57,44 @@ COMM_BYTES = 16
 """Bytes of a thread's name, its NUL included."""
 CAPTURE = "capture"
 """The operation that takes a stack: how deep, whether at a function's entry, pc, stack and frame pointer."""
-INSTANCE_WORDS = 8
-"""Words of data that a call can have."""
-STORED_AT = ir.WORD * INSTANCE_WORDS
-"""Where, after these, a word has a bit for each field that was stored; zero where a call begins."""
+INSTANCE_WORDS, FEW_WORDS = 24, 8
+"""Words of data that a call can have, and where they are few: of Go functions, and in splices of the kernel."""
+STORED_AT = ir.WORD * FEW_WORDS
+"""Where, after the first of them, a word has a bit for each field that was stored; zero where a call begins."""
 
 
 RESULT_PLACE = "return"
 """The field that holds where the result will be; no attribute can have this name."""
 
 
+class TextKind(NamedTuple):
+    """A text in ``ctx.data``: its length, and so many bytes."""
+
+    size: int
+    terminated: bool
+
+    def __str__(self) -> str:
+        """Return it in words."""
+        return f"{'text' if self.terminated else 'bytes'} of {self.size}"
+
+
 @dataclass
 class InstanceLayout:
     """The names of ``ctx.data``: shared by the handlers of one call, so that what entry stores, return finds."""
 
-    fields: dict[str, Kind | StructType] = field(default_factory=dict)
-    """Numbers and pointers, and structs by value: texts, slices."""
+    fields: dict[str, Kind | StructType | TextKind] = field(default_factory=dict)
+    """Numbers and pointers, texts, and structs by value: strings and slices of other languages."""
     keeps_result: bool = False
     """Whether the entry keeps where in its caller's memory the function's result will be."""
 
-    def offset(self, name: str) -> int:
-        """Return the byte offset of a field."""
+    room: int = INSTANCE_WORDS
+    """How many words there are."""
+
+    def offset(self, name: str, index: int = 0) -> int:
+        """Return the byte offset of a word of a field."""
         names = list(self.fields)
-        return ir.WORD * sum(_words(self.fields[each]) for each in names[: names.index(name)])
+        word = index + sum(_words(self.fields[each]) for each in names[: names.index(name)])
+        return ir.WORD * (word + (word >= FEW_WORDS))
 
     def number(self, name: str) -> int:
         """Return the number of a field."""
@@ -104,6 +122,8 @@ class ContextAccess:
     """What is known of the function; its result's type counts where ``retval`` is the general one."""
     kernel: frozenset[str] | None = None
     """The attributes that there are where the handler runs in the kernel; ``None``: it runs in a process."""
+    _buffers: dict[str, ir.Buffer] = field(default_factory=dict)
+    """Where texts of ``ctx.data`` are, by their names."""
 
     def read(self, emit: Emitter, part: str, name: str, fail: Fail) -> Value:
         """Compile an attribute of ``ctx``, ``ctx.regs`` or ``ctx.data``."""
@@ -283,13 +303,15 @@ class ContextAccess:
         loads = []
         for index in range(_words(kind)):
             present, target = emit.temporary(boolean), emit.temporary(u64)
-            place = self.instance.offset(name) + ir.WORD * index
+            place = self.instance.offset(name, index)
             emit.add(ir.LoadInstance(present, target, emit.word(InputKind.INSTANCE), place))
             loads.append((present, target))
         present = self._is_stored(emit, name)
         _, target = loads[0]
         if isinstance(kind, Kind):
-            return Maybe(present, Scalar(convert(target, kind.type)))
+            return Maybe(present, Scalar(received(target, kind.type)))
+        if isinstance(kind, TextKind):
+            return self._load_text(emit, name, kind, present, [found for _, found in loads], fail)
         emit.demand(present)
         return Packed(kind, tuple(target for _, target in loads))
 
@@ -300,25 +322,54 @@ class ContextAccess:
             raise fail("ctx.data holds whole numbers, pointers and texts", "its members")
         self._declare(name, kind, fail)
         for index, word in enumerate(value.words):
-            place = self.instance.offset(name) + ir.WORD * index
+            place = self.instance.offset(name, index)
             emit.add(ir.StoreInstance(emit.word(InputKind.INSTANCE), place, convert(word, u64)))
         self._note_stored(emit, name)
 
-    def _declare(self, name: str, kind: Kind | StructType, fail: Fail) -> None:
+    def keep_text(self, emit: Emitter, name: str, text: Text, fail: Fail) -> None:
+        """Compile ``ctx.data.name = text``: its bytes, as they are now. What is missing is not stored."""
+        self._declare(name, TextKind(text.buffer.size, text.terminated), fail)
+        with emit.when(text.present):
+            words: list[ir.Expr] = [convert(text.length, u64)]
+            for number in range(text.buffer.size // ir.WORD):
+                word = emit.temporary(u64)
+                emit.add(ir.BufferWord(word, text.buffer, number))
+                words.append(word)
+            for index, each in enumerate(words):
+                emit.add(ir.StoreInstance(emit.word(InputKind.INSTANCE), self.instance.offset(name, index), each))
+            self._note_stored(emit, name)
+
+    def _load_text(
+        self, emit: Emitter, name: str, kind: TextKind, present: ir.Local, words: list[ir.Local], fail: Fail
+    ) -> Text:
+        """Return a text that was kept."""
+        length = emit.length()
+        buffer = self._buffers.get(name)
+        if buffer is None:
+            buffer = self._buffers[name] = new_buffer(emit, fail, kind.size)  # each use reads the same again
+        emit.add(ir.Assign(length, ir.Const(0, i64)))
+        with emit.when(present):
+            emit.add(ir.Assign(length, convert(words[0], i64)))
+            emit.add(ir.FillBuffer(buffer, tuple(words[1:])))
+        emit.flow.known[length.name] = (0, kind.size)
+        return Text(present, buffer, length, kind.terminated)
+
+    def _declare(self, name: str, kind: Kind | StructType | TextKind, fail: Fail) -> None:
         """Have room for a field of the call's data, of one type wherever it is stored."""
         known = self.instance.fields.setdefault(name, kind)
         if known != kind:
             instead = f"{known}(…)" if isinstance(known, Kind) else ""
             raise fail(f"ctx.data.{name} is {known}, this is {kind}", instead)
-        if self.instance.words > INSTANCE_WORDS:
-            raise fail(f"the data of a call has at most {INSTANCE_WORDS} words; a text takes two", "")
+        if self.instance.words > self.instance.room:
+            few = " of Go, and in splices of the kernel" if self.instance.room == FEW_WORDS else ""
+            what = f"the data of a call{few} has at most {self.instance.room} words; a text takes its bytes and a word"
+            raise fail(what, "a shorter text: cstr(p, 32)")
 
     def _store(self, emit: Emitter, name: str, value: ir.Expr, fail: Fail) -> None:
-        if isinstance(value.type, FloatType):
-            raise fail("ctx.data holds whole numbers and pointers", "u64(…)")
-        kind = Kind(value.type if value.type == u64 or isinstance(value.type, PointerType) else i64)
-        self._declare(name, kind, fail)
-        emit.add(ir.StoreInstance(emit.word(InputKind.INSTANCE), self.instance.offset(name), convert(value, u64)))
+        keeps_type = value.type in {u64, func, gotype, stack} or isinstance(value.type, PointerType | FloatType)
+        self._declare(name, Kind(value.type if keeps_type else i64), fail)
+        word = ir.Bits(value, u64) if isinstance(value.type, FloatType) else convert(value, u64)
+        emit.add(ir.StoreInstance(emit.word(InputKind.INSTANCE), self.instance.offset(name), word))
         self._note_stored(emit, name)
 
     def _is_stored(self, emit: Emitter, name: str) -> ir.Local:
@@ -345,8 +396,10 @@ class ContextAccess:
         return there, stored
 
 
-def _words(kind: Kind | StructType) -> int:
+def _words(kind: Kind | StructType | TextKind) -> int:
     """Return how many words of a call's data a field takes."""
+    if isinstance(kind, TextKind):
+        return 1 + kind.size // ir.WORD
     return max(1, -(-kind.size // ir.WORD)) if isinstance(kind, StructType) else 1
 
 

@@ -78,7 +78,7 @@ def lower(
     kinds: dict[str, Kind] = {}
     while True:
         storages, fields = dict(setting.storages), dict(setting.instance.fields)
-        layout = InstanceLayout(fields, setting.instance.keeps_result)
+        layout = replace(setting.instance, fields=fields)
         try:
             attempt = replace(setting, storages=storages, instance=layout)
             lowered = _Handler(source, attempt, kinds).run(when)

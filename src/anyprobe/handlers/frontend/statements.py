@@ -16,6 +16,7 @@ from anyprobe.handlers.frontend.values import (
     Member,
     Packed,
     Scalar,
+    Text,
     Thing,
     Value,
     described,
@@ -169,6 +170,14 @@ class Statements:
         if not isinstance(inner, Context):
             what = f"{described(inner)}.{name}"
             raise self._expressions.error(node, f"{what} cannot be changed", "ctx.data, an aggregation")
+        if inner.part == "data" and isinstance(value, Text):
+            self._expressions.context.keep_text(self._emit, name, value, self._frame.fail_at(node))
+            return
+        if inner.part == "data" and isinstance(value, Maybe):
+            # what is missing stays so: nothing is stored
+            with self._emit.when(value.present):
+                self._assign_attribute(node, inner, name, value.value)
+            return
         settled = self._settled_and_present(value, node)
         if inner.part == "data" and isinstance(settled, Packed):
             self._expressions.context.keep(self._emit, name, settled, self._frame.fail_at(node))

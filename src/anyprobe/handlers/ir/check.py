@@ -76,6 +76,9 @@ class _Checker:
                 power = buffer.size & (buffer.size - 1) == 0
                 self._require(self._local(target) == i64 and self._buffer(buffer) and power, "wrong types", each)
                 self._word(index, each)
+            case ir.BufferWord(target, buffer, number):
+                fits = self._buffer(buffer) and 0 <= number < buffer.size // ir.WORD
+                self._require(self._local(target) == u64 and fits, "wrong types", each)
             case ir.BufferEquals(target, buffer, words):
                 fits = self._buffer(buffer) and len(words) * ir.WORD <= buffer.size
                 self._require(self._local(target) == boolean and fits, "wrong types", each)
@@ -147,7 +150,9 @@ class _Checker:
                 fits = not (isinstance(kind, PointerType) and isinstance(source, FloatType))
                 self._require(fits and kind != boolean, "no such conversion", expr)
             case ir.Bits(operand, kind):
-                self._require(self.expression(operand) == u64 and isinstance(kind, FloatType), "no bits", expr)
+                source = self.expression(operand)
+                there, back = isinstance(kind, FloatType), isinstance(source, FloatType)
+                self._require((there and source == u64) or (back and kind == u64), "no bits", expr)
             case ir.Select(condition, then, orelse):
                 same = self.expression(then) == self.expression(orelse)
                 self._require(same and self.expression(condition) == boolean, "types differ", expr)

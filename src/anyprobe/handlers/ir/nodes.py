@@ -91,13 +91,13 @@ class Convert(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Bits:
-    """A word taken as the bits of a float, or of its lower half.
+    """A word taken as the bits of a float, or of its lower half; or the other way, a float's bits as a word.
 
     A dataclass, since as a tuple it would be equal to the ``Convert`` of the same word to the same type.
     """
 
     operand: "Expr"
-    type: FloatType
+    type: FloatType | IntegerType
 
 
 class Select(NamedTuple):
@@ -215,6 +215,14 @@ class BufferByte(NamedTuple):
     position: Expr
 
 
+class BufferWord(NamedTuple):
+    """Read one word of a buffer, by its number."""
+
+    target: Local
+    buffer: Buffer
+    number: int
+
+
 class BufferEquals(NamedTuple):
     """Compare the beginning of a buffer with constant words."""
 
@@ -277,7 +285,7 @@ class Mark(NamedTuple):
 
 Stmt = (
     Assign | If | Block | Loop | Leave | Return | CountMiss | Read | ReadBytes | ReadComm | FillBuffer | BufferByte
-    | BufferEquals | Write | SetWord | LoadInstance | StoreInstance | Update | Mark
+    | BufferWord | BufferEquals | Write | SetWord | LoadInstance | StoreInstance | Update | Mark
 )  # fmt: skip
 Body = tuple[Stmt, ...]
 

@@ -88,6 +88,8 @@ def statement(each: ir.Stmt) -> str:
             return f"{buffer.name}[{buffer.size}] = {_listed(expression(word) for word in words)}"
         case ir.BufferByte(target, buffer, index):
             return f"{_declared(target)} = {buffer.name}[{expression(index)} % {buffer.size}]"
+        case ir.BufferWord(target, buffer, number):
+            return f"{_declared(target)} = {buffer.name}[{buffer.size}] word {number}"
         case ir.BufferEquals(target, buffer, words):
             return f"{target.name} = {buffer.name}[{buffer.size}] == {_listed(hex(word) for word in words)}"
         case ir.Write(address, value):

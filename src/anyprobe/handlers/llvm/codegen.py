@@ -140,6 +140,8 @@ class Lowering:
                 at = builder.and_(self.value(index), number(buffer.size - 1))
                 byte = builder.load(builder.gep(builder.bitcast(self._buffer(buffer), I8.as_pointer()), [at]))
                 builder.store(builder.zext(byte, I64), self._local(target))
+            case ir.BufferWord(target, buffer, index):
+                builder.store(builder.load(self._buffer_word(buffer, index)), self._local(target))
             case ir.BufferEquals(target, buffer, words):
                 self._buffer_equals(target, buffer, words)
             case ir.Write(address, value):
@@ -240,6 +242,8 @@ class Lowering:
                 return convert(builder, self.value(operand), operand.type, kind, machine_type(kind))
             case ir.Bits(operand, kind):
                 word = self.value(operand)
+                if isinstance(operand.type, FloatType):
+                    return builder.zext(builder.bitcast(word, llvm.IntType(operand.type.bits)), I64)
                 if kind.bits == 32:
                     word = builder.trunc(word, llvm.IntType(32))
                 return builder.bitcast(word, machine_type(kind))

@@ -46,7 +46,7 @@ def _statement(each: ir.Stmt, read: set[str]) -> ir.Body:
             return (ir.Block(label, inner),) if leaves(inner, label) else inner
         case ir.Loop(label, bound, inner):
             return (ir.Loop(label, bound, _body(inner, read)),)
-        case ir.BufferByte(target, _, _) | ir.BufferEquals(target, _, _):
+        case ir.BufferByte(target, _, _) | ir.BufferWord(target, _, _) | ir.BufferEquals(target, _, _):
             return (each,) if target.name in read else ()
         case ir.LoadInstance(present, target, _, _):
             return (each,) if {present.name, target.name} & read else ()

@@ -20,7 +20,7 @@ from anyprobe.handlers.compile_cache import native_code
 from anyprobe.handlers.compiler import intermediate
 from anyprobe.handlers.csource import CHandler
 from anyprobe.handlers.destinations import destinations
-from anyprobe.handlers.frontend.context import InstanceLayout
+from anyprobe.handlers.frontend.context import FEW_WORDS, InstanceLayout
 from anyprobe.handlers.frontend.lowering import Setting
 from anyprobe.handlers.types.annotations import AnyType, i64
 from anyprobe.handlers.types.storages import MapTable, Ring, Stacks, Storages, Table
@@ -217,6 +217,8 @@ class Handling:
     def compiled(self, at: HandlerAt) -> tuple[NativeCode, Storages]:
         """Compile a handler and touch nothing."""
         point, call = at.point, at.call
+        if call is not None and self._session.symbols.objects.goroutine_number_at() is not None:
+            call.instance.room = FEW_WORDS
         setting = Setting(
             self._storages,
             call.instance if call is not None else InstanceLayout(),

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from anyprobe.isa.assemble import Assembler
 
-SLOT_BYTES, SLOT_DATA = 128, 56
+SLOT_BYTES, SLOT_DATA = 256, 56
 """Key, return address, thread pointer, thread id; then the data."""
 _THREAD = 16
 
@@ -66,7 +66,7 @@ def emit_claim(
         """,
         tid=tid_offset,
     )
-    for at in range(SLOT_DATA, SLOT_BYTES, 8):
+    for at in (SLOT_DATA, SLOT_DATA + 64):  # the first word, and the one that says which were stored
         asm.code(f"mov qword [rcx+{at}], 0")
     # the thread comes last: from then on others may judge whether the call is over
     asm.code(f"""

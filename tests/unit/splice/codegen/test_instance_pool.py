@@ -29,7 +29,7 @@ def test_an_instance_is_claimed_by_one_locked_instruction(tmp_path):
     assert lines[0] == "test rbx,rbx"
     assert lines.count("movabs rcx,0x700000000000") == lines.count("mov r11d,0x3") == 2
     assert lines.count("lock cmpxchg QWORD PTR [rcx],rdx") == 1
-    assert f"sub rcx,{-SLOT_BYTES:#x}".replace("-0x80", "0xffffffffffffff80") in lines
+    assert f"sub rcx,{-SLOT_BYTES:#x}".replace("-0x100", "0xffffffffffffff00") in lines
     assert "mov eax,DWORD PTR fs:0x2d0" in lines
     assert lines[-3:] == ["mov rax,QWORD PTR fs:0x10", "mov QWORD PTR [rcx+0x10],rax", "lea rdx,[rcx+0x38]"]
     assert not any("(bad)" in line for line in lines)

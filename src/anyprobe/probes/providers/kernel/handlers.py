@@ -9,7 +9,7 @@ from anyprobe.core.code import Input, InputKind, NativeCode
 from anyprobe.core.errors import HandlerError, UnsupportedTarget
 from anyprobe.handlers.bpf.layouts import SAVED_ARGUMENTS, Passed, RecordPlace, argument_of
 from anyprobe.handlers.compiler import intermediate
-from anyprobe.handlers.frontend.context import InstanceLayout
+from anyprobe.handlers.frontend.context import FEW_WORDS, InstanceLayout
 from anyprobe.handlers.frontend.lowering import Setting
 from anyprobe.handlers.frontend.source import source_of
 from anyprobe.handlers.ir import nodes as ir
@@ -125,6 +125,9 @@ class KernelHandler:
             from anyprobe.probes.providers.kernel.splices.shared_storages import of_processors
 
             handler = self._intermediate(site, self._at_function(site, found), tail=tail)
+            if self._call is not None and self._call.layout.words > FEW_WORDS:
+                what = f"in splices the data of a call has at most {FEW_WORDS} words; a text takes its bytes and a word"
+                raise HandlerError(what, instead="a shorter text: cstr(p, 32); or another mechanism")
             handler = handler._replace(inputs=tuple(map(_placed, handler.inputs)))
             own = [each for each in handler.storages if not isinstance(each, CallData)]
             by_clock = self._collection.shared.by_clock

@@ -11,9 +11,10 @@ PLACE = {"ip": 11, "func": 18}
 """Where, from the return address on, the displacement stands by which a patch tells an address: behind it, in the two
 instructions that follow ``lea rsp, [rsp+136]``."""
 
-INSTANCES, INSTANCE_BYTES, INSTANCE_DATA = 256, 128, 56
-"""Instances of a thread, bytes of one, where in it the data is, after the site's stack pointer: eight words, and one
-that says which of them were stored."""
+INSTANCES, INSTANCE_BYTES, INSTANCE_DATA = 256, 256, 56
+"""Instances of a thread, bytes of one (a power of two), and where in it the data is, after the site's stack pointer."""
+INSTANCE_CLEARED = (INSTANCE_DATA, INSTANCE_DATA + 64)
+"""What is zero where a call begins: the first word of the data, and the one that says which of them were stored."""
 INSTANCE_THREADS = 1024
 """Threads that have instances of their own, where a program has no more when its probes come."""
 SHARED_INSTANCES = 1 << 14

@@ -8,6 +8,7 @@ from anyprobe.isa.assemble import Assembler
 from anyprobe.isa.registers import NUMBERS
 from anyprobe.splice.codegen.handlers.facts import (
     INSTANCE_BYTES,
+    INSTANCE_CLEARED,
     INSTANCE_DATA,
     INSTANCES,
     OWN_INSTANCES_AT,
@@ -130,7 +131,7 @@ def emit_own_instance(asm: Assembler, handler: HandlerFacts) -> None:
             mov rax, rdx; shr rax, 4; and eax, {INSTANCES - 1}
             mov r11d, {_OWN_PROBES}
         probe:
-            mov edi, eax; shl edi, 7; add rdi, rcx
+            mov edi, eax; shl edi, {INSTANCE_BYTES.bit_length() - 1}; add rdi, rcx
             cmp [rdi], rdx; je instance
         """,
         instances=handler.instances + OWN_INSTANCES_AT,
@@ -145,7 +146,7 @@ def emit_own_instance(asm: Assembler, handler: HandlerFacts) -> None:
     """)
     if handler.enters:
         asm.code("mov [rdi], rdx")
-        for at in range(INSTANCE_DATA, INSTANCE_BYTES, 8):
+        for at in INSTANCE_CLEARED:
             asm.code(f"mov qword [rdi+{at}], 0")
     asm.code(f"""
     instance_data:
@@ -165,7 +166,7 @@ def emit_shared_instance(asm: Assembler, facts: RoutineFacts, handler: HandlerFa
             cmp qword [rdi], 0; jne shared_next
             push rax; xor eax, eax; lock cmpxchg [rdi], rdx; pop rax; je shared_found
         """
-    cleared = "; ".join(f"mov qword [rdi+{at}], 0" for at in range(INSTANCE_DATA, INSTANCE_BYTES, 8))
+    cleared = "; ".join(f"mov qword [rdi+{at}], 0" for at in INSTANCE_CLEARED)
     asm.code(
         f"""
             mov rcx, copy; mov rax, [rcx]
@@ -175,7 +176,7 @@ def emit_shared_instance(asm: Assembler, facts: RoutineFacts, handler: HandlerFa
             shr rax, {64 - (SHARED_INSTANCES.bit_length() - 1)}
             mov r11d, {_PROBES}
         shared_probe:
-            mov edi, eax; shl edi, 7; add rdi, rcx
+            mov edi, eax; shl edi, {INSTANCE_BYTES.bit_length() - 1}; add rdi, rcx
             cmp [rdi], rdx; je shared_found
             {taken}
         shared_next:
