@@ -10,6 +10,7 @@ import time
 import pytest
 
 import anyprobe
+from anyprobe import SpecError, Sum, i32
 from anyprobe.probes.session import Session
 from anyprobe.target.remote import calls as remote
 from support.independent import fixed_addresses
@@ -108,6 +109,91 @@ def test_static_program(compiled):
         session.resume()
         assert os.waitstatus_to_exitcode(session.wait(180)) == 42
         assert hits(session.snapshot(), "plain") == 7
+
+
+STATIC = """
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+__attribute__((noinline)) int leaf(int n) { __asm__ volatile(""); return n + 1; }
+__attribute__((noinline)) int work(int n) { int sum = 0; for (int i = 0; i < 10; i++) sum += leaf(n); return sum; }
+static void *run(void *unused) { for (int i = 0; i < 100; i++) work(i); return unused; }
+__attribute__((constructor)) static void early(void) { work(1); }
+int main(int argc, char **argv) {
+    char from[64] = {0}, to[64];
+    pthread_t threads[4];
+    for (int i = 0; i < 50; i++) memcpy(to, from, argc * 8 + i % 4);
+    for (int i = 0; i < 4; i++) pthread_create(threads + i, 0, run, 0);
+    for (int i = 0; i < 4; i++) pthread_join(threads[i], 0);
+    return 42;
+}
+"""
+
+
+@pytest.fixture(params=["-static", "-static-pie"])
+def static(compiled, request):
+    """A program that calls ``work`` 401 times and ``memcpy`` 50 times, its threads included."""
+    return str(compiled("static_started.c", "-O1", "-fno-builtin", "-pthread", request.param, text=STATIC))
+
+
+def finished(session):
+    session.resume()
+    assert os.waitstatus_to_exitcode(session.wait(180)) == 42
+    return session.snapshot()
+
+
+def test_calls_of_a_static_program_are_timed_from_its_constructors_on(static):
+    with anyprobe.run([static], self_time=True) as session:
+        session.time("a.out:work", "a.out:leaf", "a.out:main")
+        snapshot = finished(session)
+    assert not snapshot.refused
+    timed = {each.function: each for each in snapshot.functions}
+    assert {name: each.count for name, each in timed.items()} == {"work": 401, "leaf": 4010, "main": 1}
+    assert all(each.nmissed == each.in_flight == 0 for each in snapshot.functions)
+    assert sum(each.nested.self_ns for each in timed.values()) == pytest.approx(
+        sum(each.nested.root_ns for each in timed.values()), abs=1
+    )
+
+
+def test_handlers_in_a_static_program_that_is_started(static):
+    seen = Sum("n")
+    with anyprobe.run([static]) as session:
+
+        @session.entry("a.out:work")
+        def on_work(n: i32):
+            seen.add(n)
+
+        snapshot = finished(session)
+    assert snapshot.aggregations[0].entries[()].sum == 4 * sum(range(100)) + 1
+
+
+def test_what_a_static_program_chooses_at_its_start_is_counted(static):
+    """``memcpy`` is one of several functions, by what the processor can (IFUNC)."""
+    with anyprobe.run([static]) as session:
+        session.count("a.out:memcpy", "a.out:_start", "a.out:work")
+        snapshot = finished(session)
+    assert not snapshot.refused
+    assert {each.function: each.hits for each in snapshot.sites if each.kind == "entry"}["_start"] == 1
+    assert hits(snapshot, "work") == 401
+    (chosen,) = (each for each in snapshot.sites if "memcpy" in each.label)
+    assert 50 <= chosen.hits < 60  # the C library's own start calls it, too
+
+
+@pytest.mark.parametrize("spec", ["a.out:nonsense", "libx:work"])
+def test_what_means_nothing_in_a_static_program_is_a_mistake_before_it_begins(static, spec):
+    with anyprobe.run([static]) as session:
+        with pytest.raises(SpecError, match="no (function|module)"):
+            session.time(spec)
+        finished(session)
+
+
+def test_a_static_program_that_is_executed_is_timed(static, tmp_path):
+    with anyprobe.Followed.run(["sh", "-c", f"{static}; {static}; exit 42"]) as tree:
+        tree.time("a.out:work", follow=True)
+        tree.resume()
+        assert os.waitstatus_to_exitcode(tree.wait(180)) == 42
+        found = [timing for each in tree.snapshots() for timing in each.functions if timing.function == "work"]
+    assert [each.count for each in found] == [401, 401]
 
 
 def test_waiting_for_a_program_lets_it_go(compiled):

@@ -26,6 +26,7 @@ from anyprobe.probes.pumping import Pumped
 from anyprobe.probes.specs.spec import means_markers, parse
 from anyprobe.probes.target_errors import typed
 from anyprobe.probes.timing.clock import own_clock
+from anyprobe.probes.timing.held import held_at_choices
 
 if TYPE_CHECKING:
     from anyprobe.data.pending import PendingSpec
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from anyprobe.probes.providers.usdt.sites import MarkerTable
     from anyprobe.probes.session import Session
     from anyprobe.probes.timing.clock import Clock
-    from anyprobe.probes.timing.held import Hold
 
 _STARTING, _LOOKS = 1.0, 0.002
 """Seconds to wait for the loader of a program that has just begun, and between two looks at it."""
@@ -60,6 +60,9 @@ class Reconciled(Pumped):
     _proof: "LiveProof"
     _handlers: "HandlerWatch"
     _awaits_libraries: bool
+    """Whether the target is a dynamic program that has not mapped its libraries yet."""
+    _awaits_threads: bool
+    """Whether it is a static program with glibc whose first thread has no memory of its own yet."""
     """Whether the target is a dynamic program that has not mapped its libraries yet."""
     _loads: "LoadGate | None" = None
     _execs: "ExecGate | None" = None
@@ -173,16 +176,22 @@ class Reconciled(Pumped):
             self.recheck_handlers(self._objects.reads_thread_word)
 
     def _arm_pending(self) -> None:
-        """Run a dynamic program to where its libraries are mapped and nothing in them has run, and arm the rest."""
+        """Run a dynamic program to where its libraries are mapped and nothing in them has run, and arm the rest.
+
+        A static one runs to where its first thread has memory of its own; what the loader chooses is chosen before.
+        """
+        static = self._awaits_threads
         if self._process.run_to_libraries(lambda: has_libraries(self._objects, self._process.mem)):
             self.warn(AUDITED)
-        self._awaits_libraries = False
+        self._awaits_libraries = self._awaits_threads = False
         self._objects.refresh()
         self.splicing.planning.use_slots(on=self._objects.has_thread_slots())
         self.recheck_handlers(self._objects.reads_thread_word)
         with self._watching_execs():
             self.reconcile(self._objects.objects)
-        hold = self._arm_chosen() if self._desired.awaits_choice else None
+        hold = None
+        if self._desired.awaits_choice and not static:
+            hold = held_at_choices(self._process, self._clock, self._place_chosen, self.warn)
         self._handlers.place_gate()
         self._desired.settle()
         self._watch_loads()
@@ -192,7 +201,8 @@ class Reconciled(Pumped):
 
     def _watch_loads(self) -> None:
         """Have threads wait that load libraries, from when probes are wanted in these; say so if they cannot."""
-        if self._awaits_libraries or not self._desired.follows or self._taken is not None:
+        early = self._awaits_libraries or self._awaits_threads
+        if early or not self._desired.follows or self._taken is not None:
             return
         if self._loads is None:
             from anyprobe.probes.handlers.load_gate import LoadGate
@@ -345,24 +355,9 @@ class Reconciled(Pumped):
         """Have a program that is not running yet wait where it sets handlers for faults, till ``follow_handlers``."""
         self._handlers.hold(self)
 
-    def _arm_chosen(self) -> "Hold":
-        """Run a program, whose libraries are mapped, to where the loader has chosen functions, and arm these.
-
-        Returns:
-            The wait that has begun there, in the middle of calls.
-        """
-        from anyprobe.probes.timing.held import Hold
-
-        before_all = self._process.run_to_relocated()
-        hold = Hold(self._clock)
+    def _place_chosen(self) -> list[Probe]:
         self._objects.refresh()
-        probes = self.reconcile(self._objects.objects)
-        if probes and not before_all:
-            names = ", ".join(probe.spec for probe in probes)
-            self.warn(
-                f"{names}: placed where the loader chose functions (IFUNC), after the program's first system call"
-            )
-        return hold
+        return self.reconcile(self._objects.objects)
 
     @locked
     def reconcile(self, modules: "Sequence[LoadedObject] | None" = None) -> list[Probe]:
@@ -428,27 +423,28 @@ class Reconciled(Pumped):
         return changed
 
     def _wanted_once(self, spec: str) -> Probe:
-        return self._want(spec, timed=False, policy=Policy.PRESENT, known=None)
+        return self._want(spec, False, Policy.PRESENT, None)
 
-    def _want(self, spec: str, *, timed: bool, policy: Policy, known: ResolvedSite | None) -> Probe:
+    def _want(
+        self, spec: str, timed: bool, policy: Policy, known: ResolvedSite | None, *, late: bool = False  # noqa: FBT001
+    ) -> Probe:  # fmt: skip
         """Return the probe that a spec means in the objects of now, not armed yet.
 
         In a dynamic program that is still held, only the loader's part can be said now: nothing else runs before the
-        libraries are mapped.
+        libraries are mapped. ``late``: nothing of it can be placed before the first thread has memory of its own.
         """
         provider = self._providers.claiming(spec) if known is None else None
         if provider is not None:
             return self._providers.resolved(provider, spec)
         policy = Policy.FOLLOW if self._held and self._objects.come_by_musl() else policy
-        desired = Desired(Probe(spec, is_timing=timed), policy, taken=self._taken, is_early=self._awaits_libraries)
-        objects = self._objects.objects
-        found = self._make(
-            spec,
-            desired,
-            {each for each in objects if not self._awaits_libraries or self._objects.is_loader(each)},
-            known=known,
-        )
+        early = self._awaits_libraries or late
+        desired = Desired(Probe(spec, is_timing=timed), policy, taken=self._taken, is_early=early)
+        if late and known is None:
+            self.resolve(spec)  # what means nothing is a mistake now
+        objects = set(filter(self._objects.is_loader, self._objects.objects)) if early else set(self._objects.objects)
+        found = self._make(spec, desired, objects, known=known)
         desired.add(found)
+        desired.is_early = early or (self._awaits_threads and bool(desired.unchosen))
         desired.note_unloadable(found, self._objects.is_permanent)
         desired.is_open = desired.is_early or desired.is_lasting
         if desired.is_open:

@@ -82,7 +82,7 @@ class Session(Reconciled, SessionApi[Probe]):
         self._objects = ObjectTable(process, files)
         self.copies = Copies(self._objects)
         self._awaits_libraries = held and any(self._objects.is_loader(each) for each in self._objects.objects)
-        """Whether the target is a dynamic program that has not mapped its libraries yet."""
+        self._awaits_threads = held and not self._awaits_libraries and self._objects.libc() is not None
         self._desired = DesiredState()
         self.trampolines = Trampolines(self._objects, wanted=options.returns == "trampoline")
         self._clock: Clock | None = None
@@ -443,22 +443,22 @@ class Session(Reconciled, SessionApi[Probe]):
         if not specs:
             raise UsageError("at least one spec is needed")
         self._check_attached()
-        if self.options.children == "ignore" and (timed or dress is not None):
+        needs_threads = timed or dress is not None
+        if self.options.children == "ignore" and needs_threads:
             raise UsageError("of fork children only counts can be ignored: children='free' takes their probes out")
-        if timed or dress is not None:
+        if needs_threads:
             self._providers.refuse_handlers(specs, "times are of" if timed else "handlers are for")
         begin, policy = time.perf_counter(), Policy.of(follow, self.options.pending)
         with typed(self._process, "resolving specs in"):
-            self._look_at_objects(needs_threads=timed or dress is not None)
+            self._look_at_objects(needs_threads=needs_threads)
             if timed:
                 self._clock_refusal = self._choice.choose(self._objects.objects, probed=self._probes_vdso())
                 if self._clock is None and self._clock_refusal is None:
                     self._clock_refusal = self._choice.check_permission(self._process, self.splicing.access.pause_us)
                 self.splicing.memory.use_clock(self._choice.address)
                 self.tell_threads_apart()
-            probes = [
-                self._want(spec, timed=timed, policy=policy, known=site) for spec, site in zip_longest(specs, known)
-            ]
+            late = self._awaits_threads and needs_threads
+            probes = [self._want(spec, timed, policy, site, late=late) for spec, site in zip_longest(specs, known)]
             for probe in probes if dress is not None else ():
                 probe.dress = dress
                 dressed(probe, dress)  # type: ignore[arg-type] # it is there

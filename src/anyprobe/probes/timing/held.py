@@ -1,11 +1,12 @@
 """Calls that have begun when a started program is held: what it waits is none of their time."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from anyprobe.probes.probe import Probe
     from anyprobe.probes.timing.clock import Clock
+    from anyprobe.target.base import RunningProcess
 
 
 class Hold:
@@ -32,3 +33,29 @@ class Hold:
         waited = self._clock.now() - self._began
         for bank in banks.values():
             BankValues().reader(bank).begin_later(waited)
+
+
+def held_at_choices(
+    process: "RunningProcess",
+    clock: "Clock | None",
+    place: "Callable[[], Sequence[Probe]]",
+    warn: "Callable[..., None]",
+) -> Hold:
+    """Run a program, whose libraries are mapped, to where the loader has chosen functions, and place what means these.
+
+    Args:
+        process: the program, which is held.
+        clock: that of the timing probes, if there are any.
+        place: places what has been chosen, and returns the probes that have more places than before.
+        warn: is told which of these may have missed calls.
+
+    Returns:
+        The wait that has begun there, in the middle of calls.
+    """
+    before_all = process.run_to_relocated()
+    hold = Hold(clock)
+    probes = place()
+    if probes and not before_all:
+        names = ", ".join(probe.spec for probe in probes)
+        warn(f"{names}: placed where the loader chose functions (IFUNC), after the program's first system call")
+    return hold
