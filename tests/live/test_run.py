@@ -182,7 +182,7 @@ def test_what_a_static_program_chooses_at_its_start_is_counted(static):
 @pytest.mark.parametrize("spec", ["a.out:nonsense", "libx:work"])
 def test_what_means_nothing_in_a_static_program_is_a_mistake_before_it_begins(static, spec):
     with anyprobe.run([static]) as session:
-        with pytest.raises(SpecError, match="no (function|module)"):
+        with pytest.raises(SpecError, match=r"no (function|module)"):
             session.time(spec)
         finished(session)
 

@@ -426,7 +426,7 @@ class Reconciled(Pumped):
         return self._want(spec, False, Policy.PRESENT, None)
 
     def _want(
-        self, spec: str, timed: bool, policy: Policy, known: ResolvedSite | None, *, late: bool = False  # noqa: FBT001
+        self, spec: str, timed: bool, policy: Policy, known: ResolvedSite | None, *, late: bool = False
     ) -> Probe:  # fmt: skip
         """Return the probe that a spec means in the objects of now, not armed yet.
 
