@@ -159,7 +159,7 @@ RETURN_BYTES = 16
 """Entry of the table of replaced return addresses: the true address, then whose it was; written once."""
 CHILDREN = 2048
 """Copies of header and blocks for fork children, of a bank with timing records, where these do not take too much."""
-CHILDREN_BYTES_LIMIT, MOST_CHILDREN_BYTES = 1 << 40, 1 << 44
+CHILDREN_BYTES_LIMIT, MOST_CHILDREN_BYTES = 1 << 40, 1 << 52
 """Bytes of the file that they may take, of which next to none are ever written; and so that there are
 ``LEAST_CHILDREN``."""
 LEAST_CHILDREN = 512
@@ -185,9 +185,10 @@ RECORD_BYTES = RECORD_BUCKETS + 8 * BUCKETS + 63 & ~63
 STRIDE_LIMIT = 1 << 31
 """Bytes that a block has less than: offsets and sizes are operands of instructions, which have 32 bits and a sign."""
 BANK_BYTES_LIMIT = 2 << 30
-"""Address space that one bank may take in the target; memory is only used where it is touched, or by ``mlockall``."""
-BANK_BYTES_AT_ALL = 192 << 30
-"""What it may take so that there are two blocks for each thread that the program has."""
+"""Address space that one bank may take in the target where that is scarce, or memory, as ``mlockall`` uses all."""
+BANK_BYTES_AT_ALL = 1 << 40
+"""What it may take elsewhere, where memory is only used as it is touched, so that there are blocks for ``THREADS``
+threads, and for twice as many as the program has."""
 THREADS, MOST_THREADS = 1024, 1 << 15
 """For how many threads at one time a bank has blocks at most, and where that is known to be too few."""
 THREADS_APART = 8192

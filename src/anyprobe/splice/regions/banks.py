@@ -209,7 +209,7 @@ class Threads:
         now, locked = procfs.count_threads(pid), procfs.locks_memory(pid)
         wanted = at.room_for(now, apart=apart, is_scarce=locked)
         is_tight = locked or may_lock or procfs.limits_address_space(pid) or not has_room()
-        return cls(wanted, 0 if is_tight else min(2 * now, at.MOST_THREADS))
+        return cls(wanted, 0 if is_tight else min(max(2 * now, at.THREADS), at.MOST_THREADS))
 
 
 def bank_layout(

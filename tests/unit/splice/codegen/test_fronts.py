@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from anyprobe.core.checkpoints import interruptible
 from anyprobe.isa.decode import Flow, decode_range
 from anyprobe.splice.codegen.counter_template import CounterTemplates
 from anyprobe.splice.codegen.emit import ActionSource, emit_patch
@@ -206,8 +207,8 @@ def test_routines_are_described_after_a_change_that_was_ended():
     def end():
         raise InterruptedError
 
-    with pytest.raises(InterruptedError):
-        described.add([live], frozenset(), end)
+    with interruptible(end), pytest.raises(InterruptedError):
+        described.add([live], frozenset())
     assert not added
     described.add([live], frozenset())
     described.add([live], frozenset())
