@@ -55,7 +55,12 @@ def attach(process: "Tracee", thread: Thread, *, asleep: bool, others: Collectio
 
 
 def _is_filtered(thread: Thread) -> bool:
-    thread.filtered = procfs.is_filtered(thread.pid, thread.tid)
+    try:
+        thread.filtered = procfs.is_filtered(thread.pid, thread.tid)
+    except OSError as error:
+        if error.errno not in procfs.GONE_ERRORS:
+            raise
+        return False  # it has ended since it was listed, as attaching to it says
     return thread.filtered
 
 
