@@ -22,6 +22,7 @@ from anyprobe.isa.decode import Flow
 from anyprobe.probes.probe import FollowedCalls, Place, Probe, Timed, edits_for
 from anyprobe.probes.target_errors import typed
 from anyprobe.probes.timing.children_text import ChildrenText
+from anyprobe.probes.timing.transfers import STEPS, some_hand_over
 from anyprobe.probes.timing.unwinding import Unwinding
 from anyprobe.splice.apply.known_points import tables_of
 from anyprobe.splice.edits import Module, made
@@ -91,6 +92,8 @@ class ReturnPoints:
         Of those that were spliced together with their functions it is said what has become of them.
         """
         probes = list(probes)
+        if STEPS not in self._session.warnings and some_hand_over(probes):
+            self._session.warn(STEPS)
         fresh = list(self._fresh(probes))
         if not fresh and not self._nested:
             return

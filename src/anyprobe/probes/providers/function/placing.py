@@ -8,6 +8,7 @@ from anyprobe.probes.probe import Place, Probe, Timed, exit_want, exits_of, has_
 from anyprobe.probes.providers.function.resolve import ResolvedSite
 from anyprobe.probes.specs.dtrace import EACH
 from anyprobe.probes.specs.spec import parse
+from anyprobe.probes.timing.transfers import hands_over
 from anyprobe.splice.codegen.patch import ActionKind
 from anyprobe.splice.edits import Module
 from anyprobe.splice.plan.splices import Want, WantKind
@@ -95,7 +96,8 @@ def add_timed(
     hook = Hook(ActionKind.ENTER, group)
     timed.places.append(Place(site, module, state, Want(code.entry, WantKind.ENTRY, tag=hook), hook))
     for each in exits.found:
-        hook = Hook(ActionKind.LEAVE if each.kind == "ret" else ActionKind.LEAVE_TAIL, group)
+        ends = each.kind == "ret" or (not site.object.image.is_go and hands_over(site.function.names, each))
+        hook = Hook(ActionKind.LEAVE if ends else ActionKind.LEAVE_TAIL, group)
         timed.places.append(Place(site, module, state, exit_want(each, hook), hook, each))
     if site.object.image.is_go:
         from anyprobe.probes.timing.go_tails import follow_jumps
