@@ -142,6 +142,10 @@ def test_processes_that_end_at_once_are_told_of(program):
         named = int(re.search(r"(\d+) processes named", told)[1])
         assert 1 <= named <= 21
         assert group.too_short + len(group.snapshots()) + sum(group.unprobed.values()) == named
+        fates = re.search(r"(\d+) probed, (\d+) refused, (\d+) had ended before their probes", told)
+        assert sum(map(int, fates.groups())) == named
+        unknown = re.search(r"(\d+) further processes had ended before it was seen whether", told)
+        assert named + (int(unknown[1]) if unknown else 0) >= 21  # others on this machine may be among the unknown
         last.communicate()
 
 

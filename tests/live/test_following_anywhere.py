@@ -104,7 +104,8 @@ def test_what_must_not_be_traced_is_left_alone_however_it_is_executed(tmp_path, 
     other.chmod(0o4755)
     status, counts, told = run([program("glibc"), how, "fork", "1", str(other)], "a.out:work")
     assert (status, counts) == (0, [10, 10])
-    (note,) = told
+    note, *balance = told
+    assert balance in ([], ["2 executions seen by the kernel: 1 probed, 1 refused, 0 missed"])
     assert note.startswith(f"{other} was executed once without probes: it is set-uid")
 
 
@@ -159,9 +160,11 @@ def test_a_program_that_filters_its_calls_is_not_made_to_wait(kind, how, tmp_pat
             told = tree.notes()
         said.seek(0)
         assert (status, said.read()) == (0, "well\n")
-    assert told[-1] == "once a program may have been executed that could not be held at its start"
-    assert len(told[:-1]) == tells_of_executions()
-    assert all(UNEXPECTED in each for each in told[:-1])
+    if tells_of_executions():
+        assert told[-1] == "1 execution seen by the kernel: 0 probed, 0 refused, 1 missed"
+        assert [UNEXPECTED in each for each in told[:-1]] == [True]
+    else:
+        assert told[0] == "once a program may have been executed that could not be held at its start"
 
 
 def tells_of_executions():

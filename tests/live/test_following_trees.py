@@ -236,5 +236,6 @@ def test_what_must_not_be_traced_is_left_alone(tmp_path):
         tree.resume()
         assert os.waitstatus_to_exitcode(tree.wait(180)) == 0
         assert hits(tree.snapshot(), "__libc_start_main") == 2
-        (note,) = tree.notes()
+        note, *balance = tree.notes()
+    assert balance in ([], ["3 executions seen by the kernel: 1 probed, 2 refused, 0 missed"])
     assert note.startswith(f"{program} was executed 2 times without probes: it is set-uid")

@@ -181,7 +181,7 @@ def measure(target: targets.Target, plan: Plan) -> int:
             wait(sessions, ends, interrupts, plan, stream, replacements)
             own_end = bool(ends) and not interrupts.requested
             placed = placed or any(map(has_placed, sessions.all))
-        if tree is not None:
+        if tree is not None and interrupts.requested:
             tree.follow_no_more()
         left = following.left_behind(tree) if tree is not None and started is not None and not ends else []
         replacements.look(ends)

@@ -6,26 +6,24 @@ import pytest
 
 from anyprobe.probes.following import strays
 from anyprobe.probes.following.strays import Strays
+from anyprobe.target.system.proc_events import Happened, ProcEvent
+
+NOW = 1000
+FORKED, EXECUTED, ENDED = Happened.FORKED, Happened.EXECUTED, Happened.ENDED
 
 
 @pytest.fixture
 def machine(monkeypatch):
-    """Processes, when they began and by whom, and who has executed something."""
-    made = SimpleNamespace(starts={}, parents={}, executed=[], told=[])
+    """What happens to processes, and what is told of it."""
+    made = SimpleNamespace(happened=[], told=[])
 
-    def read_stat(pid):
-        if pid not in made.starts:
-            raise FileNotFoundError(pid)
-        return SimpleNamespace(start_time=made.starts[pid], parent=made.parents.get(pid, 1))
-
-    def read(_):
-        found, made.executed = made.executed, []
+    def events(_):
+        found, made.happened = made.happened, []
         return found
 
-    events = SimpleNamespace(wait=lambda _: None, read=read, close=lambda: None)
-    monkeypatch.setattr(strays, "ProcEvents", lambda: events)
-    monkeypatch.setattr(strays.procfs, "read_stat", read_stat)
-    monkeypatch.setattr(strays.procfs, "now", lambda: 100)
+    source = SimpleNamespace(wait=lambda _: None, events=events, close=lambda: None, overflows=0)
+    monkeypatch.setattr(strays, "ProcEvents", lambda **_: source)
+    monkeypatch.setattr(strays.time, "monotonic_ns", lambda: NOW)
     return made
 
 
@@ -36,48 +34,47 @@ def watch(machine):
     made.end()
 
 
-def test_what_a_followed_process_executes_and_what_its_children_do(machine, watch):
-    machine.starts = {500: 50, 501: 150, 502: 90, 503: 160}
-    machine.parents = {501: 500, 502: 500, 503: 501}
-    watch.follow(500, from_start=False)
-    machine.executed = [500, 501, 502, 503]
+def happens(machine, watch, *events):
+    machine.happened = [ProcEvent(what, pid, when, *parent) for what, pid, when, *parent in events]
     watch.catch_up()
-    assert len(machine.told) == 3  # 502 was there before
+    return len(machine.told), watch.seen
+
+
+def test_what_a_followed_process_executes_and_what_its_children_do(machine, watch):
+    watch.follow(500, from_start=False)
+    before = (FORKED, 502, NOW - 1, 500)
+    children = (FORKED, 501, NOW + 1, 500), (FORKED, 503, NOW + 2, 501)
+    executed = [(EXECUTED, pid, NOW + 3) for pid in (500, 501, 502, 503)]
+    assert happens(machine, watch, before, *children, *executed) == (3, 3)
+
+
+def test_children_that_have_ended_before_anybody_looked_are_told_of(machine, watch):
+    watch.follow(500, from_start=True)
+    life = (FORKED, 501, 5, 500), (EXECUTED, 501, 6), (ENDED, 501, 7)
+    assert happens(machine, watch, *life, *life) == (2, 2)
 
 
 def test_what_was_expected_is_not_told(machine, watch):
-    machine.starts = {500: 50}
     watch.follow(500, from_start=True)
     watch.expect(500)
-    machine.executed = [500, 500]
-    watch.catch_up()
-    assert len(machine.told) == 1
+    assert happens(machine, watch, (EXECUTED, 500, 1), (EXECUTED, 500, 2)) == (1, 2)
+
+
+def test_what_was_expected_and_failed_is_none(machine, watch):
+    watch.follow(500, from_start=True)
+    watch.expect(500)
+    watch.expect_no_more(500)
+    assert happens(machine, watch) == (0, 0)
 
 
 def test_the_number_of_one_that_has_ended_is_another_ones(machine, watch):
-    machine.starts = {500: 50}
     watch.follow(500, from_start=True)
-    machine.starts = {500: 170, 501: 180}
-    machine.parents = {501: 500}
-    machine.executed = [500, 501]
-    watch.catch_up()
-    assert machine.told == []
+    after = (FORKED, 500, 3, 1), (EXECUTED, 500, 4), (FORKED, 501, 5, 500), (EXECUTED, 501, 6)
+    assert happens(machine, watch, (ENDED, 500, 2), *after) == (0, 0)
 
 
-def test_one_that_has_just_ended_is_told_of(machine, watch):
-    machine.starts = {500: 50}
+def test_fork_children_are_none_of_the_users_where_they_are_not_counted(machine):
+    watch = Strays(machine.told.append, of_children=False)
     watch.follow(500, from_start=True)
-    machine.starts = {}
-    machine.executed = [500, 777]
-    watch.catch_up()
-    assert len(machine.told) == 1
-
-
-def test_one_that_is_followed_no_more_is_not(machine, watch):
-    machine.starts = {500: 50}
-    watch.follow(500, from_start=True)
-    watch.forget(500)
-    machine.starts = {}
-    machine.executed = [500]
-    watch.catch_up()
-    assert machine.told == []
+    assert happens(machine, watch, (FORKED, 501, 1, 500), (EXECUTED, 501, 2), (EXECUTED, 500, 3)) == (1, 1)
+    watch.end()

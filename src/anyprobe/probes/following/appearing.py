@@ -35,6 +35,8 @@ class Appearing(Followed):
         for each in () if executes else sessions:
             each.follower = None
         self._watch = watch or best_watch()
+        self._unknown = self._armed = 0
+        """How many processes had ended before it was seen what they were, and how many have been probed."""
         self.noticed = self.too_short = 0
         """How many processes of the selection have appeared, and how many had ended before their probes were there."""
         self._queue: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -62,6 +64,8 @@ class Appearing(Followed):
                 if self._selection.means(pid) and not (self._watch.misses and pid in seen):
                     seen.add(pid)
                     self._queue.put(pid)
+                elif _has_ended(pid):
+                    self._unknown += 1
             pids = self._watch.wait(_WAIT)
 
     def _take_all(self) -> None:
@@ -109,8 +113,8 @@ class Appearing(Followed):
             self._prepare(session)
             if session.exited and not any(probe.all_places for probe in session.probes):
                 self._note_too_short()
-            if self._ending or not self._join(session):
-                session.close()
+            self._join(session)
+            self._armed += 1
         except BaseException:
             with suppress(TargetError):
                 session.close()
@@ -119,9 +123,11 @@ class Appearing(Followed):
     def notes(self) -> list[str]:
         """Return what could not be followed, and how processes were noticed, in words."""
         lost, which = self._watch.lost(), str(self._selection)
-        said = [f"{self.noticed} processes {which} appeared meanwhile, noticed by {self.how}"]
-        if self.too_short:
-            said.append(f"{self.too_short} of them had ended before their probes were in place")
+        left = self.noticed - self._armed - self.too_short
+        fate = f"{self._armed} probed, {left} refused, {self.too_short} had ended before their probes were in place"
+        said = [f"{self.noticed} processes {which} appeared meanwhile, noticed by {self.how}: {fate}"]
+        if self._unknown:
+            said.append(f"{self._unknown} further processes had ended before it was seen whether they are {which}")
         if lost and self._watch.misses:
             said.append(f"{lost} processes or threads began and ended between two looks: those {which} were missed")
         elif lost:

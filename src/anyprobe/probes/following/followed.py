@@ -44,6 +44,7 @@ _TIMEOUT = 8.0
 _SWEEPS = 0.2
 """Seconds between two looks for programs that have ended."""
 _UNEXPECTED = "its execution was not seen beforehand"
+_OVER = "the session has ended before its probes were placed"
 _FUNCTION_OF = {59: "execve", 322: "execveat"}
 Prepare = Callable[[Session], object]
 
@@ -99,7 +100,7 @@ class Followed(SessionGroup):
         self._members = [Member(each, each.pid, 1) for each in sessions]
         self.unprobed: Counter[tuple[str, str]] = Counter()
         """How often a program was executed that was left alone, by its path and the reason."""
-        self.unseen = self._missed = 0
+        self.unseen = self._missed = self._adopted = 0
         """How often a program may have been executed and could not be held at its start."""
         self._strays = Strays(lambda path: self._leave(path, _UNEXPECTED), of_children=options.children == "count")
         for each in sessions:
@@ -203,8 +204,17 @@ class Followed(SessionGroup):
             ]
             unseen = self.unseen + self._missed
             unseen += sum(each.session.missed_execs() for each in self._members if each.session is not None)
-        if unseen:
+            refused = sum(count for (_, why), count in self.unprobed.items() if why != _UNEXPECTED)
+            strays = sum(self.unprobed.values()) - refused
+        missed = max(self._strays.seen - self._adopted - refused, strays)
+        if not self._strays.sees_all and unseen:
             said.append(f"{times(unseen)} a program may have been executed that could not be held at its start")
+            missed = max(missed, unseen)
+        if (refused or missed) and (self._adopted or self._strays.seen or unseen):
+            total = self._adopted + refused + missed
+            by = "seen by the kernel" if self._strays.sees_all else "known of, since the kernel does not tell of all"
+            fate = f"{self._adopted} probed, {refused} refused, {missed} missed"
+            said.append(f"{total} {'execution' if total == 1 else 'executions'} {by}: {fate}")
         return said
 
     # -- life
@@ -264,8 +274,6 @@ class Followed(SessionGroup):
         with self._guard:
             member.result, member.session = result or session.snapshot(), None
             self.sessions = tuple(each for each in self.sessions if each is not session)
-            if member.pid not in self._coming and all(each.pid != member.pid for each in self.sessions):
-                self._strays.forget(member.pid)
 
     def _is_over(self, session: Session) -> bool:
         return session.pid not in self._coming and (session.exited or session.became() is not None)
@@ -345,6 +353,9 @@ class Followed(SessionGroup):
                     return
             self._follow(session, tid, hit, at_call=function == ITSELF)
         except Exception as error:  # noqa: BLE001 - the program goes on, and this is told by name
+            if isinstance(error, OSError) and error.errno in procfs.GONE_ERRORS:
+                self.unseen += 1  # it has gone on meanwhile, or ended
+                return
             known = isinstance(error, AnyprobeError | MemoryFault | OSError)
             why = str(error).splitlines()[0] if known else f"internal error ({type(error).__name__}: {error})"
             self._leave("a program" if program is None else program.path, why)
@@ -392,10 +403,10 @@ class Followed(SessionGroup):
         try:
             with interruptible(self._check):
                 self._prepare(session)
-                if self._join(session):
-                    session.resume()
-                else:
-                    session.close()
+                self._join(session)
+                session.resume()
+            with self._guard:
+                self._adopted += 1
         except BaseException:
             with self._guard:
                 self._members = [each for each in self._members if each.session is not session]
@@ -407,19 +418,17 @@ class Followed(SessionGroup):
     def _check(self) -> None:
         """End what is being placed in a new program where nothing is followed any more."""
         if self._ending:
-            raise Interrupted("the session has ended before its probes were placed")
+            raise Interrupted(_OVER)
         self.checkpoint()
 
-    def _join(self, session: Session) -> bool:
-        """Make a session a member; return whether it is one, which is not so where all ends."""
+    def _join(self, session: Session) -> None:
+        """Make a session a member, unless all ends."""
         with self._guard:
-            if self._ending:
-                return False
+            self._check()
             generation = 1 + sum(each.pid == session.pid for each in self._members)
             session.children.generation = generation
             self._members.append(Member(session, session.pid, generation))
             self.sessions = (*self.sessions, session)
-        return True
 
 
 def _program(function: str, tid: int, regs: "Any") -> NextProgram:  # noqa: ANN401 - of a hit, or of a traced thread

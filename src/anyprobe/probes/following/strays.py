@@ -7,17 +7,15 @@ them.
 
 import os
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 
-from anyprobe.target.system import procfs
-from anyprobe.target.system.proc_events import ProcEvents
+from anyprobe.target.system.proc_events import Happened, ProcEvent, ProcEvents
 
 _WAIT = 0.1
 _ENDING = 5.0
-_DEEP = 64
-"""Processes that are gone up through to find whose descendant one is."""
 
 
 class Strays:
@@ -29,32 +27,31 @@ class Strays:
         ``of_children``: also what fork children execute, which may be none of the user's.
         """
         self._tell, self._of_children = tell, of_children
-        self._since: dict[int, tuple[int, int | None]] = {}
-        """The processes that are followed: since when, in the kernel's ticks, and when they began, where that is known.
-
-        The number of one that has ended is soon another's, on a machine that has few numbers.
-        """
+        self._tree: dict[int, int] = {}
+        """The processes of the tree that live, and from when on what they do belongs to it."""
         self._expected: Counter[int] = Counter()
-        self._found: dict[int, int | None] = {}
-        """Processes of the tree that were found by their parents, and when they began."""
+        self.seen = 0
+        """How many executions in the tree the kernel has told of."""
         self._guard, self._looking, self._ending = threading.Lock(), threading.Lock(), False
         self._events: ProcEvents | None = None
         with suppress(OSError):
-            self._events = ProcEvents()
+            self._events = ProcEvents(lives=True)
         self._thread = threading.Thread(target=self._run, name="anyprobe strays", daemon=True)
         if self._events is not None:
             self._thread.start()
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether the kernel tells this user of all executions."""
+        return self._events is not None and not self._events.overflows
 
     def follow(self, pid: int, *, from_start: bool) -> None:
         """Tell of what a process executes from now on, and of what those do that it makes from now on.
 
         Children that it has made before have no probes by which they could be followed. ``from_start``: it has none.
         """
-        self._since[pid] = 0 if from_start else procfs.now(), _start_of(pid)
-
-    def forget(self, pid: int) -> None:
-        """Follow a process no more, which has ended."""
-        self._since.pop(pid, None)
+        with self._guard:
+            self._tree.setdefault(pid, 0 if from_start else time.monotonic_ns())
 
     def expect(self, pid: int) -> None:
         """Note that a process is about to execute a program, and that this is known of."""
@@ -89,13 +86,29 @@ class Strays:
     def _look(self) -> None:
         assert self._events is not None
         with self._looking:  # who catches up waits for what the other has read and not told of yet
-            for pid in self._events.read(0.0):
-                if not self._was_expected(pid) and self._belongs(pid):
-                    self._found[pid] = _start_of(pid)
-                    path = "a program"
-                    with suppress(OSError):
-                        path = os.readlink(f"/proc/{pid}/exe")
-                    self._tell(path)
+            for event in self._events.events(0.0):
+                self._note(event)
+
+    def _note(self, event: ProcEvent) -> None:
+        with self._guard:
+            by, pid = event.parent or event.pid, event.pid
+            belongs = event.when >= self._tree.get(by, event.when + 1)
+            if event.what is Happened.ENDED:
+                if belongs:  # its number is another's from here on
+                    del self._tree[pid]
+                return
+            if event.what is Happened.FORKED:
+                if belongs and self._of_children:
+                    self._tree[pid] = 0
+                return
+        was_expected = self._was_expected(pid)
+        if belongs or was_expected:
+            self.seen += 1
+        if belongs and not was_expected:
+            path = "a program"
+            with suppress(OSError):
+                path = os.readlink(f"/proc/{pid}/exe")
+            self._tell(path)
 
     def _was_expected(self, pid: int) -> bool:
         with self._guard:
@@ -104,29 +117,3 @@ class Strays:
                 return False
             self._expected[pid] -= 1
             return True
-
-    def _belongs(self, pid: int) -> bool:
-        """Return whether a process is of the tree, or one of its ancestors was when it made the next one."""
-        born: int | None = None
-        for _ in range(_DEEP):
-            try:
-                stat = procfs.read_stat(pid)
-            except OSError:
-                return born is None and pid in self._since  # it has just ended
-            since, started = self._since.get(pid, (0, -1))
-            if started in {None, stat.start_time}:
-                return born is None or born > since
-            if not self._of_children:
-                return False
-            if self._found.get(pid, -1) in {None, stat.start_time}:
-                return True
-            born, pid = stat.start_time, stat.parent
-            if pid <= 1:
-                return False
-        return False
-
-
-def _start_of(pid: int) -> int | None:
-    with suppress(OSError):
-        return procfs.read_stat(pid).start_time
-    return None

@@ -1,4 +1,4 @@
-"""The kernel's own notifications of executions: the process events of its connector, by netlink.
+"""The kernel's own notifications of executions, forks and ends: the process events of its connector, by netlink.
 
 Needs CAP_NET_ADMIN in the first user namespace. (drivers/connector/cn_proc.c)
 """
@@ -10,12 +10,13 @@ import select
 import socket
 import struct
 from contextlib import suppress
-from typing import Final
+from enum import Enum
+from typing import Final, NamedTuple
 
 _CONNECTOR, _CN_IDX_PROC, _LISTEN, _IGNORE = 11, 1, 1, 2
 _NLMSG_DONE, _HEAD, _TOLD = 3, 16 + 20, 16 + 20 + 16
 """Bytes of both headers, and where an event's own fields begin."""
-_NONE, _EXEC = 0, 2
+_NONE, _FORK, _EXEC, _EXIT = 0, 1, 2, 1 << 31
 _SO_ATTACH_FILTER, _SO_RCVBUFFORCE = 26, 33
 _ROOM: Final = 16 << 20
 """Bytes of events that may wait to be read."""
@@ -25,11 +26,32 @@ _ANSWER: Final = 1.0
 """Seconds in which the kernel has to say that it listens."""
 
 
-class ProcEvents:
-    """A socket to which the kernel writes who has executed a program."""
+class Happened(Enum):
+    """What a process has done."""
 
-    def __init__(self) -> None:
-        """Ask the kernel for them; raise ``OSError`` where it gives none."""
+    FORKED = _FORK
+    """It has come to be, made by another one."""
+    EXECUTED = _EXEC
+    ENDED = _EXIT
+
+
+class ProcEvent(NamedTuple):
+    """One notification."""
+
+    what: Happened
+    pid: int
+    when: int
+    """In nanoseconds of ``time.monotonic_ns``."""
+    parent: int = 0
+    """Which process has forked."""
+
+
+class ProcEvents:
+    """A socket to which the kernel writes who has executed a program, and, on demand, who was forked and has ended."""
+
+    def __init__(self, *, lives: bool = False) -> None:
+        """Ask the kernel for them; raise ``OSError`` where it gives none. ``lives``: forks and ends are wanted, too."""
+        self._lives = lives
         if os.stat("/proc/self/ns/pid").st_ino != _FIRST_PIDS:
             raise OSError(errno.ENXIO, "ids are told as they are outside of this process's namespace")
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, _CONNECTOR)
@@ -47,14 +69,18 @@ class ProcEvents:
             raise
 
     def _filter(self) -> None:
-        """Have the kernel leave out all events but executions and its answer."""
-        steps = (
-            (0x20, 0, 0, _HEAD),  # ld [what]; loads are of the network's order
-            (0x15, 1, 0, socket.htonl(_EXEC)),
-            (0x15, 0, 1, _NONE),
-            (0x06, 0, 0, 0xFFFFFFFF),
-            (0x06, 0, 0, 0),
-        )
+        """Have the kernel leave out all events but executions and its answer, and those of processes that are wanted.
+
+        Forks and ends of threads, which are no processes, are left out.
+        """
+        accept, drop, load, alike = (0x06, 0, 0, 0xFFFFFFFF), (0x06, 0, 0, 0), 0x20, 0x1D
+        steps = [(load, 0, 0, _HEAD)]  # ld [what]; loads are of the network's order
+        for kind in (_EXEC, _NONE):
+            steps += [(0x15, 0, 1, socket.htonl(kind)), accept]
+        for kind, at in ((_FORK, _TOLD + 8), (_EXIT, _TOLD)) if self._lives else ():
+            same = [(load, 0, 0, at), (0x07, 0, 0, 0), (load, 0, 0, at + 4), (alike, 0, 1, 0), accept, drop]
+            steps += [(0x15, 0, len(same), socket.htonl(kind)), *same]
+        steps.append(drop)
         code = ctypes.create_string_buffer(b"".join(struct.pack("<HBBI", *each) for each in steps))
         program = struct.pack("@HP", len(steps), ctypes.addressof(code))
         self._socket.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
@@ -79,9 +105,13 @@ class ProcEvents:
 
     def read(self, seconds: float) -> list[int]:
         """Return the processes that have executed a program, in their order, as soon as there are any."""
+        return [each.pid for each in self.events(seconds) if each.what is Happened.EXECUTED]
+
+    def events(self, seconds: float) -> list[ProcEvent]:
+        """Return what has happened, in its order, as soon as there is anything."""
         if not self.wait(seconds):
             return []
-        found: list[int] = []
+        found: list[ProcEvent] = []
         while True:
             try:
                 event = self._socket.recv(4096, socket.MSG_DONTWAIT)
@@ -92,8 +122,14 @@ class ProcEvents:
                     raise
                 self.overflows += 1
                 continue
-            if len(event) >= _TOLD + 8 and struct.unpack_from("<I", event, _HEAD)[0] == _EXEC:
-                found.append(struct.unpack_from("<II", event, _TOLD)[1])
+            if len(event) < _TOLD + 8:
+                continue
+            what, _, when = struct.unpack_from("<IIQ", event, _HEAD)
+            if what == _FORK and len(event) >= _TOLD + 16:
+                _, parent, _, pid = struct.unpack_from("<IIII", event, _TOLD)
+                found.append(ProcEvent(Happened.FORKED, pid, when, parent))
+            elif what in {_EXEC, _EXIT}:
+                found.append(ProcEvent(Happened(what), struct.unpack_from("<II", event, _TOLD)[1], when))
 
     def close(self) -> None:
         """Listen no more."""

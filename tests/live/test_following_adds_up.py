@@ -1,0 +1,63 @@
+"""What a tree has executed is probed, refused or missed: the three add up to what it knows itself."""
+
+import os
+import re
+import subprocess
+
+import pytest
+
+from anyprobe.probes.following import exec_gate
+from anyprobe.probes.following.followed import Followed
+from anyprobe.probes.following.watches import Connector
+from support.results import hits
+
+pytestmark = pytest.mark.live
+EXECUTIONS, CALLS, PATIENCE = 60, 10, 180
+SHORT = 0.05
+"""Seconds of patience in the gates: most programs have gone on by the time that it is their turn."""
+PROGRAM = """
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+static __attribute__((noinline)) void work(volatile int *number) { (*number)++; __asm__ volatile("nop;nop;nop;nop"); }
+int main(int argc, char **argv) {
+    volatile int number = 0;
+    int status, failed = 0;
+    for (int n = argc > 1 ? atoi(argv[1]) : 0; n > 0; n--)
+        if (fork() == 0) execl(argv[0], argv[0], (char *)0), _exit(1);
+    while (wait(&status) > 0) failed += status != 0;
+    for (int n = 0; n < 10; n++) work(&number);
+    return failed;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("adds")
+    (folder / "program.c").write_text(PROGRAM)
+    subprocess.run(["cc", "-O2", "-o", folder / "program", folder / "program.c"], check=True)
+    return str(folder / "program")
+
+
+def test_a_storm_of_executions_adds_up(program, monkeypatch):
+    try:
+        Connector().close()
+    except OSError as refusal:
+        pytest.skip(f"the kernel does not tell of executions: {refusal}")
+    monkeypatch.setattr(exec_gate, "PATIENCE", SHORT)
+    with Followed.run([program, str(EXECUTIONS)]) as tree:
+        tree.count("a.out:work")
+        tree.resume()
+        assert os.waitstatus_to_exitcode(tree.wait(PATIENCE)) == 0
+        tree.follow_no_more()
+        told, found = tree.notes(), [hits(each, "work") for each in tree.snapshots()]
+    probed = len(found) - 1
+    assert found == [CALLS] * (probed + 1)
+    if probed < EXECUTIONS:
+        total, *fates = map(
+            int, re.fullmatch(r"(\d+) .*: (\d+) probed, (\d+) refused, (\d+) missed", told[-1]).groups()
+        )
+        assert (total, fates[0], sum(fates)) == (EXECUTIONS, probed, EXECUTIONS)
+    else:
+        assert not told
