@@ -246,8 +246,23 @@ def readable_modules(spec: Spec, chosen: Sequence[LoadedObject]) -> list[LoadedO
     return readable
 
 
+_told: dict[tuple[object, ...], SpecError] = {}
+"""What was said of specs that mean nothing in some files: of a tree of processes it is asked for each program."""
+_MOST_TOLD = 256
+
+
 def _no_function(spec: Spec, objects: Sequence[LoadedObject]) -> SpecError:
     """Return the error for a function that no chosen module has."""
+    key = spec, *((each.name, each.path, each.image.build_id, each.image.elf.identity) for each in objects)
+    found = _told.get(key)
+    if found is None:
+        if len(_told) >= _MOST_TOLD:
+            _told.clear()
+        found = _told[key] = _says_what_is_nearest(spec, objects)
+    return SpecError(found.spec, found.position, found.message, found.nearest, length=found.length)
+
+
+def _says_what_is_nearest(spec: Spec, objects: Sequence[LoadedObject]) -> SpecError:
     from anyprobe.binary.objects.demangle import is_mangled, spellings
 
     wanted = spec.function.text
