@@ -199,3 +199,30 @@ def test_sums_without_a_sign_are_exact_where_the_patch_adds_them(values, tmp_pat
     found = json.loads(shown.stderr)["aggregations"]
     assert found["signed"]["sum"] == sum(numbers)
     assert found["plain"]["sum"] == found["mean"]["sum"] == sum(each % (1 << 64) for each in numbers)
+
+
+FIVE = r"""
+#define EACH(name) __attribute__((noinline, noclone)) void name(int n) { \
+    for (int i = 0; i < n % 1000; i++) __asm__ volatile("nop"); }
+EACH(one) EACH(two) EACH(three) EACH(four) EACH(five)
+int main(void) {
+    for (int i = 0; i < 2000000; i++) { one(i); two(2 * i); three(3 * i); four(5 * i); five(7 * i); }
+    return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("more", [[], ["--buckets"]], ids=["without buckets", "with buckets"])
+def test_lines_of_intervals_are_short(more):
+    """Five functions whose durations lie in hundreds of buckets: 10 kB a line; buckets are there on request."""
+    program = str(build("five_functions.c", text=FIVE))
+    names = [f"a.out:{name}" for name in ("one", "two", "three", "four", "five")]
+    shown = anyprobe("time", *names, "--every", "0.3", "--for", "1.2", "--json", *more, "--", program)
+    assert shown.returncode == 0, shown.stderr
+    lines = [line for line in shown.stderr.splitlines() if line.startswith("{")]
+    assert len(lines) >= 2
+    for line in lines:
+        functions = json.loads(line)["functions"]
+        assert all(("buckets" in each) == bool(more) for each in functions)
+        assert more or len(line) <= 10_000
+    assert len(functions) == 5

@@ -38,6 +38,14 @@ def of_all(
     return document
 
 
+def without_buckets(document: Any) -> Any:  # noqa: ANN401 - whatever is in a document
+    """Return a document without the buckets of timed functions, which are most of it."""
+    if isinstance(document, dict):
+        is_timed = "sum_ns" in document
+        return {name: without_buckets(each) for name, each in document.items() if not (is_timed and name == "buckets")}
+    return list(map(without_buckets, document)) if isinstance(document, list) else document
+
+
 def _of(snapshot: Snapshot, always: Mapping[str, object], *, nonzero: bool) -> dict[str, Any]:
     if not nonzero:
         return {**always, **snapshot.as_json()}

@@ -76,6 +76,8 @@ class Plan:
     by: str | None = None
     """``pid``: documents have the hits of each process; ``tid``: those of each thread, where functions are timed."""
     unsafe: bool = False
+    buckets: bool | None = None
+    """Whether documents have the buckets of timed functions; None: those of ``--every`` have not."""
     nonzero: bool | None = None
     """Whether documents leave out what was not hit; None: those of ``--every`` do."""
     shown: list[Snapshot] = field(default_factory=list)
@@ -453,6 +455,8 @@ def show(snapshots: Sequence[Snapshot], plan: Plan, stream: TextIO, *, between: 
         from anyprobe.cli import documents
 
         document = documents.of_all(snapshots, together, last, always=plan.always, nonzero=nonzero, by=plan.by)
+        if not (plan.every is None if plan.buckets is None else plan.buckets):
+            document = documents.without_buckets(document)
         if plan.records is not None:
             document |= plan.records.document()
         output.write_json(document, stream, one_line=plan.every is not None)

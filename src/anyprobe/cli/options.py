@@ -260,6 +260,12 @@ measuring = together(
         default=None,
         help="Whether JSON leaves out what was not hit. Default: with --every it does.",
     ),
+    click.option(
+        "--buckets/--no-buckets",
+        "buckets",
+        default=None,
+        help="Whether JSON has the buckets of timed functions. Default: with --every it has not.",
+    ),
     _arming,
     click.option(
         "--fold",

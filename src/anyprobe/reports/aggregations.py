@@ -37,7 +37,7 @@ NANOSECONDS = "_ns"
 def print_aggregations(snapshot: Snapshot, console: Console, top: int = 0) -> None:
     """Print the report of ``hist`` and ``script``; ``top`` limits the keys of each aggregation unless 0.
 
-    The largest come last, as in DTrace: next to the prompt. What a script has timed is shown, too, and where it
+    The largest come first, as in all tables. What a script has timed is shown, too, and where it
     aggregates nothing, how often each of its sites was hit.
     """
     calls, ended, others = _events(snapshot)
@@ -90,31 +90,35 @@ def print_aggregation(
     console.print()
     scale = f", divided by {result.factor:,}" if result.factor != 1 else ""
     console.print(f"[bold]{escape(result.name)}[/bold] ({result.kind}{scale})", soft_wrap=True)
-    shown = _last(result.ordered(), top, "smaller one", console)
+    shown, rest = _first(result.ordered(), top)
     if not shown:
         console.print("  nothing was counted", style="dim")
     elif result.kind in DISTRIBUTIONS:
         _print_distributions(result, shown, console, noun, step)
     else:
         console.print(_table(result, shown, step))
+    _print_rest(rest, "smaller one", console)
     if result.dropped:
         lost = f"{counted(result.dropped, 'value')} found no room for their key: give it a larger capacity"
         console.print(f"  {lost}", style="yellow", soft_wrap=True)
 
 
-def _last(ordered: list[T], top: int, others: str, console: Console) -> list[T]:
-    """Return what is to be shown, the last ones of many; say how many others there are."""
-    shown = ordered[-top:] if top else ordered
-    if len(shown) < len(ordered):
-        console.print(f"… and {counted(len(ordered) - len(shown), others)}", style="dim", soft_wrap=True)
-    return shown
+def _first(ordered: list[T], top: int) -> tuple[list[T], int]:
+    """Return what is to be shown, the largest first, and how many others there are."""
+    shown = ordered[::-1][: top or None]
+    return shown, len(ordered) - len(shown)
+
+
+def _print_rest(rest: int, noun: str, console: Console) -> None:
+    if rest:
+        console.print(f"… and {counted(rest, noun)}; --top 0 shows all", style="dim", soft_wrap=True)
 
 
 def print_map(held: MapResult, console: Console, top: int = 0) -> None:
-    """Print what a map held: keys and values, the largest last."""
+    """Print what a map held: keys and values, the largest first."""
     console.print()
     console.print(f"[bold]{escape(held.name)}[/bold] (map)", soft_wrap=True)
-    shown = _last(held.ordered(), top, "other key", console)
+    shown, rest = _first(held.ordered(), top)
     if not shown:
         console.print("  it is empty", style="dim")
         return
@@ -126,6 +130,7 @@ def print_map(held: MapResult, console: Console, top: int = 0) -> None:
         plain = f"{value:,}" if type(value) is int else str(value)
         table.add_row(*(escape(str(part)) for part in key), escape(plain))
     console.print(table)
+    _print_rest(rest, "other key", console)
 
 
 def _table(result: AggregationResult, shown: Sequence[tuple[Key, CellValue]], step: float) -> Table:

@@ -92,7 +92,7 @@ def cases():
         each.add(n, key=(n, n))  # each.add(n, key=(n, n)) | has 1 part: a |
 
     def text(p: ptr):
-        return cstr(p, 4096) == "x"  # 4096 | at most 128 bytes | min(n, 64)
+        return cstr(p, 4096) == "x"  # 4096 | at most 128 bytes | several: cstr(p, 128), cstr(p + 128, 128)
 
     def texts(p: ptr):
         return cstr(p, 8) < "x"  # cstr(p, 8) < "x" | by == and != |

@@ -33,16 +33,16 @@ def test_what_a_script_only_counts_or_times_is_shown():
     assert "malloc" not in counted
 
 
-def test_numbers_are_a_table_with_the_largest_last():
+def test_numbers_are_a_table_with_the_largest_first():
     entries = {(7, "a"): CellValue(3, 30), (8, "b"): CellValue(1, 2500), (9, "c"): CellValue(2, 9)}
     text = shown(AggregationResult("bytes", "sum", ("tid", "name"), entries, dropped=4))
     lines = text.splitlines()
     head = next(index for index, line in enumerate(lines) if "tid" in line)
     assert lines[head - 1].startswith("bytes (sum)")
     assert [line.split() for line in lines[head + 1 : head + 4]] == [
-        ["9", "c", "9"],
-        ["7", "a", "30"],
         ["8", "b", "2,500"],
+        ["7", "a", "30"],
+        ["9", "c", "9"],
     ]
     assert "4 values found no room for their key" in text
 
@@ -165,8 +165,8 @@ def test_distributions_of_keys_are_one_grid():
     assert block(AggregationResult("size", "hist", ("fd", "comm"), KEYED), width=80) == [
         "size (hist)",
         "                  values  p50    max  0     1     ⋮8     16    ⋮64    ⋮4K",
-        "fd=3 comm=reader     100    8     70  ░░░░░░░░░░░░⋮██████▓▓▓▓▓▓⋮░░░░░░⋮",
         "fd=4 comm=writer   1,000    8  4,100              ⋮██████      ⋮      ⋮······",
+        "fd=3 comm=reader     100    8     70  ░░░░░░░░░░░░⋮██████▓▓▓▓▓▓⋮░░░░░░⋮",
         "  of a row's values: █ ≥ 50 %, ▓ ≥ 25 %, ▒ ≥ 10 %, ░ ≥ 1 %, · fewer",
         "  columns by their lower ends (K: 1,024)",
     ]
@@ -188,8 +188,8 @@ def test_a_grid_is_no_wider_than_the_terminal():
 
 def test_keys_have_bars_each_where_a_grid_has_no_room():
     text = block(AggregationResult("size", "hist", ("fd", "comm"), KEYED), width=20)
-    assert text[1] == "  fd=3 comm=reader"
-    assert "  fd=4 comm=writer" in text
+    assert text[1] == "  fd=4 comm=writer"
+    assert "  fd=3 comm=reader" in text
 
 
 def test_a_grid_of_durations_has_units():

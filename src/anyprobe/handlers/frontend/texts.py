@@ -107,7 +107,8 @@ def _bound(expressions: "Expressions", node: ast.expr) -> int:
 
 def _checked(expressions: "Expressions", node: ast.expr, size: object) -> int:
     if not isinstance(size, int) or not 0 < size <= LIMIT:
-        raise expressions.error(node, f"at most {LIMIT} bytes can be read at once", "min(n, 64)")
+        what = f"at most {LIMIT} bytes can be read at once"
+        raise expressions.error(node, what, f"several: cstr(p, {LIMIT}), cstr(p + {LIMIT}, {LIMIT})")
     return size
 
 
