@@ -69,11 +69,11 @@ class ObjectTable:
         found = loaded_objects(
             mappings, files=files, executable=process.exe, called=process.called, placed=self._placed
         )
+        loaders = [each for each in found if each.is_executable and (self.is_loader(each) or self.is_musl(each))]
         if not {id(each) for each in found} <= {id(each) for each in self.objects}:
             known = {_key(o): o for o in self.objects}
             found = [known.get(_key(o), o) for o in found]
         self.objects = found
-        loaders = [each for each in found if each.is_executable and (self.is_loader(each) or self.is_musl(each))]
         if loaders:
             self._see_program(loaders)
         self._refusals.clear()
