@@ -404,12 +404,14 @@ class Followed(SessionGroup):
             with interruptible(self._check):
                 self._prepare(session)
                 self._join(session)
+                with self._guard:
+                    self._adopted += 1  # before it may end, and with it the tree
                 session.resume()
-            with self._guard:
-                self._adopted += 1
         except BaseException:
             with self._guard:
+                before = len(self._members)
                 self._members = [each for each in self._members if each.session is not session]
+                self._adopted -= before - len(self._members)
                 self.sessions = tuple(each for each in self.sessions if each is not session)
             with suppress(AnyprobeError):
                 session.close()
