@@ -19,12 +19,21 @@ from anyprobe.target.kernel import preemption, symbols
 from anyprobe.target.kernel.driver import loading
 from anyprobe.target.kernel.driver.device import BatchRefused, Driver
 from anyprobe.target.kernel.driver.layout import NEAR_COUNTERS, Fixup, Verdict, Write
+from support import guest_driver
+from support.disturbances import live_patched
 from support.kernel_patches import Patches, call_getppid, fixups, function, text
 from support.late_memory import memory_that_is_late
 
 GETPPID = "__do_sys_getppid"
 CALLS = 5000
 GROUP = 4711
+THUNKS = (
+    "__x86_indirect_thunk_rax", "__x86_return_thunk", "srso_return_thunk", "srso_alias_return_thunk",
+    "its_return_thunk", "retbleed_return_thunk", "call_depth_return_thunk", "__x86_indirect_its_thunk_array",
+    "entry_ibpb",    "ftrace_caller", "ftrace_call", "ftrace_regs_caller", "ftrace_regs_call", "return_to_handler",
+    "relocate_kernel", "identity_mapped", "virtual_mapped", "swap_pages", "arch_prepare_optimized_kprobe",
+)  # fmt: skip
+"""Code that entry code goes through, and what the kernel copies elsewhere as it is."""
 IN_USE = Path("/sys/module/anyprobe/refcnt")
 
 
@@ -130,12 +139,16 @@ def test_what_is_no_instruction(driver, patches):
         ("secondary_startup_64", "EPERM", Verdict.FORBIDDEN),
         ("native_write_msr", "EPERM", Verdict.FORBIDDEN),
         ("vfs_read", "EPERM", Verdict.FTRACE),
+        *((name, "EPERM", Verdict.FORBIDDEN) for name in THUNKS),
+        ("__SCT__tp_func_sched_switch", "EPERM", Verdict.FORBIDDEN),
     ],
 )
 def test_where_nothing_may_be_written(driver, address, error, verdict):
     if address == "patches":
         address = driver.patches
     elif isinstance(address, str):
+        if not symbols.running().named(address):
+            pytest.skip("this kernel has no such code")
         address = symbols.running().named(address)[0].address
         first = text(address, 4)
         address += 4 if first == b"\xf3\x0f\x1e\xfa" else 0
@@ -383,7 +396,7 @@ def test_users_need_the_group_and_the_capability(loaded, member, capable, said):
     try:
         done = subprocess.run(
             ["setpriv", "--reuid=65534", "--regid=65534", f"--groups={GROUP if member else 65534}",
-             *(["--inh-caps=+sys_admin", "--ambient-caps=+sys_admin"] if capable else []),
+             *(["--inh-caps=+sys_admin,+sys_module", "--ambient-caps=+sys_admin,+sys_module"] if capable else []),
              "sh", "-c", ": <> /dev/anyprobe"],
             capture_output=True, text=True,
         )  # fmt: skip
@@ -392,3 +405,43 @@ def test_users_need_the_group_and_the_capability(loaded, member, capable, said):
         Path("/dev/anyprobe").chmod(0o600)
     assert said in done.stderr
     assert (done.returncode == 0) is (said == "")
+
+
+def accepted(driver, patches, names):
+    """Return at which instructions of some functions something can be written, each by itself."""
+    found = []
+    for name in names:
+        for function_of in symbols.running().named(name):
+            body = function(name)
+            for index in range(len(body)):
+                patches.used, patches.slots = 0, 0
+                made = patches.counting(body, index)
+                if made is not None and not made.fixups and verdict_on(driver, made.write) is Verdict.DONE:
+                    found.append(f"{name}+{body[index].address - function_of.address:#x}")
+    return found
+
+
+def test_static_call_trampolines_of_modules(driver, patches):
+    """The kernel rewrites them whenever what they lead to changes."""
+    if subprocess.run(["modprobe", "kvm"], check=False).returncode:
+        pytest.skip("no kvm for this kernel")
+    try:
+        names = [each.name for each in symbols.running().matching("__SCT__kvm_x86_*", "kvm")]
+        assert len(names) > 50
+        assert accepted(driver, patches, names) == []
+        done = subprocess.run(["modprobe", "kvm_amd"], check=False)  # which changes them all
+        assert driver.live == 0
+    finally:
+        subprocess.run(["modprobe", "-r", "kvm_amd", "kvm"], check=False)
+    assert done.returncode == 0 or driver.live == 0
+
+
+def test_text_of_a_live_patch(driver, patches):
+    """It is relocated when a module that it patches comes or goes."""
+    module = guest_driver.module("live_patch", os.uname().release)
+    if not module.exists():
+        pytest.skip("no live patch for this kernel")
+    with live_patched(module):
+        names = [each.name for each in symbols.running().matching("*", "live_patch")]
+        assert names
+        assert accepted(driver, patches, names) == []

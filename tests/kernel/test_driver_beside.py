@@ -15,7 +15,7 @@ from anyprobe.target.kernel import symbols
 from anyprobe.target.kernel.driver.device import BatchRefused, Driver
 from anyprobe.target.kernel.driver.layout import Verdict
 from support import guest_driver
-from support.disturbances import TRACING, flip_keys, live_patched, set_to, trace_all
+from support.disturbances import TRACING, define, flip_keys, live_patched, set_to, trace_all
 from support.driver import wait_until
 from support.kernel_patches import Patches, call_getppid, function, is_refused, text, writes_of
 
@@ -227,33 +227,6 @@ def test_a_kprobe_that_is_switched_off_keeps_what_it_has_copied(driver):
     wait_until(lambda: driver.live == 0, "what the kprobe kept is taken out")
     assert text(function(GETPPID)[0].address, 64) == before
     call_getppid(10)
-
-
-def test_no_kprobe_is_optimized_that_was_set_beside_what_is_written(driver, patches):
-    switch = Path("/proc/sys/debug/kprobes-optimization")
-    if not switch.exists():
-        pytest.skip("this kernel optimizes no kprobes")
-    made, body = first_of(patches), function(GETPPID)  # it has been in force, and is not any more
-    assert switch.read_text() == "1\n"
-    driver.apply([made.write])
-    assert switch.read_text() == "0\n"
-    with anyprobe.kernel(mechanism="kprobe") as session:
-        (probe,) = session.count(f"kernel::{GETPPID}:{body[2].address - body[0].address:#x}")
-        assert not probe.refused
-        driver.apply([made.write.undone()])
-        assert switch.read_text() == "0\n"
-    driver.apply([made.write])
-    driver.apply([made.write.undone()])
-    assert switch.read_text() == "1\n"
-
-
-def define(event):
-    """Define or remove an event of tracefs."""
-    fd = os.open(TRACING / "kprobe_events", os.O_WRONLY | os.O_APPEND)
-    try:
-        os.write(fd, f"{event}\n".encode())
-    finally:
-        os.close(fd)
 
 
 def test_suspend_is_refused_while_something_is_written(driver, counted):

@@ -4,6 +4,8 @@
 """
 
 import contextlib
+import itertools
+import os
 import select
 import subprocess
 import sys
@@ -23,6 +25,7 @@ EVENTS = "sched", "net", "sock", "tcp"
 MODULES = "dummy", "ifb"
 LIVE_PATCH = Path("/sys/kernel/livepatch/live_patch")
 _SECONDS = 600
+_numbers = itertools.count()
 
 
 def set_to(path: Path, value: str) -> bool:
@@ -31,6 +34,33 @@ def set_to(path: Path, value: str) -> bool:
         path.write_text(value)
         return True
     return False
+
+
+def define(event: str) -> None:
+    """Define or remove a kprobe of tracefs."""
+    fd = os.open(TRACING / "kprobe_events", os.O_WRONLY | os.O_APPEND)
+    try:
+        os.write(fd, f"{event}\n".encode())
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def kprobes_at(*places: str) -> Iterator[list[str]]:
+    """Have kprobes at places; yield those that the kernel takes."""
+    names: dict[str, str] = {}
+    try:
+        for place in places:
+            name = f"on{next(_numbers)}"
+            with contextlib.suppress(OSError):
+                define(f"p:anyprobe_test/{name} {place}")
+                names[name] = place
+                Path(TRACING, "events/anyprobe_test", name, "enable").write_text("1")
+        yield list(names.values())
+    finally:
+        for name in names:
+            set_to(Path(TRACING, "events/anyprobe_test", name, "enable"), "0")
+            define(f"-:anyprobe_test/{name}")
 
 
 def flip_keys(work: Callable[[], None] = lambda: None) -> int:

@@ -59,7 +59,7 @@ class Machine:
             "-smp", "1" if self.counted else str(self.processors),
             "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
             "-kernel", str(image.kernel), "-initrd", str(image.initrd),
-            "-append", f"console=ttyS0 panic=-1 loglevel=5 watchdog_thresh={_WATCHDOG_SECONDS} {self.arguments}",
+            "-append", f"console=ttyS0 panic=-1 loglevel=5 no_timer_check watchdog_thresh={_WATCHDOG_SECONDS} {self.arguments}",
             "-serial", f"file:{shared}/console", "-device", "virtio-serial-pci",
             *_stream("out", 1, output), *_stream("err", 2, errors), *shares,
         ]  # fmt: skip

@@ -57,6 +57,7 @@ class Plan:
     exit_status: bool
     top: int
     mechanism: str | None = None
+    include_self: bool = False
     at_end: str | None = None
     """Whether a started command is told to end, or left; None: told where the session ends by itself."""
     max_overhead: float | None = None
@@ -134,7 +135,9 @@ def measure(target: targets.Target, plan: Plan) -> int:
                 "children": plan.children,
                 "pending": {None: "modules", True: "always", False: "once"}[plan.pending],
             }
-            kernel = [targets.open_kernel(stack, target, plan.mechanism)] if target.kernel else []
+            kernel = []
+            if target.kernel:
+                kernel = [targets.open_kernel(stack, target, plan.mechanism, include_self=plan.include_self)]
             processes = targets.open_sessions(stack, target, **settings) if target.probed else []
             started = start(stack, target, processes)
             if started is not None:
@@ -243,6 +246,8 @@ def see_options(target: targets.Target, plan: Plan) -> None:
     """Complain about options that mean nothing for what is probed."""
     if plan.mechanism is not None and not target.kernel:
         raise click.UsageError("--mechanism is about probes in the kernel; --strategy is about those in programs")
+    if plan.include_self and not target.kernel:
+        raise click.UsageError("--include-self is about probes in the kernel")
     given = {
         "--strategy": plan.strategy != "auto",
         "--returns": plan.returns not in {None, "auto"},

@@ -176,6 +176,12 @@ mechanism = click.option(
     "raw_tp, tracepoint.",
 )
 
+include_self = click.option(
+    "--include-self",
+    is_flag=True,
+    help="Of the kernel: have hits in anyprobe itself, too, which are left out otherwise.",
+)
+
 self_time = click.option(
     "--self",
     "self_time",
@@ -200,6 +206,7 @@ _until = click.option(
 _arming = together(
     strategy,
     mechanism,
+    include_self,
     returns,
     live,
     click.option(

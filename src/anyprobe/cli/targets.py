@@ -218,10 +218,12 @@ def see_pending(target: Target, pending: bool | None) -> None:
         raise click.UsageError("--pending is for counts in the kernel: its handlers are placed in what is loaded")
 
 
-def open_kernel(stack: ExitStack, target: Target, mechanism: str | None = None) -> "KernelSession":
-    """Open a session on the kernel, for hits in the target's running processes if there are any.
+def open_kernel(
+    stack: ExitStack, target: Target, mechanism: str | None = None, *, include_self: bool = True
+) -> "KernelSession":
+    """Open a session on the kernel, for hits in the target's running processes if there are any, else in all others.
 
-    Leaving the stack removes its probes.
+    ``include_self``: in this one, too. Leaving the stack removes its probes.
     """
     from anyprobe.probes.following.selection import names_of
     from anyprobe.probes.providers.kernel.session import kernel
@@ -229,7 +231,7 @@ def open_kernel(stack: ExitStack, target: Target, mechanism: str | None = None) 
     pids = [pid for pid in target.pids if pid not in target.named or names_of(pid)]
     if target.pids and not pids:
         raise NoSuchProcess("the processes of this name have ended meanwhile")
-    return stack.enter_context(kernel(mechanism, pids=pids))
+    return stack.enter_context(kernel(mechanism, pids=pids, include_self=include_self))
 
 
 def on_process(session: "Measured", what: str = "this") -> "Session":

@@ -34,6 +34,8 @@ class TargetInfo:
     """Of the kernel: the only processes whose hits were counted; all if there are none."""
     children: bool = False
     """Whether hits in what these have started were counted, too."""
+    without: tuple[int, ...] = ()
+    """Of the kernel: processes whose hits were left out, anyprobe's own."""
 
     @property
     def shell_status(self) -> int | None:
@@ -55,7 +57,8 @@ class TargetInfo:
         """Return the JSON object; of the kernel its release, and whose hits were counted if not those of all."""
         if self.kernel:
             children = {"children": True} if self.children else {}
-            return {"kernel": self.kernel, **({"pids": list(self.pids), **children} if self.pids else {})}
+            only = {"pids": list(self.pids), **children} if self.pids else {}
+            return {"kernel": self.kernel, **only, **({"without": list(self.without)} if self.without else {})}
         alive = self.alive and self.exited is None
         return {"pid": self.pid, "exe": self.exe, "exited": self.shell_status, "alive": alive}
 

@@ -91,6 +91,7 @@ def _named(target: TargetInfo) -> str:
     if target.kernel:
         only = f" in pid {', '.join(map(str, target.pids))}" if target.pids else ""
         only += " and what it starts" * target.children
+        only += " without anyprobe's own" * bool(target.without)
         return f"[bold]{escape(target.shown_name)}[/bold]{only}"
     if not target.pid:  # processes were waited for, and none has come
         return f"[bold]{escape(target.shown_name)}[/bold]"

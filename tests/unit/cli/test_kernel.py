@@ -48,10 +48,10 @@ class FakeKernel(Scripted):
             TargetInfo(0, "", kernel="6.12.1"), 2.0, setup_s={"resolve": 0.1}, sites=(HIT, SWITCH), refused=(REFUSED,)
         )
 
-    def __call__(self, mechanism=None, *, pids=()):
+    def __call__(self, mechanism=None, *, pids=(), include_self=True):
         if self.failure:
             raise self.failure
-        self.mechanism, self.pids = mechanism, pids
+        self.mechanism, self.pids, self.include_self = mechanism, pids, include_self
         return self
 
     def choose(self, *pids, children=False):
@@ -94,6 +94,20 @@ def test_without_a_process_specs_of_the_kernel_are_enough(kernel, capsys):
     assert ["5", "2.5", "2", "sched_switch", "sched", "raw_tp"] in rows
     assert "refused: kernel:vmlinux:do_int3:entry at 0x1000: kprobe-blacklisted: it is on the way" in shown
     assert "explain" not in shown
+
+
+@pytest.mark.parametrize("given", [[], ["--include-self"]])
+def test_anyprobes_own_hits_are_left_out_unless_asked_for(kernel, capsys, given):
+    left_out = () if given else (4242,)
+    kernel.results = Snapshot(TargetInfo(0, "", kernel="6.12.1", without=left_out), 2.0, sites=(HIT,))
+    assert main(["count", "kernel::vfs_read", "--for", "0", *given]) == 0
+    assert kernel.include_self is bool(given)
+    assert ("without anyprobe's own" in capsys.readouterr().out) is not bool(given)
+    assert main(["count", "kernel::vfs_read", "--for", "0", *given, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    jsonschema.Draft202012Validator(json.loads(text_of("count"))).validate(document)
+    assert document["target"].get("without") == (list(left_out) or None)
+    assert main(["count", "libc:read", "--include-self", "--for", "0", "-p", "1"]) == 2
 
 
 def test_many_refusals_are_summed_up_and_said_to_be_in_the_document(kernel, capsys):

@@ -259,7 +259,7 @@ def ended():
 
 def test_a_script_has_the_session_on_the_kernel(monkeypatch, tmp_path, capsys):
     session = Scriptable()
-    monkeypatch.setattr(kernel_session, "kernel", lambda mechanism, pids: session)
+    monkeypatch.setattr(kernel_session, "kernel", lambda mechanism, pids, include_self: session)
     file = tmp_path / "script.py"
     file.write_text(SCRIPT)
     assert main(["script", str(file), "--kernel", "--for", "0", "--json"]) == 0
@@ -272,7 +272,9 @@ def test_a_script_has_the_session_on_the_kernel(monkeypatch, tmp_path, capsys):
 
 def test_a_script_on_the_kernel_may_be_about_some_processes(monkeypatch, tmp_path, capsys):
     asked = []
-    monkeypatch.setattr(kernel_session, "kernel", lambda mechanism, pids: asked.append(pids) or Scriptable())
+    monkeypatch.setattr(
+        kernel_session, "kernel", lambda mechanism, pids, include_self: asked.append(pids) or Scriptable()
+    )
     (tmp_path / "script.py").write_text("")
     script = ["script", str(tmp_path / "script.py"), "--kernel", "-p", str(os.getpid())]
     assert main([*script, "--for", "0"]) == 0

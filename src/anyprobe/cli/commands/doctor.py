@@ -66,7 +66,7 @@ def next_command(pid: int | None, found: "Sequence[Finding]", *, kernel: bool = 
     if kernel and pid is None:
         return "anyprobe count 'kernel::vfs_read' --for 5"
     if pid is None:
-        return "anyprobe count 'libc:*' -- ls; or anyprobe doctor -p PID, for a running process"
+        return "anyprobe count 'libc:*' -- ls; or anyprobe doctor -p PID, for a running process, or --kernel, for that"
     return f"anyprobe count 'a.out:*' -p {pid} --for 5"
 
 

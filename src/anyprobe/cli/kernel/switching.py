@@ -6,7 +6,9 @@ import click
 
 from anyprobe.cli import ExitStatus, output
 from anyprobe.cli.interrupts import Interrupts
+from anyprobe.core.errors import TargetError
 from anyprobe.target.kernel import switches
+from anyprobe.target.kernel.driver.covering import writes_in_force
 from anyprobe.target.kernel.switches import Switch
 
 
@@ -25,7 +27,17 @@ def arm_kernel(*, on: bool, seconds: float | None, as_json: bool) -> None:
 
 
 def optimize_kernel(*, on: bool, seconds: float | None, as_json: bool) -> None:
-    """Have the kernel's kprobes reached by jumps or by traps, for some seconds or until it is switched again."""
+    """Have the kernel's kprobes reached by jumps or by traps, for some seconds or until it is switched again.
+
+    Raises:
+        TargetError: splices are in force. The driver sees to it that no kprobe beside one becomes a jump, whatever
+            the switch says; so such kprobes would stay traps when this has said that they are jumps.
+    """
+    if on and (live := writes_in_force()):
+        raise TargetError(
+            f"{live} {'splice is' if live == 1 else 'splices are'} in force in the kernel's text "
+            "(anyprobe driver status): kprobes beside them stay traps; switch when their sessions have ended"
+        )
     _switch_kernel(switches.OPTIMIZATION, on, seconds, as_json, ("reached by traps", "reached by jumps"), "optimized")
 
 

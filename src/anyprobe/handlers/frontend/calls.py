@@ -4,6 +4,7 @@ import ast
 import builtins
 import types
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from anyprobe.data.maps import Map
@@ -130,6 +131,8 @@ class Calls:
         expr = expressions.as_number(value, inner)
         if isinstance(expr.type, FloatType) and isinstance(kind, PointerType):
             raise fail(f"a {expr.type} is no address", "u64(…) first")
+        if isinstance(kind, PointerType) and isinstance(expr.type, PointerType) and expr.type.user:
+            kind = replace(kind, user=True)
         return Scalar(operators.convert(expr, kind))
 
     def _bool(self, expressions: Expressions, node: ast.Call, _thing: object) -> Value:

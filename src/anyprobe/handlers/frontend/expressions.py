@@ -5,12 +5,13 @@ import types
 from dataclasses import replace
 from typing import Any, Protocol
 
-from anyprobe.handlers.frontend import extents, interfaces, member_access, members, operators
+from anyprobe.handlers.frontend import extents, interfaces, member_access, members, operators, texts
 from anyprobe.handlers.frontend.context import ContextAccess
 from anyprobe.handlers.frontend.emitter import Emitter
 from anyprobe.handlers.frontend.frame import Frame, Notes
 from anyprobe.handlers.frontend.values import (
     Alias,
+    Array,
     Context,
     Items,
     Kind,
@@ -313,6 +314,7 @@ class Expressions:
         return _known(total)
 
     def _compare(self, symbol: str, left: Value, right: Value, node: ast.AST) -> Value:
+        left, right = self._text(left, right, node), self._text(right, left, node)
         if extents.is_compared(left, right):
             left, right = (
                 self.present(extents.text_of(self, node, each), node) if extents.is_text(each) else each
@@ -323,6 +325,14 @@ class Expressions:
         if all(isinstance(each, Scalar) and each.type == gotype for each in (left, right)):
             raise self.error(node, "what is in interfaces is not compared", "u64(a) == u64(b), of their types")
         return operators.compare(symbol, left, right, self.frame.fail_at(node))
+
+    def _text(self, value: Value, other: Value, node: ast.AST) -> Value:
+        """Return the text of an array of characters that is compared with a constant text, any other value as it is."""
+        if not isinstance(other, Literal) or not isinstance(other.value, str | bytes):
+            return value
+        here = value.value if isinstance(value, Maybe) else value
+        found = texts.shown(self, node, value) if isinstance(here, Array | Packed) else value
+        return found if isinstance(found, Text) else value
 
     def _compare_text(self, symbol: str, left: Value, right: Value, node: ast.AST) -> Value:
         text, other = (left, right) if isinstance(left, Text) else (right, left)
@@ -412,9 +422,9 @@ class Expressions:
             raise self.error(node, "it is not known what this points at", "ptr[u32](p)[0], or ptr[u32] as annotation")
         moved = operators.arithmetic(self.emit, "+", pointer, self.operand(index), self.frame.fail_at(node))
         assert isinstance(moved, Scalar)
-        address = operators.convert(moved.expr, u64)
-        if isinstance(element, Layout | BoolType):
-            return members.read(self.emit, address, ir.TRUE, Field("", element, 0), self.frame.fail_at(node))
+        address, user = operators.convert(moved.expr, u64), pointer.type.user
+        if user or isinstance(element, Layout | BoolType):
+            return members.read(self.emit, address, ir.TRUE, Field("", element, 0), self.frame.fail_at(node), user=user)
         present, target = self.emit.temporary(boolean), self.emit.temporary(element)
         self.emit.add(ir.Read(present, target, address))
         return Maybe(present, Scalar(target))

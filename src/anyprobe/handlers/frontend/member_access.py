@@ -37,7 +37,7 @@ def attribute(expressions: "Expressions", node: ast.AST, value: Value, name: str
     member = member_of(kind, name, fail)
     base = operators.convert(pointer.expr, u64)
     present = value.present if isinstance(value, Maybe) else ir.TRUE
-    return read(emit, base, present, member, fail)
+    return read(emit, base, present, member, fail, user=pointer.type.user)
 
 
 def unknown_result(expressions: "Expressions", node: ast.AST) -> str:

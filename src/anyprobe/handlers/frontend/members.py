@@ -4,6 +4,8 @@ A struct in memory, and an array, is known by its address: ``request.client`` is
 pointer or the struct itself. What cannot be read is missing, and so is whatever hangs on it.
 """
 
+from dataclasses import replace
+
 from anyprobe.handlers.frontend import operators
 from anyprobe.handlers.frontend.emitter import Emitter
 from anyprobe.handlers.frontend.operators import Fail
@@ -21,6 +23,8 @@ from anyprobe.handlers.types.annotations import (
     u64,
 )  # fmt: skip
 from anyprobe.handlers.types.layouts import ArrayType, Field, OpaqueType, StructType
+
+_LOWER_HALF = (1 << 63) - 1
 
 
 def is_struct(value: Value) -> bool:
@@ -41,13 +45,28 @@ def item(value: Packed, index: Value, fail: Fail) -> Value:
     return unpacked(value, Field("", element, 8 * element.size * index.value), fail)
 
 
-def read(emit: Emitter, base: ir.Expr, present: ir.Expr, member: Field, fail: Fail) -> Value:
-    """Read the value at an offset from an address; structs and arrays are their address."""
+def reached(pointer: ir.Expr) -> ir.Expr:
+    """Return the address at which memory is read that a pointer leads to.
+
+    One that a program has given may be of the kernel's half, which is not to be read for it: without the highest bit it
+    is no address of anything, and cannot be read.
+    """
+    address = operators.convert(pointer, u64)
+    if isinstance(pointer.type, PointerType) and pointer.type.user:
+        return ir.Binary("&", address, ir.Const(_LOWER_HALF, u64))
+    return address
+
+
+def read(emit: Emitter, base: ir.Expr, present: ir.Expr, member: Field, fail: Fail, *, user: bool = False) -> Value:
+    """Read the value at an offset from an address; structs and arrays are their address.
+
+    ``user``: the address is a program's, and so are those that are read there.
+    """
     kind = member.kind
     if member.bits:
         assert isinstance(kind, IntegerType) or kind == boolean
         storage, at = _storage(member, fail)
-        found = read(emit, base, present, Field("", storage, at), fail)
+        found = read(emit, base, present, Field("", storage, at), fail, user=user)
         assert isinstance(found, Maybe)
         return Maybe(found.present, Scalar(_bits(operators.convert(found.value.expr, u64), member, member.offset - at)))
     offset = member.offset // 8
@@ -55,11 +74,12 @@ def read(emit: Emitter, base: ir.Expr, present: ir.Expr, member: Field, fail: Fa
     if isinstance(kind, Layout):
         if isinstance(kind, OpaqueType):
             raise fail(f"{kind} cannot be computed with in a handler", "")
-        pointer = PointerType(kind.element if isinstance(kind, ArrayType) else kind)
+        pointer = PointerType(kind.element if isinstance(kind, ArrayType) else kind, user)
         address = operators.convert(address, pointer)
         here = Array(address, kind.count) if isinstance(kind, ArrayType) and kind.count else Scalar(address)
         return here if present == ir.TRUE else Maybe(present, here)
-    whole = u8 if kind == boolean else kind
+    whole = u8 if kind == boolean else replace(kind, user=True) if user and isinstance(kind, PointerType) else kind
+    address = reached(operators.convert(address, PointerType(user=True))) if user else address
     readable, target = emit.temporary(boolean), emit.temporary(whole)
     emit.add(ir.Assign(readable, ir.FALSE))
     with emit.when(present):

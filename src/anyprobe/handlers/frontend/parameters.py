@@ -58,13 +58,13 @@ def parameters_of(source: Source, nodes: Sequence[ast.arg], known: KnownPrototyp
     prototype = _prototype(source, bare, known)
     names = [name for name, _ in prototype.parameters] if prototype is not None else []
     if isinstance(source.tree, ast.Lambda) and any(node.arg not in names for node in nodes):
-        return _by_position(source, nodes, [kind or u64 for kind in kinds], known)
+        return _by_position(source, nodes, [kind or _bare(known, at) for at, kind in enumerate(kinds)], known)
     assert prototype is not None
     types = dict(prototype.parameters)
     for node, kind in zip(nodes, kinds, strict=True):
         if node.arg not in types:
             raise source.error(node, f"{prototype.function} has no parameter {node.arg}", nearest(node.arg, names))
-        types[node.arg] = kind or types[node.arg]
+        types[node.arg] = _as_declared(kind or types[node.arg], types[node.arg])
     changed = replace(prototype, parameters=tuple(types.items()))
     where = _placed(source, bare, changed)
     indexes = [names.index(node.arg) for node in nodes]
@@ -77,11 +77,36 @@ def parameters_of(source: Source, nodes: Sequence[ast.arg], known: KnownPrototyp
     ]
 
 
+def _as_declared(kind: AnyType, declared: AnyType) -> AnyType:
+    """Return the type of a parameter; an address of a program is one by any annotation."""
+    of_program = isinstance(declared, PointerType) and declared.user
+    return replace(kind, user=True) if of_program and isinstance(kind, PointerType) else kind
+
+
+def _declared(known: KnownPrototype | None, at: int) -> AnyType:
+    """Return what is known of the type of a parameter; ``u64`` where that is nothing."""
+    try:
+        prototype = known() if known is not None else None
+    except UnsupportedTarget:
+        return u64
+    return prototype.parameters[at][1] if prototype is not None and at < len(prototype.parameters) else u64
+
+
+def _bare(known: KnownPrototype | None, at: int) -> AnyType:
+    """Return the type of a parameter by position without an annotation: a number, but for addresses of programs."""
+    declared = _declared(known, at)
+    return PointerType(user=True) if isinstance(declared, PointerType) and declared.user else u64
+
+
 def _by_position(
     source: Source, nodes: Sequence[ast.arg], kinds: Sequence[AnyType], known: KnownPrototype | None
 ) -> list[Parameter]:
     if not nodes:
         return []
+    kinds = [
+        _as_declared(kind, _declared(known, at)) if isinstance(kind, PointerType) else kind
+        for at, kind in enumerate(kinds)
+    ]
     try:
         convention = _convention(known)
         if convention == "Go":

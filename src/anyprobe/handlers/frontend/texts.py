@@ -54,7 +54,7 @@ def shown(expressions: "Expressions", node: ast.AST, value: Value) -> Value:
         return extents.text_of(expressions, node, value, USUAL)
     if isinstance(here, Packed) and isinstance(here.kind, ArrayType) and here.kind.element == i8 and here.kind.count:
         return _packed(expressions, node, here, [], terminated=True)
-    if not isinstance(here, Array) or here.type != PointerType(i8):
+    if not isinstance(here, Array) or not isinstance(here.type, PointerType) or here.type.element != i8:
         return value
     present = expressions.present(value, node)
     assert isinstance(present, Scalar)
@@ -117,7 +117,7 @@ def _read(
 ) -> Text:
     emit, buffer = expressions.emit, new_buffer(expressions.emit, expressions.frame.fail_at(node), most)
     present, found = emit.temporary(boolean), emit.length()
-    emit.add(ir.ReadBytes(present, found, buffer, operators.convert(pointer, u64), length, terminated))
+    emit.add(ir.ReadBytes(present, found, buffer, members.reached(pointer), length, terminated))
     emit.flow.known[found.name] = (0, most)
     return Text(present, buffer, found, terminated)
 

@@ -115,6 +115,8 @@ class PointerType:
     """An address of the target; ``ptr[T]`` points at values of type ``T`` and can be indexed."""
 
     element: "IntegerType | FloatType | BoolType | PointerType | Layout | None" = None
+    user: bool = False
+    """In the kernel: whether a program has given it, so that it leads to the program's memory, or to nothing."""
 
     @property
     def name(self) -> str:

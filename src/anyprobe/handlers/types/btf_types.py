@@ -3,13 +3,14 @@
 from functools import cache
 
 from anyprobe.core.errors import UnsupportedTarget
-from anyprobe.handlers.types.annotations import AnyType, IntegerType, PointerType, boolean, f32, f64, i8, ptr
+from anyprobe.handlers.types.annotations import AnyType, IntegerType, PointerType, boolean, f32, f64, i8
 from anyprobe.handlers.types.calling_convention import INTEGER, Prototype
 from anyprobe.handlers.types.layouts import ArrayType, Field, OpaqueType, StructType
 from anyprobe.target.kernel import types as known
 from anyprobe.target.kernel.btf import Btf
 
 _WORDS = frozenset({1, 2, 4, 8})
+_USER = "user"
 _TEXT = "char"
 """What texts are arrays of; newer kernels are built with an unsigned one."""
 
@@ -91,10 +92,19 @@ class BtfTypes:
                 return OpaqueType(found.name or "type", 0, None)
 
     def _pointer(self, target: int) -> PointerType:
-        kind = self.of(target)
+        kind, user = self.of(target), self._is_of_program(target)
         if kind is None or (isinstance(kind, OpaqueType) and kind.name == "function"):
-            return ptr
-        return PointerType(kind)
+            return PointerType(user=user)
+        return PointerType(kind, user)
+
+    def _is_of_program(self, target: int) -> bool:
+        """Return whether the source declares what a pointer leads to as ``__user``."""
+        found = self._types.type(target)
+        while isinstance(found, known.Qualified):
+            if found.tag is known.Tag.TYPE_TAG and found.name == _USER:
+                return True
+            found = self._types.type(found.target)
+        return False
 
     def _struct(self, found: known.Struct, alias: str) -> StructType:
         shown = f"{'union' if found.is_union else 'struct'} {found.name}" if found.name else alias

@@ -23,6 +23,8 @@ class Processes:
     """Where each processor has the address of the running task's structure, as an offset from ``gs``."""
     member: int
     """Offset of the process's number (``tgid``) in that structure."""
+    are_left_out: bool = False
+    """Whether all count but these."""
 
     @property
     def estimate(self) -> int:
@@ -32,20 +34,25 @@ class Processes:
 
 def emit_if_chosen(writer: "PatchWriter", chosen: Processes, emit: Callable[[], None]) -> None:
     """Append what ``emit`` appends, run in some processes only; registers and flags stay, where it is left out, too."""
-    asm = Assembler()
-    asm.code("pushfq; push rax; mov rax, gs:[task]; mov eax, [rax+member]", task=chosen.task, member=chosen.member)
-    for number in chosen.numbers[:-1]:
-        asm.code(f"cmp eax, {number}; je chosen")
-    asm.code(f"cmp eax, {chosen.numbers[-1]}; jne other\n chosen:\n pop rax; popfq\n other:")
-    code = asm.finish(writer.here)
     after: list[int] = []
 
     def other() -> None:
         writer.code("pop rax; popfq")
         writer.relative("jmp after", after[0])
 
-    writer.raw(code[:-_TAIL])
-    writer.cold("jne other", other)
+    asm = Assembler()
+    asm.code("pushfq; push rax; mov rax, gs:[task]; mov eax, [rax+member]", task=chosen.task, member=chosen.member)
+    if chosen.are_left_out:
+        writer.raw(asm.finish(writer.here))
+        for number in chosen.numbers:
+            writer.code(f"cmp eax, {number}")
+            writer.cold("je other", other)
+    else:
+        for number in chosen.numbers[:-1]:
+            asm.code(f"cmp eax, {number}; je chosen")
+        asm.code(f"cmp eax, {chosen.numbers[-1]}; jne other\n chosen:\n pop rax; popfq\n other:")
+        writer.raw(asm.finish(writer.here)[:-_TAIL])
+        writer.cold("jne other", other)
     writer.code("pop rax; popfq")
     emit()
     after.append(writer.here)

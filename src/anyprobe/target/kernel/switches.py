@@ -15,6 +15,7 @@ from anyprobe.core.errors import KernelRefused, PermissionDenied, TargetError
 _LOCKDOWN = "/sys/kernel/security/lockdown"
 _CONFIGURATIONS = ("/proc/config.gz", "/boot/config-{}", "/lib/modules/{}/config", "/lib/modules/{}/build/.config")
 _OPTION = re.compile(r"^CONFIG_(\w+)=(.*)$", re.MULTILINE)
+CAP_SYS_MODULE: Final = 16
 CAP_SYS_ADMIN: Final = 21
 CAP_PERFMON: Final = 38
 CAP_BPF: Final = 39
@@ -114,6 +115,11 @@ def number_at(path: str) -> int | None:
 
 def has_capability(number: int) -> bool:
     """Return whether this process has a capability, or CAP_SYS_ADMIN, which has included it before."""
-    with open("/proc/self/status") as file:
-        held = next((int(line.split()[1], 16) for line in file if line.startswith("CapEff:")), 0)
+    held = capabilities()
     return bool(held >> number & 1 or held >> CAP_SYS_ADMIN & 1)
+
+
+def capabilities() -> int:
+    """Return the capabilities that are in effect, a bit each."""
+    with open("/proc/self/status") as file:
+        return next((int(line.split()[1], 16) for line in file if line.startswith("CapEff:")), 0)

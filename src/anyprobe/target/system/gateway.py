@@ -34,6 +34,7 @@ _blocking = ctypes.CDLL(None, use_errno=True).syscall
 _blocking.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_ulong, ctypes.c_long, ctypes.c_long, ctypes.c_ulong]
 _blocking.restype = ctypes.c_long
 
+_MAP_FIXED_NOREPLACE = 0x100000
 _PR_SET_PTRACER = 0x59616D61
 _SYS_GET_ROBUST_LIST = 274
 _SYS_PERF_EVENT_OPEN = 298
@@ -155,6 +156,14 @@ def delete_module(name: str) -> None:
 def mmap_shared(fd: int, size: int, offset: int = 0) -> _mmap.mmap:
     """Map a memfd of the target, or memory of a driver, into the controller, readable and writable."""
     return _mmap.mmap(fd, size, _mmap.MAP_SHARED, _mmap.PROT_READ | _mmap.PROT_WRITE, offset=offset)
+
+
+def map_zeros_at(address: int, size: int) -> None:
+    """Have memory of this process's own, all zero, at an address where it has had a mapping."""
+    mmap = ctypes.CDLL(None).mmap
+    mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    kind = _mmap.MAP_PRIVATE | _mmap.MAP_ANONYMOUS | _MAP_FIXED_NOREPLACE
+    mmap(address, size, _mmap.PROT_READ | _mmap.PROT_WRITE, kind, -1, 0)
 
 
 def wait_thread(tid: int) -> int | None:

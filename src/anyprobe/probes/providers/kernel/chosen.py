@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from anyprobe.core.code import BpfProgram
 from anyprobe.core.errors import UnsupportedTarget
+from anyprobe.data.processes import TargetInfo
 from anyprobe.target.kernel import bpf, btf, programs
 from anyprobe.target.kernel.types import Tag
 from anyprobe.target.system import gateway
@@ -33,11 +34,16 @@ _FOUND, _TABLE, _KEY, _VALUE, _FLAGS, _TASK = 0, 1, 2, 3, 4, 7
 
 
 class Chosen:
-    """The processes whose hits count; all if none is named. With ``children`` also those that they start, and so on."""
+    """The processes whose hits count; all if none is named. With ``children`` also those that they start, and so on.
 
-    def __init__(self, pids: Sequence[int] = (), *, children: bool = False) -> None:
+    Where all count, this process may be left out.
+    """
+
+    def __init__(self, pids: Sequence[int] = (), *, children: bool = False, include_self: bool = True) -> None:
         """Choose processes; with ``children``, note from now on what they start."""
         self.pids = tuple(dict.fromkeys(pids))
+        self.without = () if pids or include_self or not _has_the_kernels_numbers() else (os.getpid(),)
+        """The processes whose hits do not count."""
         self.children = children and bool(pids)
         self.table: int | None = None
         """The map of their numbers, where it changes."""
@@ -48,7 +54,7 @@ class Chosen:
 
             for each in self.pids:
                 check_exists(each)
-        if pids and os.stat("/proc/self/ns/pid").st_ino != _FIRST_NAMESPACE:
+        if pids and not _has_the_kernels_numbers():
             message = "processes have other numbers in the kernel than in this pid namespace"
             raise UnsupportedTarget(f"{message}: hits in some of them alone can be had from outside of it")
         if self.children:
@@ -60,7 +66,11 @@ class Chosen:
 
     def __bool__(self) -> bool:
         """Whether not all processes count."""
-        return bool(self.pids)
+        return bool(self.pids or self.without)
+
+    def of(self, release: str) -> TargetInfo:
+        """Return what was probed, as snapshots have it."""
+        return TargetInfo(0, "", kernel=release, pids=self.pids, children=self.children, without=self.without)
 
     def lost(self) -> int:
         """Return how many processes that were started are left out, since there were too many at once."""
@@ -100,6 +110,11 @@ class Chosen:
         loaded = programs.load(programs.placed(BpfProgram(code, (), references, 0), {}, {0: self.table}), kind)
         self._descriptors.append(loaded)
         self._descriptors.append(programs.attach_typed(loaded))
+
+
+def _has_the_kernels_numbers() -> bool:
+    """Return whether processes have the numbers here that they have in the kernel: in a namespace they have others."""
+    return os.stat("/proc/self/ns/pid").st_ino == _FIRST_NAMESPACE
 
 
 def _at_a_beginning(tgid: int) -> "Assembly":

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 class Collection:
     """The storages of the handlers of one session."""
 
-    def __init__(self, names: KernelNames) -> None:
-        """Hold nothing yet."""
-        self._names = names
+    def __init__(self, names: KernelNames, *, spliced: bool = False) -> None:
+        """Hold nothing yet; ``spliced``: handlers are run by splices alone."""
+        self._names, self.spliced = names, spliced
         self.storages: Storages = {}
         """What handlers use, by aggregation or map, by a record's name, by the side and depth of stacks."""
         self._calls: list[CallData] = []

@@ -31,7 +31,7 @@ def _instruction(code: int, target: int = 0, source: int = 0, jump: int = 0, num
 class Counters:
     """A number of counters, all zero at first, until they are closed; a program keeps them as long as it lives.
 
-    Where processes are ``chosen``, programs end at once in all others.
+    Where processes are ``chosen``, programs end at once in all others, or in those that are left out.
     """
 
     def __init__(self, count: int, chosen: Chosen | None = None) -> None:
@@ -78,6 +78,9 @@ class Counters:
             return b""
         head = _instruction(_CALL, number=_PROCESS) + _instruction(_SHIFT_DOWN, 0, number=32)
         end = _instruction(_MOV, 0, number=result) + _instruction(_EXIT)
+        if self.chosen.without:
+            tests = (_instruction(_IF_OTHER, 0, jump=2, number=pid) + end for pid in self.chosen.without)
+            return head + b"".join(tests)
         if self.chosen.table is None:
             pids = self.chosen.pids
             left = range(len(pids) - 1, -1, -1)

@@ -21,6 +21,7 @@ from anyprobe.probes.providers.kernel.collection import Collection
 from anyprobe.probes.providers.kernel.passing import (
     BY_RECORD,
     BY_TRACEPOINT,
+    CALLER,
     attributes,
     by_registers,
     by_tracepoint_type,
@@ -106,13 +107,16 @@ class KernelHandler:
         handler = self._intermediate(site, self._at_function(site, found))
         if any(each.kind is InputKind.REGISTER for each in handler.inputs):
             raise Unable("it does not tell the registers")
+        _see_no_caller(handler)
         return self._program(key, handler, by_type(site, found))
 
     def for_registers(self, site: KernelSite, found: FunctionType | None) -> bytes:
         """Return the program for a kprobe or kretprobe."""
         known = (site.name, site.marker) if found is None else (site.module, found.types.name, found.number)
         key = ("registers", site.kind, known)
-        return self._program(key, self._intermediate(site, self._at_function(site, found)), by_registers(site))
+        handler = self._intermediate(site, self._at_function(site, found))
+        _see_no_caller(handler)
+        return self._program(key, handler, by_registers(site))
 
     def for_splice(
         self, site: KernelSite, found: FunctionType | None, processors: int, *, tail: bool = False
@@ -263,7 +267,7 @@ class KernelHandler:
             self._last = (site, known_prototype, None)
         returns = site.kind == "return"
         retval = self._retval or (_result(known_prototype) if returns else None)
-        known = attributes(site) if self._call is None else attributes(site) | {"data"}
+        known = attributes(site, spliced=self._collection.spliced) | ({"data"} if self._call is not None else set())
         setting = Setting(
             self._collection.storages,
             InstanceLayout() if self._call is None else self._call.layout,
@@ -281,6 +285,11 @@ class KernelHandler:
         if self._call is not None and self._call.layout.fields:
             return handler._replace(storages=(*handler.storages, self._call.storage))
         return handler
+
+
+def _see_no_caller(handler: ir.Function) -> None:
+    if any(each.kind is InputKind.CONTEXT and each.name == CALLER for each in handler.inputs):
+        raise Unable("it does not tell the caller: splices do")
 
 
 def _placed(given: Input) -> Input:

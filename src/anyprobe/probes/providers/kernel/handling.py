@@ -263,9 +263,10 @@ class Handled(Emitted, Scripted):
     @cached_property
     def collection(self) -> "Collection":
         """What handlers collect."""
+        from anyprobe.probes.providers.kernel import mechanisms
         from anyprobe.probes.providers.kernel.collection import Collection
 
-        return Collection(self._names)
+        return Collection(self._names, spliced=self.demanded(None) == mechanisms.SPLICE.name)
 
     @property
     def _has_handlers(self) -> bool:

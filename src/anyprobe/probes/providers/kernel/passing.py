@@ -1,5 +1,7 @@
 """What handlers in the kernel are passed: by a function's type, in registers, or by a tracepoint."""
 
+from dataclasses import replace
+
 from anyprobe.core.code import Input, InputKind
 from anyprobe.core.errors import UnsupportedTarget
 from anyprobe.handlers.bpf.layouts import AT_TRACEPOINT, Passed, argument_of
@@ -9,6 +11,7 @@ from anyprobe.handlers.types.calling_convention import Prototype
 from anyprobe.handlers.types.layouts import StructType
 from anyprobe.probes.providers.kernel.counters import GO_ON
 from anyprobe.probes.providers.kernel.places.sites import FunctionType, KernelSite
+from anyprobe.probes.providers.kernel.places.user_pointers import declared
 
 _SAVED = (
     "r15", "r14", "r13", "r12", "rbp", "rbx", "r11", "r10", "r9", "r8", "rax", "rcx", "rdx", "rsi", "rdi", "", "rip",
@@ -18,13 +21,17 @@ _SAVED = (
 _WORDS = {name: word for word, name in enumerate(_SAVED) if name}
 EVERYWHERE = frozenset({"tid", "pid", "cpu", "now", "comm", "uid", "gid", "cgroup", "ustack", "kstack"})
 """The attributes of ``ctx`` that there are in all handlers."""
+CALLER = "caller"
+"""Where the function returns to: splices tell it, which replace no return address."""
 _RETURNED = 2
 """The word of the record of a system call's end that has the result."""
 _AT_A_FUNCTION = {"entry": {"func", "ip", "regs"}, "return": {"func", "retval", "regs"}, "offset": {"ip", "regs"}}
 
 
-def attributes(site: KernelSite) -> frozenset[str]:
-    """Return the attributes of ``ctx`` that there are at a site."""
+def attributes(site: KernelSite, *, spliced: bool = False) -> frozenset[str]:
+    """Return the attributes of ``ctx`` that there are at a site; ``spliced``: by a patch at both ends of functions."""
+    if spliced and site.function is not None and site.kind != "offset":
+        return attributes(site) | {CALLER}
     if site.file is not None:  # of which the kernel does not tell the function
         return EVERYWHERE | _AT_A_FUNCTION[site.kind] - {"func"}
     return EVERYWHERE if site.function is None else EVERYWHERE | _AT_A_FUNCTION[site.kind]
@@ -38,7 +45,9 @@ def prototype(site: KernelSite, found: FunctionType | None) -> Prototype:
         raise UnsupportedTarget(f"the kernel does not know the types of {site.name}")
     if found is None:
         raise UnsupportedTarget(f"BTF has no type of {site.name} alone")
-    return types_of(found.types).prototype(site.name, found.prototype)
+    whole = types_of(found.types).prototype(site.name, found.prototype)
+    function = site.name if site.function is None else site.function.name
+    return replace(whole, parameters=declared(function, whole.parameters))
 
 
 def by_type(site: KernelSite, found: FunctionType) -> Passed:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Self
 from anyprobe.core.checkpoints import checkpoint
 from anyprobe.core.errors import KernelRefused, PermissionDenied, TargetError, UnsupportedTarget, UsageError
 from anyprobe.core.refusal import Refusal
-from anyprobe.data.processes import TargetInfo
 from anyprobe.data.refused import RefusedSite
 from anyprobe.data.snapshot import Snapshot
 from anyprobe.probes.api import AnySessionApi
@@ -49,14 +48,15 @@ class KernelSession(FollowingModules, Handled, AnySessionApi[KernelProbe]):
     """As processes have one; the kernel's own threads are of this one."""
 
     def __init__(
-        self, mechanism: str | None = None, *, strict: bool = False, pids: Sequence[int] = (), children: bool = False
-    ) -> None:
+        self, mechanism: str | None = None, *, strict: bool = False, pids: Sequence[int] = (), children: bool = False,
+        include_self: bool = True,
+    ) -> None:  # fmt: skip
         """Use ``kernel``."""
         _see_name(mechanism)
         _see_permission()
         super().__init__()
         self._mechanism = mechanism
-        self.chosen = Chosen(pids, children=children)
+        self.chosen = Chosen(pids, children=children, include_self=include_self)
         self._names = KernelNames()
         self.lock = threading.RLock()
         self.probes: list[KernelProbe] = []
@@ -379,7 +379,7 @@ class KernelSession(FollowingModules, Handled, AnySessionApi[KernelProbe]):
         sites = tuple(result for probe in self.probes if probe not in timed for result in probe.results())
         duration = 0.0 if self._began is None else time.monotonic() - self._began
         return Snapshot(
-            target=TargetInfo(self.pid, "", kernel=os.uname().release, pids=self.pids, children=self.chosen.children),
+            target=self.chosen.of(os.uname().release),
             duration_s=duration,
             setup_s=dict(self._setup),
             sites=sites,
@@ -449,19 +449,21 @@ class KernelSession(FollowingModules, Handled, AnySessionApi[KernelProbe]):
 
 
 def kernel(
-    mechanism: str | None = None, *, strict: bool = False, pids: Sequence[int] = (), children: bool = False
-) -> KernelSession:
+    mechanism: str | None = None, *, strict: bool = False, pids: Sequence[int] = (), children: bool = False,
+    include_self: bool = True,
+) -> KernelSession:  # fmt: skip
     """Open a session on the running kernel. Nothing is changed until a probe is attached.
 
     ``mechanism`` is the only one to use, see ``KernelSession.count``. ``strict``: ``anyprobe.kprobes`` raises
     ``KprobeError`` in place of returning error numbers. ``pids``: processes; then only hits in these are counted and
     have handlers run. A hit is in the process that the processor was running, also one of an interrupt meanwhile.
     ``children``: hits in what these processes start from then on count, too, and in what that starts, and so on.
+    ``include_self``: where those of all processes count, so do those of this one.
 
     Raises ``PermissionDenied`` where this user may not load programs into the kernel, ``NoSuchProcess`` where a process
     is gone, ``UnsupportedTarget`` where the kernel cannot tell processes apart, or tells nothing of what they start.
     """
-    return KernelSession(mechanism, strict=strict, pids=pids, children=children)
+    return KernelSession(mechanism, strict=strict, pids=pids, children=children, include_self=include_self)
 
 
 def _see_name(mechanism: str | None) -> None:

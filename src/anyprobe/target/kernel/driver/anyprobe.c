@@ -6,21 +6,26 @@
 #include <linux/cpu.h>
 #include <linux/delay.h>
 #include <linux/extable.h>
+#include <linux/fdtable.h>
+#include <linux/ftrace.h>
 #include <linux/interval_tree_generic.h>
 #include <linux/jump_label.h>
 #include <linux/kallsyms.h>
 #include <linux/kprobes.h>
+#include <linux/mem_encrypt.h>
 #include <linux/miscdevice.h>
 #include <linux/mm.h>
 #include <linux/module.h>
 #include <linux/objtool.h>
 #include <linux/percpu.h>
+#include <linux/random.h>
 #include <linux/range.h>
 #include <linux/sched/signal.h>
 #include <linux/security.h>
 #include <linux/slab.h>
 #include <linux/static_call.h>
 #include <linux/stop_machine.h>
+#include <linux/string.h>
 #include <linux/suspend.h>
 #include <linux/uaccess.h>
 #include <linux/vmalloc.h>
@@ -31,7 +36,6 @@
 
 #define PATCHES (8u << 20)
 #define MAX_FIXUPS 4096
-#define KPROBE_TABLE_SIZE 64	/* as in kernel/kprobes.c, of all kernels */
 #define LONGEST_OPTIMIZED 20	/* a jump in place of a kprobe covers at most this much */
 
 /* In the module's own text: there the kernel looks for exception fix-ups. */
@@ -58,23 +62,24 @@ static DEFINE_PER_CPU(u64[ANYPROBE_COUNTERS], anyprobe_counters);
 	F(const struct exception_table_entry *, search_exception_tables, unsigned long) \
 	F(int, insn_decode, struct insn *, const void *, int, enum insn_mode) \
 	F(int, kallsyms_lookup_size_offset, unsigned long, unsigned long *, unsigned long *) \
+	F(const char *, kallsyms_lookup, unsigned long, unsigned long *, unsigned long *, char **, char *) \
 	F(struct module *, __module_text_address, unsigned long) \
 	F(void, jump_label_lock, void) \
 	F(void, jump_label_unlock, void)
 #define KERNEL_DATA(F) \
 	F(struct mutex, kprobe_mutex) \
 	F(struct mutex, text_mutex) \
+	F(int, modules_disabled) \
 	F(struct jump_entry, __start___jump_table) \
 	F(struct jump_entry, __stop___jump_table) \
 	F(struct static_call_site, __start_static_call_sites) \
 	F(struct static_call_site, __stop_static_call_sites)
 #ifdef CONFIG_OPTPROBES
-#define OPTIMIZER_DATA(F) \
-	F(bool, kprobes_allow_optimization) \
-	F(struct list_head, optimizing_list) \
-	F(struct hlist_head, kprobe_table)
+#define OPTIMIZER_FUNCTIONS(F) \
+	F(int, arch_prepare_optimized_kprobe, struct optimized_kprobe *, struct kprobe *) \
+	F(int, ftrace_is_dead, void)
 #else
-#define OPTIMIZER_DATA(F)
+#define OPTIMIZER_FUNCTIONS(F)
 #endif
 
 #define DEFINE_FUNCTION(result, name, ...) \
@@ -82,9 +87,10 @@ static DEFINE_PER_CPU(u64[ANYPROBE_COUNTERS], anyprobe_counters);
 	DEFINE_STATIC_CALL(to_##name, none_##name);
 #define DEFINE_DATA(type, name) static type *the_##name;
 KERNEL_FUNCTIONS(DEFINE_FUNCTION)
+OPTIMIZER_FUNCTIONS(DEFINE_FUNCTION)
 KERNEL_DATA(DEFINE_DATA)
-OPTIMIZER_DATA(DEFINE_DATA)
 DEFINE_FUNCTION(unsigned long, kallsyms_lookup_name, const char *)
+static int *the_kexec_load_disabled;	/* where the kernel can be replaced by another one */
 #define CALL(name) static_call(to_##name)
 
 /*
@@ -97,30 +103,45 @@ static const char *const forbidden_functions[] = {
 	"stop_machine_cpuslocked", "multi_cpu_stop", "cpu_stopper_thread", "fixup_exception", "search_exception_tables",
 	"startup_64", "secondary_startup_64", "secondary_startup_64_no_verify", "verify_cpu", "sev_verify_cbit", "start_cpu0",
 	"load_percpu_segment", "switch_to_new_gdt", "switch_gdt_and_percpu_base", "native_write_msr", "native_load_gs_index",
-	"machine_kexec", "relocate_kernel", "wakeup_long64", "__restore_processor_state", "restore_processor_state",
+	"machine_kexec", "relocate_kernel", "identity_mapped", "virtual_mapped", "swap_pages", "wakeup_long64", "__restore_processor_state", "restore_processor_state",
 	"play_dead_common", "hlt_play_dead", "mwait_play_dead", "native_play_dead",
+	"arch_prepare_optimized_kprobe", "__fentry__", "ftrace_stub", "return_to_handler",
 };
 static const char *const forbidden_ranges[][2] = {
 	{ "__entry_text_start", "__entry_text_end" }, { "__noinstr_text_start", "__noinstr_text_end" },
 	{ "__kprobes_text_start", "__kprobes_text_end" }, { "__cpuidle_text_start", "__cpuidle_text_end" },
 	{ "__indirect_thunk_start", "__indirect_thunk_end" }, { "_sinittext", "_einittext" },
 	{ "__static_call_text_start", "__static_call_text_end" },
+	{ "ftrace_caller", "return_to_handler" },	/* the kernel copies these as trampolines, and writes in them */
 };
 static struct range forbidden[ARRAY_SIZE(forbidden_functions) + ARRAY_SIZE(forbidden_ranges)];
 static int forbidden_count;
+/* What functions are that the kernel rewrites, or that entry code goes through, wherever they lie: also in modules. */
+static const struct { const char *prefix; enum anyprobe_reason reason; } forbidden_names[] = {
+	{ "__SCT__", ANYPROBE_STATIC_CALL }, { "bpf_dispatcher_", ANYPROBE_ALTERNATIVE },
+	{ "__x86_indirect_", ANYPROBE_FORBIDDEN }, { "__x86_return_", ANYPROBE_FORBIDDEN }, { "srso_", ANYPROBE_FORBIDDEN },
+	{ "retbleed_", ANYPROBE_FORBIDDEN }, { "zen_untrain_ret", ANYPROBE_FORBIDDEN }, { "its_return_thunk", ANYPROBE_FORBIDDEN },
+	{ "call_depth_return_thunk", ANYPROBE_FORBIDDEN }, { "entry_ibpb", ANYPROBE_FORBIDDEN },
+	{ "write_ibpb", ANYPROBE_FORBIDDEN }, { "clear_bhb_loop", ANYPROBE_FORBIDDEN },
+};
 
 /* What a client has; freed when no task is in its patches any more. */
 struct client {
-	struct list_head list;	/* among those that are gone and still have a task in their patches */
+	struct list_head list;	/* among those that have ended and are not freed yet */
+	struct pid *process;	/* which has opened it, and alone may use it: it ends with that, whoever has inherited the file */
+	bool ended, closed;	/* by its process; by all who have the file */
 	struct memory { void *shared; void __percpu *percpu, *own; u64 size; } memory[256];
 	u32 memories, pages, changes;
 	bool waited;		/* since its writes were taken out, for tasks that no stop may find */
 	struct completion *tried;	/* told when it has been seen whether all can be freed */
 };
 
-/* A write in force, with the original bytes as the old ones. */
+/* A write in force, with the original bytes as the old ones. All of them are changed with kprobe_mutex held. */
 struct change {
-	struct rb_node node;
+	union {
+		struct rb_node node;
+		struct change *next;	/* of those that are in no tree yet */
+	};
 	unsigned long last_below;
 	struct anyprobe_write w;
 	struct client *client;
@@ -135,8 +156,6 @@ static DEFINE_MUTEX(lock);		/* of all that is below */
 static struct rb_root_cached changes = RB_ROOT_CACHED;
 static u32 change_count;
 static bool asleep;			/* suspend has begun */
-static bool kprobes_held;		/* kprobes are not optimized */
-static unsigned long held_from = ULONG_MAX, held_to;	/* where text has been written since */
 static struct client *page_owners[PATCHES >> PAGE_SHIFT], *counter_owners[ANYPROBE_COUNTERS];
 static LIST_HEAD(leaving);
 static struct exception_table_entry tables[2][MAX_FIXUPS];
@@ -178,13 +197,13 @@ static struct edit *add_edit(void)
 	return edit;
 }
 
-static unsigned long end_of(const struct anyprobe_write *w)
+static __always_inline unsigned long end_of(const struct anyprobe_write *w)
 {
 	return w->address + w->length;
 }
 
 /* Return whose patches an address is in; NULL: in none. */
-static struct client *owner_of(unsigned long address)
+static __always_inline struct client *owner_of(unsigned long address)
 {
 	unsigned long page = (address - (unsigned long)anyprobe_patches) >> PAGE_SHIFT;
 
@@ -192,7 +211,7 @@ static struct client *owner_of(unsigned long address)
 }
 
 /* Return the first of the batch's writes that ends after an address. */
-static u32 edit_after(unsigned long address)
+static __always_inline u32 edit_after(unsigned long address)
 {
 	u32 low = 0, high = batch.count;
 
@@ -213,7 +232,7 @@ static u32 edit_after(unsigned long address)
 struct walk {
 	unsigned long at, end;		/* the next instruction, the function's end */
 	unsigned long probed;		/* up to there a kprobe's jump may reach */
-	bool blacklisted;
+	enum anyprobe_reason refused;	/* the whole function */
 	u8 bytes[MAX_INSN_SIZE];	/* of the instruction, as they were before changes and kprobes */
 	struct insn insn;
 };
@@ -255,22 +274,37 @@ static bool has_fixup(unsigned long address)
 	return i < batch.fixup_count;
 }
 
+/* Why is no byte of a function written? */
+static enum anyprobe_reason refuses_function(unsigned long address, const char *name)
+{
+	int i;
+
+	for (i = 0; i < ARRAY_SIZE(forbidden_names); i++)
+		if (str_has_prefix(name, forbidden_names[i].prefix))
+			return forbidden_names[i].reason;
+	return CALL(within_kprobe_blacklist)(address) ? ANYPROBE_FORBIDDEN : ANYPROBE_DONE;
+}
+
 /* Decode up to the end of a write, from the function's start, as kprobes do; compare with what the plan says. */
 static enum anyprobe_reason check_instructions(struct walk *walk, struct anyprobe_write *w)
 {
+	static char name_buffer[KSYM_NAME_LEN];
 	unsigned long size, offset;
 	u32 boundaries = 0;
 	bool call = false;
 
 	if (w->address >= walk->end) {
-		if (!CALL(kallsyms_lookup_size_offset)(w->address, &size, &offset))
+		char *module;
+		const char *name = CALL(kallsyms_lookup)(w->address, &size, &offset, &module, name_buffer);
+
+		if (!name)
 			return ANYPROBE_NOT_TEXT;
 		walk->at = w->address - offset;
 		walk->end = walk->at + size;
-		walk->blacklisted = CALL(within_kprobe_blacklist)(w->address);
+		walk->refused = refuses_function(w->address, name);
 	}
-	if (walk->blacklisted)
-		return ANYPROBE_FORBIDDEN;
+	if (walk->refused)
+		return walk->refused;
 	if (end_of(w) > walk->end)
 		return ANYPROBE_NOT_BOUNDARY;
 	for (; walk->at < end_of(w); walk->at += walk->insn.length) {
@@ -377,7 +411,7 @@ static enum anyprobe_reason check_write(struct client *client, struct edit *edit
 }
 
 /* Is a range near enough to the batch to look closer? */
-static bool is_near(unsigned long start, unsigned long end)
+static __always_inline bool is_near(unsigned long start, unsigned long end)
 {
 	return batch.count && end > batch.edits[0].w.address && start < end_of(&batch.edits[batch.count - 1].w);
 }
@@ -425,6 +459,8 @@ static bool is_text(unsigned long address, struct module **marked)
 	if (m && m != *marked)
 		mark_table(m->jump_entries, m->jump_entries + m->num_jump_entries,
 			   m->static_call_sites, m->static_call_sites + m->num_static_call_sites);
+	if (m && is_livepatch_module(m))	/* relocated whenever a module that it patches comes or goes */
+		mark(address, address + 1, ANYPROBE_ALTERNATIVE);
 	*marked = m;
 	return m;
 }
@@ -486,7 +522,7 @@ static const int errors[] = {
  * On a boundary of what is written, or in a patch: also of writes that are in force no more, since a task that was
  * preempted in a patch goes on at the end of what was displaced, which may now lie within another write.
  */
-static bool is_inside(unsigned long word)
+static noinstr bool is_inside(unsigned long word)
 {
 	struct client *owner = owner_of(word);
 	u32 i = batch.count;		/* of a patch: no write is to blame */
@@ -504,8 +540,13 @@ static bool is_inside(unsigned long word)
 	return true;
 }
 
+/*
+ * Nothing of the stop is instrumented: handlers of kprobes would run while text is half written, or all processors wait. What
+ * is called before the first write may be.
+ */
+
 /* Does the unwinder find a task inside? What it cannot unwind to the end counts as inside. */
-static bool unwinds_inside(struct task_struct *t)
+static noinstr bool unwinds_inside(struct task_struct *t)
 {
 	struct unwind_state state;
 
@@ -529,7 +570,7 @@ static bool unwinds_inside(struct task_struct *t)
  * left long ago may have such a word too, in a task that sleeps for days: then the unwinder decides. Who runs is in the stop,
  * and nowhere else; what was found inside in an earlier stop is on these stacks.
  */
-static bool has_word_inside(struct task_struct *t)
+static noinstr bool has_word_inside(struct task_struct *t)
 {
 	unsigned long *p = t->stack, *end = p + THREAD_SIZE / sizeof *p, sp = t->thread.sp, word;
 
@@ -546,7 +587,7 @@ static bool has_word_inside(struct task_struct *t)
 }
 
 /* Is it one that nr_running() counts? Not in a group whose CPU time is used up: that is on no run queue then. */
-static bool wants_to_run(const struct task_struct *t)
+static noinstr bool wants_to_run(const struct task_struct *t)
 {
 #ifdef CONFIG_FAIR_GROUP_SCHED
 	const struct sched_entity *group;
@@ -558,7 +599,7 @@ static bool wants_to_run(const struct task_struct *t)
 	return t->on_rq;
 }
 
-static bool is_any_inside(void)
+static noinstr bool is_any_inside(void)
 {
 	struct task_struct *group, *t;
 	unsigned int runnable = 0;
@@ -578,7 +619,7 @@ static bool is_any_inside(void)
 }
 
 /* Without memcpy(), which may be what is written; in few stores, each of which costs an emulator much. */
-static void put(u8 *to, const u8 *from, u32 length)
+static noinstr void put(u8 *to, const u8 *from, u32 length)
 {
 	for (; length >= sizeof(u64); length -= sizeof(u64), to += sizeof(u64), from += sizeof(u64))
 		WRITE_ONCE(*(u64 *)to, *(const u64 *)from);
@@ -590,9 +631,37 @@ static void put(u8 *to, const u8 *from, u32 length)
 		WRITE_ONCE(to[length - 1], from[length - 1]);
 }
 
-static enum anyprobe_reason write_all(void)
+/*
+ * Where the processor that writes, and no other one, sees the pages of a batch writable: page tables of its own for addresses
+ * of programs, with the kernel's for the rest. They are loaded as CR3 for the writes alone, without a PCID, so that nothing of
+ * them stays in a TLB that others use. Their pages lie in no mapping of the kernel at any time.
+ */
+#define WINDOW_PAGES (2 * ANYPROBE_MAX_WRITES)
+#define TABLE_ENTRIES 512
+#define TABLE_INDEX(address, shift) ((address) >> (shift) & (TABLE_ENTRIES - 1))
+static struct {
+	unsigned long base;
+	u64 *root;			/* of a pair of pages: bit 12 of CR3 says of page-table isolation which half is in use */
+	u64 *inner[3];
+	pte_t *entries;			/* of WINDOW_PAGES */
+} window;
+
+static noinstr unsigned long open_window(void)
+{
+	unsigned long before = __native_read_cr3();
+	u64 *kernel = __va(before & CR3_ADDR_MASK);
+	int i;
+
+	for (i = TABLE_ENTRIES / 2; i < TABLE_ENTRIES; i++)
+		WRITE_ONCE(window.root[i], READ_ONCE(kernel[i]));
+	native_write_cr3(__sme_pa(window.root));
+	return before;
+}
+
+static noinstr enum anyprobe_reason write_all(void)
 {
 	struct edit *edit, *end = batch.edits + batch.count;
+	unsigned long before;
 
 	for (edit = batch.edits; edit < end; edit++)
 		if (memcmp((void *)edit->w.address, edit->w.old_bytes, edit->w.length)) {
@@ -607,15 +676,17 @@ static enum anyprobe_reason write_all(void)
 		WRITE_ONCE(THIS_MODULE->extable, batch.table);
 		WRITE_ONCE(THIS_MODULE->num_exentries, batch.table_entries);
 	}
+	before = open_window();
 	for (edit = batch.edits; edit < end; edit++)
 		if (edit->reason == ANYPROBE_DONE)
 			put(edit->alias, edit->w.new_bytes, edit->w.length);
+	native_write_cr3(before);
 	sync_core();
 	return ANYPROBE_DONE;
 }
 
 /* Every processor runs this with interrupts off. The last to come writes: all others are in here then, and nowhere else. */
-static int in_stop(void *unused)
+static noinstr int in_stop(void *unused)
 {
 	atomic64_cmpxchg(&batch.began, 0, ktime_get_ns());
 	if (atomic_inc_return(&batch.arrived) == num_online_cpus()) {
@@ -635,41 +706,71 @@ static struct page *page_of(unsigned long address)
 	return CALL(core_kernel_text)(address) ? virt_to_page((void *)address) : vmalloc_to_page((void *)address);
 }
 
-/* Map the pages of all writes once more, writable: in the stop a write is then a copy of some bytes. */
-static void *map_aliases(void)
+/* Say where the window shows the pages of all writes: in the stop a write is then a copy of some bytes. */
+static u32 fill_window(void)
 {
-	static struct page *pages[2 * ANYPROBE_MAX_WRITES];
+	pgprot_t writable = __pgprot(pgprot_val(PAGE_KERNEL) & ~_PAGE_GLOBAL);
 	struct edit *edit, *end = batch.edits + batch.count;
-	unsigned long at, mapped = 0, count = 0;
-	void *base;
+	unsigned long at, mapped = 0;
+	u32 count = 0;
 
 	for (edit = batch.edits; edit < end; edit++) {
 		for (at = edit->w.address & PAGE_MASK; at < end_of(&edit->w); at += PAGE_SIZE)
 			if (at > mapped)
-				pages[count++] = page_of(mapped = at);
-		edit->alias = (u8 *)((count << PAGE_SHIFT) - (at - edit->w.address));
+				native_set_pte(&window.entries[count++], mk_pte(page_of(mapped = at), writable));
+		edit->alias = (u8 *)window.base + ((unsigned long)count << PAGE_SHIFT) - (at - edit->w.address);
 	}
-	base = vmap(pages, count, VM_MAP, PAGE_KERNEL);
-	for (edit = batch.edits; edit < end; edit++)
-		edit->alias += (unsigned long)base;
-	return base;
+	return count;
 }
 
 /* Stop the machine and write the batch; called with the locks of text. */
 static long commit(void)
 {
-	void *base = batch.count ? map_aliases() : NULL;
+	u32 pages = fill_window();
 
-	if (batch.count && !base)
-		return -ENOMEM;
 	atomic_set(&batch.arrived, 0);
 	atomic64_set(&batch.began, 0);
 	batch.done = false;
 	CALL(stop_machine_cpuslocked)(in_stop, NULL, cpu_online_mask);
-	vunmap(base);
+	memset(window.entries, 0, pages * sizeof *window.entries);
 	if (batch.reason == ANYPROBE_DONE && batch.table)
 		table_used = !table_used;
 	return errors[batch.reason];
+}
+
+static void free_window(void)
+{
+	int i;
+
+	free_pages((unsigned long)window.entries, get_order(WINDOW_PAGES * sizeof *window.entries));
+	for (i = 0; i < ARRAY_SIZE(window.inner); i++)
+		free_page((unsigned long)window.inner[i]);
+	free_pages((unsigned long)window.root, 1);
+}
+
+static long __init make_window(void)
+{
+	int shift = pgtable_l5_enabled() ? 48 : 39, level = 0, i;	/* of the addresses that an entry of the table covers */
+	u64 *table;
+
+	if (cpu_feature_enabled(X86_FEATURE_XENPV))	/* whose page tables are the hypervisor's */
+		return -EOPNOTSUPP;
+	window.root = table = (u64 *)__get_free_pages(GFP_KERNEL | __GFP_ZERO, 1);
+	window.entries = (pte_t *)__get_free_pages(GFP_KERNEL | __GFP_ZERO, get_order(WINDOW_PAGES * sizeof *window.entries));
+	/* so that each table but the last ones has one entry, or as many beside each other */
+	window.base = get_random_u64() % TASK_SIZE_MAX & -((u64)WINDOW_PAGES << PAGE_SHIFT);
+	for (; table && window.entries && shift > PMD_SHIFT; shift -= 9) {
+		u64 *next = window.inner[level++] = (u64 *)get_zeroed_page(GFP_KERNEL);
+
+		if (next)
+			table[TABLE_INDEX(window.base, shift)] = __sme_pa(next) | _KERNPG_TABLE_NOENC;
+		table = next;
+	}
+	if (!table || !window.entries)
+		return -ENOMEM;
+	for (i = 0; i < WINDOW_PAGES / TABLE_ENTRIES; i++)
+		table[TABLE_INDEX(window.base, PMD_SHIFT) + i] = __sme_pa(window.entries + i * TABLE_ENTRIES) | _KERNPG_TABLE_NOENC;
+	return 0;
 }
 
 /* Note what is in force now; what has its original bytes, or went with its module, is no more. */
@@ -710,43 +811,82 @@ static void unlock_text(void)
 
 /*
  * A kprobe is optimized, to a jump over several instructions, where no branch leads between these. The kernel looks for such
- * branches in the text as it is, and does not see those in patches. So none is optimized while anything is written; and not
- * afterwards where one is set that may have been looked at meanwhile. Both with kprobe_mutex. False: some are about to be.
+ * branches when a kprobe is set, in the text as it is, and does not see those in patches. So it finds each kprobe unfit that is
+ * set in a function in which something is written, and has it stay a breakpoint as long as it is set. One that was set before
+ * was looked at without anything of ours; nothing is written where its jump may reach. The switch of kprobes' optimization is
+ * the administrator's: at any time it may be as it wants.
  */
-static bool hold_kprobes(void)
-{
 #ifdef CONFIG_OPTPROBES
-	if (!batch.count)
-		return true;
-	if (*the_kprobes_allow_optimization && !list_empty(the_optimizing_list))
-		return false;
-	kprobes_held |= *the_kprobes_allow_optimization;
-	*the_kprobes_allow_optimization = false;
-	held_from = min(held_from, FIRST_BYTE(&batch.edits[0]) - PAGE_SIZE);
-	held_to = max(held_to, LAST_BYTE(&batch.edits[batch.count - 1]) + PAGE_SIZE);
-#endif
-	return true;
+/* With kprobe_mutex, as all changes. */
+static int prepare_optimized_kprobe(struct optimized_kprobe *op, struct kprobe *unused)
+{
+	unsigned long at = (unsigned long)op->kp.addr, size, offset;
+
+	if (CALL(kallsyms_lookup_size_offset)(at, &size, &offset) &&
+	    tree_iter_first(&changes, at - offset, at - offset + size - 1))
+		return -EBUSY;
+	return CALL(arch_prepare_optimized_kprobe)(op, unused);
 }
 
-static void let_kprobes_go(void)
+static void notrace instead(unsigned long ip, unsigned long parent, struct ftrace_ops *ops, struct ftrace_regs *regs)
 {
-#ifdef CONFIG_OPTPROBES
-	struct kprobe *p;
-	int i;
+	if (!within_module(parent, THIS_MODULE))
+		ftrace_get_regs(regs)->ip = (unsigned long)prepare_optimized_kprobe;
+}
 
-	if (change_count || !kprobes_held)
-		return;
-	for (i = 0; i < KPROBE_TABLE_SIZE; i++)
-		hlist_for_each_entry(p, &the_kprobe_table[i], hlist)
-			if (!kprobe_ftrace(p) && (unsigned long)p->addr > held_from && (unsigned long)p->addr < held_to) {
-				pr_info_ratelimited("anyprobe: kprobes stay breakpoints while there is one at %pS\n", p->addr);
-				return;
-			}
-	*the_kprobes_allow_optimization = true;
-	kprobes_held = false;
-	held_from = ULONG_MAX;
-	held_to = 0;
+/* Permanent: what the kernel's switch of ftrace cannot take away. */
+static struct ftrace_ops guard = {
+	.func = instead, .flags = FTRACE_OPS_FL_SAVE_REGS | FTRACE_OPS_FL_IPMODIFY | FTRACE_OPS_FL_PERMANENT,
+};
+
+static bool is_guarded(void)
+{
+	return !CALL(ftrace_is_dead)();
+}
+
+static int __init put_guard(void)
+{
+	unsigned long at = CALL(kallsyms_lookup_name)("arch_prepare_optimized_kprobe");
+	int r = ftrace_set_filter_ip(&guard, at, 0, 0) ?: register_ftrace_function(&guard);
+
+	if (r)
+		pr_err("anyprobe: this kernel has no ftrace of arch_prepare_optimized_kprobe (%d)\n", r);
+	return r ? -ENOENT : 0;
+}
+
+static void remove_guard(void)
+{
+	unregister_ftrace_function(&guard);
+	mutex_lock(the_kprobe_mutex);	/* who has been sent here has left when it has given that back */
+	mutex_unlock(the_kprobe_mutex);
+}
+#else
+static bool is_guarded(void) { return true; }
+static int put_guard(void) { return 0; }
+static void remove_guard(void) { }
 #endif
+
+/* --- who may --- */
+
+/*
+ * May the caller bring code into the kernel? As it may not where it could not load a module of its own, or the kernel takes no
+ * new code any more. Asked at every call: the one who has opened the device may have dropped what it needed for that.
+ */
+static bool may_use(void)
+{
+	return capable(CAP_SYS_ADMIN) && capable(CAP_SYS_MODULE);
+}
+
+static bool may_write(void)
+{
+	return may_use() && !security_locked_down(LOCKDOWN_DEV_MEM) && !is_module_sig_enforced() &&
+		!READ_ONCE(*the_modules_disabled) && !(the_kexec_load_disabled && READ_ONCE(*the_kexec_load_disabled));
+}
+
+/* Is it the process that has opened the device, as far as it still may? Not one that has inherited or been sent the file. */
+static bool is_of(struct client *client)
+{
+	return task_tgid(current) == client->process && may_use();
 }
 
 /* --- batches --- */
@@ -789,8 +929,8 @@ static long make_table(struct client *gone)
 	return 0;
 }
 
-/* Have a change for each write, in force or not. */
-static long add_changes(struct client *client)
+/* Have a change for each write, in force or not; new ones are taken from a list that is long enough. */
+static void add_changes(struct client *client, struct change **spare)
 {
 	struct edit *edit;
 
@@ -799,9 +939,8 @@ static long add_changes(struct client *client)
 
 		if (c)
 			continue;
-		c = edit->change = kmalloc(sizeof *c, GFP_KERNEL);
-		if (!c)
-			return -ENOMEM;
+		c = edit->change = *spare;
+		*spare = c->next;
 		c->w = edit->w;
 		memcpy(c->w.new_bytes, c->w.old_bytes, sizeof c->w.new_bytes);
 		c->client = client;
@@ -809,11 +948,21 @@ static long add_changes(struct client *client)
 		client->changes++;
 		change_count++;
 	}
-	return 0;
+}
+
+/* Does a batch only put back what was there? */
+static bool is_undoing(void)
+{
+	struct edit *edit;
+
+	for (edit = batch.edits; edit < batch.edits + batch.count; edit++)
+		if (!edit->change || memcmp(edit->w.new_bytes, edit->change->w.old_bytes, edit->w.length))
+			return false;
+	return true;
 }
 
 static long check_and_write(struct client *client, struct anyprobe_batch *io, const struct anyprobe_write *writes,
-			    const struct anyprobe_fixup *fixups)
+			    const struct anyprobe_fixup *fixups, struct change **spare)
 {
 	u32 i;
 	long r;
@@ -824,13 +973,12 @@ static long check_and_write(struct client *client, struct anyprobe_batch *io, co
 	for (i = 0; i < io->write_count; i++)
 		add_edit()->w = writes[i];
 	lock_text();
-	r = asleep ? -EBUSY : errors[batch.reason = check(client)];
-	if (!r && !hold_kprobes()) {
-		batch.failed = batch.count;
-		r = errors[batch.reason = ANYPROBE_BUSY];
-		io->tried = 1;
-	} else if (!r) {
-		r = make_table(NULL) ?: add_changes(client);
+	r = asleep ? -EBUSY : !is_guarded() ? -EIO : errors[batch.reason = check(client)];
+	if (!r && !is_undoing() && !may_write())
+		r = -EPERM;
+	if (!r) {
+		add_changes(client, spare);
+		r = make_table(NULL);
 		while (!r) {
 			r = commit();
 			if (++io->tried >= io->tries || r != -EAGAIN || fatal_signal_pending(current))
@@ -839,12 +987,46 @@ static long check_and_write(struct client *client, struct anyprobe_batch *io, co
 			r = 0;
 		}
 		settle(!r, false);
-		let_kprobes_go();
 	}
 	unlock_text();
 	io->failed = batch.failed;
 	io->reason = batch.reason;
 	io->stopped_ns = batch.took_ns;
+	return r;
+}
+
+static void free_spare(struct change *spare)
+{
+	while (spare) {
+		struct change *next = spare->next;
+
+		kfree(spare);
+		spare = next;
+	}
+}
+
+static long add_spare(struct change **spare, u32 count)
+{
+	while (count--) {
+		struct change *c = kmalloc(sizeof *c, GFP_KERNEL_ACCOUNT);
+
+		if (!c)
+			return -ENOMEM;
+		c->next = *spare;
+		*spare = c;
+	}
+	return 0;
+}
+
+/* Take the lock for what a client asks for; not if it has ended. */
+static long lock_for(struct client *client)
+{
+	long r = mutex_lock_killable(&lock);
+
+	if (!r && client->ended) {
+		mutex_unlock(&lock);
+		r = -ESHUTDOWN;
+	}
 	return r;
 }
 
@@ -854,6 +1036,7 @@ static long apply(struct client *client, struct anyprobe_batch *io)
 	static const u8 no_reasons[ANYPROBE_MAX_WRITES];	/* clear_user() would need a fix-up in the driver's own text */
 	struct anyprobe_write *writes;
 	struct anyprobe_fixup *fixups;
+	struct change *spare = NULL;
 	u8 *reasons;
 	u32 i;
 	long r;
@@ -867,9 +1050,9 @@ static long apply(struct client *client, struct anyprobe_batch *io)
 	fixups = vmemdup_user((void __user *)io->fixups, io->fixup_count * sizeof *fixups);
 	r = IS_ERR(fixups) ? PTR_ERR(fixups) :
 		io->reasons && copy_to_user((void __user *)io->reasons, no_reasons, io->write_count) ? -EFAULT :
-		mutex_lock_killable(&lock);
+		add_spare(&spare, io->write_count) ?: lock_for(client);
 	if (!r) {
-		r = check_and_write(client, io, writes, fixups);
+		r = check_and_write(client, io, writes, fixups, &spare);
 		reasons = (u8 *)writes;		/* which are in the batch by now */
 		for (i = 0; i < io->write_count; i++)
 			reasons[i] = batch.edits[i].reason;
@@ -878,6 +1061,7 @@ static long apply(struct client *client, struct anyprobe_batch *io)
 		if (io->reasons && copy_to_user((void __user *)io->reasons, reasons, io->write_count))
 			io->reasons = 0;
 	}
+	free_spare(spare);
 	if (!IS_ERR(fixups))
 		kvfree(fixups);
 	kvfree(writes);
@@ -895,6 +1079,8 @@ static long restore(struct client *client, struct module *module)
 	struct change *c;
 	long r = 0;
 
+	if (client && !client->changes)
+		return 0;
 	lock_text();
 	do {
 		begin_batch();
@@ -918,7 +1104,6 @@ static long restore(struct client *client, struct module *module)
 		r = batch.count ? commit() : 0;
 		settle(!r, module);
 	} while (c && (!r || module));
-	let_kprobes_go();
 	unlock_text();
 	return r ?: client && client->changes ? -ESTALE : 0;
 }
@@ -962,14 +1147,37 @@ static void disclaim(struct client **owners, u32 count, struct client *client)
 			owners[count] = NULL;
 }
 
-static void release(struct client *client)
+/* Have nothing but breakpoints in a page of patches: when its client has left it, and until one writes its own. */
+static void fill_page(u32 index)
 {
+	u8 *page = anyprobe_patches + ((unsigned long)index << PAGE_SHIFT);
+	static u8 breakpoints[PAGE_SIZE];
+
+	memset(breakpoints, INT3_INSN_OPCODE, PAGE_SIZE);
+	if (memchr_inv(page, INT3_INSN_OPCODE, PAGE_SIZE))
+		CALL(text_poke_copy)(page, breakpoints, PAGE_SIZE);
+}
+
+/* Take patches and counters from a client that has left them. */
+static void disown(struct client *client)
+{
+	u32 i;
+
+	for (i = 0; client->pages && i < ARRAY_SIZE(page_owners); i++)
+		if (page_owners[i] == client)
+			fill_page(i);
 	disclaim(page_owners, ARRAY_SIZE(page_owners), client);
 	disclaim(counter_owners, ARRAY_SIZE(counter_owners), client);
+}
+
+/* Free a client that has nothing of the kernel any more; without `lock`, since there may be much memory. */
+static void release(struct client *client)
+{
 	while (client->memories--) {
 		vfree(client->memory[client->memories].shared);
 		free_percpu(client->memory[client->memories].own);
 	}
+	put_pid(client->process);
 	kvfree(client);
 	module_put(THIS_MODULE);
 }
@@ -986,18 +1194,21 @@ static DECLARE_DELAYED_WORK(later, release_leaving);
 static void release_leaving(struct work_struct *work)
 {
 	struct client *client, *next;
-	bool wait = false;
+	bool wait = false, wait_longer = false;
 	LIST_HEAD(left);
 
 	mutex_lock(&lock);
-	list_for_each_entry_safe(client, next, &leaving, list)
-		if (!restore(client, NULL)) {
+	list_for_each_entry_safe(client, next, &leaving, list) {
+		if (restore(client, NULL))
+			wait_longer = true;
+		else if (client->closed) {
 			list_move(&client->list, &left);
 			wait |= !client->waited;
 			client->waited = true;
-		} else {
-			tell_closer(client);
+			continue;
 		}
+		tell_closer(client);
+	}
 	mutex_unlock(&lock);
 	/* Tasks leave patches by themselves, once no text leads there. Those that no stop may find, see is_any_inside(): */
 	if (wait && preempt_model_preemptible())
@@ -1007,22 +1218,64 @@ static void release_leaving(struct work_struct *work)
 		long r = leave_patches(client);
 
 		tell_closer(client);
+		wait_longer |= !!r;
 		if (r)
 			list_move(&client->list, &leaving);
 		else
-			release(client);
+			disown(client);
 	}
-	if (!list_empty(&leaving))
+	if (wait_longer)
 		queue_delayed_work(system_unbound_wq, &later, HZ / 20);
 	mutex_unlock(&lock);
+	list_for_each_entry_safe(client, next, &left, list)
+		release(client);
 }
 
 static int driver_open(struct inode *inode, struct file *file)
 {
-	if (!capable(CAP_SYS_ADMIN) || security_locked_down(LOCKDOWN_DEV_MEM))
+	struct client *client;
+
+	if (!may_write())
 		return -EPERM;
-	file->private_data = kvzalloc(sizeof(struct client), GFP_KERNEL);
-	return file->private_data ? 0 : -ENOMEM;
+	file->private_data = client = kvzalloc(sizeof *client, GFP_KERNEL_ACCOUNT);
+	if (!client)
+		return -ENOMEM;
+	client->process = get_pid(task_tgid(current));
+	INIT_LIST_HEAD(&client->list);
+	return 0;
+}
+
+/* What a client has written is taken out; tried again if it cannot be now. With `lock`. */
+static void end(struct client *client)
+{
+	if (!client->ended) {
+		__module_get(THIS_MODULE);	/* the open file has the module until it is closed, the client as long as it is there */
+		list_add(&client->list, &leaving);
+	}
+	client->ended = true;
+	if (restore(client, NULL))
+		mod_delayed_work(system_unbound_wq, &later, HZ / 20);
+}
+
+static int is_file(const void *file, struct file *other, unsigned int fd)
+{
+	return file == other;
+}
+
+/*
+ * The process that has opened the device closes its last descriptor, or dies, by SIGKILL too: then it is over, though a child
+ * may have the file still. A process that dies has no table of files any more when they are closed.
+ */
+static int driver_flush(struct file *file, fl_owner_t id)
+{
+	struct client *client = file->private_data;
+
+	if (task_tgid(current) == client->process && !(current->files && iterate_fd(current->files, 0, is_file, file))) {
+		mutex_lock(&lock);
+		end(client);
+		mutex_unlock(&lock);
+	}
+	return 0;
 }
 
 static int driver_release(struct inode *inode, struct file *file)
@@ -1031,10 +1284,9 @@ static int driver_release(struct inode *inode, struct file *file)
 	struct client *client = file->private_data;
 	bool by_worker = preempt_model_preemptible();	/* a task that gets no time would have its closer wait as well */
 
-	__module_get(THIS_MODULE);	/* the open file has the module until this function returns, the client as long as it is there */
 	mutex_lock(&lock);
-	list_add(&client->list, &leaving);
-	restore(client, NULL);		/* tried again if it cannot be now */
+	end(client);
+	client->closed = true;
 	client->tried = by_worker ? &tried : NULL;
 	mutex_unlock(&lock);
 	if (!by_worker) {
@@ -1054,50 +1306,64 @@ static int driver_release(struct inode *inode, struct file *file)
 static long reserve(struct client *client, struct anyprobe_region *io)
 {
 	u64 pages = DIV_ROUND_UP(io->size, PAGE_SIZE);
-	long first = io->size && io->size <= PATCHES ? claim(page_owners, ARRAY_SIZE(page_owners), pages, client) : -EINVAL;
+	long first = io->size && io->size <= PATCHES ? claim(page_owners, ARRAY_SIZE(page_owners), pages, client) : -EINVAL, i;
 
 	if (first < 0)
 		return first;
 	client->pages += pages;
+	for (i = first; i < first + pages; i++)
+		fill_page(i);
 	io->size = pages << PAGE_SHIFT;
 	io->address = (unsigned long)anyprobe_patches + (first << PAGE_SHIFT);
 	return 0;
 }
 
-/* Memory of each processor: of the counters in reach of 32 bits, if enough of these are left. */
-static void give_counters(struct client *client, struct memory *m)
+/* Give a client counters in reach of 32 bits, if enough of these are left. With `lock`. */
+static void __percpu *near_counters(struct client *client, u64 size)
 {
-	long first = claim(counter_owners, ARRAY_SIZE(counter_owners), m->size / sizeof(u64), client);
+	long first = claim(counter_owners, ARRAY_SIZE(counter_owners), size / sizeof(u64), client);
 	int cpu;
 
-	if (first < 0) {
-		m->percpu = m->own = __alloc_percpu(m->size, 64);
-		return;
-	}
-	m->percpu = (u64 __percpu *)&anyprobe_counters + first;
+	if (first < 0)
+		return NULL;
 	for_each_possible_cpu(cpu)
-		memset(per_cpu_ptr(m->percpu, cpu), 0, m->size);
+		memset(per_cpu_ptr((u64 __percpu *)&anyprobe_counters + first, cpu), 0, size);
+	return (u64 __percpu *)&anyprobe_counters + first;
 }
 
+/* Memory is allocated, and counted as the caller's, without `lock`: for much of it that takes long. */
 static long give_memory(struct client *client, struct anyprobe_memory *io, bool percpu)
 {
-	struct memory *m = &client->memory[client->memories];
+	struct memory new = { };
+	long r;
 
-	if (client->memories == ARRAY_SIZE(client->memory))
-		return -ENOSPC;
 	if (!io->size || io->size > (percpu ? ANYPROBE_MAX_PERCPU : ANYPROBE_MAX_SHARED))
 		return -EINVAL;
-	io->size = m->size = percpu ? round_up(io->size, 8) : PAGE_ALIGN(io->size);
+	io->size = new.size = percpu ? round_up(io->size, 8) : PAGE_ALIGN(io->size);
 	if (percpu)
-		give_counters(client, m);
+		new.own = __alloc_percpu_gfp(new.size, 64, GFP_KERNEL_ACCOUNT);
 	else
-		m->shared = vmalloc_user(m->size);
-	io->address = percpu ? (unsigned long)m->percpu : (unsigned long)m->shared;
-	if (!io->address)
-		return -ENOMEM;
-	io->offset = (u64)client->memories << 32;
-	smp_store_release(&client->memories, client->memories + 1);	/* for mmap() */
-	return 0;
+		new.shared = __vmalloc(new.size, GFP_KERNEL_ACCOUNT | __GFP_ZERO);
+	r = new.own || new.shared ? lock_for(client) : -ENOMEM;
+	if (!r && client->memories == ARRAY_SIZE(client->memory)) {
+		r = -ENOSPC;
+		mutex_unlock(&lock);
+	} else if (!r) {
+		void __percpu *near = percpu ? near_counters(client, new.size) : NULL;
+		struct memory *m = &client->memory[client->memories];
+
+		*m = new;
+		m->percpu = near ?: new.own;
+		m->own = near ? NULL : new.own;
+		new = (struct memory){ .own = near ? new.own : NULL };
+		io->address = percpu ? (unsigned long)m->percpu : (unsigned long)m->shared;
+		io->offset = (u64)client->memories << 32;
+		smp_store_release(&client->memories, client->memories + 1);	/* for mmap() */
+		mutex_unlock(&lock);
+	}
+	vfree(new.shared);
+	free_percpu(new.own);
+	return r;
 }
 
 /* Each counter is read in one piece: it may be counting. Without `lock`: what a client has been given stays as it is. */
@@ -1143,7 +1409,7 @@ static long list_changes(struct anyprobe_changes *io)
 
 static long with_lock(struct client *client, unsigned int command, void *io)
 {
-	long r = mutex_lock_killable(&lock);
+	long r = lock_for(client);
 
 	if (r)
 		return r;
@@ -1154,8 +1420,6 @@ static long with_lock(struct client *client, unsigned int command, void *io)
 		};
 		break;
 	case ANYPROBE_RESERVE: r = reserve(client, io); break;
-	case ANYPROBE_SHARE: r = give_memory(client, io, false); break;
-	case ANYPROBE_PERCPU: r = give_memory(client, io, true); break;
 	default: r = -ENOTTY;
 	}
 	mutex_unlock(&lock);
@@ -1177,14 +1441,17 @@ static long driver_ioctl(struct file *file, unsigned int command, unsigned long 
 
 	if (_IOC_SIZE(command) > sizeof io)
 		return -ENOTTY;
+	if (!is_of(client))
+		return -EPERM;
 	if (_IOC_DIR(command) & _IOC_WRITE && copy_from_user(&io, (void __user *)arg, _IOC_SIZE(command)))
 		return -EFAULT;
 	switch (command) {
 	case ANYPROBE_CHANGES: r = list_changes(&io.changes); break;
 	case ANYPROBE_COUNTS: r = read_counts(client, &io.counts); break;
+	case ANYPROBE_SHARE: r = give_memory(client, &io.memory, false); break;
+	case ANYPROBE_PERCPU: r = give_memory(client, &io.memory, true); break;
 	case ANYPROBE_APPLY:			/* what cannot be told is not done */
-		r = security_locked_down(LOCKDOWN_DEV_MEM) ? -EPERM :
-			copy_to_user((void __user *)arg, &io, sizeof io.batch) ? -EFAULT : apply(client, &io.batch);
+		r = copy_to_user((void __user *)arg, &io, sizeof io.batch) ? -EFAULT : apply(client, &io.batch);
 		break;
 	default: r = with_lock(client, command, &io);
 	}
@@ -1200,39 +1467,53 @@ static ssize_t driver_write(struct file *file, const char __user *from, size_t s
 {
 	unsigned long address = (unsigned long)anyprobe_patches + *at, page = address & PAGE_MASK;
 	u8 *copy = *at < 0 || *at >= PATCHES || size > PATCHES - *at || !size ? ERR_PTR(-EINVAL) : vmemdup_user(from, size);
-	ssize_t r = security_locked_down(LOCKDOWN_DEV_MEM) ? -EPERM : size;
+	ssize_t r = IS_ERR(copy) ? PTR_ERR(copy) : !is_of(file->private_data) || !may_write() ? -EPERM :
+		lock_for(file->private_data);
 
-	if (IS_ERR(copy))
-		return PTR_ERR(copy);
-	mutex_lock(&lock);
+	if (r)
+		goto out;
 	for (; page < address + size; page += PAGE_SIZE)
 		if (owner_of(page) != file->private_data)
 			r = -EPERM;
-	if (r > 0) {
+	if (!r) {
 		CALL(text_poke_copy)((void *)address, copy, size);
 		*at += size;
+		r = size;
 	}
 	mutex_unlock(&lock);
-	kvfree(copy);
+out:
+	if (!IS_ERR(copy))
+		kvfree(copy);
 	return r;
 }
 
 /*
  * Without `lock`: the program's memory is locked, for which others wait who hold processors, for which a batch waits. What
- * a client has been given stays as it is.
+ * a client has been given stays as it is. A child does not inherit the mapping, which would keep the file open.
  */
 static int driver_mmap(struct file *file, struct vm_area_struct *vma)
 {
 	struct client *client = file->private_data;
-	u64 index = vma->vm_pgoff >> (32 - PAGE_SHIFT);
+	u64 index = vma->vm_pgoff >> (32 - PAGE_SHIFT), at = vma->vm_pgoff << PAGE_SHIFT & U32_MAX;
+	u64 size = vma->vm_end - vma->vm_start, i;
+	struct memory *m = client->memory + index;
+	int r = 0;
 
-	if (index >= smp_load_acquire(&client->memories) || !client->memory[index].shared)
+	if (!is_of(client))
+		return -EPERM;
+	if (index >= smp_load_acquire(&client->memories) || !m->shared || at > m->size || size > m->size - at)
 		return -EINVAL;
-	return remap_vmalloc_range(vma, client->memory[index].shared, vma->vm_pgoff & ((1ul << (32 - PAGE_SHIFT)) - 1));
+	/* the flags are const since Linux 6.3; nobody else has the mapping yet */
+	*(vm_flags_t *)&vma->vm_flags |= VM_DONTCOPY | VM_DONTEXPAND | VM_DONTDUMP;
+	for (i = 0; i < size && !r; i += PAGE_SIZE) {
+		r = vm_insert_page(vma, vma->vm_start + i, vmalloc_to_page(m->shared + at + i));
+		cond_resched();
+	}
+	return r;
 }
 
 static const struct file_operations operations = {
-	.owner = THIS_MODULE, .open = driver_open, .release = driver_release, .unlocked_ioctl = driver_ioctl,
+	.owner = THIS_MODULE, .open = driver_open, .flush = driver_flush, .release = driver_release, .unlocked_ioctl = driver_ioctl,
 	.write = driver_write, .llseek = default_llseek, .mmap = driver_mmap,
 };
 static struct miscdevice device = { .minor = MISC_DYNAMIC_MINOR, .name = "anyprobe", .fops = &operations, .mode = 0600 };
@@ -1292,8 +1573,9 @@ static int __init find_all(void)
 	unregister_kprobe(&probe);
 	static_call_update(to_kallsyms_lookup_name, (void *)at);
 	KERNEL_FUNCTIONS(FIND_FUNCTION)
+	OPTIMIZER_FUNCTIONS(FIND_FUNCTION)
 	KERNEL_DATA(FIND_DATA)
-	OPTIMIZER_DATA(FIND_DATA)
+	the_kexec_load_disabled = (int *)CALL(kallsyms_lookup_name)("kexec_load_disabled");
 	if (missing)
 		return -ENOENT;
 	for (i = 0; i < ARRAY_SIZE(forbidden_functions); i++) {
@@ -1309,14 +1591,25 @@ static int __init find_all(void)
 	return 0;
 }
 
+static void take_down(void)
+{
+	unregister_pm_notifier(&of_power);	/* nothing happens where one is not registered */
+	unregister_module_notifier(&of_modules);
+	free_window();
+}
+
 static int __init anyprobe_init(void)
 {
-	int r = find_all() ?: register_module_notifier(&of_modules) ?: register_pm_notifier(&of_power) ?: misc_register(&device);
+	int r = find_all() ?: make_window() ?: register_module_notifier(&of_modules) ?: register_pm_notifier(&of_power);
 
-	if (r) {		/* nothing happens where one is not registered */
-		unregister_pm_notifier(&of_power);
-		unregister_module_notifier(&of_modules);
+	r = r ?: put_guard();
+	if (!r) {
+		r = misc_register(&device);
+		if (r)
+			remove_guard();
 	}
+	if (r)
+		take_down();
 	return r;
 }
 
@@ -1324,11 +1617,8 @@ static void __exit anyprobe_exit(void)
 {
 	misc_deregister(&device);	/* nobody has it open, and no client is left: each holds the module */
 	cancel_delayed_work_sync(&later);
-	mutex_lock(the_kprobe_mutex);
-	let_kprobes_go();
-	mutex_unlock(the_kprobe_mutex);
-	unregister_pm_notifier(&of_power);
-	unregister_module_notifier(&of_modules);
+	remove_guard();
+	take_down();
 }
 
 module_init(anyprobe_init);

@@ -6,7 +6,7 @@
 #include <linux/ioctl.h>
 #include <linux/types.h>
 
-#define ANYPROBE_ABI 5
+#define ANYPROBE_ABI 6
 #define ANYPROBE_MAX_LENGTH 32	/* bytes of one write: a jump, and what is left of the last instruction that it displaces */
 #define ANYPROBE_MAX_WRITES 1024	/* of one batch, for which all processors stand still once */
 #define ANYPROBE_MAX_TRIES 16	/* of one batch; text is locked meanwhile */

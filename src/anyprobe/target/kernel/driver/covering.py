@@ -28,6 +28,11 @@ class UnsplicedMemory:
         return bytes(content)
 
 
+def writes_in_force() -> int:
+    """Return how many writes of all sessions are in force, 0 where that cannot be known."""
+    return len(_in_force())
+
+
 def _in_force() -> list[Write]:
     with suppress(TargetError), Driver() as driver:  # where it is not loaded nothing is spliced
         return driver.changes()

@@ -5,6 +5,7 @@ import errno
 import os
 import struct
 import time
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -12,7 +13,7 @@ from typing import Final, Self
 
 from anyprobe.core.errors import KernelRefused, TargetError
 from anyprobe.target.kernel import descriptors
-from anyprobe.target.kernel.driver import layout
+from anyprobe.target.kernel.driver import layout, permission
 from anyprobe.target.kernel.driver.layout import MEANINGS, Fixup, Verdict, Write
 from anyprobe.target.system import gateway
 
@@ -69,7 +70,16 @@ class Driver:
 
     def __init__(self, path: str = PATH) -> None:
         """Open the device."""
-        self._fd = descriptors.made(f"open {path}", lambda: gateway.open_file(path, os.O_RDWR | os.O_CLOEXEC))
+        self._fd = -1
+        self._mapped: list[tuple[int, int]] = []
+        self._inherited = False
+        try:
+            self._fd = descriptors.made(f"open {path}", lambda: gateway.open_file(path, os.O_RDWR | os.O_CLOEXEC))
+        except KernelRefused as refusal:
+            if refusal.errno != errno.EPERM:
+                raise
+            raise KernelRefused(refusal.what, refusal.errno, permission.obstacle()) from None
+        _open.add(self)
         abi, self.processors, self.patches, self.patches_size, _ = self._info()
         if abi != layout.ABI:
             self.close()
@@ -90,6 +100,11 @@ class Driver:
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             gateway.close(fd)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has not been closed; in a forked child it is closed."""
+        return self._fd >= 0
 
     @property
     def live(self) -> int:
@@ -113,7 +128,9 @@ class Driver:
     def share(self, size: int) -> Shared:
         """Return zeroed memory that handlers in the kernel and this process both read and write."""
         size, address, offset = self._ask("give memory", layout.SHARE, layout.MEMORY, size, 0, 0)
-        return Shared(address, memoryview(gateway.mmap_shared(self._fd, size, offset)))
+        view = memoryview(gateway.mmap_shared(self._fd, size, offset))
+        self._mapped.append((ctypes.addressof(ctypes.c_char.from_buffer(view)), size))
+        return Shared(address, view)
 
     def per_processor(self, size: int) -> int:
         """Return the ``gs:`` offset of zeroed memory that each processor has for itself.
@@ -153,7 +170,8 @@ class Driver:
                     time.sleep(_PAUSE)
                     continue
                 if verdict == Verdict.DONE:
-                    raise KernelRefused("write its text", failure.errno or errno.EIO) from None
+                    why = permission.obstacle() if failure.errno == errno.EPERM else ""
+                    raise KernelRefused("write its text", failure.errno or errno.EIO, why) from None
                 concerned = ordered[failed] if verdict != Verdict.BAD_FIXUP and failed < len(ordered) else None
                 every = {write.address: Verdict(byte) for write, byte in zip(ordered, reasons.raw, strict=True) if byte}
                 raise BatchRefused(failure.errno or errno.EIO, Verdict(verdict), concerned, every) from None
@@ -170,16 +188,40 @@ class Driver:
             count = self._ask("list writes", layout.LIST, layout.CHANGES, ctypes.addressof(found), room, 0)[2]
         return [Write.unpacked(found.raw[at : at + size]) for at in range(0, count * size, size)]
 
+    def disinherit(self) -> None:
+        """Leave to the parent, in a child that has just been forked, what is the parent's alone.
+
+        The driver lets none but the process that has opened it call, and a child has none of the mappings: where they
+        would be there is memory of the child's own, all zero, for those who read their views once more.
+        """
+        for address, size in self._mapped:
+            gateway.map_zeros_at(address, size)
+        self._inherited = True
+        self.close()
+
     def _info(self) -> tuple[int, ...]:
         return self._ask("tell of its driver", layout.GET_INFO, layout.INFO, 0, 0, 0, 0, 0)
 
     def _ask(self, what: str, request: int, form: struct.Struct, *values: int) -> tuple[int, ...]:
+        if self._inherited:
+            raise TargetError("this session in the kernel is of the process that this one was forked from")
         answer = bytearray(form.pack(*values))
         try:
             gateway.ioctl(self._fd, request, answer)
         except OSError as failure:
             raise KernelRefused(what, failure.errno or errno.EIO) from None
         return form.unpack(answer)
+
+
+_open: "weakref.WeakSet[Driver]" = weakref.WeakSet()
+
+
+def _disinherit() -> None:
+    for each in list(_open):
+        each.disinherit()
+
+
+os.register_at_fork(after_in_child=_disinherit)
 
 
 def _copy(fixup: Fixup) -> int:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-ABI: Final = 5
+ABI: Final = 6
 MAX_LENGTH: Final = 32
 """Bytes of one write."""
 MAX_WRITES: Final = 1024

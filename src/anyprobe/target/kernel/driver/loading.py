@@ -9,6 +9,7 @@ from typing import Final
 
 from anyprobe.core.errors import KernelRefused
 from anyprobe.target.kernel import descriptors, loaded_modules
+from anyprobe.target.kernel.driver import permission
 from anyprobe.target.kernel.driver.device import PATH, Driver
 from anyprobe.target.system import gateway
 
@@ -31,6 +32,7 @@ _SIGNATURE: Final = b"~Module signature appended~\n"
 _LOG: Final = "/dev/kmsg"
 _PATIENCE: Final = 2.0
 """Seconds to wait for what has been left."""
+_GUARD: Final = "ftrace"
 _MISSING: Final = re.compile(r"anyprobe: this kernel has no (\w+)")
 
 
@@ -48,6 +50,8 @@ def load(file: str) -> None:
     except OSError as failure:
         if failure.errno == errno.ENOENT and (missing := _missing(log)):
             detail = f"this kernel has no {', '.join(missing)}, which the driver needs"
+            if _GUARD in missing:
+                detail = f"{detail} to keep kprobes off; is ftrace switched off (sysctl kernel.ftrace_enabled)?"
             raise KernelRefused("load the driver", errno.ENOENT, detail) from None
         if failure.errno == errno.EKEYREJECTED:
             detail = _UNKNOWN_KEY if _is_signed(fd) else _UNSIGNED
@@ -107,7 +111,11 @@ def may_open() -> str:
     try:
         gateway.close(gateway.open_file(PATH, os.O_RDWR | os.O_CLOEXEC))
     except OSError as failure:
-        return "it is not loaded" if failure.errno == errno.ENOENT else os.strerror(failure.errno or errno.EIO)
+        if failure.errno == errno.ENOENT:
+            return "it is not loaded"
+        said = os.strerror(failure.errno or errno.EIO)
+        why = permission.obstacle() if failure.errno == errno.EPERM else ""
+        return f"{said}; {why}" if why else said
     return ""
 
 

@@ -25,6 +25,7 @@ from anyprobe.handlers.types.btf_types import BtfTypes, types_of
 from anyprobe.handlers.types.calling_convention import Prototype
 from anyprobe.handlers.types.layouts import ArrayType
 from anyprobe.probes.providers.kernel.places.sites import KernelNames, KernelSite
+from anyprobe.probes.providers.kernel.places.user_pointers import of_programs
 from anyprobe.target.kernel import tracefs
 from anyprobe.target.kernel.btf import TypesUnavailable
 from anyprobe.target.kernel.tracefs import Field
@@ -36,6 +37,8 @@ _KNOWN: dict[str, AnyType] = {
     "__u64": u64, "pid_t": i32,
 }  # fmt: skip
 """Types that are the same on every kernel for this machine."""
+_CALLS = "syscalls"
+"""The tracepoints of system calls."""
 _TEXT_LIMIT = 64
 """Bytes that are read of a text whose length the record says."""
 _ARRAY = r"(?P<dynamic>__data_loc )?(?P<element>.*?)(\[\w*\])+"
@@ -73,7 +76,7 @@ class EventPrototypes:
         assert site.tracepoint is not None
         name = site.tracepoint[1].removeprefix("sys_exit_").removeprefix("sys_enter_")
         fields = self._fields(site, f"sys_enter_{name}")
-        kinds = tuple((each.name, self._kind(each)) for each in fields)
+        kinds = of_programs([(each.name, self._kind(each)) for each in fields])
         return PlacedPrototype(site.name, kinds, i64, where=tuple(map(argument_place, range(len(kinds)))))
 
     def of_record(self, site: KernelSite) -> Prototype:
@@ -81,6 +84,8 @@ class EventPrototypes:
         assert site.tracepoint is not None
         fields = self._fields(site, site.tracepoint[1])
         kinds = tuple((each.name, self._kind(each)) for each in fields)
+        if site.tracepoint[0] == _CALLS:
+            kinds = of_programs(kinds)
         return PlacedPrototype(site.name, kinds, None, where=tuple(str(_place(each)) for each in fields))
 
     def of_raw(self, site: KernelSite) -> Prototype:

@@ -53,7 +53,8 @@ def processes_of(names: KernelNames, chosen: Chosen | None) -> Processes | None:
     member = _member(types, "task_struct", "tgid")
     if member is None:
         raise UnsupportedTarget("the kernel's types do not tell where a task has its process's number")
-    return Processes(chosen.pids, _of_processor(names.symbols, types, "current_task"), member)
+    task = _of_processor(names.symbols, types, "current_task")
+    return Processes(chosen.pids or chosen.without, task, member, are_left_out=bool(chosen.without))
 
 
 def _of_processor(symbols: Symbols, types: Btf | None, name: str) -> int:

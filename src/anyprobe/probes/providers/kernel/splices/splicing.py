@@ -225,7 +225,7 @@ class Splices:
 
     def remove(self, numbers: Iterable[int]) -> None:
         """Take out the splices that only some sites need, and count no more at these."""
-        if self._driver is None or self._open.isdisjoint(numbers):
+        if self._driver is None or not self._driver.is_open or self._open.isdisjoint(numbers):
             return
         last = self._open.difference(numbers)
         try:

@@ -6,7 +6,7 @@ import pytest
 
 from anyprobe.core.errors import TargetError, UnsupportedTarget
 from anyprobe.handlers.bpf.layouts import RecordPlace, argument_of
-from anyprobe.handlers.types.annotations import PointerType, i8, i32, ptr, u16, u64
+from anyprobe.handlers.types.annotations import PointerType, i8, i32, u16, u64
 from anyprobe.handlers.types.layouts import ArrayType, StructType
 from anyprobe.probes.providers.kernel.places.event_prototypes import EventPrototypes
 from anyprobe.probes.providers.kernel.places.sites import KernelSite
@@ -45,7 +45,8 @@ def test_parameters_of_a_system_call(prototypes):
         Field("buffer", "void *", 40, 8, is_signed=False),
     ]  # fmt: skip
     found = prototypes(fields).of_call(CALL)
-    assert found.parameters == (("dfd", i32), ("filename", PointerType(i8)), ("mode", u16), ("buffer", ptr))
+    text, pointer = PointerType(i8, user=True), PointerType(user=True)
+    assert found.parameters == (("dfd", i32), ("filename", text), ("mode", u16), ("buffer", pointer))
     assert [argument_of(place) for (place,) in found.places] == [0, 1, 2, 3]
 
 

@@ -19,6 +19,8 @@ WANT = Want(SITE, WantKind.OFFSET, tag=Tag(0))
 class BusyDriver:
     """A driver that refuses batches as told, and keeps the writes of the others."""
 
+    is_open = True
+
     def __init__(self, *verdicts):
         self.verdicts, self.tries, self.written = [*verdicts], [], []
 

@@ -1,0 +1,109 @@
+"""Addresses that programs pass are read as the program's memory: the kernel's own are not followed for them."""
+
+import ctypes
+import errno
+import mmap
+import os
+import struct
+
+import pytest
+
+import anyprobe
+from anyprobe import Count, cstr, i8, ptr, u64
+from anyprobe.target.kernel import symbols
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+ENDING = b"/a/path/of/a/program"
+
+
+def open_each(kernel):
+    """Open a path of the program's, one of the kernel's memory, one that is nowhere, and one up to a page's end."""
+    page = mmap.mmap(-1, 2 * mmap.PAGESIZE)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(page))
+    assert LIBC.mprotect(ctypes.c_void_p(start + mmap.PAGESIZE), mmap.PAGESIZE, 0) == 0
+    near_end = start + mmap.PAGESIZE - len(ENDING) - 1
+    ctypes.memmove(near_end, ENDING + b"\0", len(ENDING) + 1)
+    said = []
+    for address in (near_end, kernel, 8):
+        assert LIBC.open(ctypes.c_void_p(address), 0) == -1
+        said.append(ctypes.get_errno())
+    assert said == [errno.ENOENT, errno.EFAULT, errno.EFAULT]
+
+
+def read_into(kernel):
+    """Ask for reads whose array of places is the program's, and has an address of the kernel in it."""
+    reading, writing = os.pipe()
+    os.write(writing, b"x")
+    vector = ctypes.create_string_buffer(struct.pack("<QQ", kernel, 8))
+    assert LIBC.readv(reading, vector, 1) == -1
+    assert ctypes.get_errno() == errno.EFAULT
+    assert LIBC.readv(reading, ctypes.c_void_p(kernel), 1) == -1
+    os.close(reading)
+    os.close(writing)
+
+
+@pytest.fixture(params=[None, "kprobe", "splice"])
+def session(request):
+    """Open a session by each mechanism that reads memory, for what this process does."""
+    if request.param == "splice":
+        request.getfixturevalue("loaded")
+    with anyprobe.kernel(mechanism=request.param, pids=[os.getpid()]) as opened:
+        yield opened
+
+
+def texts(session, name):
+    """Return the texts that an aggregation has counted, and how many could not be read."""
+    found = session.snapshot()
+    return {key[0] for key in found.aggregation(name).entries}, sum(found.missing.values())
+
+
+def test_texts_of_system_calls(session):
+    names = Count("names", by=("name",))
+
+    @session.entry("syscall::openat")
+    def opened(ctx, filename):
+        names.add(key=(cstr(filename, 48),))
+
+    assert not session.refused
+    open_each(symbols.running().data("linux_banner"))
+    assert texts(session, "names") == ({ENDING.decode()}, 2)
+
+
+def test_an_annotation_and_a_cast_change_nothing_of_it(session):
+    names, casts = Count("names", by=("name",)), Count("casts", by=("name",))
+
+    @session.entry("kernel::__do_sys_openat")
+    def opened(ctx, filename: ptr[i8]):
+        names.add(key=(cstr(filename, 48),))
+        casts.add(key=(ptr[u64](filename)[0],))
+
+    assert not session.refused
+    open_each(symbols.running().data("linux_banner"))
+    assert texts(session, "names") == ({ENDING.decode()}, 4)
+
+
+def test_what_programs_have_in_their_memory_leads_to_their_memory_only(session):
+    firsts, inner = Count("firsts", by=("first",)), Count("inner", by=("word",))
+
+    @session.entry("syscall::readv")
+    def reading(ctx, vec):
+        firsts.add(key=(vec.iov_len,))
+        inner.add(key=(ptr[u64](vec.iov_base)[0],))
+
+    assert not session.refused
+    read_into(symbols.running().data("linux_banner"))
+    assert texts(session, "firsts")[0] == {8}
+    assert texts(session, "inner")[0] == set()
+
+
+def test_the_kernels_own_structures_are_followed(session):
+    names = Count("names", by=("name",))
+
+    @session.entry("kernel::vfs_read")
+    def reading(ctx, file, buf):
+        names.add(key=(cstr(file.f_path.dentry.d_name.name, 16),))
+
+    assert not session.refused
+    with open("/dev/zero", "rb", buffering=0) as zero:
+        zero.read(1)
+    assert "zero" in texts(session, "names")[0]
