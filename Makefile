@@ -65,6 +65,7 @@ test-kernel: packages setup
 	done
 	@tools/guest -a module.sig_enforce=1 '$(BIN)/python -m pytest -p no:cacheprovider tests/kernel/test_signatures.py' || test $$? -eq 125
 	@tools/guest -a lockdown=confidentiality '$(BIN)/python -m pytest -p no:cacheprovider tests/kernel/test_lockdown.py' || test $$? -eq 125
+	@tools/guest -a anyprobe_test=closed '$(BIN)/python -m pytest -p no:cacheprovider tests/kernel/test_driver_rights.py -k takes_no_new_code' || test $$? -eq 125
 	@tools/guest --icount -t 1200 '$(BIN)/python -m pytest -p no:cacheprovider -rP --timeout 0 tests/kernel/test_costs.py' || test $$? -eq 125
 
 torture: packages setup

@@ -338,3 +338,43 @@ def test_without_splices_there_are_no_djprobes(loaded):
         djp = Djprobe(addr=5, size=5)
         assert register_djprobe(djp) == -errno.EOPNOTSUPP
     assert "mechanism='splice'" in djp.kp.error
+
+
+def test_where_the_stack_is_another_tasks_there_are_no_kprobes(loaded):
+    def handler(given, regs):
+        pass
+
+    def leave(ri, regs):
+        pass
+
+    for mechanism in (None, "splice"):
+        with anyprobe.kernel(mechanism=mechanism):
+            kp, inside = (
+                Kprobe(symbol_name="__switch_to", pre_handler=handler),
+                Kprobe(symbol_name="__switch_to", offset=4),
+            )
+            rp = Kretprobe(kp=Kprobe(symbol_name="__switch_to"), handler=leave)
+            assert [register_kprobe(kp), register_kprobe(inside), register_kretprobe(rp)] == [-errno.EINVAL] * 3
+            assert "another" in kp.error
+            assert "another" in rp.kp.error
+
+
+def test_a_kretprobe_by_splices_tells_where_the_call_returns_to(session):
+    callers = {"entry": Count("entries", by=("address",)), "return": Count("returns", by=("address",))}
+    entries, returns = callers.values()
+
+    def enter(ri, regs):
+        entries.add(key=(ri.ret_addr,))
+
+    def leave(ri, regs):
+        returns.add(key=(ri.ret_addr,))
+
+    rp = Kretprobe(kp=Kprobe(symbol_name="__do_sys_getppid"), handler=leave, entry_handler=enter)
+    assert register_kretprobe(rp) == 0, rp.kp.error
+    os.getppid()
+    found = session.snapshot()
+    for name in ("entries", "returns"):
+        ((address,),) = found.aggregation(name).entries
+        around = symbols.running().containing(int(address, 16) if isinstance(address, str) else address)
+        assert around is not None
+        assert "sys" in around.name

@@ -65,6 +65,28 @@ def test_module_that_comes_and_goes_and_comes_again(module, session):
     assert [each.function for each in session.snapshot().sites].count("loop_control_ioctl") == 1
 
 
+@pytest.mark.parametrize("mechanism", ["kprobe", "splice"])
+def test_a_module_that_is_loaded_again_is_counted_again(module, mechanism, request):
+    """Without being asked to follow anything: what was probed is there again."""
+    if mechanism == "splice":
+        request.getfixturevalue("loaded")
+    module.load()
+    with anyprobe.kernel(mechanism=mechanism) as session:
+        both = f"kernel:{MODULE}:loop_control_ioctl:entry", f"kernel:{MODULE}:loop_control_ioctl:return"
+        probes = session.count(*both, "kernel::vfs_ioctl")
+        assert not session.refused
+        module.use(5)
+        module.unload()
+        session.pump(0.3)
+        module.load()
+        session.pump(0.3)
+        module.use(7)
+        for probe in probes[:2]:
+            (site,) = probe.results()
+            assert (site.hits, site.armed, site.notes) == (12, True, ())
+        assert all(site.armed for site in probes[2].results())
+
+
 @pytest.mark.thorough
 def test_functions_of_the_kernel_and_of_a_module_in_the_background(module, session):
     (probe,) = session.count("kernel::l*o*_control_ioctl:entry", "kernel::vfs_ioctl*:entry", follow=True)[:1]

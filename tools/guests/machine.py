@@ -22,6 +22,8 @@ _KEPT_PREFIXES = ("ANYPROBE_", "PYTEST_")
 _SET_DEATH_SIGNAL = 1
 _LAST_LINES = 40
 _BOOTS = 3
+_BOOT = "console=ttyS0 panic=-1 loglevel=5 no_timer_check"
+"""Of the kernel's command line. An emulated timer that is late is no broken one, which the kernel would do without."""
 _WATCHDOG_SECONDS = 60
 """Half of what the kernel's watchdog allows a processor to spend without another task: emulated, and on a busy host, it
 takes 40 seconds to trace all functions."""
@@ -59,7 +61,7 @@ class Machine:
             "-smp", "1" if self.counted else str(self.processors),
             "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
             "-kernel", str(image.kernel), "-initrd", str(image.initrd),
-            "-append", f"console=ttyS0 panic=-1 loglevel=5 no_timer_check watchdog_thresh={_WATCHDOG_SECONDS} {self.arguments}",
+            "-append", f"{_BOOT} watchdog_thresh={_WATCHDOG_SECONDS} {self.arguments}",
             "-serial", f"file:{shared}/console", "-device", "virtio-serial-pci",
             *_stream("out", 1, output), *_stream("err", 2, errors), *shares,
         ]  # fmt: skip

@@ -20,6 +20,8 @@ from anyprobe.target.kernel import symbols
 if TYPE_CHECKING:
     from anyprobe.probes.providers.kernel.session import KernelSession
 
+_SWITCHING = "__switch_to"
+"""Where kprobes are not supported, since the processor is on the stack of another task than the current one."""
 _NUMBER = re.compile(r"\(([A-Z][A-Z0-9]+)\)")
 _OF_REASONS = {
     Reason.NOT_A_BOUNDARY: errno.EILSEQ, Reason.KPROBE_BLACKLIST: errno.EINVAL, Reason.NO_EXIT: errno.EINVAL,
@@ -46,6 +48,8 @@ def locate(session: "KernelSession", kp: Kprobe, *, entry: bool = False) -> Kern
         name, offset, module = function.name, kp.addr + kp.offset - function.address, function.module
     if entry and offset:
         raise KprobeError(errno.EINVAL, f"+{offset:#x} is not the first instruction of {name}")
+    if name == _SWITCHING:
+        raise KprobeError(errno.EINVAL, f"{name} runs on the stack of one task and is already of another")
     found = _sites(session, name, offset, module)
     if kp.addr is not None:
         found = [each for each in found if each.address == kp.addr + kp.offset]

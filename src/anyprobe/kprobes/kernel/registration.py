@@ -156,7 +156,10 @@ class KernelRegistry:
                 if each.disabled:
                     self._try(each)
             self._place([each for each in made if not each.disabled])
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, KprobeError):
+                for probe in probes:
+                    kprobe_of(probe).error = kprobe_of(probe).error or f"another one is refused: {error.detail}"
             for each in made:
                 self._forget(each)
                 self._session.forget(*each.probes)

@@ -1,41 +1,32 @@
 """Probes in modules that are loaded later: looked for as modules come, taken away as they go."""
 
 import time
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, groupby
 from typing import TYPE_CHECKING
 
-from anyprobe.core.errors import HandlerError, SpecError
+from anyprobe.core.errors import HandlerError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.probes.duties import PROGRAM_LOOKS, Duties, Tended, locked
 from anyprobe.probes.providers.kernel.attacher import Begin, at_once
 from anyprobe.probes.providers.kernel.places.sites import KernelNames, KernelSite
-from anyprobe.probes.providers.kernel.places.specs import KernelSpec, Provider
-from anyprobe.probes.providers.kernel.probe import KernelProbe, go_on
+from anyprobe.probes.providers.kernel.places.specs import KernelSpec
+from anyprobe.probes.providers.kernel.probe import KernelProbe, detach_all, go_on, present
 from anyprobe.probes.scripts.hooks import Scripted
 from anyprobe.target.kernel import loaded_modules
 from anyprobe.target.kernel.symbols import KERNEL
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from anyprobe.data.snapshot import SiteResult
     from anyprobe.probes.providers.kernel.splices.splicing import Spliced
 
 _LEAVING = "kprobe"
 """The one mechanism that lets a module be unloaded: the others hold it as long as they are attached."""
-
-
-def present(names: KernelNames, spec: KernelSpec) -> list[KernelSite]:
-    """Return what a spec means now, nothing where a module that is loaded later may have it."""
-    try:
-        return names.resolve(spec)
-    except SpecError:
-        if spec.provider not in {Provider.FUNCTION, Provider.TRACEPOINT} or spec.module.text == KERNEL:
-            raise
-        return []
 
 
 @dataclass(eq=False, repr=False)
@@ -166,10 +157,21 @@ class FollowingModules(Scripted, Tended):
     def reconcile(self) -> list[KernelProbe]:
         """Attach what follows modules in those that have come, let go of those that have gone; return what changed.
 
-        Done by ``pump``.
+        What is in modules alone that have gone and come again is attached in them anew. Done by ``pump``.
         """
         following = [each for each in self.probes if isinstance(each, FollowedProbe)]
-        return [each for each in following if each.look(self._names)]
+        changed = [each for each in following if each.look(self._names)]
+        others = (each for each in self.probes if not isinstance(each, FollowedProbe))
+        again = [each for each in others if each.find_again(self._names)]
+        detach_all(again)
+        spliced = self._splice_together(again)
+        for each in again:
+            each.attach(self._names, spliced=spliced.get(each))
+        return [*changed, *again]
+
+    @abstractmethod
+    def _splice_together(self, probes: "Sequence[KernelProbe]") -> "dict[KernelProbe, Spliced]":
+        """Splice the sites of several probes, where splices are demanded."""
 
     def pump(self, timeout: float = 0.0) -> bool:
         """Do everything that is due now, and what becomes due until ``timeout`` seconds have passed.

@@ -1,9 +1,10 @@
 """One probe in the kernel: its sites, what is attached at them, and what was counted."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from anyprobe.core.errors import SpecError
 from anyprobe.core.refusal import Refusal
 from anyprobe.data.snapshot import SiteResult
 from anyprobe.probes.providers.kernel import mechanisms
@@ -11,6 +12,9 @@ from anyprobe.probes.providers.kernel.attacher import Attacher, Attachment, Begi
 from anyprobe.probes.providers.kernel.chosen import Chosen
 from anyprobe.probes.providers.kernel.counters import Counters
 from anyprobe.probes.providers.kernel.places.sites import KernelNames, KernelSite
+from anyprobe.probes.providers.kernel.places.specs import KernelSpec, Provider, parse
+from anyprobe.target.kernel import loaded_modules
+from anyprobe.target.kernel.symbols import KERNEL
 
 if TYPE_CHECKING:
     from anyprobe.handlers.types.storages import CallData
@@ -19,6 +23,16 @@ if TYPE_CHECKING:
 
 _UNTOLD = "this kernel does not tell what it misses here"
 _GONE = "[GONE] its module has gone, and the splice before that"
+
+
+def present(names: KernelNames, spec: KernelSpec) -> list[KernelSite]:
+    """Return what a spec means now, nothing where a module that is loaded later may have it."""
+    try:
+        return names.resolve(spec)
+    except SpecError:
+        if spec.provider not in {Provider.FUNCTION, Provider.TRACEPOINT} or spec.module.text == KERNEL:
+            raise
+        return []
 
 
 def go_on() -> None:
@@ -41,6 +55,8 @@ class KernelProbe:
     """Whether at least one site is attached."""
     was_armed: bool = False
     """Whether results say of what is attached no more that it was armed until the end."""
+    loadings: Mapping[str, int] = field(default_factory=dict)
+    """The modules that it has sites in, by the numbers of their loading when it was attached."""
     earlier: list[Attachment] = field(default_factory=list)
     """What was attached before the probe was removed and enabled again."""
 
@@ -77,11 +93,31 @@ class KernelProbe:
 
         ``begin`` is given the last step of each kprobe, ``spliced`` is what has been spliced already for this probe.
         """
+        modules = {names.module_of(site) for site in self.sites} - {KERNEL}
+        now = loaded_modules.loaded() if modules else {}
+        self.loadings = {name: now[name] for name in modules if name in now}
         self.earlier += self.attachments
         self.attachments, self.was_armed = [], False
         attacher = Attacher(self.counters, names, self.handler, check, begin, spliced)
         self.attachments, self.refused = mechanisms.place(attacher, self.sites, self.mechanism)
         self.armed = bool(self.attachments)
+
+    def find_again(self, names: KernelNames) -> bool:
+        """Take the sites where they are now, if all of them are in modules that have been loaded again.
+
+        Return whether that is so: then it has to be attached anew, and counts on.
+        """
+        now = loaded_modules.loaded() if self.armed and self.loadings else {}
+        if not now or any(now.get(name) in {None, number} for name, number in self.loadings.items()):
+            return False
+        names.look_again()
+        if any(names.module_of(site) == KERNEL for site in self.sites):
+            return False
+        found = [[each for each in present(names, parse(site.spec)) if each.spec == site.spec] for site in self.sites]
+        if any(len(each) != 1 for each in found):
+            return False
+        self.sites = [site for (site,) in found]
+        return True
 
     def note_armed(self) -> None:
         """Let results show as armed what is armed now, also when it has been taken away at the end."""

@@ -20,11 +20,11 @@ from anyprobe.probes.providers.kernel import mechanisms
 from anyprobe.probes.providers.kernel.attacher import Begin, at_once
 from anyprobe.probes.providers.kernel.chosen import Chosen
 from anyprobe.probes.providers.kernel.counters import Counters
-from anyprobe.probes.providers.kernel.following import FollowedProbe, FollowingModules, present
+from anyprobe.probes.providers.kernel.following import FollowedProbe, FollowingModules
 from anyprobe.probes.providers.kernel.handling import Handled
 from anyprobe.probes.providers.kernel.places.sites import FunctionType, KernelNames, KernelSite
 from anyprobe.probes.providers.kernel.places.specs import KernelSpec, parse
-from anyprobe.probes.providers.kernel.probe import KernelProbe, calls_of, detach_all
+from anyprobe.probes.providers.kernel.probe import KernelProbe, calls_of, detach_all, present
 from anyprobe.probes.scripts import entering
 from anyprobe.target.kernel import programs
 
