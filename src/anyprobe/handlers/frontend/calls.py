@@ -64,6 +64,10 @@ class Calls:
             raise expressions.error(node, f"{type(storage).__name__} has no items", ".add(value, key=(…,))")
         self._collecting.set_item(expressions, node, storage, key, value)
 
+    def shown(self, expressions: Expressions, node: ast.AST, value: Value) -> Value:
+        """Return what a value is where it is text, as an array of characters is."""
+        return texts.shown(expressions, node, value)
+
     def _skip(self, expressions: Expressions, node: ast.Call) -> Value:
         """Compile ``ctx.skip(value, errno=n)``."""
         keywords = {keyword.arg: keyword.value for keyword in node.keywords}

@@ -5,7 +5,7 @@ import types
 from dataclasses import replace
 from typing import Any, Protocol
 
-from anyprobe.handlers.frontend import extents, interfaces, member_access, members, operators, texts
+from anyprobe.handlers.frontend import extents, interfaces, member_access, members, operators
 from anyprobe.handlers.frontend.context import ContextAccess
 from anyprobe.handlers.frontend.emitter import Emitter
 from anyprobe.handlers.frontend.frame import Frame, Notes
@@ -331,7 +331,7 @@ class Expressions:
         if not isinstance(other, Literal) or not isinstance(other.value, str | bytes):
             return value
         here = value.value if isinstance(value, Maybe) else value
-        found = texts.shown(self, node, value) if isinstance(here, Array | Packed) else value
+        found = self.calls.shown(self, node, value) if isinstance(here, Array | Packed) else value
         return found if isinstance(found, Text) else value
 
     def _compare_text(self, symbol: str, left: Value, right: Value, node: ast.AST) -> Value:
@@ -455,6 +455,9 @@ class CallCompiler(Protocol):
 
     def set_item(self, expressions: Expressions, node: ast.AST, storage: object, key: Value, value: Value) -> None:
         """Compile an assignment to an item of a storage."""
+
+    def shown(self, expressions: Expressions, node: ast.AST, value: Value) -> Value:
+        """Return what a value is where it is text, as an array of characters is."""
 
 
 def _not(expr: ir.Expr) -> ir.Expr:
