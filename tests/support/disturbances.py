@@ -116,7 +116,7 @@ def settle(state: Path = LIVE_PATCH) -> None:
         try:
             if transition.read_text().strip() == "0":
                 return
-        except FileNotFoundError:  # it is gone
+        except OSError:  # it is gone, or goes
             return
         time.sleep(0.1)
     raise AssertionError("tasks have not come over")
