@@ -40,6 +40,21 @@ def run(processes):
         assert each.wait(600) == 0
 
 
+@pytest.mark.parametrize("mechanism", ["kprobe", "fentry", "splice"])
+def test_this_process_is_left_out_alone(both, mechanism, request):
+    if mechanism == "splice":
+        request.getfixturevalue("loaded")
+    with anyprobe.kernel(mechanism=mechanism, include_self=False) as session:
+        session.count(f"kernel::{FUNCTION}")
+        for _ in range(COUNT):
+            os.getppid()
+        run(both)
+        snapshot = session.snapshot()
+    (site,) = snapshot.sites
+    assert 4 * COUNT <= site.hits + site.nmissed < 5 * COUNT
+    assert snapshot.target.without == (os.getpid(),)
+
+
 @pytest.mark.parametrize(
     "spec",
     [

@@ -106,6 +106,19 @@ def test_hits_in_other_processes_are_passed_by(build, numbers):
     assert code[-1].target == code[counted + 1].address
 
 
+def test_hits_in_processes_that_are_left_out_are_passed_by(build):
+    kernel = SmallKernel.made(build, ("it", BODY), NEXT)
+    left_out = Processes((42, 43), task=0x1FC40, member=0x5C4, are_left_out=True)
+    made, plain = (patch(kernel, kernel["it"].start, processes=each) for each in (left_out, None))
+    assert len(made.code) <= len(plain.code) + left_out.estimate
+    code = decode_range(made.code, PATCH)
+    counted = [insn.text for insn in code].index("inc qword ptr gs:[0x1f000]")
+    assert [insn.text.split()[0] for insn in code[4:counted]] == ["cmp", "je", "cmp", "je", "pop", "popfq"]
+    assert {code[5].target, code[7].target} == {code[-3].address}
+    assert [insn.text for insn in code[-3:-1]] == ["pop rax", "popfq"]
+    assert code[-1].target == code[counted + 1].address
+
+
 def test_a_displaced_call_returns_to_the_text(build):
     kernel = SmallKernel.made(build, ("it", f"push rbx\n mov rbx, rdi\n push rbp\n call next\n {BODY}"), NEXT)
     call = kernel.at("it") + 5
