@@ -9,7 +9,7 @@ import struct
 import pytest
 
 import anyprobe
-from anyprobe import Count, cstr, i8, ptr, u64
+from anyprobe import Count, cstr, i8, i32, ptr, u64
 from anyprobe.target.kernel import symbols
 
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -80,7 +80,7 @@ def test_an_annotation_and_a_cast_change_nothing_of_it(session):
     names, casts = Count("names", by=("name",)), Count("casts", by=("name",))
 
     @session.entry("kernel::do_sys_openat2")
-    def opened(ctx, filename: ptr[i8]):
+    def opened(ctx, dfd: i32, filename: ptr[i8]):
         names.add(key=(cstr(filename, 48),))
         casts.add(key=(ptr[u64](filename)[0],))
 
