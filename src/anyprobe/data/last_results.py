@@ -74,7 +74,10 @@ def with_end_of(target: TargetInfo, results: Snapshot) -> Snapshot:
     """Return results that know how a process has ended, where they are of one of its programs."""
     if results.target.pid != target.pid:
         return results
-    now = dataclasses.replace(results.target, exited=target.exited, alive=target.alive)
+    now = dataclasses.replace(
+        results.target, exited=target.exited, alive=target.alive,
+        died_at=target.died_at, died_in=target.died_in, died_place=target.died_place,
+    )  # fmt: skip
     processes = results.processes
     if processes and processes[0].process.pid == target.pid:
         process = dataclasses.replace(processes[0].process, exited=target.shell_status, alive=target.alive)

@@ -1,7 +1,9 @@
 """What each process and thread of a session has counted: of the target, fork children, programs that are executed."""
 
 import os
+import signal
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +19,7 @@ Key = tuple[str, str, str, int, str]
 
 @dataclass(frozen=True, slots=True)
 class TargetInfo:
-    """What was probed, a process or the kernel. ``exited`` is the wait status of a child that is gone, else None.
+    """What was probed, a process or the kernel. ``exited`` is the wait status of a process that is gone, if known.
 
     In JSON it is what a shell would see: the exit status, or 128 and the number of the signal.
     """
@@ -36,6 +38,22 @@ class TargetInfo:
     """Whether hits in what these have started were counted, too."""
     without: tuple[int, ...] = ()
     """Of the kernel: processes whose hits were left out, anyprobe's own."""
+    died_at: int | None = None
+    """The instruction at which a fault has ended it, where that is known."""
+    died_in: str = ""
+    """Whose code that was: ``program`` or ``anyprobe``; empty where no code is known there."""
+    died_place: str = ""
+    """That instruction by name; of what a patch has displaced, the original."""
+
+    @property
+    def killed_by(self) -> str:
+        """The name of the signal that has ended it, empty if none has or that is not known."""
+        if self.exited is None or not os.WIFSIGNALED(self.exited):
+            return ""
+        number = os.WTERMSIG(self.exited)
+        with suppress(ValueError):
+            return signal.Signals(number).name
+        return f"signal {number}"
 
     @property
     def shell_status(self) -> int | None:
@@ -60,7 +78,12 @@ class TargetInfo:
             only = {"pids": list(self.pids), **children} if self.pids else {}
             return {"kernel": self.kernel, **only, **({"without": list(self.without)} if self.without else {})}
         alive = self.alive and self.exited is None
-        return {"pid": self.pid, "exe": self.exe, "exited": self.shell_status, "alive": alive}
+        found = {"pid": self.pid, "exe": self.exe, "exited": self.shell_status, "alive": alive}
+        if self.killed_by:
+            found["killed_by"] = self.killed_by
+        if self.died_at is not None:
+            found |= {"died_at": {"pc": self.died_at, "in": self.died_in or None, "place": self.died_place or None}}
+        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from anyprobe.binary.images.modules import LoadedObject
     from anyprobe.core.refusal import Refusal
     from anyprobe.data.pending import PendingSpec
+    from anyprobe.data.processes import TargetInfo
     from anyprobe.probes.children import Children
     from anyprobe.probes.handlers.trampolining import Trampolines
     from anyprobe.probes.options import SessionOptions
@@ -101,6 +102,11 @@ class ProbeHost(ABC):
     @abstractmethod
     def exit_status(self) -> int | None:
         """The target's wait status, where it can be known."""
+
+    @property
+    @abstractmethod
+    def target_info(self) -> "TargetInfo":
+        """What is known of the target, and whether it has ended."""
 
     @property
     @abstractmethod

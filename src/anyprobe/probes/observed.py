@@ -1,5 +1,6 @@
 """The part of a session that looks at its process."""
 
+import dataclasses
 from contextlib import AbstractContextManager
 from functools import cached_property
 
@@ -71,5 +72,13 @@ class Observed(Decorators):
     @property
     def target_info(self) -> TargetInfo:
         """What is known of the target, and whether it has ended."""
-        exited = self.exited
-        return TargetInfo(self.pid, self.exe, self.exit_status, alive=not exited, called=self.called)
+        alive = not self.exited
+        known = TargetInfo(self.pid, self.exe, self.exit_status, alive=alive, called=self.called)
+        if not known.killed_by:
+            return known
+        from anyprobe.probes.death import death_of
+
+        death = death_of(self, self.exit_status)
+        if death is None:
+            return known
+        return dataclasses.replace(known, died_at=death.pc, died_in=death.whose, died_place=death.place)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from anyprobe.core.refusal import Refusal
 from anyprobe.data import histogram
 from anyprobe.data.layout import CALL_LEARNING, CALL_UNSEEN, CROWDED
-from anyprobe.data.processes import ProcessInfo, TargetInfo
+from anyprobe.data.processes import ProcessInfo
 from anyprobe.data.reader import BankReader, Extents, ForkChild, NearReader, Whose
 from anyprobe.data.refused import RefusedSite
 from anyprobe.data.snapshot import ExitKind, FunctionTiming, SiteResult, Snapshot
@@ -154,12 +154,11 @@ def snapshot(
     probes were armed.
     """
     dropped, missing = session.lost()
-    exited = session.exited
+    target = session.target_info
     apart = _threads(session, ns_per_tick) if session.options.by_thread else None
     functions = tuple(_timings(session.probes, BankValues(), ns_per_tick)) if apart is None else apart.functions()
     places = [place for probe in session.probes for place in probe.places]
     found = (*session.functions.read(places), *provided.read(session.probes))
-    target = TargetInfo(session.pid, session.exe, session.exit_status, alive=not exited, called=session.called)
     armed = armed_once(places)
     told: tuple[str, ...] = ()
     if session.options.children != "count":

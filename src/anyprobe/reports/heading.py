@@ -43,6 +43,8 @@ def print_heading(snapshot: Snapshot, console: "Console", what: str, behind: str
         names += f" and {counted(len(targets) - NAMED_TARGETS, 'other')}"
     line = f"{names}: {what} in {snapshot.duration_s:.2f} s"
     console.print(f"{line}; {escape(behind)}" if behind else line, soft_wrap=True)
+    for target in targets:
+        _print_end(target, console, several=len(targets) > 1)
     pauses = [f"{milliseconds(us)} {word}" for name, word in _PAUSES if (us := snapshot.pause_us.get(name, 0))]
     if pauses:
         taken = sum(snapshot.setup_s.values()) * 1e9
@@ -97,6 +99,26 @@ def _named(target: TargetInfo) -> str:
         return f"[bold]{escape(target.shown_name)}[/bold]"
     state = "" if target.exited is None and target.alive else ", which has ended"
     return f"[bold]{escape(target.shown_name)}[/bold] (pid {target.pid}{state})"
+
+
+def _print_end(target: TargetInfo, console: "Console", *, several: bool) -> None:
+    """Print by which signal a process was ended, and where it was; or that it has ended, and it is not known how."""
+    if target.kernel or not target.pid or (target.alive and target.exited is None):
+        return
+    who = f"pid {target.pid}: " * several
+    if target.exited is None:
+        console.print(f"{who}how it has ended is not known", style="yellow", soft_wrap=True)
+    elif target.killed_by:
+        text = f"{who}killed by {target.killed_by}{_place_of_death(target)}"
+        console.print(escape(text), style="red", soft_wrap=True)
+
+
+def _place_of_death(target: TargetInfo) -> str:
+    if target.died_at is None:
+        return ""
+    place = f" ({target.died_place})" if target.died_place else ""
+    whose = {"program": "in the program's own code", "anyprobe": "in anyprobe's code"}.get(target.died_in)
+    return f" at {target.died_at:#x}{place}, {whose or 'where no code is known'}"
 
 
 def print_refusals(snapshot: Snapshot, console: "Console") -> None:

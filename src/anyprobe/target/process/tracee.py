@@ -20,6 +20,7 @@ from anyprobe.target.process.relatives import Relatives
 from anyprobe.target.remote import gadgets as gadget_search
 from anyprobe.target.remote.thread import Thread
 from anyprobe.target.system import gateway, pagemap, procfs
+from anyprobe.target.system.kernel_log import kernel_log
 from anyprobe.target.system.memory import TargetMemory
 from anyprobe.target.system.procfs import Mapping
 
@@ -47,7 +48,7 @@ class Tracee:
         """Keep a process whose identity is fixed by ``pidfd``; use ``open`` or ``launch``."""
         self.pid = pid
         self.exit_status: int | None = None
-        """The wait status of its end, if it is our child."""
+        """The wait status of its end, where that is known."""
         self._ending = threading.RLock()
         """Held by the thread that asks for it."""
         self.held: Thread | None = None
@@ -84,6 +85,7 @@ class Tracee:
         """Whether its signal handlers may leave contexts for others: see ``splice.apply.suspended_contexts``."""
         self.exe = gateway.readlink(f"/proc/{procfs.voice(pid)}/exe")
         self.mem = TargetMemory(pid, self._any_stopped_thread)
+        kernel_log()  # which tells of faults from now on
 
     @cached_property
     def called(self) -> str:
@@ -225,7 +227,23 @@ class Tracee:
                 if self._launched and gateway.wait_end(self.pid, reap=False) is not None:
                     self._last_name = procfs.read_stat(self.pid).comm  # until it is reaped
                 self.exit_status = gateway.wait_end(self.pid, reap=self._launched)
-        return self.exit_status is not None or self._pidfd < 0 or bool(_readable(self._pidfd, 0))
+        if self.exit_status is None and self._pidfd >= 0 and _readable(self._pidfd, 0):
+            self.exit_status = self._told_status()
+            return True
+        return self.exit_status is not None or self._pidfd < 0
+
+    def _told_status(self) -> int | None:
+        """Return the wait status of a process that is no child and has ended, where the kernel tells it.
+
+        Until its parent has waited for it ``/proc`` has it, afterwards the descriptor (since Linux 6.15).
+        """
+        with suppress(OSError):
+            stat = procfs.read_stat(self.pid)
+            if stat.ended and stat.start_time == self._identity[0]:
+                return stat.exit_code
+        with suppress(OSError):
+            return gateway.pidfd_exit_code(self._pidfd)
+        return None
 
     def ended(self) -> bool:
         """Whether it has ended, announced or not: the kernel may wait until its threads are reaped."""

@@ -11,6 +11,7 @@ import fcntl
 import mmap as _mmap
 import os
 import signal
+import struct
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -45,6 +46,8 @@ _SYS_FINIT_MODULE = 313
 _SYS_PIDFD_SEND_SIGNAL = 424
 _SYS_PIDFD_OPEN = 434
 _PERF_FLAG_FD_CLOEXEC = 8
+_PIDFD_INFO_BYTES, _PIDFD_INFO_EXIT, _PIDFD_EXIT_CODE_AT = 64, 1 << 3, 60
+_PIDFD_GET_INFO = 0xC0000000 | _PIDFD_INFO_BYTES << 16 | 0xFF00 | 11
 KCMP_VM = 1
 WALL = 0x40000000
 _SYSCALL_STOP = 0x80
@@ -111,6 +114,15 @@ def pidfd_send_signal(pidfd: int, number: int) -> None:
     """Send a signal to the process of a pidfd."""
     if _syscall(_SYS_PIDFD_SEND_SIGNAL, pidfd, number, 0, 0, 0) == -1:
         raise _failed()
+
+
+def pidfd_exit_code(pidfd: int) -> int | None:
+    """Return the wait status of a process that has ended and been waited for by its parent; None: not told."""
+    information = bytearray(_PIDFD_INFO_BYTES)
+    struct.pack_into("<Q", information, 0, _PIDFD_INFO_EXIT)
+    fcntl.ioctl(pidfd, _PIDFD_GET_INFO, information)
+    mask, code = struct.unpack_from("<Q", information)[0], struct.unpack_from("<i", information, _PIDFD_EXIT_CODE_AT)[0]
+    return int(code) if mask & _PIDFD_INFO_EXIT else None
 
 
 def robust_list(tid: int) -> int:

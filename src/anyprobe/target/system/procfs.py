@@ -66,6 +66,8 @@ class TaskStat(NamedTuple):
     start_stack: int
     start_heap: int
     """Where the heap of ``brk`` begins or will begin; 0 where we may not know."""
+    exit_code: int = 0
+    """The wait status of one that has ended; 0 where we may not know."""
 
     @property
     def ended(self) -> bool:
@@ -140,6 +142,7 @@ def parse_stat(content: bytes) -> TaskStat:
         start_code=int(fields[23]),
         start_stack=int(fields[25]),
         start_heap=int(fields[44]),
+        exit_code=int(fields[49]),
     )
 
 

@@ -1,0 +1,145 @@
+"""A program that a signal ends while it is probed: results say which, where that was, and in whose code."""
+
+import json
+import signal
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from anyprobe.probes.death import _displaced_at
+from anyprobe.splice.emitted import EmittedPatch
+from anyprobe.target.system.kernel_log import kernel_log
+from support.driver import PATIENCE, build, wait_until
+
+pytestmark = pytest.mark.live
+ANYPROBE = str(Path(sys.executable).with_name("anyprobe"))
+PROGRAM = r"""
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+__attribute__((noinline, noclone)) long probed(volatile long *place) { return *place + 1; }
+__attribute__((noinline, noclone)) long beside(volatile long *place) { long n = *place; return n * n; }
+static void *crash(void *kind) {
+    if (!strcmp(kind, "probed") || !strcmp(kind, "probed in a thread")) probed(NULL);
+    if (!strcmp(kind, "beside") || !strcmp(kind, "beside in a thread")) beside(NULL);
+    if (!strcmp(kind, "nowhere")) ((void (*)(void))16)();
+    if (!strcmp(kind, "abort")) abort();
+    if (!strcmp(kind, "killed")) raise(SIGKILL);
+    exit(3);
+}
+int main(int argc, char **argv) {
+    volatile long word = 1;
+    char go;
+    (void)argc;
+    for (int n = 0; n < 10; n++) probed(&word);
+    if (argc > 2) { puts("ready"); fflush(stdout); if (read(0, &go, 1) != 1) return 9; }
+    for (int n = 0; n < 10; n++) probed(&word);
+    if (strstr(argv[1], "thread")) {
+        pthread_t thread;
+        pthread_create(&thread, NULL, crash, argv[1]);
+        pthread_join(thread, NULL);
+    }
+    crash(argv[1]);
+}
+"""
+EXPECTED = {
+    "probed": ("SIGSEGV", "program", "deaths:probed"),
+    "probed in a thread": ("SIGSEGV", "program", "deaths:probed"),
+    "beside": ("SIGSEGV", "program", "deaths:beside"),
+    "beside in a thread": ("SIGSEGV", "program", "deaths:beside"),
+    "nowhere": ("SIGSEGV", None, None),
+    "abort": ("SIGABRT", None, None),
+    "killed": ("SIGKILL", None, None),
+}
+needs_log = pytest.mark.skipif(kernel_log() is None, reason="the kernel's log may not be read")
+
+
+def program():
+    return build("deaths.c", "-O1", text=PROGRAM)
+
+
+def check(document, kind):
+    """Only what the kernel tells of each fault has a place: it may have told too many already."""
+    name, whose, place = EXPECTED[kind]
+    target = document["target"]
+    assert target["exited"] == 128 + signal.Signals[name]
+    assert target["killed_by"] == name
+    if name == "SIGSEGV" and "died_at" in target:
+        assert target["died_at"]["in"] == whose
+        assert (target["died_at"]["place"] or "").partition("+")[0] == (place or "")
+    else:
+        assert "died_at" not in target
+    return "died_at" in target
+
+
+@pytest.mark.parametrize("kind", EXPECTED)
+def test_a_command(kind, tmp_path):
+    results = tmp_path / "results.json"
+    command = [ANYPROBE, "count", "a.out:probed", "--json", "-o", str(results), "--", program(), kind]
+    assert subprocess.run(command, timeout=PATIENCE).returncode == 0
+    document = json.loads(results.read_text())
+    check(document, kind)
+    assert document["sites"][0]["hits"] == 20 + kind.startswith("probed")
+    with_status = subprocess.run([*command[:2], "--exit-status", *command[2:]], timeout=PATIENCE)
+    assert with_status.returncode == 128 + signal.Signals[EXPECTED[kind][0]]
+
+
+@pytest.mark.parametrize("kind", EXPECTED)
+def test_a_running_process(kind, tmp_path):
+    """Its parent, which is not anyprobe, waits for it at once, or later."""
+    results = tmp_path / "results.json"
+    with ExitStack() as stack:
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        process = stack.enter_context(subprocess.Popen([program(), kind, "wait"], **pipes))
+        stack.callback(process.kill)
+        assert process.stdout.readline() == b"ready\n"
+        command = [ANYPROBE, "count", "a.out:probed", "--json", "-o", str(results), "-p", str(process.pid)]
+        session = stack.enter_context(subprocess.Popen(command))
+        stack.callback(session.kill)
+        wait_until(lambda: is_armed(process.pid), "the probe is there")
+        process.stdin.write(b"x")
+        process.stdin.close()
+        process.wait(PATIENCE)
+        assert session.wait(PATIENCE) == 0
+    document = json.loads(results.read_text())
+    check(document, kind)
+    assert document["sites"][0]["hits"] == 10 + kind.startswith("probed")
+
+
+def is_armed(pid):
+    return b"probed" in subprocess.run([ANYPROBE, "probes", "-p", str(pid)], capture_output=True).stdout
+
+
+@needs_log
+def test_the_heading_says_it():
+    said = subprocess.run(
+        [ANYPROBE, "count", "a.out:probed", "--", program(), "beside"], capture_output=True, text=True
+    )
+    assert "which has ended): 20 hits" in said.stderr
+    assert "\nkilled by SIGSEGV at 0x" in said.stderr
+    if "in the program's own code" not in said.stderr:  # the kernel tells no more than ten in five seconds
+        pytest.skip("the kernel has told of too many faults just now")
+    assert "(deaths:beside" in said.stderr
+
+
+def test_code_of_a_patch_is_the_programs_where_it_is_a_copy():
+    patch = EmittedPatch(
+        0x1000, bytes(64), [(0x500, 0x1000), (0x504, 0x1014)], [(0x500, 0x1010), (0x504, 0x1018), (0x508, 0x1020)], 0
+    )
+    places = {
+        0x1000: None,
+        0x100F: None,
+        0x1010: 0x500,
+        0x1013: 0x500,
+        0x1014: None,
+        0x1018: 0x504,
+        0x1020: None,
+        0x1030: None,
+    }
+    assert {pc: _displaced_at(patch, pc) for pc in places} == places
