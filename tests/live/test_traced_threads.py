@@ -7,6 +7,8 @@ from contextlib import contextmanager
 
 import pytest
 
+from anyprobe.cli import main
+from anyprobe.target.process import execution
 from anyprobe.target.remote.thread import Thread
 from anyprobe.target.system import procfs, ptrace
 from support.driver import PATIENCE, build, wait_until
@@ -29,6 +31,34 @@ int main(int argc, char **argv) {
     puts(argc == 1 ? "ready" : "again");
     fflush(stdout);
     for (;;) pause();
+}
+"""
+OWN_TRACER = """
+#include <signal.h>
+#include <stdio.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+#include <unistd.h>
+__attribute__((noinline, noclone)) long probed(long n) { __asm__ volatile("" : "+r"(n)); return n; }
+int main(void) {
+    for (int round = 0; round < 3; round++) {
+        int status;
+        pid_t child = fork();
+        if (!child) {
+            ptrace(PTRACE_TRACEME, 0, 0, 0);
+            raise(SIGSTOP);
+            for (int n = 0; n < 100; n++) probed(n);
+            execl("/bin/true", "true", (char *)0);
+            _exit(1);
+        }
+        while (waitpid(child, &status, 0) == child && WIFSTOPPED(status)) {
+            probed(0);
+            ptrace(PTRACE_CONT, child, 0, 0);
+        }
+        if (status) return 2;
+    }
+    puts("traced");
+    return 0;
 }
 """
 
@@ -86,3 +116,13 @@ def test_the_first_thread_is_given_up_when_another_one_has_its_number(child):
         assert tracer(process.pid) == 0
         assert process.stdout.readline() == "again\n"
         assert process.poll() is None
+
+
+def test_a_child_that_its_parent_traces_does_not_wait_to_be_followed(monkeypatch, capfd):
+    """The parent waits for it, and lets go of it at its end only: nothing is gained by waiting for that."""
+    monkeypatch.setattr(execution, "_STOPPING", 10 * PATIENCE)
+    assert main(["count", "a.out:probed", "--", str(build("own_tracer.c", text=OWN_TRACER))]) == 0
+    told = capfd.readouterr()
+    assert told.out == "traced\n"
+    assert "306 hits" in told.err  # the SIGSTOP and the SIGTRAP of the execution, each round
+    assert "a process has one tracer at a time" in told.err

@@ -28,6 +28,8 @@ Permits = Callable[["Registers"], bool]
 _STOPPING = 4.0
 """Seconds that a thread which waits anyway has to stop: it has to run for that, and processors may be busy."""
 _RELEASING = 1.0
+_LETTING_GO = 0.1
+"""Seconds for a parent to let go of its child, if it is another controller."""
 
 
 class Unfollowed(Enum):
@@ -125,15 +127,20 @@ class _Execution:
         return self._held(deadline)
 
     def _seize(self) -> bool:
-        """Begin to trace the thread, after the tracer that has it for a moment; return whether it is there."""
-        deadline = time.monotonic() + _STOPPING
+        """Begin to trace the thread, after the tracer that has it for a moment; return whether it is there.
+
+        A program that traces its own child does so until that has ended, and may wait for it meanwhile.
+        """
+        began = time.monotonic()
         while True:
             try:
                 ptrace.seize(self._thread.tid, ptrace.OPTION_SYSGOOD | ptrace.OPTION_EXEC)
             except ProcessLookupError:
                 return False
             except PermissionError as error:
-                if not permission.tracer_of(self._thread.tid) or time.monotonic() > deadline:
+                tracer = permission.tracer_of(self._thread.tid)
+                patience = _LETTING_GO if tracer == procfs.read_stat(self._thread.pid).parent else _STOPPING
+                if not tracer or time.monotonic() > began + patience:
                     raise permission.explain(self._thread.tid) from error
                 time.sleep(0.0005)
             else:

@@ -191,10 +191,10 @@ class Process(Tracee):
                 with scope as value:
                     yield value
             finally:
+                self._holder = None
                 keeper, self.keeper = self.keeper, None
                 if keeper is not None:
                     keeper.end()
-                self._holder = None
 
     def _retry_unreleased(self) -> None:
         self.unreleased = [thread for thread in self.unreleased if not thread.release(0)]

@@ -80,7 +80,8 @@ class Thread:
     def restart_pending(self) -> bool:
         """Whether that call goes on from inside the kernel (a sleep with a remaining time), not from its start."""
         return self.in_syscall and (
-            self.registers.rax == restarting.ERESTART_RESTARTBLOCK
+            self.sleeps_on
+            or self.registers.rax == restarting.ERESTART_RESTARTBLOCK
             or self.registers.orig_rax == restarting.SYS_RESTART_SYSCALL
         )
 
