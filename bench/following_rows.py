@@ -1,6 +1,7 @@
 """What it adds to follow a fork and an exec, and a ``dlopen``, and what each further process costs the controller."""
 
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -27,8 +28,10 @@ int main(int argc, char **argv) {
     for (int n = argc > 1 ? atoi(argv[1]) : 1; n > 0; n--) {
         pid_t child = fork();
         if (child == 0) execl("/bin/true", "true", (char *)0), _exit(1);
-        waitpid(child, 0, 0);
+        if (argc > 2) usleep(atoi(argv[2]));
+        else waitpid(child, 0, 0);
     }
+    while (wait(0) > 0) {}
     return 0;
 }
 """
@@ -55,6 +58,22 @@ int main(int argc, char **argv) {
     return getchar() == 0;
 }
 """
+STAYS = """
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+int main(int argc, char **argv) {
+    char path[4096];
+    for (int n = 0; n < atoi(argv[2]); n++) {
+        snprintf(path, sizeof path, "%s/plug%d.so", argv[1], n);
+        void *library = dlopen(path, RTLD_NOW);
+        if (!library) return 1;
+        ((void (*)(void))dlsym(library, "plug_work"))();
+    }
+    return argc != 3;
+}
+"""
+RATED, RATES, STAYING = 200, (25, 100, 200), 100
 EXECUTIONS, PROCESSES, ROUNDS = 40, 100, 5
 FUNCTIONS, LOADINGS = 100, 20
 NEWCOMERS, INTERVAL = 200, 0.01
@@ -69,6 +88,9 @@ def following_rows(report: Report, scale: float) -> None:
         source.write_text(PROGRAM)
         subprocess.run(["cc", "-O1", "-o", program, source], check=True)
         executed(report, str(program), max(int(EXECUTIONS * scale), 10))
+        at_a_rate(report, str(program), max(int(RATED * scale), 25))
+        whole(report)
+        staying(report, Path(folder), max(int(STAYING * scale), 40))
         loaded(report, Path(folder), max(int(LOADINGS * scale), 5))
     together(report)
     newcomers(report, max(int(NEWCOMERS * scale), 10))
@@ -95,6 +117,65 @@ def executed(report: Report, program: str, count: int) -> None:
         f"{statistics.median(processor):.1f} ms of a processor in the controller; median of {ROUNDS} x {count} execs"
     )
     report.add(name, f"{statistics.median(added):.1f} ms", "<= 15 ms", statistics.median(added) <= 15, notes)
+
+
+def at_a_rate(report: Report, program: str, count: int) -> None:
+    """Print how many of programs that are executed at a rate are probed, and what each takes."""
+    for rate in RATES:
+        with Followed.run([program, str(count), str(round(1e6 / rate))]) as tree:
+            tree.count(SPEC)
+            tree.resume()
+            used = time.process_time()
+            while tree.wait(0.05) is None:
+                tree.sweep()
+            processor = (time.process_time() - used) / count * 1e3
+            probed = len(tree.snapshots()) - 1
+        name = f"{count} executions of a known program, {rate} a second: probed"
+        notes = f"{processor:.1f} ms of a processor each"
+        report.add(name, f"{probed / count * 100:.0f} %", "100 %, <= 8 ms", probed == count and processor <= 8, notes)
+
+
+def whole(report: Report) -> None:
+    """Print what ten short programs take of which every function is counted, or timed with self times."""
+    script = "for n in 1 2 3 4 5 6 7 8 9 10; do /bin/true; done"
+    for name, options, arm, most in (
+        ("counted", {}, Followed.count, 0.5),
+        ("timed with self times", {"self_time": True}, Followed.time, 1.0),
+    ):
+        for _ in ("to be known", "to be measured"):
+            with Followed.run(["sh", "-c", script], **options) as tree:
+                used, before = time.process_time(), resident()
+                for spec in ("a.out:*", "libc:*"):
+                    arm(tree, spec)
+                tree.resume()
+                while tree.wait(0.05) is None:
+                    tree.sweep()
+                tree.snapshots()
+                seconds, megabytes = time.process_time() - used, (resident() - before) / (1 << 20) / 10
+        notes = f"of a processor; {megabytes:.1f} MB for each program (<= 20 MB)"
+        row = f"ten /bin/true, all functions of program and libc {name}"
+        report.add(row, f"{seconds:.1f} s", f"<= {most} s", seconds <= most and megabytes <= 20, notes)
+
+
+def staying(report: Report, folder: Path, count: int) -> None:
+    """Print what a ``dlopen`` takes when many libraries are there, and how that grows."""
+    (folder / "stays.c").write_text('void plug_work(void) { __asm__ volatile("nop;nop;nop;nop;nop"); }')
+    (folder / "host.c").write_text(STAYS)
+    subprocess.run(["cc", "-O1", "-fPIC", "-shared", "-o", folder / "plug0.so", folder / "stays.c"], check=True)
+    subprocess.run(["cc", "-O1", "-o", folder / "host", folder / "host.c", "-ldl"], check=True)
+    for number in range(1, 4 * count):
+        shutil.copy(folder / "plug0.so", folder / f"plug{number}.so")
+    each = []
+    for number in (count, 4 * count):
+        with anyprobe.run([str(folder / "host"), str(folder), str(number)], pending="always") as session:
+            session.count("plug*:plug_work")
+            used = time.process_time()
+            session.wait()
+            each.append((time.process_time() - used) / number * 1e3)
+            assert session.snapshot().hits == number
+    growth = each[1] / each[0]
+    notes = f"{each[0]:.1f} and {each[1]:.1f} ms of a processor"
+    report.add(f"a dlopen with {4 * count} libraries / with {count}", f"{growth:.2f}", "<= 2", growth <= 2, notes)
 
 
 def loaded(report: Report, folder: Path, rounds: int) -> None:
