@@ -1,6 +1,6 @@
 """The benchmarks: raw figures and ratios against other tools in one run.
 
-``python bench/run.py [--quick] [ROW...]``, a row by its group: shell, attach, entry, timing, returns, disarmed,
+``python bench/run.py [--quick] [ROW...]``, a row by its group: shell, attach, entry, timing, returns, truth, disarmed,
 arming, analysis, blocks, python, coverage, data, handlers, kprobes, usdt, following, server,
 kernel, splices.
 """
@@ -31,6 +31,7 @@ def groups() -> dict[str, object]:
     import return_rows
     import server_rows
     import splice_rows
+    import truth_rows
     import usdt_rows
     import wholesale
 
@@ -40,6 +41,7 @@ def groups() -> dict[str, object]:
         "entry": per_call.entry_rows,
         "timing": per_call.timing_row,
         "returns": return_rows.return_rows,
+        "truth": truth_rows.truth_rows,
         "disarmed": per_call.disarmed_row,
         "arming": lambda report, _: wholesale.arming_rows(report),
         "analysis": blocks.analysis_rows,

@@ -11,8 +11,10 @@ import random
 import struct
 import sys
 import threading
+from dataclasses import replace
 
 from anyprobe.data.callers import CallerTables
+from anyprobe.data.costs import UNIT, Costs
 from anyprobe.data.layout import BLOCK_HEAD_BYTES, INSTANCE_BYTES, START, BankLayout
 from anyprobe.splice.codegen.patch import Action, ActionKind, BankCode, PatchWriter
 from anyprobe.splice.codegen.routines import CHILDREN, RoutineFacts, assemble_routines
@@ -30,6 +32,7 @@ HANDLING = 0x3200
 ENTER, CALLERS, PEEK, POKE, ROUTINES, TRAMPOLINES, STATE, GATE, STACK, REGION = (
     0x1000, 0x2000, 0x3000, 0x3100, 0x4000, 0x8000, 0xA000, 0xB000, 0x20000, 0x40000,
 )  # fmt: skip
+CLOCK = STATE + 0x300
 REGS, HARNESS_RSP, FLAGS = STATE, STATE + 0x200, STATE + 0x210
 STATUS = 0x8D5 | 0x400  # OF SF ZF AF PF CF and DF
 RED_ZONE = 128
@@ -46,10 +49,21 @@ class SmallLayout(BankLayout):
 def small_layout():
     noted = int(sys.argv[1]) if len(sys.argv) > 1 else 0
     nested = int(sys.argv[2]) if len(sys.argv) > 2 else 0  # how many calls there can be
-    by_thread = len(sys.argv) > 3
+    by_thread = len(sys.argv) > 3 and sys.argv[3] == "apart"
     if nested:
         return SmallLayout(COUNTERS, 2 * RECORDS, nested, RETURNS, noted, nested=True, nodes=64, by_thread=by_thread)
     return SmallLayout(COUNTERS, RECORDS, MAXACTIVE, RETURNS, noted, by_thread=by_thread)
+
+
+def costs_of(costs):
+    """Return the constants of generated code for what each routine costs before it reads the clock, and afterwards."""
+    whole = {routine: sum(parts) * UNIT for routine, parts in costs.items()}
+    before = {routine: parts[0] * UNIT for routine, parts in costs.items()}
+    return Costs(
+        entered=whole["enter"], left=whole["leave"], ended=before["leave"],
+        jumped=whole["leave_tail"], came_back=whole["leave_caller"], came=before["leave_caller"],
+        passed=whole["leave_caller"],
+    )  # fmt: skip
 
 
 class Machine:
@@ -59,6 +73,14 @@ class Machine:
         self.base = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
         self.layout = small_layout()
         facts = RoutineFacts(self.layout, self.base + REGION, self.base + GATE, SLOT)
+        self.costs = {}
+        """Of each routine what it costs before the clock is read, and afterwards."""
+        if len(sys.argv) > 3 and sys.argv[3] != "apart":
+            self.costs = json.loads(sys.argv[3])
+            facts = replace(facts, clock=self.base + PEEK + 0x80, costs=costs_of(self.costs))
+            at = PEEK + 0x80
+            code = b"\x48\x8b\x05" + self.rel(at + 7, CLOCK)  # mov rax, [clock]
+            self.put(at, code + bytes.fromhex("48c70600000000 48894608 31c0 c3"))  # seconds: 0, nanoseconds: rax
         code, self.routines, _ = assemble_routines(facts, self.base + ROUTINES)
         assert len(code) < TRAMPOLINES - ROUTINES
         more, self.trampolines, _ = assemble_trampolines(facts, self.routines, self.base + TRAMPOLINES)
@@ -89,6 +111,9 @@ class Machine:
 
     def word(self, offset, value):
         self.put(offset, struct.pack("<Q", value & (1 << 64) - 1))
+
+    def advance(self, ticks):
+        self.word(CLOCK, struct.unpack_from("<Q", self.memory, CLOCK)[0] + ticks)
 
     def fill(self, words):
         """Write the first thread's block; ``[depth]`` stands for a stack pointer."""
@@ -154,7 +179,10 @@ class Machine:
         self.word(FLAGS, flags)
         where = self.routines if address is None else self.trampolines
         self.build(getattr(where, routine), argument)
+        before, after = self.costs.get(routine, (0, 0))
+        self.advance(before)
         self.enter()
+        self.advance(after)
         if address is not None:
             now = self.memory[sp : sp + 8]
             stubs = range(self.trampolines.stubs, self.trampolines.stubs + 8 * self.trampolines.count, 8)
@@ -255,6 +283,8 @@ def run(machine, steps, rng):
         elif kind == "age":
             at = REGION + step[1]
             machine.word(at, struct.unpack_from("<Q", machine.memory, at)[0] - step[2])
+        elif kind == "pass" and machine.costs:
+            machine.advance(step[1])
         elif kind == "pass":  # so many ticks, as all open calls of the first thread see it
             for number in range(machine.layout.maxactive):
                 at = REGION + machine.layout.blocks_offset + START + INSTANCE_BYTES * number

@@ -18,6 +18,7 @@ GROUPS = {
         "clock",
         "self_time",
         "tree",
+        "raw",
         "unsafe",
     ),
     "When it ends": ("seconds", "most", "at_end", "exit_status"),

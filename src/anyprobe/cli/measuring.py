@@ -65,6 +65,8 @@ class Plan:
     returns: str | None = None
     self_time: bool = False
     """Whether timed functions have self times."""
+    raw: bool = False
+    """Whether times are shown as they were measured, with what probes take of them."""
     tree: bool = False
     """Whether results have the tree of timed calls."""
     live: bool = False
@@ -129,6 +131,7 @@ def measure(target: targets.Target, plan: Plan) -> int:
                 "returns": plan.returns,
                 "self_time": plan.self_time or None,
                 "call_tree": plan.tree or None,
+                "raw": plan.raw or None,
                 "by_thread": plan.by == "tid" or None,
                 "live": plan.live or None,
                 "unsafe": plan.unsafe or None,
@@ -254,6 +257,7 @@ def see_options(target: targets.Target, plan: Plan) -> None:
         "--clock": plan.clock not in {None, "auto"},
         "--self": plan.self_time,
         "--tree": plan.tree,
+        "--raw": plan.raw,
         "--by tid": plan.by == "tid",
         "--live": plan.live,
         "--unsafe": plan.unsafe,

@@ -110,6 +110,8 @@ clock = click.option(
     help="The time stamp counter, or the kernel's monotonic clock, read without a system call.",
 )
 
+raw = click.option("--raw", is_flag=True, help="Times as they were measured, with what probes take of them.")
+
 returns = click.option(
     "--returns",
     type=click.Choice(RETURNS),

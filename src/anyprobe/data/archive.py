@@ -12,16 +12,18 @@ from anyprobe.data.processes import ProcessCounts, ProcessInfo, TargetInfo, Thre
 from anyprobe.data.refused import RefusedSite
 from anyprobe.data.results import AggregationResult, MapResult
 from anyprobe.data.snapshot import FunctionTiming, SiteResult, Snapshot
+from anyprobe.data.taken import Taken
 
 FORMAT = "anyprobe-snapshot-1"
 
 
 def _timing(**values: Any) -> FunctionTiming:  # noqa: ANN401 - what was written
-    nested, places = values.pop("nested", None), values.pop("places", ())
+    nested, places, taken = values.pop("nested", None), values.pop("places", ()), values.pop("taken", None)
     return FunctionTiming(
         **values,
         places=tuple(SiteResult(**_with_tuples(place)) for place in places),
         nested=None if nested is None else NestedTiming(**nested),
+        taken=None if taken is None else Taken(**taken),
     )
 
 

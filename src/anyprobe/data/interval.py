@@ -120,13 +120,14 @@ def _calls_since(after: FunctionTiming, before: FunctionTiming | None) -> Functi
         tail_exits=after.tail_exits - before.tail_exits,
         learning=after.learning - before.learning,
         unmatched=after.unmatched - before.unmatched,
-        sum_ns=max(after.sum_ns - before.sum_ns, 0.0),
+        sum_ns=after.sum_ns - before.sum_ns,
         min_ns=max(buckets[0][0], after.min_ns) if buckets else 0.0,
         max_ns=min(buckets[-1][1], after.max_ns) if buckets else 0.0,
         buckets=buckets,
         nmissed=after.nmissed - before.nmissed,
         left=after.left - before.left,
         nested=after.nested.plus(before.nested, -1) if after.nested and before.nested else after.nested,
+        taken=after.taken.plus(before.taken, -1) if after.taken and before.taken else after.taken,
     )
 
 

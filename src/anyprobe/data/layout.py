@@ -50,20 +50,30 @@ ANY_THREAD = 0xFFFF_FFFF
 """In its place where there was no block left for another thread: calls of several threads."""
 BLOCK_GUARD = 24
 """Block: the stack pointer of the handler that the thread is in, 0 while it is in none."""
-BLOCK_NUMBER = 32
-"""Block: the thread's number, counted from 1, once it has been worked out."""
+BLOCK_COST, COST_BITS = 32, 8
+"""Block: what timing probes have cost the thread so far, in parts of a tick of which there are ``1 << COST_BITS``."""
 BLOCK_REFUSED = 40
-"""Block: hits in a row that ran no handler, since the thread was in one."""
+"""Block: hits in a row (32 bits) that ran no handler, since the thread was in one."""
+BLOCK_NUMBER = 44
+"""Block: the thread's number (32 bits), counted from 1, once it has been worked out."""
 BLOCK_UNWOUND = 48
 """Block: how often an exception, or ``longjmp``, has begun to leave calls of the thread behind."""
 BLOCK_LEAVING = 56
 """Block: the stack pointer where that began last, 0 once it is known which calls were left behind; or with ``GONE``."""
-BLOCK_HEAD_BYTES = 64
+BLOCK_ENTERED, BLOCK_LEFT = 64, 72
+"""Block: what an entry and an exit cost just now, in parts of a tick: whatever runs beside a thread slows its probes
+down, too."""
+BLOCK_PACE = 80
+"""Block: by how much the trial that tells this takes more ticks than it did beforehand, smoothed, in parts of one."""
+BLOCK_TRIALS, BLOCK_TRIED = 88, 96
+"""Block: how many trials there were, and their ticks."""
+BLOCK_HEAD_BYTES = 128
 
 INSTANCE_BYTES = 64
 INSTANCE_SP = 0
 """Instance: stack pointer at the function's entry; 0 in a free or half-written one."""
 INSTANCE_T0 = 8
+"""Instance: the time at the function's entry, less what probes had cost the thread by then."""
 INSTANCE_RECORD = 16
 """Instance: offset of the timing record it belongs to, with the bit ``JUMPED`` once the call has left by a jump."""
 INSTANCE_UNWOUND = 24
@@ -75,10 +85,12 @@ INSTANCE_CHARGED = 40
 INSTANCE_LATER = 40
 """In its place where calls are not nested, while instances are dropped: how far from the first one another one is."""
 INSTANCE_CALLER = 48
-"""Instance of nested calls: where its caller's instance ends in the stack; 0: no timed function called it."""
-INSTANCE_NODE = 56
-"""Instance in a call tree: the number of its node."""
-SP, START, RECORD, UNWOUND, WITHIN, CHARGED, CALLER, NODE = (
+"""Instance of nested calls: where its caller's instance ends in the stack (32 bits); 0: no timed function called it."""
+INSTANCE_NODE = 52
+"""Instance in a call tree: the number of its node (32 bits)."""
+INSTANCE_COST = 56
+"""Instance: the block's ``BLOCK_COST`` at the function's entry."""
+SP, START, RECORD, UNWOUND, WITHIN, CHARGED, CALLER, NODE, COST = (
     BLOCK_HEAD_BYTES + field
     for field in (
         INSTANCE_SP,
@@ -89,6 +101,7 @@ SP, START, RECORD, UNWOUND, WITHIN, CHARGED, CALLER, NODE = (
         INSTANCE_CHARGED,
         INSTANCE_CALLER,
         INSTANCE_NODE,
+        INSTANCE_COST,
     )
 )
 """Where an instance's fields are, counted from the block and the instance's offset in the stack."""
@@ -117,9 +130,12 @@ RECORD_NOT_MIN = 8
 RECORD_MAX = 16
 RECORD_COUNT = 24
 RECORD_TAIL = 32
-RECORD_UNMATCHED = 40
+RECORD_INNER_COST = 40
+"""Timing record of nested calls: what probes have cost in calls that do not count in ``RECORD_OUTERMOST``."""
 RECORD_MISSED = 48
-RECORD_LEARNING = 56
+RECORD_INNER_COUNT = 56
+"""How many these are."""
+RECORD_LEARNING = 144
 """Timing record: calls that left by a jump and whose return point was not known yet."""
 RECORD_SELF = 64
 """Timing record of nested calls: ticks in the function itself, not in timed functions that it calls."""
@@ -131,11 +147,16 @@ RECORD_OPEN = 88
 """The same: where the function's outermost call is in the stack, as ``INSTANCE_CALLER`` says it; may be outdated."""
 RECORD_LEFT = 96
 """Timing record: calls that an exception, or ``longjmp``, has left behind, as far as that is seen."""
-RECORD_REPLACED = 104
-"""Timing record: not 0 if return addresses of calls are replaced."""
+RECORD_MADE = 104
+"""Timing record of nested calls: how many calls that are timed those of the function have made."""
 RECORD_JUMPED = 112
 """Timing record: how many of the thread's open calls have left by a jump, or more."""
-RECORD_BUCKETS = 128
+RECORD_COST = 120
+"""Timing record: what probes have cost in its calls, in the parts of a tick that ``BLOCK_COST`` has."""
+RECORD_REPLACED = 128
+"""Timing record: not 0 if return addresses of calls are replaced."""
+RECORD_UNMATCHED = 136
+RECORD_BUCKETS = 152
 NODES = 4096
 """Nodes of a call tree: a power of two, and less than ``NO_CALLER``."""
 NODE_BYTES, NODE_COUNT, NODE_SUM, NODE_SELF = 32, 0, 8, 16

@@ -20,6 +20,7 @@ from anyprobe.data.layout import (
     BLOCK_OWNER,
     BLOCK_TID,
     BLOCK_TOP,
+    BLOCK_TRIALS,
     CHILD_BIT,
     CHILD_BYTES,
     CROWDED,
@@ -38,8 +39,12 @@ from anyprobe.data.layout import (
     NODE_SUM,
     RECORD_BUCKETS,
     RECORD_BYTES,
+    RECORD_COST,
+    RECORD_INNER_COST,
+    RECORD_INNER_COUNT,
     RECORD_LEARNING,
     RECORD_LEFT,
+    RECORD_MADE,
     RECORD_MAX,
     RECORD_MISSED,
     RECORD_NOT_MIN,
@@ -55,7 +60,7 @@ from anyprobe.data.layout import (
 if TYPE_CHECKING:
     from anyprobe.data.compact import CompactBlock
 
-_TID_MASK = 0xFFFFFFFF
+_TID_MASK = _LOW = 0xFFFFFFFF
 _ALL_ONES = (1 << 64) - 1
 _PAGE_WORDS = PAGE // 8
 Extents = Iterable[tuple[int, int]]
@@ -84,6 +89,14 @@ class RecordValues:
     """The sum of calls without a caller that is timed."""
     left: int = 0
     """Calls that were left behind."""
+    cost: int = 0
+    """What probes have cost in its calls, in parts of a tick; see ``data.costs``."""
+    inner_cost: int = 0
+    """The same of those that are not in ``outermost``."""
+    inner_count: int = 0
+    """How many these are."""
+    made: int = 0
+    """How many calls that are timed those of the function have made, where calls are nested."""
 
 
 _NOTHING = RecordValues(0, 0, 0, 0, 0, 0, 0, ())
@@ -97,11 +110,11 @@ class Blocks:
         """Find which pages of ``region`` hold data: ``extents``, all if not given."""
         words = np.frombuffer(region, dtype=np.uint64)
         extents = None if extents is None else list(extents)
-        has_header = bool(_present(PAGE, extents)[NEXT_BLOCK // PAGE])
+        has_header = bool(pages_present(PAGE, extents)[NEXT_BLOCK // PAGE])
         used = min(int(words[NEXT_BLOCK // 8]), layout.blocks) if has_header else 0
         self.is_full = has_header and bool(words[CROWDED // 8] or words[NEXT_BLOCK // 8] > layout.blocks)
         start, size = layout.shared_offset, (used + 1) * layout.stride
-        present = _present(start + size, extents)  # of what is used: the region may be larger than memory
+        present = pages_present(start + size, extents)  # of what is used: the region may be larger than memory
         self._layout = layout
         self.rows = words[start // 8 : (start + size) // 8].reshape(used + 1, layout.stride // 8)
         """The shared block and the blocks in use, one per row."""
@@ -390,7 +403,7 @@ class BankReader:
         count = sum(calls for _, calls in buckets)
         return RecordValues(
             count=count,
-            sum=words.get(RECORD_SUM // 8, 0),
+            sum=_signed(words.get(RECORD_SUM // 8, 0)),
             min=_ALL_ONES - max(each.get(RECORD_NOT_MIN // 8, 0) for each in parts) if count else 0,
             max=max((each.get(RECORD_MAX // 8, 0) for each in parts), default=0),
             tail=words.get(RECORD_TAIL // 8, 0),
@@ -398,11 +411,20 @@ class BankReader:
             missed=words.get(RECORD_MISSED // 8, 0),
             learning=words.get(RECORD_LEARNING // 8, 0),
             own=_signed(words.get(RECORD_SELF // 8, 0)),
-            outermost=words.get(RECORD_OUTERMOST // 8, 0),
+            outermost=_signed(words.get(RECORD_OUTERMOST // 8, 0)),
             roots=_signed(words.get(RECORD_ROOTS // 8, 0)) + within,
             left=words.get(RECORD_LEFT // 8, 0),
+            cost=_signed(words.get(RECORD_COST // 8, 0)),
+            made=words.get(RECORD_MADE // 8, 0),
+            inner_count=words.get(RECORD_INNER_COUNT // 8, 0),
+            inner_cost=_signed(words.get(RECORD_INNER_COST // 8, 0)),
             buckets=buckets,
         )
+
+    def pace(self) -> float | None:
+        """Return the ticks of trials on average, which say how fast the target's threads were; None without any."""
+        trials, ticks = self._own.columns(BLOCK_TRIALS, 16).sum(axis=0, dtype=np.uint64).tolist()
+        return ticks / trials if trials else None
 
     def tree(self, whose: Whose = "all") -> dict[int, tuple[int, int, int, int]]:
         """Return of each node of the call tree its key, calls, their ticks and those of the functions themselves."""
@@ -414,7 +436,7 @@ class BankReader:
         used = np.flatnonzero(sums.any(axis=1) | (keys != 0)).tolist()
         return {
             node: (
-                int(keys[node]), int(sums[node, NODE_COUNT // 8]), int(sums[node, NODE_SUM // 8]),
+                int(keys[node]), int(sums[node, NODE_COUNT // 8]), _signed(int(sums[node, NODE_SUM // 8])),
                 _signed(int(sums[node, NODE_SELF // 8])),
             )
             for node in used
@@ -432,19 +454,6 @@ class BankReader:
         for block in self._own.with_calls() if self._layout.maxactive else ():
             instances = _instances_of(block, self._layout)
             instances[instances[:, INSTANCE_SP // 8] > 1, INSTANCE_T0 // 8] += np.uint64(ticks)
-
-
-class NearReader:
-    """Reads near counters: one block, changed by atomic operations."""
-
-    def __init__(self, block: memoryview, extents: Extents | None = None) -> None:
-        """Read ``block``; the view is live. ``extents``: the pages with data, all if not given."""
-        self._words = np.frombuffer(block, dtype=np.uint64)
-        self._present = _present(len(block), extents)
-
-    def counter(self, offset: int) -> int:
-        """Return the counter at a block offset."""
-        return int(self._words[offset // 8]) if self._present[offset // PAGE] else 0
 
 
 def _owners(region: memoryview, layout: BankLayout) -> list[tuple[int, int]]:
@@ -467,7 +476,7 @@ def _ticks_in_open_calls(instances: NDArray[np.uint64]) -> Counter[int]:
     """
     found, roots = Counter[int](), list[int]()
     for number, words in enumerate(instances.tolist()):
-        caller = int(words[INSTANCE_CALLER // 8]) // INSTANCE_BYTES - 1
+        caller = (int(words[INSTANCE_CALLER // 8]) & _LOW) // INSTANCE_BYTES - 1
         roots.append(roots[caller] if 0 <= caller < number else number)
         if words[INSTANCE_SP // 8] > 1:
             root = int(instances[roots[number], INSTANCE_RECORD // 8]) & ~JUMPED
@@ -482,7 +491,7 @@ def _instances_of(block: NDArray[np.uint64], layout: BankLayout) -> NDArray[np.u
     return block[first : first + size].reshape(layout.maxactive, INSTANCE_BYTES // 8)[:top]
 
 
-def _present(size: int, extents: Extents | None) -> NDArray[np.bool_]:
+def pages_present(size: int, extents: Extents | None) -> NDArray[np.bool_]:
     """Return for each page whether it holds data."""
     present = np.full((size + PAGE - 1) // PAGE, extents is None)
     for low, high in extents or ():  # what lies beyond is left out

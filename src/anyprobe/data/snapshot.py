@@ -11,6 +11,7 @@ from anyprobe.data import histogram
 from anyprobe.data.processes import Key, ProcessCounts, ProcessInfo, TargetInfo, ThreadTimes, by_spec
 from anyprobe.data.refused import RefusedSite, documents_of
 from anyprobe.data.sums import total
+from anyprobe.data.taken import Taken, all_taken, share_taken
 
 if TYPE_CHECKING:
     from anyprobe.data.calltree import CallNode
@@ -26,9 +27,7 @@ ExitKind = Literal["ret", "tail", "trampoline", "caller"]
 the caller goes on."""
 MARKERS: frozenset[Kind] = frozenset({"usdt"})
 """Kinds of which all places together are what was asked for."""
-_ADDED = (
-    "count", "tail_exits", "unmatched", "sum_ns", "nmissed", "in_flight", "learning", "left", "callers",
-)  # fmt: skip
+_ADDED = ("count", "tail_exits", "unmatched", "sum_ns", "nmissed", "in_flight", "learning", "left", "callers")
 """What of calls is added up."""
 _MANY: frozenset[Kind] = MARKERS | {"insn", "block", "call"}
 """Kinds of which one spec may mean many places that can be told of as one."""
@@ -164,6 +163,8 @@ class FunctionTiming(histogram.Percentiles):
     they took is their callers'."""
     nested: "NestedTiming | None" = None
     """What is known by which calls made which, where that was asked for."""
+    taken: Taken | None = None
+    """What probes have taken, which is in none of the times; None: that is not known, and in all of them."""
 
     @property
     def sites(self) -> tuple[SiteResult, ...]:
@@ -233,8 +234,8 @@ class FunctionTiming(histogram.Percentiles):
             "learning": self.learning,
             "complete": self.complete,
         }
-        if self.nested is not None:
-            document |= self.nested.as_json()
+        document |= self.nested.as_json() if self.nested else {}
+        document |= self.taken.as_json(self.sum_ns, self.nested.self_ns if self.nested else None) if self.taken else {}
         if self.nested is not None or self.left:
             document["left"] = self.left
         if self.callers or self.callers_refused:
@@ -258,6 +259,7 @@ class FunctionTiming(histogram.Percentiles):
             buckets=histogram.merged(*(timing.buckets for timing in with_calls)),
             callers_refused=summed(timing.callers_refused for timing in every),
             nested=reduce(lambda one, other: one.plus(other), nested) if nested else None,
+            taken=all_taken(timing.taken for timing in with_calls) if with_calls else self.taken,
         )
 
 
@@ -302,6 +304,10 @@ class Snapshot:
     """The timed calls of each thread, where that was asked for."""
     tree: "tuple[CallNode, ...]" = ()
     """The tree of timed calls, where that was asked for: see ``data.calltree``."""
+    waited: float = 0.0
+    """What share of the session a thread of the target has waited for a processor: of that which has waited most."""
+    stolen: float = 0.0
+    """What share of the processors' time a hypervisor has taken meanwhile."""
     interval: "Interval | None" = None
     """The time in which this was counted, where that is a part of the session."""
 
@@ -326,6 +332,11 @@ class Snapshot:
         return frozenset((each.module, each.label or each.function) for each in self.functions if not each.complete)
 
     @property
+    def probe_share(self) -> float | None:
+        """What share of the time that was measured probes have taken (0 to 1); None if that is not known."""
+        return share_taken((each.taken, each.sum_ns, each.nested) for each in self.functions if each.count)
+
+    @property
     def nmissed(self) -> int:
         """The hits whose action did not run."""
         return sum(site.nmissed for site in self.sites) + sum(timing.nmissed for timing in self.functions)
@@ -340,16 +351,15 @@ class Snapshot:
             "sites": [site.as_json() for site in self.all_sites],
             **documents_of(self.refused),
         }
-        if self.pending:
-            document["pending"] = [each.as_json() for each in self.pending]
+        document |= {"pending": [each.as_json() for each in self.pending]} if self.pending else {}
         if self.functions:
             document["functions"] = [timing.as_json() for timing in self.functions]
+            document |= {"probe_share": self.probe_share, "waited": self.waited, "stolen": self.stolen}
         if self.aggregations:
             from anyprobe.data.results import by_name
 
             document["aggregations"] = by_name(self.aggregations)
-        if self.maps:
-            document["maps"] = {each.name: each.as_json() for each in self.maps}
+        document |= {"maps": {each.name: each.as_json() for each in self.maps}} if self.maps else {}
         dropped = {result.name: {"no room": result.dropped} for result in self.aggregations if result.dropped}
         if dropped or self.dropped:
             document["dropped"] = {**self.dropped, **dropped}
@@ -367,10 +377,8 @@ class Snapshot:
         document |= {"learning": self.learning} if self.learning is not None else {}
         if len(self.processes) > 1:
             document["processes"] = [each.process.as_json() for each in self.processes]
-        if self.threads:
-            document["threads"] = [each.as_json() for each in self.threads]
-        if self.warnings:
-            document["warnings"] = list(self.warnings)
+        document |= {"threads": [each.as_json() for each in self.threads]} if self.threads else {}
+        document |= {"warnings": list(self.warnings)} if self.warnings else {}
         return document
 
     def nonzero(self) -> "tuple[Snapshot, dict[str, int]]":
@@ -466,6 +474,8 @@ class Snapshot:
             processes=(*self.processes, *other.processes),
             threads=(*self.threads, *other.threads),
             clock_step_ns=max(self.clock_step_ns, other.clock_step_ns),
+            waited=max(self.waited, other.waited),
+            stolen=max(self.stolen, other.stolen),
             tree=merged_trees(self.tree, other.tree) if self.tree or other.tree else (),
             tail_exits=both(self.tail_exits, other.tail_exits),
             learning=both(self.learning, other.learning),

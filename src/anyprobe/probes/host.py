@@ -124,6 +124,10 @@ class ProbeHost(ABC):
         """Why something was done in a stop, one sentence for each reason, where that was not wanted."""
 
     @abstractmethod
+    def waited(self) -> tuple[float, float]:
+        """Return what share of the time a thread has waited for a processor, and what a hypervisor has taken."""
+
+    @abstractmethod
     def wait(self, timeout: float | None = None) -> int | None:
         """Wait for the target's end; return its wait status if it is a child of this process and has ended."""
 

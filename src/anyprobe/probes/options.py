@@ -38,6 +38,8 @@ class SessionOptions:
     """Whether timed functions have self times, too: without what other timed functions take that they call."""
     call_tree: bool = False
     """Whether snapshots have the tree of timed calls: which functions made which; self times, too."""
+    raw: bool = False
+    """Whether times are left as they are measured, with what probes take of them."""
     by_thread: bool = False
     """Whether snapshots have the timed calls of each thread, under ``threads``."""
     live: bool = False
@@ -81,6 +83,7 @@ class OptionNames(TypedDict, total=False):
     returns: str
     self_time: bool
     call_tree: bool
+    raw: bool
     by_thread: bool
     live: bool
     unsafe: bool

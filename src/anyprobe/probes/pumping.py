@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from anyprobe.probes.providers.function.resolve import ResolvedSite
     from anyprobe.probes.timing.clock import Clock
     from anyprobe.probes.timing.return_points import ReturnPoints
+    from anyprobe.probes.timing.waiting import Waiting
+
+_WAITING_LOOKS = 1.0
+"""Seconds between looks at what threads have waited."""
 
 
 class Pumped(Observed, Tended):
@@ -111,6 +115,22 @@ class Pumped(Observed, Tended):
         """Return what was counted, that of fork children in what they have loaded themselves included."""
 
     @cached_property
+    def waiting(self) -> "Waiting":
+        """What the program's threads have waited for a processor, while calls are timed."""
+        from anyprobe.probes.timing.waiting import Waiting
+
+        found = Waiting(self.pid)
+        self.duties.every(_WAITING_LOOKS, found.look)
+        return found
+
+    def waited(self) -> tuple[float, float]:
+        """Return what share of the time a thread has waited for a processor, and what a hypervisor has taken."""
+        if "waiting" not in vars(self):
+            return 0.0, 0.0
+        self.waiting.look()
+        return self.waiting.shares()
+
+    @cached_property
     def return_points(self) -> "ReturnPoints":
         """Where calls end that leave their function by a jump."""
         from anyprobe.probes.timing.return_points import ReturnPoints
@@ -133,6 +153,8 @@ class Pumped(Observed, Tended):
 
     def place_return_points(self, probes: "Sequence[Probe]") -> None:
         """Have calls that leave their function by a jump end in the callers that are known."""
+        if any(probe.timed for probe in probes):
+            self.waiting.look()
         if any(timed.points for probe in probes for timed in probe.timed):
             from anyprobe.probes.timing.go_tails import given_up
 

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from anyprobe.core.refusal import Refusal
 from anyprobe.data import histogram
 from anyprobe.data.layout import CALL_LEARNING, CALL_UNSEEN, CROWDED
+from anyprobe.data.near_reader import NearReader
 from anyprobe.data.processes import ProcessInfo
-from anyprobe.data.reader import BankReader, Extents, ForkChild, NearReader, Whose
+from anyprobe.data.reader import BankReader, Extents, ForkChild, Whose
 from anyprobe.data.refused import RefusedSite
 from anyprobe.data.snapshot import ExitKind, FunctionTiming, SiteResult, Snapshot
+from anyprobe.data.taken import included
 from anyprobe.probes.probe import Place, Probe, Timed, at_run_time
 from anyprobe.probes.providers import provided
 from anyprobe.splice.codegen.patch import ActionKind
@@ -26,10 +28,12 @@ if TYPE_CHECKING:
 
     from anyprobe.binary.images.modules import LoadedObject
     from anyprobe.data.calltree import CallNode
+    from anyprobe.data.costs import Costs
     from anyprobe.data.nested import NestedTiming
     from anyprobe.data.processes import ProcessCounts
     from anyprobe.data.reader import RecordValues
     from anyprobe.data.results import AggregationResult
+    from anyprobe.data.taken import Taken
     from anyprobe.probes.children import Children
     from anyprobe.probes.host import ProbeHost
     from anyprobe.probes.timing.threads import ThreadParts
@@ -44,6 +48,7 @@ class BankValues:
         self._near: dict[int, NearReader] = {}
         self._counters: dict[int, NDArray[np.uint64]] = {}
         self._in_flight: dict[tuple[int, Whose], dict[int, int]] = {}
+        self._costs: dict[int, Costs] = {}
 
     def reader(self, bank: SlotBank) -> BankReader:
         """Return the reader of a bank."""
@@ -51,6 +56,13 @@ class BankValues:
         if reader is None:
             reader = self._readers[id(bank)] = _reader(bank, _extents(bank))
         return reader
+
+    def costs(self, bank: SlotBank) -> "Costs":
+        """Return what probes have cost by a bank, on average."""
+        if id(bank) not in self._costs:
+            pace = self.reader(bank).pace()
+            self._costs[id(bank)] = bank.costs if pace is None else bank.costs.at_pace(pace)
+        return self._costs[id(bank)]
 
     def hits(self, hook: Hook) -> int:
         """Return a counting hook's hits."""
@@ -175,8 +187,11 @@ def snapshot(
         timings=timings or {None: [each for each in functions if each.was_called]},
     )
     tree, processes = _trees(session, ns_per_tick, processes) if session.options.call_tree else ((), processes)
+    waited, stolen = session.waited()
     return Snapshot(
         target=target,
+        waited=waited,
+        stolen=stolen,
         processes=processes,
         threads=() if apart is None else apart.threads(processes, session.thread_names),
         duration_s=duration,
@@ -189,7 +204,13 @@ def snapshot(
             for probe in session.probes
             for spec, why in refusals([probe])
         ),
-        warnings=(*session.warnings, *told, *session.stops_explained, *map(str, session.pending)),
+        warnings=(
+            *session.warnings,
+            *told,
+            *([] if session.options.raw else included(functions)),
+            *session.stops_explained,
+            *map(str, session.pending),
+        ),
         pending=tuple(session.pending),
         aggregations=aggregations,
         dropped=dropped,
@@ -413,6 +434,7 @@ def _timing(
         places=places,
         left=record.left,
         nested=_nested(record, ns_per_tick) if bank.layout.nested else None,
+        taken=_taken(record, values.costs(bank), ns_per_tick) if exit_kind != "trampoline" else None,
     )
 
 
@@ -420,6 +442,14 @@ def _nested(record: "RecordValues", ns_per_tick: float) -> "NestedTiming":
     from anyprobe.data.nested import NestedTiming
 
     return NestedTiming.of(record, ns_per_tick)
+
+
+def _taken(record: "RecordValues", costs: "Costs", ns_per_tick: float) -> "Taken | None":
+    if not costs.whole:
+        return None
+    from anyprobe.data.taken import Taken
+
+    return Taken.of(record, costs, ns_per_tick)
 
 
 def _trees(

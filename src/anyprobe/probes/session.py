@@ -97,7 +97,7 @@ class Session(Reconciled, SessionApi[Probe]):
             allowed=AUTO if options.strategy == "auto" else frozenset([Strategy(options.strategy)]),
             slots=self._objects.has_thread_slots(),
             maxactive=options.maxactive, callers=options.returns != "exits",
-            nested=options.nested, by_thread=options.by_thread, may_lock=self._objects.may_lock_memory,
+            nested=options.nested, raw=options.raw, by_thread=options.by_thread, may_lock=self._objects.may_lock_memory,
             proof=self._proof if options.live else None,
         )  # fmt: skip
         self.functions = FunctionProvider(self.splicing, self.copies, self._wanted_once)

@@ -12,7 +12,7 @@ from rich.text import Text
 from anyprobe.core.printable import printable
 from anyprobe.data.calltree import CallNode, by_caller, folded, time_of
 from anyprobe.data.snapshot import Snapshot
-from anyprobe.reports.heading import learning_clause, print_heading, print_refusals, tail_clause
+from anyprobe.reports.heading import clauses, print_heading, print_refusals
 from anyprobe.reports.losses import print_losses
 from anyprobe.reports.plain import escape
 from anyprobe.reports.quantities import counted, duration
@@ -74,8 +74,7 @@ def print_by_caller(snapshot: Snapshot, console: Console, top: int = 0) -> None:
 
 
 def _print_heading(snapshot: Snapshot, console: Console) -> None:
-    what = what_was_timed(snapshot.functions)
-    print_heading(snapshot, console, what, "; ".join(filter(None, (tail_clause(snapshot), learning_clause(snapshot)))))
+    print_heading(snapshot, console, what_was_timed(snapshot.functions), clauses(snapshot))
 
 
 def _print_end(snapshot: Snapshot, console: Console) -> None:

@@ -9,7 +9,7 @@ from anyprobe.data.processes import TargetInfo
 from anyprobe.data.refused import RefusedSite
 from anyprobe.data.snapshot import Snapshot
 from anyprobe.reports.plain import escape
-from anyprobe.reports.quantities import counted, duration, edge, milliseconds
+from anyprobe.reports.quantities import counted, duration, edge, milliseconds, percent
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,6 +24,8 @@ NAMED_TARGETS = 4
 """Of so many processes that are counted together, each is named."""
 
 
+_BUSY = 0.05
+"""A share of the time that is worth saying."""
 SILENT_NAMED = 3
 """So many of the sites or functions without a hit are named where there are no more."""
 _PAUSES = (("prepare", "map"), ("arm", "arm"), ("disarm", "disarm"))
@@ -50,6 +52,11 @@ def print_heading(snapshot: Snapshot, console: "Console", what: str, behind: str
         taken = sum(snapshot.setup_s.values()) * 1e9
         setup = f"; set up in {duration(taken)}" if taken else ""
         console.print(f"paused: {' · '.join(pauses)}{setup}", style="dim", soft_wrap=True)
+    shares = (("a thread of it waited for a processor", snapshot.waited), ("a hypervisor took", snapshot.stolen))
+    for what_waited, share in shares:
+        if share > _BUSY:
+            text = f"busy machine: {what_waited} {100 * share:.0f} % of the time, which is in wall times"
+            console.print(text, style="dim", soft_wrap=True)
 
 
 def tail_clause(snapshot: Snapshot, meaning: str = "not timed") -> str:
@@ -63,6 +70,17 @@ def tail_clause(snapshot: Snapshot, meaning: str = "not timed") -> str:
         return text
     named = ", ".join(mostly[:SILENT_NAMED]) + (", …" if len(mostly) > SILENT_NAMED else "")
     return f"{text}: most of {named}"
+
+
+def clauses(snapshot: Snapshot) -> str:
+    """Return what is to be known at once of calls that were timed: which were not, and what probes took."""
+    return "; ".join(filter(None, (tail_clause(snapshot), learning_clause(snapshot), _probes_clause(snapshot))))
+
+
+def _probes_clause(snapshot: Snapshot) -> str:
+    """Return what share of the measured time probes took, if any."""
+    share = round(1000 * (snapshot.probe_share or 0))
+    return f"probes took {percent(share, 1000)} % of this time; subtracted" * bool(share)
 
 
 def learning_clause(snapshot: Snapshot, meaning: str = "not timed") -> str:

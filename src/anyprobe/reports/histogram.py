@@ -7,17 +7,24 @@ from anyprobe.data.snapshot import FunctionTiming, Snapshot
 from anyprobe.reports import distribution
 from anyprobe.reports.distribution import Distribution, Durations
 from anyprobe.reports.heading import (
-    learning_clause,
+    clauses,
     print_heading,
     print_left_out,
     print_refusals,
     print_step,
-    tail_clause,
 )
 from anyprobe.reports.losses import print_losses
 from anyprobe.reports.plain import escape
 from anyprobe.reports.quantities import counted
-from anyprobe.reports.timings import calls_of, fitting, print_mark, times_of, weight_ns, what_was_timed
+from anyprobe.reports.timings import (
+    calls_of,
+    fitting,
+    print_mark,
+    print_taken,
+    times_of,
+    weight_ns,
+    what_was_timed,
+)
 
 DRAWN_FUNCTIONS = 3
 """Histograms drawn; the table has all functions, and the JSON all buckets."""
@@ -28,8 +35,7 @@ LEFT_OUT_FIRST = ("min", "p90", "mean", "module")
 
 def print_timings(snapshot: Snapshot, console: Console, top: int = 0) -> None:
     """Print the report of ``time``; ``top`` limits the functions, 0 shows those without calls too."""
-    what = what_was_timed(snapshot.functions)
-    print_heading(snapshot, console, what, "; ".join(filter(None, (tail_clause(snapshot), learning_clause(snapshot)))))
+    print_heading(snapshot, console, what_was_timed(snapshot.functions), clauses(snapshot))
     print_functions(snapshot, console, top)
     print_losses(snapshot, console)
     print_refusals(snapshot, console)
@@ -45,6 +51,7 @@ def print_functions(snapshot: Snapshot, console: Console, top: int = 0) -> None:
         console.print()
         console.print(_table(shown, snapshot.clock_step_ns, console.width))
         print_mark(all(timing.complete for timing in shown), console)
+        print_taken(shown, console)
     rest = called[len(shown) :] if top else []
     more = f"{counted(len(rest), 'more function')} with {counted(sum(each.count for each in rest), 'call')}"
     print_left_out(more if rest else "", [each.function for each in silent] if top else [], "function", "call", console)

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from anyprobe.data.snapshot import Snapshot
 from anyprobe.data.sums import total
-from anyprobe.reports.heading import learning_clause, print_heading, print_left_out, print_refusals, tail_clause
+from anyprobe.reports.heading import clauses, print_heading, print_left_out, print_refusals, tail_clause
 from anyprobe.reports.losses import print_losses
 from anyprobe.reports.plain import Rows, escape
 from anyprobe.reports.quantities import counted
 from anyprobe.reports.table import site_name
-from anyprobe.reports.timings import calls_of, fitting, print_mark, times_of, weight_ns
+from anyprobe.reports.timings import calls_of, fitting, print_mark, print_taken, times_of, weight_ns
 
 _NAMED = 5
 """How many functions are named."""
@@ -78,12 +78,13 @@ def print_timings_by_process(snapshot: Snapshot, console: "Console", top: int = 
     what = (
         f"{counted(calls, 'call')} timed in {counted(len({process for process, _ in parts}), 'process', 'processes')}"
     )
-    print_heading(snapshot, console, what, "; ".join(filter(None, (tail_clause(snapshot), learning_clause(snapshot)))))
+    print_heading(snapshot, console, what, clauses(snapshot))
     shown = parts[:top] if top else parts
     if shown:
         console.print()
         console.print(_table(shown, snapshot.clock_step_ns, console.width))
         print_mark(all(timing.complete for _, timing in shown), console)
+        print_taken([timing for _, timing in shown], console)
     rest = parts[len(shown) :]
     more = f"{counted(len(rest), 'more row')} with {counted(sum(each.count for _, each in rest), 'call')}"
     print_left_out(more if rest else "", [], "row", "call", console)

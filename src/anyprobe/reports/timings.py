@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from anyprobe.data.snapshot import FunctionTiming
 from anyprobe.data.sums import total
-from anyprobe.reports.quantities import counted, duration, mean
+from anyprobe.reports.quantities import counted, duration, edge, mean
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -15,10 +15,21 @@ PARTLY = "*"
 MEANING = "not all calls of the function were timed: times and numbers of calls are of those that were"
 NAME_WIDTH = 24
 """Columns that names of functions get before others are left out."""
+_MOST, _WORTH_SAYING = 0.5, 0.05
+TAKEN_MARK = "†"
+"""With the error of a function of whose time probes have taken the most."""
 _DURATIONS: dict[str, Callable[[FunctionTiming, float], str]] = {
-    "total": lambda timing, step: duration(total_ns(timing), step),
-    "self": lambda timing, step: duration(max(timing.nested.self_ns, 0.0) if timing.nested else None, step),
-    "mean": lambda timing, step: mean(timing.sum_ns, timing.count, step),
+    "total": lambda timing, step: _within(total_ns(timing), _total_error(timing), step),
+    "±": lambda timing, step: _error(
+        total_ns(timing), _total_error(timing), step, is_marked=not timing.nested and _is_mostly_taken(timing)
+    ),
+    "self": lambda timing, step: _within(timing.nested.self_ns, _self_error(timing), step) if timing.nested else "-",
+    "± self": lambda timing, step: (
+        _error(timing.nested.self_ns, _self_error(timing), step, is_marked=_is_mostly_taken(timing))
+        if timing.nested
+        else ""
+    ),
+    "mean": lambda timing, step: _mean(timing, step),  # noqa: PLW0108 - it follows
     "min": lambda timing, step: duration(timing.min_ns, step),
     "p50": lambda timing, step: percentile(timing, 0.5, step),
     "p90": lambda timing, step: percentile(timing, 0.9, step),
@@ -35,12 +46,61 @@ def percentile(timing: FunctionTiming, share: float, step: float) -> str:
 
 
 def times_of(timings: Sequence[FunctionTiming], step: float) -> dict[str, list[str]]:
-    """Return the columns of times, by their headings; ``step``: of the clock. Self times only if any are known."""
-    return {
+    """Return the columns of times, by their headings; ``step``: of the clock. Self times only if any are known.
+
+    Errors only where any is worth saying.
+    """
+    found = {
         name: [text(timing, step) if timing.count else "-" for timing in timings]
         for name, text in _DURATIONS.items()
-        if name != "self" or any(timing.nested for timing in timings)
+        if "self" not in name or any(timing.nested for timing in timings)
     }
+    return {name: cells for name, cells in found.items() if "±" not in name or any(each.strip("-") for each in cells)}
+
+
+def _is_mostly_taken(timing: FunctionTiming) -> bool:
+    """Return whether probes have taken most of what was measured."""
+    if timing.taken is None or not timing.count:
+        return False
+    left, own = timing.sum_ns, timing.taken.sum_ns
+    if timing.nested:
+        left, own = timing.nested.self_ns, timing.taken.self_ns
+    return own > _MOST * (own + max(left, 0.0))
+
+
+def print_taken(shown: Sequence[FunctionTiming], console: "Console") -> None:
+    """Print what the mark of errors means, if a row has it."""
+    if any(map(_is_mostly_taken, shown)):
+        text = f"{TAKEN_MARK} probes took most of the time that was measured; shown is what the program took"
+        console.print(text, style="dim", soft_wrap=True)
+
+
+def _within(ns: float, error: float, step: float) -> str:
+    """Return a time; of one below its error only what it is less than."""
+    return f"< {edge(max(ns, 0.0) + error)}" if ns < error else duration(ns, step)
+
+
+def _error(ns: float, error: float, step: float, *, is_marked: bool) -> str:
+    """Return the error of a time, if it is worth saying, and a mark where probes have taken most."""
+    text = duration(error, step) if ns >= error > _WORTH_SAYING * ns else ""
+    return f"{text} {TAKEN_MARK}".strip() if is_marked else text
+
+
+def _mean(timing: FunctionTiming, step: float) -> str:
+    error = timing.taken.error_ns if timing.taken else 0.0
+    if timing.sum_ns < error:
+        return _within(timing.sum_ns / timing.count, error / timing.count, step)
+    return mean(timing.sum_ns, timing.count, step)
+
+
+def _total_error(timing: FunctionTiming) -> float:
+    if timing.taken is None:
+        return 0.0
+    return timing.taken.outermost_error_ns if timing.nested else timing.taken.error_ns
+
+
+def _self_error(timing: FunctionTiming) -> float:
+    return timing.taken.self_error_ns if timing.taken else 0.0
 
 
 def calls_of(timings: Sequence[FunctionTiming]) -> list[str]:

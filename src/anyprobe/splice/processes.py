@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import TargetError
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.data.layout import CALLERS, MAXACTIVE, NODES
+from anyprobe.data.costs import NO_COSTS
+from anyprobe.data.layout import CALLERS, MAXACTIVE, NODES, BankLayout
 from anyprobe.splice.apply.known_points import watch_return_points
 from anyprobe.splice.apply.preparation import Preparation, ThreadSlotUnusable
 from anyprobe.splice.apply.saved_pcs import FramesOnStacks
@@ -18,6 +19,7 @@ from anyprobe.splice.apply.sigreturn_targets import Lingering
 from anyprobe.splice.apply.site_clobbers import ClobberSource, SiteClobbers
 from anyprobe.splice.apply.transaction import Transaction
 from anyprobe.splice.apply.upkeep import MadeChanges, Upkeep
+from anyprobe.splice.codegen.kept_costs import costs_of
 from anyprobe.splice.edits import Edit, Module
 from anyprobe.splice.emitted import EmittedSplice, FunctionChange
 from anyprobe.splice.engine import Engine
@@ -65,8 +67,15 @@ class ProcessMemory:
         return self._counting.callers > 0
 
     def use_clock(self, address: int) -> None:
-        """Have banks made from now on that take times from the vdso's ``clock_gettime``; 0: from the TSC."""
-        self._counting = replace(self._counting, clock=address)
+        """Have banks made from now on that take times from the vdso's ``clock_gettime``; 0: from the TSC.
+
+        What probes cost by that clock is not known.
+        """
+        form, costs = self._counting, NO_COSTS
+        if not address and not form.raw:
+            like = BankLayout(1, callers=form.callers, nested=form.nested, nodes=form.nodes, by_thread=form.by_thread)
+            costs = costs_of(like)
+        self._counting = replace(form, clock=address, costs=costs)
 
     def leave_out(self, threads: int) -> None:
         """Keep so many blocks of each bank for threads that are not to be counted."""
@@ -227,6 +236,7 @@ class ProcessSplicing:
         maxactive: int = MAXACTIVE,
         callers: bool = True,
         nested: str = "",
+        raw: bool = False,
         by_thread: bool = False,
         proof: "Proof | None" = None,
         may_lock: "Callable[[], bool]" = lambda: False,
@@ -241,6 +251,7 @@ class ProcessSplicing:
             maxactive: Instances of calls that a thread can have at once.
             callers: Whether calls that leave their function by a jump are followed to where their caller goes on.
             nested: What is known of which timed calls made which: ``times`` in them, a ``tree``, or nothing.
+            raw: Whether times are left as they are measured, with what probes take of them.
             by_thread: Whether timed calls of threads are told apart.
             proof: Given where changes are to be made without a stop if that can be: why they cannot.
             may_lock: Says whether the program may lock all of its memory later.
@@ -248,7 +259,7 @@ class ProcessSplicing:
         """
         counting = Counting(
             maxactive, callers=CALLERS if callers else 0, nested=bool(nested), nodes=NODES if nested == "tree" else 0,
-            by_thread=by_thread, may_lock=may_lock,
+            raw=raw, by_thread=by_thread, may_lock=may_lock,
         )  # fmt: skip
         modules = list[Module]()
         owner = Owner(os.urandom(16), os.getpid(), procfs.read_stat(os.getpid()).start_time)

@@ -29,7 +29,8 @@ from anyprobe.data.layout import (
     RECORD_UNMATCHED,
     BankLayout,
 )
-from anyprobe.data.reader import BankReader, Blocks, EndedCounts, ForkChild, NearReader
+from anyprobe.data.near_reader import NearReader
+from anyprobe.data.reader import BankReader, Blocks, EndedCounts, ForkChild
 from anyprobe.splice.memory.memfd import written_extents
 
 SHARED = -1

@@ -16,8 +16,9 @@ from anyprobe.data.calltree import CallNode
 from anyprobe.data.histogram import Bucket
 from anyprobe.data.nested import NestedTiming
 from anyprobe.data.processes import ProcessCounts, ProcessInfo, TargetInfo, ThreadTimes
+from anyprobe.data.refused import RefusedSite
 from anyprobe.data.results import AggregationResult, CellValue, MapResult
-from anyprobe.data.snapshot import FunctionTiming, RefusedSite, SiteResult, Snapshot
+from anyprobe.data.snapshot import FunctionTiming, SiteResult, Snapshot
 from anyprobe.reports.plain import PlainConsole
 from anyprobe.reports.records import line as line_of_record
 from anyprobe.reports.terminal import Terminal

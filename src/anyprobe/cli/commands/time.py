@@ -28,6 +28,7 @@ _CALLER = "func(caller)"
 @options.timed_by
 @options.self_time
 @options.tree
+@options.raw
 @click.pass_obj
 def command(
     program: tuple[str, ...],

@@ -5,10 +5,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from anyprobe.data import histogram
+from anyprobe.data.costs import NO_COSTS, Costs
 from anyprobe.data.layout import BankLayout
+from anyprobe.data.near_reader import NearReader
 from anyprobe.data.nested import NestedTiming
-from anyprobe.data.reader import BankReader, NearReader
+from anyprobe.data.reader import BankReader
 from anyprobe.data.snapshot import FunctionTiming, SiteResult, Snapshot
+from anyprobe.data.taken import Taken
 from anyprobe.splice.memory.arena import Arena
 from anyprobe.splice.regions.banks import MISSING
 from anyprobe.splice.regions.code_region import NearBank, SlotBank
@@ -26,6 +29,7 @@ class BankPlace:
     size: int
     layout: BankLayout
     near: bool
+    costs: Costs = NO_COSTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +66,9 @@ class _Writing:
         if number is None:
             number = self._numbers[id(bank)] = len(self.banks)
             piece, near = bank.piece, isinstance(bank, NearBank)
-            self.banks.append(BankPlace(self._file_of(bank.arena), piece.offset, piece.size, bank.layout, near))
+            costs = NO_COSTS if isinstance(bank, NearBank) else bank.costs
+            place_of = BankPlace(self._file_of(bank.arena), piece.offset, piece.size, bank.layout, near, costs)
+            self.banks.append(place_of)
         return Counted(number, place, missing)
 
 
@@ -103,6 +109,7 @@ class _Reading:
         self._near = NearReader(region, extents) if bank.near else None
         self._bank = None if bank.near else BankReader(region, bank.layout, extents)
         self._counters = None if self._bank is None else self._bank.counters()
+        self._costs = bank.costs
 
     def _count(self, place: int) -> int:
         if self._near is not None:
@@ -118,8 +125,11 @@ class _Reading:
     def function(self, known: FunctionTiming, where: Counted, ns_per_tick: float) -> FunctionTiming:
         assert self._bank is not None
         record = self._bank.record(where.place)
+        pace = self._bank.pace()
+        costs = self._costs if pace is None else self._costs.at_pace(pace)
         return replace(
             known,
+            taken=Taken.of(record, costs, ns_per_tick) if known.taken is not None else None,
             count=record.count,
             tail_exits=record.tail,
             learning=record.learning,

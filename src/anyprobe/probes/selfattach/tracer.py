@@ -232,7 +232,8 @@ class Attendant:
         block = bank.layout.blocks_offset + number * bank.layout.stride
         head = bank.arena.view(bank.piece.offset + block, BLOCK_HEAD_BYTES).cast("Q")
         # a handler that is refused too often takes the guard for a stale one; it never comes to that
-        head[BLOCK_GUARD // 8], head[BLOCK_REFUSED // 8] = _NEVER, 0
+        head[BLOCK_GUARD // 8] = _NEVER
+        head.cast("B").cast("I")[BLOCK_REFUSED // 4] = 0
         if (bank.index, pointer) not in self._hidden:
             self._hidden.add((bank.index, pointer))
             with suppress(MemoryFault, AnyprobeError):

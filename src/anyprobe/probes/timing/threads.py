@@ -106,5 +106,5 @@ def _without_calls(timing: FunctionTiming) -> FunctionTiming:
     return replace(
         FunctionTiming(timing.spec, timing.module, timing.function, 0), label=timing.label, address=timing.address,
         callers=timing.callers, callers_refused=timing.callers_refused, exit_kind=timing.exit_kind,
-        places=timing.places, nested=nested,
+        places=timing.places, nested=nested, taken=timing.taken and timing.taken.plus(timing.taken, -1),
     )  # fmt: skip

@@ -465,10 +465,10 @@ class Preparation:
         if self._goroutines is not None:
             self._goroutines.adopt(arena, mapped)
         if self._layout is not None and self._region is not None:
-            piece = mapped[self._region[0]]
+            piece, mask, number = mapped[self._region[0]], self._region[1], holdings.bank_number()
             numbered = holdings.first_number + sum(bank.layout.blocks for bank in holdings.banks)
-            number, mask = holdings.bank_number(), self._region[1]
             bank = SlotBank(arena, piece, self._layout, slot, mask, number, self._counting.clock, numbered)
+            bank.costs = self._counting.costs
             if self._layout.children:
                 bank.adopted = holdings.code_regions[0].gate.address + ADOPTED + 8 * number
                 bank.closed = (holdings.banks[0].piece.address if holdings.banks else piece.address) + CLOSED

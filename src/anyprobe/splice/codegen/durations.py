@@ -8,10 +8,14 @@ from anyprobe.isa.assemble import Assembler
 def emit_duration(asm: Assembler, name: str, record: str, lock: str = "") -> None:
     """Emit: rdx ticks are added to the record that a register holds; rax, rcx and rdx are overwritten.
 
-    ``lock``: ``"lock "`` where others write the same record, before what is written.
+    What probes cost is known on average, and processors' counters may differ: a short call may have less than no time.
+    In the sum it counts as it is, else as 0. ``lock``: ``"lock "`` where others write the same record, before what is
+    written.
     """
     asm.code(f"""
         {lock}add [{record}+{RECORD_SUM}], rdx
+        test rdx, rdx; js {name}_below_zero
+    {name}_not_below:
         cmp rdx, [{record}+{RECORD_MAX}]; ja {name}_newmax
     {name}_maxdone:
         mov rcx, rdx; not rcx
@@ -30,6 +34,8 @@ def emit_duration(asm: Assembler, name: str, record: str, lock: str = "") -> Non
 def emit_extremes(asm: Assembler, name: str, record: str, lock: str = "") -> None:
     """Emit the rare paths of ``emit_duration``: a new maximum or minimum, safe against handlers on the same thread."""
     asm.code(f"""
+    {name}_below_zero:
+        xor edx, edx; jmp {name}_not_below
     {name}_newmax:
         mov rax, [{record}+{RECORD_MAX}]
         cmp rax, rdx; jae {name}_maxdone

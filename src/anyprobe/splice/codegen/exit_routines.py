@@ -9,7 +9,7 @@ timing record, and a state. Pairs that are not there are noted, once each, in an
 from typing import TYPE_CHECKING
 
 from anyprobe.data import layout as at
-from anyprobe.data.layout import RECORD, SP, START, TOMBSTONE, UNWOUND
+from anyprobe.data.layout import COST, RECORD, SP, START, TOMBSTONE, UNWOUND
 from anyprobe.isa.assemble import Assembler
 from anyprobe.splice.codegen import nested_calls
 from anyprobe.splice.codegen.durations import emit_duration, emit_extremes
@@ -65,25 +65,28 @@ def emit_leave(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
         shl rsi, 6
     """)
     if nested:
-        _take_top_nested(asm, name, facts.layout)
+        _take_top_nested(asm, name, facts)
     else:
-        _take_top(asm, name)
+        _take_top(asm, name, facts)
     asm.label(name + "_found")
     if tail:
-        asm.code("add rdi, rcx; inc qword [rdi+rdx]")
+        asm.code(
+            f"add qword [rdi+{at.BLOCK_COST}], jumped; add rdi, rcx; inc qword [rdi+rdx]",
+            jumped=facts.costs.jumped,
+        )
     else:
         asm.code("add rdi, rcx")
-        _record_duration(asm, name)
+        asm.code(f"inc qword [rdi+{at.RECORD_COUNT}]")
+        emit_duration(asm, name, "rdi")
     asm.label(name + "_done")
     back = "pop r11; pop r9; pop r8; " if nested else ""
     rest = "pop rdi; pop rsi; pop rdx; pop rcx; pop rax; add al, 0x7f; sahf; pop rax; ret"
     _give_back(asm, name, back + rest, 15 if nested else 9)
-    _leave_search(asm, name, facts.layout)
+    _leave_search(asm, name, facts)
     if not tail:
-        _new_extremes(asm, name)
+        emit_extremes(asm, name, "rdi")
     if nested:
         # nothing is done yet where these are reached, unlike above
-        asm.code("" if tail else f"{name}_before:\n xor edx, edx; jmp {name}_after")
         asm.code(f"""
         {name}_leaving:
             cmp dword [rdi+{at.BLOCK_PURGING}], 0; jne {name}_certain
@@ -96,7 +99,7 @@ def emit_leave(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
     asm.code(
         f"""
         {name}_unmatched:
-            inc qword [rdi+rcx+{at.RECORD_UNMATCHED}]
+            add qword [rdi+{at.BLOCK_COST}], ended; inc qword [rdi+rcx+{at.RECORD_UNMATCHED}]
         {name}_unmatched_done:
             jmp {name}_done
         {name}_stranger:
@@ -110,16 +113,21 @@ def emit_leave(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
             jmp {name}_done
         """,
         shared=facts.shared,
+        ended=facts.costs.jumped if tail else facts.costs.left,
     )
     if tail:
-        asm.code(f"""
+        asm.code(
+            f"""
         {name}_jumped:
             inc qword [rdi+rcx+{at.RECORD_JUMPED}]  # first: there is never less than that
+            add qword [rdi+{at.BLOCK_COST}], jumped
             mov rax, [rdi+{at.BLOCK_UNWOUND}]; mov [rdi+rsi+{UNWOUND}], rax
             or qword [rdi+rsi+{RECORD}], {at.JUMPED}
         {name}_jumped_done:
             jmp {name}_done
-        """)
+        """,
+            jumped=facts.costs.jumped,
+        )
 
 
 def _leave_caller(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
@@ -131,7 +139,7 @@ def _leave_caller(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
     nothing else is called. Nothing is looked for where no open call of the function has jumped. Argument: offset of
     the timing record, and ``JUMPED``, ``CERTAIN``, ``UNSEEN``.
     """
-    nested = facts.layout.nested
+    nested, costs = facts.layout.nested, facts.costs
     pushed = 8 if nested else 0
     asm.code(f"""
     {name}:
@@ -144,9 +152,9 @@ def _leave_caller(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
             mov rdi, fs:[slot]; mov rax, gate; test [rax], rdi; jz {name}_done
             lea r11, [rsp+{0xD0 + pushed}]; mov r9, [rsp+{0x50 + pushed}]
             mov ecx, r9d; and ecx, -8
-            cmp qword [rdi+rcx+{at.RECORD_JUMPED}], 0; je {name}_done
+            cmp qword [rdi+rcx+{at.RECORD_JUMPED}], 0; je {name}_none
             mov rsi, [rdi+{at.BLOCK_TOP}]
-            sub rsi, 1; js {name}_done
+            sub rsi, 1; js {name}_none
             shl rsi, 6
         {name}_search:
             cmp [rdi+rsi+{SP}], r11; jne {name}_below
@@ -154,11 +162,13 @@ def _leave_caller(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
             cmp [rdi+rsi+{RECORD}], rax; je {name}_hit
         {name}_below:
             sub rsi, 64; jns {name}_search
-            jmp {name}_done
+        {name}_none:
+            add qword [rdi+{at.BLOCK_COST}], passed; jmp {name}_done
         {name}_hit:
         """,
         slot=facts.slot,
         gate=facts.gate,
+        passed=costs.passed,
     )
     if nested:
         asm.code(f"cmp qword [rdi+{at.BLOCK_LEAVING}], 0; jne {name}_left")
@@ -166,6 +176,8 @@ def _leave_caller(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
     _read_clock(asm, facts)
     asm.code(
         f"""
+            mov rax, [rdi+{at.BLOCK_COST}]; add rax, came; sar rax, {at.COST_BITS}; sub rdx, rax
+            add qword [rdi+{at.BLOCK_COST}], came_back
             mov r8, rdx; sub rdx, [rdi+rsi+{START}]
             mov rax, [rdi+rsi+{UNWOUND}]
             mov qword [rdi+rsi+{SP}], {TOMBSTONE}
@@ -175,16 +187,21 @@ def _leave_caller(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
             test r9d, {at.UNSEEN}; jnz {name}_missed
             cmp rax, [rdi+{at.BLOCK_UNWOUND}]; jne {name}_missed
         {name}_timed:
-        """
+            mov rax, [rdi+{at.BLOCK_COST}]; add rax, rest
+            sub rax, [rdi+rsi+{COST}]; add [rdi+rcx+{at.RECORD_COST}], rax
+        """,
+        came=costs.came,
+        came_back=costs.came_back,
+        rest=costs.came - costs.came_back,
     )
     if nested:
         nested_calls.emit_split(asm, name, "r8", ("rax", "r10", "rcx"))
-        asm.code(f"mov ecx, r9d; and ecx, -8; test rdx, rdx; jns {name}_positive; xor edx, edx")
-        asm.label(name + "_positive")
+        asm.code("mov ecx, r9d; and ecx, -8")
         nested_calls.emit_handed_over(asm, name, ("rax", "r10"), timed=True)
-        nested_calls.emit_charged(asm, name, ("rax", "r10"), facts.layout.nodes and facts.layout.tree_offset)
+        nested_calls.emit_charged(asm, name, ("rax", "r10"), _tree(facts))
     asm.code("add rdi, rcx")
-    _record_duration(asm, name)
+    asm.code(f"inc qword [rdi+{at.RECORD_COUNT}]")
+    emit_duration(asm, name, "rdi")
     asm.code(
         f"""
             mov rdi, fs:[slot]; mov ecx, r9d; and ecx, -8
@@ -214,11 +231,11 @@ def _leave_caller(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
     _give_back(asm, name, ("pop r10; " if nested else "") + restored, 17 if nested else 15)
     emit_shrink(asm, name, "done")
     if nested:
-        nested_calls.emit_root(asm, name, "r10")
+        nested_calls.emit_rare(asm, name, "r10", "add r10, less", less=costs.came - costs.came_back)
         asm.label(name + "_left")
         nested_calls.emit_settled(asm, name, "mov r10, r9; dec r11", "inc r11; mov r9, r10")
         asm.code(f"jmp {name}_going_on")
-    _new_extremes(asm, name)
+    emit_extremes(asm, name, "rdi")
 
 
 def _give_back(asm: Assembler, name: str, text: str, padding: int) -> None:
@@ -235,36 +252,72 @@ def _read_clock(asm: Assembler, facts: "RoutineFacts") -> None:
         asm.code("rdtsc; shl rdx, 32; or rdx, rax")
 
 
-def _take_top(asm: Assembler, name: str) -> None:
+def _measured(facts: "RoutineFacts") -> str:
+    """Return code: rdx = the thread's own time, without what probes have taken, from rdx = the time.
+
+    What they have cost in the call goes into r9 where calls are nested, else into rax. Nothing is done yet.
+    """
+    whole, cost = ("r8", "r9") if facts.layout.nested else ("rax", "rcx")
+    return f"""mov {whole}, [rdi+{at.BLOCK_COST}]; add {whole}, ended
+        mov {cost}, {whole}; sub {cost}, [rdi+rsi+{COST}]
+        sar {whole}, {at.COST_BITS}; sub rdx, {whole}
+        {"" if facts.layout.nested else "mov rax, rcx; mov rcx, [rsp+0x38]"}"""
+
+
+def _settle_costs(facts: "RoutineFacts") -> str:
+    """Return code: the function's record, and the thread's block, are told what its probes have cost."""
+    free = "r9" if facts.layout.nested else "rax"
+    return f"""add [rdi+rcx+{at.RECORD_COST}], {free}
+        mov {free}, [rdi+{at.BLOCK_LEFT}]; add [rdi+{at.BLOCK_COST}], {free}"""
+
+
+def _values(facts: "RoutineFacts") -> dict[str, int]:
+    return {"ended": facts.costs.ended}
+
+
+def _tree(facts: "RoutineFacts") -> int:
+    return facts.layout.nodes and facts.layout.tree_offset
+
+
+def _take_top(asm: Assembler, name: str, facts: "RoutineFacts") -> None:
     """Emit: take the instance on the top, if it is ours (rax = stack pointer, rcx = record)."""
     tail = name.endswith("tail")
-    asm.code(f"""
+    measured = f"{_measured(facts)}; sub rdx, [rdi+rsi+{START}]"
+    asm.code(
+        f"""
         cmp [rdi+rsi+{SP}], rax; jne {name}_search
         cmp [rdi+rsi+{RECORD}], rcx; jne {name}_search
-        {f"test edx, edx; jz {name}_jumped" if tail else f"sub rdx, [rdi+rsi+{START}]"}
+        {f"test edx, edx; jz {name}_jumped" if tail else measured}
         mov qword [rdi+rsi+{SP}], 0
     {name}_taken:
         dec qword [rdi+{at.BLOCK_TOP}]
-    """)
+        {"" if tail else _settle_costs(facts)}
+    """,
+        **_values(facts),
+    )
 
 
-def _take_top_nested(asm: Assembler, name: str, layout: at.BankLayout) -> None:
+def _take_top_nested(asm: Assembler, name: str, facts: "RoutineFacts") -> None:
     """Emit the same where calls are nested; with nothing above it, all that was left behind on its stack is known."""
     tail = name.endswith("tail")
-    asm.code(f"""
+    measured = f"{_measured(facts)}; sub rdx, [rdi+rsi+{START}]"
+    asm.code(
+        f"""
             cmp [rdi+rsi+{SP}], rax; jne {name}_search
             cmp [rdi+rsi+{RECORD}], rcx; jne {name}_search
-            {f"test edx, edx; jz {name}_jumped" if tail else f"sub rdx, [rdi+rsi+{START}]; js {name}_before"}
-        {name}_after:
+            {f"test edx, edx; jz {name}_jumped" if tail else measured}
             cmp qword [rdi+{at.BLOCK_LEAVING}], 0; jne {name}_leaving
         {name}_certain:
             mov qword [rdi+rsi+{SP}], {TOMBSTONE}
         {name}_taken:
-    """)
+            {"" if tail else _settle_costs(facts)}
+    """,
+        **_values(facts),
+    )
     if tail:
         nested_calls.emit_untimed(asm, name, ("rax", "r8"))
     else:
-        nested_calls.emit_charged(asm, name, ("rax", "r8"), layout.nodes and layout.tree_offset)
+        nested_calls.emit_charged(asm, name, ("rax", "r8"), _tree(facts))
     asm.code(f"mov qword [rdi+rsi+{SP}], 0; dec qword [rdi+{at.BLOCK_TOP}]")
 
 
@@ -351,30 +404,14 @@ def _hash(asm: Assembler, table: int, entries: int) -> None:
     )
 
 
-def _record_duration(asm: Assembler, name: str) -> None:
-    """Emit: rdx = duration in ticks, rdi = record. A negative duration (skewed TSCs) counts as 0."""
-    asm.code(f"""
-        test rdx, rdx; js {name}_negative
-    {name}_duration:
-        inc qword [rdi+{at.RECORD_COUNT}]
-    """)
-    emit_duration(asm, name, "rdi")
-
-
-def _new_extremes(asm: Assembler, name: str) -> None:
-    """Emit the rare paths of ``leave``: a new maximum or minimum, safe against handlers on the same thread."""
-    asm.code(f"""
-    {name}_negative:
-        xor edx, edx; jmp {name}_duration
-    """)
-    emit_extremes(asm, name, "rdi")
-
-
-def _leave_search(asm: Assembler, name: str, layout: at.BankLayout) -> None:
+def _leave_search(asm: Assembler, name: str, facts: "RoutineFacts") -> None:
     """Emit: look below the top for the instance (rax = stack pointer, rcx = record), then drop tombstones."""
-    tail, nested = name.endswith("tail"), layout.nested
-    taken = f"test edx, edx; jz {name}_jumped" if tail else "" if nested else f"sub rdx, [rdi+rsi+{START}]"
-    asm.code(f"""
+    tail, nested = name.endswith("tail"), facts.layout.nested
+    taken = f"test edx, edx; jz {name}_jumped" if tail else ""
+    if not tail and not nested:
+        taken = f"{_measured(facts)}; sub rdx, [rdi+rsi+{START}]"
+    asm.code(
+        f"""
     {name}_search:
         cmp [rdi+rsi+{SP}], rax; jne {name}_below
         cmp [rdi+rsi+{RECORD}], rcx; je {name}_hit
@@ -385,18 +422,23 @@ def _leave_search(asm: Assembler, name: str, layout: at.BankLayout) -> None:
         {taken}
         mov qword [rdi+rsi+{SP}], {TOMBSTONE}
     {name}_removed:
-    """)
+        {"" if tail or nested else _settle_costs(facts)}
+    """,
+        **_values(facts),
+    )
     if nested:
         nested_calls.emit_settled(asm, name, "lea r11, [rax-1]")
+        if not tail:  # what was left behind has had its cost, too
+            asm.code(f"{_measured(facts)}; {_settle_costs(facts)}", **_values(facts))
         nested_calls.emit_split(asm, name, None if tail else "rdx", ("r11", "r8", "r9"))
         nested_calls.emit_handed_over(asm, name, ("r11", "r8"), timed=not tail)
         if tail:
             nested_calls.emit_untimed(asm, name + "_below", ("rax", "r8"))
         else:
-            asm.code(f"sub rdx, [rdi+rsi+{START}]; jns {name}_positive; xor edx, edx")
-            asm.label(name + "_positive")
-            nested_calls.emit_charged(asm, name + "_below", ("rax", "r8"), layout.nodes and layout.tree_offset)
+            asm.code(f"sub rdx, [rdi+rsi+{START}]")
+            nested_calls.emit_charged(asm, name + "_below", ("rax", "r8"), _tree(facts))
     emit_shrink(asm, name, "found")
     if nested and not tail:
-        nested_calls.emit_root(asm, name, "r8")
-        nested_calls.emit_root(asm, name + "_below", "r8")
+        rest = f"sub r8, [rdi+{at.BLOCK_LEFT}]; add r8, ended"
+        nested_calls.emit_rare(asm, name, "r8", rest, **_values(facts))
+        nested_calls.emit_rare(asm, name + "_below", "r8", rest, **_values(facts))

@@ -247,7 +247,7 @@ def _leave(asm: Assembler, facts: GoroutineFacts, name: str) -> None:
     asm.code(f"cmp dword [rsi+{at.CALL_JUMPED}], 0; je {name}_unmatched" if caller else "")
     asm.code(f"cmp [rsi+{at.CALL_RECORD}], ecx; jne {name}_other")
     asm.code(f"mov qword [rsi+{at.CALL_DISTANCE}], 0")
-    asm.code("" if tail else f"sub rdx, [rsi+{at.CALL_START}]; js {name}_negative\n{name}_measured:")
+    asm.code("" if tail else f"sub rdx, [rsi+{at.CALL_START}]")
     if facts.layout.nested:
         _charge(asm, facts, name, tail=tail)
     asm.code(f"""
@@ -265,7 +265,7 @@ def _leave(asm: Assembler, facts: GoroutineFacts, name: str) -> None:
         emit_duration(asm, name, "rsi", "lock ")
     _end(asm, name)
     if not tail:
-        _rare(asm, name)
+        emit_extremes(asm, name, "rsi", "lock ")
     # what is above the first open call is not open, so nothing more has been left behind once one is passed by
     asm.code(f"""
         {name}_left:
@@ -403,12 +403,3 @@ def _charge_caller(asm: Assembler, name: str) -> None:
             lock add [r12+{RECORD_ROOTS}], rdx
         {name}_charged:
     """)
-
-
-def _rare(asm: Assembler, name: str) -> None:
-    """Emit: a new maximum or minimum, and a time below zero where processors' counters differ."""
-    asm.code(f"""
-    {name}_negative:
-        xor edx, edx; jmp {name}_measured
-    """)
-    emit_extremes(asm, name, "rsi", "lock ")

@@ -12,9 +12,9 @@ from anyprobe.isa.assemble import Assembler
 from anyprobe.splice.codegen.stacks import same_stack
 
 _SIZE = at.INSTANCE_BYTES
-_WORDS = (at.INSTANCE_SP, at.INSTANCE_T0, at.INSTANCE_RECORD, at.INSTANCE_UNWOUND)
+_WORDS = (at.INSTANCE_SP, at.INSTANCE_T0, at.INSTANCE_RECORD, at.INSTANCE_UNWOUND, at.INSTANCE_COST)
 """Words of an instance that are the same wherever it is."""
-_NESTED_WORDS = (at.INSTANCE_WITHIN, at.INSTANCE_CHARGED, at.INSTANCE_NODE)
+_NESTED_WORDS = (at.INSTANCE_WITHIN, at.INSTANCE_CHARGED)
 """Those that it has besides where calls are nested."""
 _PUSHED = 40
 """Bytes on the stack while instances are dropped."""
@@ -22,11 +22,11 @@ _PLACE_SHIFT = (_SIZE // at.PLACE_BYTES).bit_length() - 1
 """From where an instance ends to where the word is that says where it moves to."""
 
 
-def emit_full(asm: Assembler, layout: BankLayout, argument: int, site: int, purge: int | str) -> None:
+def emit_full(asm: Assembler, layout: BankLayout, argument: int, site: int, purge: int | str, entered: int) -> None:
     """Emit the overflow path of ``enter``: drop instances that cannot be alive, try once more, else a miss.
 
     ``purge`` is the routine that does it, 0 where nothing is timed and this never runs. Where calls are nested, and it
-    was seen where they began to be left behind, those that were are taken out first.
+    was seen where they began to be left behind, those that were are taken out first. ``entered``: what entries cost.
     """
     asm.code(f"""
         enter_full:
@@ -51,11 +51,12 @@ def emit_full(asm: Assembler, layout: BankLayout, argument: int, site: int, purg
         f"""
         enter_missed:
             mov rax, [rsp+argument]
-            inc qword [rcx+rax+{at.RECORD_MISSED}]
+            add qword [rcx+{at.BLOCK_COST}], entered; inc qword [rcx+rax+{at.RECORD_MISSED}]
         enter_missed_done:
             jmp enter_done
         """,
         argument=argument,
+        entered=entered,
     )
 
 
@@ -219,7 +220,7 @@ def _hand_on(asm: Assembler, name: str) -> None:
             mov qword [rcx+rdx+{at.RECORD_OPEN}], 0
         {name}_not_open:
             mov r8, [rsi+{at.INSTANCE_WITHIN}]; sub r8, [rsi+{at.INSTANCE_CHARGED}]
-            mov rax, [rsi+{at.INSTANCE_CALLER}]; test rax, rax; jz {name}_root
+            mov eax, [rsi+{at.INSTANCE_CALLER}]; test rax, rax; jz {name}_root
             add [rdi+rax+{at.INSTANCE_WITHIN - _SIZE}], r8; jmp {name}_found
         {name}_root:
             add [rcx+rdx+{at.RECORD_ROOTS}], r8
@@ -252,10 +253,11 @@ def _move_down(asm: Assembler, layout: BankLayout, name: str) -> None:
     if nested:
         asm.code(f"""
             lea rax, [rsi+{_SIZE}]; sub rax, r10
-            mov r8, [rsi+{at.INSTANCE_CALLER}]; shr r8, {_PLACE_SHIFT}; mov r8d, [rcx+r8+{places}]
+            mov r8d, [rsi+{at.INSTANCE_CALLER}]; shr r8, {_PLACE_SHIFT}; mov r8d, [rcx+r8+{places}]
             cmp qword [rsi], {TOMBSTONE}; je {name}_gone
             lea r9, [rdi+{_SIZE}]; sub r9, r10
-            mov [rdi+{at.INSTANCE_CALLER}], r8
+            mov [rdi+{at.INSTANCE_CALLER}], r8d
+            mov r8d, [rsi+{at.INSTANCE_NODE}]; mov [rdi+{at.INSTANCE_NODE}], r8d
             mov r8, [rsi+{at.INSTANCE_RECORD}]; and r8, -2
             cmp [rcx+r8+{at.RECORD_OPEN}], rax; jne {name}_place
             mov [rcx+r8+{at.RECORD_OPEN}], r9

@@ -11,12 +11,17 @@ are charged to it for the time until then.
 """
 
 from anyprobe.data import layout as at
-from anyprobe.data.layout import CALLER, CHARGED, NODE, RECORD, SP, START, TOMBSTONE, UNWOUND, WITHIN
+from anyprobe.data.layout import CALLER, CHARGED, COST, NODE, RECORD, SP, START, TOMBSTONE, UNWOUND, WITHIN
 from anyprobe.isa.assemble import Assembler
 from anyprobe.splice.codegen.leftovers import emit_shrink
 from anyprobe.splice.codegen.stacks import same_stack
 
 _SIZE = at.INSTANCE_BYTES
+
+
+def _low(register: str) -> str:
+    """Return the lower half of a register."""
+    return f"{register}d" if register[1].isdigit() else f"e{register[1:]}"
 
 
 def emit_entered(asm: Assembler, argument: int, site: int, keys: int, nodes: int) -> None:
@@ -34,7 +39,7 @@ def emit_entered(asm: Assembler, argument: int, site: int, keys: int, nodes: int
             lea rax, [rsp+site]
             cmp [rcx+rsi+{SP - _SIZE}], rax; jbe enter_seek
         enter_caller:
-            mov [rcx+rsi+{CALLER}], rdx
+            mov [rcx+rsi+{CALLER}], edx
         """,
         site=site,
     )
@@ -63,7 +68,7 @@ def _find_node(asm: Assembler, argument: int, keys: int, nodes: int) -> None:
             mov edi, {at.NO_CALLER}; test edx, edx; jz enter_key
             mov edi, {at.UNSURE_CALLER}
             mov rax, [rcx+{at.BLOCK_UNWOUND}]; cmp [rcx+rdx+{UNWOUND - _SIZE}], rax; jne enter_key
-            mov rdi, [rcx+rdx+{NODE - _SIZE}]; test edi, edi; jz enter_node
+            mov edi, [rcx+rdx+{NODE - _SIZE}]; test edi, edi; jz enter_node
         enter_key:
             mov rdx, [rsp+argument+16]; shl rdx, {at.NODE_KEY_SHIFT}; or rdx, rdi
             mov rdi, {at.GOLDEN}; imul rdi, rdx; shr rdi, {64 - (nodes.bit_length() - 1)}
@@ -78,7 +83,7 @@ def _find_node(asm: Assembler, argument: int, keys: int, nodes: int) -> None:
             dec r8d; jnz enter_probe
             xor edi, edi
         enter_node:
-            mov [rcx+rsi+{NODE}], rdi
+            mov [rcx+rsi+{NODE}], edi
             pop r8; pop rdi
         """,
         argument=argument,
@@ -105,7 +110,7 @@ def emit_new_node(asm: Assembler) -> None:
 def emit_in_tree(asm: Assembler, tree: int, free: str, ticks: str) -> None:
     """Emit: a call has taken rdx ticks, of these ``ticks`` in itself; rdi = block, rsi = its instance."""
     asm.code(f"""
-        mov {free}, [rdi+rsi+{NODE}]; shl {free}, 5; add {free}, rdi
+        movsxd {free}, dword [rdi+rsi+{NODE}]; shl {free}, 5; add {free}, rdi
         inc qword [{free}+{tree + at.NODE_COUNT}]
         add [{free}+{tree + at.NODE_SUM}], rdx
         add [{free}+{tree + at.NODE_SELF}], {ticks}
@@ -266,13 +271,14 @@ def emit_settled(asm: Assembler, name: str, before: str, after: str = "") -> Non
 
 
 def emit_charged(asm: Assembler, name: str, free: tuple[str, str], tree: int = 0) -> None:
-    """Emit: a call has taken rdx ticks; rdi = block, rsi = its instance, rcx = record. The rare path follows later."""
+    """Emit: a call has taken rdx ticks; rdi = block, rsi = its instance, rcx = record. Rare paths follow later."""
     caller, ticks = free
     asm.code(f"""
-            mov {caller}, [rdi+rsi+{CALLER}]
+            movsxd {caller}, dword [rdi+rsi+{CALLER}]
             mov {ticks}, rdx; sub {ticks}, [rdi+rsi+{CHARGED}]
             test {caller}, {caller}; jz {name}_root
             add [rdi+{caller}+{WITHIN - _SIZE}], {ticks}
+            mov {ticks}, [rdi+{caller}+{RECORD - _SIZE}]; and {ticks}, -2; inc qword [rdi+{ticks}+{at.RECORD_MADE}]
         {name}_charged:
             mov {ticks}, rdx; sub {ticks}, [rdi+rsi+{WITHIN}]
             add [rdi+rcx+{at.RECORD_SELF}], {ticks}
@@ -281,19 +287,29 @@ def emit_charged(asm: Assembler, name: str, free: tuple[str, str], tree: int = 0
         emit_in_tree(asm, tree, caller, ticks)
     asm.code(f"""
             lea {caller}, [rsi+{_SIZE}]
-            cmp [rdi+rcx+{at.RECORD_OPEN}], {caller}; jne {name}_inner
+            cmp [rdi+rcx+{at.RECORD_OPEN}], {caller}; jne {name}_recursion
             mov qword [rdi+rcx+{at.RECORD_OPEN}], 0
             add [rdi+rcx+{at.RECORD_OUTERMOST}], rdx
         {name}_inner:
     """)
 
 
-def emit_root(asm: Assembler, name: str, ticks: str) -> None:
-    """Emit the rare path of that: no timed call has made it."""
-    asm.code(f"""
+def emit_rare(asm: Assembler, name: str, ticks: str, rest: str, **values: int) -> None:
+    """Emit the rare paths of that: no timed call has made it; it was made within another one of the function.
+
+    ``rest`` is code that adds to ``ticks`` what its end has cost until its time was taken, less what it costs in all.
+    """
+    asm.code(
+        f"""
         {name}_root:
             add [rdi+rcx+{at.RECORD_ROOTS}], {ticks}; jmp {name}_charged
-    """)
+        {name}_recursion:
+            mov {ticks}, [rdi+{at.BLOCK_COST}]; {rest}
+            sub {ticks}, [rdi+rsi+{COST}]; add [rdi+rcx+{at.RECORD_INNER_COST}], {ticks}
+            inc qword [rdi+rcx+{at.RECORD_INNER_COUNT}]; jmp {name}_inner
+        """,
+        **values,
+    )
 
 
 def emit_untimed(asm: Assembler, name: str, free: tuple[str, str]) -> None:
@@ -301,7 +317,7 @@ def emit_untimed(asm: Assembler, name: str, free: tuple[str, str]) -> None:
     caller, ticks = free
     asm.code(f"""
             mov {ticks}, [rdi+rsi+{WITHIN}]; sub {ticks}, [rdi+rsi+{CHARGED}]
-            mov {caller}, [rdi+rsi+{CALLER}]
+            movsxd {caller}, dword [rdi+rsi+{CALLER}]
             test {caller}, {caller}; jz {name}_rootless
             add [rdi+{caller}+{WITHIN - _SIZE}], {ticks}; jmp {name}_passed_on
         {name}_rootless:
@@ -360,7 +376,7 @@ def emit_split(asm: Assembler, name: str, now: str | None, free: tuple[str, str,
                 mov {word}, [rdi+{at.BLOCK_UNWOUND}]
                 cmp [rdi+{other}+{UNWOUND}], {word}; jne {name}_unsure
                 lea {word}, [rsi+{_SIZE}]
-                cmp [rdi+{other}+{CALLER}], {word}; jne {name}_above
+                cmp [rdi+{other}+{CALLER}], {_low(word)}; jne {name}_above
                 mov {word}, {ticks}; sub {word}, [rdi+{other}+{CHARGED}]
                 mov [rdi+{other}+{CHARGED}], {ticks}
                 add [rdi+rsi+{WITHIN}], {word}; jmp {name}_goes_on
@@ -368,14 +384,14 @@ def emit_split(asm: Assembler, name: str, now: str | None, free: tuple[str, str,
                 # it may have been left behind: what it has called counts for its caller, and its own time does not
                 mov {word}, [rdi+{other}+{WITHIN}]; sub {word}, [rdi+{other}+{CHARGED}]
                 mov [rdi+{other}+{WITHIN}], {ticks}; mov [rdi+{other}+{CHARGED}], {ticks}
-                mov {ticks}, [rdi+{other}+{CALLER}]; test {ticks}, {ticks}; jz {name}_above
+                movsxd {ticks}, dword [rdi+{other}+{CALLER}]; test {ticks}, {ticks}; jz {name}_above
                 add [rdi+{ticks}+{WITHIN - _SIZE}], {word}
         """)
     asm.code(f"""
             lea {word}, [rsi+{_SIZE}]
-            cmp [rdi+{other}+{CALLER}], {word}; jne {name}_above
+            cmp [rdi+{other}+{CALLER}], {_low(word)}; jne {name}_above
         {name}_goes_on:
-            mov {word}, [rdi+rsi+{CALLER}]; mov [rdi+{other}+{CALLER}], {word}
+            mov {_low(word)}, [rdi+rsi+{CALLER}]; mov [rdi+{other}+{CALLER}], {_low(word)}
             jmp {name}_above
         {name}_split:
     """)
@@ -426,19 +442,19 @@ def _settle(asm: Assembler, name: str, outer: int) -> None:
             mov qword [rdi+{more}+{at.RECORD_OPEN}], 0
         {name}_not_open:
             mov {word}, [rdi+{other}+{WITHIN}]; sub {word}, [rdi+{other}+{CHARGED}]
-            cmp qword [rdi+{other}+{CALLER}], 0; jne {name}_dead_called
+            cmp dword [rdi+{other}+{CALLER}], 0; jne {name}_dead_called
             add [rdi+{more}+{at.RECORD_ROOTS}], {word}; jmp {name}_passed_down
         {name}_dead_called:
-            mov {more}, [rdi+{other}+{CALLER}]
+            mov {_low(more)}, [rdi+{other}+{CALLER}]
             add [rdi+{more}+{WITHIN - _SIZE}], {word}
         {name}_passed_down:
             mov {word}, [rdi+{at.BLOCK_TOP}]; shl {word}, 6
         {name}_its_calls:
             sub {word}, {_SIZE}; cmp {word}, {other}; jbe {name}_settle
             lea {more}, [{other}+{_SIZE}]
-            cmp [rdi+{word}+{CALLER}], {more}; jne {name}_its_calls
-            mov {more}, [rdi+{other}+{CALLER}]
-            mov [rdi+{word}+{CALLER}], {more}; jmp {name}_its_calls
+            cmp [rdi+{word}+{CALLER}], {_low(more)}; jne {name}_its_calls
+            mov {_low(more)}, [rdi+{other}+{CALLER}]
+            mov [rdi+{word}+{CALLER}], {_low(more)}; jmp {name}_its_calls
         {name}_of_child:  # which shares the memory: on a stack of its own, or further down on that of its parent
             mov {more}, {word}; sub {more}, [rdi+{at.BLOCK_LEAVING}]; shr {more}, {at.CHILD_STACK_SHIFT}
             jnz {name}_settle

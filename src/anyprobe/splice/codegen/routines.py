@@ -13,7 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from anyprobe.data import layout as at
-from anyprobe.data.layout import RECORD, SP, START, BankLayout
+from anyprobe.data.costs import NO_COSTS, Costs
+from anyprobe.data.layout import COST, RECORD, SP, START, BankLayout
 from anyprobe.isa.assemble import Assembler
 from anyprobe.splice.translate.progress import EXITS, Stretch, progress_in_routines, stretches_of
 
@@ -56,6 +57,8 @@ class RoutineFacts:
     """Address of a word that says which return points the text of a process has jumps at; 0: there is one process."""
     adopt: int = 0
     """Address of the routine that gives it some; 0: it is among those that are assembled."""
+    costs: Costs = NO_COSTS
+    """What timing probes cost, which is left out of times."""
 
     @property
     def own(self) -> int:
@@ -188,6 +191,7 @@ def emit_acquire(asm: Assembler, facts: RoutineFacts) -> None:
     asm.code(
         f"""
             lea rdx, [rdx+rax*4+{at.BLOCK_HINTS}]
+            mov eax, entered; mov [rcx+{at.BLOCK_ENTERED}], rax; mov eax, left; mov [rcx+{at.BLOCK_LEFT}], rax
             mov rax, fs:[0x10]; mov [rcx+{at.BLOCK_OWNER}], rax
             pop rax; mov [rdx], eax
         taken_over:
@@ -196,6 +200,8 @@ def emit_acquire(asm: Assembler, facts: RoutineFacts) -> None:
             ret
         """,
         slot=facts.slot,
+        entered=facts.costs.entered,
+        left=facts.costs.left,
     )
     if facts.adopted:
         asm.code(
@@ -339,9 +345,22 @@ def emit_enter(
         asm.code("call now")
     else:
         asm.code("rdtsc; shl rdx, 32; or rax, rdx")
-    asm.code(f"mov [rcx+rsi+{START}], rax; lea rax, [rsp+site]; mov [rcx+rsi+{SP}], rax", site=site)
+    asm.code(
+        f"""
+            mov rdx, [rcx+{at.BLOCK_COST}]; mov [rcx+rsi+{COST}], rdx
+            sar rdx, {at.COST_BITS}; sub rax, rdx; mov [rcx+rsi+{START}], rax
+            mov rdx, [rcx+{at.BLOCK_ENTERED}]; add [rcx+{at.BLOCK_COST}], rdx
+            lea rax, [rsp+site]; mov [rcx+rsi+{SP}], rax
+        """,
+        site=site,
+    )
+    tries = not prepare and not facts.clock
     if prepare:
         asm.code("mov rsi, [rsp]; mov [rax], rsi")
+    elif tries:
+        from anyprobe.splice.codegen.trials import emit_chance
+
+        emit_chance(asm)
     asm.label("enter_done")
     if prepare:
         asm.code("pop rsi")
@@ -361,11 +380,15 @@ def emit_enter(
         shared=facts.shared,
         argument=argument,
     )
+    if tries:
+        from anyprobe.splice.codegen.trials import emit_trial
+
+        emit_trial(asm, facts.costs)
     if layout.by_thread:
         _enter_other(asm, facts)
     from anyprobe.splice.codegen.leftovers import emit_full
 
-    emit_full(asm, layout, argument, site, purge)
+    emit_full(asm, layout, argument, site, purge, facts.costs.entered)
     if layout.nested:
         nested_calls.emit_entering(asm, argument, site, settle)
         if layout.nodes:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from anyprobe.core.errors import UsageError
 from anyprobe.core.refusal import Refusal
 from anyprobe.data import layout as at
+from anyprobe.data.costs import NO_COSTS, Costs
 from anyprobe.data.layout import CALL_COUNTERS, CALLERS, BankLayout
 from anyprobe.splice.codegen.patch import REPLACING, ActionKind
 from anyprobe.splice.codegen.trampoline import RETURNS
@@ -187,6 +188,10 @@ class Counting:
     """Nodes of the call tree of timed calls; 0: there is none."""
     by_thread: bool = False
     """Whether timed calls of threads are told apart."""
+    raw: bool = False
+    """Whether times are left as they are measured."""
+    costs: Costs = NO_COSTS
+    """What timing probes cost, which is left out of times."""
     may_lock: Callable[[], bool] = lambda: False
     """Says whether the program may lock all of its memory later (``mlockall``)."""
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from anyprobe.core.address import PAGE, page_ceil
 from anyprobe.core.errors import InternalError
+from anyprobe.data.costs import NO_COSTS, Costs
 from anyprobe.data.layout import BankLayout
 from anyprobe.isa.assemble import u64
 from anyprobe.splice.codegen.counter_template import CounterTemplates
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
     from anyprobe.splice.codegen.handlers.inline import Inline
     from anyprobe.splice.codegen.trampoline import Trampolines
 
-ROUTINE_BYTES = 16384
+ROUTINE_BYTES = 20480
 """Room reserved for the routines of one bank and the signal view's."""
-BANK_ROUTINE_BYTES = 12288
+BANK_ROUTINE_BYTES = 14336
 """Upper bound of what the routines of one bank take alone."""
 _VIEW_LEAST, _VIEW_SHARE, _VIEW_SHARE_OF_MORE, _MORE = 16 * PAGE, 3, 9, 6 << 20
 """What the signal view may have of a code piece: so many bytes, and one part of so many; of what is more than a few
@@ -69,6 +70,8 @@ class SlotBank:
     """Address of the word that says which return points the text has jumps at, where fork children are timed."""
     hosts_handlers: bool = False
     """Whether handlers are called by it."""
+    costs: Costs = NO_COSTS
+    """What timing probes cost, which is left out of times."""
     ended: "EndedCounts | None" = None
     """What fork children have counted that have ended, whose memory is for others."""
     still: "Still | None" = None
@@ -78,7 +81,7 @@ class SlotBank:
         """Return what routines have to know that reach it by a gate; ``adopt``: the routine of that name."""
         return RoutineFacts(
             self.layout, self.piece.address, gate, self.slot, self.clock, self.numbered,
-            mask=self.mask, adopted=self.adopted, closed=self.closed, change=self.change, adopt=adopt,
+            mask=self.mask, adopted=self.adopted, closed=self.closed, change=self.change, adopt=adopt, costs=self.costs,
         )  # fmt: skip
 
 

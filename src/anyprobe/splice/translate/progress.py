@@ -62,7 +62,8 @@ _PROGRESS = {
     "count": Progress.BACK, "count_done": Progress.FORWARD, "count_shared": Progress.BACK,
     "count_shared_done": Progress.FORWARD,
     "enter": Progress.BACK, "enter_reserved": Progress.RESERVED, "enter_done": Progress.FORWARD,
-    "enter_first": Progress.BACK, "enter_shared_missed": Progress.FORWARD, "enter_other": Progress.BACK,
+    "enter_filled": Progress.FORWARD, "enter_trial": Progress.FORWARD, "enter_first": Progress.BACK,
+    "enter_shared_missed": Progress.FORWARD, "enter_other": Progress.BACK,
     "enter_full": Progress.RESERVED,
     "enter_unreserved": Progress.BACK, "enter_missed": Progress.BACK, "enter_missed_done": Progress.FORWARD,
     "enter_leaving": Progress.RESERVED, "enter_left": Progress.BACK, "enter_new_node": Progress.RESERVED,
@@ -77,7 +78,7 @@ _LEAVE_PROGRESS = {
     "_unmatched": Progress.BACK, "_unmatched_done": Progress.FORWARD,
     "_stranger": Progress.BACK, "_stranger_done": Progress.FORWARD,
     "_jumped": Progress.BACK, "_jumped_done": Progress.FORWARD, "_left": Progress.HALF,
-    "_leaving": Progress.BACK, "_before": Progress.BACK,
+    "_leaving": Progress.BACK,
 }  # fmt: skip
 
 

@@ -240,6 +240,21 @@ def count_tasks(pid: int) -> int:
     return gateway.stat(f"/proc/{pid}/task").st_nlink - 2
 
 
+def waited_for_processor(pid: int, most: int) -> dict[int, int]:
+    """Return how many nanoseconds threads of a process have been ready to run and did not; of so many at most."""
+    found = {}
+    with suppress(OSError):
+        for tid in sorted(read_tasks(pid))[:most]:
+            with suppress(OSError, ValueError, IndexError):  # it has ended, or the kernel does not count this
+                found[tid] = int(read_file(f"/proc/{pid}/task/{tid}/schedstat").split()[1])
+    return found
+
+
+def stolen_seconds() -> float:
+    """Return for how long a hypervisor has had processors of this machine do something else, all added up."""
+    return int(read_file("/proc/stat").split(None, 9)[8]) / os.sysconf("SC_CLK_TCK")
+
+
 def read_all_tasks(pid: int) -> list[int]:
     """Return the ids of all tasks, none left out; ``StopTimeout`` where they end faster than they can be listed."""
     deadline = time.monotonic() + _LISTING_PATIENCE

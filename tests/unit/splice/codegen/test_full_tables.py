@@ -16,7 +16,7 @@ from anyprobe.data.layout import (
     INSTANCE_BYTES,
     INSTANCE_CALLER,
     INSTANCE_CHARGED,
-    INSTANCE_NODE,
+    INSTANCE_COST,
     INSTANCE_RECORD,
     INSTANCE_SP,
     INSTANCE_T0,
@@ -191,6 +191,7 @@ class Call:
     charged: int = 0
     caller: "Call | None" = None
     node: int = 0
+    cost: int = 0
 
 
 class Table:
@@ -224,7 +225,7 @@ class Table:
         return Call(
             rng.choice([rng.randrange(self.deepest), rng.choice([1, 2, 300, 400])]), rng.choice(self.records),
             rng.random() < 0.15, rng.randrange(1, 1 << 40), rng.randrange(self.unwound + 1), rng.randrange(1 << 30),
-            rng.randrange(1 << 20), rng.choice([None, *called]), rng.randrange(1, NODES),
+            rng.randrange(1 << 20), rng.choice([None, *called]), rng.randrange(1, NODES), rng.randrange(1 << 50),
         )  # fmt: skip
 
     def words(self, layout):
@@ -242,8 +243,8 @@ class Table:
                 (start + INSTANCE_T0, call.start),
                 (start + INSTANCE_RECORD, call.record | JUMPED * call.jumped),
                 (start + INSTANCE_UNWOUND, call.unwound), (start + INSTANCE_WITHIN, call.within),
-                (start + INSTANCE_CHARGED, call.charged), (start + INSTANCE_NODE, call.node),
-                (start + INSTANCE_CALLER, place[id(call.caller)] if call.caller else 0),
+                (start + INSTANCE_CHARGED, call.charged), (start + INSTANCE_COST, call.cost),
+                (start + INSTANCE_CALLER, (place[id(call.caller)] if call.caller else 0) | call.node << 32),
             ]  # fmt: skip
         for record in self.records:
             found.append((record + RECORD_JUMPED, sum(call.jumped for call in self.those(record))))
@@ -336,8 +337,8 @@ class Table:
             assert at(start + INSTANCE_UNWOUND, 0) == call.unwound
             assert at(start + INSTANCE_WITHIN, 0) == call.within % (1 << 64)
             assert at(start + INSTANCE_CHARGED, 0) == call.charged
-            assert at(start + INSTANCE_CALLER, 0) == (place[id(call.caller)] if call.caller else 0)
-            assert at(start + INSTANCE_NODE, 0) == call.node
+            assert at(start + INSTANCE_CALLER, 0) == (place[id(call.caller)] if call.caller else 0) | call.node << 32
+            assert at(start + INSTANCE_COST, 0) == call.cost
         for number in range(len(self.calls), self.ROOM):
             assert at(BLOCK_HEAD_BYTES + INSTANCE_BYTES * number, 0) == 0
         for record in self.records:

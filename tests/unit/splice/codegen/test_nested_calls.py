@@ -1,5 +1,6 @@
 """Whose time it is: the generated routines against a model of the calls, for programs made up at random."""
 
+import json
 import platform
 import random
 from dataclasses import dataclass
@@ -7,9 +8,11 @@ from dataclasses import dataclass
 import pytest
 
 from anyprobe.data.layout import (
+    BLOCK_COST,
     BLOCK_LEAVING,
     BLOCK_TOP,
     CALLER_WATCHED,
+    COST_BITS,
     JUMPED,
     NO_CALLER,
     NODE_BYTES,
@@ -17,9 +20,11 @@ from anyprobe.data.layout import (
     NODE_KEY_SHIFT,
     NODE_SELF,
     NODE_SUM,
+    RECORD_COST,
     RECORD_COUNT,
     RECORD_LEARNING,
     RECORD_LEFT,
+    RECORD_MADE,
     RECORD_MISSED,
     RECORD_OUTERMOST,
     RECORD_ROOTS,
@@ -370,3 +375,41 @@ def test_of_random_programs_all_times_are_somebody_s(seed):
     if None not in tree(words):
         assert [tuple(each) for each in by_function] == [(each[0], each[1]) for each in found]
     settled(words)
+
+
+# -- what probes cost: to the tick, as each routine takes always the same
+
+COSTS = {"enter": (0, 7), "leave": (5, 13), "leave_tail": (17, 0), "leave_caller": (3, 19)}
+"""Of each routine the ticks until it reads the clock, and afterwards."""
+
+
+class Costly(Program):
+    """A program of which no more is known than the model knows: probes have taken none of its time."""
+
+    def run(self, events):
+        return [("pass", step[1] // TICK) if step[0] == "pass" else step for step in super().run(events)]
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_times_are_those_without_probes(seed):
+    program = Costly(seed)
+    words = Words(run_routines(program.run(400), NOTED, MAXACTIVE, json.dumps(COSTS))["words"])
+    numbers = range(len(RECORDS))
+    assert [words.record(number, RECORD_COUNT) for number in numbers] == program.calls
+    assert [words.record(number, RECORD_SELF) for number in numbers] == program.own
+    assert [words.record(number, RECORD_OUTERMOST) for number in numbers] == program.outermost
+    assert words.total(RECORD_SELF) == words.total(RECORD_ROOTS)
+
+
+def test_what_was_measured_is_known_as_well():
+    steps = [
+        enter(0, 0), ("pass", 5), enter(1, 1), ("pass", 20), enter(2, 2), ("pass", 100), leave(2, 2), leave(1, 1),
+        enter(1, 1), ("pass", 30), leave(1, 1), ("pass", 7), leave(0, 0),
+    ]  # fmt: skip
+    words = Words(run_routines(steps, NOTED, MAXACTIVE, json.dumps(COSTS))["words"])
+    inside, whole = 7 + 5, 7 + 5 + 13
+    cost = [words.record(number, RECORD_COST) >> COST_BITS for number in range(3)]
+    assert [words.record(number, RECORD_SUM) for number in range(3)] == [162, 150, 100]
+    assert cost == [inside + 3 * whole, 2 * inside + whole, inside]
+    assert [words.record(number, RECORD_MADE) for number in range(3)] == [2, 1, 0]
+    assert words.block(BLOCK_COST) >> COST_BITS == 4 * whole

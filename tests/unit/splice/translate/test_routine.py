@@ -10,7 +10,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from anyprobe.data.layout import BLOCK_TOP, INSTANCE_BYTES, INSTANCE_RECORD, INSTANCE_SP, RECORD_MISSED
+from anyprobe.data.layout import (
+    BLOCK_HEAD_BYTES,
+    BLOCK_TOP,
+    INSTANCE_BYTES,
+    INSTANCE_RECORD,
+    INSTANCE_SP,
+    RECORD_MISSED,
+)
 from anyprobe.isa import disassemble
 from anyprobe.splice.translate.routine import assemble_view
 from anyprobe.splice.translate.steps import Op, Step, frame_index
@@ -174,7 +181,7 @@ def test_hits_are_taken_back_where_they_were_counted():
     ("pointer", "record", "popped"), [(STACK, 0x100, True), (STACK + 8, 0x100, False), (STACK, 0x108, False)]
 )
 def test_entered_calls_are_taken_back_or_their_misses(pointer, record, popped):
-    instance = BLOCK + 0x40 + INSTANCE_BYTES
+    instance = BLOCK + BLOCK_HEAD_BYTES + INSTANCE_BYTES
     words = {
         GATE: MASK, BLOCK + BLOCK_TOP: 2, instance + INSTANCE_SP: [pointer], instance + INSTANCE_RECORD: record,
         BLOCK + 0x100 + RECORD_MISSED: 9,

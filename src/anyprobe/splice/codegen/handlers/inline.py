@@ -127,7 +127,7 @@ class _Inlined:
             self._call_routine(behind[0])
 
         writer.cold("jz rare", rare)
-        writer.code(f"cmp qword [{self._scratch}+{BLOCK_NUMBER}], 0")
+        writer.code(f"cmp dword [{self._scratch}+{BLOCK_NUMBER}], 0")
         writer.cold("je rare", rare)
         writer.argument(f"inc qword [{self._scratch}+hits]", action.offset)
         leaving = [self._leave_unless(each) for each in update.only_if]
@@ -142,7 +142,7 @@ class _Inlined:
     def _count(self) -> None:
         """Append: the thread's own row is changed; the scratch register holds the block."""
         update, row, writer = self._inline.update, self._scratch, self._writer
-        writer.code(f"mov {row}, [{row}+{BLOCK_NUMBER}]; shl {row}, {update.stride.bit_length() - 1}")
+        writer.code(f"movsxd {row}, dword [{row}+{BLOCK_NUMBER}]; shl {row}, {update.stride.bit_length() - 1}")
         writer.relative(f"add {row}, [rel storage]", self._inline.storage)
         writer.value(f"inc qword [{row}+count]", update.count)
         if update.value is not None:

@@ -55,7 +55,7 @@ def emit_thread_number(asm: Assembler, facts: RoutineFacts, known: str) -> None:
     asm.code(
         f"""
             xor eax, eax; test rbx, rbx; jz {known}
-            mov rax, [rbx+{BLOCK_NUMBER}]
+            mov eax, [rbx+{BLOCK_NUMBER}]
             test rax, rax; jnz {known}
         """,
     )
@@ -74,7 +74,7 @@ def emit_thread_number(asm: Assembler, facts: RoutineFacts, known: str) -> None:
             mov rax, rbx; sub rax, rcx; xor edx, edx
             mov ecx, stride; div rcx
             add rax, numbered; pop rdx; pop rcx
-            mov [rbx+{BLOCK_NUMBER}], rax
+            mov [rbx+{BLOCK_NUMBER}], eax
         """,
         first=first,
         stride=facts.layout.stride,

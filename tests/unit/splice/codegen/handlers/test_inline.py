@@ -36,14 +36,14 @@ def test_where_registers_and_flags_are_dead_nothing_is_saved():
         "mov r11, fs:[0x200]",  # the thread's block
         "test [0x610000], r11",  # ours, and not a fork parent's?
         "je 0x600057",
-        "cmp qword ptr [r11+0x20], 0x0",  # has the thread a number?
+        "cmp dword ptr [r11+0x2c], 0x0",  # has the thread a number?
         "je 0x600057",
         "inc qword ptr [r11+0x80]",  # the hit
         "movsxd r11, edi",
         "cmp r11, 0x40",
         "jle 0x600057",
         "mov r11, fs:[0x200]",
-        "mov r11, [r11+0x20]",
+        "movsxd r11, [r11+0x2c]",
         "shl r11, 0x7",
         "add r11, [0x630000]",  # the thread's own row
         "inc qword ptr [r11+0x1040]",

@@ -1,0 +1,78 @@
+"""What timing probes cost the calls that they time: constants of generated code.
+
+A call's probes take time before its beginning is read from the clock, between its beginning and its end, and after its
+end. What lies between is *inside* the time that is measured of it; all of it is in that of its callers. Generated code
+has each thread's clock stand still for as long as its probes have taken, so no time of any call has them in it.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from anyprobe.data.layout import COST_BITS
+
+UNIT = 1 << COST_BITS
+"""Parts of a tick."""
+WHOLE_AS_TRIALS, INSIDE_AS_TRIALS = 1.0, 0.35
+"""By what share of a trial's slowing down a call's probes are slowed down, and what is inside the call: where another
+thread runs on the same core, what is in flight when the clock is read takes its time outside."""
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What probes take of a thread's time, in parts of a tick."""
+
+    entered: int = 0
+    """At an entry, once the beginning of the call has been read from the clock."""
+    left: int = 0
+    """At a return; and what the entry took before that, of which nothing tells it apart."""
+    ended: int = 0
+    """At a return until the end of the call is read from the clock."""
+    jumped: int = 0
+    """At a jump to another function."""
+    came_back: int = 0
+    """Where a call that has left by a jump ends: its caller goes on."""
+    came: int = 0
+    """Of that, until its end is read from the clock."""
+    passed: int = 0
+    """Where a caller goes on, and no such call ends."""
+    pace: int = 0
+    """What a trial took when all that was measured; 0: nothing is known."""
+    doubt: float = 0.0
+    """How far all this may be off in a program, as a share of it."""
+
+    @property
+    def inside(self) -> int:
+        """What the probes of a call take inside of it, if it ends at a return."""
+        return self.entered + self.ended
+
+    @property
+    def whole(self) -> int:
+        """What they take in all."""
+        return self.entered + self.left
+
+    def at_pace(self, ticks: float) -> "Costs":
+        """Return what the probes of calls cost where a trial takes so many ticks."""
+        if not self.pace:
+            return self
+        slower = ticks * UNIT / self.pace - 1
+        inside = INSIDE_AS_TRIALS * slower * self.inside
+        more = WHOLE_AS_TRIALS * slower * self.whole - inside
+        return dataclasses.replace(self, entered=round(self.entered + inside), left=round(self.left + more))
+
+    def doubted(self, doubt: float) -> "Costs":
+        """Return the same costs, with another doubt."""
+        return dataclasses.replace(self, doubt=doubt)
+
+    def as_values(self) -> dict[str, float]:
+        """Return what they are kept as."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, float]) -> "Costs":
+        """Return what was kept."""
+        whole = {name: int(value) for name, value in values.items() if name != "doubt"}
+        return cls(**whole, doubt=float(values["doubt"]))
+
+
+NO_COSTS = Costs()
