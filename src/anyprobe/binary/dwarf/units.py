@@ -2,12 +2,12 @@
 
 import bisect
 import struct
-import zlib
 from collections.abc import Iterator
 from functools import cached_property
 
 from anyprobe.binary.dwarf import forms
-from anyprobe.binary.objects.elf import SHF_COMPRESSED, ElfFile, Section
+from anyprobe.binary.objects.compressed import unpacked
+from anyprobe.binary.objects.elf import ElfFile
 from anyprobe.binary.objects.leb128 import read_uleb
 from anyprobe.core.errors import UnsupportedTarget
 
@@ -34,9 +34,6 @@ AT_GO_KIND, AT_GO_EMBEDDED, AT_GO_RUNTIME_TYPE = 0x2900, 0x2903, 0x2904
 AT_ALIGNMENT = 0x88
 _ORIGINS = (AT_ABSTRACT_ORIGIN, AT_SPECIFICATION)
 _TYPES = ".debug_types"
-_ZLIB, _ZSTD = 1, 2
-_SIZE_LIMIT = 4 << 30
-"""Bytes that a section may have when it is unpacked."""
 
 
 class Entry:
@@ -255,35 +252,10 @@ class Dwarf:
             true_name = name if self.skeleton is None else f"{name}.dwo"
             # what was never linked has several of a name, one for each type
             found = [each for each in self._elf.sections if each.name == true_name]
-            self._sections[name] = b"".join(map(self._unpacked, found if self.skeleton is not None else found[:1]))
+            if self.skeleton is None:
+                found = found[:1]
+            self._sections[name] = b"".join(unpacked(self._elf, each, "debug information") for each in found)
         return self._sections[name]
-
-    def _unpacked(self, section: Section) -> bytes:
-        name = section.name
-        raw = self._elf.section_bytes(section)
-        if not section.flags & SHF_COMPRESSED:
-            return raw
-        packing = int.from_bytes(raw[:4], "little")
-        if packing not in (_ZLIB, _ZSTD):
-            raise UnsupportedTarget(f"{self.path}: {name} is compressed in a way that is not known ({packing})")
-        size = int.from_bytes(raw[8:16], "little")
-        if size > _SIZE_LIMIT:
-            raise UnsupportedTarget(f"{self.path}: {name} is too large ({size >> 20} MiB)")
-        if packing == _ZSTD:
-            return self._from_zstd(raw[24:], size)
-        try:
-            return zlib.decompressobj().decompress(raw[24:], max(size, 1))
-        except zlib.error:
-            raise self.damaged() from None
-
-    def _from_zstd(self, packed: bytes, size: int) -> bytes:
-        import zstandard
-
-        try:
-            with zstandard.ZstdDecompressor().stream_reader(packed) as stream:
-                return bytes(stream.read(size))
-        except zstandard.ZstdError:
-            raise self.damaged() from None
 
     @cached_property
     def info(self) -> bytes:

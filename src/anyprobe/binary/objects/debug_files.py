@@ -36,14 +36,18 @@ def separate_debug(elf: ElfFile, roots: Sequence[str], prefix: str, wanted: str 
     return None
 
 
+MINI = ".gnu_debugdata"
+"""The section with an ELF file of symbols alone, compressed."""
+
+
 def mini_symbols(elf: ElfFile) -> SymbolTable | None:
-    """Return the symbols of ``.gnu_debugdata``, an ELF file compressed into a section."""
-    section = elf.section(".gnu_debugdata")
+    """Return the symbols of ``.gnu_debugdata``; None where there are none, or the section is damaged."""
+    section = elf.section(MINI)
     if section is None:
         return None
     unpacked = _unpacked(elf, section)
     try:
-        return static_symbols(ElfFile(elf.path + " (.gnu_debugdata)", unpacked)) if unpacked else None
+        return static_symbols(ElfFile(f"{elf.path} ({MINI})", unpacked)) if unpacked else None
     except UnsupportedTarget:
         return None
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from anyprobe.binary.objects.elf import SHT_SYMTAB, ElfFile
+from anyprobe.binary.objects.elf import SHF_COMPRESSED, SHT_SYMTAB, ElfFile
 from anyprobe.core.arrays import among
 from anyprobe.core.errors import UnsupportedTarget
 from anyprobe.core.memory import MemoryFault
@@ -133,12 +133,19 @@ def _keys(content: NDArray[np.uint8], begins: NDArray[np.int64], sizes: NDArray[
 
 
 def static_symbols(elf: ElfFile) -> SymbolTable | None:
-    """Return ``.symtab``, if the file still has it."""
+    """Return ``.symtab``, if the file still has it; raise ``UnsupportedTarget`` where it is compressed and damaged."""
     section = next((each for each in elf.sections if each.kind == SHT_SYMTAB), None)
     if section is None or section.link >= len(elf.sections) or section.offset + section.size > elf.size:
         return None
+    strings = elf.sections[section.link]
+    if (section.flags | strings.flags) & SHF_COMPRESSED:
+        from anyprobe.binary.objects.compressed import unpacked
+
+        content = unpacked(elf, section, "symbols")
+        packed = np.frombuffer(content, SYMBOL, len(content) // SYMBOL.itemsize)
+        return SymbolTable(packed, unpacked(elf, strings, "symbols"))
     symbols = elf.array_at(SYMBOL, section.offset, section.size // SYMBOL.itemsize)
-    return SymbolTable(symbols, elf.section_bytes(elf.sections[section.link]))
+    return SymbolTable(symbols, elf.section_bytes(strings))
 
 
 _RELOCATION_TAGS = ((7, 8), (23, 2))  # DT_RELA, DT_RELASZ; DT_JMPREL, DT_PLTRELSZ

@@ -1,11 +1,15 @@
 """Names that were stripped away and kept elsewhere."""
 
 import shutil
+import struct
+import zlib
 
 import pytest
+import zstandard
 
 from anyprobe.binary.images.image import Image
 from anyprobe.binary.objects import cache
+from anyprobe.core.errors import UnsupportedTarget
 
 SOURCE = """
 static int __attribute__((noinline, used)) secret(int x) { return x * 7; }
@@ -89,6 +93,44 @@ def test_compressed_symbols_within_the_object(split, build, tmp_path):
     assert secret(program) == whole.functions.lookup("secret")
     assert cache.load(whole.build_id, "debugdata") is not None
     assert secret(program) == whole.functions.lookup("secret"), "and from the cache"
+
+
+def compress_section(path, kind, pack, packing):
+    """Compress the one section of a kind in place, as ``SHF_COMPRESSED`` has it; objcopy does so for debug sections."""
+    content = bytearray(path.read_bytes())
+    headers, count = struct.unpack_from("<Q", content, 0x28)[0], struct.unpack_from("<H", content, 0x3C)[0]
+    for at in range(headers, headers + 64 * count, 64):
+        if struct.unpack_from("<I", content, at + 4)[0] == kind:
+            flags, _, offset, size = struct.unpack_from("<4Q", content, at + 8)
+            packed = struct.pack("<IIQQ", packing, 0, size, 8) + pack(bytes(content[offset : offset + size]))
+            struct.pack_into("<Q", content, at + 8, flags | 0x800)
+            struct.pack_into("<2Q", content, at + 24, len(content), len(packed))
+            content += packed
+            break
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("packing", "pack"), [(1, zlib.compress), (2, zstandard.compress)], ids=["zlib", "zstd"]
+)  # fmt: skip
+def test_a_compressed_symbol_table_is_read(build, tmp_path, packing, pack):
+    program = tmp_path / "program"
+    shutil.copy(build(SOURCE, "-O1"), program)
+    expected = secret(program)
+    compress_section(program, 2, pack, packing)
+    assert len(expected) == 1
+    assert secret(program) == expected
+
+
+def test_a_damaged_symbol_table_is_named(build, tmp_path):
+    program = tmp_path / "program"
+    shutil.copy(build(SOURCE, "-O1"), program)
+    compress_section(program, 2, lambda content: b"damaged" + content, 1)
+    with pytest.raises(UnsupportedTarget, match="damaged symbols"):
+        secret(program)
+    compress_section(program, 2, zlib.compress, 77)
+    with pytest.raises(UnsupportedTarget, match="compressed in a way that is not known"):
+        secret(program)
 
 
 def test_damaged_compressed_symbols_are_ignored(split, build, tmp_path):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from anyprobe.binary.images.modules import LoadedObject, module_names
+from anyprobe.binary.objects.debug_files import MINI
 from anyprobe.binary.objects.functions import STUB_SUFFIX, Function
 from anyprobe.core.errors import SpecError, TargetError, UnsupportedTarget
 from anyprobe.core.refusal import Reason, Refusal
@@ -314,6 +315,8 @@ def _without_names(objects: Sequence[LoadedObject]) -> str:
     image = objects[0].image
     if any(table is not image.dynamic_table for table in image.symbol_tables):
         return ""
+    if image.elf.section(MINI) is not None:
+        return f"its symbols are in {MINI}, which is damaged, so that only exported functions have names"
     return "it is stripped, so that only exported functions have names; its debug symbols have the others"
 
 

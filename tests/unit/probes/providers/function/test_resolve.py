@@ -1,6 +1,8 @@
 """Specs against processes made of compiled objects."""
 
 import collections
+import shutil
+import subprocess
 
 import pytest
 
@@ -183,6 +185,18 @@ def test_a_name_that_a_stripped_file_lacks_is_said_so(process, flags, is_said):
     with pytest.raises(SpecError) as caught:
         resolve("a.out:pear", process.objects())
     assert ("it is stripped" in caught.value.message) == is_said
+
+
+@pytest.mark.skipif(shutil.which("objcopy") is None, reason="needs binutils")
+def test_a_name_that_damaged_symbols_would_have_is_said_so(process, tmp_path):
+    packed = tmp_path / "packed"
+    packed.write_bytes(b"\xfd7zXZ\x00 and then nothing")
+    path = process.folder / "market"
+    subprocess.run(["gcc", "-x", "c", "-", "-o", path, "-O1", "-s"], input=PROGRAM, text=True, check=True)
+    subprocess.run(["objcopy", "--add-section", f".gnu_debugdata={packed}", path], check=True)
+    process.place(str(path), 0x555555554000)
+    with pytest.raises(SpecError, match=r"its symbols are in .gnu_debugdata, which is damaged"):
+        resolve("a.out:pear", process.objects())
 
 
 INLINED = """
