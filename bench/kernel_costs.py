@@ -96,8 +96,8 @@ def run(command: Sequence[str], call: str, batches: int, *, after: bool, **envir
 
 
 def ours(way: Way, batches: int = BATCHES, **environment: str) -> Run:
-    """Run our command."""
-    command = [sys.executable, "-m", "anyprobe", *shlex.split(way.ours), "--"]
+    """Run our command; it leaves nothing out, as bpftrace does not."""
+    command = [sys.executable, "-m", "anyprobe", *shlex.split(way.ours), "--include-self", "--"]
     return run(command, way.call, batches, after=True, **environment)
 
 

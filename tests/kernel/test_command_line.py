@@ -90,7 +90,7 @@ def assert_exact(site):
 def test_counts_of_a_started_command_are_exact(document, program):
     specs = [f"kprobe:{FUNCTION}", f"fexit:{FUNCTION}", "syscall::getppid", "tracepoint:syscalls:sys_exit_getppid"]
     found = document("count", *specs, *program)
-    assert found["target"] == {"kernel": os.uname().release}
+    assert found["target"] == {"kernel": os.uname().release, "without": [os.getpid()]}
     assert [each["spec"] for each in found["sites"]] == [
         f"kprobe:vmlinux:{FUNCTION}",
         f"fexit:vmlinux:{FUNCTION}",
