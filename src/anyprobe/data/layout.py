@@ -27,6 +27,8 @@ CROWDED = 0x60
 CLOSED, UNWATCHED = 0x50, 2
 """Header of a session's first bank: not 0 where fork children must not make system calls to get blocks of their own;
 ``UNWATCHED``: not yet, until it is seen that a program is about to filter them."""
+DARK = 0x68
+"""Header of a session's first bank: not 0 once a thread has forbidden itself to read the time stamp counter."""
 BLOCK_HINTS = 0x800
 """Header: by the hash of a thread pointer, the number, from 1, of the block that a thread had there last, or 0."""
 HINT_BITS = 9

@@ -19,7 +19,9 @@ class Adopting:
         """Let no child make any yet."""
         self._splicing = session.splicing
         self._holdings, self._is_open = session.splicing.holdings, False
-        self._filters = FilterWatch(session.splicing, session.symbols.objects, _Word(self._holdings), everywhere=True)
+        self._filters = FilterWatch(
+            session.splicing, session.symbols.objects, HeaderWord(self._holdings, CLOSED), everywhere=True
+        )
 
     def edits(self) -> "Sequence[Edit]":
         """Return the edits that watch for filters, to be made in one change with the first timing probes.
@@ -48,13 +50,15 @@ class Adopting:
         self._filters.end()
 
 
-class _Word(Sequence[int]):
-    """Where it is said that no system calls may be made: in the first bank, which may be mapped in this change."""
+class HeaderWord(Sequence[int]):
+    """A word in the header of the first bank, which may be mapped in this change: where something is said to all."""
 
-    def __init__(self, holdings: "Holdings") -> None:
-        self._holdings = holdings
+    def __init__(self, holdings: "Holdings", offset: int) -> None:
+        """Take note of where in the header it is."""
+        self._holdings, self._offset = holdings, offset
 
     def __len__(self) -> int:
+        """Return 1."""
         return 1
 
     @overload
@@ -64,8 +68,9 @@ class _Word(Sequence[int]):
     def __getitem__(self, index: slice) -> Sequence[int]: ...
 
     def __getitem__(self, index: int | slice) -> int | Sequence[int]:
+        """Return its address."""
         if self._holdings.banks:
-            word = self._holdings.banks[0].piece.address + CLOSED
+            word = self._holdings.banks[0].piece.address + self._offset
         else:  # threads have no slots after all, and no patch reads the word
             word = next(each.near.piece.address for each in self._holdings.code_regions if each.near) + BLOCK_REFUSED
         return [word][index]

@@ -120,6 +120,12 @@ class ProbeHost(ABC):
 
     @property
     @abstractmethod
+    def clock_warnings(self) -> Sequence[str]:
+        """What is to be said of a clock that the program has forbidden."""
+        ...
+
+    @property
+    @abstractmethod
     def stops_explained(self) -> Sequence[str]:
         """Why something was done in a stop, one sentence for each reason, where that was not wanted."""
 

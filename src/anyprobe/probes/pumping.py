@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from anyprobe.probes.probe import Place, Probe
     from anyprobe.probes.providers.function.resolve import ResolvedSite
     from anyprobe.probes.timing.clock import Clock
+    from anyprobe.probes.timing.clock_watch import ClockWatch
     from anyprobe.probes.timing.return_points import ReturnPoints
     from anyprobe.probes.timing.waiting import Waiting
 
@@ -136,6 +137,18 @@ class Pumped(Observed, Tended):
         from anyprobe.probes.timing.return_points import ReturnPoints
 
         return ReturnPoints(self)
+
+    @cached_property
+    def clock_watch(self) -> "ClockWatch":
+        """Whether the program forbids its threads to read the clock."""
+        from anyprobe.probes.timing.clock_watch import ClockWatch
+
+        return ClockWatch(self)
+
+    @property
+    def clock_warnings(self) -> Sequence[str]:
+        """What is to be said of a clock that the program has forbidden."""
+        return self.clock_watch.warnings() if "clock_watch" in vars(self) else ()
 
     @cached_property
     def adopting(self) -> "Adopting":

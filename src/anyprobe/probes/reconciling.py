@@ -109,11 +109,13 @@ class Reconciled(Pumped):
         ``first``: what that needs is placed before, not together with them.
         """
         handled = any(place.hook.handler is not None for probe in probes for place in probe.all_places)
-        if self.options.children != "count" or not (handled or any(probe.timed for probe in probes)):
+        if not handled and not any(probe.timed for probe in probes):
             yield
             return
-        self.splicing.memory.adopt_children()
-        edits = self.adopting.edits()
+        adopting = self.options.children == "count"
+        if adopting:
+            self.splicing.memory.adopt_children()
+        edits = self.clock_watch.edits(probes, self.adopting.edits() if adopting else ())
         if first:
             self.engine.change(edits)
             yield

@@ -97,8 +97,8 @@ def _print_bars(timing: FunctionTiming, console: Console, step: float) -> None:
 
 
 _NO_ROOM = (
-    "beyond --maxactive, or in threads or fork children that there was no room for: attach when they are there, or "
-    "time fewer functions"
+    "beyond --maxactive, where the clock is forbidden, or in threads or fork children that there was no room for: "
+    "attach when they are there, or time fewer functions"
 )
 
 

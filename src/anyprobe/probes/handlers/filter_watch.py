@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from anyprobe.binary.restrictions.raw_calls import PRCTL, SECCOMP
 from anyprobe.core.memory import MemoryFault
@@ -12,7 +12,7 @@ from anyprobe.splice.codegen.patch import ActionKind
 from anyprobe.splice.edits import Edit, FunctionState, Module, hook_of
 from anyprobe.splice.plan.splices import Want, WantKind
 from anyprobe.splice.regions.banks import Hook
-from anyprobe.splice.userspace.seccomp_hook import filter_at_call, filter_check, filter_option
+from anyprobe.splice.userspace.seccomp_hook import FilterChecks
 
 if TYPE_CHECKING:
     from anyprobe.binary.images.modules import LoadedObject
@@ -21,14 +21,27 @@ if TYPE_CHECKING:
     from anyprobe.splice.processes import ProcessSplicing
 
 _NEAR = 64
-_OPTION = b"\xbf\x16\x00\x00\x00"
-"""``mov edi, PR_SET_SECCOMP``."""
 _SETTERS = {"prctl": False, "__prctl": False, "syscall": True}
 """What sets filters in the C library, and whether the first parameter is a system call's number."""
 
 
+class Checks(Protocol):
+    """What is called where a program comes to ``prctl`` or ``seccomp``: it sets a word."""
+
+    def at_function(self, *, numbered: bool) -> "NativeCode":
+        """Return the code for the beginning of ``prctl``, or of ``syscall`` if the call's number comes first."""
+        ...
+
+    def at_call(self, number: int, *, near: bytes | None, is_go: bool) -> "NativeCode":
+        """Return the code for a place that comes to a system call; ``near``: the bytes around, if they can be read."""
+        ...
+
+
 class FilterWatch:
-    """Sees that a program is about to filter its system calls; from then on handlers make none."""
+    """Sees that a program is about to filter its system calls; from then on handlers make none.
+
+    Other things that it may do by the same functions are seen by other checks.
+    """
 
     def __init__(
         self,
@@ -37,12 +50,14 @@ class FilterWatch:
         word: "int | Sequence[int]",
         *,
         everywhere: bool = False,
+        checks: "Checks | None" = None,
     ) -> None:
         """Watch a program; ``word`` is where in it this is said, or says so once memory is mapped.
 
         ``everywhere``: also where code makes the system calls itself, and in programs without thread slots.
         """
         self._splicing, self._objects, self._everywhere = splicing, objects, everywhere
+        self._codes: Checks = checks or FilterChecks()
         self.word = word if isinstance(word, int) else 0
         self._words = (word,) if isinstance(word, int) else word
         self._checks: dict[bytes, HandlerFacts] = {}
@@ -86,15 +101,13 @@ class FilterWatch:
             for function in library.image.functions.lookup(name):
                 address = function.start + library.bias
                 inside.add(address)
-                self._add(edits, address, address, filter_check(numbered=numbered))
+                self._add(edits, address, address, self._codes.at_function(numbered=numbered))
         for loaded, at, number in self._objects.own_calls((PRCTL, SECCOMP)) if self._everywhere else ():
             maker = loaded.image.functions.containing(at)
             if maker is not None and maker.start + loaded.bias not in inside:
                 where = maker.start + loaded.bias
-                go = loaded.image.is_go
-                known = number == SECCOMP or (not go and _sets_filter(loaded, at))
-                option = filter_option("rbx" if go else "rdi")
-                self._add(edits, where, at + loaded.bias, filter_at_call() if known else option)
+                code = self._codes.at_call(number, near=_near(loaded, at), is_go=loaded.image.is_go)
+                self._add(edits, where, at + loaded.bias, code)
         return list(edits.values())
 
     def _add(self, edits: dict[int, Edit], function: int, address: int, code: "NativeCode") -> None:
@@ -115,8 +128,8 @@ class FilterWatch:
         self._wants.append((module, state, want))
 
 
-def _sets_filter(loaded: "LoadedObject", at: int) -> bool:
-    """Return whether the option that filters is loaded near a place that comes to ``prctl``."""
+def _near(loaded: "LoadedObject", at: int) -> bytes | None:
+    """Return the bytes around a place, where parameters may be loaded."""
     with suppress(MemoryFault):
-        return _OPTION in loaded.image.read(max(at - _NEAR, 0), 2 * _NEAR)
-    return True
+        return loaded.image.read(max(at - _NEAR, 0), 2 * _NEAR)
+    return None

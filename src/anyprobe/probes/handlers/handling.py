@@ -28,7 +28,7 @@ from anyprobe.probes.handlers import changing
 from anyprobe.probes.handlers.actions import Following, dress_with, dressing_behind
 from anyprobe.probes.handlers.filter_watch import FilterWatch
 from anyprobe.probes.handlers.go_memory import GoMemory
-from anyprobe.probes.handlers.native_needs import asks_kernel, has, releasing, uses
+from anyprobe.probes.handlers.native_needs import asks_kernel, has, reads_clock, releasing, uses
 from anyprobe.probes.handlers.own_memory import reading_facts
 from anyprobe.probes.handlers.points import Handler, HandlerAt, Point, return_spec
 from anyprobe.probes.handlers.stack_tables import StackTables
@@ -275,7 +275,7 @@ class Handling:
         name = getattr(function, "__name__", "the handler")
         if code.stack > STACK_LIMIT:
             raise HandlerError(f"{name} needs {code.stack} bytes of stack, more than the {STACK_LIMIT} it may")
-        if uses(code, "now") or any(isinstance(each, Ring) for each in storages.values()):
+        if reads_clock(code, storages.values()):
             self._check_clock()
 
     def _check_clock(self) -> None:
@@ -355,6 +355,7 @@ class Handling:
             unwinding=self._stack_tables.address if has(code, InputKind.UNWINDING) else 0,
             go_calls=self._go.calls_of(keeps),
             stacks=self._go.stacks,
+            reads_clock=reads_clock(code, storages.values()),
         )
         if facts.redirects:
             changing.check_redirection(self._session.process)

@@ -1,6 +1,9 @@
 """What a compiled handler asks for, by its inputs."""
 
+from collections.abc import Iterable
+
 from anyprobe.core.code import SKIP, Input, InputKind, NativeCode
+from anyprobe.handlers.types.storages import Ring
 
 
 def asks_kernel(code: NativeCode) -> bool:
@@ -11,6 +14,11 @@ def asks_kernel(code: NativeCode) -> bool:
 def has(code: NativeCode, kind: InputKind) -> bool:
     """Return whether a handler asks for something of a kind."""
     return any(each.kind is kind for each in code.inputs)
+
+
+def reads_clock(code: NativeCode, storages: Iterable[object]) -> bool:
+    """Return whether a handler reads the time stamp counter: itself, or for the time of a record."""
+    return uses(code, "now") or any(isinstance(each, Ring) for each in storages)
 
 
 def uses(code: NativeCode, name: str) -> bool:

@@ -468,10 +468,10 @@ class Preparation:
             piece, mask, number = mapped[self._region[0]], self._region[1], holdings.bank_number()
             numbered = holdings.first_number + sum(bank.layout.blocks for bank in holdings.banks)
             bank = SlotBank(arena, piece, self._layout, slot, mask, number, self._counting.clock, numbered)
+            bank.of_session((holdings.banks[0] if holdings.banks else bank).piece.address)
             bank.costs = self._counting.costs
             if self._layout.children:
                 bank.adopted = holdings.code_regions[0].gate.address + ADOPTED + 8 * number
-                bank.closed = (holdings.banks[0].piece.address if holdings.banks else piece.address) + CLOSED
                 bank.change = arena.journal.change_at
             if not holdings.banks:
                 arena.view(piece.offset + CLOSED, 8)[:] = UNWATCHED.to_bytes(8, "little")

@@ -142,6 +142,7 @@ def _fill_header(asm: Assembler, layout: at.BankLayout, region: int) -> None:
             mov r10, rbx; shr r10, 32
             mov eax, ebx; mov [rdi+{at.COPY}], rax
             mov rsi, table; mov eax, [rsi+rax*{at.CHILD_BYTES}-{at.CHILD_BYTES}]; mov [rdi+{at.FORKED}], rax
+            mov rsi, region; mov rax, [rsi+{at.DARK}]; mov [rdi+{at.DARK}], rax
             xor eax, eax
             lock cmpxchg [rdi+{at.NEXT_BLOCK}], r10
             mov rsi, region; mov r8, blocks

@@ -59,6 +59,8 @@ class RoutineFacts:
     """Address of the routine that gives it some; 0: it is among those that are assembled."""
     costs: Costs = NO_COSTS
     """What timing probes cost, which is left out of times."""
+    dark: int = 0
+    """Address of a word that is not 0 once a thread may not read the time stamp counter; 0: that cannot come."""
 
     @property
     def own(self) -> int:
@@ -323,6 +325,7 @@ def emit_enter(
         f"""
             mov rcx, fs:[slot]; mov rax, gate; test [rax], rcx; jz enter_first
         enter_block:
+            {"mov rax, dark; cmp dword [rax], 0; jne enter_missed" if facts.dark else ""}
             {_IS_OWN if layout.by_thread else ""}
             mov esi, 1
             xadd [rcx+{at.BLOCK_TOP}], rsi
@@ -332,6 +335,7 @@ def emit_enter(
         """,
         slot=facts.slot,
         gate=facts.gate,
+        dark=facts.dark,
         maxactive=layout.maxactive,
     )
     if layout.nested:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from anyprobe.core.address import PAGE, page_ceil
 from anyprobe.core.errors import InternalError
 from anyprobe.data.costs import NO_COSTS, Costs
-from anyprobe.data.layout import BankLayout
+from anyprobe.data.layout import CLOSED, DARK, BankLayout
 from anyprobe.isa.assemble import u64
 from anyprobe.splice.codegen.counter_template import CounterTemplates
 from anyprobe.splice.codegen.emit import PATCH_ALIGNMENT
@@ -68,6 +68,8 @@ class SlotBank:
     """Address of the word that says that fork children get none any more."""
     change: int = 0
     """Address of the word that says which return points the text has jumps at, where fork children are timed."""
+    dark: int = 0
+    """Address of the word that says that the time stamp counter may not be read any more."""
     hosts_handlers: bool = False
     """Whether handlers are called by it."""
     costs: Costs = NO_COSTS
@@ -77,11 +79,16 @@ class SlotBank:
     still: "Still | None" = None
     """What it held at one moment, where that is to be read."""
 
+    def of_session(self, first: int) -> None:
+        """Take note of where the session's first bank is, whose header has what all of its banks obey."""
+        self.closed, self.dark = first + CLOSED, first + DARK
+
     def facts(self, gate: int, adopt: int = 0) -> RoutineFacts:
         """Return what routines have to know that reach it by a gate; ``adopt``: the routine of that name."""
         return RoutineFacts(
             self.layout, self.piece.address, gate, self.slot, self.clock, self.numbered,
             mask=self.mask, adopted=self.adopted, closed=self.closed, change=self.change, adopt=adopt, costs=self.costs,
+            dark=self.dark,
         )  # fmt: skip
 
 

@@ -10,11 +10,26 @@ from anyprobe.isa.leaf import leaf
 
 _SET_SECCOMP = 22
 _PRCTL, _SECCOMP = 157, 317
+_LOADS_OPTION = b"\xbf\x16\x00\x00\x00"
+"""``mov edi, PR_SET_SECCOMP``."""
 _INPUTS = (
     Input(InputKind.PARAMETER, "u64", 0, place="rdi"),
     Input(InputKind.PARAMETER, "u64", 1, place="rsi"),
     Input(InputKind.STORAGE),
 )
+
+
+class FilterChecks:
+    """The checks for filters, by place."""
+
+    def at_function(self, *, numbered: bool) -> NativeCode:
+        """Return the code for ``prctl(option, …)``, or for ``syscall(number, option, …)``."""
+        return filter_check(numbered=numbered)
+
+    def at_call(self, number: int, *, near: bytes | None, is_go: bool) -> NativeCode:
+        """Return the code for a place that comes to a system call; ``near``: the bytes around, if they can be read."""
+        sets = number == _SECCOMP or (not is_go and (near is None or _LOADS_OPTION in near))
+        return filter_at_call() if sets else filter_option("rbx" if is_go else "rdi")
 
 
 @cache

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from anyprobe.target.system.procfs import Mapping
 
 _PR_GET_TSC, _PR_TSC_SIGSEGV = 25, 2
-_ASKED = 8
+_ASKED = 1024
 """How many threads are asked, the first one among them; each costs a call."""
 
 

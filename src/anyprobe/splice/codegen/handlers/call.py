@@ -47,6 +47,9 @@ class CallWriter(WordWriter):
             asm.code("pushfq; cld")
         if self._elsewhere:
             spare_stacks.emit_take(asm, handler.stacks)
+        reads_clock = facts.dark > 0 and handler.reads_clock
+        if reads_clock:
+            asm.code("mov rax, dark; cmp dword [rax], 0; jne in_the_dark", dark=facts.dark)
         (self._without_block if facts.near else self._with_block)()
         if handler.ends is not CallEnd.AT_ENTRY:
             self._call()
@@ -71,6 +74,8 @@ class CallWriter(WordWriter):
             self._rare()
         if self._elsewhere:
             self._without_stack()
+        if reads_clock:
+            self._in_the_dark()
         inputs = [each for one in self._handlers for each in one.code.inputs]
         names = frozenset(each.name for each in inputs if each.kind is InputKind.ROUTINE)
         if handler.skips:
@@ -162,6 +167,15 @@ class CallWriter(WordWriter):
         self.asm.code("mov rdi, shared", shared=self._facts.shared)
         self._argument()
         self.asm.code(f"lock inc qword [rdi+rax+{MISSED}]; jmp done")
+
+    def _in_the_dark(self) -> None:
+        """Emit: the time cannot be read any more, so the hit is missed."""
+        self.asm.label("in_the_dark")
+        self.asm.code("mov rdi, shared", shared=self._facts.shared)
+        for _ in self._turns():
+            self._argument()
+            self.asm.code(f"lock inc qword [rdi+rax+{MISSED}]")
+        self.asm.code("jmp done")
 
     def _rare(self) -> None:
         asm, facts, ends = self.asm, self._facts, self._handler.ends

@@ -24,6 +24,7 @@ def can_follow(before: Sequence[HandlerFacts], handler: HandlerFacts) -> bool:
     known = [each.reading for each in together if each.calls_routines]
     alike = all(reading == known[0] for reading in known)
     one_instance = sum(map(_has_instance, together)) <= 1
+    alike = alike and len({each.reads_clock for each in together}) == 1
     return len(together) <= LONGEST and alike and one_instance and all(map(_can_share, together))
 
 

@@ -78,6 +78,8 @@ class HandlerFacts:
     takes_target: bool = False
     """Whether patches push where control goes in front of the argument, as ``ctx.ip``: they alone know."""
 
+    reads_clock: bool = False
+    """Whether it reads the time stamp counter: where that is forbidden, its hits are missed."""
     needs_block: bool = True
     """Whether it runs only where threads have blocks. If not, it also does, unguarded, where they have none: what it
     changes is safe under interruption, and it is not hit itself."""
@@ -144,7 +146,7 @@ class HandlerFacts:
         return any(each.kind is InputKind.ROUTINE and each.name == SKIP for each in self.code.inputs)
 
 
-CALL_BYTES = 1792
+CALL_BYTES = 1856
 """Bytes of the routine besides the handler and its words."""
 POOL_BYTES = 512
 """Bytes that instances out of a pool take besides."""

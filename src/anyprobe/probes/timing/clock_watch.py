@@ -1,0 +1,44 @@
+"""Whether the program has forbidden a thread to read the time stamp counter since probes began to read it there."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from anyprobe.data.layout import DARK
+from anyprobe.probes.adopting import HeaderWord
+from anyprobe.probes.handlers.filter_watch import FilterWatch
+from anyprobe.splice.edits import joined
+from anyprobe.splice.userspace.tsc_hook import ClockChecks
+
+if TYPE_CHECKING:
+    from anyprobe.probes.host import ProbeHost
+    from anyprobe.probes.probe import Probe
+    from anyprobe.splice.edits import Edit
+
+FORBIDDEN = (
+    "a thread has forbidden itself to read the time stamp counter (PR_SET_TSC, or seccomp's strict mode): calls since "
+    "then are not timed, and what needs the time is missed"
+)
+
+
+class ClockWatch:
+    """Sees a program forbid it, process by process; from then on nothing reads it there."""
+
+    def __init__(self, session: "ProbeHost") -> None:
+        """Place nothing yet."""
+        self._splicing, self._holdings = session.splicing, session.splicing.holdings
+        word = HeaderWord(self._holdings, DARK)
+        objects = session.symbols.objects
+        self._watch = FilterWatch(session.splicing, objects, word, everywhere=True, checks=ClockChecks())
+
+    def edits(self, probes: "Sequence[Probe]", others: "Sequence[Edit]") -> "Sequence[Edit]":
+        """Return edits with those that watch, to be made in one change with the first probes that read the clock."""
+        hooks = (place.hook for probe in probes for place in probe.all_places)
+        reads = any(probe.timed for probe in probes) or any(hook.handler and hook.handler.reads_clock for hook in hooks)
+        return joined(others, self._watch.edits()) if reads and self._splicing.planning.slots else others
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return what is to be said of it."""
+        banks = self._holdings.banks
+        if not banks:
+            return ()
+        return (FORBIDDEN,) if any(banks[0].arena.view(banks[0].piece.offset + DARK, 8)) else ()

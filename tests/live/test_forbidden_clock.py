@@ -1,0 +1,97 @@
+"""Programs that forbid their threads the time stamp counter while it is read: they go on, and it is said."""
+
+import json
+import subprocess
+
+import pytest
+
+import anyprobe as api
+from anyprobe.core.refusal import Reason
+from anyprobe.probes.timing.clock_watch import FORBIDDEN
+from live.test_command_line import anyprobe
+from support.driver import build, wait_until, waits_for_input
+
+pytestmark = [pytest.mark.live, pytest.mark.root]
+CALLS = 1000
+WAYS = ("prctl", "syscall", "strict", "seccomp", "raw")
+
+
+@pytest.fixture(scope="module")
+def program():
+    return str(build("forbids_timestamps.c", "-pthread"))
+
+
+def timed(path):
+    (function,) = json.loads(path.read_text())["functions"]
+    return function["count"], function["nmissed"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_calls_after_that_are_missed(tmp_path, program, way):
+    results = tmp_path / "results.json"
+    found = anyprobe("time", "a.out:work", "--json", "-o", str(results), "--exit-status", "--", program, way, "main")
+    assert (found.returncode, found.stdout) == (0, "done\n"), found.stderr
+    assert timed(results) == (CALLS, CALLS)
+    assert FORBIDDEN in json.loads(results.read_text())["warnings"]
+
+
+@pytest.mark.parametrize("options", [["--self"], ["--tree"], ["--clock", "monotonic"], ["--returns", "trampoline"]])
+def test_however_it_is_timed(tmp_path, program, options):
+    results = tmp_path / "results.json"
+    command = ["time", "a.out:work", *options, "--json", "-o", str(results), "--exit-status"]
+    found = anyprobe(*command, "--", program, "prctl", "main")
+    assert (found.returncode, found.stdout) == (0, "done\n"), found.stderr
+    assert timed(results) == (CALLS, CALLS)
+
+
+@pytest.mark.parametrize("way", ["prctl", "strict"])
+def test_of_one_thread(tmp_path, program, way):
+    """The flag is the thread's; no thread of the process is timed from then on."""
+    results = tmp_path / "results.json"
+    found = anyprobe("time", "a.out:work", "--json", "-o", str(results), "--exit-status", "--", program, way, "thread")
+    assert found.returncode == (0 if way == "prctl" else found.returncode)
+    count, missed = timed(results)
+    assert count == CALLS
+    assert missed >= CALLS
+
+
+@pytest.mark.parametrize("way", ["prctl", "strict"])
+def test_of_a_fork_child(tmp_path, program, way):
+    results = tmp_path / "results.json"
+    found = anyprobe("time", "a.out:work", "--json", "-o", str(results), "--exit-status", "--", program, way, "child")
+    assert (found.returncode, found.stdout) == (0, "done\n"), found.stderr
+    assert timed(results) == (CALLS, CALLS)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["hist", "a.out:work", "--of", "latency_ns"], ["trace", "a.out:work", "--print", "arg0"]],
+    ids=["latency", "trace"],
+)
+def test_handlers_that_need_the_time_are_missed(program, command):
+    found = anyprobe(*command, "--exit-status", "--", program, "prctl", "main")
+    assert found.returncode == 0, found.stderr
+    assert "done" in found.stdout
+    assert FORBIDDEN in " ".join(found.stderr.split())
+
+
+def test_handlers_that_do_not_need_it_run(tmp_path, program):
+    results = tmp_path / "results.json"
+    command = ["hist", "a.out:work", "--of", "arg0", "--json", "-o", str(results), "--exit-status"]
+    found = anyprobe(*command, "--", program, "prctl", "main")
+    assert (found.returncode, found.stdout) == (0, "done\n"), found.stderr
+    (made,) = json.loads(results.read_text())["aggregations"].values()
+    assert made["count"] == 2 * CALLS
+
+
+def test_the_last_of_many_threads_is_asked(program):
+    with subprocess.Popen(
+        [program, "prctl", "late"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        wait_until(lambda: waits_for_input(process.pid), "its threads are there")
+        with api.attach(process.pid) as session:
+            session.time("a.out:work")
+            (refused,) = session.snapshot().refused
+            assert refused.reason == Reason.TSC_FORBIDDEN.value
+            assert process.communicate("\n", timeout=180)[0] == "done\n"
+    assert process.returncode == 0
