@@ -1,15 +1,12 @@
 """Programs that forbid their threads the time stamp counter while it is read: they go on, and it is said."""
 
 import json
-import subprocess
 
 import pytest
 
-import anyprobe as api
-from anyprobe.core.refusal import Reason
-from anyprobe.probes.timing.clock_watch import FORBIDDEN
+from anyprobe.probes.clock_watch import FORBIDDEN
 from live.test_command_line import anyprobe
-from support.driver import build, wait_until, waits_for_input
+from support.driver import build
 
 pytestmark = [pytest.mark.live, pytest.mark.root]
 CALLS = 1000
@@ -82,16 +79,3 @@ def test_handlers_that_do_not_need_it_run(tmp_path, program):
     assert (found.returncode, found.stdout) == (0, "done\n"), found.stderr
     (made,) = json.loads(results.read_text())["aggregations"].values()
     assert made["count"] == 2 * CALLS
-
-
-def test_the_last_of_many_threads_is_asked(program):
-    with subprocess.Popen(
-        [program, "prctl", "late"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        wait_until(lambda: waits_for_input(process.pid), "its threads are there")
-        with api.attach(process.pid) as session:
-            session.time("a.out:work")
-            (refused,) = session.snapshot().refused
-            assert refused.reason == Reason.TSC_FORBIDDEN.value
-            assert process.communicate("\n", timeout=180)[0] == "done\n"
-    assert process.returncode == 0

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, overload
 
 from anyprobe.data.layout import BLOCK_REFUSED, CLOSED, UNWATCHED
 from anyprobe.probes.handlers.filter_watch import FilterWatch
+from anyprobe.splice.edits import joined
 
 if TYPE_CHECKING:
     from anyprobe.probes.host import ProbeHost
@@ -29,6 +30,11 @@ class Adopting:
         Children that are forked from then on have both, or neither.
         """
         return self._filters.edits() if self._splicing.planning.slots else ()
+
+    def with_edits(self, others: "Sequence[Edit]") -> "Sequence[Edit]":
+        """Return edits with those, and have banks from now on serve fork children."""
+        self._splicing.memory.adopt_children()
+        return joined(others, self.edits())
 
     def settle(self) -> None:
         """After the change: let children make their system calls, if filters are seen."""

@@ -14,6 +14,8 @@ from anyprobe.core.errors import AnyprobeError, UsageError
 
 HANDLER_LOOKS = 0.02
 """Seconds between two looks at the signal handlers of a program, of which each takes 80 microseconds."""
+MEMORY_LOOKS = 1.0
+"""Seconds between two looks at memory that handlers must not fault in."""
 LEARNING_LOOKS = 0.01
 """Seconds between two looks at which callers of timed functions are not known yet."""
 PROGRAM_LOOKS = 0.2
@@ -53,6 +55,10 @@ class Attended(Protocol):
 
     def learn_return_points(self) -> None:
         """Have calls end in callers that were not known."""
+        ...
+
+    def look_at_memory(self) -> None:
+        """See whether memory has come that handlers must not fault in."""
         ...
 
 
@@ -133,6 +139,11 @@ def duties_of(sessions: Sequence[Attended]) -> Duties:
         for each in sessions:
             each.learn_return_points()
 
+    def look_at_memory() -> None:
+        for each in sessions:
+            each.look_at_memory()
+
+    duties.every(MEMORY_LOOKS, look_at_memory)
     duties.every(LEARNING_LOOKS, learn)
     duties.every(HANDLER_LOOKS, look_at_handlers)
     return duties

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from anyprobe.binary.images.modules import LoadedObject
     from anyprobe.core.refusal import Refusal
     from anyprobe.probes.adopting import Adopting
+    from anyprobe.probes.clock_watch import ClockWatch
     from anyprobe.probes.ended_children import EndedChildren
     from anyprobe.probes.probe import Place, Probe
     from anyprobe.probes.providers.function.resolve import ResolvedSite
     from anyprobe.probes.timing.clock import Clock
-    from anyprobe.probes.timing.clock_watch import ClockWatch
     from anyprobe.probes.timing.return_points import ReturnPoints
     from anyprobe.probes.timing.waiting import Waiting
 
@@ -141,7 +141,7 @@ class Pumped(Observed, Tended):
     @cached_property
     def clock_watch(self) -> "ClockWatch":
         """Whether the program forbids its threads to read the clock."""
-        from anyprobe.probes.timing.clock_watch import ClockWatch
+        from anyprobe.probes.clock_watch import ClockWatch
 
         return ClockWatch(self)
 

@@ -112,10 +112,9 @@ class Reconciled(Pumped):
         if not handled and not any(probe.timed for probe in probes):
             yield
             return
-        adopting = self.options.children == "count"
-        if adopting:
-            self.splicing.memory.adopt_children()
-        edits = self.clock_watch.edits(probes, self.adopting.edits() if adopting else ())
+        edits = self.clock_watch.edits(probes)
+        if self.options.children == "count":
+            edits = self.adopting.with_edits(edits)
         if first:
             self.engine.change(edits)
             yield

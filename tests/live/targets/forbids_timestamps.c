@@ -1,6 +1,5 @@
 /* Threads that forbid themselves the time stamp counter, in several ways, and call `work` afterwards.
-   Arguments: the way, and who: "main", "thread" (another one goes on), "child" (of fork), "late" (the last of twelve
-   threads, before a line is read). */
+   Arguments: the way, and who: "main", "thread" (another one goes on), "child" (of fork). */
 #define _GNU_SOURCE
 #include <linux/seccomp.h>
 #include <pthread.h>
@@ -12,9 +11,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { CALLS = 1000, THREADS = 12 };
+enum { CALLS = 1000 };
 static const char *way;
-static volatile int ready, go;
 
 __attribute__((noipa)) int work(int number) { return number + 1; }
 
@@ -49,16 +47,8 @@ static void *thread_work(void *last) {
     return NULL;
 }
 
-static void *waits(void *last) {
-    if (last && forbid()) exit(9);
-    __atomic_add_fetch(&ready, 1, __ATOMIC_SEQ_CST);
-    while (!go) usleep(1000);
-    for (int number = 0; number < CALLS;) number = work(number);
-    return NULL;
-}
-
 int main(int argc, char **argv) {
-    pthread_t thread[THREADS];
+    pthread_t thread;
     void *result = NULL;
     int status = 0;
     if (argc < 3) return 2;
@@ -71,15 +61,10 @@ int main(int argc, char **argv) {
         leave(status);
     }
     if (!strcmp(argv[2], "thread")) {
-        pthread_create(thread, NULL, thread_work, argv);
-        pthread_join(*thread, &result);
+        pthread_create(&thread, NULL, thread_work, argv);
+        pthread_join(thread, &result);
         for (int number = 0; number < CALLS;) number = work(number);
         leave(result != NULL);
     }
-    for (int each = 0; each < THREADS; each++) pthread_create(thread + each, NULL, waits, each == THREADS - 1 ? argv : NULL);
-    while (ready < THREADS) usleep(1000);
-    if (getchar() == EOF) return 6;
-    go = 1;
-    for (int each = 0; each < THREADS; each++) pthread_join(thread[each], NULL);
-    leave(0);
+    return 2;
 }

@@ -72,6 +72,11 @@ class Decorators(Emitted, Scripted, ProbeHost):
         if "handling" in self.__dict__ and not self.exited:
             self.handling.place_waiting()
 
+    def look_at_memory(self) -> None:
+        """See whether memory has come that handlers must not fault in."""
+        if "handling" in self.__dict__ and not self.exited:
+            self.handling.look_at_memory()
+
     def type(self, name: str, module: str = "a.out") -> "AnyType":
         """Return a type of the program by its name, from debug information: ``ptr[session.type("client")]``.
 

@@ -1,10 +1,9 @@
 """Whether handlers may make system calls: not in a process that filters its own, or is about to."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
-from anyprobe.binary.restrictions.raw_calls import PRCTL, SECCOMP
 from anyprobe.core.memory import MemoryFault
 from anyprobe.core.refusal import Refusal
 from anyprobe.splice.codegen.handlers.facts import HandlerFacts
@@ -21,15 +20,23 @@ if TYPE_CHECKING:
     from anyprobe.splice.processes import ProcessSplicing
 
 _NEAR = 64
-_SETTERS = {"prctl": False, "__prctl": False, "syscall": True}
-"""What sets filters in the C library, and whether the first parameter is a system call's number."""
 
 
 class Checks(Protocol):
-    """What is called where a program comes to ``prctl`` or ``seccomp``: it sets a word."""
+    """What is called where a program comes to certain system calls: it sets a word."""
+
+    @property
+    def functions(self) -> Mapping[str, bool]:
+        """The C library's functions that make them, and whether the call's number comes first in each."""
+        ...
+
+    @property
+    def numbers(self) -> Sequence[int]:
+        """The calls that code may make itself."""
+        ...
 
     def at_function(self, *, numbered: bool) -> "NativeCode":
-        """Return the code for the beginning of ``prctl``, or of ``syscall`` if the call's number comes first."""
+        """Return the code for the beginning of such a function; ``numbered``: the call's number comes first."""
         ...
 
     def at_call(self, number: int, *, near: bytes | None, is_go: bool) -> "NativeCode":
@@ -60,7 +67,7 @@ class FilterWatch:
         self._codes: Checks = checks or FilterChecks()
         self.word = word if isinstance(word, int) else 0
         self._words = (word,) if isinstance(word, int) else word
-        self._checks: dict[bytes, HandlerFacts] = {}
+        self._checks: dict[NativeCode, HandlerFacts] = {}
         self._hooks: dict[int, Hook] = {}
         self._wants: list[tuple[Module, FunctionState, Want]] = []
 
@@ -97,12 +104,12 @@ class FilterWatch:
             return []  # no handler runs that could make system calls
         edits: dict[int, Edit] = {}
         inside: set[int] = set()
-        for name, numbered in _SETTERS.items():
+        for name, numbered in self._codes.functions.items():
             for function in library.image.functions.lookup(name):
                 address = function.start + library.bias
                 inside.add(address)
                 self._add(edits, address, address, self._codes.at_function(numbered=numbered))
-        for loaded, at, number in self._objects.own_calls((PRCTL, SECCOMP)) if self._everywhere else ():
+        for loaded, at, number in self._objects.own_calls(self._codes.numbers) if self._everywhere else ():
             maker = loaded.image.functions.containing(at)
             if maker is not None and maker.start + loaded.bias not in inside:
                 where = maker.start + loaded.bias
@@ -118,7 +125,7 @@ class FilterWatch:
         if found is None or isinstance(found, Refusal):
             return
         module, entered = found
-        facts = self._checks.setdefault(code.code, HandlerFacts(code, self._words, needs_block=False))
+        facts = self._checks.setdefault(code, HandlerFacts(code, self._words, needs_block=False))
         hook = self._hooks[address] = Hook(ActionKind.HANDLER, handler=facts)
         state = module.state_of(entered)
         edit = edits.setdefault(id(state), Edit(module, state))

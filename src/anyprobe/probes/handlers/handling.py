@@ -26,10 +26,9 @@ from anyprobe.handlers.types.annotations import AnyType, i64
 from anyprobe.handlers.types.storages import MapTable, Ring, Stacks, Storages, Table
 from anyprobe.probes.handlers import changing
 from anyprobe.probes.handlers.actions import Following, dress_with, dressing_behind
-from anyprobe.probes.handlers.filter_watch import FilterWatch
 from anyprobe.probes.handlers.go_memory import GoMemory
+from anyprobe.probes.handlers.guarded_memory import READS_BYTES, MemoryReads
 from anyprobe.probes.handlers.native_needs import asks_kernel, has, reads_clock, releasing, uses
-from anyprobe.probes.handlers.own_memory import reading_facts
 from anyprobe.probes.handlers.points import Handler, HandlerAt, Point, return_spec
 from anyprobe.probes.handlers.stack_tables import StackTables
 from anyprobe.probes.probe import Probe
@@ -43,7 +42,7 @@ from anyprobe.splice.codegen.handlers.facts import (
     forget_instances,
     instances_bytes,
 )
-from anyprobe.splice.codegen.handlers.memory_routines import UNKNOWN, ReadingFacts
+from anyprobe.splice.codegen.handlers.memory_routines import UNKNOWN
 from anyprobe.splice.regions.code_region import SlotBank
 from anyprobe.splice.regions.stores import Store
 from anyprobe.target.system.procfs import count_threads
@@ -321,7 +320,7 @@ class Handling:
         asks = asks_kernel(code) or (call is not None and call.pool > 0)
         errno = (self._errno or 0) if uses(code, "errno") else -1
         if self._misses is None and (has(code, InputKind.MISSES) or asks or not errno):
-            sizes[MISSES] = 8 * len(MISSES) + 16
+            sizes[MISSES] = 8 * len(MISSES) + READS_BYTES
         keeps = call if call is not None and has(code, InputKind.INSTANCE) else None
         sizes |= self._go.wanted(self._session.symbols.objects.goroutine_number_at, keeps)
         if call is not None and call.store is None and keeps is not None:
@@ -343,7 +342,7 @@ class Handling:
             code,
             tuple(self._stores[key].address for key in storages),
             0 if self._misses is None else self._misses.address,
-            self._reading() if asks else UNKNOWN,
+            self._reads.facts() if asks else UNKNOWN,
             instances=0 if call is None or call.store is None else call.store.address,
             instance_threads=INSTANCE_THREADS if call is None else call.threads,
             enters=enters,
@@ -361,22 +360,17 @@ class Handling:
             changing.check_redirection(self._session.process)
         return facts
 
-    def _reading(self) -> ReadingFacts:
-        self._filters.place()
-        return replace(self._memory, system_calls=self._filters.permits, closed=self._filters.word)
-
     @cached_property
-    def _filters(self) -> FilterWatch:
+    def _reads(self) -> MemoryReads:
         assert self._misses is not None
         if self._session.options.children == "count":  # the bank that this may make calls all handlers to come
             self._session.splicing.memory.adopt_children()
-        return FilterWatch(
-            self._session.splicing, self._session.symbols.objects, self._misses.address + 8 * len(MISSES)
-        )
+        return MemoryReads(self._session, self._misses, 8 * len(MISSES))
 
-    @cached_property
-    def _memory(self) -> ReadingFacts:
-        return reading_facts(self._session)
+    def look_at_memory(self) -> None:
+        """See whether memory has come that handlers must not fault in."""
+        if "_reads" in self.__dict__:
+            self._reads.look()
 
     @cached_property
     def _stack_tables(self) -> StackTables:
@@ -409,8 +403,8 @@ class Handling:
 
     def recheck(self) -> None:
         """See to what could not be seen in a program that had not yet begun; its libraries are mapped by now."""
-        if "_filters" in self.__dict__:
-            self._filters.place()
+        if "_reads" in self.__dict__:
+            self._reads.place()
         if "_stack_tables" in self.__dict__:
             self._stack_tables.follow(at_once=True)
         if self.__dict__.pop("_errno", 0) is None:

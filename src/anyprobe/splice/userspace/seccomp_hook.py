@@ -3,8 +3,11 @@
 Handlers make system calls of their own, which such a filter may punish by death. They look at the word first.
 """
 
+from collections.abc import Mapping
 from functools import cache
+from types import MappingProxyType
 
+from anyprobe.binary.restrictions.raw_calls import FILTERING
 from anyprobe.core.code import Input, InputKind, NativeCode
 from anyprobe.isa.leaf import leaf
 
@@ -19,8 +22,15 @@ _INPUTS = (
 )
 
 
+SETTERS: Mapping[str, bool] = MappingProxyType({"prctl": False, "__prctl": False, "syscall": True})
+"""What makes these calls in the C library, and whether the call's number is its first parameter."""
+
+
 class FilterChecks:
     """The checks for filters, by place."""
+
+    functions = SETTERS
+    numbers = FILTERING
 
     def at_function(self, *, numbered: bool) -> NativeCode:
         """Return the code for ``prctl(option, …)``, or for ``syscall(number, option, …)``."""

@@ -6,11 +6,11 @@ vdso's clock too. So a word says it before, and whatever reads the counter looks
 
 from functools import cache
 
-from anyprobe.binary.restrictions.raw_calls import PRCTL, SECCOMP
+from anyprobe.binary.restrictions.raw_calls import FILTERING, PRCTL, SECCOMP
 from anyprobe.core.code import Input, InputKind, NativeCode
 from anyprobe.isa.encode import machine_code
 from anyprobe.isa.leaf import leaf
-from anyprobe.splice.userspace.seccomp_hook import filter_at_call
+from anyprobe.splice.userspace.seccomp_hook import SETTERS, filter_at_call
 
 _SET_TSC, _FORBIDDEN = 26, 2
 _SET_SECCOMP, _STRICT = 22, 1
@@ -64,6 +64,9 @@ def _is_loaded(number: int, near: bytes) -> bool:
 
 class ClockChecks:
     """The checks for the time stamp counter, by place."""
+
+    functions = SETTERS
+    numbers = FILTERING
 
     def at_function(self, *, numbered: bool) -> NativeCode:
         """Return the code for ``prctl(option, …)``, or for ``syscall(number, option, …)``."""

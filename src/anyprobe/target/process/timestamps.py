@@ -5,6 +5,7 @@ clock too.
 """
 
 import time
+from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 _PR_GET_TSC, _PR_TSC_SIGSEGV = 25, 2
 _ASKED = 1024
 """How many threads are asked, the first one among them; each costs a call."""
+_TRIES = 5
 
 
 def thread_without_timestamps(process: "Process") -> tuple[int | None, int]:
@@ -44,12 +46,18 @@ def _asked_one_by_one(process: "Process") -> tuple[int | None, int]:
     longest = 0
     process.gadgets()
     mappings = process.mappings()
-    for tid in sorted(process.threads(), key=lambda tid: tid != process.pid)[:_ASKED]:
-        begin = time.monotonic_ns()
+    asked = deque((tid, _TRIES) for tid in sorted(process.threads(), key=lambda tid: tid != process.pid)[:_ASKED])
+    while asked:
+        tid, tries = asked.popleft()
+        begin, answer = time.monotonic_ns(), None
         with suppress(StopTimeout), process.visit(tid) as thread:
-            if thread is not None and _is_forbidden(process, thread, mappings):
-                return tid, (time.monotonic_ns() - begin) // 1000
-        longest = max(longest, (time.monotonic_ns() - begin) // 1000)
+            answer = thread is not None and _is_forbidden(process, thread, mappings)
+        took = (time.monotonic_ns() - begin) // 1000
+        if answer:
+            return tid, took
+        longest = max(longest, took)
+        if answer is None and tries > 1:  # it was not stopped in time
+            asked.append((tid, tries - 1))
     return None, longest
 
 

@@ -13,10 +13,12 @@ Where a filter may punish system calls, only the stack is read.
 import errno
 from dataclasses import dataclass
 
+from anyprobe.data.guarded import COUNT, RANGES
+from anyprobe.data.guarded import UNKNOWN as UNKNOWN_RANGES
 from anyprobe.isa.assemble import Assembler
 
 NAMES = frozenset({"read", "read_text", "write"})
-_GETPID, _READV, _WRITEV = 39, 310, 311
+_MINCORE, _GETPID, _READV, _WRITEV = 27, 39, 310, 311
 _SELF = 0x10
 """Where glibc's thread control block has its own address."""
 
@@ -41,6 +43,8 @@ class ReadingFacts:
     """Where the main thread's stack may be, and nothing else."""
     closed: int = 0
     """Where it is said that no system calls may be made any more; 0: nowhere."""
+    guard: int = 0
+    """Where it is said which memory must not be faulted in (``data.guarded``); 0: nowhere."""
 
 
 UNKNOWN = ReadingFacts()
@@ -139,6 +143,9 @@ def _transfer(asm: Assembler, name: str, number: int, facts: ReadingFacts) -> No
         asm.code("mov rax, -1; ret")
         return
     emit_unless_closed(asm, name, facts)
+    if facts.guard:
+        asm.code(f"mov rax, guard; cmp dword [rax], 0; jne {name}_guarded", guard=facts.guard)
+        asm.label(name + "_permitted")
     asm.code("push rcx; push rdi; push rsi; push rdx; push r8; push r9; push r10")
     if name == "read":
         asm.code("push rdx; push rsi; push rdx; push rdi")
@@ -177,6 +184,51 @@ def _transfer(asm: Assembler, name: str, number: int, facts: ReadingFacts) -> No
         lea rsp, [rsp+32]; pop r10; pop r9; pop r8
         pop rdx; pop rsi; pop rdi; pop rcx; ret
     """)
+    if facts.guard:
+        _ask_before(asm, name)
+
+
+def _ask_before(asm: Assembler, name: str) -> None:
+    """Emit: go on only if nothing is faulted in that this very thread may have to serve.
+
+    That is what is resident, as ``mincore`` says, and lies in none of the ranges where that says nothing.
+    """
+    asm.code(
+        f"""
+        {name}_guarded:
+            cmp dword [rax], {UNKNOWN_RANGES}; je {name}_unknown_yet
+            push rdi; push rsi; push rdx; push rcx; push r8; push r9; push r10
+            mov r8, {"rsi" if name == "read" else "rdi"}
+            lea r9, [r8+rdx]
+            mov r10, [rax+{COUNT}]; add rax, {RANGES}
+        {name}_range:
+            test r10, r10; jz {name}_beyond
+            cmp r9, [rax]; jbe {name}_beside
+            cmp r8, [rax+8]; jb {name}_refused
+        {name}_beside:
+            add rax, 16; dec r10; jmp {name}_range
+        {name}_beyond:
+            mov rdi, r8; and rdi, -4096
+            push rax; mov rdx, rsp
+        {name}_residence:
+            cmp rdi, r9; jae {name}_resident
+            mov esi, 4096; mov eax, {_MINCORE}; syscall
+            test rax, rax; jnz {name}_absent
+            test byte [rdx], 1; jz {name}_absent
+            add rdi, 4096; jmp {name}_residence
+        {name}_absent:
+            lea rsp, [rsp+8]
+        {name}_refused:
+            or rax, -1
+            pop r10; pop r9; pop r8; pop rcx; pop rdx; pop rsi; pop rdi; ret
+        {name}_resident:
+            lea rsp, [rsp+8]
+            pop r10; pop r9; pop r8; pop rcx; pop rdx; pop rsi; pop rdi
+            jmp {name}_permitted
+        {name}_unknown_yet:
+            or rax, -1; ret
+        """
+    )
 
 
 def emit_unless_closed(asm: Assembler, name: str, facts: ReadingFacts) -> None:

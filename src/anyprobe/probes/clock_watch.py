@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 from anyprobe.data.layout import DARK
 from anyprobe.probes.adopting import HeaderWord
 from anyprobe.probes.handlers.filter_watch import FilterWatch
-from anyprobe.splice.edits import joined
 from anyprobe.splice.userspace.tsc_hook import ClockChecks
 
 if TYPE_CHECKING:
@@ -30,11 +29,11 @@ class ClockWatch:
         objects = session.symbols.objects
         self._watch = FilterWatch(session.splicing, objects, word, everywhere=True, checks=ClockChecks())
 
-    def edits(self, probes: "Sequence[Probe]", others: "Sequence[Edit]") -> "Sequence[Edit]":
-        """Return edits with those that watch, to be made in one change with the first probes that read the clock."""
+    def edits(self, probes: "Sequence[Probe]") -> "Sequence[Edit]":
+        """Return the edits that watch, to be made in one change with the first of some probes that read the clock."""
         hooks = (place.hook for probe in probes for place in probe.all_places)
         reads = any(probe.timed for probe in probes) or any(hook.handler and hook.handler.reads_clock for hook in hooks)
-        return joined(others, self._watch.edits()) if reads and self._splicing.planning.slots else others
+        return self._watch.edits() if reads and self._splicing.planning.slots else ()
 
     def warnings(self) -> tuple[str, ...]:
         """Return what is to be said of it."""
