@@ -18,7 +18,7 @@ class Waiting:
         self._seen = self._began
         self._threads: dict[int, tuple[int, int]] = {}
         """Of each thread what it had waited when it was seen first, and last, in nanoseconds."""
-        self._stolen = self._latest = procfs.stolen_seconds()
+        self._stolen = self._latest = procfs.stolen_seconds() or 0.0
         self.look()
 
     def look(self) -> None:
@@ -26,7 +26,7 @@ class Waiting:
         for tid, waited in procfs.waited_for_processor(self._pid, _MOST).items():
             self._threads[tid] = self._threads.get(tid, (waited, waited))[0], waited
             self._seen = time.monotonic()
-        self._latest = procfs.stolen_seconds()
+        self._latest = procfs.stolen_seconds() or self._latest
 
     def shares(self) -> tuple[float, float]:
         """Return what share of the time a thread has waited (that which has most), and what a hypervisor has taken."""

@@ -250,9 +250,11 @@ def waited_for_processor(pid: int, most: int) -> dict[int, int]:
     return found
 
 
-def stolen_seconds() -> float:
+def stolen_seconds() -> float | None:
     """Return for how long a hypervisor has had processors of this machine do something else, all added up."""
-    return int(read_file("/proc/stat").split(None, 9)[8]) / os.sysconf("SC_CLK_TCK")
+    with suppress(OSError, ValueError, IndexError):
+        return int(read_file("/proc/stat").split(None, 9)[8]) / os.sysconf("SC_CLK_TCK")
+    return None
 
 
 def read_all_tasks(pid: int) -> list[int]:
