@@ -103,8 +103,9 @@ def test_a_signal_leaves_the_command_or_ends_it(option, lives):
     command = [sys.executable, "-m", "anyprobe", "count", "libc:malloc", *option, "--", *SLEEP]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as controller:
         children = f"/proc/{controller.pid}/task/{controller.pid}/children"
-        wait_until(lambda: started_by(children), "it runs the command")
-        pid = started_by(children)
+        looks = []  # it may be stopped for a moment at the next one
+        wait_until(lambda: looks.append(started_by(children)) or looks[-1], "it runs the command")
+        pid = looks[-1]
         controller.send_signal(signal.SIGINT)
         assert controller.wait(180) == 130
         said = controller.stderr.read() if not lives else ""
