@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 import anyprobe
+from anyprobe.core.address import PAGE
+from anyprobe.target.remote import frame
 from anyprobe.target.system import procfs
 from support.driver import Target, wait_until
 from support.image import Image
@@ -268,7 +270,8 @@ def test_a_program_that_locks_its_memory(run_target):
         calls = target.go(5).calls["work"]
         assert session.snapshot().functions[0].count == calls
     assert_same(before, Image.of(target.pid))
-    assert locked_memory(target.pid) == locked
+    # the pages that the frames of injected calls were on are the stack's own, which has grown by them
+    assert locked_memory(target.pid) - locked <= (frame.ROOM + PAGE) >> 10
     target.go(5)
     target.finish()
 

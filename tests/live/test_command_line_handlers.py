@@ -108,7 +108,7 @@ def controller(*arguments):
         yield process
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=PATIENCE)  # what nobody reads it would wait to write
-        assert process.returncode == 0
+        assert process.returncode == 130
     finally:
         if process.poll() is None:
             process.kill()
