@@ -26,7 +26,6 @@ from anyprobe.probes.pumping import Pumped
 from anyprobe.probes.specs.spec import means_markers, parse
 from anyprobe.probes.target_errors import typed
 from anyprobe.probes.timing.clock import own_clock
-from anyprobe.probes.timing.held import held_at_choices
 
 if TYPE_CHECKING:
     from anyprobe.data.pending import PendingSpec
@@ -192,6 +191,8 @@ class Reconciled(Pumped):
             self.reconcile(self._objects.objects)
         hold = None
         if self._desired.awaits_choice and not static:
+            from anyprobe.probes.timing.held import held_at_choices
+
             hold = held_at_choices(self._process, self._clock, self._place_chosen, self.warn)
         self._handlers.place_gate()
         self._desired.settle()

@@ -5,10 +5,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from anyprobe.data.calltree import CallNode
 from anyprobe.data.snapshot import FunctionTiming, SiteResult, Snapshot
+
+if TYPE_CHECKING:
+    from anyprobe.data.calltree import CallNode
 
 LONGEST = 60
 """Characters of a name that is shown as it is."""
@@ -41,7 +43,7 @@ def _named(result: Result, short: Callable[[str, str], str]) -> Result:
     return result if result.label else replace(result, label=short(result.module, result.function))
 
 
-def _node(node: CallNode, short: Callable[[str, str], str]) -> CallNode:
+def _node(node: "CallNode", short: Callable[[str, str], str]) -> "CallNode":
     calls = tuple(_node(each, short) for each in node.calls)
     return replace(node, function=short(node.module, node.function), calls=calls)
 
@@ -80,7 +82,7 @@ def _names(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
     yield from _names_in(snapshot.tree)
 
 
-def _names_in(nodes: Iterable[CallNode]) -> Iterator[tuple[str, str]]:
+def _names_in(nodes: "Iterable[CallNode]") -> Iterator[tuple[str, str]]:
     for node in nodes:
         yield node.module, node.function
         yield from _names_in(node.calls)

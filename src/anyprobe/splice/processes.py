@@ -19,7 +19,6 @@ from anyprobe.splice.apply.sigreturn_targets import Lingering
 from anyprobe.splice.apply.site_clobbers import ClobberSource, SiteClobbers
 from anyprobe.splice.apply.transaction import Transaction
 from anyprobe.splice.apply.upkeep import MadeChanges, Upkeep
-from anyprobe.splice.codegen.kept_costs import costs_of
 from anyprobe.splice.edits import Edit, Module
 from anyprobe.splice.emitted import EmittedSplice, FunctionChange
 from anyprobe.splice.engine import Engine
@@ -74,6 +73,8 @@ class ProcessMemory:
         form, costs = self._counting, NO_COSTS
         if not address and not form.raw:
             like = BankLayout(1, callers=form.callers, nested=form.nested, nodes=form.nodes, by_thread=form.by_thread)
+            from anyprobe.splice.codegen.kept_costs import costs_of  # plain counts need none
+
             costs = costs_of(like)
         self._counting = replace(form, clock=address, costs=costs)
 

@@ -8,7 +8,6 @@ from anyprobe.probes.probe import Place, Probe, Timed, exit_want, exits_of, has_
 from anyprobe.probes.providers.function.resolve import ResolvedSite
 from anyprobe.probes.specs.dtrace import EACH
 from anyprobe.probes.specs.spec import parse
-from anyprobe.probes.timing.transfers import hands_over
 from anyprobe.splice.codegen.patch import ActionKind
 from anyprobe.splice.edits import Module
 from anyprobe.splice.plan.splices import Want, WantKind
@@ -89,6 +88,8 @@ def add_timed(
         return
     if not has_exits(probe, site, code, module, timed=True):
         return
+    from anyprobe.probes.timing.transfers import hands_over  # of control flow, which plain counts may not need
+
     group = TimingGroup()
     timed = Timed(site, group)
     exits = exits_of(code, module)
