@@ -410,7 +410,7 @@ def document(compiled, tmp_path):
 
 def test_command_line_counts_under_a_condition(document):
     found = document("count", "rawtracepoint:sys_enter", "--when", f"arg1 == {NUMBER}")
-    assert found["target"] == {"kernel": os.uname().release}
+    assert found["target"] == {"kernel": os.uname().release, "without": [os.getpid()]}
     assert [(each["hits"], each["strategy"]) for each in found["sites"]] == [(COUNT * THREADS, "raw_tp")]
 
 

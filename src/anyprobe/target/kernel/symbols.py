@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from anyprobe.core.errors import PermissionDenied
 from anyprobe.target.kernel import kept_content
+from anyprobe.target.kernel.descriptors import made
 from anyprobe.target.kernel.listing import NO_MODULES, functions_in
 from anyprobe.target.kernel.name_table import NameTable
 
@@ -211,13 +212,20 @@ def running() -> Symbols:
 
 def state_of_modules() -> bytes:
     """Return what says that the kernel has the same modules, at the same places, since the same boot."""
+    modules = made("open", _modules)
+    return made("open", partial(_content, _BOOT)) + b"\n".join(map(_identity, modules.splitlines()))
+
+
+def _modules() -> bytes:
     try:
-        with open(_MODULES, "rb") as file:
-            modules = file.read()
+        return _content(_MODULES)
     except FileNotFoundError:  # a kernel without modules
-        modules = b""
-    with open(_BOOT, "rb") as file:
-        return file.read() + b"\n".join(map(_identity, modules.splitlines()))
+        return b""
+
+
+def _content(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
 
 
 def _identity(line: bytes) -> bytes:
