@@ -71,11 +71,11 @@ def once(items: Iterable[T], key: Callable[[T], Hashable]) -> tuple[T, ...]:
 def total(items: "Iterable[tuple[Placed, int]]") -> int:
     """Return the sum of numbers, of which those at the same address under several names (aliases, IFUNC) are one.
 
-    The ends of functions, instructions and blocks that are counted at one address are not the same.
+    The ends of functions, instructions and blocks that are counted at one address are not the same. Probes of one name
+    that were placed there one after the other add up.
     """
-    found: dict[Hashable, int] = {}
+    found: dict[Hashable, Counter[str]] = {}
     for item, number in items:
         kind = getattr(item, "kind", None), getattr(item, "exit_kind", None)
-        key = item.module, item.address or item.spec, kind
-        found[key] = max(found.get(key, 0), number)
-    return sum(found.values())
+        found.setdefault((item.module, item.address or item.spec, kind), Counter())[item.spec] += number
+    return sum(max(each.values()) for each in found.values())
