@@ -142,7 +142,7 @@ def test_places_of_springboards_are_taken_by_all_plans_of_a_change(code_map):
     addition.added.append(Want(base, WantKind.ENTRY))
     planning = Planning(SimpleNamespace(exited=lambda: False), allowed=frozenset({Strategy.PUNNED}), slots=False)
     planning.springboards.room = 100
-    planning.plan_all([removal, addition], None, lambda *_: None)
+    planning.plan_all([removal, addition], None)
     places = [each.springboard for each in addition.plan.splices]
     assert all(places)
     assert [planning.springboards.choose(place, 1) for place in places] == [None] * len(places)
