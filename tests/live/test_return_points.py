@@ -109,7 +109,9 @@ def test_they_are_taken_out_and_put_in_again_with_the_probe(target):
         probes = session.time("a.out:ends", "a.out:joined")
         target.go(10)
         session.remove(*probes)
-        assert Image.of(target.pid).text == image.text
+        own = {key: text for key, text in image.text.items() if "libc" not in key[1]}
+        now = Image.of(target.pid).text  # libc's keeps what tells of a forbidden clock, as long as the session lasts
+        assert {key: now[key] for key in own} == own
         target.go(10)
         session.enable(*probes)
         before = copied(target.counts)

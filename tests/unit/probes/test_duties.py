@@ -70,6 +70,9 @@ def test_sessions_need_their_intervals_and_their_signal_handlers(clock):
         def learn_return_points(self):
             self.learnt += 1
 
+        def look_at_memory(self):
+            """No memory is served by the program here."""
+
     sessions = [Session(), Session()]
     called = []
     sessions[1].hooks.add_interval(lambda: called.append(clock.now), 0.01)
