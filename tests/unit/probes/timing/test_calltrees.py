@@ -6,7 +6,7 @@ import pytest
 
 from anyprobe.data.calltree import by_caller
 from anyprobe.data.layout import NO_CALLER, NODE_KEY_SHIFT
-from anyprobe.probes.timing.calltrees import DEEPEST, tree_of
+from anyprobe.probes.timing.calltrees import DEEPEST, trees_of
 
 NAMES = ("f", "g", "h")
 
@@ -25,8 +25,8 @@ def forest(rows):
         )
         for number, name in enumerate(NAMES)
     ]  # fmt: skip
-    values = SimpleNamespace(reader=lambda _: SimpleNamespace(tree=lambda: nodes))
-    return tree_of([SimpleNamespace(timed=timed)], values, 1.0)
+    values = SimpleNamespace(reader=lambda _: SimpleNamespace(tree={"target": nodes}.get, copies=()))
+    return trees_of([SimpleNamespace(timed=timed)], values, SimpleNamespace(), 1.0)[None]
 
 
 def depth_of(nodes):
