@@ -9,6 +9,7 @@ import pytest
 import anyprobe
 from anyprobe import Count, Sum
 from anyprobe.kprobes import Kprobe, Kretprobe, register_kretprobe
+from anyprobe.splice.codegen.handlers.facts import INSTANCE_BYTES
 from support.driver import wait_until
 from support.forking import fork, ready, told
 from support.results import total
@@ -67,7 +68,7 @@ def test_calls_in_which_children_are_killed_leave_nothing_behind(program):
         assert register_kretprobe(rp) == 0
         children = [int(line.split()[0]) for line in fork(process, 3)]
         (call,) = (each for each in session.handling._calls if each.pool)
-        keys = np.frombuffer(call.store.view(), dtype=np.uint64).reshape(-1, 16)[: call.pool, 0]
+        keys = np.frombuffer(call.store.view(), dtype=np.uint64).reshape(-1, INSTANCE_BYTES // 8)[: call.pool, 0]
         wait_until(lambda: session.pump(0.1) and total(begun).count + rp.nmissed == 3, "all are in the call")
         assert (total(begun).count, rp.nmissed, np.count_nonzero(keys)) == (3, 0, 3)
         for pid in children[:2]:
