@@ -42,6 +42,7 @@ class Reason(StrEnum):
     NO_THREAD_SLOT = "no-thread-slot"
     NO_INVARIANT_TSC = "tsc-not-invariant"
     TSC_FORBIDDEN = "tsc-forbidden"
+    TSC_UNKNOWN = "tsc-unknown"
     OWN_CLOCK = "own-clock"
     NO_STACK = "no-stack-allowed"
     THREAD_IN_SYSCALL = "thread-in-syscall"

@@ -8,7 +8,7 @@ kernel, with code in it that does what ptrace does for processes, can be one. `P
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from anyprobe.core.errors import TargetError
 from anyprobe.core.memory import Memory
@@ -17,6 +17,17 @@ if TYPE_CHECKING:
     from anyprobe.target.remote.batch import BatchedCall
     from anyprobe.target.remote.gadgets import Gadgets
     from anyprobe.target.system.procfs import Mapping
+
+
+class Timestamps(NamedTuple):
+    """Whether all threads of a target may read the time stamp counter."""
+
+    why_not: str = ""
+    """Why it must not be read, empty if it may."""
+    forbidden: bool = False
+    """Whether that is because a thread has forbidden it; else one could not be asked."""
+    pause_us: int = 0
+    """The longest pause of a thread that was asked."""
 
 
 class DataMemory(Memory, Protocol):
@@ -424,10 +435,10 @@ class ProcessTarget(Target, ProcessFacts, Protocol):
         """Return how far its main stack may grow, in bytes; raise ``OSError``."""
         ...
 
-    def thread_without_timestamps(self) -> tuple[int | None, int]:
-        """Return a thread that may not read the time stamp counter, and the pause in microseconds.
+    def timestamps(self) -> Timestamps:
+        """Return whether all threads may read the time stamp counter.
 
-        Threads are visited one by one; the pause is the longest of one.
+        Threads are visited one by one, those that are on stacks of their own.
         """
         ...
 

@@ -10,7 +10,7 @@ import numpy as np
 from anyprobe.core.address import PAGE
 from anyprobe.core.errors import InternalError, TargetError, TargetExited
 from anyprobe.splice.userspace.trap_handler import SignalAction
-from anyprobe.target.base import ImmovableThread, RunningProcess
+from anyprobe.target.base import ImmovableThread, RunningProcess, Timestamps
 from anyprobe.target.remote.gadgets import Gadgets
 from anyprobe.target.system.pagemap import OF_FILE, PRESENT
 from anyprobe.target.system.procfs import Mapping
@@ -296,9 +296,9 @@ class SimulatedTarget:
         with self.borrow(timeout) as calls:
             yield calls
 
-    def thread_without_timestamps(self) -> tuple[int | None, int]:
+    def timestamps(self) -> Timestamps:
         """Return that every thread may read the time stamp counter."""
-        return None, 0
+        return Timestamps()
 
     # -- what processes have in which probes are had by names
 

@@ -284,12 +284,10 @@ class Handling:
         if (refusal := tsc_refusal()) is not None:
             raise UnsupportedTarget(f"ctx.now and emit need the time: {refusal.detail}")
         session = self._session
-        thread, pause = session.process.thread_without_timestamps()
-        session.splicing.access.pause_us["prepare"] += pause
-        if thread is not None:
-            raise UnsupportedTarget(
-                f"ctx.now and emit need the time: thread {thread} may not read the time stamp counter (PR_SET_TSC)"
-            )
+        answer = session.process.timestamps()
+        session.splicing.access.pause_us["prepare"] += answer.pause_us
+        if answer.why_not:
+            raise UnsupportedTarget(f"ctx.now and emit need the time: {answer.why_not}")
         self._nanoseconds = tick_nanoseconds()
 
     @property

@@ -101,11 +101,11 @@ class ClockChoice:
         """Return a refusal where the program's threads may not read the time stamp counter (safety rule 25)."""
         if not self._checked:
             self._checked = True
-            thread, pause = process.thread_without_timestamps()
-            pause_us["prepare"] += pause
-            if thread is not None:
-                detail = f"thread {thread} may not read the time stamp counter (PR_SET_TSC); count instead"
-                self._refusal = Refusal(Reason.TSC_FORBIDDEN, 0, detail)
+            answer = process.timestamps()
+            pause_us["prepare"] += answer.pause_us
+            if answer.why_not:
+                reason = Reason.TSC_FORBIDDEN if answer.forbidden else Reason.TSC_UNKNOWN
+                self._refusal = Refusal(reason, 0, f"{answer.why_not}; count instead")
         return self._refusal
 
     def _choose_vdso(self, objects: "Iterable[LoadedObject]") -> Refusal | None:

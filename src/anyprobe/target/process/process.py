@@ -16,6 +16,7 @@ from anyprobe.core.errors import (
     TargetError,
     UnsupportedTarget,
 )
+from anyprobe.target.base import Timestamps
 from anyprobe.target.process import permission
 from anyprobe.target.process.interrupts import DeferredInterrupts
 from anyprobe.target.process.stopping import Stop, stopped
@@ -128,11 +129,11 @@ class Process(Tracee):
 
         return thread_pointers(self)
 
-    def thread_without_timestamps(self) -> tuple[int | None, int]:
-        """Return a thread that may not read the time stamp counter, and the pause in microseconds."""
-        from anyprobe.target.process.timestamps import thread_without_timestamps
+    def timestamps(self) -> Timestamps:
+        """Return whether all threads may read the time stamp counter."""
+        from anyprobe.target.process.timestamps import timestamps
 
-        return thread_without_timestamps(self)
+        return timestamps(self)
 
     def run_to_libraries(self, mapped: Callable[[], bool]) -> bool:
         """Let it run to where its libraries are mapped: see ``startup``."""

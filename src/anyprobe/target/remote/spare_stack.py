@@ -58,8 +58,13 @@ class SpareStacks:
         end = stack - frame.RED_ZONE
         if mapping.path == _MAIN and thread.tid == thread.pid:
             return self._of_main(mapping, end)
-        start = _recorded_start(self._process.mem, thread)
+        start = _recorded_start(self._process.mem, thread, self._lowest(mapping))
         return self._spare_in(max(start, mapping.start), end)[0] if start else 0
+
+    def _lowest(self, mapping: Mapping) -> int:
+        """Return where a stack in a mapping may begin: its guard pages are a mapping of their own, below."""
+        below = next((m for m in self._mappings if m.end == mapping.start), mapping)
+        return below.start if below.perms.startswith("---") else mapping.start
 
     def _of_main(self, stack: Mapping, end: int) -> int:
         """Return the lowest memory of the main stack that holds nothing; the stack is made to grow if there is none.
@@ -137,11 +142,12 @@ def _holds(memory: DataMemory, page: int, *contents: bytes) -> bool:
     return False
 
 
-def _recorded_start(memory: DataMemory, thread: Thread) -> int:
+def _recorded_start(memory: DataMemory, thread: Thread, lowest: int) -> int:
     """Return where the C library says that a thread's stack begins, on which the thread is; 0 where it says nothing.
 
     glibc and musl have the start and the size of what they gave the thread in two words of its control block, which is
-    near the end of it and whose first word is its own address.
+    near the end of it and whose first word is its own address. It begins at ``lowest`` or after that: a small number
+    before a pointer into the block, as the thread's id before its list of mutexes, looks like start and size, too.
     """
     block, stack = thread.registers.fs_base, thread.registers.rsp
     words: tuple[int, ...] = ()
@@ -152,6 +158,6 @@ def _recorded_start(memory: DataMemory, thread: Thread) -> int:
     if not words or words[0] != block:
         return 0
     for start, size in pairwise(words):
-        if start <= stack < block < start + size <= block + _MOST_ABOVE:
+        if lowest <= start <= stack < block < start + size <= block + _MOST_ABOVE:
             return start
     return 0
