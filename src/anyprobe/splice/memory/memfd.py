@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from anyprobe.core.address import PAGE, page_ceil
+from anyprobe.core.address import PAGE, page_ceil, page_floor
 from anyprobe.core.errors import AnyprobeError, RemoteCallFailed
 from anyprobe.core.memory import MemoryFault
 from anyprobe.splice.journal.memfds import MEMFD_NAME, MEMFD_PATH, is_ours
@@ -51,19 +51,47 @@ def has_room() -> bool:
 class Memfd:
     """A memfd as the controller has it mapped: an implementation of ``SharedMemory``."""
 
-    def __init__(self, fd: int, size: int) -> None:
-        """Map a descriptor of the controller's, which this closes in the end."""
+    def __init__(self, fd: int, size: int, spare: Iterable[tuple[int, int]] = ()) -> None:
+        """Map a descriptor of the controller's, which this closes in the end.
+
+        ``spare``: parts that are mapped when they are looked at, which few of them ever are. They may be larger than
+        all that the controller can have mapped of several programs.
+        """
         self.descriptor = fd
         self.inode = int(os.fstat(fd).st_ino)
-        self._memory = gateway.mmap_shared(fd, size)
+        self._windows: list[tuple[int, int, mmap.mmap]] = []
+        """What is mapped: from where to where in the file, those first that are there from the beginning."""
+        at = 0
+        for start, end in (*sorted(spare), (size, size)):
+            if start > at:
+                self._map(at, start)
+            at = end
+        self._first_spare = len(self._windows)
+
+    def _map(self, start: int, end: int) -> mmap.mmap:
+        memory = gateway.mmap_shared(self.descriptor, end - start, start)
+        self._windows.append((start, end, memory))
+        return memory
+
+    def _window(self, offset: int, size: int) -> tuple[mmap.mmap, int]:
+        """Return the mapping that has some bytes, and where it begins in the file."""
+        for start, end, memory in self._windows:
+            if start <= offset and offset + size <= end:
+                return memory, start
+        if self.descriptor < 0:
+            raise ValueError("the memory is closed")
+        start = page_floor(offset)
+        return self._map(start, page_ceil(offset + size)), start
 
     def view(self, offset: int, size: int) -> memoryview:
         """Return bytes of it."""
-        return memoryview(self._memory)[offset : offset + size]
+        memory, start = self._window(offset, size)
+        return memoryview(memory)[offset - start : offset - start + size]
 
     def store(self, offset: int, content: bytes) -> None:
         """Write bytes of it."""
-        self._memory[offset : offset + len(content)] = content
+        memory, start = self._window(offset, len(content))
+        memory[offset - start : offset - start + len(content)] = content
 
     def extents(self, offset: int, size: int) -> Iterator[tuple[int, int]]:
         """Yield which of some pages were ever written, relative to ``offset``; all, where it is closed."""
@@ -76,16 +104,21 @@ class Memfd:
 
     def give_back(self, offset: int, size: int) -> bool:
         """Give the memory of whole pages back, which are zeros from then on; return whether that could be."""
+        memory, start = self._window(offset, size)
         try:
-            self._memory.madvise(mmap.MADV_REMOVE, offset, size)
+            memory.madvise(mmap.MADV_REMOVE, offset - start, size)
         except OSError:
             return False
+        fixed, later = self._windows[: self._first_spare], self._windows[self._first_spare :]
+        self._windows = fixed + [each for each in later if each[2] is not memory]  # views keep it as long as they live
         return True
 
     def close(self) -> None:
         """Unmap and close it."""
-        with suppress(BufferError):  # counter views that a caller still holds keep the memory alive
-            self._memory.close()
+        windows, self._windows = self._windows, []
+        for _, _, memory in windows:
+            with suppress(BufferError):  # counter views that a caller still holds keep the memory alive
+                memory.close()
         fd, self.descriptor = self.descriptor, -1
         with suppress(OSError):
             gateway.close(fd)
@@ -115,7 +148,8 @@ def map_arena(
         fd = remote.open_descriptor(remote_fd)
         os.ftruncate(fd, size)
         journal = Journal(process.mem, journal_at, journal_bytes)
-        arena = Arena(Memfd(fd, size), tuple(placed), journal)
+        spare = [(p.offset + p.size, p.offset + p.size + p.spare) for p in placed if p.spare]
+        arena = Arena(Memfd(fd, size, spare), tuple(placed), journal)
         _map(arena, remote, remote_fd, owner)
     except BaseException:
         _undo(process, remote, fd, placed)
