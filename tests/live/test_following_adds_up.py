@@ -61,3 +61,20 @@ def test_a_storm_of_executions_adds_up(program, monkeypatch):
         assert (total, fates[0], sum(fates)) == (EXECUTIONS, probed, EXECUTIONS)
     else:
         assert not told
+
+
+def test_programs_whose_probes_are_being_placed_are_not_missed(program):
+    said = []
+
+    def prepare(session):
+        said.append(tree.notes())
+        session.count("a.out:work")
+
+    with Followed.run([program, "3"]) as tree:
+        tree.count("a.out:work")
+        tree._prepare = prepare
+        tree.resume()
+        assert os.waitstatus_to_exitcode(tree.wait(PATIENCE)) == 0
+        tree.follow_no_more()
+        assert tree.notes() == []
+    assert said == [[]] * 3

@@ -206,7 +206,7 @@ class Followed(SessionGroup):
             unseen += sum(each.session.missed_execs() for each in self._members if each.session is not None)
             refused = sum(count for (_, why), count in self.unprobed.items() if why != _UNEXPECTED)
             strays = sum(self.unprobed.values()) - refused
-        missed = max(self._strays.seen - self._adopted - refused, strays)
+            missed = max(self._strays.settled - self._adopted - refused, strays)
         if not self._strays.sees_all and unseen:
             said.append(f"{times(unseen)} a program may have been executed that could not be held at its start")
             missed = max(missed, unseen)
@@ -336,6 +336,7 @@ class Followed(SessionGroup):
         if self._ending:
             return
         program: NextProgram | None = None
+        told = ExitStack()
         try:
             tid = task_that_waits(hit.tid, session.splicing.holdings.inodes(), session.waits_at)
             if tid is None:
@@ -351,7 +352,9 @@ class Followed(SessionGroup):
                     self._strays.expect(procfs.group_of(tid))
                     self._leave(program.path, program.refusal)
                     return
-            self._follow(session, tid, hit, at_call=function == ITSELF)
+            pid = procfs.group_of(tid)
+            told.enter_context(self._strays.following(pid))
+            self._follow(session, pid, tid, hit, at_call=function == ITSELF)
         except Exception as error:  # noqa: BLE001 - the program goes on, and this is told by name
             if isinstance(error, OSError) and error.errno in procfs.GONE_ERRORS:
                 self.unseen += 1  # it has gone on meanwhile, or ended
@@ -359,6 +362,8 @@ class Followed(SessionGroup):
             known = isinstance(error, AnyprobeError | MemoryFault | OSError)
             why = str(error).splitlines()[0] if known else f"internal error ({type(error).__name__}: {error})"
             self._leave("a program" if program is None else program.path, why)
+        finally:
+            told.close()
 
     def _leave(self, path: str, why: str) -> None:
         with self._guard:
@@ -371,12 +376,10 @@ class Followed(SessionGroup):
             self._leave(program.path, program.refusal)
         return not program.refusal
 
-    def _follow(self, session: Session, tid: int, hit: "Hit", *, at_call: bool) -> None:
-        pid = procfs.group_of(tid)
+    def _follow(self, session: Session, pid: int, tid: int, hit: "Hit", *, at_call: bool) -> None:
         with ExitStack() as stack:
             self._coming.append(pid)
             stack.callback(self._coming.remove, pid)
-            self._strays.expect(pid)
             with session.undisturbed():  # which may be about to stop a child that borrows its memory
                 permits = partial(self._permits, tid) if at_call else None
                 found = follow_execution(pid, tid, hit.let_go, _TIMEOUT, permits)

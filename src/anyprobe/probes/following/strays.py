@@ -9,13 +9,23 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 
 from anyprobe.target.system.proc_events import Happened, ProcEvent, ProcEvents
 
 _WAIT = 0.1
 _ENDING = 5.0
+
+
+@dataclass(eq=False, slots=True)
+class Coming:
+    """An execution that is being followed."""
+
+    pid: int
+    has_begun: bool = False
+    """Whether the kernel has told of it."""
 
 
 class Strays:
@@ -30,6 +40,8 @@ class Strays:
         self._tree: dict[int, int] = {}
         """The processes of the tree that live, and from when on what they do belongs to it."""
         self._expected: Counter[int] = Counter()
+        self._coming: list[Coming] = []
+        """The executions that are followed just now."""
         self.seen = 0
         """How many executions in the tree the kernel has told of."""
         self._guard, self._looking, self._ending = threading.Lock(), threading.Lock(), False
@@ -57,6 +69,25 @@ class Strays:
         """Note that a process is about to execute a program, and that this is known of."""
         with self._guard:
             self._expected[pid] += 1
+
+    @contextmanager
+    def following(self, pid: int) -> Iterator[None]:
+        """Expect that a process executes a program; in the end of a ``with`` block it is told what came of that."""
+        coming = Coming(pid)
+        with self._guard:
+            self._expected[pid] += 1
+            self._coming.append(coming)
+        try:
+            yield
+        finally:
+            with self._guard:
+                self._coming.remove(coming)
+
+    @property
+    def settled(self) -> int:
+        """How many executions in the tree the kernel has told of, but for those that are just being followed."""
+        with self._guard:
+            return self.seen - sum(each.has_begun for each in self._coming)
 
     def expect_no_more(self, pid: int) -> None:
         """Note that it has not executed it."""
@@ -103,7 +134,10 @@ class Strays:
                 return
         was_expected = self._was_expected(pid)
         if belongs or was_expected:
-            self.seen += 1
+            with self._guard:
+                self.seen += 1
+                for coming in self._coming:
+                    coming.has_begun |= coming.pid == pid
         if belongs and not was_expected:
             path = "a program"
             with suppress(OSError):
