@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from anyprobe.binary.images.modules import LoadedObject, module_names
 from anyprobe.binary.objects.debug_files import MINI
-from anyprobe.binary.objects.functions import STUB_SUFFIX, Function
+from anyprobe.binary.objects.functions import Function
 from anyprobe.core.errors import SpecError, TargetError, UnsupportedTarget
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.probes.specs.dtrace import EACH
+from anyprobe.probes.providers.function.named import INSTANCES, Named, has_glob, is_glob, named_in
 from anyprobe.probes.specs.naming import as_spec
 from anyprobe.probes.specs.nearest import nearest_names
 from anyprobe.probes.specs.spec import Spec, parse, see_texts
@@ -27,9 +27,6 @@ _IN_LIBC = ("libpthread.so.0", "libdl.so.2", "librt.so.1", "libutil.so.1", "liba
 """Libraries of glibc that are a part of libc.so.6 since version 2.34."""
 _IN_MERGED_LIBC = "pthread_create"
 """A function that libc.so.6 has since then, and not before."""
-INSTANCES = "[...]"
-"""What stands for the types of all instances of a generic function of Go, as in its own backtraces."""
-
 IfuncTargets = Callable[[LoadedObject, Function], Sequence[int]]
 """Returns the runtime addresses that an IFUNC symbol leads to in the process."""
 
@@ -143,31 +140,9 @@ def _any_name(spec: Spec, resolve_one: "Callable[[Spec], Resolution]") -> Resolu
     return Resolution((*(site for part in parts for site in part.sites), *several), tuple(found.values()))
 
 
-def _named(spec: Spec, objects: Sequence[LoadedObject]) -> list[tuple[LoadedObject, Function]]:
+def _named(spec: Spec, objects: Sequence[LoadedObject]) -> list[tuple[LoadedObject, Named]]:
     """Return the functions that the function part means, with the objects that have them."""
-    if spec.function.quoted:
-        name = spec.function.text
-        return [(each, function) for each in objects for function in each.image.functions.lookup(name)
-                if not each.lacks(function.start)]  # fmt: skip
-    glob, with_parts = spec.function.text or "*", spec.name in EACH
-    return [(each, function) for each in objects for function in _matches(each, glob, with_parts=with_parts)]
-
-
-def _matches(loaded: LoadedObject, glob: str, *, with_parts: bool) -> list[Function]:
-    """Return the functions that a name means; a glob means parts of functions that have no name only where asked."""
-    if glob.endswith(STUB_SUFFIX):  # stubs are no functions: only who asks for them gets them
-        return [stub for stub in loaded.image.stubs if fnmatch.fnmatchcase(stub.name, glob)]
-    if loaded.image.is_go:
-        glob = glob.replace(INSTANCES, "[[]*[]]")
-    found = [each for each in loaded.image.functions.match(glob) if not loaded.lacks(each.start)]
-    if with_parts or not has_glob(glob):
-        return found
-    return [function for function in found if not _is_unnamed_part(loaded, function)]
-
-
-def _is_unnamed_part(loaded: LoadedObject, function: Function) -> bool:
-    is_unnamed = function.name.endswith(f"+{function.start:#x}")
-    return is_unnamed and function.start in loaded.image.unnamed_parts
+    return [(each, named) for each in objects for named in named_in(spec, each)]
 
 
 def meant_modules(spec: Spec, objects: Sequence[LoadedObject]) -> list[LoadedObject]:
@@ -320,15 +295,15 @@ def _without_names(objects: Sequence[LoadedObject]) -> str:
     return "it is stripped, so that only exported functions have names; its debug symbols have the others"
 
 
-def _refuse_ambiguity(spec: Spec, found: Sequence[tuple[LoadedObject, Function]]) -> None:
+def _refuse_ambiguity(spec: Spec, found: Sequence[tuple[LoadedObject, Named]]) -> None:
     """Refuse a name that several functions of one module have: which one is meant, only the user knows.
 
     Overloads are not ambiguous: the same name to the reader, but not to the linker; an offset into them is.
     """
-    if _is_glob(spec):
+    if is_glob(spec):
         return
     for each in {id(loaded): loaded for loaded, _ in found}.values():
-        mine = [function for loaded, function in found if loaded is each]
+        mine = [named.function for loaded, named in found if loaded is each]
         if spec.offset is None:
             mine = [function for function in mine if spec.function.text in function.names]
         if len(mine) > 1:
@@ -373,103 +348,53 @@ def _inside(spec: Spec, loaded: LoadedObject, place: int) -> Iterator[ResolvedSi
 
 def _sites(
     spec: Spec,
-    found: Sequence[tuple[LoadedObject, Function]],
+    found: Sequence[tuple[LoadedObject, Named]],
     objects: Sequence[LoadedObject],
     ifunc_targets: IfuncTargets | None,
 ) -> Resolution:
     """Make a site of each function; an IFUNC symbol gives those of the functions that it was resolved to."""
+    offset, text, kind = spec.offset, spec.text, spec.name
+    plain = [] if offset is None else [each.function for _, each in found if not each.chooses]
+    beyond = [each for each in plain if offset is not None and offset >= max(each.size, 1)]
     sites: dict[tuple[int, str], ResolvedSite] = {}
     refused: list[Unresolved] = []
-    is_glob, shown_name = _is_glob(spec), _name_chooser(spec)
-    beyond: list[Function] = []
+    for loaded, (function, shown, canonical, chooses) in found:
+        if not chooses and (offset is None or offset < max(function.size, 1)):
+            address = loaded.bias + function.start + (offset or 0)
+            site = ResolvedSite(text, canonical, loaded, function, offset or 0, address, kind, "", shown)
+            sites.setdefault((address, kind), site)
     # IFUNCs last: what they lead to keeps its own name if the spec means that too.
-    for loaded, function in sorted(found, key=lambda each: each[1].is_ifunc):
-        shown = shown_name(function)
-        if function.is_ifunc and shown not in function.resolver_names:
-            addresses = ifunc_targets(loaded, function) if ifunc_targets is not None else ()
-            resolved = _through_ifunc(spec, loaded, function, shown, _places(addresses, objects))
-            refused += [each for each in resolved if isinstance(each, Unresolved)]
-            made = [each for each in resolved if isinstance(each, ResolvedSite)]
-        elif spec.offset is not None and spec.offset >= max(function.size, 1):
-            beyond.append(function)
-            continue
-        else:
-            shown = as_spec(shown)
-            made = [_site(spec, loaded, function, spec.canonical(loaded.name, shown), shown=shown)]
-        for site in made:
-            sites.setdefault((site.address, site.kind), site)
+    for loaded, named in found:
+        if named.chooses:
+            addresses = ifunc_targets(loaded, named.function) if ifunc_targets is not None else ()
+            for made in _through_ifunc(spec, loaded, named, _places(addresses, objects)):
+                if isinstance(made, Unresolved):
+                    refused.append(made)
+                else:
+                    sites.setdefault((made.address, made.kind), made)
     if beyond and not sites and not refused:
         longest = max(beyond, key=lambda each: each.size)
         raise spec.name_error(
-            f"offset {spec.offset:#x} lies beyond {'every match' if is_glob else longest.demangled}, "
+            f"offset {spec.offset:#x} lies beyond {'every match' if is_glob(spec) else longest.demangled}, "
             f"which has {longest.size:#x} bytes"
         )
-    named = tuple(sites.values())
-    if len({(id(site.object), site.shown) for site in named}) < len(named):
-        from anyprobe.probes.providers.function.distinguished import distinguished
-
-        named = tuple(distinguished(named))
-    return Resolution(named, tuple(refused))
-
-
-def _is_glob(spec: Spec) -> bool:
-    return not spec.function or (not spec.function.quoted and has_glob(spec.function.text))
-
-
-def has_glob(text: str) -> bool:
-    """Return whether a part of a spec is a pattern."""
-    return any(character in text for character in "*?[")
-
-
-def _name_chooser(spec: Spec) -> Callable[[Function], str]:
-    """Return what chooses the name of a function to show.
-
-    It is the name that the user used or that the glob matched, else the best one, demangled. A name that means another
-    function without its version (``memcpy@GLIBC_2.2.5``) is shown with it.
-    """
-    wanted = spec.function.text
-    selective = bool(wanted.strip("*")) and _is_glob(spec)
-    matches = re.compile(fnmatch.translate(wanted)).match if selective else None
-
-    def shown(function: Function) -> str:
-        if wanted in function.names or wanted in function.versions or wanted.endswith(f"@{function.start:#x}"):
-            return wanted
-        name = function.name
-        if matches is not None and not matches(name):
-            name = next((each for each in function.names if matches(each)), name)
-        if function.versions:
-            old = [each for each in function.versions if each.startswith(name + "@")]
-            if old and not any(each.startswith(name + "@@") for each in old):
-                return old[0]
-        return name if name != function.name else function.demangled
-
-    return shown
-
-
-def _site(
-    spec: Spec, loaded: LoadedObject, function: Function, canonical: str, note: str = "", shown: str = ""
-) -> ResolvedSite:
-    offset = spec.offset or 0
-    address = loaded.runtime(function.start + offset)
-    return ResolvedSite(spec.text, canonical, loaded, function, offset, address, spec.name, note, shown)
+    return Resolution(tuple(sites.values()), tuple(refused))
 
 
 def _through_ifunc(
-    spec: Spec,
-    loaded: LoadedObject,
-    function: Function,
-    shown: str,
-    targets: Sequence[tuple[LoadedObject, Function]],
+    spec: Spec, loaded: LoadedObject, named: Named, targets: Sequence[tuple[LoadedObject, Function]]
 ) -> list[ResolvedSite | Unresolved]:
     """Return the sites of the implementations that the process uses for an IFUNC symbol."""
-    canonical = spec.canonical(loaded.name, shown)
+    function, shown, canonical, _ = named
     made: list[ResolvedSite | Unresolved] = []
     for place, target in targets:
         if spec.offset is not None and spec.offset >= target.size:
             continue
         note = f"{shown} is an IFUNC, resolved to {target.name} here"
         label = f"{as_spec(shown)} → {_implementation(shown, target)}"
-        made.append(_site(spec, place, target, canonical, note)._replace(label=label))
+        offset = spec.offset or 0
+        address = place.runtime(target.start + offset)
+        made.append(ResolvedSite(spec.text, canonical, place, target, offset, address, spec.name, note, label=label))
     if not made:
         detail = f"{shown} is chosen at load time (IFUNC), and no module of the process has resolved it"
         made.append(Unresolved(canonical, Refusal(Reason.IFUNC_UNRESOLVED, loaded.runtime(function.start), detail)))
