@@ -8,6 +8,7 @@ import pytest
 
 from anyprobe.probes.following import exec_gate
 from anyprobe.probes.following.followed import Followed
+from anyprobe.probes.following.sampling import Sample
 from anyprobe.probes.following.watches import Connector
 from support.results import hits
 
@@ -78,3 +79,29 @@ def test_programs_whose_probes_are_being_placed_are_not_missed(program):
         tree.follow_no_more()
         assert tree.notes() == []
     assert said == [[]] * 3
+
+
+def test_a_sample_is_told_of_and_adds_up(program, monkeypatch):
+    """Where they come too fast one in so many is followed; the sample is one of each three here, not by chance."""
+    try:
+        Connector().close()
+    except OSError as refusal:
+        pytest.skip(f"the kernel does not tell of executions: {refusal}")
+    asked = []
+
+    def takes(self, waiting, now):  # noqa: ARG001 - the interface
+        asked.append(now)
+        return len(asked) % 3 == 0
+
+    monkeypatch.setattr(Sample, "takes", takes)
+    with Followed.run([program, "30"]) as tree:
+        tree.count("a.out:work")
+        tree.resume()
+        assert os.waitstatus_to_exitcode(tree.wait(PATIENCE)) == 0
+        tree.follow_no_more()
+        told, found = tree.notes(), [hits(each, "work") for each in tree.snapshots()]
+    assert found == [CALLS] * (1 + 10)
+    assert told == [
+        "30 executions seen by the kernel: 10 probed, 0 refused, 20 missed; "
+        "they came faster than probes are placed: 1 in 3 was followed, chosen by chance"
+    ]

@@ -4,7 +4,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, cast
 
 from anyprobe.binary.images.modules import VDSO, LoadedObject
@@ -238,7 +238,7 @@ class Reconciled(Pumped):
             return
         from anyprobe.probes.following.exec_gate import ExecGate
 
-        gate = self._execs = ExecGate(self, lambda function, hit: follower.executes(self, function, hit))
+        gate = self._execs = ExecGate(self, partial(follower.executes, self))
         with typed(self._process, "arming probes in"):
             edits = gate.edits(self._objects, self._handlers.function_at)
             with self.functions.joining(edits):

@@ -7,6 +7,7 @@ parent's memory: places to wait in are taken by turns, not by numbers of threads
 waits if the controller is gone.
 """
 
+import time
 from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from anyprobe.binary.restrictions.raw_calls import EXECUTING
 from anyprobe.core.code import Input, InputKind, NativeCode
 from anyprobe.core.refusal import Refusal
 from anyprobe.isa.leaf import leaf
+from anyprobe.probes.following.sampling import Sample
 from anyprobe.probes.handlers.callbacks import Callbacks, Hit, Wait
 from anyprobe.splice.codegen.handlers.rendezvous import CALLS, Room
 
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 
 PATIENCE = 10.0
 """Seconds that a thread waits at most: others may be served before it."""
-PLACES = 64
+PLACES = 256
 """How many threads of a program and of its children may wait at once."""
 FUNCTIONS = ("execve", "execveat", "fexecve")
 """The functions of the C library in which the system calls are made."""
@@ -40,13 +42,15 @@ ITSELF = ""
 class ExecGate:
     """The gate of one session."""
 
-    def __init__(self, session: "ProbeHost", serve: Callable[[str, Hit], object]) -> None:
+    def __init__(self, session: "ProbeHost", serve: Callable[[str, Hit, bool], object]) -> None:
         """Nothing is placed yet.
 
-        ``serve`` is called with the function's name, or ``ITSELF``, in the thread that serves the gate.
+        ``serve`` is called with the function's name, or ``ITSELF``, and whether the execution is to be followed, in the
+        thread that serves the gate.
         """
         self._session, self._serve = session, serve
         self._callbacks = Callbacks(session, room=Room(PLACES, taken=True))
+        self._sample = Sample(PATIENCE, PLACES, time.monotonic())
         self._ending = False
         self._missed: int | None = None
         self._names: dict[int, str] = {}
@@ -110,8 +114,12 @@ class ExecGate:
         return address in self._callbacks
 
     def _serve_hit(self, hit: Hit) -> None:
-        if not self._ending:
-            self._serve(self._names[hit.ip], hit)
+        if self._ending:
+            return
+        began = time.monotonic()
+        takes = self._sample.takes(self._callbacks.waiting, began)
+        self._serve(self._names[hit.ip], hit, takes)
+        self._sample.note(time.monotonic() - began, taken=takes)
 
     def missed(self) -> int:
         """Return how many threads were not waited for, or not to the end."""

@@ -100,7 +100,7 @@ class Followed(SessionGroup):
         self._members = [Member(each, each.pid, 1) for each in sessions]
         self.unprobed: Counter[tuple[str, str]] = Counter()
         """How often a program was executed that was left alone, by its path and the reason."""
-        self.unseen = self._missed = self._adopted = 0
+        self.unseen = self._missed = self._adopted = self._passed = 0
         """How often a program may have been executed and could not be held at its start."""
         self._strays = Strays(lambda path: self._leave(path, _UNEXPECTED), of_children=options.children == "count")
         for each in sessions:
@@ -206,14 +206,18 @@ class Followed(SessionGroup):
             unseen += sum(each.session.missed_execs() for each in self._members if each.session is not None)
             refused = sum(count for (_, why), count in self.unprobed.items() if why != _UNEXPECTED)
             strays = sum(self.unprobed.values()) - refused
-            missed = max(self._strays.settled - self._adopted - refused, strays)
+            adopted, passed = self._adopted, self._passed
+            missed = max(self._strays.settled - adopted - refused, strays, passed)
         if not self._strays.sees_all and unseen:
             said.append(f"{times(unseen)} a program may have been executed that could not be held at its start")
             missed = max(missed, unseen)
-        if (refused or missed) and (self._adopted or self._strays.seen or unseen):
-            total = self._adopted + refused + missed
+        if (refused or missed) and (adopted or self._strays.seen or unseen):
+            total = adopted + refused + missed
             by = "seen by the kernel" if self._strays.sees_all else "known of, since the kernel does not tell of all"
-            fate = f"{self._adopted} probed, {refused} refused, {missed} missed"
+            fate = f"{adopted} probed, {refused} refused, {missed} missed"
+            if passed:
+                one_in = max(round((adopted + passed) / max(adopted, 1)), 2)
+                fate += f"; they came faster than probes are placed: 1 in {one_in} was followed, chosen by chance"
             said.append(f"{total} {'execution' if total == 1 else 'executions'} {by}: {fate}")
         return said
 
@@ -331,8 +335,11 @@ class Followed(SessionGroup):
         """Have told of what a program executes from now on without having waited before."""
         self._strays.follow(session.pid, from_start=session.process.held is not None)
 
-    def executes(self, session: Session, function: str, hit: "Hit") -> None:
-        """Follow a thread that waits before it executes; called in the thread that serves the session's gate."""
+    def executes(self, session: Session, function: str, hit: "Hit", takes: bool) -> None:
+        """Follow a thread that waits before it executes; called in the thread that serves the session's gate.
+
+        ``takes``: it is in the sample of those that are followed, else it is let be.
+        """
         if self._ending:
             return
         program: NextProgram | None = None
@@ -353,6 +360,11 @@ class Followed(SessionGroup):
                     self._leave(program.path, program.refusal)
                     return
             pid = procfs.group_of(tid)
+            if not takes:
+                self._strays.expect(pid)
+                with self._guard:
+                    self._passed += 1
+                return
             told.enter_context(self._strays.following(pid))
             self._follow(session, pid, tid, hit, at_call=function == ITSELF)
         except Exception as error:  # noqa: BLE001 - the program goes on, and this is told by name

@@ -9,8 +9,11 @@ if TYPE_CHECKING:
 class Follower(Protocol):
     """What follows programs that are executed."""
 
-    def executes(self, session: Any, function: str, hit: "Hit") -> None:  # noqa: ANN401 - a session
-        """Follow a thread that waits before it executes by a function of the C library."""
+    def executes(self, session: Any, function: str, hit: "Hit", takes: bool) -> None:  # noqa: ANN401 - a session
+        """Follow a thread that waits before it executes by a function of the C library.
+
+        ``takes``: it is in the sample of those that are followed, else it is let be.
+        """
         ...
 
     def watches(self, session: Any) -> None:  # noqa: ANN401 - a session

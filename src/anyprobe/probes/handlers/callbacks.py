@@ -170,6 +170,7 @@ class Callbacks:
         self._thread: threading.Thread | None = None
         self._stacks: HitStacks | None = None
         self._ending = False
+        self._backlog: Callable[[], int] = lambda: 0
         self.errors: list[Exception] = []
         """What callbacks have raised, the first hundred."""
         self.failed = 0
@@ -270,6 +271,11 @@ class Callbacks:
             )
         return self._filters
 
+    @property
+    def waiting(self) -> int:
+        """How many hits wait for their turn, for callbacks themselves to ask."""
+        return self._backlog()
+
     def lost(self) -> dict[str, int]:
         """Return how many hits were not answered in time, how many found nobody, and how many callbacks failed."""
         if self._store is None:
@@ -320,6 +326,7 @@ class Callbacks:
         taken = _Taken(region, count) if self._room.taken else None
         with futexes.RobustList([place + rendezvous.NODE for place in places], rendezvous.LOCK - rendezvous.NODE):
             locks[:] = threading.get_native_id()
+            self._backlog = lambda: int(np.count_nonzero(tickets != served))
             ready.set()
             try:
                 while not self._ending:
@@ -333,6 +340,7 @@ class Callbacks:
                     if not waiting:
                         futexes.wait(base + rendezvous.BELL, rung, _LOOK)
             finally:
+                self._backlog = lambda: 0
                 asleep = np.flatnonzero(locks & np.uint32(rendezvous.WAITERS)).tolist()
                 locks[:] = 0
                 for number in asleep:
