@@ -141,7 +141,7 @@ def test_hist_and_time_say_the_same_of_calls_that_are_left_by_a_jump(run):
     assert shown["aggregations"].keys() == {"latency_ns"}
     first = run("time", "a.out:jumps", *EXITS).splitlines()[0]
     assert "4 calls of 1 function timed" in first
-    assert first.endswith(told)
+    assert told in first
     lines = run("hist", "a.out:jumps", "--of", "latency_ns", *EXITS).splitlines()
     assert re.search(r": 10 calls in [\d.]+ s; ", lines[0])
     assert lines[0].endswith(told)

@@ -281,6 +281,8 @@ def received(knowledge: Knowledge, expressions: Sequence[Expression], shown: int
     visible = [name for name in labels if _is_word(known[name]) and name not in lost]
     fields: tuple[int | None, ...] = tuple(visible.index(name) if name in visible else None for name in labels)
     needed = set(_used(expressions, knowledge.names))
+    for name in _used(expressions, sorted(lost)) if prototype.is_marker else ():
+        raise _no_such(expressions, name, prototype, lost)
     lines = []
     for name in _used(expressions, PARAMETERS):
         if prototype.is_marker:
@@ -307,9 +309,11 @@ def _used(expressions: Iterable[Expression], names: Sequence[str]) -> list[str]:
     return [name for name in names if name in found]
 
 
-def _no_such(expressions: Sequence[Expression], name: str, prototype: "Prototype") -> Exception:
+def _no_such(
+    expressions: Sequence[Expression], name: str, prototype: "Prototype", lost: "Collection[str]" = ()
+) -> Exception:
     each, _, line, column = next(found for found in _uses(expressions) if found[1] == name)
-    parameters = ", ".join(f"{label}: {kind}" for label, kind in prototype.parameters)
+    parameters = ", ".join(f"{label}: {kind}" for label, kind in prototype.parameters if label not in lost)
     lacks = f"no {name} that can be read" if prototype.is_marker else "no whole number there"
     return each.error(line, column, f"{prototype.function} has {lacks}", f"one of ({parameters})")
 

@@ -263,7 +263,7 @@ def _measured(facts: "RoutineFacts") -> str:
     return f"""mov {whole}, [rdi+{at.BLOCK_COST}]; add {whole}, ended
         mov {cost}, {whole}; sub {cost}, [rdi+rsi+{COST}]
         sar {whole}, {at.COST_BITS}; sub rdx, {whole}
-        {"" if facts.layout.nested else "mov rax, rcx; mov rcx, [rsp+0x38]"}"""
+        {"" if facts.layout.nested else f"mov rax, rcx; mov rcx, [rdi+rsi+{RECORD}]"}"""
 
 
 def _settle_costs(facts: "RoutineFacts") -> str:

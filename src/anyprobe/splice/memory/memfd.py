@@ -33,6 +33,9 @@ _MFD_CLOEXEC, _MFD_EXEC = 1, 0x10
 _MADV_DONTDUMP, _MADV_WIPEONFORK = 16, 18
 _EINVAL = 22
 
+_PART_BYTES = 1 << 40
+"""How much is mapped at a time of spare parts."""
+
 _FORM = {
     MappingUse.JOURNAL: (_READ, _PRIVATE),
     MappingUse.CODE: (_READ | _EXEC, _SHARED),
@@ -60,13 +63,13 @@ class Memfd:
         self.descriptor = fd
         self.inode = int(os.fstat(fd).st_ino)
         self._windows: list[tuple[int, int, mmap.mmap]] = []
-        """What is mapped: from where to where in the file, those first that are there from the beginning."""
+        """What is mapped: from where to where in the file."""
+        self._spare = sorted(spare)
         at = 0
-        for start, end in (*sorted(spare), (size, size)):
+        for start, end in (*self._spare, (size, size)):
             if start > at:
                 self._map(at, start)
             at = end
-        self._first_spare = len(self._windows)
 
     def _map(self, start: int, end: int) -> mmap.mmap:
         memory = gateway.mmap_shared(self.descriptor, end - start, start)
@@ -74,14 +77,20 @@ class Memfd:
         return memory
 
     def _window(self, offset: int, size: int) -> tuple[mmap.mmap, int]:
-        """Return the mapping that has some bytes, and where it begins in the file."""
+        """Return the mapping that has some bytes, and where it begins in the file.
+
+        All that is looked at of a spare part is of one size, of which its place there is a multiple. Several are mapped
+        at a time, as each mapping takes a descriptor.
+        """
         for start, end, memory in self._windows:
             if start <= offset and offset + size <= end:
                 return memory, start
         if self.descriptor < 0:
             raise ValueError("the memory is closed")
-        start = page_floor(offset)
-        return self._map(start, page_ceil(offset + size)), start
+        low, high = next((low, high) for low, high in self._spare if low <= offset < high)
+        part = size * max(1, _PART_BYTES // size)
+        start = low + (offset - low) // part * part
+        return self._map(start, min(start + part, high)), start
 
     def view(self, offset: int, size: int) -> memoryview:
         """Return bytes of it."""
@@ -109,8 +118,6 @@ class Memfd:
             memory.madvise(mmap.MADV_REMOVE, offset - start, size)
         except OSError:
             return False
-        fixed, later = self._windows[: self._first_spare], self._windows[self._first_spare :]
-        self._windows = fixed + [each for each in later if each[2] is not memory]  # views keep it as long as they live
         return True
 
     def close(self) -> None:

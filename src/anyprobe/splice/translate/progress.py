@@ -73,7 +73,9 @@ _PROGRESS = {
     "unwind_done": Progress.FORWARD, "unwind_caught": Progress.BACK,
 }  # fmt: skip
 _LEAVE_PROGRESS = {
-    "": Progress.BACK, "_taken": Progress.HALF, "_done": Progress.FORWARD, "_search": Progress.BACK,
+    "": Progress.BACK, "_taken": Progress.HALF, "_done": Progress.FORWARD,
+    # where it began anew it would never end if it took longer than it is from one signal to the next
+    "_search": Progress.HALF,
     "_removed": Progress.HALF, "_shrink": Progress.HALF,
     "_unmatched": Progress.BACK, "_unmatched_done": Progress.FORWARD,
     "_stranger": Progress.BACK, "_stranger_done": Progress.FORWARD,
