@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import signal
 import subprocess
 import sys
 
@@ -12,6 +13,7 @@ from rich.console import Console
 import anyprobe
 from anyprobe.reports.calltree import print_by_caller, print_tree
 from anyprobe.reports.histogram import print_timings
+from anyprobe.target.system import procfs
 from support.driver import build, wait_until
 from support.results import timing
 
@@ -38,7 +40,10 @@ def test_direct_callers_are_known_at_once(caller):
     with anyprobe.attach(caller.pid, call_tree=True) as session:
         session.time("a.out:dispatch", "a.out:parse", "a.out:inner")
         wait_until(lambda: timing(session.snapshot(), "dispatch").count > 50, "fifty calls")
+        caller.send_signal(signal.SIGSTOP)  # it calls on while one function is read after the other
+        wait_until(lambda: procfs.read_status(caller.pid)["State"].startswith("T"), "it is stopped")
         snapshot = session.snapshot()
+        caller.send_signal(signal.SIGCONT)
     counts = {name: timing(snapshot, name).count for name in ("dispatch", "parse", "inner")}
     assert timing(snapshot, "parse").learning == 0
     assert all(each.complete for each in snapshot.functions)

@@ -142,6 +142,19 @@ class Children:
                 found.append(child)
         return found
 
+    def never_seen(self, bank: SlotBank, there: "Iterable[ForkChild]") -> "list[ForkChild]":
+        """Return the children of which no process was ever found, as that of one that ends before it is looked for."""
+        found = []
+        for child in there:
+            process = self._blocks.get((id(bank), child))
+            if process is not None and process.started is None and not child.ended:
+                found.append(child)
+        return [child for child in found if (id(bank), child) not in self._told]
+
+    def told(self, bank: SlotBank, ended: "Iterable[ForkChild]") -> None:
+        """Note that some have ended, so that it is told once."""
+        self._told.update((id(bank), child) for child in ended)
+
     def note(self, bank: SlotBank, there: "Iterable[ForkChild]") -> None:
         """Learn whose blocks are, which threads by these numbers have made; the process's, where it is gone by now."""
         inner: dict[int, set[int]] | None = None

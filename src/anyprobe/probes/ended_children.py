@@ -30,6 +30,22 @@ class EndedChildren:
         """Know none."""
         self._seen: dict[int, frozenset[ForkChild]] = {}
         self._alive: dict[int, int] = {}
+        self._doubtful: dict[int, frozenset[ForkChild]] = {}
+
+    def unmapped(
+        self, bank: "SlotBank", never_seen: "list[ForkChild]", inodes: frozenset[int]
+    ) -> "tuple[ForkChild, ...]":
+        """Return which of some children have ended, of which no process was ever found: nobody maps their copies.
+
+        Only those that had their copy at the look before: a child may just have taken one and not mapped it yet.
+        """
+        before = self._doubtful.get(id(bank), frozenset())
+        self._doubtful[id(bank)] = frozenset(never_seen)
+        doubtful = before.intersection(never_seen)
+        if not doubtful:
+            return ()
+        pids, offsets = _living(inodes, bank.arena.inode)
+        return tuple(child for child in doubtful if not _is_mapped(bank, child, pids, offsets))
 
     def look(
         self,
@@ -55,8 +71,8 @@ class EndedChildren:
         for child in sorted(there & before, key=lambda child: child.number):
             if time.monotonic() > until and left < bank.layout.children // 2:
                 break
-            at = bank.piece.offset + bank.layout.child_offset(child.number)
-            if child.tid in pids or any(low <= at < high for low, high in offsets):
+            at = _place_of(bank, child)
+            if _is_mapped(bank, child, pids, offsets):
                 self._alive[id(bank)] += 1
                 continue
             children.note(bank, [child])
@@ -71,6 +87,15 @@ class EndedChildren:
             left -= 1
             entry = bank.piece.offset + bank.layout.children_offset + CHILD_BYTES * child.number
             bank.arena.view(entry, CHILD_BYTES)[:] = bytes(CHILD_BYTES)
+
+
+def _place_of(bank: "SlotBank", child: "ForkChild") -> int:
+    return bank.piece.offset + bank.layout.child_offset(child.number)
+
+
+def _is_mapped(bank: "SlotBank", child: "ForkChild", pids: frozenset[int], offsets: "list[tuple[int, int]]") -> bool:
+    at = _place_of(bank, child)
+    return child.tid in pids or any(low <= at < high for low, high in offsets)
 
 
 def _living(inodes: frozenset[int], inode: int) -> tuple[frozenset[int], list[tuple[int, int]]]:

@@ -227,7 +227,10 @@ class Pumped(Observed, Tended):
                 inodes = holdings.inodes()
                 self._ended_children.look(bank, reader, self.children, inodes, self._forget_child)
                 if "handling" in vars(self) and self.handling.has_pools:
-                    for child in self.children.ended(bank, reader.copies):
+                    never_seen = self.children.never_seen(bank, reader.copies)
+                    gone = self._ended_children.unmapped(bank, never_seen, inodes)
+                    self.children.told(bank, gone)
+                    for child in (*self.children.ended(bank, reader.copies), *gone):
                         self._forget_child(child.number + 1)
         if "return_points" in vars(self) and not self.detached:
             self.return_points.look_at_children()

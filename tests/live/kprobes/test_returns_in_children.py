@@ -2,6 +2,7 @@
 
 import os
 import signal
+from functools import partial
 
 import numpy as np
 import pytest
@@ -52,7 +53,8 @@ def test_calls_of_children_have_data_of_their_own(program, mode, count, maxactiv
         assert total(declined).count == 0
 
 
-def test_calls_in_which_children_are_killed_leave_nothing_behind(program):
+@pytest.mark.parametrize("seen", [True, False], ids=["seen alive", "killed at once"])
+def test_calls_in_which_children_are_killed_leave_nothing_behind(program, seen):
     """What they had of the pool is others' again; as long as they live it is theirs."""
     begun = Count("begun")
 
@@ -69,7 +71,8 @@ def test_calls_in_which_children_are_killed_leave_nothing_behind(program):
         children = [int(line.split()[0]) for line in fork(process, 3)]
         (call,) = (each for each in session.handling._calls if each.pool)
         keys = np.frombuffer(call.store.view(), dtype=np.uint64).reshape(-1, INSTANCE_BYTES // 8)[: call.pool, 0]
-        wait_until(lambda: session.pump(0.1) and total(begun).count + rp.nmissed == 3, "all are in the call")
+        look = partial(session.pump, 0.1) if seen else lambda: True
+        wait_until(lambda: look() and total(begun).count + rp.nmissed == 3, "all are in the call")
         assert (total(begun).count, rp.nmissed, np.count_nonzero(keys)) == (3, 0, 3)
         for pid in children[:2]:
             os.kill(pid, signal.SIGKILL)
