@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from anyprobe.core.address import PAGE, page_ceil, page_floor
+from anyprobe.core.address import PAGE, page_ceil
 from anyprobe.core.errors import AnyprobeError, RemoteCallFailed
 from anyprobe.core.memory import MemoryFault
 from anyprobe.splice.journal.memfds import MEMFD_NAME, MEMFD_PATH, is_ours
