@@ -1,7 +1,6 @@
 """Durations of functions: a table of percentiles, then a histogram each."""
 
 from rich.console import Console
-from rich.table import Table
 
 from anyprobe.data.snapshot import FunctionTiming, Snapshot
 from anyprobe.reports import distribution
@@ -14,13 +13,14 @@ from anyprobe.reports.heading import (
     print_step,
 )
 from anyprobe.reports.losses import print_losses
-from anyprobe.reports.plain import escape
+from anyprobe.reports.plain import Rows, escape
 from anyprobe.reports.quantities import counted
 from anyprobe.reports.timings import (
     calls_of,
     fitting,
     print_mark,
     print_taken,
+    table_of,
     times_of,
     weight_ns,
     what_was_timed,
@@ -63,23 +63,14 @@ def print_functions(snapshot: Snapshot, console: Console, top: int = 0) -> None:
         print_step(snapshot.clock_step_ns, console)
 
 
-def _table(timings: list[FunctionTiming], step: float, width: int) -> Table:
+def _table(timings: list[FunctionTiming], step: float, width: int) -> Rows:
     """Return the table, without what histograms show too where there is no room for it."""
     columns = {"calls": calls_of(timings), **times_of(timings, step)}
     names = {
         "function": [timing.label or timing.function for timing in timings],
         "module": [timing.shown_module for timing in timings],
     }
-    wide = fitting(columns | names, width, LEFT_OUT_FIRST)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in (each for each in columns if each in wide):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("function", overflow="fold", style="cyan")
-    if "module" in wide:
-        table.add_column("module", no_wrap=True)
-    for row in zip(*wide.values(), strict=True):
-        table.add_row(*map(escape, row))
-    return table
+    return table_of(columns, fitting(columns | names, width, LEFT_OUT_FIRST))
 
 
 def _print_bars(timing: FunctionTiming, console: Console, step: float) -> None:

@@ -11,7 +11,7 @@ from anyprobe.reports.losses import print_losses
 from anyprobe.reports.plain import Rows, escape
 from anyprobe.reports.quantities import counted
 from anyprobe.reports.table import site_name
-from anyprobe.reports.timings import calls_of, fitting, print_mark, print_taken, times_of, weight_ns
+from anyprobe.reports.timings import calls_of, fitting, print_mark, print_taken, table_of, times_of, weight_ns
 
 _NAMED = 5
 """How many functions are named."""
@@ -105,16 +105,7 @@ def _table(shown: "Sequence[tuple[ProcessInfo, FunctionTiming]]", step: float, w
         "module": [timing.shown_module for timing in timings],
     }
     wide = fitting(columns | names, width, _LEFT_OUT_FIRST)
-    table = Rows()
-    for name in wide:
-        if name in columns:
-            table.add_column(name, justify="right", no_wrap=True)
-        else:
-            style = {"overflow": "fold", "style": "cyan"} if name == "function" else {"no_wrap": True}
-            table.add_column(name, **style)
-    for row in zip(*wide.values(), strict=True):
-        table.add_row(*map(escape, row))
-    return table
+    return table_of(columns, wide)
 
 
 def print_trees(snapshot: Snapshot, console: "Console", top: int = 0) -> None:

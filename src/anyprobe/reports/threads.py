@@ -6,9 +6,9 @@ from anyprobe.data.snapshot import Snapshot
 from anyprobe.data.sums import total
 from anyprobe.reports.heading import clauses, print_heading, print_left_out, print_refusals
 from anyprobe.reports.losses import print_losses
-from anyprobe.reports.plain import Rows, escape
+from anyprobe.reports.plain import Rows
 from anyprobe.reports.quantities import counted
-from anyprobe.reports.timings import calls_of, fitting, print_mark, print_taken, times_of, weight_ns
+from anyprobe.reports.timings import calls_of, fitting, print_mark, print_taken, table_of, times_of, weight_ns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,13 +61,4 @@ def _table(shown: "Sequence[tuple[ThreadTimes, FunctionTiming]]", step: float, w
         "module": [timing.shown_module for timing in timings],
     }
     wide = fitting({name: cells for name, cells in (columns | names).items() if any(cells)}, width, _LEFT_OUT_FIRST)
-    table = Rows()
-    for name in wide:
-        if name in columns:
-            table.add_column(name, justify="right", no_wrap=True)
-        else:
-            style = {"overflow": "fold", "style": "cyan"} if name == "function" else {"no_wrap": True}
-            table.add_column(name, **style)
-    for row in zip(*wide.values(), strict=True):
-        table.add_row(*map(escape, row))
-    return table
+    return table_of(columns, wide)

@@ -1,10 +1,11 @@
 """The columns of tables of times."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from anyprobe.data.snapshot import FunctionTiming
 from anyprobe.data.sums import total
+from anyprobe.reports.plain import Rows, escape
 from anyprobe.reports.quantities import counted, duration, edge, mean
 
 if TYPE_CHECKING:
@@ -135,6 +136,20 @@ def fitting(columns: Mapping[str, list[str]], width: int, left_out_first: Sequen
         if sum(wide.values()) + 2 * (len(wide) - 1) > width:
             wide.pop(name, None)
     return {name: columns[name] for name in wide}
+
+
+def table_of(numbers: Iterable[str], cells: Mapping[str, list[str]]) -> Rows:
+    """Return a table of columns with these cells; ``numbers`` names the columns that have their cells at the right."""
+    table = Rows()
+    for name in cells:
+        if name in numbers:
+            table.add_column(name, justify="right", no_wrap=True)
+        else:
+            style = {"overflow": "fold", "style": "cyan"} if name == "function" else {"no_wrap": True}
+            table.add_column(name, **style)
+    for row in zip(*cells.values(), strict=True):
+        table.add_row(*map(escape, row))
+    return table
 
 
 def total_ns(timing: FunctionTiming) -> float:

@@ -1,4 +1,4 @@
-"""How long a program's threads have waited for a processor: that is in wall times, and nothing of ours."""
+"""How long a program's threads have waited for a processor: wall times have it in them, whatever probes do."""
 
 import os
 import time
