@@ -6,8 +6,9 @@ from contextlib import contextmanager
 
 BULK, MUCH, TOO_MUCH = 20_000, 1_000_000, 8_000_000
 """Objects: enough to take time to walk; enough for a collection where no user waits, and enough for one anywhere."""
-_made = 0
-"""Objects made in bulk work since the last collection of all."""
+_OLDEST = 2
+_made = _left = 0
+"""Objects made in bulk work since the last collection of all, and old ones that were left by that."""
 
 
 @contextmanager
@@ -35,8 +36,11 @@ def collection_paused() -> Iterator[None]:
 
 
 def collect_what_was_made(least: int = MUCH) -> None:
-    """Collect all cycles if so many objects were made in bulk work since that was done last."""
-    global _made  # noqa: PLW0603 - the collector is one, too
-    if _made >= least and gc.isenabled():
-        _made = 0
+    """Collect all cycles if so many objects were made in bulk work since that was done last, and are there still."""
+    global _made, _left  # noqa: PLW0603 - the collector is one, too
+    if _made < least or not gc.isenabled():
+        return
+    _made = 0
+    if len(gc.get_objects(_OLDEST)) - _left >= least // 2:
         gc.collect()
+        _left = len(gc.get_objects(_OLDEST))

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Literal
 
+from anyprobe.core.bulk import bulk_dataclass
 from anyprobe.core.quoting import shown_module
 from anyprobe.data import histogram
 from anyprobe.data.processes import Key, ProcessCounts, ProcessInfo, TargetInfo, ThreadTimes, by_spec
@@ -33,7 +34,7 @@ _MANY: frozenset[Kind] = MARKERS | {"insn", "block", "call"}
 """Kinds of which one spec may mean many places that can be told of as one."""
 
 
-@dataclass(frozen=True, slots=True)
+@bulk_dataclass(frozen=True, slots=True)
 class SiteResult:
     """The hits of one probe at one address."""
 

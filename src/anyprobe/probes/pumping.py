@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from anyprobe.core.collection import collection_paused
 from anyprobe.core.errors import TargetExited
-from anyprobe.data.last_results import with_end_of
+from anyprobe.data.last_results import disarmed, with_end_of
 from anyprobe.data.snapshot import Snapshot
 from anyprobe.probes import reading
 from anyprobe.probes.desired import DesiredState
@@ -42,6 +42,8 @@ class Pumped(Observed, Tended):
     _detached: bool
     _closed: bool
     _last: Snapshot | None
+    _last_is_armed: bool
+    """Whether the results of an ended session still say what was armed until then."""
     """What was counted, once it is over."""
     _clock: "Clock | None"
     _ns_per_tick: float
@@ -93,6 +95,8 @@ class Pumped(Observed, Tended):
         Does not disturb the target, unless that has set signal handlers since the last look: see ``follow_handlers``.
         """
         if self._last is not None:
+            if self._last_is_armed:  # seldom asked for after the results
+                self._last, self._last_is_armed = disarmed(self._last), False
             return self._last if self._closed else with_end_of(self.target_info, self._last)
         if self._clock is not None:
             self._ns_per_tick, self.clock_step_ns = self._clock.ns_per_tick(), self._clock.step_ns()

@@ -47,6 +47,8 @@ class BankValues:
         self._readers: dict[int, BankReader] = {}
         self._near: dict[int, NearReader] = {}
         self._counters: dict[int, NDArray[np.uint64]] = {}
+        self._hits: dict[SlotBank, tuple[list[int], int]] = {}
+        """The counters of banks, and where they begin in blocks."""
         self._in_flight: dict[tuple[int, Whose], dict[int, int]] = {}
         self._costs: dict[int, Costs] = {}
 
@@ -73,32 +75,35 @@ class BankValues:
             if id(bank) not in self._near:
                 self._near[id(bank)] = NearReader(_view(bank), _extents(bank))
             return at_least_none(self._near[id(bank)].counter(hook.offset))
-        reader = self.reader(bank)
+        known = self._hits.get(bank)
+        if known is None:
+            known = self._hits[bank] = self._all_counters(bank).tolist(), bank.layout.counters_offset
+        counters, start = known
+        return at_least_none(counters[hook.offset - start >> 3])
+
+    def _all_counters(self, bank: SlotBank) -> "NDArray[np.uint64]":
         if id(bank) not in self._counters:
-            self._counters[id(bank)] = reader.counters()
-        return at_least_none(int(self._counters[id(bank)][reader.counter_index(hook.offset)]))
+            self._counters[id(bank)] = self.reader(bank).counters()
+        return self._counters[id(bank)]
 
     def missed(self, hook: Hook) -> int:
         """Return how many hits a hook has seen and not counted: returns that no address could be replaced for."""
         if hook.kind not in MISSING or not isinstance(hook.bank, SlotBank):
             return 0
-        self.hits(hook)
-        return int(self._counters[id(hook.bank)][self.reader(hook.bank).counter_index(hook.offset + 8)])
+        return int(self._all_counters(hook.bank)[self.reader(hook.bank).counter_index(hook.offset + 8)])
 
     def unfollowed(self, hook: Hook) -> tuple[int, int]:
         """Return how many calls a hook saw at a jump: those whose caller was not known yet, and cannot be spliced."""
         if hook.calls is None or not isinstance(hook.bank, SlotBank):
             return 0, 0
-        self.hits(hook)
-        counters, index = self._counters[id(hook.bank)], self.reader(hook.bank).counter_index
+        counters, index = self._all_counters(hook.bank), self.reader(hook.bank).counter_index
         return int(counters[index(hook.offset + CALL_LEARNING)]), int(counters[index(hook.offset + CALL_UNSEEN)])
 
     def unreplaced(self, hook: Hook) -> int:
         """Return how many calls a hook has not followed, since their return address could not be replaced."""
         if hook.kind is not ActionKind.HANDLE_RETURN or not isinstance(hook.bank, SlotBank):
             return 0
-        self.hits(hook)
-        return int(self._counters[id(hook.bank)][self.reader(hook.bank).counter_index(hook.offset + UNREPLACED)])
+        return int(self._all_counters(hook.bank)[self.reader(hook.bank).counter_index(hook.offset + UNREPLACED)])
 
     def in_flight(self, bank: SlotBank, record: int, whose: Whose = "all") -> int:
         """Return how many calls of a timed function have not come back."""
@@ -177,7 +182,7 @@ def snapshot(
         found, told = _without_children(session, found, armed)
     elif any(map(_is_crowded, _banks_of(armed))):
         told = ("there are too many fork children to tell them all apart: what some have counted is the program's",)
-    counted = zip(found, armed, strict=False)
+    counted = ((site, place) for site, place in zip(found, armed, strict=False) if site.hits)
     timings = timings_by_process(session.probes, session.children, ns_per_tick) if apart is None else apart.by_process()
     processes = session.children.counts(
         target,
@@ -290,10 +295,15 @@ def _hits(places: Sequence[Place]) -> dict[int, tuple[int, int, int, int]]:
     for ends in (True, False):
         values = BankValues()
         for place in places:
-            if (place.exit is not None) is ends:
-                hooks = [*place.earlier, place.hook]
-                learning, unseen = (sum(each) for each in zip(*map(values.unfollowed, hooks), strict=True))
-                found[id(place)] = sum(map(values.hits, hooks)), sum(map(values.missed, hooks)), learning, unseen
+            if (place.exit is not None) is not ends:
+                continue
+            hook = place.hook
+            if not place.earlier and hook.calls is None and hook.kind not in MISSING:
+                found[id(place)] = values.hits(hook), 0, 0, 0
+                continue
+            hooks = [*place.earlier, hook]
+            learning, unseen = (sum(each) for each in zip(*map(values.unfollowed, hooks), strict=True))
+            found[id(place)] = sum(map(values.hits, hooks)), sum(map(values.missed, hooks)), learning, unseen
     return found
 
 

@@ -95,3 +95,16 @@ def clean_up(process: RunningProcess) -> list[str]:
     owners = ", ".join(str(owner.pid) for owner in found if owner.session in dead) or "unknown"
     removal = remove(process, dead)
     return [f"removed {removal.splices} splices that a dead anyprobe session (process {owners}) had left"]
+
+
+def forget_places(splicing: ProcessSplicing, probes: Sequence[Probe]) -> None:
+    """Let all that is known of single places go, of a session that is closed and of which only results are wanted.
+
+    A place and its splice hold each other: else they wait for the collector, which walks all that there is.
+    """
+    for probe in probes:
+        for place in probe.all_places:
+            place.hook.splice = None
+        probe.places, probe.timed, probe.handled = [], [], []
+    for module in splicing.upkeep.modules:
+        module.functions.clear()

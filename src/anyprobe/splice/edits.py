@@ -7,6 +7,7 @@ from typing import Self
 from anyprobe.binary.flow.cfg import CodeMap
 from anyprobe.binary.flow.function import FunctionCode
 from anyprobe.core.address import AddressRange
+from anyprobe.core.bulk import bulk_dataclass
 from anyprobe.core.refusal import Refusal
 from anyprobe.splice.emitted import EmittedPatch, EmittedSplice, FunctionChange
 from anyprobe.splice.journal.installed import Part
@@ -158,7 +159,7 @@ NO_PLAN = FunctionPlan()
 """No splices are to be made."""
 
 
-@dataclass(frozen=True, slots=True)
+@bulk_dataclass(frozen=True, slots=True)
 class Planned:
     """What is to become of a function: what is wanted of it that can be had, and the splices for that."""
 

@@ -7,6 +7,7 @@ What becomes of them is kept by those who see to it: the transaction has the ref
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
+from anyprobe.core.bulk import bulk_dataclass
 from anyprobe.splice.plan.splices import PlannedSplice, Strategy
 
 
@@ -34,7 +35,7 @@ class PatchParts:
     """(the instruction's number, start, end) of displaced copies."""
 
 
-@dataclass(frozen=True, slots=True)
+@bulk_dataclass(frozen=True, slots=True)
 class EmittedPatch:
     """A finished patch and where each displaced instruction went."""
 
@@ -58,7 +59,7 @@ class EmittedPatch:
         return self.address + len(self.code)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@bulk_dataclass(frozen=True, slots=True, eq=False)
 class EmittedSplice:
     """A splice as it is written: its bytes and its patch, at run-time addresses."""
 
@@ -115,7 +116,7 @@ class EmittedSplice:
         return planned.start + bias, planned.end + bias
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@bulk_dataclass(frozen=True, slots=True, eq=False)
 class FunctionChange:
     """What changes in one function: splices to take out and splices to put in, together or not at all."""
 

@@ -25,6 +25,7 @@ from anyprobe.probes.following.strays import Strays
 from anyprobe.probes.following.waiting_tasks import task_that_waits
 from anyprobe.probes.group import SessionGroup
 from anyprobe.probes.options import OptionNames, SessionOptions, chosen
+from anyprobe.probes.removal import forget_places
 from anyprobe.probes.session import Session
 from anyprobe.probes.target_errors import refuse_emulated, typed
 from anyprobe.splice.journal.installed import processes_with_splices
@@ -278,6 +279,7 @@ class Followed(SessionGroup):
         with self._guard:
             member.result, member.session = result or session.snapshot(), None
             self.sessions = tuple(each for each in self.sessions if each is not session)
+        forget_places(session.splicing, session.probes)
 
     def _is_over(self, session: Session) -> bool:
         return session.pid not in self._coming and (session.exited or session.became() is not None)

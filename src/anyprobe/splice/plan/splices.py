@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from anyprobe.core.bulk import bulk_dataclass
 from anyprobe.core.refusal import Refusal
 from anyprobe.isa.decode import Flow, Insn
 from anyprobe.isa.lines import KeptLine
@@ -94,7 +95,7 @@ class Want:
         return self.first and self.internal
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@bulk_dataclass(frozen=True, slots=True, eq=False)
 class PlannedSplice:
     """One splice: the bytes at ``head`` lead to a patch that displaces ``insns`` and runs the wants' actions."""
 
@@ -200,7 +201,7 @@ class Clobbers:
         return next((name for name in SCRATCH_ORDER if name in self.registers), None)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@bulk_dataclass(frozen=True, slots=True, eq=False)
 class FunctionPlan:
     """The outcome for one function."""
 
