@@ -40,7 +40,9 @@ def collect_what_was_made(least: int = MUCH) -> None:
     global _made, _left  # noqa: PLW0603 - the collector is one, too
     if _made < least or not gc.isenabled():
         return
-    _made = 0
-    if len(gc.get_objects(_OLDEST)) - _left >= least // 2:
-        gc.collect()
-        _left = len(gc.get_objects(_OLDEST))
+    _made, there = 0, len(gc.get_objects(_OLDEST))
+    if least and there - _left < least // 2:  # by far the most were freed by reference counting
+        _left = min(_left, there)
+        return
+    gc.collect()
+    _left = len(gc.get_objects(_OLDEST))

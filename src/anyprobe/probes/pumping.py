@@ -42,7 +42,7 @@ class Pumped(Observed, Tended):
     _detached: bool
     _closed: bool
     _last: Snapshot | None
-    _last_is_armed: bool
+    _last_is_armed = False
     """Whether the results of an ended session still say what was armed until then."""
     """What was counted, once it is over."""
     _clock: "Clock | None"
@@ -106,6 +106,10 @@ class Pumped(Observed, Tended):
             found = self._with_forked(reading.snapshot(self, self._ns_per_tick, self._duration(), self.collected()))
         self._last = found if self._detached else None
         return found
+
+    def _last_results(self) -> Snapshot:
+        """Return the results of a session that is about to be closed."""
+        return self.snapshot() if self._last is None else with_end_of(self.target_info, self._last)
 
     def _duration(self) -> float:
         """Return the seconds since the first probes were armed, up to the end of the session."""

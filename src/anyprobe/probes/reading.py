@@ -78,8 +78,7 @@ class BankValues:
         known = self._hits.get(bank)
         if known is None:
             known = self._hits[bank] = self._all_counters(bank).tolist(), bank.layout.counters_offset
-        counters, start = known
-        return at_least_none(counters[hook.offset - start >> 3])
+        return at_least_none(known[0][hook.offset - known[1] >> 3])
 
     def _all_counters(self, bank: SlotBank) -> "NDArray[np.uint64]":
         if id(bank) not in self._counters:
@@ -317,8 +316,7 @@ def sites(places: Iterable[Place], note_of: "Callable[[LoadedObject], str]") -> 
     armed = armed_once(places)
     counted = _hits(armed)
     values = BankValues()
-    banks = _banks_of(armed)
-    undivided = {bank for bank in banks if isinstance(bank, NearBank) or values.reader(bank).is_full}
+    undivided = {bank for bank in _banks_of(armed) if isinstance(bank, NearBank) or values.reader(bank).is_full}
     for place in armed:
         found = _site(place, *counted[id(place)], note=note_of(place.site.object))
         if undivided and not undivided.isdisjoint(_banks_of([place])):

@@ -11,7 +11,7 @@ from anyprobe.binary.images.modules import VDSO, LoadedObject
 from anyprobe.core.collection import collect_what_was_made
 from anyprobe.core.errors import Interrupted, StopTimeout, TargetError, TargetExited, UsageError
 from anyprobe.core.refusal import Refusal
-from anyprobe.data.last_results import armed_as, with_end_of
+from anyprobe.data.last_results import armed_as
 from anyprobe.data.snapshot import Snapshot
 from anyprobe.probes import reading, removal
 from anyprobe.probes.api import SessionApi
@@ -72,7 +72,6 @@ class Session(Reconciled, SessionApi[Probe]):
         self.endings: list[Callable[[], None]] = []
         """Called when it is over, and what was counted is still there."""
         self._last: Snapshot | None = None
-        self._last_is_armed = False
         """What was counted, once it is over."""
         self._closed = False
         self.warnings: Sequence[str] = ()
@@ -368,8 +367,7 @@ class Session(Reconciled, SessionApi[Probe]):
             self._desired, self.follower = DesiredState(), None
             if self._held:
                 self.resume()
-            self._last = self.snapshot() if self._last is None else with_end_of(self.target_info, self._last)
-            self._closed = True
+            self._last, self._closed = self._last_results(), True
             for end in self.endings:
                 end()
         finally:
