@@ -50,6 +50,8 @@ class ProbeHost(ABC):
     """What its processes have counted."""
     clock_step_ns: float
     """By how much the clock of times goes on at once, 0 where nothing is timed."""
+    endings: "list[Callable[[], None]]"
+    """Called when it is over, and what was counted is still there."""
     lock: AbstractContextManager[object]
     """Held by each thread that changes or reads the session."""
     _objects: "ObjectTable"

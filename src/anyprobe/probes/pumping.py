@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from anyprobe.probes.adopting import Adopting
     from anyprobe.probes.clock_watch import ClockWatch
     from anyprobe.probes.ended_children import EndedChildren
+    from anyprobe.probes.handlers.handler_watch import HandlerWatch
     from anyprobe.probes.probe import Place, Probe
     from anyprobe.probes.providers.function.resolve import ResolvedSite
+    from anyprobe.probes.thread_slots import ThreadSlots
     from anyprobe.probes.timing.clock import Clock
     from anyprobe.probes.timing.return_points import ReturnPoints
     from anyprobe.probes.timing.waiting import Waiting
@@ -36,6 +38,7 @@ class Pumped(Observed, Tended):
     """A session that does what is due."""
 
     _desired: DesiredState
+    _handlers: "HandlerWatch"
     _clock_refusal: "Refusal | None"
     _began: float | None
     _ended: float | None
@@ -116,6 +119,10 @@ class Pumped(Observed, Tended):
         return 0.0 if self._began is None else (self._ended or time.monotonic()) - self._began
 
     @abstractmethod
+    def _disarm(self, probes: "Sequence[Probe]", places: "Sequence[Place]") -> None:
+        """Put the program's own bytes back at some places."""
+
+    @abstractmethod
     def _note_losses(self) -> None:
         """See what is no longer there."""
 
@@ -145,6 +152,13 @@ class Pumped(Observed, Tended):
         from anyprobe.probes.timing.return_points import ReturnPoints
 
         return ReturnPoints(self)
+
+    @cached_property
+    def thread_slots(self) -> "ThreadSlots":
+        """Whether threads have memory of their own that generated code finds."""
+        from anyprobe.probes.thread_slots import ThreadSlots
+
+        return ThreadSlots(self, self._handlers.function_at, self._disarm)
 
     @cached_property
     def clock_watch(self) -> "ClockWatch":
@@ -212,7 +226,7 @@ class Pumped(Observed, Tended):
 
     def tell_threads_apart(self) -> None:
         """See that timed calls can be told apart by thread, where that is wanted and any are timed."""
-        if self.options.by_thread and self._objects.has_thread_slots():
+        if self.options.by_thread and self.splicing.planning.slots:
             self.thread_ids.want()
             self.thread_names.look([self.pid])
 

@@ -166,13 +166,14 @@ class Reconciled(Pumped):
         began = self._objects.libc() is None
         self._proof.refresh()
         if not began or self.splicing.holdings.banks or self._awaits_libraries:
+            self.thread_slots.look(needed=needs_threads)
             return
         deadline = time.monotonic() + (_STARTING if needs_threads else 0)
         while not has_libraries(self._objects, self._process.mem) and time.monotonic() < deadline:
             time.sleep(_LOOKS)
             self._proof.refresh()
         if self._objects.libc() is not None:
-            self.splicing.planning.use_slots(on=self._objects.has_thread_slots())
+            self.thread_slots.begin(needed=needs_threads)
             self.recheck_handlers(self._objects.reads_thread_word)
 
     def _arm_pending(self) -> None:
@@ -185,7 +186,7 @@ class Reconciled(Pumped):
             self.warn(AUDITED)
         self._awaits_libraries = self._awaits_threads = False
         self._objects.refresh()
-        self.splicing.planning.use_slots(on=self._objects.has_thread_slots())
+        self.thread_slots.begin(needed=any(probe.is_timing or probe.dress for probe in self.probes))
         self.recheck_handlers(self._objects.reads_thread_word)
         with self._watching_execs():
             self.reconcile(self._objects.objects)
@@ -346,6 +347,7 @@ class Reconciled(Pumped):
             self._look_for_forked()
             self._forks.end()
             self.warn(*self._forks.notes())
+        self.thread_slots.close()
         if self._loads is not None:
             self._loads.end()
             self.warn(*self._loads.missed())

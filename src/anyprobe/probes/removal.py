@@ -57,7 +57,7 @@ def detach(process: RunningProcess, splicing: ProcessSplicing) -> list[str]:
         try:
             splicing.end_live()
         finally:  # whatever went wrong there: the splices do not stay
-            removal = remove(process, sessions, patches, splicing.upkeep.saved_copies)
+            removal = remove(process, sessions, patches, splicing.upkeep.saved_copies, splicing.let_go)
         splicing.access.pause_us["disarm"] += removal.pause_us
         # A process that is older than this controller can only have our splices if it shares the target's memory. From
         # there they have just been removed, unless the target runs another program by now.

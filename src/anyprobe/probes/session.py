@@ -70,7 +70,6 @@ class Session(Reconciled, SessionApi[Probe]):
         self._detached = False
         self.probes: Probes = []
         self.endings: list[Callable[[], None]] = []
-        """Called when it is over, and what was counted is still there."""
         self._last: Snapshot | None = None
         """What was counted, once it is over."""
         self._closed = False

@@ -282,6 +282,8 @@ class ProcessSplicing:
             self.access, self.planning, self.view, traps, faults, self.semaphores, self.registrations
         )  # fmt: skip
         self.upkeep = Upkeep(process, self.holdings, modules, userspace)
+        self.waits_for_removal: list[Callable[[], object]] = []
+        """What lets threads go that wait until no probe is there any more."""
         self.live = None if proof is None else self._live_arming(traps, proof)
         """What makes changes without a stop, where that is wanted."""
         self.memory = ProcessMemory(self.access, self.planning, self.view, self.registrations, counting, self.live)
@@ -324,6 +326,11 @@ class ProcessSplicing:
         from anyprobe.splice.codegen.stub_directory import StubDirectory
 
         return StubDirectory(lambda size: self.map_stores([size])[0])
+
+    def let_go(self) -> None:
+        """Let threads go that wait until no probe is there any more."""
+        for each in self.waits_for_removal:
+            each()
 
     def end_live(self) -> None:
         """End the session without a stop, as far as that is wanted and can be; what is left is for ``recovery``."""

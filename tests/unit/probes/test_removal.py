@@ -37,6 +37,7 @@ def ended(monkeypatch):
             upkeep=SimpleNamespace(saved_copies=()),
             access=SimpleNamespace(pause_us={"disarm": 0}),
             end_live=lambda: None,
+            let_go=lambda: None,
         )
         with suppress(TargetError):
             removal.detach(SimpleNamespace(pid=1), splicing)

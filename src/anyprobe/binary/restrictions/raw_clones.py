@@ -57,13 +57,20 @@ def task_makers(elf: ElfFile, ranges: Sequence[AddressRange], callees: AbstractS
 
 
 def shares_memory(elf: ElfFile, function: Function | None, at: int) -> bool:
-    """Return whether a call may ask for shared memory or another thread pointer, by the constants near to it."""
+    """Return whether a call may ask for shared memory or another thread pointer, by the constants near before it.
+
+    ``at`` is after what loads its number. What comes after the call is about others: the number of ``set_robust_list``
+    after a fork looks like flags, too.
+    """
     if function is None:
         return True
     start = function.start
-    code = decode_range(elf.read(start, min(at + _WITHIN, function.end) - start), start)
-    near = (value for insn in code if insn.address > at - _AROUND for value in _constants(elf, insn))
-    return any(_is_sharing(value) for value in near)
+    for insn in decode_range(elf.read(start, min(at + _WITHIN, function.end) - start), start):
+        if insn.address > at - _AROUND and any(map(_is_sharing, _constants(elf, insn))):
+            return True
+        if insn.address >= at and insn.raw == _SYSCALL:
+            return False
+    return False
 
 
 def _is_sharing(value: int) -> bool:

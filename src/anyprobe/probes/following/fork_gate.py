@@ -27,6 +27,7 @@ from anyprobe.target.system import gateway, procfs
 if TYPE_CHECKING:
     from anyprobe.probes.host import ProbeHost
     from anyprobe.probes.providers.function.objects import ObjectTable
+    from anyprobe.splice.processes import ProcessSplicing
     from anyprobe.splice.userspace.signal_view import Place
 
 PATIENCE = 5.0
@@ -96,28 +97,11 @@ class ForkGate:
         hit.let_go()
 
     def _free(self, pid: int, let_go: Callable[[], object]) -> bool:
-        """Take the probes out of a child; ``let_go`` is called as soon as its text is its own again."""
-        splicing = self._session.splicing
-        sessions = frozenset([splicing.holdings.owner.session])
         try:
-            process = Process.open(pid)
-        except (NoSuchProcess, TargetExited):
-            return False
+            return relieve(self._session.splicing, pid, let_go)
         except AnyprobeError as error:
             self._note(str(error))
             return False
-        try:
-            restore_text(process, sessions)
-            let_go()
-            remove(process, sessions, lambda: Sleepers(splicing.engine.patches()))
-        except TargetExited:
-            pass
-        except AnyprobeError as error:
-            self._note(str(error))
-            return False
-        finally:
-            process.close()
-        return True
 
     def _note(self, why: str) -> None:
         self.failed[why] = self.failed.get(why, 0) + 1
@@ -182,6 +166,27 @@ class ForkGate:
         self._unserved = self._callbacks.lost()  # from here on children go on as they are meant to
         self._ending = True
         self._callbacks.end()
+
+
+def relieve(splicing: "ProcessSplicing", pid: int, let_go: Callable[[], object]) -> bool:
+    """Take a session's probes out of a fork child; return whether it was still there.
+
+    ``let_go`` is called as soon as its text is its own again.
+    """
+    sessions = frozenset([splicing.holdings.owner.session])
+    try:
+        process = Process.open(pid)
+    except (NoSuchProcess, TargetExited):
+        return False
+    try:
+        restore_text(process, sessions)
+        let_go()
+        remove(process, sessions, lambda: Sleepers(splicing.engine.patches()))
+    except TargetExited:
+        pass
+    finally:
+        process.close()
+    return True
 
 
 def _after_the_call(place: "Place") -> int | None:

@@ -42,6 +42,13 @@ def choose_slot(memory: Memory, thread_pointers: Iterable[int], taken: frozenset
     return random.choice(sorted(free)) if free else None  # noqa: S311 - any will do
 
 
+def is_fresh_block(read: Callable[[int, int], bytes], pointer: int, slots: Iterable[int]) -> bool:
+    """Return whether a thread pointer is a glibc thread control block whose slots are empty; raise ``MemoryFault``."""
+    block = read(pointer, SLOTS.stop)
+    words = [block[at : at + 8] for at in slots]
+    return int.from_bytes(block[_SELF : _SELF + 8], "little") == pointer != 0 and not any(map(any, words))
+
+
 def region_place(space: AddressSpace, size: int) -> tuple[int, int] | None:
     """Return where a bank's region may lie and the one bit that marks all its addresses.
 

@@ -43,3 +43,10 @@ def test_what_makes_tasks(build, call, flags):
 @pytest.mark.parametrize("path", ["/usr/bin/python3.11", "/usr/bin/rg", "/usr/bin/redis-server"])
 def test_everyday_programs_do_not(path):
     assert not len(Image.open(path).task_makers)
+
+
+def test_a_static_programs_fork_does_not(build):
+    """It is followed by ``set_robust_list``, whose number looks like flags."""
+    image = Image.open(build("#include <unistd.h>\nint main(void) { return fork(); }", "-O2", "-static"))
+    makers = {image.functions.containing(at).name for at in image.task_makers.tolist()}
+    assert not {name for name in makers if "ork" in name}, makers

@@ -139,19 +139,20 @@ class ObjectTable:
                 found = loaded.image.own_calls if loaded.name != VDSO else []
                 yield from ((loaded, at, number) for at, number in found if number in numbers)
 
-    def has_thread_slots(self) -> bool:
+    def has_thread_slots(self, *, watched: bool = False) -> bool:
         """Return whether every thread pointer belongs to one task: glibc makes all threads and nothing else does.
 
-        A program that calls ``clone`` itself can make tasks that share a thread pointer, or have none.
+        A program that calls ``clone`` itself can make tasks that share a thread pointer, or have none; ``watched``: it
+        is seen when it calls that of the C library.
         """
         libc = self.libc()
         if libc is None:
             return False
         if libc.is_executable:
-            return not self._calls_clone(libc)
+            return not self._calls_clone(libc, only_itself=watched)
         others = [each for each in self.objects if each.name != VDSO and not self.is_loader(each)]
         others = [each for each in others if each.first.inode != libc.first.inode]  # a copy of it is like it
-        return not any(imports(loaded, _CLONES) or _makes_tasks(loaded) for loaded in others)
+        return not any((not watched and imports(loaded, _CLONES)) or _makes_tasks(loaded) for loaded in others)
 
     def may_lock_memory(self) -> bool:
         """Return whether an object that is loaded calls ``mlockall``, by which all is in memory that is mapped."""
@@ -181,14 +182,17 @@ class ObjectTable:
         """Return whether the program's first thread runs on a shadow stack."""
         return self._process.has_shadow_stacks()
 
-    def _calls_clone(self, loaded: LoadedObject) -> bool:
-        """Return whether a static program's own code calls ``clone``, takes its address, or makes the system call."""
+    def _calls_clone(self, loaded: LoadedObject, *, only_itself: bool) -> bool:
+        """Return whether a static program's own code calls ``clone``, takes its address, or makes the system call.
+
+        ``only_itself``: only whether it does the last.
+        """
         functions, code = loaded.image.functions, self.module(loaded).code
         for at in loaded.image.task_makers.tolist():
             maker = functions.containing(at)
             if maker is None or not maker.name.startswith(_CLONE_CALLERS):
                 return True
-        for name in ("clone", "__clone"):
+        for name in () if only_itself else ("clone", "__clone"):
             for function in functions.lookup(name):
                 for _, source, _ in code.entries.references.into(function.start, function.start + 1):
                     caller = functions.containing(source)

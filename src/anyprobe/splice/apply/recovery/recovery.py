@@ -87,12 +87,14 @@ def remove(
     sessions: frozenset[bytes] | None = None,
     patches: Callable[[], Sleepers] | None = None,
     saved: "Sequence[Saved]" = (),
+    let_go: Callable[[], object] = lambda: None,
 ) -> Removal:
     """Restore all text, then unmap everything that is quiet; ``sessions`` limits it to some sessions' journals.
 
     ``saved``: splices that the program has overwritten. What they lead to stays mapped as long as it holds copies.
 
-    Where ``patches`` are known, threads asleep in them go back to the system calls they were copied from.
+    Where ``patches`` are known, threads asleep in them go back to the system calls they were copied from. ``let_go`` is
+    called when the text is the program's own again: threads may wait in patches for that.
 
     What fails once (a thread that would not stop in time) is tried again, and for a while what may do at another moment
     (no thread is where it can make calls). A typed error says that it still failed.
@@ -101,7 +103,7 @@ def remove(
     for number in count(1):
         try:
             with process.exclusive(), process.translated("removing probes from"):
-                return _remove(process, sessions, patches, saved)
+                return _remove(process, sessions, patches, saved, let_go)
         except (TargetError, MemoryFault) as error:
             final = isinstance(error, SessionConflict) or (isinstance(error, TargetExited) and process.ended())
             waiting = isinstance(error, StopTimeout) and time.monotonic() < deadline
@@ -135,6 +137,7 @@ def _remove(
     sessions: frozenset[bytes] | None,
     patches: Callable[[], Sleepers] | None,
     saved: "Sequence[Saved]",
+    let_go: Callable[[], object],
 ) -> Removal:
     restored = _Restoration(process, sessions, saved)
     # where everything is to go, a thread may still have a dead controller's first call to make: only a stop shows that
@@ -154,6 +157,8 @@ def _remove(
             if not restored.unfinished:
                 break
             time.sleep(_BREATH)
+        if restored.is_restored:
+            let_go()
         if restored.awaits_program or (not kept and not restored.look_for_leaks()):
             break
         if patches is not None:
