@@ -48,6 +48,29 @@ int main(int argc, char **argv) {
     crash(argv[1]);
 }
 """
+FORKING = r"""
+#include <signal.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+__attribute__((noinline, noclone)) long probed(volatile long *place) { return *place + 1; }
+__attribute__((noinline, noclone)) long beside(volatile long *place) { long n = *place; return n * n; }
+int main(int argc, char **argv) {
+    volatile long word = 1;
+    (void)argc;
+    probed(&word);
+    for (int n = 0; n < 2; n++) {
+        if (!fork()) {
+            probed(&word);
+            if (n && !strcmp(argv[1], "probed")) probed(NULL);
+            if (n && !strcmp(argv[1], "beside")) beside(NULL);
+            _exit(0);
+        }
+        wait(NULL);
+    }
+    return 0;
+}
+"""
 EXPECTED = {
     "probed": ("SIGSEGV", "program", "deaths:probed"),
     "probed in a thread": ("SIGSEGV", "program", "deaths:probed"),
@@ -126,6 +149,24 @@ def test_the_heading_says_it():
     if "in the program's own code" not in said.stderr:  # the kernel tells no more than ten in five seconds
         pytest.skip("the kernel has told of too many faults just now")
     assert "(deaths:beside" in said.stderr
+
+
+@needs_log
+@pytest.mark.parametrize("command", ["count", "time"])
+@pytest.mark.parametrize("where", ["probed", "beside", "nowhere"])
+def test_of_a_fork_child(where, command):
+    forking = build("forking_deaths.c", "-O1", text=FORKING)
+    found = subprocess.run([ANYPROBE, command, "a.out:probed", "--", forking, where], capture_output=True, text=True)
+    told = [line for line in found.stderr.splitlines() if "fork child" in line]
+    if where == "nowhere":
+        assert not told
+    elif not told:  # the kernel tells no more than ten in five seconds
+        pytest.skip("the kernel has told of too many faults just now")
+    else:
+        (line,) = told
+        assert ": ended by a fault at 0x" in line
+        assert f"(forking_deaths:{where}" in line
+        assert line.endswith("in the program's own code")
 
 
 def test_code_of_a_patch_is_the_programs_where_it_is_a_copy():

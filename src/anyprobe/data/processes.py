@@ -150,3 +150,10 @@ def by_spec(counts: Iterable[ProcessCounts], sites: Sequence[tuple[str, Key]]) -
         for spec, key in sites:
             hits[spec] = hits.get(spec, 0) + each.hits.get(key, 0)
     return found
+
+
+def place_of_death(pc: int, place: str, whose: str) -> str:
+    """Return in words where a fault was: the instruction, its name if it has one, and whose code it is."""
+    named = f" ({place})" if place else ""
+    code = {"program": "in the program's own code", "anyprobe": "in anyprobe's code"}.get(whose)
+    return f" at {pc:#x}{named}, {code or 'where no code is known'}"

@@ -125,6 +125,10 @@ class Children:
         self.note(bank, [child])
         return self._blocks[id(bank), child]
 
+    def numbers(self) -> frozenset[int]:
+        """Return the ids of all fork children that have blocks, whether they live or not."""
+        return frozenset(each.pid for each in self._blocks.values())
+
     def alive(self) -> list[tuple[int, float | None]]:
         """Return the fork children that have blocks and live, as far as is known: each with when it began."""
         known = {(each.pid, each.started) for each in self._blocks.values() if each.started is not None}

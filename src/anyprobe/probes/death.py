@@ -5,6 +5,7 @@ import signal
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
+from anyprobe.data.processes import place_of_death
 from anyprobe.target.system.kernel_log import Fault, kernel_log
 
 if TYPE_CHECKING:
@@ -22,6 +23,25 @@ class Death(NamedTuple):
     """The instruction by name: of what a patch has displaced, the original; empty where no code is known."""
     whose: str
     """``program`` or ``anyprobe``; empty where no code is known."""
+
+
+def deaths_of_children(session: "ProbeHost") -> list[str]:
+    """Return in words which fork children faults have ended, and where these were.
+
+    A child is told by its number, or by memory of the session's that the instruction lies in.
+    """
+    log = kernel_log()
+    if log is None:
+        return []
+    children = session.children.numbers() if log.has_our_numbers else frozenset[int]()
+    own = death_of(session, session.exit_status)
+    found = []
+    for fault in log.faults():
+        covered = fault.tid != session.pid and session.splicing.holdings.covers(fault.pc)
+        if fault.tid in children or (covered and (own is None or own.pc != fault.pc)):
+            death = _at(session, fault.pc)
+            found.append(f"fork child {fault.tid}: ended by a fault{place_of_death(*death)}")
+    return found
 
 
 def death_of(session: "ProbeHost", status: int | None) -> Death | None:

@@ -122,8 +122,8 @@ class ProbeHost(ABC):
 
     @property
     @abstractmethod
-    def clock_warnings(self) -> Sequence[str]:
-        """What is to be said of a clock that the program has forbidden."""
+    def noticed(self) -> Sequence[str]:
+        """What is to be said of what has happened to the program."""
         ...
 
     @property

@@ -168,9 +168,12 @@ class Pumped(Observed, Tended):
         return ClockWatch(self)
 
     @property
-    def clock_warnings(self) -> Sequence[str]:
-        """What is to be said of a clock that the program has forbidden."""
-        return self.clock_watch.warnings() if "clock_watch" in vars(self) else ()
+    def noticed(self) -> Sequence[str]:
+        """What is to be said of what has happened to the program: it has forbidden the clock, children have died."""
+        from anyprobe.probes.death import deaths_of_children
+
+        clock = self.clock_watch.warnings() if "clock_watch" in vars(self) else ()
+        return (*clock, *deaths_of_children(self))
 
     @cached_property
     def adopting(self) -> "Adopting":

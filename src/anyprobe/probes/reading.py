@@ -212,7 +212,7 @@ def snapshot(
             *session.warnings,
             *told,
             *([] if session.options.raw else included(functions)),
-            *session.clock_warnings,
+            *session.noticed,
             *session.stops_explained,
             *map(str, session.pending),
         ),

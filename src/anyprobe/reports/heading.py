@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from anyprobe.data.processes import TargetInfo
+from anyprobe.data.processes import TargetInfo, place_of_death
 from anyprobe.data.refused import RefusedSite
 from anyprobe.data.snapshot import Snapshot
 from anyprobe.reports.plain import escape
@@ -127,16 +127,9 @@ def _print_end(target: TargetInfo, console: "Console", *, several: bool) -> None
     if target.exited is None:
         console.print(f"{who}how it has ended is not known", style="yellow", soft_wrap=True)
     elif target.killed_by:
-        text = f"{who}killed by {target.killed_by}{_place_of_death(target)}"
+        where = "" if target.died_at is None else place_of_death(target.died_at, target.died_place, target.died_in)
+        text = f"{who}killed by {target.killed_by}{where}"
         console.print(escape(text), style="red", soft_wrap=True)
-
-
-def _place_of_death(target: TargetInfo) -> str:
-    if target.died_at is None:
-        return ""
-    place = f" ({target.died_place})" if target.died_place else ""
-    whose = {"program": "in the program's own code", "anyprobe": "in anyprobe's code"}.get(target.died_in)
-    return f" at {target.died_at:#x}{place}, {whose or 'where no code is known'}"
 
 
 def print_refusals(snapshot: Snapshot, console: "Console") -> None:
