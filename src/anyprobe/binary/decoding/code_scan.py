@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from anyprobe.binary.objects.text import ModuleText
+from anyprobe.core.checkpoints import checkpoint
 from anyprobe.core.memory import MemoryFault
 
 if TYPE_CHECKING:
@@ -232,6 +233,7 @@ class References:
         columns: list[tuple[Positions, Positions]] = []
         for kind, scan in scans:
             for part in code:
+                checkpoint()
                 targets, sources = scan(part)
                 keep = bounds.inside(targets)
                 columns.append((targets[keep], sources[keep] << 2 | int(kind)))

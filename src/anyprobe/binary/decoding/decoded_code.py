@@ -14,6 +14,7 @@ from anyprobe.binary.decoding.kept_lines import KeptLines
 from anyprobe.binary.decoding.together import Together
 from anyprobe.binary.objects.text import ModuleText
 from anyprobe.core.cachedproperty import cached_property
+from anyprobe.core.checkpoints import checkpoint
 from anyprobe.isa.decode import Flow, Insn, decode_iced
 
 if TYPE_CHECKING:
@@ -98,6 +99,7 @@ class DecodedCode:
 
     @cached_property
     def _body(self) -> Body:
+        checkpoint()  # what looks at functions by the thousand asks for the instructions of each
         if self.examined is not None:
             return self.examined[0].body(self.examined[1])
         entries = partial(self._map.entries.static_entries, self.start + 1, self.end)

@@ -42,6 +42,7 @@ from anyprobe.binary.flow.table_forms import (
     small_immediate,
     uses_registers,
 )
+from anyprobe.core.checkpoints import checkpoint
 from anyprobe.isa.decode import Flow, flow_of
 
 if TYPE_CHECKING:
@@ -291,6 +292,7 @@ class _Slice:
 
     def table(self, place: "Place", index_register: int, table: int, entry: str, base: int = 0) -> Table | Unresolved:
         """Read a table; its entries are addresses, or distances from ``base``."""
+        checkpoint()  # a function may have thousands
         bound = self._index.bound(place, register_number(index_register))
         if bound is None and entry != NEAR:
             return Unresolved(_UNBOUNDED)

@@ -14,6 +14,7 @@ from anyprobe.binary.analysis.views import FunctionView, ModuleView
 from anyprobe.binary.decoding.code_scan import Kind, References
 from anyprobe.binary.decoding.many_bodies import examine_together, stretches
 from anyprobe.core.arrays import among
+from anyprobe.core.checkpoints import checkpoint
 from anyprobe.core.refusal import Refusal
 from anyprobe.isa.decode import FLOWS, Flow
 
@@ -44,6 +45,7 @@ def checked_references(code_map: ModuleView) -> References:
     for number, target, source, kind in zip(
         doubtful.tolist(), targets[doubtful].tolist(), sources[doubtful].tolist(), kinds[doubtful].tolist(), strict=True
     ):
+        checkpoint()
         keep[number] = code_map.entries.may_lead(target, source, Kind(kind))
     if store is not None:
         store.keep_references(targets[keep], sources[keep], kinds[keep])
@@ -69,6 +71,7 @@ def _opcodes(codes: "list[FunctionView]") -> "NDArray[np.int64]":
     """Return where the opcodes of the functions' direct branches lie, prefixes not counted, with their kinds."""
     found = [np.empty(0, np.int64)]
     for stretch in stretches(codes):
+        checkpoint()
         numbers = np.append(stretch.jumps[0], stretch.calls[0])
         behind, kind = _OPCODES[stretch.codes[numbers]].T
         found.append(stretch.ends[numbers] - behind << 2 | kind)

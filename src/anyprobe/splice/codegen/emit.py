@@ -250,6 +250,12 @@ class _Emission:
         writer, address = self._writer, insn.address + self._bias
         self._starts.append((address, writer.here))
         wants = self._wants_at(insn.address)
+        if not wants:  # most of what is displaced
+            self._copies.append((address, writer.here))
+            if not self._is_copied_as_it_is(insn, address):
+                insn = insn.at(address)
+                self._copy(insn, self._behind_entry(insn))
+            return
         heads = [want for want in wants if want.kind in HEADS]
         together = set(heads)
         if heads and not self._looped:
@@ -283,10 +289,7 @@ class _Emission:
             self._with_actions_behind(insn.at(address), after, taken, through)
             return
         self._copies.append((address, writer.here))
-        if insn.flow is Flow.NEXT and not insn.iced.is_ip_rel_memory_operand:
-            start = len(writer.out)
-            writer.raw(insn.raw)
-            self._spans.append((address, start, len(writer.out)))
+        if self._is_copied_as_it_is(insn, address):
             return
         if through:
             if insn.flow is Flow.JCC:
@@ -299,6 +302,16 @@ class _Emission:
             self._conditional_exit(insn, taken)
             return
         self._copy(insn, self._behind_entry(insn))
+
+    def _is_copied_as_it_is(self, insn: Insn, address: int) -> bool:
+        """Append the very bytes of a link-time instruction if these do the same anywhere; return whether they do."""
+        if insn.flow is not Flow.NEXT or insn.iced.is_ip_rel_memory_operand:
+            return False
+        writer = self._writer
+        start = len(writer.out)
+        writer.raw(insn.raw)
+        self._spans.append((address, start, len(writer.out)))
+        return True
 
     def _watched(self, insn: Insn, after: list[Want], faults: list[Action]) -> None:
         """Append the copy of a run-time instruction that does not branch and may fault, which is waited for."""

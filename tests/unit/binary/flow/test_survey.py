@@ -3,7 +3,11 @@ import pytest
 from anyprobe.binary.flow import entry_points
 from anyprobe.binary.flow.cfg import CodeMap, FunctionCode
 from anyprobe.binary.objects.padding import padding_length
+from anyprobe.core.checkpoints import interruptible
+from anyprobe.core.errors import Interrupted
 from support.module_under_test import Module, function
+
+ENOUGH = 100
 
 
 def test_a_survey_keeps_what_one_by_one_would_be_kept(build):
@@ -81,3 +85,23 @@ def test_padding_is_measured_once_whatever_lies_behind_it(build, monkeypatch):
     assert not module.map.entries.in_padding(behind)
     module.map.add_entry(inside.start + 10)
     assert not module.map.entries.in_padding(behind - 1)
+
+
+def test_a_survey_asks_at_each_doubtful_candidate_whether_it_is_wanted(monkeypatch):
+    """A compiler has hundreds of thousands of them."""
+    decided: list[int] = []
+    may_lead = entry_points.EntryPoints.may_lead
+
+    def counting(entries, target, source, kind):
+        decided.append(target)
+        return may_lead(entries, target, source, kind)
+
+    def check():
+        if len(decided) >= ENOUGH:
+            raise Interrupted("wanted no more")
+
+    monkeypatch.setattr(entry_points.EntryPoints, "may_lead", counting)
+    code_map = CodeMap(Module("/lib/x86_64-linux-gnu/libc.so.6").text)
+    with interruptible(check), pytest.raises(Interrupted):
+        code_map.survey()
+    assert len(decided) == ENOUGH
