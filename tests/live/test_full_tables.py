@@ -21,10 +21,10 @@ def shares(nested, field):
 
 @pytest.mark.parametrize(
     ("coroutines", "room", "tree", "linked"),
-    [(40, 64, True, ()), (40, 64, True, ("linked",)), (40, 4096, True, ()), (700, 1024, False, ())],
+    [(40, 128, True, ()), (40, 128, True, ("linked",)), (40, 4096, True, ()), (700, 2048, False, ())],
 )
 def test_calls_of_coroutines_stay_what_they_are_when_others_are_dropped(run_target, coroutines, room, tree, linked):
-    """Whoever has started them has ended, so the stack is full of what is over, again and again."""
+    """Each waits in a call while others begin and end, so the stack is full of what is over, again and again."""
     target = run_target("full_tables.c", str(coroutines), "0", *linked, options=("-O2",))
     named = FUNCTIONS[:5] + FUNCTIONS[6:]
     for last in (False, False, False, False, True):
@@ -50,17 +50,16 @@ def test_calls_of_coroutines_stay_what_they_are_when_others_are_dropped(run_targ
         if last or told == wanted:
             assert told == wanted
             break
-    if tree:  # who has called what goes by time where stacks differ
+    if tree:  # on each stack
         each = 10 * coroutines
         assert {(each.caller, each.function): each.count for each in by_caller(snapshot.tree)} == {
-            ("", "round_of"): 10, ("round_of", "starts"): 10, ("body", "starts"): each - 10, ("starts", "body"): each,
-            ("body", "leaf"): each, ("body", "resumes"): 2 * each, ("resumes", "leaf"): 3 * each, ("", "after"): 200,
-            ("after", "leaf"): 200,
+            ("", "round_of"): 10, ("round_of", "starts"): each, ("round_of", "resumes"): 2 * each, ("", "body"): each,
+            ("body", "leaf"): 2 * each, ("resumes", "leaf"): 2 * each, ("", "after"): 200, ("after", "leaf"): 200,
         }  # fmt: skip
     target.finish()
 
 
-@pytest.mark.parametrize("coroutines", [0, 50])
+@pytest.mark.parametrize("coroutines", [0, 25])
 def test_what_longjmp_has_left_of_a_recursion_keeps_no_place(run_target, coroutines):
     """Deeper than there is room for: only calls that are too deep are missed, none of those that follow."""
     target = run_target("full_tables.c", str(coroutines), "100", options=("-O1",))

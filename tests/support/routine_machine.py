@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from anyprobe.data.callers import CallerTables
 from anyprobe.data.costs import UNIT, Costs
-from anyprobe.data.layout import BLOCK_HEAD_BYTES, INSTANCE_BYTES, START, BankLayout
+from anyprobe.data.layout import BLOCK_HEAD_BYTES, INSTANCE_BYTES, START, SWITCH_SINCE, SWITCHES, BankLayout
 from anyprobe.splice.codegen.patch import Action, ActionKind, BankCode, PatchWriter
 from anyprobe.splice.codegen.routines import CHILDREN, RoutineFacts, assemble_routines
 from anyprobe.splice.codegen.trampoline import HANDLED, assemble_trampolines
@@ -286,8 +286,10 @@ def run(machine, steps, rng):
         elif kind == "pass" and machine.costs:
             machine.advance(step[1])
         elif kind == "pass":  # so many ticks, as all open calls of the first thread see it
-            for number in range(machine.layout.maxactive):
-                at = REGION + machine.layout.blocks_offset + START + INSTANCE_BYTES * number
+            starts = [START + INSTANCE_BYTES * number for number in range(machine.layout.maxactive)]
+            starts += [machine.layout.offset_of(SWITCHES) + SWITCH_SINCE] if machine.layout.nested else []
+            for start in starts:
+                at = REGION + machine.layout.blocks_offset + start
                 machine.word(at, struct.unpack_from("<Q", machine.memory, at)[0] - step[1])
     return broken
 

@@ -70,7 +70,7 @@ def dump(snapshot: Snapshot) -> bytes:
             value = [dataclasses.asdict(part) for part in value]
         elif field.name == "tree":
             value = [dataclasses.asdict(node) for node in value]
-        elif field.name == "target":
+        elif field.name == "target" or (field.name == "in_no_row" and value is not None):
             value = dataclasses.asdict(value)
         document[field.name] = value
     return json.dumps(document).encode()
@@ -103,6 +103,8 @@ def load(data: bytes) -> Snapshot:
             for name, by, entries in document.get("maps", ())
         )
         document["aggregations"] = tuple(map(AggregationResult.from_document, document["aggregations"]))
+        rest = document.get("in_no_row")
+        document["in_no_row"] = None if rest is None else NestedTiming(**rest)
         document["tree"] = tuple(map(CallNode.from_document, document.get("tree", ())))
         return Snapshot(**_with_tuples(document))
     except (ValueError, KeyError, TypeError) as error:

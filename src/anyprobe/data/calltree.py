@@ -130,8 +130,8 @@ def ordered(nodes: Iterable[CallNode]) -> tuple[CallNode, ...]:
 
 
 def time_of(node: CallNode) -> float:
-    """Return the time of a node; of one whose own calls go on, that of what they have called."""
-    return max(node.sum_ns, sum(map(time_of, node.calls)))
+    """Return the time of a node; of one whose own calls go on, their own so far, and that of what they have called."""
+    return max(node.sum_ns, node.self_ns, sum(map(time_of, node.calls)))
 
 
 def by_caller(forest: Sequence[CallNode]) -> list[Calls]:
@@ -141,7 +141,7 @@ def by_caller(forest: Sequence[CallNode]) -> list[Calls]:
         key = (caller.function, caller.module) if caller is not None else ("", "")
         count, total, own = sums.get((*key, node.function, node.module), (0, 0.0, 0.0))
         sums[*key, node.function, node.module] = count + node.count, total + node.sum_ns, own + node.self_ns
-    found = (Calls(*key, *values) for key, values in sums.items() if values[0])
+    found = (Calls(*key, *values) for key, values in sums.items() if values[0] or values[2])
     return sorted(found, key=lambda each: (-each.sum_ns, each.function, each.caller))
 
 

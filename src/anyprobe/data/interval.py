@@ -48,6 +48,9 @@ def since(after: Snapshot, before: Snapshot | None, moment: str) -> Snapshot:
         processes=tuple(_processes_since(after.processes, before.processes)),
         threads=tuple(_threads_since(after.threads, before.threads)),
         tree=calltree.since(after.tree, before.tree),
+        in_no_row=after.in_no_row.plus(before.in_no_row, -1)
+        if after.in_no_row and before.in_no_row
+        else after.in_no_row,
         interval=Interval(moment, seconds, {_site(each): each.hits for each in after.sites}),
     )
 

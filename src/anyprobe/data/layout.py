@@ -109,6 +109,23 @@ SP, START, RECORD, UNWOUND, WITHIN, CHARGED, CALLER, NODE, COST = (
 """Where an instance's fields are, counted from the block and the instance's offset in the stack."""
 TOMBSTONE = 1
 """Stack pointer of an instance freed from the middle of the stack."""
+RESUMED = 2
+"""Stack pointer of the instance of a switch that is over: the thread is on its stack, in the call that has made it."""
+SWITCHES, UNNAMED = 0, 1
+"""Records of nested calls that are no function's: of switches from one stack to another, calls that return when their
+stack is gone on with; and of what runs on another stack, in no timed function, while a call waits on the one before."""
+_NO_FUNCTIONS = 2
+SWITCH_SINCE, SWITCH_ROOTS, SWITCH_COUNTS = 0, 16, 24
+"""Of the first one's record: when the thread has come to its stack, what ``RECORD_ROOTS`` of all records together was
+then, which this record's own one is; and 1 if what is in no timed call is to be known. One more than that are
+``INSTANCE_WITHIN`` and ``INSTANCE_CHARGED`` of a switch of which it is known where it went."""
+SWITCHED = 32
+"""How often the thread has changed its stack."""
+MAY_STAY, BY_JUMP = 1, 2
+"""Of the argument where a thread may have changed its stack: it may instead have left calls behind on the same one; it
+goes on by a jump, and may have taken the return address from the stack."""
+FRESH_LOW, FRESH_BYTES = 16, 256
+"""How far ``rbx`` is above the stack pointer when a context of ``makecontext`` begins: its arguments lie between."""
 JUMPED = 1
 """Of an instance's record: the function has ended in a jump to another one, and its call ends where that returns to."""
 PASSED_ON = 2
@@ -286,7 +303,11 @@ class BankLayout:
     @property
     def tree_offset(self) -> int:
         """Offset of what a block has of the nodes of the call tree."""
-        return self.records_offset + self.records * RECORD_BYTES
+        return self.records_offset + (self.records + _NO_FUNCTIONS * self.nested) * RECORD_BYTES
+
+    def offset_of(self, record: int) -> int:
+        """Return the offset of ``SWITCHES`` or ``UNNAMED``: where calls are nested they follow all other records."""
+        return self.records_offset + (self.records + record) * RECORD_BYTES
 
     @property
     def futile_offset(self) -> int:

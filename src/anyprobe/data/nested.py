@@ -16,7 +16,8 @@ class NestedTiming:
     outermost_ns: float = 0.0
     """The time of its calls, recursion counted once: without calls that were made within others of the function."""
     root_ns: float = 0.0
-    """The time of calls that no timed function made. Its sum over all functions is that of ``self_ns``."""
+    """The time of calls that no timed function made, without what they waited for while the thread was on other stacks.
+    Its sum over all functions, and what is in none, is that of ``self_ns``."""
 
     @classmethod
     def of(cls, record: "RecordValues", ns_per_tick: float) -> "NestedTiming":
@@ -31,6 +32,14 @@ class NestedTiming:
             "outermost_ns": round(self.outermost_ns),
             "root_ns": round(self.root_ns),
         }
+
+    def as_rest(self) -> dict[str, Any]:
+        """Return the JSON object of time that is in no row."""
+        return {"self_ns": round(self.self_ns), "root_ns": round(self.root_ns)}
+
+    def __add__(self, other: "NestedTiming") -> "NestedTiming":
+        """Return the sum with another one."""
+        return self.plus(other)
 
     def plus(self, other: "NestedTiming", sign: int = 1) -> "NestedTiming":
         """Return the sum with another one, or what is more than that (-1)."""

@@ -309,6 +309,8 @@ class Snapshot:
     """What share of the session a thread of the target has waited for a processor: of that which has waited most."""
     stolen: float = 0.0
     """What share of the processors' time a hypervisor has taken meanwhile."""
+    in_no_row: "NestedTiming | None" = None
+    """What timed calls have taken that is no function's own time, where self times are known."""
     interval: "Interval | None" = None
     """The time in which this was counted, where that is a part of the session."""
 
@@ -355,6 +357,7 @@ class Snapshot:
         document |= {"pending": [each.as_json() for each in self.pending]} if self.pending else {}
         if self.functions:
             document["functions"] = [timing.as_json() for timing in self.functions]
+            document |= {"in_no_row": self.in_no_row.as_rest()} if self.in_no_row else {}
             document |= {"probe_share": self.probe_share, "waited": self.waited, "stolen": self.stolen}
         if self.aggregations:
             from anyprobe.data.results import by_name
@@ -480,6 +483,7 @@ class Snapshot:
             tree=merged_trees(self.tree, other.tree) if self.tree or other.tree else (),
             tail_exits=both(self.tail_exits, other.tail_exits),
             learning=both(self.learning, other.learning),
+            in_no_row=both(self.in_no_row, other.in_no_row),
         )
 
     def _others(self, other: "Snapshot") -> tuple[TargetInfo, ...]:

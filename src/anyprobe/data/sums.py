@@ -2,9 +2,20 @@
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
+
+
+class Added(Protocol):
+    """What can be added to another one of its kind."""
+
+    def __add__(self, other: Any, /) -> Any:  # noqa: ANN401 - of its kind
+        """Return the sum."""
+        ...
+
+
+Sum = TypeVar("Sum", bound=Added)
 
 
 class Placed(Protocol):
@@ -39,9 +50,12 @@ def sums(left: Mapping[str, int], right: Mapping[str, int]) -> dict[str, int]:
     return {name: left.get(name, 0) + right.get(name, 0) for name in {**left, **right}}
 
 
-def both(left: int | None, right: int | None) -> int | None:
-    """Return the sum of two numbers, of which either may be unknown."""
-    return left if right is None else right if left is None else left + right
+def both(left: Sum | None, right: Sum | None) -> Sum | None:
+    """Return the sum of two values, of which either may be unknown."""
+    if left is None or right is None:
+        return right if left is None else left
+    added: Sum = left + right
+    return added
 
 
 def longest(left: dict[str, float], right: dict[str, float]) -> dict[str, float]:

@@ -17,6 +17,7 @@ from anyprobe.data.snapshot import ExitKind, FunctionTiming, SiteResult, Snapsho
 from anyprobe.data.taken import included
 from anyprobe.probes.probe import Place, Probe, Timed, at_run_time
 from anyprobe.probes.providers import provided
+from anyprobe.probes.timing.other_time import nested_of, other_time
 from anyprobe.splice.codegen.patch import ActionKind
 from anyprobe.splice.codegen.trampoline import UNREPLACED
 from anyprobe.splice.regions.banks import MISSING, Hook, TimingGroup
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from anyprobe.binary.images.modules import LoadedObject
     from anyprobe.data.calltree import CallNode
     from anyprobe.data.costs import Costs
-    from anyprobe.data.nested import NestedTiming
     from anyprobe.data.processes import ProcessCounts
     from anyprobe.data.reader import RecordValues
     from anyprobe.data.results import AggregationResult
@@ -222,6 +222,7 @@ def snapshot(
         missing=missing,
         clock_step_ns=session.clock_step_ns or session.handlers_step_ns,
         tree=tree,
+        in_no_row=other_time(session.probes, BankValues().reader, functions, ns_per_tick),
     )
 
 
@@ -442,15 +443,9 @@ def _timing(
         exit_kind=exit_kind,
         places=places,
         left=record.left,
-        nested=_nested(record, ns_per_tick) if bank.layout.nested else None,
+        nested=nested_of(record, ns_per_tick) if bank.layout.nested else None,
         taken=_taken(record, values.costs(bank), ns_per_tick) if exit_kind != "trampoline" else None,
     )
-
-
-def _nested(record: "RecordValues", ns_per_tick: float) -> "NestedTiming":
-    from anyprobe.data.nested import NestedTiming
-
-    return NestedTiming.of(record, ns_per_tick)
 
 
 def _taken(record: "RecordValues", costs: "Costs", ns_per_tick: float) -> "Taken | None":

@@ -42,7 +42,8 @@ def print_branches(snapshot: Snapshot, console: Console, top: int = 0) -> None:
     complete = [(node.module, node.function) not in partial for *_, node in shown]
     counts = marked([(node.count, whole) for (*_, node), whole in zip(shown, complete, strict=True)])
     for (prefix, below, node), count in zip(shown, counts, strict=True):
-        times = [duration(each, step) for each in (node.sum_ns, max(node.self_ns, 0.0))] if node.count else ["-", "-"]
+        own = duration(max(node.self_ns, 0.0), step) if node.count or node.self_ns else "-"
+        times = [duration(node.sum_ns, step) if node.count else "-", own]
         name = Branch(prefix, below, printable(node.function))
         table.add_row(count, *times, name, escape(node.shown_module))
     console.print()

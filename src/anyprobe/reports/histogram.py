@@ -16,10 +16,13 @@ from anyprobe.reports.losses import print_losses
 from anyprobe.reports.plain import Rows, escape
 from anyprobe.reports.quantities import counted
 from anyprobe.reports.timings import (
+    IN_NO_ROW,
     calls_of,
     fitting,
     print_mark,
+    print_rest,
     print_taken,
+    rest_of,
     table_of,
     times_of,
     weight_ns,
@@ -49,9 +52,11 @@ def print_functions(snapshot: Snapshot, console: Console, top: int = 0) -> None:
     shown = called[:top] if top else called + silent
     if shown:
         console.print()
-        console.print(_table(shown, snapshot.clock_step_ns, console.width))
+        no_row = rest_of(snapshot, ordered)
+        console.print(_table(shown, snapshot.clock_step_ns, console.width, no_row))
         print_mark(all(timing.complete for timing in shown), console)
         print_taken(shown, console)
+        print_rest(no_row, console)
     rest = called[len(shown) :] if top else []
     more = f"{counted(len(rest), 'more function')} with {counted(sum(each.count for each in rest), 'call')}"
     print_left_out(more if rest else "", [each.function for each in silent] if top else [], "function", "call", console)
@@ -63,13 +68,17 @@ def print_functions(snapshot: Snapshot, console: Console, top: int = 0) -> None:
         print_step(snapshot.clock_step_ns, console)
 
 
-def _table(timings: list[FunctionTiming], step: float, width: int) -> Rows:
-    """Return the table, without what histograms show too where there is no room for it."""
+def _table(timings: list[FunctionTiming], step: float, width: int, rest: str) -> Rows:
+    """Return the table, without what histograms show too where there is no room for it; ``rest``: what is in no row."""
     columns = {"calls": calls_of(timings), **times_of(timings, step)}
     names = {
         "function": [timing.label or timing.function for timing in timings],
         "module": [timing.shown_module for timing in timings],
     }
+    if rest:
+        last = {"self": rest, "function": IN_NO_ROW, "module": "", "±": "", "± self": ""}
+        for name, cells in (columns | names).items():
+            cells.append(last.get(name, "-"))
     return table_of(columns, fitting(columns | names, width, LEFT_OUT_FIRST))
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from anyprobe.data.snapshot import FunctionTiming
+from anyprobe.data.snapshot import FunctionTiming, Snapshot
 from anyprobe.data.sums import total
 from anyprobe.reports.plain import Rows, escape
 from anyprobe.reports.quantities import counted, duration, edge, mean
@@ -16,7 +16,9 @@ PARTLY = "*"
 MEANING = "not all calls of the function were timed: times and numbers of calls are of those that were"
 NAME_WIDTH = 24
 """Columns that names of functions get before others are left out."""
-_MOST, _WORTH_SAYING = 0.5, 0.05
+_MOST, _WORTH_SAYING, _WORTH_A_ROW = 0.5, 0.05, 0.01
+IN_NO_ROW = "(in no row)"
+_WHAT_REST = "outside of all timed functions while some waited on another stack, or in calls that are still running"
 TAKEN_MARK = "†"
 """With the error of a function of whose time probes have taken the most."""
 _DURATIONS: dict[str, Callable[[FunctionTiming, float], str]] = {
@@ -52,11 +54,29 @@ def times_of(timings: Sequence[FunctionTiming], step: float) -> dict[str, list[s
     Errors only where any is worth saying.
     """
     found = {
-        name: [text(timing, step) if timing.count else "-" for timing in timings]
+        name: [text(timing, step) if _is_known(name, timing) else "-" for timing in timings]
         for name, text in _DURATIONS.items()
         if "self" not in name or any(timing.nested for timing in timings)
     }
     return {name: cells for name, cells in found.items() if "±" not in name or any(each.strip("-") for each in cells)}
+
+
+def _is_known(name: str, timing: FunctionTiming) -> bool:
+    """Return whether there is anything to say of a function in a column; calls that wait have time of their own."""
+    return timing.count > 0 or ("self" in name and timing.nested is not None and timing.nested.self_ns != 0)
+
+
+def rest_of(snapshot: Snapshot, timings: Sequence[FunctionTiming]) -> str:
+    """Return the time that is in no row, as text, if it is worth saying."""
+    rest = snapshot.in_no_row.self_ns if snapshot.in_no_row else 0.0
+    own = sum(timing.nested.self_ns for timing in timings if timing.nested)
+    return duration(rest, snapshot.clock_step_ns) if rest > _WORTH_A_ROW * (own + rest) else ""
+
+
+def print_rest(rest: str, console: "Console") -> None:
+    """Print what the row of time in no row means, if there is one."""
+    if rest:
+        console.print(f"{IN_NO_ROW}: {_WHAT_REST}", style="dim", soft_wrap=True)
 
 
 def _is_mostly_taken(timing: FunctionTiming) -> bool:

@@ -1,7 +1,7 @@
-/* full_tables COROUTINES DEPTH [linked]: coroutines that wait in calls while those that have started them end, in
- * numbers, and end themselves (linked: by way of setcontext); and recursion that longjmp leaves. Its record: "calls NAME
- * N"; "calls NAME_self N" in ticks: what passes while a call is the last one that has begun and not ended; "calls
- * NAME_all N": while there is any call of the function. */
+/* full_tables COROUTINES DEPTH [linked]: coroutines that wait in calls, in numbers, until they end themselves (linked: by
+ * way of setcontext); and recursion that longjmp leaves. Its record: "calls NAME N"; "calls NAME_self N" in ticks: what
+ * passes while a call is the last one that has begun and not ended on the stack that the thread is on; "calls NAME_all N":
+ * while there is any call of the function. */
 #include "protocol.h"
 #include <setjmp.h>
 #include <ucontext.h>
@@ -14,45 +14,41 @@ FUNCTIONS(TALLIES)
 enum { FUNCTIONS(NUMBER) COUNT };
 enum { MOST = 2000, STACK = 16384 };
 struct call {
-    unsigned long long began, within, known; /* how much of its time its caller knows of */
-    struct call *caller, *before, *next;
+    struct tally *own;
+    struct call *caller;
 };
-static struct call *last;
+static struct call *last; /* of the stack that the thread is on */
+static unsigned long long since[COUNT], then;
 static int inside[COUNT];
-static unsigned long long since[COUNT];
-static void begins(struct call *call, int number) {
-    *call = (struct call){__rdtsc(), 0, 0, last, last, 0};
-    if (last) last->next = call;
+static unsigned long long passes(void) {
+    unsigned long long now = __rdtsc();
+    if (last) last->own->calls += (long)(now - then);
+    return then = now;
+}
+static void begins(struct call *call, struct tally *own, int number) {
+    unsigned long long now = passes();
+    *call = (struct call){own, last};
     last = call;
-    if (!inside[number]++) since[number] = call->began;
+    if (!inside[number]++) since[number] = now;
 }
-static void ends(struct call *call, struct tally *own, struct tally *all, int number) {
-    unsigned long long now = __rdtsc(), took = now - call->began;
-    for (struct call *other = last; other != call; other = other->before)
-        if (other->caller == call) {
-            call->within += now - other->began - other->known;
-            other->known = now - other->began;
-            other->caller = call->caller;
-        }
-    own->calls += (long)(took - call->within);
+static void ends(struct call *call, struct tally *all, int number) {
+    unsigned long long now = passes();
     if (!--inside[number]) all->calls += (long)(now - since[number]);
-    if (call->caller) call->caller->within += took - call->known;
-    if (call->next) call->next->before = call->before;
-    if (call->before) call->before->next = call->next;
-    if (last == call) last = call->before;
+    last = call->caller;
 }
-#define BEGIN(name) struct call call; CALLED(name); begins(&call, name##_number)
-#define END_OF(name) ends(&call, &name##_self_tally, &name##_all_tally, name##_number); RETURNED(name)
+static void comes(struct call *waiting) { passes(); last = waiting; } /* to another stack, and the call that waits there */
+#define BEGIN(name) struct call call; CALLED(name); begins(&call, &name##_self_tally, name##_number)
+#define END_OF(name) ends(&call, &name##_all_tally, name##_number); RETURNED(name)
 static ucontext_t starter, contexts[MOST];
 static char *stacks;
 static int coroutines, depth, current, linked;
 static jmp_buf back;
 static volatile int spin;
 static void burn(int n) { for (int i = 0; i < n; i++) spin++; }
-static void waits(void) { int own = current; swapcontext(&contexts[own], &starter); }
-static void goes_on(int which) { current = which; swapcontext(&starter, &contexts[which]); }
+static void waits(void) { int own = current; struct call *call = last; swapcontext(&contexts[own], &starter); comes(call); }
+static void goes_on(int which) { struct call *call = last; current = which; swapcontext(&starter, &contexts[which]); comes(call); }
 PROBED void leaf(int n) { BEGIN(leaf); burn(n); END_OF(leaf); }
-PROBED void body(void) { BEGIN(body); burn(1500); leaf(4500); waits(); leaf(3000); waits(); burn(2500); END_OF(body); }
+PROBED void body(void) { comes(0); BEGIN(body); burn(1500); leaf(4500); waits(); leaf(3000); waits(); burn(2500); END_OF(body); }
 static void runs(void) { body(); for (;;) waits(); }
 PROBED void starts(int which) { BEGIN(starts); burn(2000); goes_on(which); burn(1000); END_OF(starts); }
 PROBED void resumes(int which) { BEGIN(resumes); burn(500); goes_on(which); burn(2500); leaf(1500); END_OF(resumes); }

@@ -1,14 +1,25 @@
 """Seeing when exceptions and ``longjmp`` leave calls behind: the functions that do it count their calls by thread.
 
 Nothing else is done there. A call that left its function by a jump, and by the time its return point is reached an
-exception or ``longjmp`` has gone by, may be one that was left behind.
+exception or ``longjmp`` has gone by, may be one that was left behind. Where it is known which calls make which, it is
+also seen when a thread changes to another stack: ``splice.codegen.switches`` has what is done then.
 """
 
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
+from anyprobe.binary.flow.exits import ExitKind
 from anyprobe.binary.flow.function import FunctionCode
-from anyprobe.data.layout import BLOCK_UNWOUND, UNWIND_CAUGHT, UNWIND_CONTEXT, UNWIND_GONE, UNWIND_LEAVES
+from anyprobe.data.layout import (
+    BLOCK_UNWOUND,
+    BY_JUMP,
+    MAY_STAY,
+    SWITCHES,
+    UNWIND_CAUGHT,
+    UNWIND_CONTEXT,
+    UNWIND_GONE,
+    UNWIND_LEAVES,
+)
 from anyprobe.probes.target_errors import typed
 from anyprobe.splice.codegen.patch import ActionKind
 from anyprobe.splice.edits import Edit, FunctionState, Module, made
@@ -32,10 +43,16 @@ CATCHING = ("__cxa_begin_catch",)
 GOING = ("execve", "execveat", "_exit", "_Exit")
 """Functions that a child calls last which shares its parent's memory (``vfork``, ``posix_spawn``): its calls are among
 those of the thread that has made it."""
+SWITCHING = {"swapcontext": 0, "setcontext": MAY_STAY}
+"""Functions that change to another stack; and whether, where none waits there, it may be the same one. Others are known
+by what they do: see ``binary.flow.stack_switches``."""
 _OTHER_KINDS = (
     dict.fromkeys(CATCHING, UNWIND_CAUGHT) | dict.fromkeys(GOING, UNWIND_GONE) | {"setcontext": UNWIND_CONTEXT}
 )
 """What they tell the routine of nested calls that is not ``UNWIND_LEAVES``."""
+
+
+_Wanted = tuple[Module, FunctionState, Want, Hook]
 
 
 class Unwinding:
@@ -44,8 +61,10 @@ class Unwinding:
     def __init__(self, session: "ProbeHost") -> None:
         """Place nothing yet."""
         self._session = session
-        self._wants: dict[tuple[int, int], tuple[Module, FunctionState, Want, Hook] | None] = {}
+        self._wants: dict[tuple[int, int], _Wanted | None] = {}
         """By bank and address; None for what cannot be spliced."""
+        self._switches: dict[tuple[int, int], list[_Wanted]] = {}
+        """The same of functions that change stacks: their entries and exits."""
         self._looked: dict[int, frozenset[LoadedObject]] = {}
         """By bank: the objects that were looked at."""
 
@@ -57,8 +76,9 @@ class Unwinding:
         objects = frozenset(self._session.objects.objects)
         edits: dict[int, Edit] = {}
         watching = {bank.index for bank in banks}
-        left = [key for key in self._wants if key[0] not in watching]
-        for module, state, want, hook in filter(None, map(self._wants.get, left)):
+        left = [key for key in {**self._wants, **self._switches} if key[0] not in watching]
+        gone = [*map(self._wants.get, left), *(each for key in left for each in self._switches.get(key, ()))]
+        for module, state, want, hook in filter(None, gone):
             if hook.armed:
                 edits.setdefault(id(state.root), Edit(module, state.root)).removed.append(want)
         for bank in banks:
@@ -71,10 +91,13 @@ class Unwinding:
                 }
                 for function, kind in found.items():
                     self._want(bank, loaded, function, edits, kind)
+                if bank.layout.nested and not loaded.image.is_go:
+                    self._want_switches(bank, loaded, edits)
         with typed(self._session.process, "disarming probes in" if not banks else "arming probes in"):
             self._session.engine.change(list(edits.values()))
         for key in left:
-            del self._wants[key]
+            self._wants.pop(key, None)
+            self._switches.pop(key, None)
         self._looked = {bank.index: objects for bank in banks}
         return [change for change in made(edits.values()) if change.added]
 
@@ -87,9 +110,8 @@ class Unwinding:
     def _want(self, bank: "SlotBank", loaded: "LoadedObject", start: int, edits: dict[int, Edit], kind: int) -> None:
         key = bank.index, loaded.runtime(start)
         self._wants[key] = None
-        module = self._session.module(loaded)
-        code = module.code.function_at(start)
-        if not isinstance(code, FunctionCode) or self._session.objects.refusal(loaded) is not None:
+        module, code = self._code_at(loaded, start)
+        if code is None:
             return
         hook = Hook(ActionKind.COUNT, None, bank, BLOCK_UNWOUND)
         if bank.layout.nested:
@@ -97,3 +119,42 @@ class Unwinding:
         state, want = module.state_of(code), Want(code.entry, WantKind.ENTRY, tag=hook, internal=True)
         self._wants[key] = module, state, want, hook
         edits.setdefault(id(state), Edit(module, state)).added.append(want)
+
+    def _want_switches(self, bank: "SlotBank", loaded: "LoadedObject", edits: dict[int, Edit]) -> None:
+        from anyprobe.binary.flow.stack_switches import stack_switches, switches_stacks
+
+        for name, may_stay in SWITCHING.items():
+            for each in loaded.image.functions.lookup(name):
+                self._want_switch(bank, loaded, each.start, edits, may_stay)
+        for start in stack_switches(loaded.image):
+            _, code = self._code_at(loaded, start)
+            if code is not None and switches_stacks(code):
+                self._want_switch(bank, loaded, start, edits, 0)
+
+    def _want_switch(
+        self, bank: "SlotBank", loaded: "LoadedObject", start: int, edits: dict[int, Edit], may_stay: int
+    ) -> None:
+        """Have a switch begin where the function is called, and end at its returns, whatever stack these are on."""
+        module, code = self._code_at(loaded, start)
+        key = bank.index, loaded.runtime(start)
+        if code is None or key in self._switches or code.exits.complete is not None:
+            return
+        group, record = object(), bank.layout.offset_of(SWITCHES)
+        # where a pointer that was kept leads back into the function, all have come by its jump already
+        exits = [each for each in code.exits.found if code.is_site(each.address)]
+        state = module.state_of(code, [each.address for each in exits])
+        hooks = [Hook(ActionKind.ENTER, group, bank, record)]
+        wants = [Want(code.entry, WantKind.ENTRY, tag=hooks[0], internal=True)]
+        for leaving in exits:
+            jumps = BY_JUMP * (leaving.kind is ExitKind.TAIL)
+            hooks.append(Hook(ActionKind.LEAVE_SWITCH, group, bank, record | may_stay | jumps))
+            conditional = leaving.conditional and not leaving.indirect
+            wants.append(Want(leaving.address, WantKind.EXIT, conditional, tag=hooks[-1], internal=True))
+        self._switches[key] = [(module, state, want, hook) for want, hook in zip(wants, hooks, strict=True)]
+        edits.setdefault(id(state), Edit(module, state)).added.extend(wants)
+
+    def _code_at(self, loaded: "LoadedObject", start: int) -> "tuple[Module, FunctionCode | None]":
+        module = self._session.module(loaded)
+        code = module.code.function_at(start)
+        refused = self._session.objects.refusal(loaded) is not None
+        return module, code if isinstance(code, FunctionCode) and not refused else None

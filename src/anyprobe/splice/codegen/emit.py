@@ -28,7 +28,11 @@ code of a counter that has to save everything, its first hit included."""
 PATCH_ESTIMATE, ACTION_ESTIMATE, INSTRUCTION_ESTIMATE = 200, 112, 32
 """The same of any other patch, of any action, and of the copy of an instruction that cannot be copied as it is."""
 
-_COUNT_FIRST = frozenset({ActionKind.COUNT, ActionKind.LEAVE, ActionKind.LEAVE_TAIL, ActionKind.LEAVE_CALLER})
+_COUNT_FIRST = frozenset(
+    {
+        ActionKind.COUNT, ActionKind.LEAVE, ActionKind.LEAVE_TAIL, ActionKind.LEAVE_CALLER, ActionKind.LEAVE_SWITCH,
+    }
+)  # fmt: skip
 _USUAL = _COUNT_FIRST | {ActionKind.ENTER, ActionKind.UNWIND}
 """What is done by code that says nothing of where it is but by arguments and displacements."""
 _SEE_STACK = REPLACING | {ActionKind.HANDLER}
@@ -402,7 +406,11 @@ def _turn_of_kind(item: tuple[Want, Action]) -> int:
     """Return when an action's turn is: a handler may send the thread elsewhere, and has no part in a call's time."""
     kind = item[1].kind
     if kind is ActionKind.VIEW:
-        return 0
+        return -1
+    if kind is ActionKind.LEAVE_SWITCH:
+        return 0  # the call that ends here, if it is timed, is one of the stack that the thread is on now
+    if kind is ActionKind.ENTER and item[0].internal:
+        return 4  # a switch to another stack: the call that makes it may be timed itself
     if kind is ActionKind.UNWIND:
         return 5  # what leaves calls behind may be timed itself: its own call is among them
     if kind is ActionKind.ARRIVE or (kind is ActionKind.LEAVE_TAIL and item[0].kind is WantKind.ENTRY):

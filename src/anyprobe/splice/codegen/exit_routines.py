@@ -6,12 +6,13 @@ these are watched is said by a table that anyprobe writes. Each entry is a pair 
 timing record, and a state. Pairs that are not there are noted, once each, in another table that the threads write.
 """
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from anyprobe.data import layout as at
 from anyprobe.data.layout import COST, RECORD, SP, START, TOMBSTONE, UNWOUND
 from anyprobe.isa.assemble import Assembler
-from anyprobe.splice.codegen import nested_calls
+from anyprobe.splice.codegen import left_calls, nested_calls
 from anyprobe.splice.codegen.durations import emit_duration, emit_extremes
 from anyprobe.splice.codegen.leftovers import emit_shrink
 from anyprobe.splice.codegen.stacks import same_stack
@@ -41,6 +42,9 @@ def emit_leave(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
     """
     if name.endswith("caller"):
         _leave_caller(asm, facts, name)
+        return
+    if name.endswith("switch"):
+        _leave_switch(asm, facts, name)
         return
     tail, nested = name.endswith("tail"), facts.layout.nested
     more = " push r8; push r9; push r11" if nested else ""
@@ -94,7 +98,7 @@ def emit_leave(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
             {same_stack("rax", f"[rdi+{at.BLOCK_LEAVING}]", "r8", name + "_certain")}
             jnz {name}_certain
         """)
-        nested_calls.emit_settled(asm, name + "_top", f"mov r11, [rdi+rsi+{SP}]; dec r11")
+        left_calls.emit_settled(asm, name + "_top", f"mov r11, [rdi+rsi+{SP}]; dec r11")
         asm.code(f"jmp {name}_certain")
     asm.code(
         f"""
@@ -195,7 +199,7 @@ def _leave_caller(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
         rest=costs.came - costs.came_back,
     )
     if nested:
-        nested_calls.emit_split(asm, name, "r8", ("rax", "r10", "rcx"))
+        nested_calls.emit_split(asm, name, "r8", ("rax", "r10", "rcx"), facts.layout)
         asm.code("mov ecx, r9d; and ecx, -8")
         nested_calls.emit_handed_over(asm, name, ("rax", "r10"), timed=True)
         nested_calls.emit_charged(asm, name, ("rax", "r10"), _tree(facts))
@@ -222,20 +226,34 @@ def _leave_caller(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
         slot=facts.slot,
     )
     if nested:
-        nested_calls.emit_split(asm, name + "_missed", None, ("rax", "rdx", "r10"))
+        nested_calls.emit_split(asm, name + "_missed", None, ("rax", "rdx", "r10"), facts.layout)
         nested_calls.emit_handed_over(asm, name + "_missed", ("rax", "r10"), timed=False)
-        nested_calls.emit_untimed(asm, name, ("rax", "r10"))
+        nested_calls.emit_untimed(asm, name, ("rax", "r10"), facts.layout)
     asm.code(f"inc qword [rdi+rcx+{at.RECORD_MISSED}]; jmp {name}_next")
     asm.label(name + "_done")
     restored = "pop r11; pop r9; pop r8; pop rdi; pop rsi; pop rdx; pop rcx; pop rax; add al, 0x7f; sahf; pop rax; ret"
     _give_back(asm, name, ("pop r10; " if nested else "") + restored, 17 if nested else 15)
     emit_shrink(asm, name, "done")
     if nested:
-        nested_calls.emit_rare(asm, name, "r10", "add r10, less", less=costs.came - costs.came_back)
+        nested_calls.emit_rare(asm, name, "r10", "add r10, less", facts.layout, less=costs.came - costs.came_back)
         asm.label(name + "_left")
-        nested_calls.emit_settled(asm, name, "mov r10, r9; dec r11", "inc r11; mov r9, r10")
+        left_calls.emit_settled(asm, name, "mov r10, r9; dec r11", "inc r11; mov r9, r10")
         asm.code(f"jmp {name}_going_on")
     emit_extremes(asm, name, "rdi")
+
+
+def _leave_switch(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
+    """Emit ``leave_switch``: see ``switches``."""
+    from anyprobe.splice.codegen.switches import RESTORED, RESTORED_BYTES, SAVED, Around, emit_arrival
+
+    around = Around(
+        partial(_read_clock, asm, facts, name),
+        partial(_give_back, asm, name, RESTORED, RESTORED_BYTES - 1),
+        facts.costs.ended,
+    )
+    asm.code(f"{name}:\n {SAVED}")
+    asm.code(f"mov rdi, fs:[slot]; mov rax, gate; test [rax], rdi; jz {name}_done", slot=facts.slot, gate=facts.gate)
+    emit_arrival(asm, facts.layout, name, around)
 
 
 def _give_back(asm: Assembler, name: str, text: str, padding: int) -> None:
@@ -317,7 +335,7 @@ def _take_top_nested(asm: Assembler, name: str, facts: "RoutineFacts") -> None:
         **_values(facts),
     )
     if tail:
-        nested_calls.emit_untimed(asm, name, ("rax", "r8"))
+        nested_calls.emit_untimed(asm, name, ("rax", "r8"), facts.layout)
     else:
         nested_calls.emit_charged(asm, name, ("rax", "r8"), _tree(facts))
     asm.code(f"mov qword [rdi+rsi+{SP}], 0; dec qword [rdi+{at.BLOCK_TOP}]")
@@ -429,18 +447,18 @@ def _leave_search(asm: Assembler, name: str, facts: "RoutineFacts") -> None:
         **_values(facts),
     )
     if nested:
-        nested_calls.emit_settled(asm, name, "lea r11, [rax-1]")
+        left_calls.emit_settled(asm, name, "lea r11, [rax-1]")
         if not tail:  # what was left behind has had its cost, too
             asm.code(f"{_measured(facts)}; {_settle_costs(facts)}", **_values(facts))
-        nested_calls.emit_split(asm, name, None if tail else "rdx", ("r11", "r8", "r9"))
+        nested_calls.emit_split(asm, name, None if tail else "rdx", ("r11", "r8", "r9"), facts.layout)
         nested_calls.emit_handed_over(asm, name, ("r11", "r8"), timed=not tail)
         if tail:
-            nested_calls.emit_untimed(asm, name + "_below", ("rax", "r8"))
+            nested_calls.emit_untimed(asm, name + "_below", ("rax", "r8"), facts.layout)
         else:
             asm.code(f"sub rdx, [rdi+rsi+{START}]")
             nested_calls.emit_charged(asm, name + "_below", ("rax", "r8"), _tree(facts))
     emit_shrink(asm, name, "found")
     if nested and not tail:
         rest = f"sub r8, [rdi+{at.BLOCK_LEFT}]; add r8, ended"
-        nested_calls.emit_rare(asm, name, "r8", rest, **_values(facts))
-        nested_calls.emit_rare(asm, name + "_below", "r8", rest, **_values(facts))
+        nested_calls.emit_rare(asm, name, "r8", rest, facts.layout, **_values(facts))
+        nested_calls.emit_rare(asm, name + "_below", "r8", rest, facts.layout, **_values(facts))

@@ -170,6 +170,7 @@ def _find_left(asm: Assembler, layout: BankLayout, name: str) -> None:
         {name}_find:
             sub rsi, {_SIZE}
             mov r8, [rsi]; cmp r8, {TOMBSTONE}; jbe {name}_found
+            {f"cmp r8, {at.RESUMED}; je {name}_resumed" if layout.nested else ""}
             mov rdx, [rsi+{at.INSTANCE_RECORD}]; and rdx, -2
             cmp rsi, r11; jae {name}_later
             cmp r8, r10; je {name}_drop
@@ -198,7 +199,14 @@ def _find_left(asm: Assembler, layout: BankLayout, name: str) -> None:
         maxactive=layout.maxactive,
     )
     if layout.nested:
-        _hand_on(asm, name)
+        _hand_on(asm, name, layout)
+    if layout.nested:
+        asm.code(f"""
+            jmp {name}_found
+        {name}_resumed:  # of the calls under the switch none may be left
+            cmp dword [rsi+{at.INSTANCE_CALLER}], 0; jne {name}_found
+            mov qword [rsi], {TOMBSTONE}
+        """)
     asm.code(f"""
             jmp {name}_found
         {name}_last:
@@ -208,13 +216,14 @@ def _find_left(asm: Assembler, layout: BankLayout, name: str) -> None:
     """)
 
 
-def _hand_on(asm: Assembler, name: str) -> None:
+def _hand_on(asm: Assembler, name: str, layout: BankLayout) -> None:
     """Emit: what the instance rsi of the record rdx has called, its caller has; the calls' own words follow later.
 
     An instance lies above that of its caller, and instances are dropped from the top down: so when one is dropped, its
     caller's is still there.
     """
-    asm.code(f"""
+    asm.code(
+        f"""
             lea rax, [rsi+{_SIZE}]; sub rax, rdi
             cmp [rcx+rdx+{at.RECORD_OPEN}], rax; jne {name}_not_open
             mov qword [rcx+rdx+{at.RECORD_OPEN}], 0
@@ -223,8 +232,10 @@ def _hand_on(asm: Assembler, name: str) -> None:
             mov eax, [rsi+{at.INSTANCE_CALLER}]; test rax, rax; jz {name}_root
             add [rdi+rax+{at.INSTANCE_WITHIN - _SIZE}], r8; jmp {name}_found
         {name}_root:
-            add [rcx+rdx+{at.RECORD_ROOTS}], r8
-    """)
+            add [rcx+rdx+{at.RECORD_ROOTS}], r8; add [rcx+roots], r8
+        """,
+        roots=layout.offset_of(at.SWITCHES) + at.RECORD_ROOTS,
+    )
 
 
 def _move_down(asm: Assembler, layout: BankLayout, name: str) -> None:

@@ -44,6 +44,8 @@ class ActionKind(Enum):
     """The function ends in a jump: its call goes on to the return point, if that is watched."""
     LEAVE_CALLER = auto()
     """At a return point: a call that left by a jump ends, if there is one."""
+    LEAVE_SWITCH = auto()
+    """The thread has changed to another stack, or left calls behind on its own (``MAY_STAY``)."""
     ARRIVE = auto()
     """A Go function is entered to which another one jumps: a call of that one may have come here."""
     UNWIND = auto()
@@ -212,6 +214,7 @@ class PatchWriter:
             ActionKind.LEAVE: routines.leave,
             ActionKind.LEAVE_TAIL: routines.leave_tail,
             ActionKind.LEAVE_CALLER: routines.leave_caller,
+            ActionKind.LEAVE_SWITCH: routines.leave_switch,
             ActionKind.UNWIND: routines.unwind,
             ActionKind.ARRIVE: routines.arrive,
         }[action.kind]

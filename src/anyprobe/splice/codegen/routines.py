@@ -94,6 +94,8 @@ class Routines:
     settle: int = 0
     purge: int = 0
     """What ``enter`` calls, for other code that is like it; 0 as ``unwind`` and ``enter`` are."""
+    leave_switch: int = 0
+    """0 as ``unwind`` is."""
 
 
 def assemble_routines(facts: RoutineFacts, address: int) -> tuple[bytes, Routines, Callable[[], str]]:
@@ -115,31 +117,32 @@ def assemble_routines(facts: RoutineFacts, address: int) -> tuple[bytes, Routine
 
         emit_enter(asm, facts)
         if facts.layout.nested:
-            from anyprobe.splice.codegen.nested_calls import emit_settle, emit_unwind
+            from anyprobe.splice.codegen.left_calls import emit_settle, emit_unwind
 
-            emit_unwind(asm, facts.slot, facts.gate, facts.layout.outer_offset)
+            emit_unwind(asm, facts.slot, facts.gate, facts.layout)
         from anyprobe.splice.codegen.leftovers import emit_purge
 
         for prefix in ("", "finish_"):
-            for name in EXITS:
+            for name in EXITS if facts.layout.nested else EXITS[:-1]:
                 emit_leave(asm, facts, prefix + name)
             emit_purge(asm, facts.layout, prefix + "purge")
             if facts.layout.nested:
-                emit_settle(asm, prefix + "settle", facts.layout.outer_offset)
+                emit_settle(asm, prefix + "settle", facts.layout)
         if facts.clock:
             from anyprobe.splice.codegen.clock_call import emit_now
 
             emit_now(asm, facts.clock)
     names = ("count", "adopt", "enter", *EXITS, "unwind", "settle", "purge")
-    count, adopt, enter, leave, leave_tail, leave_caller, unwind, settle, purge = (
+    count, adopt, enter, leave, leave_tail, leave_caller, leave_switch, unwind, settle, purge = (
         address + asm.offset_of(name) if asm.has(name) else 0 for name in names
     )
     code = asm.finish(address)
     finish = address + asm.offset_of("finish_leave") - leave if timed else 0
     stretches = stretches_of(asm, address, len(code), progress_in_routines())
     routines = Routines(
-        count, enter, leave, leave_tail, leave_caller, stretches, adopt, unwind, finish, settle=settle, purge=purge
-    )
+        count, enter, leave, leave_tail, leave_caller, stretches, adopt, unwind, finish, settle=settle, purge=purge,
+        leave_switch=leave_switch,
+    )  # fmt: skip
     return code, routines, asm.listing_at(address)
 
 
@@ -341,7 +344,7 @@ def emit_enter(
     if layout.nested:
         from anyprobe.splice.codegen import nested_calls
 
-        nested_calls.emit_entered(asm, argument, site, facts.data + layout.nodes_offset, layout.nodes)
+        nested_calls.emit_entered(asm, argument, site, facts.data + layout.nodes_offset, layout)
     asm.code(f"mov rax, [rsp+argument]; mov [rcx+rsi+{RECORD}], rax", argument=argument)
     if prepare:
         asm.code(f"mov qword [rcx+rax+{at.RECORD_REPLACED}], 1")
@@ -394,7 +397,7 @@ def emit_enter(
 
     emit_full(asm, layout, argument, site, purge, facts.costs.entered)
     if layout.nested:
-        nested_calls.emit_entering(asm, argument, site, settle)
+        nested_calls.emit_entering(asm, argument, site, settle, layout)
         if layout.nodes:
             nested_calls.emit_new_node(asm)
 

@@ -23,7 +23,7 @@ FOLLOWED = frozenset(
     {ActionKind.ENTER, ActionKind.LEAVE, ActionKind.LEAVE_TAIL, ActionKind.LEAVE_CALLER, ActionKind.ARRIVE}
 )
 """What times calls and can be in Go functions, too: by goroutine, where there is no memory of a thread's own."""
-TIMING = FOLLOWED | {ActionKind.ENTER_RETURN}
+TIMING = FOLLOWED | {ActionKind.ENTER_RETURN, ActionKind.LEAVE_SWITCH}
 SLOT_ONLY = TIMING | REPLACING | {ActionKind.HANDLER, ActionKind.FAULT}
 """What needs per-thread memory."""
 MISSING = REPLACING | {ActionKind.HANDLER, ActionKind.FAULT}

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from anyprobe.splice.codegen.handlers.inline import Inline
     from anyprobe.splice.codegen.trampoline import Trampolines
 
-ROUTINE_BYTES = 20480
+ROUTINE_BYTES = 24576
 """Room reserved for the routines of one bank and the signal view's."""
-BANK_ROUTINE_BYTES = 14336
+BANK_ROUTINE_BYTES = 18432
 """Upper bound of what the routines of one bank take alone."""
 _VIEW_LEAST, _VIEW_SHARE, _VIEW_SHARE_OF_MORE, _MORE = 16 * PAGE, 3, 9, 6 << 20
 """What the signal view may have of a code piece: so many bytes, and one part of so many; of what is more than a few

@@ -35,8 +35,8 @@ class Stretch:
         return self.name in _ROUTINES
 
 
-EXITS = ("leave", "leave_tail", "leave_caller")
-"""The routines that end calls."""
+EXITS = ("leave", "leave_tail", "leave_caller", "leave_switch")
+"""The routines that end calls; the last one only where calls are nested."""
 _ROUTINES = frozenset(
     {
         "acquire",

@@ -18,7 +18,7 @@ _INNER = {
     "find": frozenset({1, 8, 9, 10, 11}), "block": frozenset({1, 10}),
 }  # fmt: skip
 """What the routines that only routines call do not preserve; flags neither, but for ``now``."""
-_FINISHED = ("leave_tail", "leave_caller", "leave", "purge", "settle")
+_FINISHED = ("leave_tail", "leave_caller", "leave_switch", "leave", "purge", "settle")
 """Routines of which there are copies that finish what was begun."""
 
 

@@ -399,7 +399,7 @@ class _Described:
                     self._routines[routines.enter] = (EffectKind.ENTERED, bank)
                     self._routines[routines.leave] = self._routines[routines.leave_tail] = (EffectKind.LEFT, bank)
                     self._routines[routines.leave_caller] = (None, 0)  # run again it finds what it has ended no more
-                    self._routines[routines.unwind] = (None, 0)
+                    self._routines[routines.unwind] = self._routines[routines.leave_switch] = (None, 0)
             found = routine_positions(blob.code, blob.address, blob.stretches, bank, blob.finish)
             yield blob.address, self.table.positions(found), blob.address
 
