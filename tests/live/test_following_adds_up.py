@@ -1,5 +1,6 @@
 """What a tree has executed is probed, refused or missed: the three add up to what it knows itself."""
 
+import gc
 import os
 import re
 import subprocess
@@ -10,6 +11,7 @@ from anyprobe.probes.following import exec_gate
 from anyprobe.probes.following.followed import Followed
 from anyprobe.probes.following.sampling import Sample
 from anyprobe.probes.following.watches import Connector
+from anyprobe.splice.emitted import EmittedSplice
 from support.results import hits
 
 pytestmark = pytest.mark.live
@@ -104,3 +106,24 @@ def test_a_sample_is_told_of_and_adds_up(program, monkeypatch):
     fates = "30 executions seen by the kernel: 10 probed, 0 refused, 20 missed"
     sample = "they came faster than probes are placed: 1 in 3 was followed, chosen by chance"
     assert told == [f"{fates}; {sample}"]
+
+
+def test_what_is_known_of_single_places_goes_with_their_programs():
+    """By reference counting: the collector would have to walk all that there is."""
+    programs = 4
+    with Followed.run(["sh", "-c", "/bin/true; " * programs]) as tree:
+        tree.count("libc:str*", "libc:mem*")
+        gc.collect()
+        gc.disable()
+        try:
+            tree.resume()
+            while tree.wait(0.05) is None or len(tree.sessions) > 1:
+                tree.sweep()
+            (root,) = tree.sessions
+            own = sum(len(probe.all_places) for probe in root.probes)
+            there = sum(type(each) is EmittedSplice for each in gc.get_objects())
+        finally:
+            gc.enable()
+        assert [len(each.sites) >= own // 2 for each in tree.snapshots()] == [True] * (1 + programs)
+    assert own > 50
+    assert there < 2 * own

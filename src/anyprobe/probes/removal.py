@@ -106,5 +106,4 @@ def forget_places(splicing: ProcessSplicing, probes: Sequence[Probe]) -> None:
         for place in probe.all_places:
             place.hook.splice = None
         probe.places, probe.timed, probe.handled = [], [], []
-    for module in splicing.upkeep.modules:
-        module.functions.clear()
+    splicing.upkeep.forget_splices()

@@ -120,6 +120,13 @@ class Upkeep:
         if not self._losses.evicted:
             self.clear_records()
 
+    def forget_splices(self) -> None:
+        """Let all go that is known of splices, of a session that is over."""
+        self._holdings.records.forget()
+        self._text = TextWatch()
+        for module in self.modules:
+            module.functions.clear()
+
     def look_for_returned(self) -> None:
         """See which overwritten splices are there again: they can be taken out like any other."""
         self._text.look_for_returned(self._target.mem)

@@ -27,6 +27,10 @@ class SpliceRecords:
         """Take note of splices that a journal lists already, by the numbers of their records."""
         self._numbers.setdefault(journal, {}).update(numbers)
 
+    def forget(self) -> None:
+        """Know of no splice any more: what the journals list stays as it is."""
+        self._numbers = {}
+
     def clear(self, splices: Iterable[EmittedSplice]) -> None:
         """Have the journals list splices no more, those of them that are listed."""
         splices = list(splices)
