@@ -363,7 +363,8 @@ def stopped(process: Tracee, timeout: float) -> Iterator[Stop]:
             if process.meets_traps and all(thread.awaits_trap() for thread in stopper.stop.threads):
                 stopper.lead_into_handlers()
         process.stopped_threads = stopper.stop.threads
-        with urgent():
+        held = all(thread is process.held for thread in stopper.stop.threads)  # it waits for longer than this
+        with contextlib.nullcontext() if held else urgent():
             yield stopper.stop
     finally:
         process.stopped_threads = []
