@@ -87,6 +87,8 @@ class ThreadSlots:
             self._take_out_others()
             self._ended = True  # not before: what fails is tried again when the next one is made
             session.warn(ENDED)
+            if self._gate is not None:
+                self._gate.lift()
         finally:
             lock.release()
 

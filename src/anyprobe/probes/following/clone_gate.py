@@ -19,10 +19,12 @@ from anyprobe.probes.following.fork_gate import relieve
 from anyprobe.probes.following.waiting_tasks import child_that_waits
 from anyprobe.probes.handlers.callbacks import Callbacks, Hit, Wait
 from anyprobe.splice.codegen.handlers.rendezvous import CALLS, Room
+from anyprobe.splice.edits import Edit
 from anyprobe.splice.userspace.thread_slot import is_fresh_block
 
 if TYPE_CHECKING:
     from anyprobe.probes.host import ProbeHost
+    from anyprobe.splice.plan.splices import Want
     from anyprobe.splice.userspace.signal_view import Place
 
 FUNCTIONS = ("__clone", "clone")
@@ -45,6 +47,7 @@ class CloneGate:
         self.is_ending = False
         """Whether no thread waits any more."""
         self._relieved = 0
+        self._placed: list[tuple[Edit, Want]] = []
 
     def place(self) -> str:
         """Have threads wait that make such a task; return why they cannot be made to, nothing if they can."""
@@ -64,8 +67,15 @@ class CloneGate:
         if not places:
             return "its C library has no clone"
         waits = [Wait(place, _shares_memory()) for place in places.values()]
-        refusals = self._callbacks.place_inside(waits, self._serve, timeout=PATIENCE)
-        return next((str(each) for each in refusals if each is not None), "")
+        edits, hooks = self._callbacks.edits_inside(waits, self._serve, timeout=PATIENCE)
+        session.splicing.engine.change(edits)
+        self._placed = [(edit, want) for edit in edits for want in edit.added if want.tag in hooks]
+        return next((str(hook.refusal) for hook in hooks if hook.refusal is not None), "")
+
+    def lift(self) -> None:
+        """Have no thread of the program itself come here any more; its fork children do."""
+        edits = [Edit(edit.module, edit.state.root, removed=[want]) for edit, want in self._placed]
+        self._session.splicing.engine.change(edits)
 
     def _serve(self, hit: Hit) -> None:
         if self.is_ending or (hit.regs.rdx & _CLONE_SETTLS and self._is_made_as_threads_are(hit, hit.regs.r9)):
