@@ -2,11 +2,12 @@
 
 import time
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from anyprobe.core.code import Miss
 from anyprobe.core.collection import collection_paused
 from anyprobe.core.errors import TargetExited
 from anyprobe.data.last_results import disarmed, with_end_of
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from anyprobe.probes.timing.return_points import ReturnPoints
     from anyprobe.probes.timing.waiting import Waiting
 
+_NAMED = 4
+"""How many values are named that may have been missing."""
 _WAITING_LOOKS = 1.0
 """Seconds between looks at what threads have waited."""
 
@@ -169,11 +172,13 @@ class Pumped(Observed, Tended):
 
     @property
     def noticed(self) -> Sequence[str]:
-        """What is to be said of what has happened to the program: it has forbidden the clock, children have died."""
+        """What is to be said of what has happened: the clock is forbidden, children have died, values were missing."""
         from anyprobe.probes.death import deaths_of_children
 
         clock = self.clock_watch.warnings() if "clock_watch" in vars(self) else ()
-        return (*clock, *deaths_of_children(self))
+        found = self.handling if "handling" in vars(self) else None
+        ended = self.lost()[1].get(Miss.ABANDONED, 0)
+        return (*clock, *deaths_of_children(self), *([_ended_by(found.demanded, ended)] if ended and found else []))
 
     @cached_property
     def adopting(self) -> "Adopting":
@@ -299,3 +304,13 @@ class Pumped(Observed, Tended):
         if self._other_program is None and self._desired.follows and not self.exited:
             with suppress(TargetExited):  # it may end meanwhile
                 self.reconcile()
+
+
+def _ended_by(demanded: Iterable[str], runs: int) -> str:
+    """Return in words what was missing, or may have been, where handlers have ended for that."""
+    names = list(demanded)
+    some = "1 run of a handler" if runs == 1 else f"{runs:,} runs of handlers"
+    if len(names) == 1:
+        return f"{names[0]} was missing, which has ended {some}"
+    more = f", or {len(names) - _NAMED} more" * (len(names) > _NAMED)
+    return f"a missing value has ended {some}: {', or '.join(names[:_NAMED])}{more}"

@@ -171,7 +171,7 @@ class Collecting:
         known = self.storages.get(table)
         others = [part.kind for part in known.layout.shape.parts] if isinstance(known, Table | MapTable) else []
         for number, item in enumerate(texts.shown(expressions, node, each) for each in items):
-            present = expressions.present(item, node) if isinstance(item, Maybe | Text) else item
+            present = expressions.present(item, _key_part(node, number)) if isinstance(item, Maybe | Text) else item
             if isinstance(present, Text):
                 parts.append(present.buffer)
                 kinds.append("string")
@@ -353,3 +353,14 @@ def _shape(
         )
     except UsageError as error:
         raise expressions.error(node, str(error)) from None
+
+
+def _key_part(node: ast.AST, number: int) -> ast.AST:
+    """Return where a part of a key is written: ``table[a, b]``, ``table[a, b].add()``, ``table.add(x, key=(a, b))``."""
+    key = node
+    if isinstance(key, ast.Call):
+        inner = key.func.value if isinstance(key.func, ast.Attribute) else key
+        key = next((each.value for each in key.keywords if each.arg == "key"), inner)
+    if isinstance(key, ast.Subscript):
+        key = key.slice
+    return key.elts[number] if isinstance(key, ast.Tuple) and number < len(key.elts) else key

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from anyprobe.core.code import SKIP, InputKind, Miss
+from anyprobe.core.code import SKIP, InputKind
 from anyprobe.core.errors import UnsupportedTarget
 from anyprobe.handlers.frontend.buffers import new_buffer
 from anyprobe.handlers.frontend.emitter import Emitter
@@ -162,8 +162,7 @@ class ContextAccess:
             raise fail(f"ctx.{name} cannot be changed", instead)
         self._demand_unsafe(fail)
         if name == "retval" and self.tail:
-            emit.add(ir.CountMiss(Miss.ABANDONED))
-            emit.add(ir.Leave("end"))
+            emit.demand(ir.FALSE, "ctx.retval")
             return
         if isinstance(value.type, FloatType):
             raise fail(f"a {value.type} in a register for whole numbers", "u64(…)")
@@ -208,8 +207,7 @@ class ContextAccess:
         if isinstance(found, Maybe):
             return Maybe(ir.FALSE, found.value) if self.tail else found
         if self.tail:
-            emit.add(ir.CountMiss(Miss.ABANDONED))
-            emit.add(ir.Leave("end"))
+            emit.demand(ir.FALSE, "ctx.retval")
         return found
 
     def _given_back(self, emit: Emitter, fail: Fail) -> Scalar | Packed | Maybe:
@@ -312,7 +310,7 @@ class ContextAccess:
             return Maybe(present, Scalar(received(target, kind.type)))
         if isinstance(kind, TextKind):
             return self._load_text(emit, name, kind, present, [found for _, found in loads], fail)
-        emit.demand(present)
+        emit.demand(present, f"ctx.data.{name}")
         return Packed(kind, tuple(target for _, target in loads))
 
     def keep(self, emit: Emitter, name: str, value: Packed, fail: Fail) -> None:

@@ -55,6 +55,8 @@ class Emitter:
         self._lists: list[list[ir.Stmt]] = [[]]
         self._ways: dict[str, list[Flow]] = {}
         self._numbers: dict[str, int] = {}
+        self.demanded: dict[str, None] = {}
+        """What is computed with and may be missing, as far as that ends the handler."""
         self.abandoned = HANDLER_END
         """The label where it goes on when a missing value is used."""
 
@@ -105,12 +107,13 @@ class Emitter:
         self.storages.append(storage)
         return len(self.storages) - 1
 
-    def demand(self, present: ir.Expr) -> None:
-        """End the handler where a value is missing, and count that."""
+    def demand(self, present: ir.Expr, what: str) -> None:
+        """End the handler where a value is missing, and count that; ``what`` it is, and where, is for the user."""
         if present == ir.TRUE:
             return
         with self.when(ir.Unary("not", present)):
             if self.abandoned == HANDLER_END:
+                self.demanded[what] = None
                 self.add(ir.CountMiss(Miss.ABANDONED))
             self.add(ir.Leave(self.abandoned))
 

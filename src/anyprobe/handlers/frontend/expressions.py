@@ -178,7 +178,7 @@ class Expressions:
             return self.calls.stack(self)
         if not isinstance(value, Maybe | Text):
             return value
-        self.emit.demand(value.present)
+        self.emit.demand(value.present, self.frame.source.shown(node))
         return value.value if isinstance(value, Maybe) else value
 
     def both(self, left: ast.expr, right: ast.expr) -> tuple[Value, Value]:

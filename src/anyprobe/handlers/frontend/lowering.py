@@ -122,7 +122,9 @@ class _Handler:
             emit.flow.reachable = True
             emit.add(ir.Return(ir.Local(RESULT, result.type)))
         kind = result.type if result is not None else None
-        made = ir.Function(self._source.name, tuple(emit.inputs), tuple(emit.storages), emit.body, kind)
+        made = ir.Function(
+            self._source.name, tuple(emit.inputs), tuple(emit.storages), emit.body, kind, tuple(emit.demanded)
+        )
         return Lowered(made, self._notes)
 
     def _receive_all(self, frame: Frame) -> None:

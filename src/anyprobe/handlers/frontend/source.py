@@ -5,6 +5,7 @@ import builtins
 import copy
 import functools
 import linecache
+import os
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -39,6 +40,12 @@ class Source:
         # the parser counts bytes, people count characters
         column = len(text.encode()[:column].decode(errors="replace"))
         return HandlerError(message, file=self.file, line=line, column=column + 1, source=text, instead=instead)
+
+    def shown(self, node: ast.AST) -> str:
+        """Return an expression as text, with the file and the line, if it is in one that the user knows."""
+        line = getattr(node, "lineno", self.tree.lineno)
+        where = "" if self.file.startswith("<") else f" ({os.path.basename(self.file)}:{line})"
+        return f"{ast.unparse(node)}{where}"
 
     def captured(self, name: str) -> Any:  # noqa: ANN401 - whatever the name means in Python
         """Return what a name means outside of the function; raise ``KeyError`` if nothing."""

@@ -298,6 +298,8 @@ class Function(NamedTuple):
     storages: tuple[Storage, ...]
     body: Body
     result: Type | None = None
+    demanded: tuple[str, ...] = ()
+    """What may be missing and then ends it, for the user."""
 
 
 def is_number(kind: Type) -> bool:

@@ -98,6 +98,8 @@ class Handling:
         self._stores: dict[object, Store] = {}
         self._views: dict[object, TableView | MapView | RingReader] = {}
         self._misses: Store | None = None
+        self.demanded: dict[str, None] = {}
+        """What handlers compute with that may be missing, which ends them."""
         self._stacks: StackView | None = None
         self._go = GoMemory()
         self._nanoseconds = 0
@@ -265,6 +267,7 @@ class Handling:
                 raise HandlerError("a handler in C has no other condition than its own", instead="if (…) return 0;")
             return function.compiled(), {function: function.storage}
         handler = intermediate(function, setting, when)
+        self.demanded |= dict.fromkeys(handler.demanded)
         used = {key: each for key, each in self._storages.items() if each in handler.storages}
         by_place = {each: key for key, each in used.items()}
         code = native_code(handler)._replace(destinations=destinations(handler))
