@@ -138,7 +138,7 @@ class Pumped(Observed, Tended):
         """What the program's threads have waited for a processor, while calls are timed."""
         from anyprobe.probes.timing.waiting import Waiting
 
-        found = Waiting(self.pid)
+        found = Waiting(self.process)
         self.duties.every(_WAITING_LOOKS, found.look)
         return found
 

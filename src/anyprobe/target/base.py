@@ -456,6 +456,11 @@ class RunningProcess(ProcessTarget, Protocol):
         """The name by which the program was started, where that leads to its file, else the file's."""
         ...
 
+    @property
+    def waited_at_end(self) -> dict[int, int]:
+        """Nanoseconds for which threads that were there at its end had waited for a processor; nothing before that."""
+        ...
+
     def became(self) -> str | None:
         """Return the program that it runs since an exec, None while it runs the one that was opened."""
         ...

@@ -89,6 +89,7 @@ class SimulatedTarget:
         self.pid, self.root, self.heap_start = PID, "", 0
         self.exe, self.called = "/simulated/program", "program"
         self.exit_status: int | None = None
+        self.waited_at_end: dict[int, int] = {}
         self.held: SimulatedThread | None = None
         self.borrowed_us = self.paused_us = 0
         self.parks = self.meets_traps = False

@@ -240,11 +240,15 @@ def count_tasks(pid: int) -> int:
     return gateway.stat(f"/proc/{pid}/task").st_nlink - 2
 
 
-def waited_for_processor(pid: int, most: int) -> dict[int, int]:
-    """Return how many nanoseconds threads of a process have been ready to run and did not; of so many at most."""
+_MOST_WAITED = 64
+"""Threads that are asked how long they have waited: those that were there first."""
+
+
+def waited_for_processor(pid: int) -> dict[int, int]:
+    """Return how many nanoseconds threads of a process have been ready to run and did not, of the first ones."""
     found = {}
     with suppress(OSError):
-        for tid in sorted(read_tasks(pid))[:most]:
+        for tid in sorted(read_tasks(pid))[:_MOST_WAITED]:
             with suppress(OSError, ValueError, IndexError):  # it has ended, or the kernel does not count this
                 found[tid] = int(read_file(f"/proc/{pid}/task/{tid}/schedstat").split()[1])
     return found
