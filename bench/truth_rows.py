@@ -38,7 +38,10 @@ int main(void) { for (int i = 0; i < 20; i++) kept += fib(24); return 0; }
 SMALL = 13
 """Jobs of ``truths.c``."""
 PROGRAMS = (
-    ("python3.11:Py_BytesMain", "python3.11:*", "/usr/bin/python3.11 -S -c", "print(sum(len(str(n)) for n in range(40000)))"),
+    (
+        "python3.11:Py_BytesMain", "python3.11:*", "/usr/bin/python3.11 -S -c",
+        "print(sum(len(str(n)) for n in range(40000)))",
+    ),
     ("perl:perl_run", "perl:*", "perl -e", "my %h; $h{$_ % 997} += $_ for 1..100000; print scalar keys %h"),
     ("libtcl8.6:Tcl_FSEvalFileEx", "libtcl8.6:*", "tclsh", "set s 0; for {set i 0} {$i < 20000} {incr i} {incr s $i}"),
     (

@@ -50,6 +50,45 @@ def test_totals_are_those_without_probes(run_target):
     target.finish()
 
 
+@pytest.mark.parametrize("self_time", [True, False])
+def test_what_takes_long_where_many_calls_are_open_is_subtracted(run_target, self_time):
+    """Calls that there is no room for, and are looked for in vain; calls that all end at once."""
+    target = run_target("open_calls.c", options=("-O2",))
+    shares = {"outer_deep": [], "outer_chain": []}
+    with anyprobe.attach(target.pid, self_time=self_time, maxactive=4096) as session:
+        session.time(*(f"a.out:{name}" for name in ("deep", "is_even", "is_odd", *shares)))
+        assert not session.refused
+        target.go(1)
+        session.pump(0.05)
+        before = session.snapshot()
+        for _ in range(TRIES):
+            target.go(1)
+            after = session.snapshot()
+            for name, found in shares.items():
+                one, other = timing(after, name), timing(before, name)
+                ns, taken = one.sum_ns - other.sum_ns, one.taken.sum_ns - other.taken.sum_ns
+                found.append(ns / (ns + taken))
+            before = after
+    # a thread may wait for a processor at any time, so one of many tells
+    assert min(shares["outer_deep"]) < 0.2, shares
+    assert min(shares["outer_chain"]) < 0.5, shares
+    target.finish()
+
+
+def test_the_cost_of_a_call_is_known_where_others_were_left_in_it(run_target):
+    """That they were left is found out as it ends, once its own cost is known."""
+    target = run_target("open_calls.c", options=("-O2",))
+    with anyprobe.attach(target.pid, self_time=True) as session:
+        session.time("a.out:caught", "a.out:inner")
+        target.go(20)
+        snapshot = session.snapshot()
+    caught, inner = timing(snapshot, "caught"), timing(snapshot, "inner")
+    assert (caught.count, inner.count) == (20, 2000)
+    assert 0.9 * inner.taken.sum_ns < caught.taken.sum_ns < 5 * inner.taken.sum_ns
+    assert caught.taken.error_ns > 0
+    target.finish()
+
+
 def test_what_was_measured_is_in_the_document(run_target):
     target = run_target("tiny_calls.c", options=("-O2",))
     snapshot = timed(target)

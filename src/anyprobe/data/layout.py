@@ -69,6 +69,9 @@ BLOCK_PACE = 80
 """Block: by how much the trial that tells this takes more ticks than it did beforehand, smoothed, in parts of one."""
 BLOCK_TRIALS, BLOCK_TRIED = 88, 96
 """Block: how many trials there were, and their ticks."""
+BLOCK_SLOW, BLOCK_KEPT = 104, 112
+"""Block: when code began that takes longer the more calls are open, so that its own time is added to the cost; and room
+for words that this needs meanwhile: the second one has ``BLOCK_KEPT`` + 8."""
 BLOCK_HEAD_BYTES = 128
 
 INSTANCE_BYTES = 64

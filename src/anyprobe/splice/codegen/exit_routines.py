@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from anyprobe.data import layout as at
 from anyprobe.data.layout import COST, RECORD, SP, START, TOMBSTONE, UNWOUND
 from anyprobe.isa.assemble import Assembler
-from anyprobe.splice.codegen import left_calls, nested_calls
+from anyprobe.splice.codegen import left_calls, nested_calls, slow_paths
 from anyprobe.splice.codegen.durations import emit_duration, emit_extremes
 from anyprobe.splice.codegen.leftovers import emit_shrink
 from anyprobe.splice.codegen.stacks import same_stack
@@ -99,6 +99,8 @@ def emit_leave(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
             jnz {name}_certain
         """)
         left_calls.emit_settled(asm, name + "_top", f"mov r11, [rdi+rsi+{SP}]; dec r11")
+        if not tail:  # r9 was overwritten
+            asm.code(f"mov r9, [rdi+{at.BLOCK_COST}]; add r9, ended; sub r9, [rdi+rsi+{COST}]", **_values(facts))
         asm.code(f"jmp {name}_certain")
     asm.code(
         f"""
@@ -174,10 +176,13 @@ def _leave_caller(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
         gate=facts.gate,
         passed=costs.passed,
     )
+    timed = slow_paths.are_timed(facts)
     if nested:
         asm.code(f"cmp qword [rdi+{at.BLOCK_LEAVING}], 0; jne {name}_left")
         asm.label(name + "_going_on")
     _read_clock(asm, facts, name)
+    if timed:
+        asm.code(f"lea rax, [rdx+rest]; mov [rdi+{at.BLOCK_SLOW}], rax", rest=costs.came_back >> at.COST_BITS)
     asm.code(
         f"""
             mov rax, [rdi+{at.BLOCK_COST}]; add rax, came; sar rax, {at.COST_BITS}; sub rdx, rax
@@ -210,20 +215,30 @@ def _leave_caller(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
         f"""
             mov rdi, fs:[slot]; mov ecx, r9d; and ecx, -8
         {name}_next:
+        """,
+        slot=facts.slot,
+    )
+    if nested:  # what is above is looked through for each of them
+        emit_shrink(asm, name + "_ended", "next", "rdx")
+        asm.label(name + "_ended_next")
+        asm.code("add rdx, 64; cmp rsi, rdx; cmova rsi, rdx")
+    asm.code(
+        f"""
+        {name}_further:
             sub rsi, 64; js {name}_shrink
-            cmp qword [rdi+rsi+{SP}], {TOMBSTONE}; je {name}_next
+            cmp qword [rdi+rsi+{SP}], {TOMBSTONE}; je {name}_further
             cmp [rdi+rsi+{SP}], r11; jne {name}_shrink
             lea rax, [rcx+{at.JUMPED}]
-            cmp [rdi+rsi+{RECORD}], rax; jne {name}_next
+            cmp [rdi+rsi+{RECORD}], rax; jne {name}_further
             jmp {name}_another
         {name}_another:
+            {f"{slow_paths.over('rdi')}; {slow_paths.begun('rdi')}" if timed else ""}
             mov rdx, r8; sub rdx, [rdi+rsi+{START}]
             mov rax, [rdi+rsi+{UNWOUND}]
             mov qword [rdi+rsi+{SP}], {TOMBSTONE}
             jmp {name}_removed
         {name}_missed:
-        """,
-        slot=facts.slot,
+        """
     )
     if nested:
         nested_calls.emit_split(asm, name + "_missed", None, ("rax", "rdx", "r10"), facts.layout)
@@ -430,26 +445,38 @@ def _leave_search(asm: Assembler, name: str, facts: "RoutineFacts") -> None:
     taken = f"test edx, edx; jz {name}_jumped" if tail else ""
     if not tail and not nested:
         taken = f"{_measured(facts)}; sub rdx, [rdi+rsi+{START}]"
+    timed, begun, lost, found, charged = slow_paths.are_timed(facts), "", "", "", ""
+    if timed and tail:
+        begun = slow_paths.keeping("rdi", slow_paths.begun("rdi"))
+        lost, found = slow_paths.over("rdi"), slow_paths.keeping("rdi", slow_paths.over("rdi"))
+    elif timed:  # rdx is when the call has ended
+        lost = f"mov rsi, rdx; {slow_paths.over('rdi', 'rsi')}"
+        found = slow_paths.keeping("rdi", slow_paths.taken("rdi"))
+        charged = slow_paths.charged("rdi", "r9" if nested else "rax")
     asm.code(
         f"""
     {name}_search:
+        {begun}
+    {name}_sought:
         cmp [rdi+rsi+{SP}], rax; jne {name}_below
         cmp [rdi+rsi+{RECORD}], rcx; je {name}_hit
     {name}_below:
-        sub rsi, 64; jns {name}_search
+        sub rsi, 64; jns {name}_sought
+        {lost}
         jmp {name}_unmatched
     {name}_hit:
+        {found}
         {taken}
         mov qword [rdi+rsi+{SP}], {TOMBSTONE}
     {name}_removed:
-        {"" if tail or nested else _settle_costs(facts)}
+        {"" if tail or nested else f"{_settle_costs(facts)}; {charged}"}
     """,
         **_values(facts),
     )
     if nested:
         left_calls.emit_settled(asm, name, "lea r11, [rax-1]")
         if not tail:  # what was left behind has had its cost, too
-            asm.code(f"{_measured(facts)}; {_settle_costs(facts)}", **_values(facts))
+            asm.code(f"{_measured(facts)}; {_settle_costs(facts)}; {charged}", **_values(facts))
         nested_calls.emit_split(asm, name, None if tail else "rdx", ("r11", "r8", "r9"), facts.layout)
         nested_calls.emit_handed_over(asm, name, ("r11", "r8"), timed=not tail)
         if tail:

@@ -9,6 +9,7 @@ and their time, to its caller; what moves takes all of its words along, and both
 from anyprobe.data import layout as at
 from anyprobe.data.layout import TOMBSTONE, BankLayout
 from anyprobe.isa.assemble import Assembler
+from anyprobe.splice.codegen import slow_paths
 from anyprobe.splice.codegen.stacks import same_stack
 
 _SIZE = at.INSTANCE_BYTES
@@ -22,11 +23,14 @@ _PLACE_SHIFT = (_SIZE // at.PLACE_BYTES).bit_length() - 1
 """From where an instance ends to where the word is that says where it moves to."""
 
 
-def emit_full(asm: Assembler, layout: BankLayout, argument: int, site: int, purge: int | str, entered: int) -> None:
+def emit_full(
+    asm: Assembler, layout: BankLayout, argument: int, site: int, purge: int | str, entered: int, *, timed: bool
+) -> None:
     """Emit the overflow path of ``enter``: drop instances that cannot be alive, try once more, else a miss.
 
     ``purge`` is the routine that does it, 0 where nothing is timed and this never runs. Where calls are nested, and it
-    was seen where they began to be left behind, those that were are taken out first. ``entered``: what entries cost.
+    was seen where they began to be left behind, those that were are taken out first. ``entered``: what entries cost;
+    ``timed``: what this takes is added to it.
     """
     asm.code(f"""
         enter_full:
@@ -46,7 +50,7 @@ def emit_full(asm: Assembler, layout: BankLayout, argument: int, site: int, purg
             site=site,
         )
     if purge:
-        _emit_call(asm, layout, argument, site, purge)
+        _emit_call(asm, layout, argument, site, purge, timed=timed)
     asm.code(
         f"""
         enter_missed:
@@ -60,14 +64,16 @@ def emit_full(asm: Assembler, layout: BankLayout, argument: int, site: int, purg
     )
 
 
-def _emit_call(asm: Assembler, layout: BankLayout, argument: int, site: int, purge: int | str) -> None:
+def _emit_call(asm: Assembler, layout: BankLayout, argument: int, site: int, purge: int | str, *, timed: bool) -> None:
     asm.code(
         f"""
             lea rax, [rsp+site]; cmp rax, [rcx+futile]; je enter_futile
+            {slow_paths.begun("rcx") if timed else ""}
             push rdi; push r8; push r9; push r10; push r11
             lea r10, [rsp+site+{_PUSHED}]; mov rax, [rsp+argument+{_PUSHED}]
             call purge
             pop r11; pop r10; pop r9; pop r8; pop rdi
+            {f"mov esi, edx; {slow_paths.over('rcx')}; mov edx, esi" if timed else ""}
             test edx, edx; jz enter_block
             lea rax, [rsp+site]; cmp rax, [rcx+futile]; jne enter_missed
         enter_futile:

@@ -394,8 +394,9 @@ def emit_enter(
     if layout.by_thread:
         _enter_other(asm, facts)
     from anyprobe.splice.codegen.leftovers import emit_full
+    from anyprobe.splice.codegen.slow_paths import are_timed
 
-    emit_full(asm, layout, argument, site, purge, facts.costs.entered)
+    emit_full(asm, layout, argument, site, purge, facts.costs.entered, timed=are_timed(facts))
     if layout.nested:
         nested_calls.emit_entering(asm, argument, site, settle, layout)
         if layout.nodes:

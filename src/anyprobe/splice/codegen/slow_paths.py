@@ -1,0 +1,47 @@
+"""Generated code that times itself: what takes the longer the more calls are open has no constant cost.
+
+A search among the open calls, and the making of room for more of them, are timed where they run. What they took is
+added to the cost that the thread's times are free of, as the constant costs of probes are.
+"""
+
+from typing import TYPE_CHECKING
+
+from anyprobe.data.layout import BLOCK_COST, BLOCK_KEPT, BLOCK_SLOW, COST_BITS
+
+if TYPE_CHECKING:
+    from anyprobe.splice.codegen.routines import RoutineFacts
+
+_NOW = "rdtsc; shl rdx, 32; or rax, rdx"
+
+
+def are_timed(facts: "RoutineFacts") -> bool:
+    """Return whether costs are known by the clock that the routines read themselves."""
+    return facts.costs.pace > 0 and not facts.clock
+
+
+def begun(block: str) -> str:
+    """Return code: it begins; rax and rdx are overwritten."""
+    return f"{_NOW}; mov [{block}+{BLOCK_SLOW}], rax"
+
+
+def over(block: str, since: str = "") -> str:
+    """Return code: it is over; ``since``: a register with the time of its beginning. rax and rdx are overwritten."""
+    return (
+        f"{_NOW}; sub rax, {since or f'[{block}+{BLOCK_SLOW}]'}; shl rax, {COST_BITS}; add [{block}+{BLOCK_COST}], rax"
+    )
+
+
+def keeping(block: str, code: str) -> str:
+    """Return code that leaves rax and rdx as they are."""
+    kept, more = f"[{block}+{BLOCK_KEPT}]", f"[{block}+{BLOCK_KEPT + 8}]"
+    return f"mov {kept}, rdx; mov {more}, rax; {code}; mov rdx, {kept}; mov rax, {more}"
+
+
+def taken(block: str) -> str:
+    """Return code: rax = what the cost is to be raised by, of a search that has begun at the time in rdx."""
+    return f"{_NOW}; sub rax, [{block}+{BLOCK_KEPT}]; shl rax, {COST_BITS}; mov [{block}+{BLOCK_SLOW}], rax"
+
+
+def charged(block: str, free: str) -> str:
+    """Return code that raises the cost by that."""
+    return f"mov {free}, [{block}+{BLOCK_SLOW}]; add [{block}+{BLOCK_COST}], {free}"
