@@ -176,7 +176,7 @@ def _leave_caller(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
         gate=facts.gate,
         passed=costs.passed,
     )
-    timed = slow_paths.are_timed(facts)
+    timed = slow_paths.are_timed(facts.costs, facts.clock)
     if nested:
         asm.code(f"cmp qword [rdi+{at.BLOCK_LEAVING}], 0; jne {name}_left")
         asm.label(name + "_going_on")
@@ -445,7 +445,7 @@ def _leave_search(asm: Assembler, name: str, facts: "RoutineFacts") -> None:
     taken = f"test edx, edx; jz {name}_jumped" if tail else ""
     if not tail and not nested:
         taken = f"{_measured(facts)}; sub rdx, [rdi+rsi+{START}]"
-    timed, begun, lost, found, charged = slow_paths.are_timed(facts), "", "", "", ""
+    timed, begun, lost, found, charged = slow_paths.are_timed(facts.costs, facts.clock), "", "", "", ""
     if timed and tail:
         begun = slow_paths.keeping("rdi", slow_paths.begun("rdi"))
         lost, found = slow_paths.over("rdi"), slow_paths.keeping("rdi", slow_paths.over("rdi"))

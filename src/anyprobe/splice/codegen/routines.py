@@ -396,7 +396,7 @@ def emit_enter(
     from anyprobe.splice.codegen.leftovers import emit_full
     from anyprobe.splice.codegen.slow_paths import are_timed
 
-    emit_full(asm, layout, argument, site, purge, facts.costs.entered, timed=are_timed(facts))
+    emit_full(asm, layout, argument, site, purge, facts.costs.entered, timed=are_timed(facts.costs, facts.clock))
     if layout.nested:
         nested_calls.emit_entering(asm, argument, site, settle, layout)
         if layout.nodes:

@@ -4,19 +4,15 @@ A search among the open calls, and the making of room for more of them, are time
 added to the cost that the thread's times are free of, as the constant costs of probes are.
 """
 
-from typing import TYPE_CHECKING
-
+from anyprobe.data.costs import Costs
 from anyprobe.data.layout import BLOCK_COST, BLOCK_KEPT, BLOCK_SLOW, COST_BITS
-
-if TYPE_CHECKING:
-    from anyprobe.splice.codegen.routines import RoutineFacts
 
 _NOW = "rdtsc; shl rdx, 32; or rax, rdx"
 
 
-def are_timed(facts: "RoutineFacts") -> bool:
-    """Return whether costs are known by the clock that the routines read themselves."""
-    return facts.costs.pace > 0 and not facts.clock
+def are_timed(costs: Costs, clock: int) -> bool:
+    """Return whether costs are known; ``clock``: 0 where routines read the time stamp counter themselves."""
+    return costs.pace > 0 and not clock
 
 
 def begun(block: str) -> str:
