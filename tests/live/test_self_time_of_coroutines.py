@@ -117,8 +117,41 @@ def test_time_in_no_row_is_printed_as_a_row(tmp_path):
     assert rest == pytest.approx(wanted, abs=NEAR * sum(own.values()))
     all_own = sum(each["self_ns"] for each in functions.values())
     assert all_own + rest == pytest.approx(functions["run"]["sum_ns"], abs=10)
-    text, *_ = timed(tmp_path, program, ("resumes", "run"), "heap", "swap", "20", options=())
-    assert re.search(r"^ +- +- +[\d.]+ ms .*\(in no row\)", text, re.MULTILINE)
-    assert re.search(r"^\(in no row\): outside of all timed functions", text, re.MULTILINE)
+    for options in ((), ("--by", "tid"), ("--by", "pid"), ("--tree",), ("--by", "func(caller)")):
+        text, *_ = timed(tmp_path, program, ("resumes", "run"), "heap", "swap", "20", options=options)
+        assert re.search(r"^ +-( +-)+ +[\d.]+ ms .*\(in no row\)", text, re.MULTILINE), text
+        assert re.search(r"^\(in no row\): outside of all timed functions", text, re.MULTILINE), text
     text, *_ = timed(tmp_path, program, FUNCTIONS, "heap", "swap", "20", options=())
     assert "(in no row)" not in text
+
+
+@pytest.mark.parametrize("how", ["plain", "signals", "signals altstack", "moves", "moves signals"])
+def test_all_time_is_somebody_s_where_coroutines_throw_are_interrupted_and_move(tmp_path, how):
+    """What goes on in another thread than it began in is in no row there, and each part is somewhere."""
+    program, names = build("fibers_disturbed.cpp", "-O2", "-pthread"), (*FUNCTIONS, "throws", "catches", "handler")
+    for last in (False, False, False, False, True):
+        text, own, calls = timed(tmp_path, program, names, how, "20")
+        document, total = json.loads(text), sum(own.values())
+        functions = {each["function"]: each for each in document["functions"]}
+        found = {name: each["self_ns"] / total for name, each in functions.items() if name != "handler"}
+        wanted = {name: ns / total for name, ns in own.items()}
+        for shares in (found, wanted):  # what an exception has left is its caller's
+            shares["catches"] += shares.pop("throws")
+            if "moves" in how:
+                shares["body"] += shares.pop("yields") + shares.pop("catches")
+        rest = document["in_no_row"]["self_ns"]
+        if "moves" in how:
+            found["body"] += rest / total
+        if last or found == pytest.approx(wanted, abs=NEAR):
+            assert found == pytest.approx(wanted, abs=NEAR), document
+            break
+    all_own = sum(each["self_ns"] for each in functions.values())
+    roots = sum(each["root_ns"] for each in functions.values()) + document["in_no_row"]["root_ns"]
+    assert all_own + rest == pytest.approx(roots, abs=10)
+    assert functions["throws"]["left"] == 60
+    assert functions["leaf"]["count"] == calls["leaf"]
+    if "signals" not in how:
+        assert all_own + rest == pytest.approx(functions["run"]["sum_ns"], abs=10)
+    if "moves" not in how:
+        assert rest < NEAR * total
+        assert {name: functions[name]["count"] for name in FUNCTIONS} == {name: calls[name] for name in FUNCTIONS}

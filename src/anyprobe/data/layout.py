@@ -122,8 +122,8 @@ SWITCH_SINCE, SWITCH_ROOTS, SWITCH_COUNTS = 0, 16, 24
 """Of the first one's record: when the thread has come to its stack, what ``RECORD_ROOTS`` of all records together was
 then, which this record's own one is; and 1 if what is in no timed call is to be known. One more than that are
 ``INSTANCE_WITHIN`` and ``INSTANCE_CHARGED`` of a switch of which it is known where it went."""
-SWITCHED = 32
-"""How often the thread has changed its stack."""
+SWITCHED, SWITCH_TID = 32, 40
+"""How often the thread has changed its stack, and which thread that was."""
 MAY_STAY, BY_JUMP = 1, 2
 """Of the argument where a thread may have changed its stack: it may instead have left calls behind on the same one; it
 goes on by a jump, and may have taken the return address from the stack."""

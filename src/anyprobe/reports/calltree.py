@@ -16,7 +16,7 @@ from anyprobe.reports.heading import clauses, print_heading, print_refusals
 from anyprobe.reports.losses import print_losses
 from anyprobe.reports.plain import escape
 from anyprobe.reports.quantities import counted, duration
-from anyprobe.reports.timings import marked, print_mark, what_was_timed
+from anyprobe.reports.timings import IN_NO_ROW, marked, print_mark, print_rest, rest_of, what_was_timed
 
 _LEAST_ROOM = 8
 """Columns that a name in the tree gets, however deep it is."""
@@ -46,12 +46,21 @@ def print_branches(snapshot: Snapshot, console: Console, top: int = 0) -> None:
         times = [duration(node.sum_ns, step) if node.count else "-", own]
         name = Branch(prefix, below, printable(node.function))
         table.add_row(count, *times, name, escape(node.shown_module))
-    console.print()
-    console.print(table)
-    print_mark(all(complete), console)
+    _print_whole(table, snapshot, console, whole=all(complete))
     if left_out:
         text = f"{counted(left_out, 'branch', 'branches')} below 0.1 % left out; --top 0 shows all"
         console.print(text, style="dim", soft_wrap=True)
+
+
+def _print_whole(table: Table, snapshot: Snapshot, console: Console, *, whole: bool) -> None:
+    """Print a table and what marks mean; ``whole``: no row has the one of calls that were not timed."""
+    rest = rest_of(snapshot)
+    if rest:
+        table.add_row("-", "-", rest, IN_NO_ROW, "")
+    console.print()
+    console.print(table)
+    print_mark(whole, console)
+    print_rest(rest, console)
 
 
 def print_by_caller(snapshot: Snapshot, console: Console, top: int = 0) -> None:
@@ -66,9 +75,7 @@ def print_by_caller(snapshot: Snapshot, console: Console, top: int = 0) -> None:
     for each, count in zip(shown, counts, strict=True):
         times = duration(each.sum_ns, step), duration(max(each.self_ns, 0.0), step)
         table.add_row(count, *times, escape(each.function), escape(each.caller or "-"))
-    console.print()
-    console.print(table)
-    print_mark(all(complete), console)
+    _print_whole(table, snapshot, console, whole=all(complete))
     if top and len(found) > top:
         console.print(f"{counted(len(found) - top, 'more row')}; --top 0 shows all", style="dim", soft_wrap=True)
     _print_end(snapshot, console)

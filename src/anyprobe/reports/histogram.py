@@ -16,7 +16,7 @@ from anyprobe.reports.losses import print_losses
 from anyprobe.reports.plain import Rows, escape
 from anyprobe.reports.quantities import counted
 from anyprobe.reports.timings import (
-    IN_NO_ROW,
+    add_rest,
     calls_of,
     fitting,
     print_mark,
@@ -52,7 +52,7 @@ def print_functions(snapshot: Snapshot, console: Console, top: int = 0) -> None:
     shown = called[:top] if top else called + silent
     if shown:
         console.print()
-        no_row = rest_of(snapshot, ordered)
+        no_row = rest_of(snapshot)
         console.print(_table(shown, snapshot.clock_step_ns, console.width, no_row))
         print_mark(all(timing.complete for timing in shown), console)
         print_taken(shown, console)
@@ -75,10 +75,7 @@ def _table(timings: list[FunctionTiming], step: float, width: int, rest: str) ->
         "function": [timing.label or timing.function for timing in timings],
         "module": [timing.shown_module for timing in timings],
     }
-    if rest:
-        last = {"self": rest, "function": IN_NO_ROW, "module": "", "±": "", "± self": ""}
-        for name, cells in (columns | names).items():
-            cells.append(last.get(name, "-"))
+    add_rest(rest, columns, names)
     return table_of(columns, fitting(columns | names, width, LEFT_OUT_FIRST))
 
 

@@ -11,7 +11,18 @@ from anyprobe.reports.losses import print_losses
 from anyprobe.reports.plain import Rows, escape
 from anyprobe.reports.quantities import counted
 from anyprobe.reports.table import site_name
-from anyprobe.reports.timings import calls_of, fitting, print_mark, print_taken, table_of, times_of, weight_ns
+from anyprobe.reports.timings import (
+    add_rest,
+    calls_of,
+    fitting,
+    print_mark,
+    print_rest,
+    print_taken,
+    rest_of,
+    table_of,
+    times_of,
+    weight_ns,
+)
 
 _NAMED = 5
 """How many functions are named."""
@@ -82,9 +93,11 @@ def print_timings_by_process(snapshot: Snapshot, console: "Console", top: int = 
     shown = parts[:top] if top else parts
     if shown:
         console.print()
-        console.print(_table(shown, snapshot.clock_step_ns, console.width))
+        no_row = rest_of(snapshot)
+        console.print(_table(shown, snapshot.clock_step_ns, console.width, no_row))
         print_mark(all(timing.complete for _, timing in shown), console)
         print_taken([timing for _, timing in shown], console)
+        print_rest(no_row, console)
     rest = parts[len(shown) :]
     more = f"{counted(len(rest), 'more row')} with {counted(sum(each.count for _, each in rest), 'call')}"
     print_left_out(more if rest else "", [], "row", "call", console)
@@ -92,8 +105,8 @@ def print_timings_by_process(snapshot: Snapshot, console: "Console", top: int = 
     print_refusals(snapshot, console)
 
 
-def _table(shown: "Sequence[tuple[ProcessInfo, FunctionTiming]]", step: float, width: int) -> Rows:
-    """Return the table, without columns for which there is no room."""
+def _table(shown: "Sequence[tuple[ProcessInfo, FunctionTiming]]", step: float, width: int, rest: str) -> Rows:
+    """Return the table, without columns for which there is no room; ``rest``: what is in no row."""
     timings = [timing for _, timing in shown]
     columns = {
         "calls": calls_of(timings),
@@ -104,6 +117,7 @@ def _table(shown: "Sequence[tuple[ProcessInfo, FunctionTiming]]", step: float, w
         "function": [timing.label or timing.function for timing in timings],
         "module": [timing.shown_module for timing in timings],
     }
+    add_rest(rest, columns, names)
     wide = fitting(columns | names, width, _LEFT_OUT_FIRST)
     return table_of(columns, wide)
 
@@ -117,4 +131,4 @@ def print_trees(snapshot: Snapshot, console: "Console", top: int = 0) -> None:
             program = os.path.basename(each.process.exe) or "process"
             console.print()
             console.print(escape(f"{program} (pid {each.process.pid})"), style="bold", soft_wrap=True)
-            print_branches(replace(snapshot, tree=each.tree, functions=each.functions), console, top)
+            print_branches(replace(snapshot, tree=each.tree, functions=each.functions, in_no_row=None), console, top)

@@ -8,7 +8,18 @@ from anyprobe.reports.heading import clauses, print_heading, print_left_out, pri
 from anyprobe.reports.losses import print_losses
 from anyprobe.reports.plain import Rows
 from anyprobe.reports.quantities import counted
-from anyprobe.reports.timings import calls_of, fitting, print_mark, print_taken, table_of, times_of, weight_ns
+from anyprobe.reports.timings import (
+    add_rest,
+    calls_of,
+    fitting,
+    print_mark,
+    print_rest,
+    print_taken,
+    rest_of,
+    table_of,
+    times_of,
+    weight_ns,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,9 +45,11 @@ def print_timings_by_thread(snapshot: Snapshot, console: "Console", top: int = 0
     shown = parts[:top] if top else parts
     if shown:
         console.print()
-        console.print(_table(shown, snapshot.clock_step_ns, console.width, several=several))
+        no_row = rest_of(snapshot)
+        console.print(_table(shown, snapshot.clock_step_ns, console.width, no_row, several=several))
         print_mark(all(timing.complete for _, timing in shown), console)
         print_taken([timing for _, timing in shown], console)
+        print_rest(no_row, console)
     rest = parts[len(shown) :]
     more = f"{counted(len(rest), 'more row')} with {counted(sum(each.count for _, each in rest), 'call')}"
     print_left_out(more if rest else "", [], "row", "call", console)
@@ -46,8 +59,13 @@ def print_timings_by_thread(snapshot: Snapshot, console: "Console", top: int = 0
     print_refusals(snapshot, console)
 
 
-def _table(shown: "Sequence[tuple[ThreadTimes, FunctionTiming]]", step: float, width: int, *, several: bool) -> Rows:
-    """Return the table, without columns for which there is no room. ``several``: processes."""
+def _table(
+    shown: "Sequence[tuple[ThreadTimes, FunctionTiming]]", step: float, width: int, rest: str, *, several: bool
+) -> Rows:
+    """Return the table, without columns for which there is no room; ``rest``: what is in no row.
+
+    ``several``: processes.
+    """
     timings = [timing for _, timing in shown]
     columns = {
         "calls": calls_of(timings),
@@ -60,5 +78,6 @@ def _table(shown: "Sequence[tuple[ThreadTimes, FunctionTiming]]", step: float, w
         "function": [timing.label or timing.function for timing in timings],
         "module": [timing.shown_module for timing in timings],
     }
+    add_rest(rest, columns, names)
     wide = fitting({name: cells for name, cells in (columns | names).items() if any(cells)}, width, _LEFT_OUT_FIRST)
     return table_of(columns, wide)

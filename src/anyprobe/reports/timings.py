@@ -66,11 +66,19 @@ def _is_known(name: str, timing: FunctionTiming) -> bool:
     return timing.count > 0 or ("self" in name and timing.nested is not None and timing.nested.self_ns != 0)
 
 
-def rest_of(snapshot: Snapshot, timings: Sequence[FunctionTiming]) -> str:
+def rest_of(snapshot: Snapshot) -> str:
     """Return the time that is in no row, as text, if it is worth saying."""
     rest = snapshot.in_no_row.self_ns if snapshot.in_no_row else 0.0
-    own = sum(timing.nested.self_ns for timing in timings if timing.nested)
+    own = sum(timing.nested.self_ns for timing in snapshot.functions if timing.nested)
     return duration(rest, snapshot.clock_step_ns) if rest > _WORTH_A_ROW * (own + rest) else ""
+
+
+def add_rest(rest: str, *columns: Mapping[str, list[str]]) -> None:
+    """Append a row with the time that is in no row to columns, if there is any."""
+    known = {"self": rest, "function": IN_NO_ROW, "module": "", "thread": "", "±": "", "± self": ""}
+    for name, cells in (each for some in columns for each in some.items()):
+        if rest and cells:
+            cells.append(known.get(name, "-"))
 
 
 def print_rest(rest: str, console: "Console") -> None:

@@ -100,7 +100,10 @@ def emit_arrival(asm: "Assembler", layout: BankLayout, name: str, around: Around
             mov rax, [rdi+{at.BLOCK_LEFT}]; add [rdi+{at.BLOCK_COST}], rax; jmp {name}_done
         {name}_stayed:
             mov qword [rdi+r9+{SP}], {TOMBSTONE}; jmp {name}_none
-        {name}_taken:
+        {name}_taken:  # where the block was another thread's, which has ended, nothing is known of the time since
+            mov eax, fs:[{at.TID_OFFSET}]; cmp [rdi+thread], rax; je {name}_known
+            mov [rdi+thread], rax; mov qword [rdi+counts], 0
+        {name}_known:
             mov rax, [rdi+counts]; inc rax; mov [rdi+r9+{WITHIN}], rax; mov [rdi+r9+{CHARGED}], rax
             mov rax, [rdi+r9+{SP}]
             cmp [rdi+{at.BLOCK_LEAVING}], rax; jne {name}_none_left
@@ -124,6 +127,7 @@ def emit_arrival(asm: "Assembler", layout: BankLayout, name: str, around: Around
         """,
         ended=around.ended,
         switches=switches,
+        thread=switches + at.SWITCH_TID,
         counts=switches + at.SWITCH_COUNTS,
         running=switches + at.RECORD_OPEN,
         switched=switches + at.SWITCHED,
