@@ -208,7 +208,8 @@ class Followed(SessionGroup):
             refused = sum(count for (_, why), count in self.unprobed.items() if why != _UNEXPECTED)
             strays = sum(self.unprobed.values()) - refused
             adopted, passed = self._adopted, self._passed
-            missed = max(self._strays.settled - adopted - refused, strays, passed)
+            left = 0 if self._strays.sees_all else passed  # some of these calls may have failed
+            missed = max(self._strays.settled - adopted - refused, strays, left)
         if not self._strays.sees_all and unseen:
             said.append(f"{times(unseen)} a program may have been executed that could not be held at its start")
             missed = max(missed, unseen)
