@@ -4,7 +4,7 @@ import os
 
 from anyprobe.splice.memory.memfd import Memfd
 
-MAPPED, SPARE = 1 << 16, 70 << 40
+MAPPED, SPARE, PART = 1 << 16, 70 << 40, 1 << 20
 
 
 def made(spare: list[tuple[int, int]], size: int) -> Memfd:
@@ -20,11 +20,11 @@ def test_several_programs_have_more_spare_room_than_the_controller_has_address_s
         for number, memory in enumerate(memories):
             memory.store(16, bytes([number]))
             memory.view(size - 8, 1)[0] = 100 + number
-            memory.view(MAPPED + (SPARE >> 1) + 5, 3)[:] = bytes([number] * 3)
+            memory.view(MAPPED + (SPARE >> 1), PART)[5:8] = bytes([number] * 3)
         for number, memory in enumerate(memories):
             assert memory.view(16, 1)[0] == number
             assert memory.view(size - 8, 1)[0] == 100 + number
-            assert bytes(memory.view(MAPPED + (SPARE >> 1) + 5, 3)) == bytes([number] * 3)
+            assert bytes(memory.view(MAPPED + (SPARE >> 1), PART)[5:8]) == bytes([number] * 3)
     finally:
         for memory in memories:
             memory.close()
