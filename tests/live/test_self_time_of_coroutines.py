@@ -64,10 +64,10 @@ def timed(tmp_path, program, names, *arguments, options=("--json",)):
     return results.read_text(), {name: int(ns) for name, ns, _ in found}, {name: int(calls) for name, _, calls in found}
 
 
-def like(tmp_path, program, names, *arguments):
+def like(tmp_path, program, names, *arguments, options=("--json",)):
     """Return a document in which the functions have their own times, of up to five, and the program's record."""
     for last in (False, False, False, False, True):
-        text, own, calls = timed(tmp_path, program, names, *arguments)
+        text, own, calls = timed(tmp_path, program, names, *arguments, options=options)
         document, total = json.loads(text), sum(own.values())
         functions = {each["function"]: each for each in document["functions"]}
         wanted = {name: own[name] / total for name in names}
@@ -91,6 +91,18 @@ def test_each_function_has_its_own_time(tmp_path, way, place):
     roots = sum(each["root_ns"] for each in functions.values()) + rest["root_ns"]
     assert all_own + rest["self_ns"] == pytest.approx(roots, abs=10)
     assert rest["self_ns"] < NEAR * sum(own.values())
+
+
+@pytest.mark.parametrize(("way", "more"), [("swap", "libc:*context"), ("change", "a.out:change")])
+def test_what_changes_stacks_may_be_timed_itself(tmp_path, way, more):
+    program = build("fibers.c", "-O2", "-pthread")
+    document, own = like(tmp_path, program, FUNCTIONS, "heap", way, "20", options=("--json", more))
+    functions = {each["function"]: each for each in document["functions"]}
+    changes = functions["swapcontext" if way == "swap" else "change"]
+    assert changes["count"] > 300
+    assert 0 <= changes["self_ns"] < NEAR * sum(own.values()) < changes["sum_ns"]
+    all_own = sum(each["self_ns"] for each in functions.values()) + document["in_no_row"]["self_ns"]
+    assert all_own == pytest.approx(functions["run"]["sum_ns"], abs=10)
 
 
 def test_a_call_that_waits_for_ever_has_its_time(tmp_path):

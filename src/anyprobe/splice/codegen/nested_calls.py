@@ -162,13 +162,17 @@ def emit_entering(asm: Assembler, argument: int, site: int, settle: int | str, l
             ja enter_caller
             cmp qword [rcx+rdx+{SP - _SIZE}], {TOMBSTONE}; jbe enter_further
             cmp [rcx+rdx+{SP - _SIZE}], rax; jne enter_elsewhere
-            test byte [rcx+rdx+{RECORD - _SIZE}], {at.JUMPED}; jz enter_further
+            test byte [rcx+rdx+{RECORD - _SIZE}], {at.JUMPED}; jz enter_same
         enter_elsewhere:
             mov rax, [rcx+rdx+{UNWOUND - _SIZE}]; cmp rax, [rcx+{at.BLOCK_UNWOUND}]; je enter_caller
         enter_further:
             sub rdx, {_SIZE}; jz enter_caller
             cmp dword [rcx+rdx+{RECORD - _SIZE}], switches; je enter_switched
             lea rax, [rsp+site]; cmp [rcx+rdx+{SP - _SIZE}], rax; jmp enter_seek
+        enter_same:  # over, or left behind; or the function that changes stacks is timed, and has just been called
+            cmp rdx, rsi; jne enter_further
+            cmp dword [rsp+argument], switches; je enter_caller
+            jmp enter_further
         enter_switched:
             cmp qword [rcx+rdx+{SP - _SIZE}], {TOMBSTONE}; jbe enter_further
             cmp qword [rcx+rdx+{WITHIN - _SIZE}], 0; je enter_alone

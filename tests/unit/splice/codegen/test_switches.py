@@ -96,6 +96,17 @@ def test_calls_that_wait_have_their_time_so_far_with_their_callers():
     assert ticks(words.record(0, RECORD_ROOTS)) == 1
 
 
+def test_the_function_that_changes_stacks_may_be_timed_itself():
+    words = ran([
+        enter(0, 0), passes(1), enter(2, 2), away(2), arrives(300), enter(1, 301), passes(4), enter(2, 303), away(303),
+        arrives(2), leave(2, 2), passes(8), leave(0, 0),
+    ])  # fmt: skip
+    assert own(words) == [9, 4, 0, 0]
+    assert [words.record(number, RECORD_COUNT) for number in range(3)] == [1, 0, 1]
+    assert ticks(words.record(2, RECORD_SUM)) == 4
+    assert balanced(words)
+
+
 @pytest.mark.parametrize("flags", [0, MAY_STAY, BY_JUMP])
 def test_who_comes_back_to_the_same_place_has_changed_nothing(flags):
     words = ran([
