@@ -45,7 +45,7 @@ GOING = ("execve", "execveat", "_exit", "_Exit")
 those of the thread that has made it."""
 SWITCHING = {"swapcontext": 0, "setcontext": MAY_STAY}
 """Functions that change to another stack; and whether, where none waits there, it may be the same one. Others are known
-by what they do: see ``binary.flow.stack_switches``."""
+by what they do: see ``binary.images.stack_switches``."""
 _OTHER_KINDS = (
     dict.fromkeys(CATCHING, UNWIND_CAUGHT) | dict.fromkeys(GOING, UNWIND_GONE) | {"setcontext": UNWIND_CONTEXT}
 )
@@ -121,7 +121,7 @@ class Unwinding:
         edits.setdefault(id(state), Edit(module, state)).added.append(want)
 
     def _want_switches(self, bank: "SlotBank", loaded: "LoadedObject", edits: dict[int, Edit]) -> None:
-        from anyprobe.binary.flow.stack_switches import stack_switches, switches_stacks
+        from anyprobe.binary.images.stack_switches import stack_switches, switches_stacks
 
         for name, may_stay in SWITCHING.items():
             for each in loaded.image.functions.lookup(name):

@@ -12,7 +12,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from anyprobe.binary.flow.function import FunctionCode
+    from anyprobe.binary.analysis.views import FunctionView
     from anyprobe.binary.images.image import Image
 
 _LONGEST = 512
@@ -58,7 +58,7 @@ def stack_switches(image: "Image") -> Iterator[int]:
     yield from sorted(found)
 
 
-def switches_stacks(code: "FunctionCode") -> bool:
+def switches_stacks(code: "FunctionView") -> bool:
     """Return whether a function keeps its stack pointer and takes another one."""
     loads = keeps = False
     for insn in code.insns:
