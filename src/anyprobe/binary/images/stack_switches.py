@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from anyprobe.isa.decode import CALLS
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -60,10 +62,12 @@ def stack_switches(image: "Image") -> Iterator[int]:
 
 def switches_stacks(code: "FunctionView") -> bool:
     """Return whether a function keeps its stack pointer and takes another one."""
+    if any(flow in CALLS for _, flow in code.turns):
+        return False
     loads = keeps = False
-    for insn in code.insns:
-        raw = insn.raw
-        if insn.is_call or _aligns(raw) or _makes_frame(raw):
+    for low, high in zip(code.addresses, code.ends, strict=True):
+        raw = code.content[low - code.start : high - code.start]
+        if _aligns(raw) or _makes_frame(raw):
             return False
         loads |= _loads(raw)
         keeps |= _keeps(raw)
