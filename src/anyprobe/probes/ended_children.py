@@ -35,7 +35,7 @@ class EndedChildren:
     def unmapped(
         self, bank: "SlotBank", never_seen: "list[ForkChild]", inodes: frozenset[int]
     ) -> "tuple[ForkChild, ...]":
-        """Return which of some children have ended, of which no process was ever found: nobody maps their copies.
+        """Return which of some children have ended, of which no process was ever found: no process maps their copies.
 
         Only those that had their copy at the look before: a child may just have taken one and not mapped it yet.
         """

@@ -6,8 +6,8 @@ in no call of this one: what a call waits for is none of its own time, and none 
 While it waits its own time so far, and that of its callers, is in their records: it may never be gone on with.
 
 What runs on another stack outside of all timed calls, while some wait, is in no row. It is known by what is left: the
-time since the thread has come to its stack, without that of calls without caller. So all parts of a thread's time are
-somebody's, to the tick.
+time since the thread has come to its stack, without that of calls without caller. So each tick of a thread's time is in
+one row.
 """
 
 from typing import TYPE_CHECKING, NamedTuple
