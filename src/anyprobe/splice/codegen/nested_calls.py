@@ -176,10 +176,15 @@ def emit_entering(asm: Assembler, argument: int, site: int, settle: int | str, l
         enter_switched:
             cmp qword [rcx+rdx+{SP - _SIZE}], {TOMBSTONE}; jbe enter_further
             cmp qword [rcx+rdx+{WITHIN - _SIZE}], 0; je enter_alone
-            mov rdx, [rcx+running]; test rdx, rdx; jz enter_caller
-            cmp qword [rcx+rdx+{SP - _SIZE}], {RESUMED}; jne enter_alone
-            cmp dword [rcx+rdx+{RECORD - _SIZE}], switches; jne enter_alone
-            mov edx, [rcx+rdx+{CALLER - _SIZE}]; jmp enter_caller
+            mov rax, [rcx+running]; test rax, rax; jz enter_unseen
+            cmp qword [rcx+rax+{SP - _SIZE}], {RESUMED}; jne enter_unseen
+            cmp dword [rcx+rax+{RECORD - _SIZE}], switches; jne enter_unseen
+            mov edx, [rcx+rax+{CALLER - _SIZE}]; jmp enter_caller
+        enter_unseen:  # where the call lies on the stack that waits, that has been gone on with
+            lea rax, [rsp+site]; cmp rax, [rcx+rdx+{SP - _SIZE}]; jb enter_alone
+            mov eax, [rcx+rdx+{CALLER - _SIZE}]; test eax, eax; jz enter_alone
+            mov rax, [rcx+rax+{SP - _SIZE}]; sub rax, site; cmp rax, rsp; jbe enter_alone
+            mov qword [rcx+rdx+{SP - _SIZE}], {TOMBSTONE}; jmp enter_further
         enter_alone:
             xor edx, edx; jmp enter_caller
         enter_open:
@@ -347,11 +352,17 @@ def emit_split(asm: Assembler, name: str, now: str | None, free: tuple[str, str,
             """,
             switches=layout.offset_of(SWITCHES),
         )
-    asm.code(f"""
+    asm.code(
+        f"""
             lea {word}, [rsi+{_SIZE}]
             cmp [rdi+{other}+{CALLER}], {low(word)}; jne {name}_above
+            cmp dword [rdi+{other}+{RECORD}], switches; jne {name}_goes_on
+            cmp qword [rdi+{other}+{SP}], {RESUMED}; jbe {name}_goes_on
+            mov qword [rdi+{other}+{SP}], {TOMBSTONE}; jmp {name}_above  # its stack has been gone on with, unseen
         {name}_goes_on:
             mov {low(word)}, [rdi+rsi+{CALLER}]; mov [rdi+{other}+{CALLER}], {low(word)}
             jmp {name}_above
         {name}_split:
-    """)
+        """,
+        switches=layout.offset_of(SWITCHES),
+    )

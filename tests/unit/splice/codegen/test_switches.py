@@ -154,6 +154,18 @@ def test_where_it_is_not_seen_that_a_stack_was_left_nothing_is_done():
     assert balanced(words)
 
 
+@pytest.mark.parametrize("calls", [False, True])
+def test_a_stack_that_is_gone_on_with_unseen_waits_no_longer(calls):
+    """By longjmp, for instance: nothing is counted twice."""
+    steps = [enter(0, 0), enter(1, 2), away(4), arrives(300), enter(2, 301), passes(4), leave(2, 301), passes(1)]
+    steps += [enter(3, 4), passes(2), leave(3, 4)] * calls
+    words = ran([*steps, leave(1, 2), enter(1, 2), passes(8), leave(1, 2), passes(16), leave(0, 0)])
+    assert own(words)[0] == 16
+    assert own(words)[2:] == [4, 2 * calls]
+    assert ticks(words.record(0, RECORD_ROOTS)) == ticks(words.record(0, RECORD_SUM))
+    assert balanced(words)
+
+
 class Fibers:
     """A random program with five stacks, and what is to be known of it."""
 
