@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _SLOT = 0x28
 """Where a thread has its stack protector, from the thread pointer."""
 _CODE = 1 << 16
-_ROUTINES, _SAMPLES = 0x4000, 20
+_ROUTINES, _SAMPLES = 0x6000, 20
 _CALLS = 1000
 _DEPTH, _CALLS_IN_DEPTH = 14, 1219
 """Of Fibonacci's function, and how often it is called for that."""

@@ -265,6 +265,7 @@ def _leave_switch(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
         partial(_read_clock, asm, facts, name),
         partial(_give_back, asm, name, RESTORED, RESTORED_BYTES - 1),
         facts.costs.ended,
+        slow_paths.are_timed(facts.costs, facts.clock),
     )
     asm.code(f"{name}:\n {SAVED}")
     asm.code(f"mov rdi, fs:[slot]; mov rax, gate; test [rax], rdi; jz {name}_done", slot=facts.slot, gate=facts.gate)
