@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from anyprobe.core.code import Miss
 from anyprobe.core.collection import collection_paused
 from anyprobe.core.errors import TargetExited
 from anyprobe.data.last_results import disarmed, with_end_of
@@ -16,6 +15,7 @@ from anyprobe.probes import reading
 from anyprobe.probes.desired import DesiredState
 from anyprobe.probes.duties import PROGRAM_LOOKS, Duties, Tended, duties_of, locked
 from anyprobe.probes.observed import Observed
+from anyprobe.target.system.kernel_log import kernel_log
 
 if TYPE_CHECKING:
     from anyprobe.binary.images.modules import LoadedObject
@@ -173,12 +173,18 @@ class Pumped(Observed, Tended):
     @property
     def noticed(self) -> Sequence[str]:
         """What is to be said of what has happened: the clock is forbidden, children have died, values were missing."""
-        from anyprobe.probes.death import deaths_of_children
+        said = list(self.clock_watch.warnings() if "clock_watch" in vars(self) else ())
+        log = kernel_log()
+        if log is not None and log.faults():
+            from anyprobe.probes.death import deaths_of_children
 
-        clock = self.clock_watch.warnings() if "clock_watch" in vars(self) else ()
-        found = self.handling if "handling" in vars(self) else None
-        ended = self.lost()[1].get(Miss.ABANDONED, 0)
-        return (*clock, *deaths_of_children(self), *([_ended_by(found.demanded, ended)] if ended and found else []))
+            said += deaths_of_children(self)
+        if "handling" in vars(self):
+            from anyprobe.core.code import Miss
+
+            if ended := self.lost()[1].get(Miss.ABANDONED, 0):
+                said.append(_ended_by(self.handling.demanded, ended))
+        return said
 
     @cached_property
     def adopting(self) -> "Adopting":

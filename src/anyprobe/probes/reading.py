@@ -17,7 +17,6 @@ from anyprobe.data.snapshot import ExitKind, FunctionTiming, SiteResult, Snapsho
 from anyprobe.data.taken import included
 from anyprobe.probes.probe import Place, Probe, Timed, at_run_time
 from anyprobe.probes.providers import provided
-from anyprobe.probes.timing.other_time import nested_of, other_time
 from anyprobe.splice.codegen.patch import ActionKind
 from anyprobe.splice.codegen.trampoline import UNREPLACED
 from anyprobe.splice.regions.banks import MISSING, Hook, TimingGroup
@@ -192,6 +191,8 @@ def snapshot(
     )
     tree, processes = _trees(session, ns_per_tick, processes) if session.options.call_tree else ((), processes)
     waited, stolen = session.waited()
+    if functions:
+        from anyprobe.probes.timing.other_time import other_time
     return Snapshot(
         target=target,
         waited=waited,
@@ -222,7 +223,7 @@ def snapshot(
         missing=missing,
         clock_step_ns=session.clock_step_ns or session.handlers_step_ns,
         tree=tree,
-        in_no_row=other_time(session.probes, BankValues().reader, functions, ns_per_tick),
+        in_no_row=other_time(session.probes, BankValues().reader, functions, ns_per_tick) if functions else None,
     )
 
 
@@ -420,6 +421,8 @@ def _timing(
     whose: Whose = "all",
     known: "_Known | None" = None,
 ) -> FunctionTiming:
+    from anyprobe.data.nested import NestedTiming
+
     places, callers, refused, exit_kind = known or _known(timed)
     record = values.reader(bank).record(group.offset, whose)
     return FunctionTiming(
@@ -443,7 +446,7 @@ def _timing(
         exit_kind=exit_kind,
         places=places,
         left=record.left,
-        nested=nested_of(record, ns_per_tick) if bank.layout.nested else None,
+        nested=NestedTiming.of(record, ns_per_tick) if bank.layout.nested else None,
         taken=_taken(record, values.costs(bank), ns_per_tick) if exit_kind != "trampoline" else None,
     )
 

@@ -20,7 +20,6 @@ from anyprobe.probes.probe import Probe, dressed, shared
 from anyprobe.probes.providers.function.copies import AUDITED, has_libraries
 from anyprobe.probes.providers.function.placing import add_counted, add_timed, see_places
 from anyprobe.probes.providers.function.resolve import ResolvedSite
-from anyprobe.probes.providers.function.wholesale import surveyed
 from anyprobe.probes.providers.provided import Providers
 from anyprobe.probes.pumping import Pumped
 from anyprobe.probes.specs.spec import means_markers, parse
@@ -158,15 +157,15 @@ class Reconciled(Pumped):
         return moved_behind(probes)
 
     def _look_at_objects(self, *, needs_threads: bool = False) -> None:
-        """See what the program has loaded by now.
+        """See what the program has loaded by now: if it had only begun, its C library, and what threads have of it.
 
-        A program that had only begun when the session came may have got its C library since, and with it what its
-        threads' own memory is. What ``needs_threads`` waits for that, not for ever: the loader may wait itself.
+        What ``needs_threads`` waits for that, not for ever: the loader may wait itself.
         """
         began = self._objects.libc() is None
         self._proof.refresh()
         if not began or self.splicing.holdings.banks or self._awaits_libraries:
-            self.thread_slots.look(needed=needs_threads)
+            if needs_threads:
+                self.thread_slots.look(needed=True)
             return
         deadline = time.monotonic() + (_STARTING if needs_threads else 0)
         while not has_libraries(self._objects, self._process.mem) and time.monotonic() < deadline:
@@ -347,7 +346,8 @@ class Reconciled(Pumped):
             self._look_for_forked()
             self._forks.end()
             self.warn(*self._forks.notes())
-        self.thread_slots.close()
+        if "thread_slots" in vars(self):
+            self.thread_slots.close()
         if self._loads is not None:
             self._loads.end()
             self.warn(*self._loads.missed())
@@ -459,8 +459,7 @@ class Reconciled(Pumped):
         self, spec: str, desired: Desired, modules: "set[LoadedObject]", *, known: ResolvedSite | None = None
     ) -> Probe:
         """Return what a spec means in some objects, not armed yet."""
-        timed = desired.probe.is_timing
-        part = Probe(spec, is_timing=timed)
+        part = Probe(spec, is_timing=(timed := desired.probe.is_timing))
         # of a program that is held, only the loader's functions can be placed: others are looked for when they can be
         within = modules if self._awaits_libraries else desired.within(modules)
         is_known = desired.look_in(modules)
@@ -469,16 +468,18 @@ class Reconciled(Pumped):
             if known is None:
                 desired.note_chosen(part, self._objects.objects if within is None else list(within))
         except SpecError as error:
-            open_ended = self._awaits_libraries or desired.may_mean_nothing
-            if not open_ended and not desired.wait_for(error) and not self.is_one_of_many:
+            known_later = self._awaits_libraries or desired.may_mean_nothing or desired.wait_for(error)
+            if not known_later and not self.is_one_of_many:
                 raise
             sites = ()
-        if self._awaits_libraries:
-            part.refused = []  # for want of the libraries
+        part.refused = [] if self._awaits_libraries else part.refused
         desired.note_unchosen(part, self._objects.objects)
         here = [site for site in sites if site.object in modules and not is_known(site) and desired.takes(site)]
-        for loaded in surveyed(here, timed=timed):
-            self.module(loaded).code.survey()
+        if len(here) > 1:
+            from anyprobe.probes.providers.function.wholesale import surveyed
+
+            for loaded in surveyed(here, timed=timed):
+                self.module(loaded).code.survey()
         module_of = cache(self.module)
         for number, site in enumerate(here):
             checkpoint("finding", number, len(here))

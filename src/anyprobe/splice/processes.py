@@ -11,7 +11,6 @@ from anyprobe.core.errors import TargetError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.data.costs import NO_COSTS
 from anyprobe.data.layout import CALLERS, MAXACTIVE, NODES, BankLayout
-from anyprobe.splice.apply.known_points import watch_return_points
 from anyprobe.splice.apply.preparation import Preparation, ThreadSlotUnusable
 from anyprobe.splice.apply.saved_pcs import FramesOnStacks
 from anyprobe.splice.apply.semaphores import Semaphores
@@ -170,7 +169,10 @@ class Userspace:
     def begin(self, edits: Sequence[Edit]) -> None:
         """Count up the semaphores of what is about to be armed, and have calls end at its return points."""
         self._semaphores.raise_for(edits)
-        watch_return_points(edits)
+        if any(bank.layout.callers for bank in self._access.holdings.banks):
+            from anyprobe.splice.apply.known_points import watch_return_points  # counts have none
+
+            watch_return_points(edits)
 
     def transaction(self, changes: Sequence[FunctionChange], journal: Journal | None) -> Transaction[ProcessQuiescence]:
         """Return the transaction that makes some changes."""

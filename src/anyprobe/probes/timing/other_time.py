@@ -8,17 +8,10 @@ from anyprobe.data.sums import total
 
 if TYPE_CHECKING:
     from anyprobe.data.nested import NestedTiming
-    from anyprobe.data.reader import BankReader, RecordValues
+    from anyprobe.data.reader import BankReader
     from anyprobe.data.snapshot import FunctionTiming
     from anyprobe.probes.probe import Probe
     from anyprobe.splice.regions.code_region import SlotBank
-
-
-def nested_of(record: "RecordValues", ns_per_tick: float) -> "NestedTiming":
-    """Return what a record says of its function."""
-    from anyprobe.data.nested import NestedTiming
-
-    return NestedTiming.of(record, ns_per_tick)
 
 
 def other_time(
@@ -33,11 +26,11 @@ def other_time(
     over and whose callers are. ``reader`` reads a bank.
     """
     groups = [group for probe in probes for timed in probe.timed for group in (timed.group, *timed.earlier)]
+    from anyprobe.data.nested import NestedTiming
+
     banks = {group.bank for group in groups if group.bank is not None and group.bank.layout.nested}
     if not banks:
         return None
-    from anyprobe.data.nested import NestedTiming
-
     known = [(each, each.nested) for each in functions if each.nested is not None]
     own = total((each, round(nested.self_ns)) for each, nested in known)
     roots = total((each, round(nested.root_ns)) for each, nested in known)
