@@ -26,10 +26,12 @@ def shares(nested, field):
 def test_calls_of_coroutines_stay_what_they_are_when_others_are_dropped(run_target, coroutines, room, tree, linked):
     """Each waits in a call while others begin and end, so the stack is full of what is over, again and again."""
     target = run_target("full_tables.c", str(coroutines), "0", *linked, options=("-O2",))
+    # raw: what probes take, to find a stack among hundreds for one, is in the program's own record
+    measured = {"maxactive": room, "self_time": True, "call_tree": tree, "raw": True}
     named = FUNCTIONS[:5] + FUNCTIONS[6:]
     for last in (False, False, False, False, True):
         start = dict(target.counts.calls)
-        with anyprobe.attach(target.pid, maxactive=room, self_time=True, call_tree=tree) as session:
+        with anyprobe.attach(target.pid, **measured) as session:
             session.time(*(f"a.out:{name}" for name in named))
             assert not session.refused
             counts = {name: calls - start.get(name, 0) for name, calls in target.go(10).calls.items()}
@@ -46,7 +48,7 @@ def test_calls_of_coroutines_stay_what_they_are_when_others_are_dropped(run_targ
         told = shares(nested, "self_ns") | shares(nested, "outermost_ns")
         ticks = sum(counts[f"{name}_self"] for name in named)
         wanted = {f"{name} {kind}_ns": counts[f"{name}_{of}"] / ticks for kind, of in KINDS for name in named}
-        wanted = pytest.approx(wanted, abs=0.06)
+        wanted = pytest.approx(wanted, abs=0.03)
         if last or told == wanted:
             assert told == wanted
             break
