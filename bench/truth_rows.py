@@ -2,7 +2,6 @@
 
 import json
 import os
-import resource
 import shutil
 import statistics
 import subprocess
@@ -159,12 +158,12 @@ def _built(name: str, text: str) -> str:
 
 
 def _seconds_alone(command: Sequence[str]) -> float:
-    """Return the seconds of a processor that a command takes in user space: the least of three runs."""
+    """Return the seconds of a processor that a command takes, to the nanosecond: the least of three runs."""
     found = []
     for _ in range(3):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        found.append(resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before)
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL) as running:
+            os.waitid(os.P_PID, running.pid, os.WEXITED | os.WNOWAIT)
+            found.append(int(Path(f"/proc/{running.pid}/schedstat").read_text().split()[0]) / 1e9)
     return min(found)
 
 
