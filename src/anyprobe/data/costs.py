@@ -18,6 +18,13 @@ WHOLE_AS_TRIALS, INSIDE_AS_TRIALS = 1.0, 0.35
 thread runs on the same core, what is in flight when the clock is read takes its time outside."""
 
 
+FEW_FUNCTIONS, DOUBT_OF_FEW, DOUBT_OF_MANY = 64, 0.12, 0.25
+"""By what share of what was subtracted a program may still be slowed down: its caches and predictors hold more than
+without probes. Measured with small programs, and with those of hundreds of functions."""
+FIRST_TICKS = 10_000
+"""What the first call of a function takes longer than others: pages of its code and its record come into being."""
+
+
 @dataclass(frozen=True, slots=True)
 class Costs:
     """What probes take of a thread's time, in parts of a tick."""
@@ -59,6 +66,11 @@ class Costs:
         inside = INSIDE_AS_TRIALS * slower * self.inside
         more = WHOLE_AS_TRIALS * slower * self.whole - inside
         return dataclasses.replace(self, entered=round(self.entered + inside), left=round(self.left + more))
+
+    def in_use(self, called: int, whole: int) -> "Costs":
+        """Return the costs where so many functions were called, and ``whole`` parts of a tick were taken by all."""
+        first = FIRST_TICKS * UNIT * called / whole if whole > 0 else 0.0
+        return self.doubted(max(self.doubt, DOUBT_OF_FEW if called <= FEW_FUNCTIONS else DOUBT_OF_MANY) + first)
 
     def doubted(self, doubt: float) -> "Costs":
         """Return the same costs, with another doubt."""

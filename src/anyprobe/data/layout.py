@@ -415,6 +415,12 @@ class BankLayout:
         """Number of timing records that have been handed out."""
         return self._next_record
 
+    @property
+    def records_there(self) -> range:
+        """The block offsets of the timing records that have been handed out."""
+        start = self.records_offset
+        return range(start, start + RECORD_BYTES * self._next_record, RECORD_BYTES)
+
     def counters_left(self) -> int:
         """Return how many counters can still be handed out."""
         return self.counters - self._next_counter

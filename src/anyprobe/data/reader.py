@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from anyprobe.core.address import PAGE
 from anyprobe.data.layout import (
     ANY_THREAD,
+    BLOCK_COST,
     BLOCK_OWNER,
     BLOCK_TID,
     BLOCK_TOP,
@@ -421,10 +422,10 @@ class BankReader:
             buckets=buckets,
         )
 
-    def pace(self) -> float | None:
-        """Return the ticks of trials on average, which say how fast the target's threads were; None without any."""
+    def pace(self) -> tuple[float | None, int]:
+        """Return the ticks of trials on average, None without any, and what probes have cost, in parts of a tick."""
         trials, ticks = self._own.columns(BLOCK_TRIALS, 16).sum(axis=0, dtype=np.uint64).tolist()
-        return ticks / trials if trials else None
+        return ticks / trials if trials else None, int(self._own.columns(BLOCK_COST, 8).sum(dtype=np.int64))
 
     def tree(self, whose: Whose = "all") -> dict[int, tuple[int, int, int, int]]:
         """Return of each node of the call tree its key, calls, their ticks and those of the functions themselves."""

@@ -9,8 +9,9 @@ from anyprobe.data.costs import UNIT
 
 if TYPE_CHECKING:
     from anyprobe.data.costs import Costs
+    from anyprobe.data.layout import BankLayout
     from anyprobe.data.nested import NestedTiming
-    from anyprobe.data.reader import RecordValues
+    from anyprobe.data.reader import BankReader, RecordValues
 
 _NAMED = 3
 EDGE_NS = 12.0
@@ -67,6 +68,13 @@ class _Timed(Protocol):
     def count(self) -> int: ...
     @property
     def taken(self) -> Taken | None: ...
+
+
+def costs_in(reader: "BankReader", layout: "BankLayout", costs: "Costs") -> "Costs":
+    """Return what probes have cost in a bank as it was read: at its threads' pace, and how far that may be off."""
+    pace, cost = reader.pace()
+    called = sum(map(reader.is_written, layout.records_there))
+    return (costs if pace is None else costs.at_pace(pace)).in_use(called, cost)
 
 
 def all_taken(parts: "Iterable[Taken | None]") -> Taken | None:

@@ -14,7 +14,7 @@ from anyprobe.data.processes import ProcessInfo
 from anyprobe.data.reader import BankReader, Extents, ForkChild, Whose
 from anyprobe.data.refused import RefusedSite
 from anyprobe.data.snapshot import ExitKind, FunctionTiming, SiteResult, Snapshot
-from anyprobe.data.taken import included
+from anyprobe.data.taken import costs_in, included
 from anyprobe.probes.probe import Place, Probe, Timed, at_run_time
 from anyprobe.probes.providers import provided
 from anyprobe.splice.codegen.patch import ActionKind
@@ -61,8 +61,7 @@ class BankValues:
     def costs(self, bank: SlotBank) -> "Costs":
         """Return what probes have cost by a bank, on average."""
         if id(bank) not in self._costs:
-            pace = self.reader(bank).pace()
-            self._costs[id(bank)] = bank.costs if pace is None else bank.costs.at_pace(pace)
+            self._costs[id(bank)] = costs_in(self.reader(bank), bank.layout, bank.costs)
         return self._costs[id(bank)]
 
     def hits(self, hook: Hook) -> int:

@@ -11,7 +11,7 @@ from anyprobe.data.near_reader import NearReader
 from anyprobe.data.nested import NestedTiming
 from anyprobe.data.reader import BankReader
 from anyprobe.data.snapshot import FunctionTiming, SiteResult, Snapshot
-from anyprobe.data.taken import Taken
+from anyprobe.data.taken import Taken, costs_in
 from anyprobe.splice.memory.arena import Arena
 from anyprobe.splice.regions.banks import MISSING
 from anyprobe.splice.regions.code_region import NearBank, SlotBank
@@ -109,7 +109,7 @@ class _Reading:
         self._near = NearReader(region, extents) if bank.near else None
         self._bank = None if bank.near else BankReader(region, bank.layout, extents)
         self._counters = None if self._bank is None else self._bank.counters()
-        self._costs = bank.costs
+        self._costs = bank.costs if self._bank is None else costs_in(self._bank, bank.layout, bank.costs)
 
     def _count(self, place: int) -> int:
         if self._near is not None:
@@ -125,11 +125,9 @@ class _Reading:
     def function(self, known: FunctionTiming, where: Counted, ns_per_tick: float) -> FunctionTiming:
         assert self._bank is not None
         record = self._bank.record(where.place)
-        pace = self._bank.pace()
-        costs = self._costs if pace is None else self._costs.at_pace(pace)
         return replace(
             known,
-            taken=Taken.of(record, costs, ns_per_tick) if known.taken is not None else None,
+            taken=Taken.of(record, self._costs, ns_per_tick) if known.taken is not None else None,
             count=record.count,
             tail_exits=record.tail,
             learning=record.learning,
