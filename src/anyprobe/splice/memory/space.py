@@ -148,6 +148,8 @@ class AddressSpace:
     def quiet_gap(self, size: int) -> int | None:
         """Return a free place at random where no program asks for memory, or the first one if there are few."""
         size = page_ceil(size)
+        if size >= len(QUIET):
+            return None
         for _ in range(_ATTEMPTS):
             place = random.randrange(QUIET.start, QUIET.stop - size, PAGE)  # noqa: S311 - any will do
             if self.is_free(place - PAGE, place + size + PAGE):

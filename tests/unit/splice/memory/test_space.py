@@ -129,6 +129,7 @@ def test_a_quiet_gap_is_where_no_program_asks_for_memory():
     place = space.quiet_gap(GB // 2)
     assert QUIET.start + GB < place < QUIET.start + 3 * GB // 2
     assert space.quiet_gap(GB) is None
+    assert space.quiet_gap(len(QUIET)) is space.quiet_gap(1 << 40) is None
 
 
 def test_less_room_may_be_kept_for_the_heap():
