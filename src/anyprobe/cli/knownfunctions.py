@@ -281,8 +281,9 @@ def received(knowledge: Knowledge, expressions: Sequence[Expression], shown: int
     visible = [name for name in labels if _is_word(known[name]) and name not in lost]
     fields: tuple[int | None, ...] = tuple(visible.index(name) if name in visible else None for name in labels)
     needed = set(_used(expressions, knowledge.names))
-    for name in _used(expressions, sorted(lost)) if prototype.is_marker else ():
-        raise _no_such(expressions, name, prototype, lost)
+    unreadable = _used(expressions, sorted(lost)) if prototype.is_marker else []
+    if unreadable:
+        raise _no_such(expressions, unreadable[0], prototype, lost)
     lines = []
     for name in _used(expressions, PARAMETERS):
         if prototype.is_marker:

@@ -422,7 +422,7 @@ class BankReader:
             buckets=buckets,
         )
 
-    def pace(self) -> tuple[float | None, int]:
+    def pace_and_cost(self) -> tuple[float | None, int]:
         """Return the ticks of trials on average, None without any, and what probes have cost, in parts of a tick."""
         trials, ticks = self._own.columns(BLOCK_TRIALS, 16).sum(axis=0, dtype=np.uint64).tolist()
         return ticks / trials if trials else None, int(self._own.columns(BLOCK_COST, 8).sum(dtype=np.int64))

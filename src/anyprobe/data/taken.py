@@ -72,7 +72,7 @@ class _Timed(Protocol):
 
 def costs_in(reader: "BankReader", layout: "BankLayout", costs: "Costs") -> "Costs":
     """Return what probes have cost in a bank as it was read: at its threads' pace, and how far that may be off."""
-    pace, cost = reader.pace()
+    pace, cost = reader.pace_and_cost()
     called = sum(map(reader.is_written, layout.records_there))
     return (costs if pace is None else costs.at_pace(pace)).in_use(called, cost)
 

@@ -151,9 +151,10 @@ class Children:
         found = []
         for child in there:
             process = self._blocks.get((id(bank), child))
-            if process is not None and process.started is None and not child.ended:
-                found.append(child)
-        return [child for child in found if (id(bank), child) not in self._told]
+            if process is None or process.started is not None or child.ended or (id(bank), child) in self._told:
+                continue
+            found.append(child)
+        return found
 
     def told(self, bank: SlotBank, ended: "Iterable[ForkChild]") -> None:
         """Note that some have ended, so that it is told once."""

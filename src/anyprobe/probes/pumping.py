@@ -48,9 +48,9 @@ class Pumped(Observed, Tended):
     _detached: bool
     _closed: bool
     _last: Snapshot | None
+    """What was counted, once it is over."""
     _last_is_armed = False
     """Whether the results of an ended session still say what was armed until then."""
-    """What was counted, once it is over."""
     _clock: "Clock | None"
     _ns_per_tick: float
     _other_program: str | None = None

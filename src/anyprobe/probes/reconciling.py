@@ -18,7 +18,7 @@ from anyprobe.probes.duties import locked
 from anyprobe.probes.outside import registering
 from anyprobe.probes.probe import Probe, dressed, shared
 from anyprobe.probes.providers.function.copies import AUDITED, has_libraries
-from anyprobe.probes.providers.function.placing import add_counted, add_timed, see_places
+from anyprobe.probes.providers.function.placing import add_counted, add_timed, see_places, survey
 from anyprobe.probes.providers.function.resolve import ResolvedSite
 from anyprobe.probes.providers.provided import Providers
 from anyprobe.probes.pumping import Pumped
@@ -459,7 +459,8 @@ class Reconciled(Pumped):
         self, spec: str, desired: Desired, modules: "set[LoadedObject]", *, known: ResolvedSite | None = None
     ) -> Probe:
         """Return what a spec means in some objects, not armed yet."""
-        part = Probe(spec, is_timing=(timed := desired.probe.is_timing))
+        timed = desired.probe.is_timing
+        part = Probe(spec, is_timing=timed)
         # of a program that is held, only the loader's functions can be placed: others are looked for when they can be
         within = modules if self._awaits_libraries else desired.within(modules)
         is_known = desired.look_in(modules)
@@ -472,14 +473,11 @@ class Reconciled(Pumped):
             if not known_later and not self.is_one_of_many:
                 raise
             sites = ()
-        part.refused = [] if self._awaits_libraries else part.refused
+        if self._awaits_libraries:
+            part.refused = []  # for want of the libraries
         desired.note_unchosen(part, self._objects.objects)
         here = [site for site in sites if site.object in modules and not is_known(site) and desired.takes(site)]
-        if len(here) > 1:
-            from anyprobe.probes.providers.function.wholesale import surveyed
-
-            for loaded in surveyed(here, timed=timed):
-                self.module(loaded).code.survey()
+        survey(here, self.module, timed=timed)
         module_of = cache(self.module)
         for number, site in enumerate(here):
             checkpoint("finding", number, len(here))

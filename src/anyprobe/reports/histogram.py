@@ -19,9 +19,7 @@ from anyprobe.reports.timings import (
     add_rest,
     calls_of,
     fitting,
-    print_mark,
-    print_rest,
-    print_taken,
+    print_times,
     rest_of,
     table_of,
     times_of,
@@ -51,12 +49,8 @@ def print_functions(snapshot: Snapshot, console: Console, top: int = 0) -> None:
     silent = [timing for timing in ordered if not timing.was_called]
     shown = called[:top] if top else called + silent
     if shown:
-        console.print()
         no_row = rest_of(snapshot)
-        console.print(_table(shown, snapshot.clock_step_ns, console.width, no_row))
-        print_mark(all(timing.complete for timing in shown), console)
-        print_taken(shown, console)
-        print_rest(no_row, console)
+        print_times(_table(shown, snapshot.clock_step_ns, console.width, no_row), shown, no_row, console)
     rest = called[len(shown) :] if top else []
     more = f"{counted(len(rest), 'more function')} with {counted(sum(each.count for each in rest), 'call')}"
     print_left_out(more if rest else "", [each.function for each in silent] if top else [], "function", "call", console)

@@ -12,9 +12,7 @@ from anyprobe.reports.timings import (
     add_rest,
     calls_of,
     fitting,
-    print_mark,
-    print_rest,
-    print_taken,
+    print_times,
     rest_of,
     table_of,
     times_of,
@@ -44,12 +42,13 @@ def print_timings_by_thread(snapshot: Snapshot, console: "Console", top: int = 0
     print_heading(snapshot, console, what, clauses(snapshot))
     shown = parts[:top] if top else parts
     if shown:
-        console.print()
         no_row = rest_of(snapshot)
-        console.print(_table(shown, snapshot.clock_step_ns, console.width, no_row, several=several))
-        print_mark(all(timing.complete for _, timing in shown), console)
-        print_taken([timing for _, timing in shown], console)
-        print_rest(no_row, console)
+        print_times(
+            _table(shown, snapshot.clock_step_ns, console.width, no_row, several=several),
+            [timing for _, timing in shown],
+            no_row,
+            console,
+        )
     rest = parts[len(shown) :]
     more = f"{counted(len(rest), 'more row')} with {counted(sum(each.count for _, each in rest), 'call')}"
     print_left_out(more if rest else "", [], "row", "call", console)

@@ -166,6 +166,15 @@ def fitting(columns: Mapping[str, list[str]], width: int, left_out_first: Sequen
     return {name: columns[name] for name in wide}
 
 
+def print_times(table: Rows, timings: Sequence[FunctionTiming], rest: str, console: "Console") -> None:
+    """Print a table of times, and what its marks mean; ``rest``: what is in no row."""
+    console.print()
+    console.print(table)
+    print_mark(all(timing.complete for timing in timings), console)
+    print_taken(timings, console)
+    print_rest(rest, console)
+
+
 def table_of(numbers: Iterable[str], cells: Mapping[str, list[str]]) -> Rows:
     """Return a table of columns with these cells; ``numbers`` names the columns that have their cells at the right."""
     table = Rows()

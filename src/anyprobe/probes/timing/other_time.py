@@ -26,11 +26,11 @@ def other_time(
     over and whose callers are. ``reader`` reads a bank.
     """
     groups = [group for probe in probes for timed in probe.timed for group in (timed.group, *timed.earlier)]
-    from anyprobe.data.nested import NestedTiming
-
     banks = {group.bank for group in groups if group.bank is not None and group.bank.layout.nested}
     if not banks:
         return None
+    from anyprobe.data.nested import NestedTiming
+
     known = [(each, each.nested) for each in functions if each.nested is not None]
     own = total((each, round(nested.self_ns)) for each, nested in known)
     roots = total((each, round(nested.root_ns)) for each, nested in known)

@@ -11,8 +11,6 @@ from anyprobe.data.layout import BankLayout
 
 TRIES = 5
 """After so many that were slower than another one, sessions measure no more: that one was hardly disturbed."""
-LEAST_DOUBT = 0.06
-"""How far costs are trusted at best, as a share: what a program has in caches and predictors, no trial knows."""
 
 
 def costs_of(layout: BankLayout) -> Costs:
@@ -36,7 +34,7 @@ def _costs(nested: bool, nodes: int, by_thread: bool, callers: int) -> Costs:
         best, slower = (found, 0) if best is None or found.pace < best.pace else (best, slower + 1)
         kept.write(name, json.dumps([best.as_values(), slower]).encode())
     assert best is not None
-    return best.doubted(max(LEAST_DOUBT, best.doubt))
+    return best
 
 
 def _known(name: str) -> tuple[Costs | None, int]:

@@ -1,8 +1,9 @@
 """From the sites of a probe to its places: the instructions to splice, and what each is spliced for."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from anyprobe.binary.flow.function import FunctionCode
+from anyprobe.binary.images.modules import LoadedObject
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.probes.probe import Place, Probe, Timed, exit_want, exits_of, has_exits, instructions_of
 from anyprobe.probes.providers.function.resolve import ResolvedSite
@@ -14,6 +15,15 @@ from anyprobe.splice.plan.splices import Want, WantKind
 from anyprobe.splice.regions.banks import Hook, TimingGroup
 
 _SAID = {"insn": "instruction", "block": "basic block", "call": "call"}
+
+
+def survey(sites: Sequence[ResolvedSite], module_of: Callable[[LoadedObject], Module], *, timed: bool) -> None:
+    """Look at all functions of an object at once where so many of them are wanted that this pays."""
+    if len(sites) > 1:
+        from anyprobe.probes.providers.function.wholesale import surveyed  # a count of one function has no use for it
+
+        for loaded in surveyed(sites, timed=timed):
+            module_of(loaded).code.survey()
 
 
 def add_counted(probe: Probe, site: ResolvedSite, code: FunctionCode, module: Module) -> None:
