@@ -1,6 +1,5 @@
 """What every test may rely on: markers by folder, and skips that are counted with their reason."""
 
-import datetime as dt
 import gc
 import os
 import sys
@@ -25,8 +24,6 @@ sys.dont_write_bytecode = False
 # How long an example takes is for the machine to say, which may be busy.
 settings.register_profile("anyprobe", deadline=None)
 settings.load_profile("anyprobe")
-# Said before the processes start that run several files at a time: around midnight, too, they choose the same cases.
-DAY = os.environ.setdefault("ANYPROBE_TEST_DAY", str(dt.datetime.now(dt.UTC).date()))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -72,13 +69,9 @@ def pytest_configure() -> None:
     watchdog()  # before output is captured
 
 
-def pytest_report_header() -> str:
-    return f"of sliced tests the cases of one day: ANYPROBE_TEST_DAY={DAY}"
-
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not all_are_wanted(config):
-        others = left_out(items, DAY)
+        others = left_out(items)
         config.hook.pytest_deselected(items=others)
         unwanted = {id(each) for each in others}
         items[:] = [each for each in items if id(each) not in unwanted]

@@ -4,7 +4,6 @@ The plans are enumerated: call 1, 2, ... of a whole session. ``make torture`` ru
 as many classes of calls as there is time for, others every day.
 """
 
-import datetime as dt
 import json
 import os
 import random
@@ -113,7 +112,7 @@ def numbers(classes: list[int], kind: str, request: pytest.FixtureRequest) -> li
     if request.config.getoption("--torture"):
         part, parts = map(int, request.config.getoption("--part").split("/"))
         return list(everything[part - 1 :: parts])
-    chance = random.Random(f"{dt.datetime.now(dt.UTC).date()} {kind}")
+    chance = random.Random(kind)
     members = {}
     for number in chance.sample(everything, len(everything)):
         members.setdefault(classes[number - 1], number)

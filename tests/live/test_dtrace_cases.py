@@ -1,7 +1,6 @@
 """What DTrace's own tests of its pid provider ask, asked here: named after them, written anew."""
 
 import subprocess
-import time
 
 import pytest
 
@@ -125,11 +124,9 @@ def test_gcc(tmp_path):
     plain, _ = compiled_under({}, tmp_path)
     output, entered = compiled_under({"gcc": ["a.out:*"], "as": ["a.out:*"]}, tmp_path)
     assert output == plain
-    seed = time.time_ns() & 0xFFFFFF
-    print(f"seed {seed}")
     plan = {
         "gcc": instructions_of(entered["gcc"]["functions"]),
-        "as": instructions_of(entered["as"]["functions"], 60, seed),
+        "as": instructions_of(entered["as"]["functions"], 60, 1),
     }
     output, counted = compiled_under(plan, tmp_path)
     assert output == plain

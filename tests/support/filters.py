@@ -296,11 +296,11 @@ def functions_run(snapshot: "anyprobe.Snapshot") -> list[tuple[str, str]]:
     return sorted({(site.module, site.function) for site in snapshot.sites if site.kind == "entry" and site.hits})
 
 
-def sample(functions: Sequence[tuple[str, str]], most: int) -> Sequence[tuple[str, str]]:
-    """Return some functions, others each time, and print by what seed they were chosen."""
+def sample(functions: Sequence[tuple[str, str]], most: int, seed: int | None = None) -> Sequence[tuple[str, str]]:
+    """Return some functions, without a seed others each time, and print by what seed they were chosen."""
     if len(functions) <= most:
         return functions
-    seed = random.randrange(1 << 32)
+    seed = random.randrange(1 << 32) if seed is None else seed
     print(f"{most} of {len(functions)} functions, seed {seed}")
     return random.Random(seed).sample(functions, most)
 
