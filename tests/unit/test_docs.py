@@ -15,7 +15,7 @@ PACKAGES = sorted(path.parent for path in SOURCES.rglob("__init__.py") if path.p
 PATH = re.compile(r"`([\w./*<>-]+\.(?:py|md|json|lock))`")
 DOTTED = re.compile(r"`((?:binary|cli|core|data|handlers|isa|kprobes|probes|reports|splice|target)\.[\w.]+)`")
 LINK = re.compile(r"\]\(([\w./-]+\.md)(?:#[\w-]+)?\)")
-DOCUMENTS = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.glob("*.md"))]
 
 
 def name_of(package):
