@@ -18,7 +18,16 @@ KERNELS := 6.1 6.12 6.1-rt
 # Runs a guest, and plans what it splices, many times as fast.
 PLANNED := $(BIN)/python tests/support/place_planner.py
 
-.PHONY: setup test lint live guest test-kernel bench demo docs torture torture-kernel lock packages bench-packages clean
+# Tests of single modules that together take longer than all others; `make test` has them.
+LONG := $(addprefix tests/unit/,binary/decoding/test_kept_lines.py binary/decoding/test_many_bodies.py binary/discovery/test_unlisted.py \
+    binary/dwarf/test_debug_info.py binary/flow/test_jump_tables.py binary/flow/test_survey.py binary/images/test_image.py \
+    handlers/llvm/test_maps.py handlers/llvm/test_rings.py handlers/llvm/test_updates.py handlers/test_compile_cache.py \
+    handlers/test_differential.py isa/test_displaced_execution.py isa/test_relocate.py probes/specs/test_naming.py \
+    splice/codegen/test_fronts.py splice/codegen/test_full_tables.py splice/codegen/test_nested_calls.py \
+    splice/codegen/test_routines.py splice/codegen/test_switches.py splice/kernel/test_kernel_handlers.py \
+    splice/plan/test_kept_plans.py test_watchdog.py)
+
+.PHONY: setup check test lint live guest test-kernel bench demo docs torture torture-kernel lock packages bench-packages clean
 .DEFAULT_GOAL := setup
 
 setup: $(STAMP)
@@ -42,6 +51,10 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# What a contributor runs first, and before each commit: nothing is installed but what `make setup` does, no process is traced.
+check: lint
+	$(BIN)/pytest -q -n $(WORKERS) --dist loadfile $(addprefix --ignore ,$(LONG)) tests/unit
 
 # In the order of their names the short files come last, so that no process waits long for the other.
 # pyarrow is optional for users; without it the tests of Arrow and Parquet are skipped.
