@@ -38,7 +38,7 @@ def nginx(tmp_path):
     (tmp_path / "pages" / "index.html").write_text("a page\n")
     user = "user root;" if os.getuid() == 0 else ""
     with socket.create_server(("127.0.0.1", 0)) as listening:  # as of an nginx before it, so that the port is its own
-        # nginx leaves a socket that it inherits as it is: a worker whose sibling has accepted before it would block for ever.
+        # nginx leaves an inherited socket as it is: a worker whose sibling has accepted before it would block for ever.
         listening.setblocking(False)
         port, fd = listening.getsockname()[1], listening.fileno()
         (tmp_path / "nginx.conf").write_text(CONFIGURATION.format(folder=tmp_path, port=port, user=user))
