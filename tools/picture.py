@@ -158,7 +158,7 @@ def drawn(scenes: list[tuple[str, list[list[Run]]]]) -> str:
         )
     hidden = ",".join(f".s{number}" for number in range(len(scenes) - 1))
     style += f"@media(prefers-reduced-motion){{*{{animation:none!important}}{hidden}{{visibility:hidden}}}}\n"
-    title = "anyprobe counts, times and shows values of a running redis-server"
+    title = "anyprobe counts and times functions of a running redis-server"
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
         f' role="img" aria-label="{title}">\n<!-- made by tools/picture.py from what the commands print -->\n'

@@ -1,7 +1,7 @@
 """Acceptance: the controller killed, or a system call failing, at every call it makes on the target.
 
 The plans are enumerated: call 1, 2, ... of a whole session. ``make torture`` runs all of them, ``make test`` some: from
-as many classes of calls as there is time for, others every day.
+as many classes of calls as there is time for, always the same.
 """
 
 import json

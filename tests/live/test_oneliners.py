@@ -15,13 +15,14 @@ from support.driver import build
 
 pytestmark = pytest.mark.live
 ROOT = Path(__file__).parents[2]
-PAGES = {"oneliners.md": "everyday", "tutorial.md": "shop"}
+PAGES = {"oneliners.md": ("everyday", ""), "tutorial.md": ("shop", "$ ")}
+"""The program that each page is about, and what its commands begin with; without that, each line is a command."""
 COMMANDS = [
-    (program, line.removeprefix("$ "))
-    for page, program in PAGES.items()
+    (program, line.removeprefix(prompt))
+    for page, (program, prompt) in PAGES.items()
     for block in re.findall(r"^```\w*\n(.*?)^```$", (ROOT / "docs" / page).read_text(), re.DOTALL | re.MULTILINE)
     for line in block.splitlines()
-    if line.removeprefix("$ ").startswith("anyprobe ")
+    if line.strip() and line.startswith(prompt)
 ]
 EXPECTED = {
     "list 'libc:*open*'": r"pid:libc.so.6:open:entry +jump",
@@ -98,6 +99,11 @@ def test_each_is_expected_to_do_something():
         assert any(wanted in command for wanted in EXPECTED), command
 
 
+def test_the_tutorials_handler_is_the_examples():
+    handler = (ROOT / "examples" / "slow_orders.py").read_text().partition("\n\n")[2]
+    assert f"```python\n{handler}```" in (ROOT / "docs" / "tutorial.md").read_text()
+
+
 @pytest.fixture
 def alone(monkeypatch, tmp_path):
     """Undo what a command leaves in this interpreter."""
@@ -117,7 +123,7 @@ def test_it_does_what_it_says(programs, tmp_path, capfd, program, command):
         assert words[0] == "anyprobe"
         status = main(words[1:])
         shown = capfd.readouterr()
-        if "syscall::" in command and "kernel-refuses" in shown.out + shown.err:
+        if status and "syscall::" in command and "kernel-refuses" in shown.out + shown.err:
             pytest.skip("needs root and a kernel with BPF")
         assert status == 0, shown.err
         files = "".join((tmp_path / name).read_text() for name in os.listdir(tmp_path))
