@@ -27,7 +27,7 @@ LONG := $(addprefix tests/unit/,binary/decoding/test_kept_lines.py binary/decodi
     splice/codegen/test_routines.py splice/codegen/test_switches.py splice/kernel/test_kernel_handlers.py \
     splice/plan/test_kept_plans.py test_watchdog.py)
 
-.PHONY: setup check test lint live guest test-kernel bench demo docs torture torture-kernel lock packages bench-packages clean
+.PHONY: dist setup check test lint live guest test-kernel bench demo docs torture torture-kernel lock packages bench-packages clean
 .DEFAULT_GOAL := setup
 
 setup: $(STAMP)
@@ -113,10 +113,19 @@ docs: setup
 	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --builder html docs build/docs
 	@echo "build/docs/index.html"
 
+# sdist and wheel in dist, with manual pages; checked, and tried without a checkout.
+dist: setup
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dist.lock
+	rm -rf dist man build/lib build/bdist.*
+	$(BIN)/python tools/manual_pages.py man "$$($(BIN)/python -c 'import importlib.metadata as m; print(m.version("anyprobe"))')"
+	$(BIN)/python -m build --no-isolation --outdir dist .
+	$(BIN)/twine check --strict dist/*
+	tools/try_wheel.sh $(PYTHON)
+
 # Needs pip-tools, e.g. `pipx install pip-tools`. The files name no index: pip is told from outside where to look.
 lock:
 	$(PYTHON) tools/lock.py | $(COMPILE) --output-file requirements.lock -
-	$(PYTHON) tools/lock.py docs | $(COMPILE) --constraint requirements.lock --output-file requirements-docs.lock -
+	for each in docs dist; do $(PYTHON) tools/lock.py $$each | $(COMPILE) --constraint requirements.lock --output-file requirements-$$each.lock - || exit 1; done
 
 clean:
-	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build dist man src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -8,5 +8,5 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_preserve_defaults = True
 napoleon_numpy_docstring = False
-html_theme = "alabaster"
-html_theme_options = {"description": "Dynamic probes for live Linux x86-64 programs", "page_width": "70em"}
+html_theme = "furo"
+html_title = "anyprobe"

@@ -9,6 +9,8 @@ import functools
 import hashlib
 import importlib.util
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +20,7 @@ import anyprobe.data
 import anyprobe.isa
 from anyprobe.binary.objects import cache
 from anyprobe.core.code import BpfProgram, Input, InputKind, NativeCode, StorageReference
+from anyprobe.core.errors import TargetError
 from anyprobe.handlers.ir import nodes as ir
 from anyprobe.handlers.ir import show
 from anyprobe.handlers.x86.trivial import trivial_code
@@ -28,6 +31,19 @@ if TYPE_CHECKING:
 _KIND, _KERNEL_KIND = "handler", "kernel-handler"
 
 
+@contextmanager
+def needing_llvm() -> Iterator[None]:
+    """Import what needs LLVM; raise ``TargetError`` that says what to install where llvmlite is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name != "llvmlite":
+            raise
+        raise TargetError(
+            "this handler has to be compiled by LLVM, which is not installed: pip install 'anyprobe[handlers]'"
+        ) from None
+
+
 def native_code(handler: ir.Function) -> NativeCode:
     """Return the handler compiled for x86-64, kept or made now; trivial ones need no compiler."""
     trivial = trivial_code(handler)
@@ -36,7 +52,8 @@ def native_code(handler: ir.Function) -> NativeCode:
     name = hashlib.sha256(f"{_compiler()}\n{identity(handler)}".encode()).hexdigest()
     found = _load(name) if _compiler() else None
     if found is None or found.inputs[: len(handler.inputs)] != handler.inputs:
-        from anyprobe.handlers.x86.native import compile_native
+        with needing_llvm():
+            from anyprobe.handlers.x86.native import compile_native
 
         found = compile_native(handler)
         if _compiler():
@@ -57,7 +74,8 @@ def kept_program(handler: ir.Function, passed: "Passed") -> BpfProgram:
     name = hashlib.sha256(described.encode()).hexdigest()
     found = _load_program(name, handler) if _compiler() else None
     if found is None:
-        from anyprobe.handlers.bpf.machine import compile_bpf
+        with needing_llvm():
+            from anyprobe.handlers.bpf.machine import compile_bpf
 
         found = compile_bpf(handler, passed=passed)
         if _compiler():

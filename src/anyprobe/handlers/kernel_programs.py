@@ -20,7 +20,10 @@ def places_in(marked: ir.Function, passed: Passed) -> tuple[tuple[int, ir.Mark],
     """Return where the code of each marked place in the source begins in a handler's program for the kernel."""
     places = direct_places(marked, passed)
     if places is None:
-        from anyprobe.handlers.bpf.machine import compiled_places
+        from anyprobe.handlers.compile_cache import needing_llvm
+
+        with needing_llvm():
+            from anyprobe.handlers.bpf.machine import compiled_places
 
         places = compiled_places(marked, passed)
     return places

@@ -3,6 +3,8 @@
 import linecache
 import os
 import random
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -123,3 +125,38 @@ def test_entries_of_earlier_formats_are_removed(folder):
     later.write_bytes(b"anyprobe-cache\n")
     cache.store("1" * 64, "handler")
     assert sorted(os.listdir(folder)) == [later.name, f"{'1' * 64}-handler.v{cache.FORMAT}"]
+
+
+WITHOUT_LLVM = """
+import sys
+
+sys.modules["llvmlite"] = None  # an import of it fails, as where it is not installed
+
+from anyprobe.core.errors import TargetError
+from anyprobe.data.aggregations import Hist
+from anyprobe.handlers.compile_cache import native_code
+from anyprobe.handlers.compiler import intermediate
+from anyprobe.handlers.frontend.lowering import Setting
+from anyprobe.handlers.types.annotations import i64
+from anyprobe.handlers.types.calling_convention import Prototype
+
+what = Hist("what")
+
+
+def h(x):
+    what.add(x * 3 // 2)
+
+
+try:
+    native_code(intermediate(h, Setting(prototype=lambda: Prototype("f", (("x", i64),), None), entry=True)))
+except TargetError as error:
+    print(error)
+"""
+
+
+def test_a_handler_says_what_to_install_where_there_is_no_llvm(tmp_path):
+    script = tmp_path / "without.py"
+    script.write_text(WITHOUT_LLVM)
+    environment = dict(os.environ, XDG_CACHE_HOME=str(tmp_path))
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=environment, timeout=180)
+    assert "pip install 'anyprobe[handlers]'" in done.stdout, done.stderr
