@@ -13,9 +13,9 @@ from anyprobe.handlers.bpf.direct import direct_program
 from anyprobe.handlers.compiler import PASSES
 from anyprobe.handlers.frontend.lowering import lower
 from anyprobe.handlers.ir import check
-from anyprobe.handlers.reference.interpreter import Interpreter
 from anyprobe.handlers.types import annotations
 from support import bpf_running, generating, running
+from support.reference.interpreter import Interpreter
 
 NUMBERS = (ctypes.c_int16 * 32)(*(value * 2731 % 65536 - 32768 for value in range(32)))
 

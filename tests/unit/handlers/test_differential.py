@@ -12,7 +12,6 @@ from hypothesis import HealthCheck, given, settings
 
 from anyprobe.data.aggregations import Count, Hist, Sum
 from anyprobe.data.tables import TableView
-from anyprobe.handlers.reference.interpreter import Interpreter
 from anyprobe.handlers.x86.native import compile_native
 from support import bpf_running, generating, running
 from support.differential import (
@@ -26,6 +25,7 @@ from support.differential import (
     lowered,
     with_memory,
 )
+from support.reference.interpreter import Interpreter
 
 EXAMPLES = int(os.environ.get("ANYPROBE_EXAMPLES", "50"))
 REFUSED = bpf_running.refused_because()

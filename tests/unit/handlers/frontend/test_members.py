@@ -11,11 +11,11 @@ from anyprobe.core.errors import HandlerError, UsageError
 from anyprobe.handlers.compiler import intermediate
 from anyprobe.handlers.frontend.lowering import Setting, lower
 from anyprobe.handlers.ir import check
-from anyprobe.handlers.reference.interpreter import Interpreter
 from anyprobe.handlers.types.annotations import boolean, f32, f64, i8, i16, i32, i64, ptr, u8, u16, u32, u64
 from anyprobe.handlers.types.calling_convention import places, result_places
 from anyprobe.handlers.types.layouts import Array, Field, OpaqueType, Struct, StructType, Union
 from anyprobe.handlers.x86.native import compile_native
+from support.reference.interpreter import Interpreter
 from support.running import Runner, unword
 from unit.handlers.test_differential import OwnMemory
 

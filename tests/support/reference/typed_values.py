@@ -59,7 +59,7 @@ class Record:
     memory: Any
     updates: list[tuple[Any, Plain | None, tuple[Any, ...]]] = field(default_factory=list)
 
-    def read(self, address: int, kind: Type) -> Any:  # noqa: ANN401 - a value, or that it is missing
+    def read(self, address: int, kind: Type) -> Any:
         """Read a value."""
         raw = self.memory.read(address, kind.size)
         if raw is None:
@@ -70,7 +70,7 @@ class Record:
         signed = isinstance(kind, IntegerType) and kind.signed
         return Fixed(kind, int.from_bytes(raw, "little", signed=signed), self)
 
-    def member(self, address: int, member: Field) -> Any:  # noqa: ANN401 - a value, or that it is missing
+    def member(self, address: int, member: Field) -> Any:
         """Read a member of the struct at an address; structs and arrays are their address."""
         kind, at = member.kind, address + member.offset // 8
         if member.bits:
@@ -87,7 +87,7 @@ class Record:
         found = self.read(at, kind)
         return Fixed(kind, int(found.value != 0), self) if kind == boolean and found is not MISSING else found
 
-    def text(self, address: "Fixed", limit: Any, *, terminated: bool) -> Any:  # noqa: ANN401 - a text, or that it is missing
+    def text(self, address: "Fixed", limit: Any, *, terminated: bool) -> Any:
         """Read a text or bytes."""
         size = int(limit.value if isinstance(limit, Fixed) else limit)
         raw = self.memory.text(int(address.value), size) if terminated else self.memory.read(int(address.value), size)
@@ -114,7 +114,7 @@ class TextValue:
         """Return the number of bytes."""
         return len(self.raw)
 
-    def __getitem__(self, index: Any) -> Any:  # noqa: ANN401 - typed values and constants
+    def __getitem__(self, index: Any) -> Any:
         """Return one byte; beyond the end it is missing."""
         at = u64.wrap(int(index.value if isinstance(index, Fixed) else index))
         return Fixed(i64, self.raw[at], self.record) if at < len(self.raw) else MISSING
@@ -144,7 +144,7 @@ class Fixed:
         """Return it where Python wants a whole number."""
         return int(self.value)
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - a value, or that it is missing
+    def __getattr__(self, name: str) -> Any:
         """Read a member of the struct that this points at."""
         element = self.kind.element if isinstance(self.kind, PointerType) else None
         member = element.member(name) if isinstance(element, StructType) else None
@@ -155,7 +155,7 @@ class Fixed:
     def _made(self, kind: Type, value: Plain) -> "Fixed":
         return Fixed(kind, value, self.record)
 
-    def _binary(self, symbol: str, left: Any, right: Any) -> Any:  # noqa: ANN401 - typed values and constants
+    def _binary(self, symbol: str, left: Any, right: Any) -> Any:
         if left is MISSING or right is MISSING:
             raise Abandoned
         kinds = [each.kind for each in (left, right) if isinstance(each, Fixed)]
@@ -174,13 +174,13 @@ class Fixed:
             self.record.counts[Miss.DIVISION] += 1
         return self._made(whole, arithmetic.integer(symbol, whole, first, second))
 
-    def _pointer(self, symbol: str, left: Any, right: Any) -> "Fixed":  # noqa: ANN401 - typed values and constants
+    def _pointer(self, symbol: str, left: Any, right: Any) -> "Fixed":
         base, offset = (left, right) if _is_pointer(left) else (right, left)
         scale = base.kind.element.size if base.kind.element is not None else 1
         distance = int(offset.value if isinstance(offset, Fixed) else offset) * scale
         return self._made(base.kind, u64.wrap(base.value + (distance if symbol == "+" else -distance)))
 
-    def _compare(self, symbol: str, other: Any) -> "Fixed":  # noqa: ANN401 - typed values and constants
+    def _compare(self, symbol: str, other: Any) -> "Fixed":
         if other is MISSING:
             raise Abandoned
         values = [self.value, other.value if isinstance(other, Fixed) else other]
@@ -204,7 +204,7 @@ class Fixed:
         """Return the number with all bits inverted."""
         return self._made(_computed(self.kind), _computed(self.kind).wrap(~int(self.value)))
 
-    def __getitem__(self, index: Any) -> Any:  # noqa: ANN401 - typed values and constants
+    def __getitem__(self, index: Any) -> Any:
         """Read what a pointer points at, or a member by its name."""
         if isinstance(index, str):
             return getattr(self, index)
@@ -238,16 +238,16 @@ def _computed(kind: Type) -> IntegerType:
     return u64 if kind == u64 or isinstance(kind, PointerType) else i64
 
 
-def _is_pointer(value: Any) -> bool:  # noqa: ANN401 - typed values and constants
+def _is_pointer(value: Any) -> bool:
     return isinstance(value, Fixed) and isinstance(value.kind, PointerType)
 
 
-def truth(value: Any) -> bool:  # noqa: ANN401 - typed values and constants
+def truth(value: Any) -> bool:
     """Return whether a value is true; a missing one ends the handler."""
     return bool(value)
 
 
-def keep(value: Any, kind: Kind | None, record: Record) -> Any:  # noqa: ANN401 - typed values and constants
+def keep(value: Any, kind: Kind | None, record: Record) -> Any:
     """Return a value as a variable of a kind holds it; without one, as a variable without annotation."""
     if kind is None:
         whole = isinstance(value, Fixed) and isinstance(value.kind, IntegerType)
@@ -268,7 +268,7 @@ def keep(value: Any, kind: Kind | None, record: Record) -> Any:  # noqa: ANN401 
     return Fixed(target, wrapped, record)
 
 
-def merged(left: Any, right: Any, record: Record) -> tuple[Any, Any]:  # noqa: ANN401 - typed values and constants
+def merged(left: Any, right: Any, record: Record) -> tuple[Any, Any]:
     """Return two values as one type."""
     if left is MISSING or right is MISSING:
         raise Abandoned

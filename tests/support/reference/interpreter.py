@@ -17,7 +17,6 @@ from anyprobe.handlers import intrinsics
 from anyprobe.handlers.frontend.frame import Notes
 from anyprobe.handlers.frontend.source import source_of
 from anyprobe.handlers.ir import arithmetic
-from anyprobe.handlers.reference.typed_values import MISSING, Abandoned, Fixed, Record, keep, merged, truth
 from anyprobe.handlers.types.annotations import (
     BoolType,
     FloatType,
@@ -30,6 +29,7 @@ from anyprobe.handlers.types.annotations import (
     u64,
 )  # fmt: skip
 from anyprobe.handlers.types.storages import is_storage
+from support.reference.typed_values import MISSING, Abandoned, Fixed, Record, keep, merged, truth
 
 
 class Memory(Protocol):
@@ -50,7 +50,7 @@ class Interpreter:
         self.record = Record(dict.fromkeys(Miss, 0), memory)
         self._run = self._prepared(self._source.function)
 
-    def run(self, *arguments: Any) -> Fixed | None:  # noqa: ANN401 - numbers, and an object for ctx
+    def run(self, *arguments: Any) -> Fixed | None:
         """Run the handler on plain numbers."""
         try:
             found = self._run(*arguments)
@@ -98,14 +98,14 @@ class Interpreter:
         }
         return space
 
-    def _receive(self, value: Any, place: tuple[str, int, int]) -> Any:  # noqa: ANN401 - a number, or a typed value
+    def _receive(self, value: Any, place: tuple[str, int, int]) -> Any:
         """Return a parameter: a plain number of the test becomes a value of its type."""
         kind = self._notes[place]
         if kind is not None and isinstance(value, int | float) and not isinstance(kind.type, BoolType):
             return _Converter(kind.type, self.record)(value)
         return keep(bool(value) if isinstance(value, int) else value, kind, self.record)
 
-    def _meaning(self, thing: Any) -> Any:  # noqa: ANN401 - anything that a name can mean
+    def _meaning(self, thing: Any) -> Any:
         if isinstance(thing, Type):
             return _Converter(thing, self.record)
         if thing is intrinsics.cstr:
@@ -127,17 +127,17 @@ class Interpreter:
             return _Updates(thing, self.record)
         return thing
 
-    def _extreme(self, symbol: str, values: tuple[Any, ...]) -> Any:  # noqa: ANN401 - typed values and constants
+    def _extreme(self, symbol: str, values: tuple[Any, ...]) -> Any:
         best = values[0]
         for each in values[1:]:
             first, second = merged(best, each, self.record)
             best = second if arithmetic.COMPARISONS[symbol](_plain(second), _plain(first)) else first
         return best
 
-    def _abs(self, value: Any) -> Any:  # noqa: ANN401 - typed values and constants
+    def _abs(self, value: Any) -> Any:
         return -value if value < 0 or (_is_float(value) and str(value.value).startswith("-")) else +value
 
-    def _range(self, *bounds: Any) -> Iterator[Any]:  # noqa: ANN401 - typed values and constants
+    def _range(self, *bounds: Any) -> Iterator[Any]:
         step = bounds[2] if len(bounds) == 3 else 1
         first, last = (0, bounds[0]) if len(bounds) == 1 else bounds[:2]
         start, stop = merged(first, last, self.record)
@@ -146,13 +146,13 @@ class Interpreter:
             yield Fixed(kind, each, self.record)
 
 
-def _plain(value: Any) -> int | float:  # noqa: ANN401 - typed values and constants
+def _plain(value: Any) -> int | float:
     if value is MISSING:
         raise Abandoned
     return value.value if isinstance(value, Fixed) else value
 
 
-def _is_float(value: Any) -> bool:  # noqa: ANN401 - typed values and constants
+def _is_float(value: Any) -> bool:
     return isinstance(value, Fixed) and isinstance(value.kind, FloatType)
 
 
@@ -166,7 +166,7 @@ class _Converter:
         assert isinstance(self.kind, PointerType)
         return _Converter(self.kind[element.kind], self._record)
 
-    def __call__(self, value: Any) -> Fixed:  # noqa: ANN401 - typed values and constants
+    def __call__(self, value: Any) -> Fixed:
         kind, plain = self.kind, _plain(value)
         if kind == boolean:
             return Fixed(boolean, int(plain != 0), self._record)
@@ -180,13 +180,13 @@ class _Converter:
 class _Updates:
     """An aggregation: notes what is added to it."""
 
-    def __init__(self, aggregation: Any, record: Record, key: Any = None) -> None:  # noqa: ANN401 - as the user wrote it
+    def __init__(self, aggregation: Any, record: Record, key: Any = None) -> None:
         self._aggregation, self._record, self._key = aggregation, record, key
 
-    def __getitem__(self, key: Any) -> "_Updates":  # noqa: ANN401 - as the user wrote it
+    def __getitem__(self, key: Any) -> "_Updates":
         return _Updates(self._aggregation, self._record, key)
 
-    def add(self, value: Any = None, key: Any = None) -> None:  # noqa: ANN401 - as the user wrote it
+    def add(self, value: Any = None, key: Any = None) -> None:
         """Note an update."""
         key = self._key if key is None else key
         parts = key if isinstance(key, tuple) else () if key is None else (key,)
