@@ -41,6 +41,17 @@ def test_however_it_is_timed(tmp_path, program, options):
     assert timed(results) == (CALLS, CALLS)
 
 
+@pytest.mark.parametrize("options", [[], ["--self"]])
+def test_a_tail_exit_reads_it_no_more(tmp_path, program, options):
+    """Not even to time its own search for the call, which has found none: that call was missed."""
+    results = tmp_path / "results.json"
+    command = ["time", "a.out:ends", "a.out:forbidden_work", *options, "--json", "-o", str(results), "--exit-status"]
+    found = anyprobe(*command, "--", program, "prctl", "main")
+    assert (found.returncode, found.stdout) == (0, "done\n"), found.stderr
+    functions = {each["spec"].split(":")[2]: each for each in json.loads(results.read_text())["functions"]}
+    assert (functions["ends"]["count"], functions["ends"]["nmissed"]) == (0, CALLS)
+
+
 @pytest.mark.parametrize("way", ["prctl", "strict"])
 def test_of_one_thread(tmp_path, program, way):
     """The flag is the thread's; no thread of the process is timed from then on."""

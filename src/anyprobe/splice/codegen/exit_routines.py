@@ -454,9 +454,12 @@ def _leave_search(asm: Assembler, name: str, facts: "RoutineFacts") -> None:
         lost = f"mov rsi, rdx; {slow_paths.over('rdi', 'rsi')}"
         found = slow_paths.keeping("rdi", slow_paths.taken("rdi"))
         charged = slow_paths.charged("rdi", "r9" if nested else "rax")
+    asm.label(name + "_search")
+    if timed and tail and facts.dark:  # nothing else of a tail exit reads the clock
+        asm.code(f"mov rsi, dark; cmp dword [rsi], 0; jne {name}_done", dark=facts.dark)
+        asm.code(f"mov rsi, [rdi+{at.BLOCK_TOP}]; dec rsi; shl rsi, 6")
     asm.code(
         f"""
-    {name}_search:
         {begun}
     {name}_sought:
         cmp [rdi+rsi+{SP}], rax; jne {name}_below
