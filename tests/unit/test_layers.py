@@ -11,7 +11,7 @@ ROOT = Path(anyprobe.__file__).parent
 ROWS = (
     ("cli",),
     ("kprobes",),
-    ("probes", "reports", "usdt"),
+    ("exporters", "probes", "reports", "usdt"),
     ("handlers", "splice"),
     ("binary", "target", "data"),
     ("isa",),

@@ -37,7 +37,9 @@ COMMANDS = {
     "schema": "Print the JSON schema of a command's documents.",
     "help": "Say what a SPEC is (anyprobe help specs), or what a command does.",
 }
-"""Every command, each a module of ``anyprobe.cli.commands`` with a ``command`` of click's."""
+"""Every command, each a module with a ``command`` of click's: of ``anyprobe.cli.commands``, if not in ``MODULES``."""
+MODULES: dict[str, str] = {}
+"""The modules of commands that are elsewhere."""
 ELSEWHERE = {
     "stat": "count",
     "funccount": "count",
@@ -97,7 +99,8 @@ class CommandList(click.Group):
         """Import and return one command."""
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = importlib.import_module(f"anyprobe.cli.commands.{cmd_name}").command
+        module = MODULES.get(cmd_name, f"anyprobe.cli.commands.{cmd_name}")
+        command: click.Command = importlib.import_module(module).command
         return command
 
     def resolve_command(

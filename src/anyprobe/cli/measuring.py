@@ -48,7 +48,8 @@ class Plan:
     render: "Callable[[Snapshot, Console, int], None]"
     seconds: float | None
     every: float | None
-    as_json: bool
+    format: str | None
+    """The file format of the results; None: a table."""
     strategy: str
     maxactive: int | None
     output: str | None
@@ -111,7 +112,10 @@ def measure(target: targets.Target, plan: Plan) -> int:
     """Run one measurement and return the exit status."""
     if plan.at_end and not target.program:
         raise click.UsageError(f"--{plan.at_end} is about a command after --")
-    see_options(target, plan)
+    if target.kernel or plan.mechanism is not None or plan.include_self or plan.format is not None:
+        from anyprobe.cli import contradictions
+
+        contradictions.refuse(target, plan)
     streams.Asked.ends_lines = plan.lines
     for place in target.everywhere:
         plan.warn(
@@ -243,33 +247,6 @@ class Sessions(NamedTuple):
     def all(self) -> "list[Measured]":
         """Both, in the order of results."""
         return [*self.processes, *self.kernel]
-
-
-def see_options(target: targets.Target, plan: Plan) -> None:
-    """Complain about options that mean nothing for what is probed."""
-    if plan.mechanism is not None and not target.kernel:
-        raise click.UsageError("--mechanism is about probes in the kernel; --strategy is about those in programs")
-    if plan.include_self and not target.kernel:
-        raise click.UsageError("--include-self is about probes in the kernel")
-    given = {
-        "--strategy": plan.strategy != "auto",
-        "--returns": plan.returns not in {None, "auto"},
-        "--clock": plan.clock not in {None, "auto"},
-        "--self": plan.self_time,
-        "--tree": plan.tree,
-        "--raw": plan.raw,
-        "--by tid": plan.by == "tid",
-        "--live": plan.live,
-        "--unsafe": plan.unsafe,
-        "--maxactive": plan.maxactive is not None,
-        "--max-overhead": plan.max_overhead is not None,
-        "--fold": plan.fold,
-        "--follow": bool(plan.follow),
-        "--children": plan.children is not None,
-    }
-    wrong = [name for name, was_given in given.items() if was_given]
-    if wrong and target.kernel and not target.probed:
-        raise click.UsageError(f"{wrong[0]} is about probes in programs, and there are none")
 
 
 def waiting(sessions: "Sequence[Session]") -> "list[PendingSpec]":
@@ -439,7 +416,7 @@ def show(snapshots: Sequence[Snapshot], plan: Plan, stream: TextIO, *, between: 
     snapshots = [snapshot.distinct() for snapshot in snapshots]
     if plan.fold:
         snapshots = [snapshot.folded() for snapshot in snapshots]
-    elif not plan.as_json:
+    elif plan.format is None:
         snapshots = [
             snapshot.folded(MARKERS) if any(site.kind in MARKERS for site in snapshot.sites) else snapshot
             for snapshot in snapshots
@@ -459,16 +436,24 @@ def show(snapshots: Sequence[Snapshot], plan: Plan, stream: TextIO, *, between: 
         last = since(together, plan.shown[-1] if plan.shown else None, time.strftime("%H:%M:%S"))
     several = bool(plan.shown)
     plan.shown[:] = [together]
-    if plan.as_json and not plan.lines:
-        nonzero = plan.every is not None if plan.nonzero is None else plan.nonzero
-        from anyprobe.cli import documents
+    if plan.format is not None and not plan.lines:
+        from anyprobe.exporters.base import Measurement, exporter_of
 
-        document = documents.of_all(snapshots, together, last, always=plan.always, nonzero=nonzero, by=plan.by)
-        if not (plan.every is None if plan.buckets is None else plan.buckets):
-            document = documents.without_buckets(document)
-        if plan.records is not None:
-            document |= plan.records.document()
-        output.write_json(document, stream, one_line=plan.every is not None)
+        exporter = exporter_of(plan.format)
+        if not exporter.holds_warnings:
+            warn_once(together.warnings, plan)
+        found = Measurement(
+            snapshots=snapshots,
+            together=together,
+            last=last,
+            by=plan.by,
+            repeated=plan.every is not None,
+            nonzero=plan.every is not None if plan.nonzero is None else plan.nonzero,
+            buckets=plan.every is None if plan.buckets is None else plan.buckets,
+            always=plan.always,
+            records={} if plan.records is None else plan.records.document(),
+        )
+        exporter.write(found, stream)
         return
     warn_once(together.warnings, plan)
     if several and last is None and not plan.lines:

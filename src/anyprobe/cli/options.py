@@ -60,6 +60,20 @@ class Percent(click.FloatRange):
     name = "percentage"
 
 
+class Format(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 only
+    """The name of a file format."""
+
+    name = "format"
+
+    def convert(self, value: str, parameter: click.Parameter | None, context: click.Context | None) -> str:
+        """Return the name, if there is such a format."""
+        from anyprobe.exporters import base
+
+        if value not in base.names():
+            self.fail(f"{value!r} is none of {', '.join(base.names())}", parameter, context)
+        return value
+
+
 class Seconds(click.FloatRange):
     """A time in seconds."""
 
@@ -92,6 +106,7 @@ for_a_while = click.option(
     help="With --kernel: switch back after so long, or at Ctrl-C. Default: it stays.",
 )  # fmt: skip
 
+_json_of_results: dict[str, Any] = {"flag_value": "json", "default": None}
 json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
 strategy = click.option(
@@ -248,7 +263,7 @@ _ending = together(
 following = together(
     _until,
     _ending,
-    click.option("--json", "as_json", is_flag=True, help="Print one JSON document per line."),
+    click.option("--json", "format", help="Print one JSON document per line.", **_json_of_results),
     _arming,
     _output,
 )
@@ -262,7 +277,14 @@ measuring = together(
         metavar="SECONDS",
         help="Print what was counted since the last time, again and again, and all of it at the end.",
     ),
-    json,
+    click.option("--json", "format", help="Print one JSON document: --format json.", **_json_of_results),
+    click.option(
+        "--format",
+        type=Format(),
+        metavar="NAME",
+        help="Write results for other tools: json; of trees of calls folded (stacks with nanoseconds, as flamegraph.pl "
+        "reads them) and speedscope.",
+    ),
     click.option(
         "--nonzero/--zero",
         "nonzero",

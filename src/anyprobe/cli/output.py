@@ -1,6 +1,5 @@
 """Where results, progress and warnings go, and how they look there."""
 
-import math
 import os
 import sys
 import threading
@@ -59,40 +58,10 @@ def console(stream: TextIO) -> "Console":
 
 def write_json(document: Any, stream: TextIO, *, one_line: bool = False) -> None:  # noqa: ANN401 - any document
     """Write one document, on one line where several follow each other."""
+    from anyprobe.exporters.json_document import json_text
+
     stream.write(json_text(document, one_line=one_line) + "\n")
     stream.flush()
-
-
-def json_text(document: Any, *, one_line: bool = True) -> str:  # noqa: ANN401 - any document
-    r"""Return a document as JSON (RFC 8259), which lacks what some values are.
-
-    No number and infinities are the texts ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``; ``null`` is what is missing.
-    Bytes of names that are no UTF-8 are ``\xNN``, as they are in texts that were read from memory.
-    """
-    import json
-
-    indent = None if one_line else 1
-    try:
-        text = json.dumps(document, indent=indent, allow_nan=False)
-    except ValueError:  # what takes time is done where it is needed
-        text = None
-    if text is None or "\\udc" in text:
-        return json.dumps(_in_json(document), indent=indent, allow_nan=False)
-    return text
-
-
-def _in_json(value: Any) -> Any:  # noqa: ANN401 - any document
-    match value:
-        case float() if not math.isfinite(value):
-            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-        case str():
-            return value.encode(errors="surrogateescape").decode(errors="backslashreplace")
-        case dict():
-            return {_in_json(name): _in_json(each) for name, each in value.items()}
-        case list() | tuple():
-            return [_in_json(each) for each in value]
-        case _:
-            return value
 
 
 def say(line: str, *, error: bool = False) -> None:

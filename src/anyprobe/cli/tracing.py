@@ -230,7 +230,9 @@ class Trace:
             each.label: None if index in hidden else values[f"printed{index}"]
             for index, each in enumerate(self.printed)
         }
-        return output.json_text(document)
+        from anyprobe.exporters.json_document import json_text
+
+        return json_text(document)
 
     def _as_text(self, row: Row, traced: Traced) -> str:
         from anyprobe.reports.trace import Hit, line

@@ -10,7 +10,7 @@ import click
 import pytest
 from rich.console import Console
 
-from anyprobe.cli import main, measuring
+from anyprobe.cli import contradictions, main, measuring
 from anyprobe.data.calltree import CallNode
 from anyprobe.data.nested import NestedTiming
 from anyprobe.data.processes import ProcessCounts, ProcessInfo, ThreadTimes
@@ -22,7 +22,7 @@ COMMANDS = {
 VALUES = {
     "--for": ["3"], "--every": ["0.5"], "--when": ["arg0 >= 0"], "--maxactive": ["64"], "--max-overhead": ["5"],
     "--top": ["7"], "--output": ["results"], "--mechanism": ["kprobe"], "--print": ["tid"], "--args": ["2"],
-    "--count": ["9"],
+    "--count": ["9"], "--format": ["folded"],
 }  # fmt: skip
 ELSEWHERE = {"--of", "--name", "--pid", "--new", "--cgroup", "--container", "--help", "--kill", "--leave", "--script"}
 """What is a part of all commands here, or chooses what is measured: see ``test_targets`` and ``test_ending``."""
@@ -37,7 +37,9 @@ def choices(command):
         name = max(option.opts, key=len) if isinstance(option, click.Option) else ""
         if not name or name in ELSEWHERE:
             continue
-        if option.is_flag:
+        if name == "--json":  # which is a format
+            found["--format json"] = [name]
+        elif option.is_flag:
             found[name] = [name]
         elif isinstance(option.type, click.Choice) and name == "--by":
             found |= {f"--by {each}": ["--by", each] for each in option.type.choices}
@@ -63,7 +65,7 @@ def planned(monkeypatch, tmp_path, capsys):
             return told
         ((target, plan),) = plans
         try:
-            measuring.see_options(target, plan)
+            contradictions.refuse(target, plan)
         except click.UsageError as error:
             return str(error)
         return plan

@@ -57,7 +57,7 @@ def command(
     selected = targets.selected(settings)
     target = targets.choose_session(pids, names, program, in_kernel=in_kernel, **selected)
     targets.see_pending(target, settings["pending"])
-    shown: records.Records = records.KeptRecords() if settings["as_json"] else records.TextRecords()
+    shown: records.Records = records.KeptRecords() if settings["format"] == "json" else records.TextRecords()
     with ExitStack() as stack:
         plan = measuring.Plan(
             specs=(),

@@ -54,6 +54,10 @@ def command(
     """  # noqa: D301 - click's mark for lines that stay as they are
     from anyprobe.cli import conditional, measuring, targets
 
+    if settings["format"] is not None:
+        from anyprobe.exporters.base import exporter_of
+
+        settings["tree"] |= exporter_of(settings["format"]).needs_tree
     target = targets.choose(pids, names, program, specs, **targets.selected(settings))
     if when is not None:
         if settings["self_time"] or settings["tree"] or settings["by"] == _CALLER:

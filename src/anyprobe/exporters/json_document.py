@@ -1,40 +1,53 @@
-"""The JSON documents of measuring commands."""
+"""The JSON documents of measuring commands, and how values that JSON lacks are written."""
 
 import datetime as dt
+import json
+import math
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TextIO
 
 from anyprobe.data.snapshot import FunctionTiming, Snapshot
 from anyprobe.data.sums import total
+from anyprobe.exporters.base import Measurement
 
 
-def of_all(
-    snapshots: Sequence[Snapshot],
-    together: Snapshot,
-    last: Snapshot | None,
-    *,
-    always: Mapping[str, object],
-    nonzero: bool,
-    by: str | None = None,
-) -> dict[str, Any]:
-    """Return the document of all processes; ``last``: what was counted since the last document.
+class JsonDocument:
+    """Writes one JSON document, on a line of its own where several follow each other."""
 
-    ``by``: whether each site and function has the numbers of each process (``pid``) or thread (``tid``).
-    """
-    document = _of(together, always, nonzero=nonzero)
+    name = "json"
+    needs_tree = False
+    holds_warnings = True
+    may_repeat = True
+
+    def write(self, found: Measurement, stream: TextIO) -> None:
+        """Write the document."""
+        document = document_of(found)
+        if not found.buckets:
+            document = without_buckets(document)
+        stream.write(json_text({**document, **found.records}, one_line=found.repeated) + "\n")
+        stream.flush()
+
+
+EXPORTER = JsonDocument()
+
+
+def document_of(found: Measurement) -> dict[str, Any]:
+    """Return the document of all processes, with the numbers of each process or thread where these are told apart."""
+    together, by = found.together, found.by
+    document = _of(together, found)
     document["window_s"] = document["duration_s"]
     if by == "pid":
         _add_pids(document, together)
         if together.functions:
             document["rows"] = list(_rows(together))
-    _add_durations(document, snapshots)
+    _add_durations(document, found.snapshots)
     if by == "tid":
         _add_tids(document, together)
-    if last is not None:
-        _add_interval(document, last, by)
-    if len(snapshots) > 1:
-        document["targets"] = [_of(snapshot, always, nonzero=nonzero) for snapshot in snapshots]
+    if found.last is not None:
+        _add_interval(document, found.last, by)
+    if len(found.snapshots) > 1:
+        document["targets"] = [_of(snapshot, found) for snapshot in found.snapshots]
     return document
 
 
@@ -46,11 +59,11 @@ def without_buckets(document: Any) -> Any:  # noqa: ANN401 - whatever is in a do
     return list(map(without_buckets, document)) if isinstance(document, list) else document
 
 
-def _of(snapshot: Snapshot, always: Mapping[str, object], *, nonzero: bool) -> dict[str, Any]:
-    if not nonzero:
-        return {**always, **snapshot.as_json()}
+def _of(snapshot: Snapshot, found: Measurement) -> dict[str, Any]:
+    if not found.nonzero:
+        return {**found.always, **snapshot.as_json()}
     kept, left_out = snapshot.nonzero()
-    return {**always, **kept.as_json(), "left_out": left_out}
+    return {**found.always, **kept.as_json(), "left_out": left_out}
 
 
 _OF_FUNCTIONS = ("spec", "module", "function", "address", "callers", "exits", "exit_kind")
@@ -159,3 +172,33 @@ def _add_interval(document: dict[str, Any], last: Snapshot, by: str | None) -> N
         )
     if by == "tid":
         _add_times(document, "interval_by_tid", _times((str(each.tid), each.functions) for each in last.threads))
+
+
+def json_text(document: Any, *, one_line: bool = True) -> str:  # noqa: ANN401 - any document
+    r"""Return a document as JSON (RFC 8259), which lacks what some values are.
+
+    No number and infinities are the texts ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``; ``null`` is what is missing.
+    Bytes of names that are no UTF-8 are ``\xNN``, as they are in texts that were read from memory.
+    """
+    indent = None if one_line else 1
+    try:
+        text = json.dumps(document, indent=indent, allow_nan=False)
+    except ValueError:  # what takes time is done where it is needed
+        text = None
+    if text is None or "\\udc" in text:
+        return json.dumps(_in_json(document), indent=indent, allow_nan=False)
+    return text
+
+
+def _in_json(value: Any) -> Any:  # noqa: ANN401 - any document
+    match value:
+        case float() if not math.isfinite(value):
+            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        case str():
+            return value.encode(errors="surrogateescape").decode(errors="backslashreplace")
+        case dict():
+            return {_in_json(name): _in_json(each) for name, each in value.items()}
+        case list() | tuple():
+            return [_in_json(each) for each in value]
+        case _:
+            return value

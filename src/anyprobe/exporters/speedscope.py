@@ -1,0 +1,55 @@
+"""Profiles for speedscope (https://www.speedscope.app): stacks with weights in nanoseconds, a profile for each process.
+
+The format is https://www.speedscope.app/file-format-schema.json, of type ``sampled``.
+"""
+
+import json
+from collections.abc import Iterable
+from typing import Any, TextIO
+
+from anyprobe.core.printable import printable
+from anyprobe.data.calltree import CallNode
+from anyprobe.exporters.base import Measurement
+from anyprobe.exporters.stacks import stacks, trees
+
+
+class Speedscope:
+    """Writes one JSON file."""
+
+    name = "speedscope"
+    needs_tree = True
+    holds_warnings = False
+    may_repeat = False
+
+    def write(self, found: Measurement, stream: TextIO) -> None:
+        """Write the frames of all functions, and each tree's stacks as indices of these."""
+        frames: dict[tuple[str, str], int] = {}
+        profiles = [profile(process or found.together.target.exe, tree, frames) for process, tree in trees(found)]
+        document = {
+            "$schema": "https://www.speedscope.app/file-format-schema.json",
+            "exporter": "anyprobe",
+            "shared": {"frames": [{"name": printable(name), "file": printable(file)} for file, name in frames]},
+            "profiles": profiles,
+        }
+        stream.write(json.dumps(document) + "\n")
+        stream.flush()
+
+
+def profile(name: str, tree: Iterable[CallNode], frames: dict[tuple[str, str], int]) -> dict[str, Any]:
+    """Return a tree as a profile; functions that are not in ``frames`` yet get the next numbers there."""
+    found = list(stacks(tree))
+    weights = [each.self_ns for each in found]
+    return {
+        "type": "sampled",
+        "name": printable(name),
+        "unit": "nanoseconds",
+        "startValue": 0,
+        "endValue": sum(weights),
+        "samples": [
+            [frames.setdefault((call.module, call.function), len(frames)) for call in each.calls] for each in found
+        ],
+        "weights": weights,
+    }
+
+
+EXPORTER = Speedscope()

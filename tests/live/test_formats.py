@@ -1,0 +1,76 @@
+"""Files for other tools have the times of the documents, of a program whose calls are known."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.live
+PROGRAM = """
+#define PLAIN __attribute__((noinline))
+PLAIN int leaf(volatile int *n) { int s = 0; for (int i = 0; i < 1000; i++) s += *n; return s; }
+PLAIN int middle(volatile int *n) { int s = 0; for (int i = 0; i < 3; i++) s += leaf(n); return s; }
+int main(void) {
+    volatile int n = 3;
+    int s = 0;
+    for (int i = 0; i < 100; i++) s += middle(&n) + leaf(&n);
+    return s == 1;
+}
+"""
+PATHS = {"main", "main;middle", "main;middle;leaf", "main;leaf"}
+SPECS = ["a.out:main", "a.out:middle", "a.out:leaf"]
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("formats")
+    (folder / "program.c").write_text(PROGRAM)
+    subprocess.run(["cc", "-O1", "-o", folder / "program", folder / "program.c"], check=True)
+    return folder / "program"
+
+
+def timed(program, *options):
+    command = [sys.executable, "-m", "anyprobe", "time", *SPECS, *options, "--", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_stacks_are_those_of_the_program_and_a_file_has_nothing_else(program, tmp_path):
+    timed(program, "--format", "folded", "-o", tmp_path / "stacks")
+    lines = [line.rpartition(" ") for line in (tmp_path / "stacks").read_text().splitlines()]
+    assert {path for path, _, _ in lines} == PATHS
+    assert all(int(ns) > 0 for _, _, ns in lines)
+
+
+def test_a_profile_of_speedscope_has_the_programs_stacks(program, tmp_path):
+    timed(program, "--format", "speedscope", "-o", tmp_path / "profile.json")
+    document = json.loads((tmp_path / "profile.json").read_text())
+    names = [each["name"] for each in document["shared"]["frames"]]
+    (profile,) = document["profiles"]
+    assert {";".join(names[each] for each in sample) for sample in profile["samples"]} == PATHS
+    assert profile["endValue"] == sum(profile["weights"])
+
+
+def test_json_by_either_option_is_the_same_document(program, tmp_path):
+    for number, words in enumerate((["--json"], ["--format", "json"])):
+        timed(program, *words, "-o", tmp_path / str(number))
+    one, other = (json.loads((tmp_path / name).read_text()) for name in "01")
+    assert one.keys() == other.keys()
+    assert [each["count"] for each in one["functions"]] == [each["count"] for each in other["functions"]]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["count", "libc:malloc", "--format", "folded"], "--format folded is of trees of calls"),
+        (["time", "libc:malloc", "--format", "speedscope", "--every", "1"], "--every would write several"),
+        (["time", "libc:malloc", "--format", "pictures"], "'pictures' is none of json, folded, speedscope"),
+    ],
+)
+def test_what_a_format_cannot_hold_is_refused_before_the_program_runs(words, said, tmp_path):
+    command = [sys.executable, "-m", "anyprobe", *words, "--", "touch", tmp_path / "ran"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+    assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+    assert not (tmp_path / "ran").exists()

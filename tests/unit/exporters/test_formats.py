@@ -1,0 +1,68 @@
+"""Files for other tools, from trees of calls that are known."""
+
+import io
+import json
+from collections import Counter
+
+import pytest
+
+from anyprobe.data.calltree import CallNode
+from anyprobe.data.processes import ProcessCounts, ProcessInfo
+from anyprobe.exporters import base
+from support.sample_snapshots import snapshot
+
+READ = CallNode("libc.so.6", "read", 7, 300.4, 300.4)
+PARSE = CallNode("server", "parse(char const*; int)", 3, 500.0, 0.0, (READ,))
+MAIN = CallNode("server", "main", 1, 1000.0, 199.6, (PARSE, CallNode("libc.so.6", "re;ad\n", 2, 500.0, 500.0)))
+
+
+def written(name, **parts):
+    stream = io.StringIO()
+    base.exporter_of(name).write(base.Measurement(**{"snapshots": (), **parts}), stream)
+    return stream.getvalue()
+
+
+def deep(levels):
+    node = CallNode("server", "last", 1, 1.0, 1.0)
+    for _ in range(levels):
+        node = CallNode("server", "again", 1, 1.0, 1.0, (node,))
+    return node
+
+
+def test_each_stack_is_a_line_with_its_own_nanoseconds():
+    assert written("folded", together=snapshot(tree=(MAIN,))).splitlines() == [
+        "main 200",
+        "main;parse(char const*: int);read 300",
+        "main;re:ad\\n 500",
+    ]
+
+
+def test_processes_are_told_apart_on_demand():
+    processes = tuple(ProcessCounts(ProcessInfo(pid, "/usr/bin/a;b"), {}, (), (READ,)) for pid in (71, 72))
+    whole = snapshot(tree=(READ,), processes=processes)
+    assert written("folded", together=whole, by="pid") == "a:b (71);read 300\na:b (72);read 300\n"
+    profiles = json.loads(written("speedscope", together=whole, by="pid"))["profiles"]
+    assert [(each["name"], each["endValue"]) for each in profiles] == [("a;b (71)", 300), ("a;b (72)", 300)]
+
+
+def test_of_results_that_follow_each_other_each_has_what_was_added():
+    assert written("folded", together=snapshot(tree=(MAIN,)), last=snapshot(tree=(READ,))) == "read 300\n"
+
+
+def test_both_formats_say_the_same():
+    whole = snapshot(tree=(MAIN, deep(3)))
+    document = json.loads(written("speedscope", together=whole))
+    (profile,) = document["profiles"]
+    names = [each["name"] for each in document["shared"]["frames"]]
+    stacks = Counter()
+    for sample, weight in zip(profile["samples"], profile["weights"], strict=True):
+        stacks[";".join(names[each].replace(";", ":") for each in sample)] += weight
+    lines = written("folded", together=whole).splitlines()
+    assert stacks == Counter({line.rpartition(" ")[0]: int(line.rpartition(" ")[2]) for line in lines})
+    assert profile["endValue"] == sum(profile["weights"]) == 1004
+    assert document["shared"]["frames"][0] == {"name": "main", "file": "server"}
+
+
+@pytest.mark.parametrize("name", ["folded", "speedscope"])
+def test_recursion_may_be_deep(name):
+    assert written(name, together=snapshot(tree=(deep(2_000),))).count("\n") in {1, 2_001}
