@@ -4,7 +4,7 @@ import os
 import signal
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from anyprobe.core.quoting import shown_module
@@ -124,6 +124,10 @@ class ProcessCounts:
     tree: "tuple[CallNode, ...]" = ()
     """The tree of timed calls, where that was asked for."""
 
+    def distinct(self) -> "ProcessCounts":
+        """Return the same with each function once: see ``Snapshot.distinct``."""
+        return replace(self, functions=_distinct(self.functions))
+
 
 @dataclass(frozen=True, slots=True)
 class ThreadTimes:
@@ -140,6 +144,16 @@ class ThreadTimes:
     def as_json(self) -> dict[str, Any]:
         """Return the JSON object, without the calls."""
         return {"pid": self.process.pid, "tid": self.tid, "name": self.name}
+
+    def distinct(self) -> "ThreadTimes":
+        """Return the same with each function once: see ``Snapshot.distinct``."""
+        return replace(self, functions=_distinct(self.functions))
+
+
+def _distinct(functions: "Iterable[FunctionTiming]") -> "tuple[FunctionTiming, ...]":
+    from anyprobe.data.sums import once
+
+    return once(functions, lambda each: (each.spec, each.address))
 
 
 def by_spec(counts: Iterable[ProcessCounts], sites: Sequence[tuple[str, Key]]) -> dict[ProcessInfo, dict[str, int]]:

@@ -432,6 +432,8 @@ class Snapshot:
             self,
             sites=once(self.sites, lambda each: (each.spec, each.address, each.kind, each.exit_kind)),
             functions=once(self.functions, lambda each: (each.spec, each.address)),
+            processes=tuple(each.distinct() for each in self.processes),
+            threads=tuple(each.distinct() for each in self.threads),
             refused=tuple(dict.fromkeys(self.refused)),
         )
 

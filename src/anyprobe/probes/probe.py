@@ -2,7 +2,7 @@
 
 import fnmatch
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from anyprobe.binary.flow.function import FunctionCode
@@ -205,6 +205,10 @@ class Timed:
         """As of a place."""
         return self.site.canonical, self.site.address
 
+    def named(self, site: ResolvedSite) -> "Timed":
+        """Return what is measured here under the name that the function has at a site."""
+        return self if site.canonical == self.site.canonical else replace(self, site=site)
+
     def take_over(self, before: "Timed") -> None:
         """Measure by the same record that the same function had before its file was unloaded."""
         if self.group.bank is None:
@@ -241,13 +245,14 @@ def _kept(points: dict[int, Place]) -> dict[int, Place]:
 def shared(probes: "Sequence[Probe]", earlier: "Sequence[Probe] | None") -> None:
     """Have functions that several probes time measured once: each call has one caller, and one time in that.
 
-    ``earlier``: the session's probes, None where it is not asked for self times.
+    That is so under each of a function's names, too. ``earlier``: the session's probes, None where it is not asked
+    which calls made which.
     """
     if earlier is None:
         return
-    known = {timed.identity: timed for probe in earlier for timed in probe.timed if timed.armed}
+    known = {timed.site.address: timed for probe in earlier for timed in probe.timed if timed.armed}
     for probe in probes:
-        probe.timed = [known.setdefault(timed.identity, timed) for timed in probe.timed]
+        probe.timed = [known.setdefault(timed.site.address, timed).named(timed.site) for timed in probe.timed]
 
 
 @dataclass(frozen=True, slots=True)

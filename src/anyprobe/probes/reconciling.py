@@ -396,9 +396,7 @@ class Reconciled(Pumped):
             self._tell_of_late_looks()
         if not found:
             return []
-        shared(
-            [part for each, _, part in found if each.probe.is_timing], self.probes if self.options.self_time else None
-        )
+        shared([part for each, _, part in found if each.probe.is_timing], self.probes if self.options.nested else None)
         for each, _, part in found:
             each.take_over(part)
         finds = Finds(found, self._objects.is_permanent)

@@ -461,7 +461,7 @@ class Session(Reconciled, SessionApi[Probe]):
             for probe in probes if dress is not None else ():
                 probe.dress = dress
                 dressed(probe, dress)  # type: ignore[arg-type] # it is there
-            shared(probes, self.probes if timed and self.options.self_time else None)
+            shared(probes, self.probes if timed and self.options.nested else None)
         self.engine.seconds["resolve"] += time.perf_counter() - begin
         self._clock = self._clock or (self._choice.start() if timed else None)
         self.probes += probes
