@@ -43,7 +43,7 @@ class SourceError(UsageError):
     ) -> None:  # fmt: skip
         """Keep the parts; ``column`` counts from 1, the text has the source line with a caret under it.
 
-        ``said`` is what somebody else says, whose words stand below.
+        ``said`` is what another program says, whose words stand below.
         """
         self.message, self.file, self.line, self.column = message, file, line, column
         self.source, self.instead = source, instead

@@ -110,7 +110,7 @@ class ListedMarker:
     provider: str
     name: str
     semaphore: int
-    """Run-time address, 0 where the program asks nobody."""
+    """Run-time address, 0 where the program has no such number."""
     arguments: tuple[ListedArgument, ...]
 
 

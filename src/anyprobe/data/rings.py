@@ -8,9 +8,9 @@ left by one, with a lowest bit that changes with every lap. So the reader sees w
 Threads that have no number, and those that come when all rings are claimed, share one ring more, by ``lock xadd``. So
 programs that begin threads all the time lose speed and no records.
 
-A hole that stays is *retired*: the reader marks it and goes on, and no later lap uses the place again, since whoever
-was interrupted may still come back and write to it. The record is counted as abandoned. Nothing is ever overwritten
-before it was read: a full ring drops what is new, and counts it.
+A hole that stays is *retired*: the reader marks it and goes on, and no later lap uses the place again, since a writer
+that was interrupted may still come back and write to it. The record is counted as abandoned. Nothing is ever
+overwritten before it was read: a full ring drops what is new, and counts it.
 """
 
 import time
@@ -46,8 +46,8 @@ MARGIN = 16
 SHARED_MARGIN = 2048
 """The same for the shared ring, where other threads come in between as well; at most half of the ring."""
 RETIRED = 0xFFFF << 48
-"""What the time of a retired place begins with; below are the bits of the lap in which it was retired. So whoever was
-interrupted before he saw it knows whether it is his own record that was given up, and counted."""
+"""What the time of a retired place begins with; below are the bits of the lap in which it was retired. So a writer that
+was interrupted before he saw it knows whether it is his own record that was given up, and counted."""
 PATIENCE = 1.0
 """Seconds after which the reader goes on after a record that was begun and not finished."""
 

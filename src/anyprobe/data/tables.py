@@ -2,9 +2,9 @@
 
 A table begins with a *directory*: an open-addressing hash table that all threads share and that only ever grows. A
 directory word is 0 or ``tag << 32 | number``; ``number`` counts from 1 and names the key's words in ``keys`` and its
-cell in every *row*. The key's words are written before the directory word is stored by ``lock cmpxchg``, so whoever
-sees the number sees the key, nobody ever waits, and no key is there twice. Each thread has a row of cells that only it
-changes; row 0 is shared and changed by atomic operations only. Sums over the rows are exact.
+cell in every *row*. The key's words are written before the directory word is stored by ``lock cmpxchg``, so a thread
+that sees the number sees the key, no thread ever waits, and no key is there twice. Each thread has a row of cells that
+only it changes; row 0 is shared and changed by atomic operations only. Sums over the rows are exact.
 """
 
 from collections.abc import Callable, Iterable

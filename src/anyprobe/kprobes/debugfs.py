@@ -52,7 +52,7 @@ def enabled(*, session: "Sessions | None" = None) -> bool:
 
 
 def set_enabled(on: bool, *, session: "Sessions | None" = None) -> None:
-    """Arm or disarm everything; each probe's own state stays what it is. Of the kernel: all kprobes, whoever's."""
+    """Arm or disarm everything; each probe's own state stays what it is. Of the kernel: all kprobes, of any tool."""
     registry_of(session or current()).switch(on=on)
 
 

@@ -34,7 +34,7 @@ _PAUSES = (("prepare", "map"), ("arm", "arm"), ("disarm", "disarm"))
 def print_heading(snapshot: Snapshot, console: "Console", what: str, behind: str = "") -> None:
     """Print one line on the targets and one on what it cost them: the longest times, where there are several.
 
-    ``behind`` is what else is to be known at once, after the duration. Of an interval there is the time of day alone.
+    ``after`` is what else is to be known at once, after the duration. Of an interval there is the time of day alone.
     """
     if snapshot.interval is not None:
         console.print(f"\n{snapshot.interval.moment}  {what} in {snapshot.interval.seconds:.2f} s", soft_wrap=True)

@@ -117,7 +117,7 @@ class Module:
         return [splice for splice, at in places if any(at in area for area in self.writable)]
 
     def show(self, address: int) -> None:
-        """Have no action in front of a link-time address overwrite registers that are dead: a handler may see them."""
+        """Have no action before a link-time address overwrite registers that are dead: a handler may see them."""
         self.shown.add(address)
         from anyprobe.binary.liveness.site import DeadInCallees
 

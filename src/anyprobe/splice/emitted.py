@@ -20,7 +20,7 @@ class Landing:
     entries: int
     """Sixteen bytes for each number of a trap."""
     again: int
-    """The copy that runs if nobody has handled the fault: what it raises is the program's."""
+    """The copy that runs if no handler has handled the fault: what it raises is the program's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +46,9 @@ class EmittedPatch:
     copies: Sequence[tuple[int, int]]
     """(original address, address of its displaced copy); the last pair is the jump back."""
     behind: int
-    """Where a branch back to a loop head enters: behind the entry actions of the first instruction."""
+    """Where a branch back to a loop head enters: after the entry actions of the first instruction."""
     front: Hashable = field(default=None, compare=False)
-    """Patches of one code region with equal fronts, if any, do the same in front of their first displaced copy."""
+    """Patches of one code region with equal fronts, if any, do the same before their first displaced copy."""
     landings: tuple[Landing, ...] = ()
     parts: PatchParts | None = field(default=None, compare=False)
     """What tells what it does from where it lies, if it does nothing but count and time."""
@@ -93,16 +93,16 @@ class EmittedSplice:
 
     @property
     def interior(self) -> tuple[int, int] | None:
-        """The instruction boundaries that nobody may come back to, if any.
+        """The instruction boundaries that no thread may come back to, if any.
 
-        These are the overwritten ones (the JTPR), and those in front of what others have put into the displaced bytes.
+        These are the overwritten ones (the JTPR), and those before what others have put into the displaced bytes.
         """
         planned, end = self.planned, self.address + len(self.old)
         if planned.hosts_until:
             end = max(end, planned.hosts_until + self.bias)
         if self.is_springboard or end <= planned.first_end + self.bias:
             return None
-        # who skips an instruction that is made to fault comes back behind it
+        # who skips an instruction that is made to fault comes back after it
         return self.address + (not planned.begins_with_trap), end
 
     @property
@@ -111,7 +111,7 @@ class EmittedSplice:
         if self.is_springboard:
             return self.address, self.address
         planned, bias = self.planned, self.bias
-        if planned.strategy is Strategy.TRAP:  # all but one byte stays as it is: nobody has to move
+        if planned.strategy is Strategy.TRAP:  # all but one byte stays as it is: no thread has to move
             return self.address, self.address + 1
         return planned.start + bias, planned.end + bias
 

@@ -227,7 +227,7 @@ class Userspace:
 
 
 class ProcessSplicing:
-    """The parts of one session's engine, for whoever needs one of them."""
+    """The parts of one session's engine, for code that needs one of them."""
 
     def __init__(
         self,
@@ -277,7 +277,7 @@ class ProcessSplicing:
         """What signal handlers are shown."""
         self.planning.regard(self.view)
         self.semaphores = Semaphores(self.access)
-        """What the program asks whether somebody listens."""
+        """What the program asks whether a tool listens."""
         self.registrations = Registrations(self.access, lambda: self.upkeep.evicted)
         """What is registered, in the journals."""
         userspace = Userspace(

@@ -135,7 +135,7 @@ def shared_object(name: str, markers: Sequence[NotedMarker]) -> bytes:
 
 
 def _file(parts: "list[_Part]", noted: _Part, end: int, segments: list[tuple[int, int, int, int, int]]) -> bytes:
-    """Return the file: what is loaded, the notes behind it, and the table of sections at its end."""
+    """Return the file: what is loaded, the notes after it, and the table of sections at its end."""
     names = _Part(".shstrtab", _STRTAB)
     every = [*parts, noted, names]
     texts = _Strings()
@@ -163,7 +163,7 @@ def _file(parts: "list[_Part]", noted: _Part, end: int, segments: list[tuple[int
 
 
 def _placed(parts: Sequence[_Part], at: int) -> int:
-    """Place sections one behind the other, and return where the last one ends."""
+    """Place sections one after the other, and return where the last one ends."""
     for each in parts:
         each.at = -(-at // each.alignment) * each.alignment
         at = each.at + len(each.content)

@@ -1,7 +1,7 @@
 """Where the results of analyses are: each is made when it is first asked for, once, and kept in one place.
 
-An analysis is a class, or a function, that is called with what it analyses; it is its own name. Whoever wants a result
-says which: ``module.analyses.get(NoReturnFunctions)``. No analysis is known here, nor to what is analysed.
+An analysis is a class, or a function, that is called with what it analyses; it is its own name. Code that wants a
+result says which: ``module.analyses.get(NoReturnFunctions)``. No analysis is known here, nor to what is analysed.
 """
 
 from collections.abc import Callable

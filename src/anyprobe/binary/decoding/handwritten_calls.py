@@ -51,7 +51,7 @@ def system_call_line(
 def comes_back(call: "Instruction", line: "Sequence[Instruction]", behind: "Instruction | None") -> bool | None:
     """Return whether a system call does; ``None`` where that is not known.
 
-    ``line`` leads to it, and ``behind`` stands after it. An unknown one does where its result is looked at.
+    ``line`` leads to it, and ``after`` stands after it. An unknown one does where its result is looked at.
     """
     number = Constants().follow(line).value_of(Register.RAX)
     if number is not None:

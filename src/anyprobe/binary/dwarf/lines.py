@@ -154,7 +154,7 @@ def _joined(directories: list[str], directory: int, name: str) -> str:
 
 
 def _statements(content: bytes, program: _Program) -> Iterator[tuple[int, int, int] | None]:
-    """Yield the address, file and line of each row at which a statement begins, and None behind connected code."""
+    """Yield the address, file and line of each row at which a statement begins, and None after connected code."""
     at, end, special = program.start, program.end, len(program.lengths)
     address, file, line, is_statement = 0, 1, 1, program.is_statement
     while at < end:

@@ -27,7 +27,7 @@ def split_off(skeleton: dw.Unit, prefix: str) -> dw.Unit:
 
 
 def _places(skeleton: dw.Unit, name: str, prefix: str) -> Iterator[str]:
-    """Yield where the file may be: where the compiler has put it, in the target's root or ours; beside the program."""
+    """Yield where the file may be: where the compiler has put it, in either root; beside the program."""
     compiled_in = skeleton.entry.attributes.get(dw.AT_COMP_DIR)
     whole = os.path.join(skeleton.text(*compiled_in) if compiled_in is not None else "", name)
     for before in dict.fromkeys((prefix, "")):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from iced_x86 import Instruction
 
     Place = tuple[FunctionView, int]
-    """An instruction by its number in a function; -1 is whoever called the function."""
+    """An instruction by its number in a function; -1 is the function's caller."""
 
 CALLER = -1
 _STEPS = 3000

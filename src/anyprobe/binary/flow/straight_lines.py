@@ -1,6 +1,6 @@
 """Straight lines: instructions of a function that run one after the other, only the first of which may be entered.
 
-With the bytes behind them that never run they are the room that a jump may take.
+With the bytes after them that never run they are the room that a jump may take.
 """
 
 from bisect import bisect_left

@@ -10,7 +10,7 @@ from anyprobe.core.address import AddressRange
 
 _NOP = rb"(?:[\x66\x2e]*(?:\x90|\x0f\x1f(?:\x84\0\0\0\0\0|\x80\0\0\0\0|\x44\0\0|\x40\0|\0)))"
 _LAST = re.compile(rb"(?:\xc3|\x0f\x0b|[\xe8\xe9]([\x00-\xff]{4}))(?=\xcc*(?:\x0f\xb9\xcc)?" + _NOP + rb"*\xcc*\Z)")
-"""What a function mostly ends with, and padding behind it."""
+"""What a function mostly ends with, and padding after it."""
 _LOOKED_AT = 64
 """Bytes at the end of a function, with more padding than there is before almost any other."""
 

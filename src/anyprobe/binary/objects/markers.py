@@ -22,7 +22,7 @@ class Marker:
     """As it stands in the note, without quotes around it: ``query__start``."""
     location: int
     semaphore: int
-    """Address of the 16-bit number that says how many listen, 0 where the program asks nobody."""
+    """Address of the 16-bit number that says how many listen, 0 where the program has no such number."""
     arguments: tuple[MarkerArgument, ...]
 
     @property

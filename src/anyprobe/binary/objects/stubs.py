@@ -15,7 +15,7 @@ _JUMP = 6
 
 
 class SlotJump(NamedTuple):
-    """A jump through a word of the data, with the prefixes in front of it."""
+    """A jump through a word of the data, with the prefixes before it."""
 
     start: int
     end: int
@@ -31,7 +31,7 @@ def imported_slots(dynamic: SymbolTable, fixes: Relocations) -> dict[int, str]:
 
 
 def own_stubs(dynamic: SymbolTable, fixes: Relocations, jumps: Sequence[SlotJump]) -> dict[int, int]:
-    """Return the function behind each stub for one that the object itself has, if no other object has it, too.
+    """Return the function after each stub for one that the object itself has, if no other object has it, too.
 
     Weak ones are left out: they are there to be replaced.
     """

@@ -18,7 +18,7 @@ def command(
 
     Sessions go on, and so do the counts that they have; each probe's own state stays what it is.
 
-    With --kernel: all kprobes of the kernel, whoever has set them (kprobes/enabled in debugfs).
+    With --kernel: all kprobes of the kernel, of any tool (kprobes/enabled in debugfs).
     """
     from anyprobe.cli import switching
     from anyprobe.cli.kernel import switching as kernel_switching

@@ -19,7 +19,7 @@ def command(
     It is done by the session that has made them, at its next look; so are probes that are made later. Traps can kill
     a program that blocks SIGTRAP: see docs/limits.md.
 
-    With --kernel: all kprobes of the kernel, whoever has set them (the sysctl debug.kprobes-optimization).
+    With --kernel: all kprobes of the kernel, of any tool (the sysctl debug.kprobes-optimization).
     """
     import dataclasses
     import sys

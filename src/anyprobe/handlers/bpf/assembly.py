@@ -11,7 +11,7 @@ from anyprobe.core.code import StorageReference
 from anyprobe.handlers.ir import nodes as ir
 
 FRAME: Final = 10
-"""The register that points behind the stack."""
+"""The register that points after the stack."""
 _ALU, _ALU32, _JUMP = 0x07, 0x04, 0x05
 _FROM_REGISTER = 0x08
 OPERATIONS: Mapping[str, int] = MappingProxyType({

@@ -85,7 +85,7 @@ class BpfMachine:
         at = passed.word(found)
         if at is not None:
             word = self._context_word(at)
-            if found.name == "ip":  # a kprobe sees the registers as behind its breakpoint
+            if found.name == "ip":  # a kprobe sees the registers as after its breakpoint
                 return builder.sub(word, number(1))
             return self._plain(word) if at in passed.pointers else word
         if passed.at_function and found.name in {"ip", "func"}:

@@ -1,10 +1,10 @@
 """Maps in the kernel: its hash maps, whose elements say of which ``set`` they are.
 
-The kernel uses the element of a deleted key for another one at once, so whoever has just found it may read another
-key's value. So each ``set`` has a *version* of its own, and an element is a version, the value, and the version again.
-The kernel writes an element in this order, and before any key leads to it. A ``get`` reads it from the end, and then
-looks the key up again: where both versions are one, and the key leads to that one now, the value is that key's. Else
-another processor was in between, which is counted as contended, and nothing is found.
+The kernel uses the element of a deleted key for another one at once, so a program that has just found it may read
+another key's value. So each ``set`` has a *version* of its own, and an element is a version, the value, and the version
+again. The kernel writes an element in this order, and before any key leads to it. A ``get`` reads it from the end, and
+then looks the key up again: where both versions are one, and the key leads to that one now, the value is that key's.
+Else another processor was in between, which is counted as contended, and nothing is found.
 
 The region of a map counts what was lost, and has the last version.
 """

@@ -212,7 +212,7 @@ def _address(emit: "Emitter", operand: InMemory) -> ir.Expr:
 
 
 def _pieces(emit: "Emitter", address: ir.Expr, argument: MarkerArgument, own: IntegerType) -> tuple[ir.Expr, ir.Expr]:
-    """Read a number of an odd size piece by piece: what is behind it may not be there."""
+    """Read a number of an odd size piece by piece: what is after it may not be there."""
     whole: ir.Expr = ir.Const(0, u64)
     there: ir.Expr = ir.TRUE
     at = 0

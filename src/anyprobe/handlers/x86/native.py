@@ -89,7 +89,7 @@ class NativeMachine:
         self._builder.atomic_rmw("add", counter, number(1), "monotonic")
 
     def mark(self, place: ir.Mark) -> None:
-        """Take no note: nobody else checks this code."""
+        """Take no note: this code is checked by no other tool."""
 
     def instance(self, index: int) -> Value:
         """Return the address of the call's data."""

@@ -44,7 +44,7 @@ class KernelPlaces:
         return self._session.collection.shown("func", address)
 
     def hit(self, ip: int, probes: Sequence[Registered]) -> int:
-        """Return where a hit was: the kernel has the processor behind the probe's first byte, or its instruction."""
+        """Return where a hit was: the kernel has the processor after the probe's first byte, or its instruction."""
         places = [kp.addr for kp in map(kprobe_of, probes) if kp.addr is not None and 0 <= ip - kp.addr <= _LONGEST]
         return max(places, default=ip)
 

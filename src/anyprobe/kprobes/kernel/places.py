@@ -71,7 +71,7 @@ def _sites(session: "KernelSession", name: str, offset: int, module: str) -> lis
 
 
 def behind(session: "KernelSession", site: KernelSite) -> KernelSite:
-    """Return the place behind a kprobe's instruction, where its post handler is to run."""
+    """Return the place after a kprobe's instruction, where its post handler is to run."""
     assert site.function is not None
     known = symbols.running()
     found = following(known, RunningCode(known).pristine.read, site.function, site.offset)

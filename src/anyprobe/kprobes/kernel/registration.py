@@ -232,7 +232,7 @@ class KernelRegistry:
             case Kprobe() as kp:
                 found.append((site, handlers.of_instruction(session, kp, site)))
                 if kp.post_handler is not None:
-                    # a splice at an entry is behind what the kernel needs there, where the post handler runs anyway
+                    # a splice at an entry is after what the kernel needs there, where the post handler runs anyway
                     is_there = self._spliced and site.kind == "entry"
                     found.append((site if is_there else behind(session, site), handlers.of_post(session, kp, site)))
             case Djprobe() as djp:

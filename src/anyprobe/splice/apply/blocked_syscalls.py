@@ -1,7 +1,7 @@
 """Threads inside a system call: where one may go when the code around its ``syscall`` moves.
 
-Such a thread's pc is behind the ``syscall``, and where the kernel restarts the call it executes the two bytes before
-the pc once more. So only a place behind another ``syscall`` will do, and bytes that end in one may not change unseen.
+Such a thread's pc is after the ``syscall``, and where the kernel restarts the call it executes the two bytes before
+the pc once more. So only a place after another ``syscall`` will do, and bytes that end in one may not change unseen.
 """
 
 from bisect import bisect_right
@@ -30,7 +30,7 @@ def is_asleep(memory: Memory, thread: "StoppedThread") -> bool:
 
 
 def behind_copy(patch: EmittedPatch, pc: int) -> int | None:
-    """Return where in a patch a thread asleep before ``pc`` goes on: behind a copy of its ``syscall``."""
+    """Return where in a patch a thread asleep before ``pc`` goes on: after a copy of its ``syscall``."""
     copies = (place + len(SYSCALL) for old, place in patch.copies if old + len(SYSCALL) == pc)
     return next((target for target in copies if _follows_syscall(patch, target)), None)
 
@@ -49,7 +49,7 @@ class Sleepers:
         self._starts = [patch.address for patch in self._patches]
 
     def behind_original(self, pc: int) -> tuple[EmittedPatch, int] | None:
-        """Return the patch, and the address behind the ``syscall``, of whose copy there ``pc`` is the end."""
+        """Return the patch, and the address after the ``syscall``, of whose copy there ``pc`` is the end."""
         index = bisect_right(self._starts, pc) - 1
         patch = self._patches[index] if index >= 0 else None
         if patch is None or pc > patch.end or not _follows_syscall(patch, pc):

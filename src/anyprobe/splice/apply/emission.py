@@ -1,4 +1,4 @@
-"""From planned functions to patches in memory of ours, and to the writes that are to lead there."""
+"""From planned functions to patches in anyprobe's memory, and to the writes that are to lead there."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -99,7 +99,7 @@ class Emission:
             made[planned] = live
             own |= _ways_in(edit.module, live)
         added: list[EmittedSplice] = []
-        for planned in plan.splices:  # each behind what it leans on
+        for planned in plan.splices:  # each after what it leans on
             live = made[planned]
             if planned.dead_springboard:
                 added.append(_dead_springboard(edit.module, planned, live))
@@ -402,7 +402,7 @@ def _written_twice(splices: Sequence[EmittedSplice]) -> int | None:
 
 
 def _leaning(splice: EmittedSplice, on: Iterable[EmittedSplice]) -> EmittedSplice:
-    """Return a splice behind whose bytes are those that others write, which it leans on."""
+    """Return a splice after whose bytes are those that others write, which it leans on."""
     changed = {at: byte for other in on for at, byte in enumerate(other.new, other.address)}
     behind = enumerate(splice.borrowed, splice.address + len(splice.old))
     return replace(splice, borrowed=bytes(changed.get(at, byte) for at, byte in behind))

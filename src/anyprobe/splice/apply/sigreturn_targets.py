@@ -2,7 +2,7 @@
 
 What a handler of the program is shown of a thread in a patch is the site (see ``signalview``), and there the thread
 goes on. So a change that arranges a function's splices anew, such that an earlier site lies in the middle of a jump,
-has to wait until nobody is in that site's patch. On a busy machine a thread may be there for long: the site may have
+has to wait until no thread is in that site's patch. On a busy machine a thread may be there for long: the site may have
 been taken out by the change before, or by any since the thread last ran.
 """
 
@@ -35,7 +35,7 @@ class Way(NamedTuple):
 
 
 class Lingering:
-    """The ways back that a session's changes have left, until nobody was found on them."""
+    """The ways back that a session's changes have left, until no thread was found on them."""
 
     def __init__(self) -> None:
         """No change was made yet."""
@@ -48,7 +48,7 @@ class Lingering:
             yield from _ways_of(change.removed)
 
     def note(self, changes: "Sequence[FunctionChange]", empty: AbstractSet[Way]) -> None:
-        """Take note of what changes that are made have taken out, and that nobody is on some ways any more."""
+        """Take note of what changes that are made have taken out, and that no thread is on some ways any more."""
         self._ways = [way for way in self.with_removed(changes) if way not in empty]
 
 
@@ -68,10 +68,10 @@ def _ways_of(removed: "Sequence[EmittedSplice]") -> "list[Way]":
 
 
 class SigreturnTargets:
-    """The code that nobody may be in when some changes are made."""
+    """The code that no thread may be in when some changes are made."""
 
     def __init__(self, ways: Iterable[Way], interiors: "Sequence[tuple[int, int, FunctionChange]]") -> None:
-        """Take the instruction boundaries that nobody may come back to, sorted, with the changes that make them so."""
+        """Take the instruction boundaries that no thread may return to, sorted, with the changes that make them so."""
         lows = [low for low, _, _ in interiors]
         found = []
         for way in ways if interiors else ():

@@ -1,4 +1,4 @@
-"""What a patch may overwrite at a site: what is dead there, less what somebody may look at all the same."""
+"""What a patch may overwrite at a site: what is dead there, less what other code may read all the same."""
 
 from collections.abc import Callable
 from functools import partial
@@ -77,7 +77,7 @@ class SiteClobbers:
         return Clobbers(kept, found.flags and not doubtful & FLAGS)
 
     def _skips_faults(self, edit: Edit) -> bool:
-        """Return whether the program may go on behind an instruction that faulted: then it overwrote nothing."""
+        """Return whether the program may go on after an instruction that faulted: then it overwrote nothing."""
         return self._faults_handled() and not edit.module.code.text.is_go
 
     def _planned(self, edit: Edit, want: Want) -> Clobbers:

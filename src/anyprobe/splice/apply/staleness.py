@@ -1,4 +1,4 @@
-"""Whether what a session knows still stands: modules come and go while nobody is attached."""
+"""Whether what a session knows still stands: modules come and go while no session is attached."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
@@ -175,6 +175,6 @@ class Losses:
         ]
 
     def clear_records(self, records: SpliceRecords) -> None:
-        """Have the journals list no more what is gone. Precondition: they are there, and nobody removes them now."""
+        """Take what is gone out of the journals, which are there and which no other session removes now."""
         records.clear(self._splices)
         self._splices = []

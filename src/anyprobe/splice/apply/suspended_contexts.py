@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _SWITCHES = (b"\0swapcontext\0", b"\0setcontext\0")
 _OPENSSL = b"\0ASYNC_start_job\0"
-"""OpenSSL switches contexts for whoever asks for its jobs, and in no handler."""
+"""OpenSSL switches contexts for callers of its jobs, and in no handler."""
 _LIBC = ("libc.so", "libc-2", "ld-linux", "ld-2", "libpthread")
 _LIBC_SIGNALS = 0b11 << 31
 """The two that libc keeps for itself."""
@@ -49,7 +49,7 @@ def parked_pcs(process: "ProcessFacts", mappings: "Sequence[Mapping]", threads: 
     """Return the pc of everything that looks like a signal frame; raise ``MemoryFault`` if not all can be read.
 
     ``threads``: the stopped ones. What lies below where one has its own stack is of handlers that have returned. So is
-    what a breakpoint has left: the handler is ours, comes back at once, and has made a patch the pc of its frame.
+    what a breakpoint has left: the handler is anyprobe's, comes back at once, and has made a patch the pc of its frame.
     """
     if not process.parks:
         return []

@@ -68,7 +68,7 @@ class TextWatch:
         return list(self._stale)
 
     def begin(self, changes: Iterable[FunctionChange], memory: Memory) -> None:
-        """Take note of the pages of what has just been changed: what changes there from now on is not ours."""
+        """Take note of the pages of what has just been changed: what changes there from now on is not anyprobe's."""
         pages = set[int]()
         for change in changes:
             for splice in change.added:
@@ -142,7 +142,7 @@ class TextWatch:
         return why
 
     def _rearm(self, splice: EmittedSplice) -> None:
-        """Take note that a splice's bytes are back, whoever wrote them."""
+        """Take note that a splice's bytes are back."""
         for hook in self._disarmed.pop(splice, ()):
             if hook.splice is None:
                 hook.splice, hook.refusal = splice, None

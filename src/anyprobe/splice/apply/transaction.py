@@ -396,7 +396,7 @@ class Transaction(Generic[_Stop]):
         page.high = max(page.high, end)
 
     def _check_traps(self, stop: _Stop) -> None:
-        """Leave out traps that could harm somebody as he is now."""
+        """Leave out traps that could harm a thread in its present state."""
         refusal = None if self._traps is None else self._traps.check(stop, self._changes)
         if refusal is None:
             return

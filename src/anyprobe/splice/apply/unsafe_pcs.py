@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 NOWHERE = -1
 FAULTS = (signal.SIGILL, signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV)
-"""What an instruction may bring upon its thread, at its own pc: behind an ``int3`` the next one has still to be met."""
+"""What an instruction may bring upon its thread, at its own pc: after an ``int3`` the next one has still to be met."""
 
 
 class UnsafePcs:
@@ -47,7 +47,7 @@ class UnsafePcs:
         return found[2] if found is not None and pc < found[1] else None
 
     def leaving(self, pc: int) -> "tuple[FunctionChange, int] | None":
-        """Return the change that takes out the copy of a ``syscall`` behind which a pc is, and the place behind it."""
+        """Return the change that takes out the copy of a ``syscall`` after which a pc is, and the place after it."""
         found = self._sleepers.behind_original(pc)
         return None if found is None else (self._leaving[id(found[0])][1], found[1])
 
@@ -57,7 +57,7 @@ def destination(change: "FunctionChange", pc: int, *, asleep: bool = False, faul
 
     A thread that is asleep before ``pc`` may come back to the system call's instruction, which is displaced. One that
     has ``faulted`` at ``pc`` has arrived there: its handler is shown the copy, and may skip it. So has one at a
-    repeated instruction, which may be half done: in front of the copy a signal would have it begin the line again.
+    repeated instruction, which may be half done: before the copy a signal would have it begin the line again.
     """
     for splice in change.added:
         low, high = splice.displaced

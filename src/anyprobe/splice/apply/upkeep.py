@@ -104,13 +104,13 @@ class Upkeep:
         """Take note of what is installed no more, by the memory map."""
         memory = self._holdings.inodes()
         if not self._losses.evicted and self._losses.misses(memory, mappings):
-            self._target.verify()  # after an exec nothing is where it was, and nobody else's doing
+            self._target.verify()  # after an exec nothing is where it was, and no other session's doing
         self._witness.note_losses(mappings)
         if self._losses.note(self.modules, memory, mappings, self._target.mem):
             self._witness.note_lost()
 
     def clear_records(self) -> None:
-        """Have the journals list no more what is lost. Precondition: nobody else changes them now."""
+        """Have the journals list no more what is lost. Precondition: no other session changes them now."""
         self._losses.clear_records(self._holdings.records)
         self._witness.clear_records()
 
@@ -161,5 +161,5 @@ class Upkeep:
                 settle(edit, edit.change, made.refusal_of(edit.change), how)
         self._noted()
         made.finish()
-        with suppress(TargetError):  # whoever has ended changes nothing any more
+        with suppress(TargetError):  # a process that has ended changes nothing any more
             self._text.begin(made.remaining, self._target.mem)

@@ -1,7 +1,7 @@
 """Breakpoints that the kernel sets on splices for uprobes, and how the program lives with them.
 
 The kernel writes one byte, ``int3``, and at a hit runs a copy of the instruction that the *file* has there; then the
-thread goes on behind it. When the uprobe is taken away, the kernel writes back the first byte that the file has. After
+thread goes on after it. When the uprobe is taken away, the kernel writes back the first byte that the file has. After
 either, whatever a splice has written to the instruction's other bytes is no code: so these become the program's own
 again, as soon as the breakpoint is seen.
 """

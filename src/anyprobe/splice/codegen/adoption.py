@@ -6,7 +6,7 @@ file descriptor for that: ``mremap`` with an old size of 0 maps further pages of
 pointer is good again then, and no two threads of the child have the same one, as they had not in the parent.
 
 Nothing here takes a lock. Who comes first takes a copy and notes that on a page which is wiped at a fork. Other threads
-of the child, and signal handlers in between, do the same work with the same copy, which harms nobody: the same pages
+of the child, and signal handlers in between, do the same work with the same copy, which does no harm: the same pages
 are mapped where they are mapped already. A signal handler that is shown the program's own pc has the thread begin anew,
 but for the moment in which all copies up to the child's are mapped: there it goes on where it was. What the copy has to
 say in its header is written before it can be seen.

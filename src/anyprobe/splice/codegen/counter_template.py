@@ -1,4 +1,4 @@
-"""The commonest patch by the thousand: one counter in front of instructions behind which control goes on.
+"""The commonest patch by the thousand: one counter before instructions after which control goes on.
 
 The first such patch of a kind is written by ``emit`` and becomes the template of the others, which differ in their
 counter, in the displaced copies, and in where they lie. Made by filling in, a patch costs a tenth.
@@ -39,7 +39,7 @@ class _Front:
 
 
 def is_plain(splice: PlannedSplice, action: Action) -> bool:
-    """Return whether a splice's action is a counter in front of its first displaced instruction, and all there is."""
+    """Return whether a splice's action is a counter before its first displaced instruction, and all there is."""
     return _is_counter(splice, action) and splice.strategy is not Strategy.RETARGET
 
 
@@ -69,7 +69,7 @@ class CounterTemplates:
     ) -> EmittedPatch | None:  # fmt: skip
         """Return the splice's patch at ``address``; ``None`` where it is not of the simple kind.
 
-        ``behind`` is as for ``emit_patch``; a branch that does not go where it says is not simple.
+        ``after`` is as for ``emit_patch``; a branch that does not go where it says is not simple.
         """
         if not is_plain(splice, action) or not shape_of(splice.insns):
             return None

@@ -36,7 +36,7 @@ _COUNT_FIRST = frozenset(
 _USUAL = _COUNT_FIRST | {ActionKind.ENTER, ActionKind.UNWIND}
 """What is done by code that says nothing of where it is but by arguments and displacements."""
 _SEE_STACK = REPLACING | {ActionKind.HANDLER}
-"""What looks at the stack, which has to be as in front of the instruction."""
+"""What looks at the stack, which has to be as before the instruction."""
 _ORDER = {WantKind.ENTRY: 0, WantKind.RETURN_POINT: 0, WantKind.LOOP: 1, WantKind.OFFSET: 2, WantKind.EXIT: 3}
 
 
@@ -92,8 +92,8 @@ def emit_patch(
 ) -> EmittedPatch | Refusal:
     """Return the patch of a splice at ``address``.
 
-    ``behind`` maps the run-time address of a function's entry, or of a return point, to where branches to it must go:
-    behind what runs there. The patch's own head is added to it by its own want. ``looped``: there may be such branches,
+    ``after`` maps the run-time address of a function's entry, or of a return point, to where branches to it must go:
+    after what runs there. The patch's own head is added to it by its own want. ``looped``: there may be such branches,
     so what runs at entries comes before what runs at the instruction; else all of it runs in the order of the wants.
     """
     try:
@@ -218,12 +218,12 @@ class _Emission:
         self._behind([want for want in wants if want.after], insn.target)
         self._copies.append((insn.target, self._writer.here))
         self._behind_here = self._writer.here
-        # a call of the function by itself is a call like any other; only jumps go behind the handlers
+        # a call of the function by itself is a call like any other; only jumps go after the handlers
         target = insn.target if insn.flow is Flow.CALL else self._heads.get(insn.target, insn.target)
         self._writer.relative("jmp target", target)
 
     def _before_retargeted(self, insn: Insn, wants: list[Want]) -> None:
-        """Append actions; handlers see the stack as it was in front of a call."""
+        """Append actions; handlers see the stack as it was before a call."""
         handlers = [action for want in wants for action in self._source.actions(want)]
         handlers = [
             action
@@ -269,7 +269,7 @@ class _Emission:
             self._behind_here = writer.here
             self._heads[address] = writer.here
             if heads[0].kind is WantKind.ENTRY:
-                self._heads[address - 4] = writer.here  # a branch to an endbr64 in front of the entry
+                self._heads[address - 4] = writer.here  # a branch to an endbr64 before the entry
         faults = [action for want in wants for action in self._source.actions(want) if action.kind is ActionKind.FAULT]
         if faults:
             from anyprobe.splice.codegen.fault_exit import check_landing
@@ -327,7 +327,7 @@ class _Emission:
         self._behind(after, insn.end)
 
     def _with_actions_behind(self, insn: Insn, after: list[Want], taken: list[Want], through: list[Want]) -> None:
-        """Append the copy of a run-time instruction with actions behind it; ``taken`` and ``through`` are exits."""
+        """Append the copy of a run-time instruction with actions after it; ``taken`` and ``through`` are exits."""
         from anyprobe.splice.codegen.post_actions import (
             act_behind_jump,
             act_behind_return,
@@ -376,7 +376,7 @@ class _Emission:
         self._spans.append((insn.address, start, len(self._writer.out)))
 
     def _exit_block(self, wants: list[Want]) -> None:
-        """Append a copy of the exit block that a branch leads to; the actions run in front of its last instruction."""
+        """Append a copy of the exit block that a branch leads to; the actions run before its last instruction."""
         block = wants[0].block
         for insn in block:
             if insn is block[-1]:

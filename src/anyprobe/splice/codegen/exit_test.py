@@ -1,4 +1,4 @@
-"""Code in front of an indirect jump that decides at run time whether the jump leaves its function."""
+"""Code before an indirect jump that decides at run time whether the jump leaves its function."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -26,7 +26,7 @@ def decide(
 ) -> None:
     """Append code that runs what ``when_leaving`` appends only if the jump's target lies in none of the ranges.
 
-    Everything is as it was in front of the jump afterwards, all registers, flags and the red zone. The target is read
+    Everything is as it was before the jump afterwards, all registers, flags and the red zone. The target is read
     a second time by the jump itself. All addresses are run-time addresses.
     """
     iced = jump.iced
@@ -72,7 +72,7 @@ def _load(jump: Insn, scratch: "Register_", at: int) -> bytes:
 
 
 def _operand(branch: Insn, moved: int) -> "MemoryOperand | Register_":
-    """Return the operand of an indirect branch where rsp is ``moved`` lower than in front of it."""
+    """Return the operand of an indirect branch where rsp is ``moved`` lower than before it."""
     iced = branch.iced
     if iced.memory_base in (Register.ESP, Register.EIP):
         raise _undecidable(branch)

@@ -1,13 +1,13 @@
 """Where threads land whose displaced instruction has faulted, at the end of the patch.
 
-The handler of the signal, or what stands in front of it, has the thread go on here (``Op.LAND``), with every register
+The handler of the signal, or what stands before it, has the thread go on here (``Op.LAND``), with every register
 as it was at the fault and no signal under way. Handlers run as they run at any site; one that takes the fault for
 handled sends the thread elsewhere. Else the instruction is executed once more, by a copy of its own: it faults again,
 and that fault is the program's.
 
     lea rsp, [rsp-128]; push number; jmp common     for each number of a trap, 16 bytes
     common: push argument; call routine; lea rsp, [rsp+8]     for each handler
-    lea rsp, [rsp+136]; the instruction; jmp behind it
+    lea rsp, [rsp+136]; the instruction; jmp after it
 """
 
 from collections.abc import Sequence
@@ -48,7 +48,7 @@ def check_landing(insn: Insn, *, first: bool) -> None:
 
 
 def write_landing(writer: PatchWriter, insn: Insn, copy: int, behind: int, actions: Sequence[Action]) -> Landing:
-    """Append a landing for a run-time instruction whose copy is at ``copy``; ``behind``: where that goes on."""
+    """Append a landing for a run-time instruction whose copy is at ``copy``; ``after``: where that goes on."""
     writer.code("int3; " * (-len(writer.out) % ENTRY_BYTES))
     entries = writer.here
     common = entries + ENTRY_BYTES * (LAST_TRAP + 1)

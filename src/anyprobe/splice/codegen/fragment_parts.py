@@ -18,19 +18,19 @@ _SETTING_THREADS = frozenset(
         Code.POPW_FS, Code.POPQ_FS, Code.LFS_R16_M1616, Code.LFS_R32_M1632, Code.LFS_R64_M1664,
     }
 )  # fmt: skip
-"""Behind these ``fs`` may be another thread's."""
+"""After these ``fs`` may be another thread's."""
 _I32 = struct.Struct("<i")
 _NEAR_JUMPS = (0xE9, 0xEB)
 
 SETS_THREAD, _REWRITTEN = 1 << 16, 1 << 17
 """What is known of an instruction, beside the registers that it may change if it goes on to the next one: that ``fs``
-may be another thread's behind it; that its copy has other bytes."""
+may be another thread's after it; that its copy has other bytes."""
 _traits: dict[bytes, int] = {}
 """By the instruction's bytes."""
 _TRAITS_LIMIT = 200_000
 
 Form = tuple[bytes, bytes, int] | tuple[()]
-"""What stands in front of a displacement and behind it, and where that leads; or nothing that saves a closer look."""
+"""What stands before a displacement and after it, and where that leads; or nothing that saves a closer look."""
 FROM_ITSELF: Form = ()
 JUMP = head("jmp target")
 LONG_JCC = tuple(head(f"j{condition} target") for condition in CONDITIONS)
@@ -57,7 +57,7 @@ class Stretch(NamedTuple):
 
 
 def stretches_of(splice: PlannedSplice, bias: int) -> list[Stretch]:
-    """Cut a line in front of counters and behind instructions whose copies have other bytes."""
+    """Cut a line before counters and after instructions whose copies have other bytes."""
     insns, by_address = splice.insns, _by_address(splice.wants)
     found: list[Stretch] = []
     start = traits = 0
@@ -162,7 +162,7 @@ class SlowPlaces(Places):
     def __init__(
         self, insns: Sequence[Insn], bias: int, stretches: Sequence[tuple[int, int, int]], *, copies: bool
     ) -> None:
-        """Take what a slow line consists of; ``copies``: where the copies are, not the counters in front of them."""
+        """Take what a slow line consists of; ``copies``: where the copies are, not the counters before them."""
         self._insns, self._bias, self._stretches, self._copies = insns, bias, stretches, copies
 
     def __len__(self) -> int:

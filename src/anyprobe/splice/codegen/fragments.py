@@ -4,7 +4,7 @@ Lines follow one another as they do in the function. A forward branch from one t
 backwards goes by the function, so that no thread stays here for ever once the splices are gone. Calls are made where
 they are, with the return address that they have there.
 
-A counter needs the thread's block. What one counter has loaded the next ones use while the register is nobody else's:
+A counter needs the thread's block. What one counter has loaded the next ones use while no other code uses the register:
 
     mov r11, fs:[slot]; test [gate], r11; jz slow      each line begins with that, for those who come from the function
     inc qword [r11+counter]                            here enter those who have the block in r11 already
@@ -219,7 +219,7 @@ class Moving:
             self._slow.append((len(out) - 4, want.address))
 
     def _count(self, want: Want, holder: str, *, known: bool) -> str:
-        """Count, and return the register that has the block behind it."""
+        """Count, and return the register that has the block after it."""
         action, writer = self._action_of(want), self._writer
         assert action is not None
         if not self._free[want][1]:
@@ -238,7 +238,7 @@ class Moving:
         return holder
 
     def _copy(self, insn: Insn, form: Form, holder: str, heads: set[int]) -> bool:
-        """Append the copy of an instruction; branches forward to other lines of ours lead straight there."""
+        """Append the copy of an instruction; branches forward to anyprobe's other lines lead straight there."""
         target = insn.target
         if target is None or target <= insn.address or target not in heads:
             return self._plain_copy(insn, form)
@@ -299,7 +299,7 @@ class Moving:
 
 
 _UNDESCRIBED = object()
-"""The front of patches for which there are no recipes: whoever is there is shown as he is."""
+"""The front of patches for which there are no recipes: a thread that is there is shown as it is."""
 
 
 def is_described(patch: EmittedPatch) -> bool:

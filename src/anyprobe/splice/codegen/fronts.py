@@ -1,4 +1,4 @@
-"""Recipes of patches by the thousand: what stands in front of the displaced copies is the same in most of them.
+"""Recipes of patches by the thousand: what stands before the displaced copies is the same in most of them.
 
 The first patch with a front (``EmittedPatch.front``) and a length is followed as a whole. The others are followed from
 their first displaced copy on, where each pass comes as it came there: what is displaced is different in each.
@@ -16,7 +16,7 @@ from anyprobe.splice.translate.patches import Bearings, Dead, Walk, Where, overw
 from anyprobe.splice.translate.steps import Positions
 
 _COPIED = frozenset({Flow.CALL, Flow.INDIRECT_CALL, Flow.RET})
-"""Where the copies of these lead is never code of ours; it makes no difference to what is known of them."""
+"""Where the copies of these lead is never anyprobe's code; it makes no difference to what is known of them."""
 _I32 = struct.Struct("<i")
 _JUMP, _NOTHING = 0xE9, bytes(4)
 
@@ -82,7 +82,7 @@ def _behind(front: Front, walk: Walk, *, looped: bool) -> Positions | None:
 def form_of(planned: PlannedSplice, patch: EmittedPatch, ours: range, *, looped: bool = False) -> Hashable:
     """Return the same for patches of one code region with the same recipes; ``None`` where others are not like it.
 
-    Such patches differ in what they count, where they lie, where they lead outside of ``ours``, our code, and in
+    Such patches differ in what they count, where they lie, where they lead outside of ``ours``, anyprobe's code, and in
     numbers that do not matter.
     """
     insns, address = planned.insns, patch.address
@@ -137,7 +137,7 @@ def _destination(target: int, patch: EmittedPatch, ours: range) -> tuple[int, in
 
 
 def _form_of_retargeted(planned: PlannedSplice, patch: EmittedPatch, ours: range, entered: int) -> Hashable:
-    """Return the form of a patch that ends in one jump to where the branch led; it may be to a copy of ours instead."""
+    """Return the form of a patch that ends in one jump to where the branch led; it may be to a copy instead."""
     branch, jump = planned.insns[0], patch.copies[-1][1]
     distance = _I32.unpack_from(patch.code, jump + 1 - patch.address)[0]
     if jump + 5 + distance in ours or branch.target == branch.address:

@@ -3,8 +3,8 @@
 An instance is known by the site's stack pointer, which no two living calls have in common. Where none is free, those of
 calls that never came back are given up: of this thread, if the return address is no longer where the call had it; of
 another, if its thread has ended, which the kernel says by clearing the thread's id. Memory that may be gone is read by
-system calls. Calls that left by ``longjmp`` and whose stack nobody has overwritten yet keep their instance until then,
-or until the next call with this stack pointer.
+system calls. Calls that left by ``longjmp`` and whose stack has not been overwritten yet keep their instance until
+then, or until the next call with this stack pointer.
 
 Fork children share the pool. In a child that has blocks of its own the upper 16 bits of what an instance is known by
 are the number of its copy: whether a call of another process is over cannot be told here.
@@ -107,7 +107,7 @@ def emit_release(asm: "Assembler") -> None:
 
 
 def _win(asm: "Assembler", lost: str) -> None:
-    """Emit: take an instance from the call that has it, by forgetting its thread ``rax``; whoever does that has it."""
+    """Emit: take an instance from the call that has it, by forgetting its thread ``rax``: who does so has it."""
     asm.code(f"xor edi, edi; lock cmpxchg [rcx+16], rdi; jne {lost}")
 
 

@@ -92,12 +92,12 @@ def emit_purge(asm: Assembler, layout: BankLayout, name: str) -> None:
     ``r10`` is the stack pointer of the call that there is to be room for, ``rax`` its record; all other registers that
     ``enter`` has on the stack are overwritten.
 
-    Two live functions never have the same stack pointer at their entry, so an instance with ours is a leftover of a
-    longjmp or an exception, unless another probe at this entry has just pushed it: those are on the top, and none has
-    our record. So is one that the same function's entry has followed with the same stack pointer: see ``_find_left``.
-    Nothing is ever concluded from other stack pointers: they may lie on other stacks. A zero is an instance that code
-    below this signal handler has reserved and not filled yet: then nothing may move. What has left by a jump may still
-    be alive, where functions jump to each other and back: it is counted as missed.
+    Two live functions never have the same stack pointer at their entry, so an instance with the present one is a
+    leftover of a longjmp or an exception, unless another probe at this entry has just pushed it: those are on the top,
+    and none has our record. So is one that the same function's entry has followed with the same stack pointer: see
+    ``_find_left``. Nothing is ever concluded from other stack pointers: they may lie on other stacks. A zero is an
+    instance that code below this signal handler has reserved and not filled yet: then nothing may move. What has left
+    by a jump may still be alive, where functions jump to each other and back: it is counted as missed.
     """
     asm.code(
         f"""

@@ -103,11 +103,11 @@ class Action(NamedTuple):
     offset: int
     bank: BankCode
     ip: int = 0
-    """What a handler is told of where it runs, behind the call in the operands of instructions that do nothing."""
+    """What a handler is told of where it runs, after the call in the operands of instructions that do nothing."""
     function: int = 0
     """The same of the function; 0: the handler does not ask."""
     takes_target: bool = False
-    """Whether the handler expects where control goes pushed in front of its argument: nobody knows it beforehand."""
+    """Whether the handler expects where control goes pushed before its argument: it is not known beforehand."""
     moves_stack: bool = False
     """Whether the handler may leave another stack pointer."""
     inline: "Inline | None" = None
@@ -169,7 +169,7 @@ class PatchWriter:
         self.out += opcode + struct.pack("<i", offset)
 
     def cold(self, branch: str | bytes, emit: Callable[[], None]) -> None:
-        """Append a branch to code that ``emit`` writes behind the hot path, once for all branches with the same."""
+        """Append a branch to code that ``emit`` writes after the hot path, once for all branches with the same."""
         self.out += (head(branch) if isinstance(branch, str) else branch) + b"\0\0\0\0"
         self._cold.append((len(self.out), emit))
 
@@ -257,7 +257,7 @@ class PatchWriter:
     def _look_for_room(self, action: Action, behind: list[int]) -> None:
         """Append: without room on the goroutine's stack, whose lowest address r14 points to, the hit is missed.
 
-        ``behind`` is to have where the call ends by the time the code is finished.
+        ``after`` is to have where the call ends by the time the code is finished.
         """
         from anyprobe.splice.codegen.handlers.call import MISSED
         from anyprobe.splice.codegen.handlers.spare_stacks import ROOM
@@ -305,7 +305,7 @@ class PatchWriter:
         """Append the call of a handler in a landing, where the number of the trap is on the stack already."""
         self.argument("push argument", action.offset)
         self._routine(action.bank.handler)
-        self.value("lea rsp, [rsp+pushed]", 8)  # as long as behind other calls
+        self.value("lea rsp, [rsp+pushed]", 8)  # as long as after other calls
         self._tell_place(action)
 
     def check_view(self, action: Action) -> None:

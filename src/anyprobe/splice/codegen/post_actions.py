@@ -1,6 +1,6 @@
-"""Actions behind an instruction: on whatever way control leaves it, with registers and stack as they are by then.
+"""Actions after an instruction: on whatever way control leaves it, with registers and stack as they are by then.
 
-Behind a call they run with the return address pushed, in front of the callee's first instruction; behind a return they
+After a call they run with the return address pushed, before the callee's first instruction; after a return they
 run with the stack pointer where the caller has it. What they are told of the place is where control goes from there.
 """
 
@@ -22,7 +22,7 @@ Act = Callable[[int, Callable[[int], bytes] | None], None]
 
 
 def act_behind_return(writer: PatchWriter, insn: Insn, act: Act) -> None:
-    """Append actions in front of a ``ret`` that find the stack as it will be; the address stays in the red zone."""
+    """Append actions before a ``ret`` that find the stack as it will be; the address stays in the red zone."""
     size = popped(insn)
     writer.value("lea rsp, [rsp+popped]", size)
     # push qword [rsp+128-popped]
@@ -31,7 +31,7 @@ def act_behind_return(writer: PatchWriter, insn: Insn, act: Act) -> None:
 
 
 def act_behind_jump(insn: Insn, act: Act) -> None:
-    """Append actions in front of a jump; an indirect one reads its target once more."""
+    """Append actions before a jump; an indirect one reads its target once more."""
     if insn.target is not None:
         act(insn.target, None)
     else:

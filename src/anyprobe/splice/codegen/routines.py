@@ -44,7 +44,7 @@ class RoutineFacts:
     clock: int = 0
     """Address of the vdso's ``clock_gettime``, which is called for the time in nanoseconds; 0: ``rdtsc``."""
     numbered: int = 0
-    """Numbers that threads may have by earlier banks: nobody gets one of these by this bank."""
+    """Numbers that threads may have by earlier banks: no thread gets one of these by this bank."""
     near: int = 0
     """Address of the counters that all threads share, where these have no blocks; 0: they have."""
     mask: int = 0
@@ -150,7 +150,7 @@ def emit_acquire(asm: Assembler, facts: RoutineFacts) -> None:
     """Emit ``acquire``: rcx = this thread's block, made on the first hit, or 0. Clobbers rax, rdx, flags.
 
     0 means: no block left, or a fork child without blocks of its own: its copy of the gate is wiped, and the inherited
-    slots belong to the parent's threads. A signal handler that makes a block between ours and the store costs one
+    slots belong to the parent's threads. A signal handler that makes a block between this one and the store costs one
     block, never a count.
 
     Of threads with the same thread pointer only one is alive: it takes over the block of the one before it, as it does
@@ -404,7 +404,7 @@ def emit_enter(
 
 
 def _enter_other(asm: Assembler, facts: RoutineFacts) -> None:
-    """Emit the rare path of ``enter`` where threads are told apart: rcx is the block of another one, or nobody's.
+    """Emit the rare path of ``enter`` where threads are told apart: rcx is the block of another one, or of none.
 
     A thread whose stack was another's before finds that one's block. It gets one of its own, if there is any left; if
     there is none, it is noted that calls of several threads are in this one.

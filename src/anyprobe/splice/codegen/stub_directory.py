@@ -60,7 +60,7 @@ class StubDirectory:
         if (len(self._known) + 1) * _ENTRY.size > _BYTES:
             raise InternalError("there are more stubs than can be listed")
         entries = b"".join(_ENTRY.pack(each.stubs, each.count * STUB_BYTES, each.table) for each in self._known)
-        # those that are there are written as they were: whoever reads meanwhile sees no difference
+        # those that are there are written as they were: a thread that reads meanwhile sees no difference
         self._store.view()[: len(entries)] = entries
 
 

@@ -2,7 +2,7 @@
 
 At the entry the return address on the stack is replaced by the address of a *stub*. There is one stub for each pair of
 a true return address and a probe, and a table says which. An entry of the table is written once and never changes, so
-a stub leads to the same place for ever and in every address space: whoever returns through it comes back right,
+a stub leads to the same place for ever and in every address space: a thread that returns through it comes back right,
 whatever thread he is on by then, whatever stacks were switched, left by ``longjmp``, copied by fork. No state of a call
 is needed. Where the table has no room for a pair the return address is left alone and the call is missed.
 """
@@ -24,13 +24,13 @@ TRAMPOLINE_BYTES = RETURNS * STUB_BYTES + _ROUTINE_BYTES
 AT_RETURN_BYTES = 64
 """Room for the code by which a handler is called at replaced return addresses."""
 COUNTED = 1
-"""Bit of an argument that is the offset of a counter, not of a timing record; its misses are counted behind it."""
+"""Bit of an argument that is the offset of a counter, not of a timing record; its misses are counted after it."""
 HANDLED = 2
 """Bit of an argument that is how far behind the stubs the code is that calls a handler and goes on to the caller."""
 UNREPLACED = 16
-"""Where returns that no stub could be had for are counted, behind the counter of a handler's hits."""
+"""Where returns that no stub could be had for are counted, after the counter of a handler's hits."""
 _ARGUMENT_IN_CALL = 6
-"""Where the call of a handler has the offset of its counters: behind ``lea rsp, [rsp-128]`` and an opcode."""
+"""Where the call of a handler has the offset of its counters: after ``lea rsp, [rsp-128]`` and an opcode."""
 
 _PROBES = 32
 _DEEPEST = 4
@@ -139,7 +139,7 @@ def _go_to_handler(asm: Assembler, stubs: int) -> None:
 
 
 def _prepare(asm: Assembler) -> None:
-    """Emit, behind the five pushes of an entry routine: find the stub and push it."""
+    """Emit, after the five pushes of an entry routine: find the stub and push it."""
     asm.code("lea rsi, [rsp+0xb8]; mov rdx, [rsp+0x30]; call find_stub; push rsi")
 
 
@@ -176,8 +176,8 @@ def _enter_counted(asm: Assembler, shared: int, stubs: int) -> None:
 def _find_stub(asm: Assembler, stubs: int, count: int, table: int) -> None:
     """Emit ``find_stub``: rsi = the stub for the return address at [rsi] and argument rdx, or 0. Clobbers rax, rcx.
 
-    A pair is claimed in two steps, each from 0: the address, then the argument. Whoever loses either step (another
-    thread, a handler on this one) looks further; nobody uses a stub before both are there.
+    A pair is claimed in two steps, each from 0: the address, then the argument. A thread that loses either step
+    (another thread, a handler on this one) looks further; no thread uses a stub before both are there.
     """
     asm.code("""
     find_stub:

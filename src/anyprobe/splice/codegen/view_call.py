@@ -1,4 +1,4 @@
-"""The beginning of a signal handler's patch: only where the kernel calls it out of code of ours, the view is called.
+"""The beginning of a signal handler's patch: only where the kernel calls it out of anyprobe's code, the view is called.
 
     lea rsp, [rsp+8]; cmp rsp, rdx; lea rsp, [rsp-8]; je called     the ucontext is above the return address
     others:  actions

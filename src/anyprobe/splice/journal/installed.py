@@ -1,4 +1,4 @@
-"""What is installed in an address space, and in which processes: read from maps and journals, whoever wrote them."""
+"""What is installed in an address space, and in which processes: read from maps and journals, of any session."""
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -68,7 +68,7 @@ def owner_alive(owner: Owner) -> bool:
 
 
 def processes_with_splices(inodes: frozenset[int] | None = None, since: int = 0) -> list[int]:
-    """Return the processes that map a memfd of ours: any, or those with one of the given inodes (fork children too).
+    """Return the processes that map an anyprobe memfd: any, or those with one of the given inodes (fork children too).
 
     ``since`` leaves out those that started before this time, as ``/proc/PID/stat`` has it: a process has a session's
     memory by a fork after the session began, or because it shares an address space with one that has.

@@ -130,7 +130,7 @@ class Record(NamedTuple):
 
     @classmethod
     def unpack(cls, raw: bytes) -> "Record | None":
-        """Return the record, or ``None`` where the bytes are not one of ours."""
+        """Return the record, or ``None`` where the bytes are not one of anyprobe's."""
         crc, kind, old, new, _, address, size, extra, old_bytes, new_bytes = _RECORD.unpack(raw[: _RECORD.size])
         if crc != zlib.crc32(raw[4 : _RECORD.size]) or kind not in _KINDS or old > 16 or new > 16:
             return None

@@ -1,4 +1,4 @@
-"""The registrations: what is registered in a target, in its journals, for whoever asks from outside.
+"""The registrations: what is registered in a target, in its journals, for other processes that ask.
 
 Splices are not probes: several probes share one, a return probe has many, a disabled one none. So each registered probe
 has a word of its own at every place of it: the address, the letter of its kind as in the kernel's list, its own state.

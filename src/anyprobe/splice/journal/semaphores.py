@@ -1,4 +1,4 @@
-"""Semaphores of USDT markers in journals: whoever undoes a session counts each of them down, and exactly once.
+"""Semaphores of USDT markers in journals: what undoes a session counts each of them down, and exactly once.
 
 A semaphore is a 16-bit number in the program's data that says how many listen. Its record is there before it is
 counted up. While it changes, the record has the value before and after: memory then tells whether that was done.
@@ -50,7 +50,7 @@ def is_in_place(record: Record, mappings: "Iterable[Mapping]") -> bool:
 def released(record: Record, value: int) -> int:
     """Return what a semaphore with some value has to become when the session is undone.
 
-    It goes down by one, unless the record shows that it never went up, or is down again, or somebody else has
+    It goes down by one, unless the record shows that it never went up, or is down again, or another process has
     counted it down.
     """
     least = 0

@@ -85,7 +85,7 @@ class PatchMaker:
     def _live_form(self, splice: PlannedSplice) -> tuple[PlannedSplice, bytes] | Refusal:
         """Return a splice of the instructions that the text has now, and the whole bytes that are written over.
 
-        These end where the first instruction ends behind the jump: what else is displaced may be entered by others.
+        These end where the first instruction ends after the jump: what else is displaced may be entered by others.
         """
         start, end = splice.insns[0].address, splice.end
         least = splice.write_at + splice.written

@@ -1,4 +1,4 @@
-"""Where probes of kernel functions go: behind what the kernel itself needs at a function's beginning."""
+"""Where probes of kernel functions go: after what the kernel itself needs at a function's beginning."""
 
 from anyprobe.binary.flow.cfg import CodeMap
 from anyprobe.binary.flow.function import FunctionCode

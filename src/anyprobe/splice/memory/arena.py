@@ -17,7 +17,7 @@ class Piece:
     size: int
     offset: int = 0
     spare: int = 0
-    """Bytes of the memfd behind it that are not mapped, but may be later."""
+    """Bytes of the memfd after it that are not mapped, but may be later."""
 
     @property
     def end(self) -> int:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def copied_pages(process: "ProcessFacts", mappings: "Sequence[Mapping]") -> list[int]:
-    """Return the pages of text that are copies of the process's own, whoever made them; nothing needs to be stopped.
+    """Return the pages of text that are copies of the process's own, for any reason; nothing needs to be stopped.
 
     Raises ``OSError``. Of probes that were taken out one by one no journal knows any more where they were.
     """
@@ -47,7 +47,7 @@ def never_written(process: "ProcessFacts", pages: Iterable[int]) -> set[int]:
 
 
 def _is_private_file(mapping: "Mapping") -> bool:
-    """Return whether what is mapped is a file's, and whoever writes to it gets a copy."""
+    """Return whether what is mapped is a file's, and a process that writes to it gets a copy."""
     return bool(mapping.path) and mapping.inode > 0 and mapping.private and not mapping.writable
 
 

@@ -142,7 +142,7 @@ def map_arena(
 ) -> Arena:
     """Map all pieces; on any failure unmap what was mapped and raise.
 
-    Piece offsets are relative to the end of the journal; a gate is followed by the piece that lies behind it.
+    Piece offsets are relative to the end of the journal; a gate is followed by the piece that lies after it.
     Preconditions: everything that shares the address space is stopped; the addresses are free.
     """
     journal_bytes = journal_size(records + len(pieces) + 8)
@@ -216,8 +216,9 @@ def written_extents(fd: int, offset: int, size: int) -> Iterator[tuple[int, int]
 def held_ranges(mappings: Iterable[Mapping], inode: int, gates: Iterable[int]) -> list[tuple[int, int]]:
     """Return what is mapped of one memfd, the journal last; ``gates`` are where its gate pages may be.
 
-    A gate is anonymous: nothing in ``maps`` says whose it is. But it replaced the first page of the mapping behind it,
-    and the two are unmapped by one call. So while that mapping is there, the page before it is ours, and only then.
+    A gate is anonymous: nothing in ``maps`` says whose it is. But it replaced the first page of the mapping after it,
+    and the two are unmapped by one call. So while that mapping is there, the page before it is anyprobe's, and only
+    then.
     """
     gates = frozenset(gates)
     found = sorted((m for m in mappings if m.inode == inode and is_ours(m)), key=lambda m: m.offset == 0)
@@ -237,7 +238,7 @@ def leaked_descriptors(process: ProcessFacts, pid: int, mappings: Iterable[Mappi
 
 
 def unmap(remote: SystemCalls, low: int, high: int) -> None:
-    """Unmap a range of ours from the target."""
+    """Unmap an anyprobe range from the target."""
     remote.syscall(_SYS_MUNMAP, low, high - low)
 
 

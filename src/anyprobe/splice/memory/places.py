@@ -36,7 +36,7 @@ class CopiedPlaces(Places):
     def __init__(self, shape: int, address: int, at: int, front: int = 0) -> None:
         """Take where the line is and where the copies begin.
 
-        ``front``: where the action in front of the first copy begins, if that counts. Without it what follows the last
+        ``front``: where the action before the first copy begins, if that counts. Without it what follows the last
         copy is among the places, too.
         """
         self._shape, self._address, self._at, self._front = shape, address, at, front

@@ -25,7 +25,7 @@ instruction with a REX prefix, between which goroutines may be parked; a jump ov
 STACK_ROOM = 1 << 30
 """Bytes below the main stack that stay free for it to grow."""
 QUIET = range(0x5500_0000_0000, 0x5550_0000_0000)
-"""Where nobody asks for memory by address, and no sanitizer keeps its shadow or forbids mappings.
+"""Where programs do not ask for memory by address, and no sanitizer keeps its shadow or forbids mappings.
 
 Below are the shadows of LLVM's and GCC's sanitizers (``asan_mapping.h``, ``tsan_platform.h``, ``msan.h``; a program
 that is just starting has not reserved them yet), Go's arenas (0xc000000000) and the views of Java's ZGC; above, with

@@ -51,7 +51,7 @@ class Claims:
     """How many splices depend on a byte: several puns may borrow the same one."""
 
     displaced: AddressSet = field(default_factory=AddressSet)
-    """Bytes behind the written ones of instructions that run as copies in a patch: nobody comes by the originals."""
+    """Bytes after the written ones of instructions that run as copies in a patch: no thread comes by the originals."""
     landings: AddressSet = field(default_factory=AddressSet)
     """Where patches, old ones too, jump back to: a thread may still be on its way there. Copies share it."""
     places: Places | None = field(default=None, compare=False)
@@ -82,7 +82,7 @@ class Claims:
         return None
 
     def are_free(self, start: int, written: int) -> bool:
-        """Return whether some bytes are certainly nobody's: a look at all of them at once."""
+        """Return whether some bytes are certainly claimed by no splice: a look at all of them at once."""
         end = start + written
         if self.questions is not None:
             self.questions.note(start, end)
@@ -211,7 +211,7 @@ class Claims:
         return made
 
     def exchange(self, old: Sequence[AnySplice], new: Sequence[AnySplice]) -> None:
-        """Have some splices take the place of others. These are nobody's claims yet: an interrupt would spoil them."""
+        """Have some splices take the place of others. These are no claims yet: an interrupt would spoil them."""
         for splice in old if len(old) < 2 else dict.fromkeys(old):  # a short jump and its springboard are of one splice
             self.release(splice)
         for splice in new if len(new) < 2 else dict.fromkeys(new):

@@ -35,7 +35,7 @@ class PlanContext:
     allowed: frozenset[Strategy] = AUTO
     plain_jumps_only: bool = False
     """No several-instruction jumps (Go: goroutines parked anywhere keep their pc off the stacks), but where ``parking``
-    says that nobody is parked."""
+    says that no thread is parked."""
     parking: "ParkingPlaces | None" = None
     faults_handled: bool = False
     """The program handles faults: what may fault is only displaced alone, so that its address and what follows it are
@@ -43,9 +43,9 @@ class PlanContext:
     pcs_shown: bool = True
     """Its handlers are shown the program's own pcs. Where they are not, nothing that may fault is displaced at all."""
     faults_skipped: bool = True
-    """They may have the program go on behind what has faulted; Go's runtime never does, for instance."""
+    """They may have the program go on after what has faulted; Go's runtime never does, for instance."""
     writable: tuple[AddressRange, ...] = ()
-    """Text that the program may write to: it would hit a jump of ours, or what is displaced by one."""
+    """Text that the program may write to: it would hit an anyprobe jump, or what is displaced by one."""
     bias: int = 0
     pages_apart: bool = True
     """Bytes on two pages are not written together: a controller that dies in between would leave half of them."""
@@ -86,7 +86,7 @@ class PlanContext:
     def moving(self, insns: tuple[Insn, ...]) -> tuple[Insn, ...]:
         """Return those instructions of a line, from the first on, that may make room for one jump together.
 
-        Goroutines wait behind calls, and older versions of Go come back to calls themselves.
+        Goroutines wait after calls, and older versions of Go come back to calls themselves.
         """
         if not self.plain_jumps_only:
             return insns
@@ -170,11 +170,11 @@ class PlanContext:
         return taken or self._held(splice.insns, start + JUMP_BYTES) or splice
 
     def dead_bytes(self, function: FunctionCode, last: Insn) -> int:
-        """Return how many bytes behind ``last`` can never run."""
+        """Return how many bytes after ``last`` can never run."""
         return 0 if last.falls_through else function.lines.dead_bytes_behind(last.end)
 
     def dead_ranges(self, address: int, low: int, high: int) -> Iterator[tuple[int, int]]:
-        """Yield padding behind functions, and padding that is not wanted in the function around ``address``."""
+        """Yield padding after functions, and padding that is not wanted in the function around ``address``."""
         for start in self.code.layout.starts_between(low, high):
             function = self.code.function_at(start)
             if not isinstance(function, Refusal):

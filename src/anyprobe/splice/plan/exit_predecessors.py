@@ -2,7 +2,7 @@
 
 ``pop rbx; ret`` between two other blocks has no room for a jump. Where such an exit block is entered only by direct
 branches and from above, each branch goes to a copy of the block with the exit's action in it, and the patch of what
-stands above carries on into another copy. The block itself stays as it is; nobody but a thread that was in it already,
+stands above carries on into another copy. The block itself stays as it is; no thread but one that was in it already,
 and so has left the function as good as before, runs it any more.
 """
 

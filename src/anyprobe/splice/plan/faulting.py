@@ -10,7 +10,7 @@ from anyprobe.isa.faults import may_fault
 def fault_refusal(insns: Sequence[Insn], end: int = 0, *, shown: bool = True, skipped: bool = True) -> Refusal | None:
     """Return why faults that the program handles keep instructions from running as copies in a patch.
 
-    Behind others, an instruction's own address is not executable any more, and a handler may have it run again. What
+    After others, an instruction's own address is not executable any more, and a handler may have it run again. What
     follows it a handler may go on with, so that is neither overwritten, up to ``end``, nor displaced with it, unless no
     fault is ``skipped``. Where
     handlers are not ``shown`` the program's pcs, they would see another than the instruction's.

@@ -2,7 +2,7 @@
 
 Compiled functions since Go 1.17 have the goroutine in ``r14``, and its stack's lowest address is its first word. One
 that takes more than a little of the stack compares the stack pointer with the goroutine's guard first, which leaves
-800 bytes below whatever its frame takes (``StackGuard`` less ``StackSmall``, ``runtime/stack.go``). So behind that
+800 bytes below whatever its frame takes (``StackGuard`` less ``StackSmall``, ``runtime/stack.go``). So after that
 there is room enough; at the entry, and in functions that do not ask, the patch looks for itself, by flags that are
 dead there.
 """
@@ -30,7 +30,7 @@ class StackCheck(NamedTuple):
 
     end: int
     grows: int
-    """What has the stack grow, and begins anew; behind the function's own code."""
+    """What has the stack grow, and begins anew; after the function's own code."""
 
 
 def looks_for_room(text: "ModuleText", function: "FunctionCode", want: Want) -> bool | Refusal:

@@ -184,7 +184,7 @@ class Attempt:
         self._place_cramped(todo, self._place_roomy(todo), _WITHOUT_PUNS)
 
     def chained(self, todo: list[Want]) -> None:
-        """Place lines with room for a jump first, then from behind what has none: each pun on the bytes of the next."""
+        """Place lines with room for a jump first, then from after what has none: each pun on the bytes of the next."""
         self._place_cramped(todo, self._from_behind(self._place_roomy(todo)), _CHAINED)
 
     def vital_first(self, todo: list[Want]) -> None:
@@ -230,7 +230,7 @@ class Attempt:
         return Lines(context, function).place(todo, whole=manner.whole_lines)
 
     def _from_behind(self, wants: list[Want]) -> list[Want]:
-        """Order wants by straight line, the last line first: what stands in front may lean on what is behind."""
+        """Order wants by straight line, the last line first: what stands in front may lean on what is after."""
         lines = {want: run[0].address if (run := self._line_of(want)) else want.address for want in wants}
         return sorted(wants, key=lambda want: (-lines[want], want.address))
 
@@ -307,7 +307,7 @@ class Attempt:
         near = want.address - (0 if want.kind in HEADS else FAR_ENOUGH)
         run = part.lines.around(want.address, near if last is None else min(near, last.head), reach)
         index = next(i for i, candidate in enumerate(run) if candidate.address == want.address)
-        # nothing in front of where the last patch comes back to may be overwritten
+        # nothing before where the last patch comes back to may be overwritten
         floor = near if last is None else max(last.write_at + last.written, last.end, near)
         return Site(self._context, part, run, index, index, floor, want, last, manner)
 
@@ -334,7 +334,7 @@ class Attempt:
     # -- what has no room, and what is left
 
     def _without_behind(self, wants: Sequence[Want]) -> list[tuple[Want, Refusal]]:
-        """Return the wants behind instructions behind which nothing can be done, whatever displaces them, and why."""
+        """Return the wants after instructions after which nothing can be done, whatever displaces them, and why."""
         refused: list[tuple[Want, Refusal]] = []
         asked = [want for want in wants if want.after]
         if not asked:
@@ -412,7 +412,7 @@ def _may_join(splice: SpliceDraft, want: Want) -> bool:
     """Return whether the splice's patch can serve the want.
 
     A retargeted branch serves only its taken edge. What follows a trap's instruction stays in place, and a thread may
-    be on its way there. Branches go behind what runs at one place of a patch only.
+    be on its way there. Branches go after what runs at one place of a patch only.
     """
     if want.kind in HEADS and any(each.kind in HEADS and each.address != want.address for each in splice.wants):
         return False

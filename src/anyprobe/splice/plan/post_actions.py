@@ -1,4 +1,4 @@
-"""Where nothing can be done behind an instruction, whatever displaces it."""
+"""Where nothing can be done after an instruction, whatever displaces it."""
 
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import Flow, Insn
@@ -8,7 +8,7 @@ _LONGEST_POP = 96
 
 
 def no_behind(insn: Insn) -> Refusal | None:
-    """Return why nothing can be done behind an instruction."""
+    """Return why nothing can be done after an instruction."""
     if insn.flow is Flow.XBEGIN:
         detail = f"{insn.text}: what comes behind may be undone with the transaction"
         return Refusal(Reason.NO_DISPLACED_FORM, insn.address, detail)

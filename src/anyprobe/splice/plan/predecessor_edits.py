@@ -80,7 +80,7 @@ class PredecessorEdits:
 
     @staticmethod
     def is_resumed(above: Insn, ways: Sequence[Insn]) -> bool:
-        """Return whether only a signal handler can lead to what no branch does: behind ``ud2`` or ``hlt``."""
+        """Return whether only a signal handler can lead to what no branch does: after ``ud2`` or ``hlt``."""
         return above.flow is Flow.TRAP and not above.falls_through and not ways
 
     def from_above(self, part: "FunctionCode", above: Insn, line: tuple[Insn, ...], wants: Sequence[Want]) -> bool:
@@ -124,7 +124,7 @@ class PredecessorEdits:
         self._undo.append(forget)
 
     def carry_on(self, splice: SpliceDraft, line: tuple[Insn, ...]) -> None:
-        """Let a patch go on with instructions right behind what it displaces, which others run in their place."""
+        """Let a patch go on with instructions right after what it displaces, which others run in their place."""
         claims, before, shared = self._context.claims, splice.insns, {insn.address for insn in line}
         splice.insns = before + line
         self._note(splice)

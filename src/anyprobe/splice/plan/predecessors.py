@@ -4,7 +4,7 @@ A straight line that is entered only by known direct branches and from above is 
 and each time that control runs into it. So each branch's patch counts on its taken edge and goes on to the line, which
 stays as it is, and the patch of what stands above counts and carries on into a copy of the line.
 
-Behind an instruction that may fault an arrival at the line's beginning is no arrival: such wants stay refused.
+After an instruction that may fault an arrival at the line's beginning is no arrival: such wants stay refused.
 """
 
 from collections.abc import Iterable

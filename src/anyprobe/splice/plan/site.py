@@ -35,12 +35,12 @@ class Site:
     index: int
     """Which instruction of the line is wanted."""
     start: int
-    """Which one the jump replaces: the same one, or one in front of it."""
+    """Which one the jump replaces: the same one, or one before it."""
     floor: int
     """No jump may begin below this address, unless at the wanted instruction itself."""
     want: Want | None = None
     last: SpliceDraft | None = None
-    """The splice of the plan in front of the wanted instruction."""
+    """The splice of the plan before the wanted instruction."""
     manner: Manner = PLAINLY
     _earlier: list[int] | None = field(default=None, repr=False)
 
@@ -61,7 +61,7 @@ class Site:
 
     @property
     def earlier(self) -> Sequence[int]:
-        """The instructions in front of the wanted one that a jump may begin at, the nearest first."""
+        """The instructions before the wanted one that a jump may begin at, the nearest first."""
         if self._earlier is None:
             self._earlier = [i for i in range(self.index - 1, -1, -1) if self.run[i].address >= self.floor]
         return self._earlier

@@ -58,7 +58,7 @@ class WantKind(StrEnum):
     RETURN_POINT = "return-point"
     """The instruction after a call, where a call of another function ends."""
     LOOP = "loop"
-    """A branch to an entry or a return point from within the function, which must go behind what runs there."""
+    """A branch to an entry or a return point from within the function, which must go after what runs there."""
 
 
 HEADS = frozenset({WantKind.ENTRY, WantKind.RETURN_POINT})
@@ -83,11 +83,11 @@ class Want:
     first: bool = False
     """Its action comes before all others here."""
     internal: bool = False
-    """Nobody has asked for it: it serves the signal view."""
+    """It serves the signal view; no user has asked for it."""
     origin: "Want | None" = None
     """The wanted exit, or other instruction, that this branch is spliced for."""
     after: bool = False
-    """Its action comes behind the instruction, on whatever way control leaves it."""
+    """Its action comes after the instruction, on whatever way control leaves it."""
 
     @property
     def shows_pcs(self) -> bool:
@@ -107,7 +107,7 @@ class PlannedSplice:
     """Number of bytes overwritten, from ``write_at`` on."""
     write_at: int
     borrowed: int = 0
-    """Number of bytes behind the written ones that the jump depends on (punned jumps)."""
+    """Number of bytes after the written ones that the jump depends on (punned jumps)."""
     pun: "Pun | None" = None
     springboard: int = 0
     """Run-time address of the springboard that a punned jump leads to."""
@@ -116,9 +116,9 @@ class PlannedSplice:
     leans_on: "tuple[PlannedSplice, ...]" = ()
     """Splices of the same plan without which this one would go astray: whose displaced bytes hold its springboard."""
     hosts_until: int = 0
-    """End of the springboards of others in what is displaced here: nothing may stand in front of it any more."""
+    """End of the springboards of others in what is displaced here: nothing may stand before it any more."""
     ambiguous: bool = False
-    """Whether a thread may come to the byte behind a trap's ``int3`` without having met it."""
+    """Whether a thread may come to the byte after a trap's ``int3`` without having met it."""
 
     @property
     def start(self) -> int:

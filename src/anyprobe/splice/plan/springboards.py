@@ -155,7 +155,7 @@ class Springboards:
                 view[:] = _FAR_JUMP + target.to_bytes(8, "little")
                 return
             with view[len(_FAR_JUMP) :] as rest, rest.cast("Q") as word:
-                word[0] = target  # it was used before: whoever is on his way reads the old target or the new one
+                word[0] = target  # it was used before: a thread on its way reads the old target or the new one
 
     @staticmethod
     def is_rewritable(address: int) -> bool:

@@ -3,7 +3,7 @@
 A line begins where something may enter and ends where something else may, or where control does not simply go on. One
 jump in it leads all that comes by into a patch, which runs the line to its end with the actions in it. So a line takes
 one splice however many of its instructions are wanted, and one look at who enters where serves the whole function.
-Of lines without room for a jump the first instruction may be retargeted, or moved with the call behind it; all else is
+Of lines without room for a jump the first instruction may be retargeted, or moved with the call after it; all else is
 left to the ladder of strategies.
 """
 

@@ -1,4 +1,4 @@
-"""Functions that are planned together: what ends one has no room of its own, and the next begins right behind it.
+"""Functions that are planned together: what ends one has no room of its own, and the next begins right after it.
 
 A splice at such an end needs bytes of the next function, whose entry is then spliced in a way that suits both. So the
 two share one plan: what is wanted of either is planned anew with what is wanted of the other.

@@ -146,7 +146,7 @@ class CodeRegion:
     """What the signal view has of the code piece in any case, besides its share."""
     cursor: int = field(init=False)
     limit: int = field(init=False)
-    """End of the code; what is behind it is for the signal view."""
+    """End of the code; what is after it is for the signal view."""
     _looks_back: bool = field(default=False, init=False)
     """Whether the cursor is where code lies that may be live."""
     templates: CounterTemplates = field(default_factory=CounterTemplates, init=False)
@@ -165,7 +165,7 @@ class CodeRegion:
     unlisted: "list[Trampolines]" = field(default_factory=list, init=False)
     """Stubs that no journal lists yet."""
     _handlers: "dict[tuple[int, int], tuple[HandlerFacts, int]]" = field(default_factory=dict, init=False)
-    """Where handlers are called, by bank and the handler's identity, which is nobody else's while it is kept here."""
+    """Where handlers are called, by bank and the handler's identity, which is its own while it is kept here."""
     _near_handlers: "dict[int, tuple[HandlerFacts, int]]" = field(default_factory=dict, init=False)
     """Where handlers are called that need no block, by the handler's identity."""
     _chains: "dict[tuple[int, ...], tuple[list[HandlerFacts], int]]" = field(default_factory=dict, init=False)
@@ -414,7 +414,7 @@ def _view_bytes(piece_bytes: int) -> int:
 def code_region_pieces(place: int, code_bytes: int, near: BankLayout | None, offset: int) -> list[Piece]:
     """Return the pieces of a code region at ``place``; ``offset`` is where its memfd part begins.
 
-    The gate is not in the memfd, but has a page of it: it is mapped over the first page of the mapping behind it.
+    The gate is not in the memfd, but has a page of it: it is mapped over the first page of the mapping after it.
     """
     pieces = [Piece(MappingUse.GATE, place, PAGE, offset)]
     address, offset = place + PAGE, offset + PAGE

@@ -113,7 +113,7 @@ def number_of(register: int) -> int:
 
 
 def step(state: State, one: Instruction, raw: bytes) -> State | None:
-    """Return the state behind an instruction that does not branch; ``None`` where the stack pointer is lost."""
+    """Return the state after an instruction that does not branch; ``None`` where the stack pointer is lost."""
     mnemonic = one.mnemonic
     if mnemonic in _PLAIN_STACK:
         return _push_or_pop(state, one)
@@ -136,7 +136,7 @@ def step(state: State, one: Instruction, raw: bytes) -> State | None:
 
 
 def _flag_keeping(state: State, one: Instruction) -> State | None:
-    """Return the state behind one of the four instructions that keep flags in rax; ``None`` for any other."""
+    """Return the state after one of the four instructions that keep flags in rax; ``None`` for any other."""
     if one.mnemonic not in _FLAG_KEEPING:
         return None
     rax = state.registers[RAX]
@@ -153,7 +153,7 @@ def _flag_keeping(state: State, one: Instruction) -> State | None:
 
 
 def _stack_moved(state: State, one: Instruction) -> State | None:
-    """Return the state behind ``add`` or ``sub`` of a constant."""
+    """Return the state after ``add`` or ``sub`` of a constant."""
     if one.op1_kind in (OpKind.REGISTER, OpKind.MEMORY):
         return None
     distance = signed(one.immediate(1))
@@ -195,7 +195,7 @@ def _raised(value: Value, one: Instruction) -> Value:
 
 
 def _move(state: State, one: Instruction, destination: int) -> State | None:
-    """Return the state behind ``mov`` to a whole register."""
+    """Return the state after ``mov`` to a whole register."""
     value: Value = _LOST
     if one.op1_kind == OpKind.REGISTER:
         source = number_of(one.op1_register)
@@ -210,7 +210,7 @@ def _move(state: State, one: Instruction, destination: int) -> State | None:
 
 
 def _general(state: State, one: Instruction, raw: bytes) -> State | None:
-    """Return the state behind an instruction of which only what it may overwrite matters."""
+    """Return the state after an instruction of which only what it may overwrite matters."""
     written = effects_of(one, raw).may_write
     if written >> RSP & 1:
         return None

@@ -27,7 +27,7 @@ _READS = frozenset({OpAccess.READ, OpAccess.COND_READ, OpAccess.READ_WRITE, OpAc
 _WRITES = frozenset({OpAccess.WRITE, OpAccess.COND_WRITE, OpAccess.READ_WRITE, OpAccess.READ_COND_WRITE})
 _NOWHERE = 1 << 62
 _RED_ZONE = 128
-"""What signals and code of ours leave alone below the stack pointer."""
+"""What signals and anyprobe's code leave alone below the stack pointer."""
 _NUMBERS_DO_NOT_MATTER = frozenset(
     {
         Mnemonic.MOV, Mnemonic.LEA, Mnemonic.ADD, Mnemonic.SUB, Mnemonic.AND, Mnemonic.XOR,
@@ -47,10 +47,10 @@ _FOLLOWED = frozenset(
 """What these extensions change stands among an instruction's registers, flags and memory. It does not for x87's stack,
 shadow stacks, transactions and the like."""
 _SETTING_MODES = frozenset({Mnemonic.LDMXCSR, Mnemonic.VLDMXCSR})
-"""What has been rounded in front of these may be rounded otherwise behind them."""
+"""What has been rounded before these may be rounded otherwise after them."""
 _PUSHES = frozenset({Mnemonic.PUSH, Mnemonic.PUSHFQ})
-"""Nobody else knows what is below the stack pointer. Other places on the stack may be shared: with another thread that
-answers a request there, or with the handler."""
+"""No other code knows what is below the stack pointer. Other places on the stack may be shared: with another thread
+that answers a request there, or with the handler."""
 _factory = InstructionInfoFactory()
 
 
@@ -77,7 +77,7 @@ class Replay(NamedTuple):
 
 
 def replay_behind(replay: Replay, insn: Insn) -> Replay | None:
-    """Return what is known behind a displaced instruction; ``None`` where it must not run twice."""
+    """Return what is known after a displaced instruction; ``None`` where it must not run twice."""
     if (insn.flow is not Flow.NEXT and insn.condition is None) or not _is_followed_wholly(insn.iced):
         return None
     reads_memory, lowest = False, replay.lowest

@@ -42,7 +42,7 @@ class Bearings:
     slots: Mapping[int, int]
     """By a thread slot's offset: where the bank is described."""
     ours: range
-    """Where code of ours is that is no place to show."""
+    """Where anyprobe's code is that is no place to show."""
 
 
 class Where(NamedTuple):
@@ -94,7 +94,7 @@ class Walk:
         return all(insn.address + self.bias != original for insn in self.planned.insns)
 
     def is_displaced(self, offset: int) -> bool:
-        """Return whether what has been found at an offset is a displaced copy, or comes behind the first of them."""
+        """Return whether what has been found at an offset is a displaced copy, or comes after the first of them."""
         where = self.found[self.patch.address + offset]
         return where.in_copy or where.original != self.site
 
@@ -149,7 +149,7 @@ class Walk:
         return None if following is None else [(at + one.len, following)]
 
     def _stepped(self, one: Instruction, where: Where) -> Where | None:
-        """Return where a pass is behind an instruction of ours."""
+        """Return where a pass is after an anyprobe instruction."""
         raw, replay = self._raw(one), where.replay
         if one.code == Code.LEA_R64_M and one.op0_register == Register.R13 and one.is_ip_rel_memory_operand:
             where = _called_by_kernel(where)
@@ -190,7 +190,7 @@ class Walk:
         return [(past, Where(initial(), None, original.end + self.bias, in_copy=False))]
 
     def _next(self, original: Insn, where: Where) -> Where:
-        """Return the state behind a displaced copy: that of the program in front of the next instruction."""
+        """Return the state after a displaced copy: that of the program before the next instruction."""
         replay = None if where.replay is None else replay_behind(where.replay, original)
         effects = () if replay is None else where.effects
         return Where(initial(), replay, original.end + self.bias, in_copy=False, effects=effects, entered=where.entered)
@@ -222,7 +222,7 @@ class Walk:
         return int.from_bytes(self.patch.code[place : place + 4], "little")
 
     def _counted(self, one: Instruction, state: State) -> Effect | None:
-        """Return the effect of an instruction of ours that writes memory other than the stack, as counters do."""
+        """Return the effect of an anyprobe instruction that writes memory other than the stack, as counters do."""
         if one.op0_kind != OpKind.MEMORY or one.memory_base == Register.RSP or one.mnemonic in _READERS:
             return None
         if one.mnemonic != Mnemonic.INC:
@@ -260,7 +260,8 @@ def _meet(one: Where, other: Where) -> Where | None:
 def recipes(walk: Walk, dead: Mapping[int, "Dead"], *, looped: bool = False) -> Positions:
     """Return the recipes of what a walk has come by, by offset; none of what is not understood.
 
-    ``looped``: branches back to the entry go to the displaced copy, so that whoever is there may not have been counted.
+    ``looped``: branches back to the entry go to the displaced copy, so that a thread that is there may not have been
+    counted.
     """
     patch = walk.patch
     found: dict[int, Recipe] = {}
@@ -275,7 +276,7 @@ def recipes(walk: Walk, dead: Mapping[int, "Dead"], *, looped: bool = False) -> 
 
 
 class Dead(NamedTuple):
-    """What a patch does not give back at an instruction: the planner has found that nobody reads it."""
+    """What a patch does not give back at an instruction: the planner has found that it is not read."""
 
     registers: frozenset[int] = frozenset()
     flags: bool = False
@@ -338,7 +339,7 @@ def _rolled_back(walk: Walk, where: Where, dead: Dead) -> Recipe | None:
 
 
 def _over(walk: Walk, at: int, where: Where, restore: Recipe | None) -> Recipe | None:
-    """Return the recipe where an exit is recorded, and nothing is left to do in front of the way out."""
+    """Return the recipe where an exit is recorded, and nothing is left to do before the way out."""
     out = at
     while not walk.found[out].in_copy and walk.insns[out].code != Code.JMP_REL32_64:
         out += walk.insns[out].len

@@ -15,7 +15,7 @@ class Progress(Enum):
     RESERVED = auto()
     """An instance is reserved and not filled: it can go back if that is given back."""
     FORWARD = auto()
-    """Everything is done: it can go on behind the call."""
+    """Everything is done: it can go on after the call."""
     HALF = auto()
     """It has to go on."""
 
@@ -85,7 +85,7 @@ _LEAVE_PROGRESS = {
 
 
 def progress_in_routines() -> dict[str, Progress]:
-    """Return what has to be done with a thread behind each label."""
+    """Return what has to be done with a thread after each label."""
     known = dict(_PROGRESS)
     for name in EXITS:
         known.update({name + end: progress for end, progress in _LEAVE_PROGRESS.items()})
@@ -93,7 +93,7 @@ def progress_in_routines() -> dict[str, Progress]:
 
 
 def stretches_of(asm: Assembler, address: int, size: int, known: Mapping[str, Progress]) -> tuple[Stretch, ...]:
-    """Divide code at ``address`` by what has to be done with a thread behind each label."""
+    """Divide code at ``address`` by what has to be done with a thread after each label."""
     marks = sorted((asm.offset_of(name), name) for name in known if asm.has(name))
     ends = [*(offset for offset, _ in marks[1:]), size]
     return tuple(

@@ -1,11 +1,11 @@
 """The generated routine at the entries of the program's signal handlers: it shows them the program's own pcs.
 
-It is called as patches call routines, in front of a handler's first instruction: the stack is ``[rsp]`` return
+It is called as patches call routines, before a handler's first instruction: the stack is ``[rsp]`` return
 address, ``[rsp+8]`` argument, and the handler's own stack pointer is ``rsp + 144``. Where it is the kernel that calls
 (rdi is the signal, rsi the ``siginfo_t`` and rdx the ``ucontext_t``, which lie right above the stack pointer) and the
-interrupted pc is one of ours, it follows the recipe for that pc, step by step, on the registers in the signal frame.
-Everything of the handler is preserved, and no vector register is touched. The argument has a bit for each signal of
-faults whose handler is not told what happened (no ``SA_SIGINFO``, so there is no ``siginfo_t``): those are taken for
+interrupted pc is one of anyprobe's, it follows the recipe for that pc, step by step, on the registers in the signal
+frame. Everything of the handler is preserved, and no vector register is touched. The argument has a bit for each signal
+of faults whose handler is not told what happened (no ``SA_SIGINFO``, so there is no ``siginfo_t``): those are taken for
 faults.
 
 A signal may interrupt this code as any other, and its handler sees the interrupted one's first instruction.
@@ -117,7 +117,7 @@ def _recognise(asm: Assembler) -> None:
 
 
 def _find_table(asm: Assembler, root: int) -> None:
-    """Emit: rbx = table of the frame's pc; jumps of ours are followed first."""
+    """Emit: rbx = table of the frame's pc; anyprobe's jumps are followed first."""
     asm.code(
         f"""
         step:

@@ -1,4 +1,4 @@
-"""The recipes of the routines that patches share: out of them, to the call or behind it."""
+"""The recipes of the routines that patches share: out of them, to the call or after it."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -118,7 +118,7 @@ def _states(
         elif flow in (Flow.NEXT, Flow.SYSCALL):
             following = step(state, one, code[at - address : at - address + one.len])
             if following is None:
-                continue  # what comes behind is on a stack of its own making, and stays as it is
+                continue  # what comes after is on a stack of its own making, and stays as it is
             state = following if flow is Flow.NEXT else _called(following, frozenset({0}))
         if flow in (Flow.NEXT, Flow.JCC, Flow.CALL, Flow.SYSCALL):
             todo.append((at + one.len, state))
@@ -126,6 +126,6 @@ def _states(
 
 
 def _called(state: State, lost: frozenset[int]) -> State:
-    """Return the state behind a call of a routine of ours."""
+    """Return the state after a call of an anyprobe routine."""
     state, flags = without_registers(state, lost), lost <= _INNER["now"]
     return state._replace(overflow=state.overflow and flags, others=state.others and flags)

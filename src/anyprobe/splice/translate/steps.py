@@ -1,7 +1,7 @@
-"""Recipes: how to show the program a state of its own where a thread is in code of ours.
+"""Recipes: how to show the program a state of its own where a thread is in anyprobe's code.
 
 For each instruction boundary in a patch or routine at which that can be said, a recipe turns the registers of a thread
-there into those that it has at the site, as if the pass had not begun (what it has counted is taken back), or behind
+there into those that it has at the site, as if the pass had not begun (what it has counted is taken back), or after
 the displaced instructions, as if it were over. Each result is a state in which the thread can go on, so recipes may be
 applied one after another: out of a routine into the patch that called it, out of the patch.
 
@@ -23,7 +23,7 @@ class Op(IntEnum):
 
     DONE = 0
     AGAIN = 1
-    """The pc is another one of ours: look it up."""
+    """The pc is another one of anyprobe's: look it up."""
     MOVE = 2
     """Register ``a`` is the one numbered ``b``."""
     LOAD = 3
@@ -59,12 +59,12 @@ class Op(IntEnum):
     IF_INTERRUPTED = 18
     """Where the thread was interrupted, nothing is to be done."""
     FINISH = 19
-    """Run what is left of an exit's recording, by the copy that is ``b`` bytes behind the pc."""
+    """Run what is left of an exit's recording, by the copy that is ``b`` bytes after the pc."""
     FINISH_VIEW = 20
     """The same of a recipe that another handler's view was following."""
     LAND = 21
     """Where the instruction at the pc has faulted, the handler is over: the thread goes on at the patch's landing,
-    which is ``b`` bytes behind the patch's start, by the number of the trap."""
+    which is ``b`` bytes after the patch's start, by the number of the trap."""
     HELD = 22
     """The pc is register ``a``."""
 
@@ -86,7 +86,7 @@ Positions = Mapping[int, Recipe]
 BACK: Recipe = (Step(Op.CALLER, b=-5), Step(Op.AGAIN))
 """Out of a routine: to the call, as if it had not been made."""
 FORWARD: Recipe = (Step(Op.CALLER), Step(Op.AGAIN))
-"""Behind the call, as if the routine were over."""
+"""After the call, as if the routine were over."""
 _STATES = 1 << 12
 _FRAME_ORDER = (13, 14, 12, 11, 15, 10, 9, 8, 0, 1, 2, 3, 4, 5, 6, 7)
 

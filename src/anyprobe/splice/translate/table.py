@@ -1,7 +1,7 @@
 """The tables by which the signal view finds what to do: in code memory, which the program cannot write.
 
-One table lies behind the code of each code region. It grows from both ends: entries, one for each patch, sorted by
-address since patches are written one behind the other, and from the end downwards what many of them share: positions
+One table lies after the code of each code region. It grows from both ends: entries, one for each patch, sorted by
+address since patches are written one after the other, and from the end downwards what many of them share: positions
 and recipes. Entries become valid by one store of their number, so a reader on another thread sees all of one or none.
 
 An index leads to the tables, and says where springboards are. It is replaced as a whole: its address is one word.
@@ -111,7 +111,7 @@ class ViewTable:
         return known
 
     def add(self, entries: Sequence[tuple[int, int, int]]) -> set[int]:
-        """Add (address, positions, site) of code behind all code that was added before, in order of address.
+        """Add (address, positions, site) of code after all code that was added before, in order of address.
 
         Return the addresses of those for which there is no room.
         """

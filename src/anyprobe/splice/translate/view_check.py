@@ -1,4 +1,4 @@
-"""The generated code at a signal handler's first instruction: whether the kernel calls it, out of code of ours.
+"""The generated code at a signal handler's first instruction: whether the kernel calls it, out of anyprobe's code.
 
 As long as neither is so, nothing is written: the stack may be an alternate one that ends right below, or that another
 thread has made read-only meanwhile, which does a handler no harm that only returns. Where it is the kernel that calls,
@@ -45,7 +45,7 @@ def assemble_check(address: int, root: int) -> tuple[bytes, tuple[Stretch, ...]]
     """Return the routine and what is to be done with threads in it; ``root`` is where the address of the index is.
 
     It is jumped to with ``r13`` = where it goes on, and says with ZF that nothing is to be done: the interrupted pc is
-    none of ours, or the alternate stack has no room for the view.
+    none of anyprobe's, or the alternate stack has no room for the view.
     """
     asm = Assembler()
     asm.code(

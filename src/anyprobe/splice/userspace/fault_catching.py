@@ -1,8 +1,8 @@
 """Faults in displaced instructions that a probe waits for: who sees the signal first.
 
 Where the program handles the signal itself, the splice at its handler's entry does (``signalview``), and no action
-changes. Where the signal has its default action there is nobody to ask: a handler of ours (``faulthandler``) is set,
-which the journal lists first, and the action comes back with the rest when the session ends.
+changes. Where the signal has its default action there is no handler to ask: an anyprobe handler (``faulthandler``) is
+set, which the journal lists first, and the action comes back with the rest when the session ends.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -32,7 +32,7 @@ class FaultHandler:
 
 
 def assemble_fault_handler(address: int, view: int, old: SignalAction) -> FaultHandler:
-    """Return the handler for ``address`` in front of the action ``old``; ``view``: the signal view's routine."""
+    """Return the handler for ``address`` before the action ``old``; ``view``: the signal view's routine."""
     asm = Assembler()
     asm.code("lea rsp, [rsp-128]; push 0; call view; lea rsp, [rsp+136]", view=view)
     if old.handler == SIG_IGN:  # what the kernel forces cannot be ignored

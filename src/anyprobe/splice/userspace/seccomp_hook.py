@@ -1,4 +1,4 @@
-"""What is called in front of ``prctl`` and ``syscall``: it sees a filter for system calls come, and says so in a word.
+"""What is called before ``prctl`` and ``syscall``: it sees a filter for system calls come, and says so in a word.
 
 Handlers make system calls of their own, which such a filter may punish by death. They look at the word first.
 """

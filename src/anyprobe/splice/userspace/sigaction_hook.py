@@ -1,4 +1,4 @@
-"""What is looked at in front of glibc's ``sigaction(signal, act, old)``: whether a handler for faults may be set."""
+"""What is looked at before glibc's ``sigaction(signal, act, old)``: whether a handler for faults may be set."""
 
 from anyprobe.core.code import Input, InputKind, NativeCode
 from anyprobe.isa.leaf import leaf

@@ -70,7 +70,7 @@ def _recorded(journals: Iterable[FoundJournal], signal: int = SIGTRAP) -> dict[i
 def trapped(journals: Iterable[FoundJournal], threads: Iterable["StoppedThread"]) -> list[int]:
     """Return the threads that have met a trap, or faulted, and not yet run the handler: it has to stay until they have.
 
-    These signals are delivered at once, so a thread that blocks one has none of ours pending.
+    These signals are delivered at once, so a thread that blocks one has none of anyprobe's pending.
     """
     ours = [signal for signal in FAULT_SIGNALS if _recorded(journals, signal)]
     return [thread.tid for thread in threads if thread.awaits(*ours)] if ours else []
@@ -141,7 +141,7 @@ def _in_place(
 
 
 def replaced_action(recorded: Mapping[int, SignalAction], handler: int) -> SignalAction | None:
-    """Return the program's action that ``handler`` of ours stands for, ``None`` if it is not ours.
+    """Return the program's action that ``handler`` of ours stands for, ``None`` if it is not anyprobe's.
 
     A controller whose call failed after it took effect may have set a second handler over its first.
     """

@@ -1,6 +1,6 @@
-"""The signal view: where the program handles signals, its handlers see its own pcs while a thread is in code of ours.
+"""The signal view: where the program handles signals, its handlers see its own pcs, also of threads in patches.
 
-Nobody is attached when a signal comes, so what is needed lies in the target: a splice at the entry of each installed
+No tracer is attached when a signal comes, so what is needed lies in the target: a splice at the entry of each installed
 handler, whose code puts the interrupted registers right (``viewroutine``), and tables of what to do (``viewtable``).
 Which handlers there are is asked in one borrowed thread before a change is planned, and only where some signal is
 handled at all. Where a handler cannot be spliced it sees the true pcs.
@@ -431,7 +431,7 @@ class _Described:
 
 
 def _looped(splices: Iterable[EmittedSplice]) -> frozenset[int]:
-    """Return the sites of entries that branches in the function go behind."""
+    """Return the sites of entries that branches in the function go after."""
     targets: set[int] = set()
     for splice in splices:
         if splice.is_springboard or splice.planned.strategy is Strategy.TRAP:

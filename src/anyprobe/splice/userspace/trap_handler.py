@@ -6,13 +6,13 @@ never a single step. No lock, no thread-local storage, and at most 32 bytes of s
 itself lies below the red zone. All signals are blocked in it, so that no handler of the program runs on top of it: such
 a one could meet a trap with SIGTRAP blocked, or pile frame upon frame.
 
-An ``int3`` of ours shows as a signal from the kernel with rip one byte behind a site of the table. Everything else
-belongs to somebody else and is passed on: to the program's own handler by a jump, so that it returns as if the kernel
+An ``int3`` of ours shows as a signal from the kernel with rip one byte after a site of the table. Everything else
+belongs to the program and is passed on: to the program's own handler by a jump, so that it returns as if the kernel
 had called it; where there is none, the default action is restored and the same signal raised again, so that the program
 dies where and as it would have.
 
 Another thread may send SIGTRAP to this one at the moment of a trap; the kernel then merges the two and keeps the
-sender's. rip still tells, except where a thread can also come to the byte behind the site without a trap
+sender's. rip still tells, except where a thread can also come to the byte after the site without a trap
 (``AMBIGUOUS``); such sites are refused where the program uses SIGTRAP.
 """
 
@@ -33,7 +33,7 @@ SA_RESTART, SA_RESETHAND = 0x10000000, 0x80000000
 SA_SIGINFO, _SA_RESTORER, _SA_ONSTACK, _ALL_SIGNALS = 4, 0x04000000, 0x08000000, (1 << 64) - 1
 SIG_DFL, SIG_IGN = 0, 1
 AMBIGUOUS = 1
-"""Flag in a patch's address (patches are aligned): the byte behind the site is an instruction too."""
+"""Flag in a patch's address (patches are aligned): the byte after the site is an instruction too."""
 
 _TABLE, _OLD, _DEFAULT, _CODE = 0, 8, 40, 128
 _SI_KERNEL = 0x80
@@ -81,7 +81,7 @@ class TrapHandler:
 
     @property
     def end(self) -> int:
-        """Address behind its code."""
+        """Address after its code."""
         return self.address + len(self.content)
 
     def action(self, old: SignalAction) -> SignalAction:
@@ -109,7 +109,7 @@ def table_size(entries: int) -> int:
 
 
 def assemble_handler(address: int) -> TrapHandler:
-    """Return the handler for ``address`` with an empty table behind its code and the default action before it."""
+    """Return the handler for ``address`` with an empty table after its code and the default action before it."""
     asm = Assembler()
     _find_site(asm, address)
     _pass_on(asm, address)
@@ -154,7 +154,7 @@ def _find_site(asm: Assembler, words: int) -> None:
 
 
 def _pass_on(asm: Assembler, words: int) -> None:
-    """Emit what becomes of a SIGTRAP that is not ours; registers and stack are as at the handler's entry."""
+    """Emit what becomes of a SIGTRAP that is not anyprobe's; registers and stack are as at the handler's entry."""
     old_handler, old_restorer, old_mask = words + _OLD, words + _OLD + 16, words + _OLD + 24
     asm.code(
         f"""

@@ -2,7 +2,7 @@
 
 What a trap needs comes before it, so that every prefix of the writes is a correct program: the handler with an empty
 table, the journal's record of the action that it replaces, the action, the table, the ``int3``. A table is never
-changed: a new one is written behind it and its address stored with one write, while everything of the target is
+changed: a new one is written after it and its address stored with one write, while everything of the target is
 stopped; fork children, which share the tables and are not stopped, find all their sites in the new one too. Sites stay
 in the table for good: a late hit continues in its patch, which goes on working and comes back to restored code.
 """
@@ -124,13 +124,13 @@ class Traps:
 
     @property
     def serves_program(self) -> bool:
-        """Whether a SIGTRAP that is not ours is handled, or ignored, by the program."""
+        """Whether a SIGTRAP that is not anyprobe's is handled, or ignored, by the program."""
         from anyprobe.splice.userspace.trap_handler import SIG_DFL
 
         return self._old is not None and self._old.handler != SIG_DFL
 
     def replaced(self, action: "SignalAction", site: int) -> Refusal | None:
-        """Return a refusal if ``action``, which SIGTRAP has now, is not ours."""
+        """Return a refusal if ``action``, which SIGTRAP has now, is not anyprobe's."""
         if self._handler is not None and action.handler == self._handler.entry:
             return None
         return Refusal(Reason.TRAP_UNSAFE, site, "the program has set a SIGTRAP handler of its own since")

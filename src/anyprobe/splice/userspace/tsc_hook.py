@@ -1,4 +1,4 @@
-"""What is called in front of ``prctl`` and ``syscall``: it sees a thread forbid itself the time stamp counter.
+"""What is called before ``prctl`` and ``syscall``: it sees a thread forbid itself the time stamp counter.
 
 ``prctl(PR_SET_TSC)`` does, and the strict mode of seccomp. From then on, reading the counter is a SIGSEGV, in the
 vdso's clock too. So a word says it before, and whatever reads the counter looks at that first.

@@ -1,4 +1,4 @@
-"""What is called in front of ``syscall`` and ``ioctl``: it sees a program register memory with a userfaultfd.
+"""What is called before ``syscall`` and ``ioctl``: it sees a program register memory with a userfaultfd.
 
 From then on, a thread of the program serves faults there. A handler in that thread, and not only there, would wait for
 it for ever, so handlers look before they read at a word that this sets.

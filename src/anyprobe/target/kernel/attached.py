@@ -75,7 +75,7 @@ class LoadedProgram:
     """The function or tracepoint for which it was loaded."""
     places: list[Place] = field(default_factory=list)
     holders: list[Holder] = field(default_factory=list)
-    """Nobody: it is pinned, or what it is attached to keeps it."""
+    """Nothing that is known: it is pinned, or what it is attached to keeps it."""
 
 
 def loaded_programs() -> list[LoadedProgram]:

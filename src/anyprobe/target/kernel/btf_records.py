@@ -179,5 +179,5 @@ class Records:
         return None
 
     def rest(self, start: int) -> list[int]:
-        """Return the words of a record behind its head."""
+        """Return the words of a record after its head."""
         return self.words[start + HEAD_WORDS : start + self._sizes[self.words[start + 1] & _KIND_AND_COUNT]].tolist()

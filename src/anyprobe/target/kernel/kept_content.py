@@ -14,7 +14,7 @@ _HEAD = struct.Struct("<IIIIQ")
 
 
 class _Places(NamedTuple):
-    """What a file begins with; the state is behind it, then come both parts."""
+    """What a file begins with; the state is after it, then come both parts."""
 
     check: int
     """Of what follows here, and of the state."""

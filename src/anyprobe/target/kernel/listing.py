@@ -14,7 +14,7 @@ else:
     from anyprobe.core.later import np
 
 _DIGITS, _LETTER_AT, _NAME_AT = 16, 17, 19
-"""Of a line, ``ffffffff81000000 T name``, or with ``\\t[module]`` behind it."""
+"""Of a line, ``ffffffff81000000 T name``, or with ``\\t[module]`` after it."""
 _NEWLINE, _TAB = 10, 9
 _FUNCTIONS = b"tTwW"
 NO_MODULES = (b"bpf", b"__builtin__")

@@ -22,7 +22,7 @@ _ADDRESS = rb"\n([0-9a-f]+) "
 _PADDING = ("__pfx_", "__cfi_")
 _HIGHEST, _UPPER = 1 << 64, 1 << 63
 _MODULE_FUNCTION_LIMIT = 1 << 16
-"""Bytes of a module's last function at most: what lies behind a module belongs to nothing."""
+"""Bytes of a module's last function at most: what lies after a module belongs to nothing."""
 _PATH, _MODULES, _BOOT = "/proc/kallsyms", "/proc/modules", "/proc/sys/kernel/random/boot_id"
 _KIND = "functions"
 _HEAD = struct.Struct("<II")
@@ -96,7 +96,7 @@ class Symbols:
 
         Args:
             listing: the text, or what returns it when it is asked for.
-            ends: the address behind each module, as far as that is known.
+            ends: the address after each module, as far as that is known.
             functions: what is already known of the text.
         """
         self._ends = ends or {}
@@ -141,7 +141,7 @@ class Symbols:
         return self._address_before(b" __this_module\t[%s]" % module.encode())
 
     def _address_before(self, ending: bytes, letters: bytes = b"") -> int | None:
-        """Return the address in the first line of some kinds, or of any, that has a text behind the kind's letter."""
+        """Return the address in the first line of some kinds, or of any, that has a text after the kind's letter."""
         text = self._text
         at = text.find(ending)
         while at >= 0:
@@ -153,7 +153,7 @@ class Symbols:
 
     @cached_property
     def _end(self) -> int:
-        """Where the kernel's own text ends: addresses behind it belong to modules, or to what the kernel has made."""
+        """Where the kernel's own text ends: addresses after it belong to modules, or to what the kernel has made."""
         ends = [each.address for name in ("_etext", "_einittext") for each in self.named(name)]
         return max(ends, default=self._functions.addresses[-1] if len(self._functions) else 0)
 
@@ -260,7 +260,7 @@ def _listed() -> bytes:
 
 
 def _ends_of(modules: bytes) -> dict[str, int]:
-    """Return the address behind each module: what the kernel has made itself, such as trampolines, may be there."""
+    """Return the address after each module: what the kernel has made itself, such as trampolines, may be there."""
     ends = {}
     for name, size, _, address in map(bytes.split, modules.splitlines()):
         start = int(address, 16)

@@ -1,6 +1,6 @@
 """Attaching to threads of a program that executes another one: the kernel makes that wait, perhaps for this process.
 
-A thread that executes has all other threads of its process end, and until they have, nobody can be attached to. For
+A thread that executes has all other threads of its process end, and until they have, no thread can be attached to. For
 the kernel a traced thread has ended once its tracer has taken note. So a thread of this process that has attached to
 some and attaches to one more may wait for ever for what only it would do, in a call that no signal interrupts. Here
 another thread of this process takes note of ends meanwhile.
@@ -15,16 +15,16 @@ from anyprobe.target.remote.thread import Thread
 from anyprobe.target.system import gateway, ptrace
 
 _PATIENCE = 0.02
-"""Seconds that the kernel may take to attach before somebody looks whether it waits for us."""
+"""Seconds that the kernel may take to attach before a look whether it waits for anyprobe."""
 _IDLE = 1.0
-"""Seconds without an attachment after which nobody watches any more."""
+"""Seconds without an attachment after which the watch ends."""
 
 
 class Attachments:
     """Attaches to threads, and takes note of the ends of those that were attached to before."""
 
     def __init__(self) -> None:
-        """Have nobody watch yet."""
+        """Begin without a watch."""
         self._lock = threading.Lock()
         self._pending: dict[int, tuple[float, Collection[Thread]]] = {}
         self._last = 0.0
@@ -55,7 +55,7 @@ class Attachments:
     def _watch(self) -> None:
         while True:
             time.sleep(_PATIENCE)
-            with self._lock:  # who attaches waits for this, so nobody else looks at its threads
+            with self._lock:  # the thread that attaches waits for this, so no other one looks at its threads
                 now = time.monotonic()
                 for since, threads in self._pending.values():
                     if now - since > _PATIENCE:

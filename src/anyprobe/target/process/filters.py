@@ -1,6 +1,6 @@
 """What filters of a process (seccomp) permit: whether code that waits or reads in it may make its system calls.
 
-The kernel gives the programs of filters to whoever may administer the machine (CAP_SYS_ADMIN), and filters nothing of
+The kernel gives the programs of filters to those who may administer the machine (CAP_SYS_ADMIN), and filters nothing of
 its own. A call is permitted where no way through a program ends otherwise, whatever the call's parameters are. A
 process can add filters and never take one away: their number tells whether what is known still holds.
 """

@@ -1,10 +1,10 @@
 """Threads of filtered programs that sleep: how they are attached to, and how they sleep on.
 
 A stop has a sleeping thread go through ``restart_syscall`` afterwards, of which a filter (seccomp) may know nothing: it
-would kill the program, or have the call fail. Filters can be suspended for as long as a thread is traced, by whoever
-may administer the machine; but a thread has to stop to be let go of, which would interrupt the sleep again. Only the
-end of its tracer lets go of one that sleeps. A tracer is a thread, not a process: so such a thread is attached to by a
-thread of this process that is made for it, the keeper, and ends when all sleep again.
+would kill the program, or have the call fail. Filters can be suspended for as long as a thread is traced, by a tracer
+that may administer the machine; but a thread has to stop to be let go of, which would interrupt the sleep again. Only
+the end of its tracer lets go of one that sleeps. A tracer is a thread, not a process: so such a thread is attached to
+by a thread of this process that is made for it, the keeper, and ends when all sleep again.
 
 While it is stopped, it has the value with which the kernel makes the interrupted call anew, filters or not: if we die,
 it sleeps longer, and lives.

@@ -178,8 +178,8 @@ class Process(Tracee):
     def _exclusive(self, scope: AbstractContextManager[_T], *, first: bool = False) -> Iterator[_T]:
         """Enter a scope in which threads are stopped: one at a time, and Ctrl-C comes after it.
 
-        Those that are not ``first`` let those pass that are, for a while: whoever has just left a scope would mostly be
-        the next one otherwise, and a program's thread waits for the others.
+        Those that are not ``first`` let those pass that are, for a while: a thread that has just left a scope would
+        mostly be the next one otherwise, and a program's thread waits for the others.
         """
         if self._holder == threading.get_native_id():
             raise InternalError("stops of one process cannot be nested")

@@ -222,7 +222,7 @@ class Tracee:
     def exited(self) -> bool:
         """Whether it has ended; a child's status is then in ``exit_status``."""
         if self.child and self.exit_status is None:
-            with self._ending, suppress(OSError):  # who has reaped it has its status, and nobody else does
+            with self._ending, suppress(OSError):  # the process that has reaped it has its status, no other one does
                 if self.exit_status is not None:
                     return True
                 if self._launched and gateway.wait_end(self.pid, reap=False) is not None:
@@ -355,7 +355,7 @@ class Tracee:
 def _settled_stat(pid: int) -> procfs.TaskStat:
     """Return the state of a process, outside of an exec that is under way.
 
-    Whoever started it may be told so (``vfork`` returns, descriptors are closed) while the kernel still lays the new
+    Its parent may be told so (``vfork`` returns, descriptors are closed) while the kernel still lays the new
     program out: first there is neither text nor stack, then a stack that is moved once more.
     """
     deadline = time.monotonic() + _EXEC_PATIENCE

@@ -124,7 +124,7 @@ class RemoteCalls:
     def run(self, calls: Sequence[BatchedCall], address: int) -> None:
         """Make many system calls with one run of ``batch_code(calls)``, which is at ``address``.
 
-        None of them may sleep. Raise ``RemoteCallFailed`` for the first that does not return what it must; those behind
+        None of them may sleep. Raise ``RemoteCallFailed`` for the first that does not return what it must; those after
         it are not made.
         """
         code = range(address, address + batch_size(len(calls)))
@@ -150,7 +150,7 @@ class RemoteCalls:
         outcome = Outcome(False, 0, 0)
         for _ in looks(time.monotonic() + _CALL_TIMEOUT):
             stopped = self._thread.poll()
-            outcome = read_outcome(self._process.mem.read(place, len(blank)))  # behind: its end does not outrun this
+            outcome = read_outcome(self._process.mem.read(place, len(blank)))  # after: its end does not outrun this
             if outcome.done:
                 break
             if self._thread.ended:

@@ -126,7 +126,7 @@ def _presence(pid: int, start: int, end: int) -> Iterator[tuple[int, bool]]:
 def _grown(memory: DataMemory, start: int, pages: int) -> bool:
     """Make the main stack grow by some pages; return whether they are there now, and hold nothing.
 
-    The kernel does that for whoever reads or writes there, as far as limits and other mappings permit.
+    The kernel does that for a thread that reads or writes there, as far as limits and other mappings permit.
     """
     new = range(start - pages * PAGE, start, PAGE)
     with suppress(OSError, MemoryFault, AnyprobeError):

@@ -143,7 +143,7 @@ def get_extended_state(tid: int) -> bytes:
 
 
 def stop_status(tid: int) -> int:
-    """Return the wait status of the stop that a thread is in, also where somebody has waited for that already.
+    """Return the wait status of the stop that a thread is in, also where another process has waited for that already.
 
     Raises ``OSError`` for a thread that is not in a stop of which that can be told.
     """

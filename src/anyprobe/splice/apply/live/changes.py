@@ -66,7 +66,7 @@ class Proof(Protocol):
         ...
 
     def blocks_traps(self, address: int) -> Refusal | None:
-        """Return why some thread may come to ``address`` with SIGTRAP blocked, whoever calls it."""
+        """Return why some thread, of any caller, may come to ``address`` with SIGTRAP blocked."""
         ...
 
     def is_called_blocked(self, module: Module, code: FunctionCode) -> Refusal | None:
@@ -182,7 +182,7 @@ class LiveArming:
     def plan_beside(self, edit: Edit, claims: Claims) -> Planned | None:
         """Plan what an edit changes and let the function's other splices stay as they are, if that can be.
 
-        Branches back to the entry go behind the counter in the entry's patch: all these splices stay, or none.
+        Branches back to the entry go after the counter in the entry's patch: all these splices stay, or none.
         """
         state = edit.state
         staying = _staying(edit)
@@ -391,7 +391,7 @@ class LiveArming:
 
 
 def _serves_view(edit: Edit) -> bool:
-    """Return whether nobody has asked for what an edit adds: nothing is stopped for that."""
+    """Return whether no user has asked for what an edit adds: nothing is stopped for that."""
     return bool(edit.added) and all(want.internal for want in (*edit.added, *edit.removed))
 
 
@@ -429,7 +429,7 @@ def explained(found: FunctionPlan | Refusal) -> str:
 
 
 def _ambiguous(windows: Sequence[Site]) -> Refusal | None:
-    """Return a refusal if a SIGTRAP from elsewhere could be taken for a trap of ours, or the other way round."""
+    """Return a refusal if a SIGTRAP from elsewhere could be taken for an anyprobe trap, or the other way round."""
     for site in windows:
         if site.rewrite(*site.expected).ambiguous:
             detail = "the program uses SIGTRAP itself, and the byte behind the int3 can be reached without it"

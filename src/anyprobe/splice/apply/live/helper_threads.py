@@ -1,4 +1,4 @@
-"""Threads of the target in which calls are made while it runs; how long whoever makes them stands still."""
+"""Threads of the target in which calls are made while it runs; how long the thread that makes them stands still."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -152,7 +152,7 @@ class LiveRemoval:
     # -- memory
 
     def _unmap(self, pointers: Sequence[int], home: "CodeRegion") -> None:
-        """Clear the threads' slots and unmap. Precondition: nobody is in our code, and no signal leads there."""
+        """Clear the threads' slots and unmap, where no thread is in anyprobe's code and no signal leads there."""
         ranges = ranges_of(self._journals, self._mappings)
         late = self._needed_last(home, ranges)
         calls = [BatchedCall(_SYS_MUNMAP, (low, high - low)) for low, high in ranges if (low, high) not in late]

@@ -1,4 +1,4 @@
-"""Whether an ``int3`` may stand for a moment in a running program: SIGTRAP must be ours, and open in every thread."""
+"""Whether an ``int3`` may stand for a moment in a running program: SIGTRAP is anyprobe's and open in all threads."""
 
 import time
 from typing import TYPE_CHECKING

@@ -1,7 +1,7 @@
 """The bytes of a change that is made while the program runs, in an order of which every prefix is a correct program.
 
 A write through ``/proc/PID/mem`` is atomic for single bytes only. So where the first byte alone changes, one store
-makes the change. Otherwise the first byte becomes ``int3``; what follows it can then be reached by nobody and is
+makes the change. Otherwise the first byte becomes ``int3``; no thread can then reach what follows it, which is
 written next; last comes the true first byte. Between these steps all cores are serialised. Who meets the ``int3``
 meanwhile is led into the patch by the signal handler.
 """
@@ -18,7 +18,7 @@ from anyprobe.splice.plan.splices import TRAP, Strategy, WantKind
 _HEADS = frozenset({Strategy.JUMP, Strategy.PUNNED})
 """Strategies whose patch does what the instruction at the first written byte does, whoever leads there."""
 _ORDER = {WantKind.LOOP: 0, WantKind.EXIT: 1, WantKind.OFFSET: 2, WantKind.RETURN_POINT: 3, WantKind.ENTRY: 3}
-"""The order in which sites of a function begin to count: a branch back to the entry must have gone behind the entry's
+"""The order in which sites of a function begin to count: a branch back to the entry must have gone after the entry's
 counter before that counts, and a call that is seen to begin should be seen to end."""
 
 SEVERAL = "a thread may stand between the instructions that would be moved"
@@ -39,13 +39,13 @@ class Rewrite:
     rank: int = 0
     """The place in the order in which sites begin to count; they end in the reverse order."""
     ambiguous: bool = False
-    """Whether the byte behind the first is an instruction too: see ``PlannedSplice.ambiguous``."""
+    """Whether the byte after the first is an instruction too: see ``PlannedSplice.ambiguous``."""
     several: bool = False
     """Whether the old bytes overwrite several instructions: once these are back, threads may stand between them."""
 
     @property
     def if_undone(self) -> bytes:
-        """The bytes of a change that failed: the old ones, where nobody can stand between what they overwrite."""
+        """The bytes of a change that failed: the old ones, where no thread can stand between what they overwrite."""
         return self.new if self.several else self.old
 
     @property
@@ -155,7 +155,7 @@ def steps(rewrites: Iterable[Rewrite]) -> tuple[list[Write], list[Write], list[W
 
 
 def _tail(rewrite: Rewrite) -> Write | None:
-    """Return the bytes behind the first that differ, as one write."""
+    """Return the bytes after the first that differ, as one write."""
     differing = [i for i in range(1, len(rewrite.new)) if rewrite.new[i] != rewrite.old[i]]
     if not differing:
         return None

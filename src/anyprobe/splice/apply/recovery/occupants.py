@@ -25,7 +25,7 @@ def ranges_of(journals: Sequence[FoundJournal], mappings: Sequence[Mapping]) -> 
 
 
 def unlisted(found: Sequence[FoundJournal], mappings: Sequence[Mapping], *, thorough: bool) -> list[tuple[int, int]]:
-    """Return mappings of ours that belong to no journal.
+    """Return anyprobe's mappings that belong to no journal.
 
     A controller that dies between the first mapping and its header leaves that one alone: nothing leads there yet.
     Others cannot come about, but the program could damage what it finds; a ``thorough`` removal takes those too.

@@ -72,7 +72,7 @@ class Removal:
     pid: int
     splices: int
     foreign: tuple[int, ...]
-    """Addresses whose bytes are neither ours nor the original ones; left alone."""
+    """Addresses whose bytes are neither anyprobe's nor the original ones; left alone."""
     kept: tuple[str, ...]
     """Mappings not yet quiet; the next ``detach`` removes them."""
     pause_us: int
@@ -117,9 +117,9 @@ def remove(
 
 
 def restore_text(process: ProcessTarget, sessions: frozenset[bytes]) -> int:
-    """Take all splices out of the text of a process in one stop, whoever is in a patch; return how many there were.
+    """Take all splices out of the text of a process in one stop; return how many there were.
 
-    The memory stays until ``remove``. Faults of threads that are in patches are shown to the program as they are.
+    Threads may be in patches: their faults are shown to the program as they are. The memory stays until ``remove``.
     """
     with process.exclusive(), process.translated("removing probes from"):
         restored = _Restoration(process, sessions, ())
@@ -238,7 +238,7 @@ class _Restoration:
 
     @property
     def foreign(self) -> tuple[int, ...]:
-        """Where bytes were found that are nobody's known."""
+        """Where bytes were found that neither the program nor any session has written."""
         return self._text.foreign + self._at_handlers.foreign
 
     @property
@@ -253,7 +253,7 @@ class _Restoration:
         return self._leaks
 
     def has_work(self) -> bool:
-        """Return whether anything of ours is there at all."""
+        """Return whether anything of anyprobe's is there at all."""
         return self._leaks or any(is_ours(mapping) for mapping in self._process.mappings())
 
     def mark_ended(self) -> None:
@@ -290,7 +290,7 @@ class _Restoration:
                     self._found = find_journals(process.mem, mappings)  # they are others now
                 self._text.write(mappings)
                 self._begun = True
-                # elsewhere the program's own instructions are back, and whoever is there runs them
+                # elsewhere the program's own instructions are back, and a thread that is there runs them
                 self._dead_jumps = listed(journals, at_handlers=True)
             if self.hurried:
                 self._finish_text(mappings)
@@ -379,7 +379,7 @@ class _Restoration:
                     live=[thread.registers.fs_base for thread in threads], mapped=mapped,
                 )  # fmt: skip
             except MemoryFault as fault:
-                # Left behind, a slot would lead a later session's code into memory that is gone.
+                # Left after, a slot would lead a later session's code into memory that is gone.
                 raise TargetError(f"the slots of process {self._process.pid} cannot be cleared: {fault}") from fault
 
     def _close_leaked(self, remote: SystemCalls, mappings: Sequence[Mapping]) -> None:

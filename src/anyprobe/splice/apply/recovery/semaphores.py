@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def release(memory: DataMemory, journals: Sequence[FoundJournal], mappings: "Sequence[Mapping]") -> None:
     """Count each semaphore down that its record says is up, and clear the record.
 
-    The record says what is done before it is done: whoever is killed in between is followed by one who knows.
+    The record says what is done before it is done: where a controller is killed in between, the next one knows.
     """
     for journal in journals:
         for index, record in journal.records:

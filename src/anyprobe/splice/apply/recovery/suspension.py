@@ -1,7 +1,7 @@
 """Taking all splices out of a process for a while, and putting them in again, from its journals alone.
 
-Patches, counters and journals stay. Whoever made the splices finds the program's own bytes where they are out, which is
-what a library that was loaded anew looks like, and works on with that.
+Patches, counters and journals stay. The session that made the splices finds the program's own bytes where they are out,
+which is what a library that was loaded anew looks like, and works on with that.
 """
 
 import time
@@ -41,7 +41,7 @@ class Switched:
     unchanged: int
     """Those that were as wanted already."""
     foreign: tuple[int, ...]
-    """Addresses whose bytes are neither ours nor the program's; left alone."""
+    """Addresses whose bytes are neither anyprobe's nor the program's; left alone."""
     pause_us: int
 
 
@@ -112,9 +112,9 @@ def _objection_to_resuming(
 
 
 def between(records: Iterable[Record]) -> set[int]:
-    """Return where nobody may come back to once splices are in: behind the first byte of what is written.
+    """Return where no thread may come back to once splices are in: after the first byte of what is written.
 
-    A jump in dead bytes may lie in what another splice displaces. Then nobody may stand at it, or in front of it.
+    A jump in dead bytes may lie in what another splice displaces. Then no thread may stand at it, or before it.
     """
     inside: set[int] = set()
     host = -_REACH

@@ -24,7 +24,7 @@ from anyprobe.splice.codegen.routines import emit_acquire
 
 _IN_REGISTERS = frozenset({InputKind.PARAMETER, InputKind.REGISTER})
 MISSED = 8
-"""Where hits that ran no handler are counted, behind the hits."""
+"""Where hits that ran no handler are counted, after the hits."""
 
 
 class CallWriter(WordWriter):

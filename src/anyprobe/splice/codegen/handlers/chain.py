@@ -1,7 +1,7 @@
 """Handlers that follow each other at one site, as a kprobe's and a kretprobe's do: one call, one saving of registers.
 
 The patch pushes the arguments of all, that of the first one last, and calls a routine made for just these handlers. To
-each of them everything is as if it had been called alone, behind the one in front of it.
+each of them everything is as if it had been called alone, after the one before it.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,13 +13,13 @@ from anyprobe.splice.codegen.routines import RoutineFacts
 from anyprobe.splice.plan.splices import Want
 
 LONGEST = 4
-"""Handlers of one chain: their arguments lie between the program's stack and ours."""
+"""Handlers of one chain: their arguments lie between the program's stack and the handler's."""
 _WITH_LABELS = frozenset({"errno", "true_caller"})
 """Attributes of ``ctx`` whose code can be in a routine once."""
 
 
 def can_follow(before: Sequence[HandlerFacts], handler: HandlerFacts) -> bool:
-    """Return whether a handler can be called with those in front of it."""
+    """Return whether a handler can be called with those before it."""
     together = (*before, handler)
     known = [each.reading for each in together if each.calls_routines]
     alike = all(reading == known[0] for reading in known)

@@ -8,7 +8,7 @@ from anyprobe.core.code import SKIP, InputKind, NativeCode
 from anyprobe.splice.codegen.handlers.memory_routines import UNKNOWN, ReadingFacts
 
 PLACE = {"ip": 11, "func": 18}
-"""Where, from the return address on, the displacement stands by which a patch tells an address: behind it, in the two
+"""Where, from the return address on, the displacement stands by which a patch tells an address: after it, in the two
 instructions that follow ``lea rsp, [rsp+136]``."""
 
 INSTANCES, INSTANCE_BYTES, INSTANCE_DATA = 256, 256, 56
@@ -76,7 +76,7 @@ class HandlerFacts:
     stubs: int = 0
     """Address of the directory of stubs, for those that are told the true ``ctx.caller`` where it was replaced."""
     takes_target: bool = False
-    """Whether patches push where control goes in front of the argument, as ``ctx.ip``: they alone know."""
+    """Whether patches push where control goes before the argument, as ``ctx.ip``: they alone know."""
 
     reads_clock: bool = False
     """Whether it reads the time stamp counter: where that is forbidden, its hits are missed."""
@@ -84,7 +84,7 @@ class HandlerFacts:
     """Whether it runs only where threads have blocks. If not, it also does, unguarded, where they have none: what it
     changes is safe under interruption, and it is not hit itself."""
     takes_trap: bool = False
-    """Whether a landing pushes the number of the trap in front of the argument."""
+    """Whether a landing pushes the number of the trap before the argument."""
     go_calls: GoCalls | None = None
     """What it has data by of the calls of Go functions; None: nothing."""
     stacks: int = 0
@@ -96,7 +96,7 @@ class HandlerFacts:
 
     @property
     def asks_place(self) -> bool:
-        """Whether the handler asks where it runs, so that patches say so behind the call."""
+        """Whether the handler asks where it runs, so that patches say so after the call."""
         return self.tells_ip or any(each.kind is InputKind.CONTEXT and each.name in PLACE for each in self.code.inputs)
 
     @property
@@ -111,7 +111,7 @@ class HandlerFacts:
 
     @property
     def calls_routines(self) -> bool:
-        """Whether it calls routines of ours, which may depend on what is known of the program's memory."""
+        """Whether it calls anyprobe's routines, which may depend on what is known of the program's memory."""
         return (self.pool > 0 and self.enters) or any(each.kind is InputKind.ROUTINE for each in self.code.inputs)
 
     @property

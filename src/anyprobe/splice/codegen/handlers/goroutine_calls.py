@@ -2,7 +2,7 @@
 
 The tables are those of timed calls (``data.goroutines``), with larger calls: the handler's data is in the same place of
 them as in other instances, and so is the word by which a call is known and freed. What is not open on top of a chain is
-dropped by whoever comes by next.
+dropped by the thread that comes by next.
 """
 
 from typing import TYPE_CHECKING

@@ -1,7 +1,7 @@
 """Trivial handlers in the patch itself: no call, only what is used is saved, and that by liveness.
 
 What is done is one instruction for each word, on words that only this thread changes, so it needs no guard: a signal
-handler that comes in between and hits the same probe does all of it, before or after each of ours. Hence it also runs
+handler that comes in between and hits the same probe does all of it, before or after each of these. Hence it also runs
 where it interrupts another handler, and misses nothing. An extreme is read, compared, and exchanged by one instruction
 if it still is what was read; what has come in between was larger than that, and is compared with again.
 
@@ -160,7 +160,7 @@ class _Inlined:
                 writer.raw(asm.finish(0))
 
     def _raise(self, held: str) -> None:
-        """Append: a word becomes the larger of itself and the code of a value; nobody else's changes last."""
+        """Append: a word becomes the larger of itself and the code of a value; no other thread's changes last."""
         update, writer = self._inline.update, self._writer
         if update.signed:
             writer.code(f"btc {held}, 63")

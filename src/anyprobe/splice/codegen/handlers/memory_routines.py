@@ -2,7 +2,7 @@
 
 What a thread has on its own stack is copied: it cannot go away while the thread runs on it. Everything else takes a
 system call: ``process_vm_readv`` on the process itself answers a bad address with an error, whatever the program does
-about signals, and in whatever process it runs. An exception table would need SIGSEGV and SIGBUS to be ours and
+about signals, and in whatever process it runs. An exception table would need SIGSEGV and SIGBUS to be anyprobe's and
 unblocked in every thread at every read, a child of ``posix_spawn`` included, which can be proven of no program that may
 set signal actions.
 
@@ -38,7 +38,7 @@ class ReadingFacts:
     forked: int = 0
     """Where a fork child that has blocks of its own has its id, and its parent 0; 0: no child has any."""
     stack_block: int = 0
-    """Offset in the thread control block of the stack's lowest address, behind which its size is; 0: not known."""
+    """Offset in the thread control block of the stack's lowest address, after which its size is; 0: not known."""
     main_stack: range = range(0)
     """Where the main thread's stack may be, and nothing else."""
     closed: int = 0
@@ -262,7 +262,7 @@ def _ask_again(asm: Assembler, name: str) -> None:
 def _read_text(asm: Assembler) -> None:
     """Emit ``read_text(to, from, limit)``: the length up to the NUL, -1 if it could not be read so far.
 
-    What is behind the page is read only if the text does not end before. Behind the text are zeros.
+    What is after the page is read only if the text does not end before. After the text are zeros.
     """
     asm.code("""
     read_text:

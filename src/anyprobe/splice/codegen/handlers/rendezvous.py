@@ -5,10 +5,10 @@ too, whose threads have no numbers). It leaves its registers there, takes the ne
 place's *lock* until the answer to its ticket is there, or its time is up.
 
 The locks are robust futexes that a thread of the controller holds for as long as it serves: each is on that thread's
-robust list. When it ends, by whatever cause, the kernel takes its number out of all of them and wakes whoever sleeps.
-So the program's threads go on at once, and none waits again. A lock's bit 31 (``FUTEX_WAITERS``) is set by who is
-about to sleep and cleared by who has answered; what decides is the ticket, so a late answer to a hit that has given up
-meets no other hit. Nothing here is trusted by the controller but numbers.
+robust list. When it ends, by whatever cause, the kernel takes its number out of all of them and wakes the threads that
+sleep. So the program's threads go on at once, and none waits again. A lock's bit 31 (``FUTEX_WAITERS``) is set by who
+is about to sleep and cleared by who has answered; what decides is the ticket, so a late answer to a hit that has given
+up meets no other hit. Nothing here is trusted by the controller but numbers.
 
 A place that is taken has its holder's token, a number that no other holder has. A thread that is killed, or whose
 process executes meanwhile, leaves its token there: the controller frees the place when the token has stood for longer
@@ -27,7 +27,7 @@ from anyprobe.isa.registers import NUMBERS
 BELL = 0
 """Head: rung with each hit; the controller sleeps on it."""
 TIMEOUTS, ABSENT = 64, 72
-"""Head: hits that were not answered in time, and those that found nobody to answer."""
+"""Head: hits that were not answered in time, and those that found no controller to answer."""
 CLOSED = 80
 """Head: whether the program filters its system calls by now, so that none may be made."""
 TURN = 88
@@ -62,7 +62,7 @@ SIZE = NUMBERED.size
 
 LOCK, ANSWERED, NODE, CHANGED, HOLDER, CALLBACK, TID, ASKED, REPLY = 0, 8, 16, 24, 32, 56, 60, 64, 288
 """Place: the lock; the ticket that was answered; an element of the robust list; whether the reply is to be taken over;
-its holder's token, 0 if nobody has taken it; which callback is wanted, by which task; its words; the reply, as many
+its holder's token, 0 if no thread has taken it; which callback is wanted, by which task; its words; the reply, as many
 words."""
 WORDS_LIMIT = (PLACE_BYTES - REPLY) // 8
 TID_MASK = 0x3FFFFFFF
@@ -105,7 +105,7 @@ def waiting_code(
 def conditional(condition: NativeCode, waiting: NativeCode) -> NativeCode:
     """Return code that has a hit wait only if a condition leaves something else than 0.
 
-    The condition's words are behind the others, and its storages behind the one where hits wait.
+    The condition's words are after the others, and its storages after the one where hits wait.
     """
     asm = Assembler()
     asm.code(

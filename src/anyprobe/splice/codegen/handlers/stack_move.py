@@ -1,6 +1,6 @@
 """The end of a handler's call that gives the thread another stack pointer: by ``iretq``, which sets all at once.
 
-A return would need its address on the new stack, and memory there that nobody needs. ``iretq`` takes everything from
+A return would need its address on the new stack, and memory there that is not needed. ``iretq`` takes everything from
 the old one, where no register has to be free for it. Its frame of five words ends with the return address's place:
 
     [frame] rip    [+8] cs    [+16] flags    [+24] rsp    [+32] ss, which was the return address

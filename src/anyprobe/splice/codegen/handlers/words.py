@@ -26,7 +26,7 @@ _SCRATCH = {"now": {"rdx"}, "cpu": {"rcx", "rdx"}, "true_caller": {"rcx", "rdx"}
 
 
 def emit_errno(asm: Assembler, handler: HandlerFacts) -> None:
-    """Emit: rax = errno; 0 where nobody has said yet where it is."""
+    """Emit: rax = errno; 0 where its place is not known yet."""
     if handler.errno:
         asm.code("movsxd rax, dword fs:[errno]", errno=handler.errno)
         return

@@ -1,7 +1,7 @@
-"""Short lines one behind the other: each jump's displacement ends in the bytes of the next one.
+"""Short lines one after the other: each jump's displacement ends in the bytes of the next one.
 
 A table of ``mov al, 5; ret`` has no room anywhere. But the bytes of a spliced line are known as soon as its springboard
-has its place, so a line in front can lean on them, and one in front of that on its bytes in turn. Where the line behind
+has its place, so a line in front can lean on them, and one before that on its bytes in turn. Where the line after
 is not spliced yet and is too short for a jump of its own choice, it becomes a punned jump for this: as many bytes are
 chosen as it has::
 
@@ -35,7 +35,7 @@ class KnownBytes:
     kind = Strategy.PUNNED
 
     def try_at(self, site: Site) -> SpliceDraft | Refusal:
-        """Return the jump, which leans on the splices that write the bytes behind."""
+        """Return the jump, which leans on the splices that write the bytes after."""
         insns, context, function = site.short_run(), site.context, site.function
         if isinstance(insns, Refusal):
             return insns
@@ -55,12 +55,12 @@ class KnownBytes:
 
 
 class ChainedPun:
-    """A punned jump whose displacement ends in those of another one right behind it, made for that."""
+    """A punned jump whose displacement ends in those of another one right after it, made for that."""
 
     kind = Strategy.PUNNED
 
     def try_at(self, site: Site) -> SpliceDraft | Refusal:
-        """Return the jump, which leans on the one behind."""
+        """Return the jump, which leans on the one after."""
         insns, context = site.short_run(), site.context
         if isinstance(insns, Refusal):
             return insns
@@ -90,7 +90,7 @@ class ChainedPun:
 
 
 def _welcoming(context: PlanContext, function: FunctionCode, head: int, size: int, content: bytes) -> Pun | None:
-    """Return a punned jump on which a short line right in front of it can lean, if there is such a line.
+    """Return a punned jump on which a short line right before it can lean, if there is such a line.
 
     That line's jump ends in our first bytes: left to chance, they would send it where nothing can be mapped.
     """
@@ -167,7 +167,7 @@ def _known_bytes(context: PlanContext, splice: SpliceDraft) -> bytes | None:
 
 
 class _Fronts:
-    """The punned jumps in a line, by what the bytes behind it are: many ways to choose those show it the same ones."""
+    """The punned jumps in a line, by what the bytes after it are: many ways to choose those show it the same ones."""
 
     def __init__(self, context: PlanContext, head: int, size: int) -> None:
         self._context, self._head, self._size = context, head, size
@@ -183,7 +183,7 @@ class _Fronts:
 
 
 def _pun(head: int, size: int, behind: bytes) -> Pun:
-    """Return the jump in ``size`` bytes at ``head`` whose displacement ends in the bytes behind them."""
+    """Return the jump in ``size`` bytes at ``head`` whose displacement ends in the bytes after them."""
     displacement = int.from_bytes(bytes(size - 1) + behind, "little", signed=True)
     return Pun(0, size - 1, head + JUMP_BYTES + displacement)
 

@@ -1,4 +1,4 @@
-"""The splice in front of a site, whose patch carries on up to the wanted instruction."""
+"""The splice before a site, whose patch carries on up to the wanted instruction."""
 
 from anyprobe.core.refusal import Refusal
 from anyprobe.splice.plan.drafts import SpliceDraft

@@ -1,6 +1,6 @@
 """Short instructions whose jump takes its highest byte from another jump a few bytes on, made for that.
 
-A displacement's highest byte decides whether there is a page to be mapped where it leads. It lies four bytes behind the
+A displacement's highest byte decides whether there is a page to be mapped where it leads. It lies four bytes after the
 opcode, in an instruction that may be another's. Whatever that one is, it can be spliced itself, by a jump of which the
 byte in question can be chosen; and if it is short, too, its own highest byte may come from yet another one::
 
@@ -148,7 +148,7 @@ def _remembered(known: list[SpliceDraft], others: Iterator[SpliceDraft]) -> Iter
 
 
 def _pun_of(head: int, prefixes: int, size: int, content: bytes) -> Pun:
-    """Return the jump in ``size`` bytes at ``head``, prefixes first; its displacement ends in the bytes behind."""
+    """Return the jump in ``size`` bytes at ``head``, prefixes first; its displacement ends in the bytes after."""
     free = size - prefixes - 1
     displacement = int.from_bytes(bytes(free) + content, "little", signed=True)
     return Pun(prefixes, free, head + prefixes + JUMP_BYTES + displacement)

@@ -27,7 +27,7 @@ def _nowhere(_: Site) -> None:
 
 
 class Punned:
-    """Turns the head of a site into a jump that ends in the bytes behind it, but borrows none from ``limit`` on."""
+    """Turns the head of a site into a jump that ends in the bytes after it, but borrows none from ``limit`` on."""
 
     __slots__ = ("_limit",)
     kind = Strategy.PUNNED
@@ -62,7 +62,7 @@ class Punned:
 
 
 class OneByte:
-    """Turns an instruction into a jump by its first byte; the four bytes behind it say where to.
+    """Turns an instruction into a jump by its first byte; the four bytes after it say where to.
 
     There is one place only for its springboard: that of an earlier splice of the same instruction, now retired, serves
     again.

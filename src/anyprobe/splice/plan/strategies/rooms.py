@@ -1,7 +1,7 @@
 """Room for springboards in the bytes of instructions that run as copies in a patch.
 
-A jump takes five bytes. The instructions that it displaces are longer as a rule, and behind those five nobody comes by
-any more: not even by a signal handler's return or an old patch's jump back, which is checked.
+A jump takes five bytes. The instructions that it displaces are longer as a rule, and no thread comes by after those
+five any more: not even by a signal handler's return or an old patch's jump back, which is checked.
 """
 
 from bisect import bisect_left
@@ -22,7 +22,7 @@ BACK, FORTH = 128, 127
 def room_in(
     context: PlanContext, host: SpliceDraft, head: int, *, fresh: bool = False, place: int | None = None
 ) -> int | None:
-    """Return five bytes that ``host`` displaces, nobody uses, and a short jump at ``head`` reaches.
+    """Return five bytes that ``host`` displaces, that no splice uses, and a short jump at ``head`` reaches.
 
     ``place``: just these. All that depends on one another lies on one page, since pages are written one after the
     other. ``fresh``: the host is not in the plan yet.
@@ -35,7 +35,7 @@ def room_in(
     if first >= high or host.end - JUMP_BYTES < first:
         return None  # as most are, out of reach or too short
     claims, end = context.claims, next((i.address for i in host.insns if i.address in context.plan.shared), host.end)
-    end = min(end, context.moving(host.insns)[-1].end)  # behind that goroutines may be parked, though the copies run
+    end = min(end, context.moving(host.insns)[-1].end)  # after that goroutines may be parked, though the copies run
     if context.fault_refusal(host.insns[:1], end) is not None:
         end = host.insns[0].end
     places = range(first, min(end - JUMP_BYTES + 1, high, page + PAGE - JUMP_BYTES + 1))
@@ -54,7 +54,7 @@ def lines_near(
 ) -> Iterator[tuple[int, SpliceDraft]]:
     """Yield splices that would displace straight lines with room for a springboard, near enough to ``head``.
 
-    In front of each stands how many instructions of its line it leaves in place. They go on at least to ``until``,
+    Before each stands how many instructions of its line it leaves in place. They go on at least to ``until``,
     if their line does.
     """
     page = page_floor(head)

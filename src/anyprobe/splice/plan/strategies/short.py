@@ -54,11 +54,11 @@ def short_line(site: Site) -> tuple[Insn, ...] | Refusal:
 
 
 def _dead_nearby(context: PlanContext, address: int) -> int | None:
-    """Return the nearest address of five bytes that never run, are nobody's, and lie within reach."""
+    """Return the nearest address of five bytes that never run, that no splice has, and that lie within reach."""
     low, high = address + SHORT_BYTES - _REACH - 1, address + SHORT_BYTES + _REACH
     best: int | None = None
     for start, end in context.dead_ranges(address, low - _REACH, high):
-        # from the far end: a jump at the last instruction above may want the bytes right behind it
+        # from the far end: a jump at the last instruction above may want the bytes right after it
         for place in range(end - JUMP_BYTES, start - 1, -1):
             # on one page with the head: pages are written one after the other
             near = low <= place < high and page_floor(place) == page_floor(place + JUMP_BYTES - 1) == page_floor(

@@ -1,6 +1,6 @@
-"""Short lines whose jump ends in the bytes of the one behind.
+"""Short lines whose jump ends in the bytes of the one after.
 
-Where the instruction right behind a line without room can be spliced, too, its new bytes can be chosen: its jump goes
+Where the instruction right after a line without room can be spliced, too, its new bytes can be chosen: its jump goes
 by way of a springboard, at such a place that its displacement makes a jump of the bytes in front, too::
 
     ret                   c3              e9                  jmp rel32: e9 d0 d1 d2
@@ -26,12 +26,12 @@ _LOWER = (0x0000, 0x0100, 0x0305, 0x5107, 0xA30B)
 
 
 class Successor:
-    """A punned jump whose displacement ends in the bytes of another jump, chosen for that, right behind it."""
+    """A punned jump whose displacement ends in the bytes of another jump, chosen for that, right after it."""
 
     kind = Strategy.PUNNED
 
     def try_at(self, site: Site) -> SpliceDraft | Refusal:
-        """Return the jump, which leans on the one behind."""
+        """Return the jump, which leans on the one after."""
         insns, context = site.short_run(), site.context
         if isinstance(insns, Refusal):
             return insns
@@ -58,7 +58,7 @@ class Successor:
 
 
 def _jump_behind(site: Site, address: int) -> SpliceDraft | Refusal:
-    """Return the jump at an address right behind a site: the plan's, or a new one."""
+    """Return the jump at an address right after a site: the plan's, or a new one."""
     over = next(iter(site.plan.headed_in(address, address + 1)), None)
     if over is not None:
         if over.strategy is not Strategy.JUMP:
@@ -69,7 +69,7 @@ def _jump_behind(site: Site, address: int) -> SpliceDraft | Refusal:
 
 
 def run_behind(site: Site, address: int) -> tuple[FunctionCode, tuple[Insn, ...]] | Refusal:
-    """Return the line that begins right behind a site, and the function that it lies in."""
+    """Return the line that begins right after a site, and the function that it lies in."""
     home = site.context.part_of(site.function, address)
     if home is None or home not in (site.function, *site.plan.scope):
         return Refusal(Reason.TOO_SHORT, address, "the bytes behind are another function's")
@@ -91,7 +91,7 @@ def _dead_behind(context: PlanContext, last: Insn) -> int:
 
 
 def pairs(context: PlanContext, head: int, size: int, prefix: bytes) -> Iterator[tuple[Pun, Pun]]:
-    """Yield two jumps, one right behind the ``size`` bytes of the other, both of which have a springboard.
+    """Yield two jumps, one right after the ``size`` bytes of the other, both of which have a springboard.
 
     The first one's displacement is made of its free bytes, then the second one's prefix and opcode, then ``shared``
     bytes of the second one's displacement, as far as there is room for.

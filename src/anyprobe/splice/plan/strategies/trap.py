@@ -11,7 +11,7 @@ class Trap:
     """One byte that traps.
 
     If the instruction has no other byte, its patch takes the next one along where it can, so that a thread with its pc
-    behind the trap has met it.
+    after the trap has met it.
     """
 
     kind = Strategy.TRAP

@@ -1,6 +1,6 @@
-"""Instructions of one byte, which make a short jump of themselves and the byte right behind them.
+"""Instructions of one byte, which make a short jump of themselves and the byte right after them.
 
-A lone ``ret`` has no room even for a short jump. Together with the byte behind it, it makes one to a single place,
+A lone ``ret`` has no room even for a short jump. Together with the byte after it, it makes one to a single place,
 which may be dead or can be evicted.
 """
 
@@ -13,16 +13,16 @@ from anyprobe.splice.plan.splices import JUMP_OPCODE, SHORT_OPCODE, Strategy
 from anyprobe.splice.plan.strategies.rooms import lines_near, room_in
 
 _FAR = 1 << 10
-"""How far in front of dead bytes the function that they belong to may begin."""
+"""How far before dead bytes the function that they belong to may begin."""
 
 
 class Wedge:
-    """One byte that makes a short jump of itself and the byte behind it, which stays."""
+    """One byte that makes a short jump of itself and the byte after it, which stays."""
 
     kind = Strategy.SHORT
 
     def try_at(self, site: Site) -> SpliceDraft | Refusal:
-        """Return the jump to the one place that the byte behind leads to."""
+        """Return the jump to the one place that the byte after leads to."""
         insn = site.insn
         if site.start != site.index or insn.length != 1:
             return Refusal(Reason.TOO_SHORT, site.head.address, "not an instruction of one byte")
@@ -42,7 +42,7 @@ class Wedge:
 
 
 def _byte_behind(site: Site) -> tuple[int, tuple[SpliceDraft, ...]] | None:
-    """Return what the byte behind an instruction is once the plan is carried out, and which splice says so."""
+    """Return what the byte after an instruction is once the plan is carried out, and which splice says so."""
     end = site.insn.end
     over = next(iter(site.plan.headed_in(end, end + 1)), None)
     if over is not None and over.strategy is Strategy.SHORT:
