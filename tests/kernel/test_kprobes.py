@@ -48,7 +48,7 @@ def write():
 
 
 def test_handlers_before_and_behind_an_instruction(session, write):
-    before, behind = Count("before", by=("pid",)), Count("behind", by=("pid",))
+    before, after = Count("before", by=("pid",)), Count("behind", by=("pid",))
 
     def pre(p, regs):
         if regs.dx == SIZE:
@@ -56,7 +56,7 @@ def test_handlers_before_and_behind_an_instruction(session, write):
         return 0
 
     def post(p, regs, flags):
-        behind.add(key=(current.tgid,))
+        after.add(key=(current.tgid,))
 
     kp = Kprobe(symbol_name="vfs_write", pre_handler=pre, post_handler=post)
     assert register_kprobe(kp) == 0, kp.error
@@ -64,7 +64,7 @@ def test_handlers_before_and_behind_an_instruction(session, write):
     write()
     pid = (os.getpid(),)
     assert session.collection.numbers(before)[pid].count == TIMES
-    assert session.collection.numbers(behind)[pid].count >= TIMES
+    assert session.collection.numbers(after)[pid].count >= TIMES
     assert kp.hits >= TIMES
     assert kp.nmissed == 0
     (line,) = debugfs.listing()
@@ -87,17 +87,17 @@ def test_handlers_before_and_behind_an_instruction(session, write):
 
 @pytest.mark.thorough
 def test_no_handler_before_an_instruction_runs_without_the_one_behind_it(session, system_calls):
-    before, behind = Count("before"), Count("behind")
+    before, after = Count("before"), Count("behind")
 
     def pre(p, regs):
         before.add()
         return 0
 
     def post(p, regs, flags):
-        behind.add()
+        after.add()
 
     def counts():
-        return [session.collection.numbers(each)[()].count for each in (before, behind)]
+        return [session.collection.numbers(each)[()].count for each in (before, after)]
 
     threads, times = 2, 3
     under_way = threads * times  # threads that are at the instruction while the probes go

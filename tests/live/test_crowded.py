@@ -15,16 +15,16 @@ THREADS = 8
 def hits_by_construction(counts, before, offsets):
     """Return how often each instruction of ``loop`` ran since ``before``."""
     calls, turns = (counts.calls[name] - before.get(name, 0) for name in ("loop", "loop_turns"))
-    each, behind_the_test = {}, False
+    each, after_the_test = {}, False
     zero = calls  # one call in seven has nothing to do; it is known by its turns only
     for offset, text in offsets.items():
         if text.startswith(("dec", "jne")):
             each[offset] = turns
-        elif behind_the_test and not text.startswith("ret"):
+        elif after_the_test and not text.startswith("ret"):
             each[offset] = None
         else:
             each[offset] = zero
-        behind_the_test = behind_the_test or text.startswith("je ")
+        after_the_test = after_the_test or text.startswith("je ")
     return each
 
 

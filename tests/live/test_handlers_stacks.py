@@ -103,7 +103,7 @@ def test_at_every_instruction_the_callers_are_the_same(options):
                 emit("instruction", function=ctx.func, stack=u64(ctx.ustack(60)))
 
             @session.after(*(f"a.out:{name}:insn" for name in names))
-            def on_behind(ctx):
+            def on_after(ctx):
                 emit("behind", function=ctx.func, stack=u64(ctx.ustack(60)))
 
             target.go(2)

@@ -185,11 +185,11 @@ def test_a_call_is_sent_elsewhere_before_it_is_made(target):
         (calls,) = session.count("a.out:set_and_call%call")
         (place,) = calls.places
         session.remove(calls)
-        offset, behind = place.offset, place.address + 5
+        offset, after = place.offset, place.address + 5
 
         @session.at(f"a.out:set_and_call+{offset}")
         def on_call(ctx):
-            ctx.ip = behind
+            ctx.ip = after
 
         assert {each.strategy for each in session.snapshot().sites if each.armed} == {"retarget"}
         session.count("a.out:hollow")
@@ -223,11 +223,11 @@ def test_arguments_and_memory_are_changed(target):
 def test_an_instruction_is_left_out(target):
     with anyprobe.attach(target.pid, unsafe=True) as session:
         ((site,), _) = session.resolve("a.out:step")
-        behind = site.address + 14
+        after = site.address + 14
 
         @session.at("a.out:step+8")
         def on_step(ctx):
-            ctx.regs.rip = behind
+            ctx.regs.rip = after
 
         found = changes(target)
         assert found["stepped_over"] == found["steps"] == 200
@@ -254,12 +254,12 @@ def test_instructions_are_left_out_that_are_shorter_than_a_jump(target, offset):
 def test_what_a_handler_leads_to_is_not_overwritten_later(target):
     with anyprobe.attach(target.pid, unsafe=True) as session:
         ((site,), _) = session.resolve("a.out:step")
-        behind = site.address + 8
+        after = site.address + 8
 
         @session.entry("a.out:step")
         def on_step(ctx, n: i64):
             ctx.regs.rax = n + 101
-            ctx.ip = behind
+            ctx.ip = after
 
         session.count("a.out:step%insn")
         changes(target)

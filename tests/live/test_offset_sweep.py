@@ -86,8 +86,8 @@ def test_sweep(python, name):
             if offset not in known:
                 ((_, refusal),) = probe.refused
                 before = max(at for at in known if at < offset)
-                behind = min(at for at in known if at > offset)
-                nearest = f"+{before:#x}, +{behind:#x}" if behind < site.function.size else f"+{before:#x}"
+                after = min(at for at in known if at > offset)
+                nearest = f"+{before:#x}, +{after:#x}" if after < site.function.size else f"+{before:#x}"
                 assert refusal.reason == "not-an-instruction-boundary"
                 assert refusal.detail.endswith(f"nearest: {nearest}"), (hex(offset), refusal.detail)
                 continue

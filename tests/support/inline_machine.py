@@ -54,10 +54,10 @@ class Inlined(Machine):
         writer = PatchWriter(self.base + ENTER + len(start))
         bank = BankCode(SLOT, self.base + GATE, 0, None, handler=self.base + ROUTINE)
         writer.action(Action(ActionKind.HANDLER, HITS, bank, inline=inline), clobbers)
-        behind = len(writer.out)
+        after = len(writer.out)
         writer.raw(bytes(5))
         size = len(writer.finish())
-        writer.out[behind : behind + 5] = b"\xe9" + struct.pack("<i", size - behind - 5)
+        writer.out[after : after + 5] = b"\xe9" + struct.pack("<i", size - after - 5)
         assert size <= INLINE_ESTIMATE, size
         self.put(ENTER, self.build_end(start + bytes(writer.out)))
 

@@ -45,13 +45,13 @@ class HandlerText:
         """Append lines."""
         self.lines += lines
 
-    def add_expression(self, before: str, expression: Expression, behind: str) -> None:
+    def add_expression(self, before: str, expression: Expression, after: str) -> None:
         """Append an expression in brackets between two texts."""
         self.lines.append(f"{before}(")
         for number, line in enumerate(self.left.get(expression, expression).text.splitlines()):
             self.lines.append(line)
             self.origins[len(self.lines)] = (expression, number)
-        self.lines.append(f"    ){behind}")
+        self.lines.append(f"    ){after}")
 
     def add_condition(self, expression: Expression | None) -> None:
         """Append that a handler ends where an expression does not hold; nothing without one."""

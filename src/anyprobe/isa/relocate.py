@@ -138,19 +138,19 @@ def _direct_branch(insn: Insn, at: int, target: int) -> bytes | Refusal:
     return _near(insn, head(f"j{CONDITIONS[_condition(insn)]} target"), at, target)
 
 
-def _behind_prefixes(insn: Insn) -> bytes:
+def _after_prefixes(insn: Insn) -> bytes:
     """Return the bytes from the opcode on; a rex prefix has no effect on a branch."""
     return insn.raw[len(_prefixes(insn.raw)) :]
 
 
 def _opcode(insn: Insn) -> int:
     """Return the first opcode byte of a branch; never a byte of its displacement."""
-    return _behind_prefixes(insn)[0]
+    return _after_prefixes(insn)[0]
 
 
 def _condition(insn: Insn) -> int:
     """Return the low four opcode bits of a conditional jump."""
-    raw = _behind_prefixes(insn)
+    raw = _after_prefixes(insn)
     return raw[1] & 0xF if raw[0] == 0x0F else raw[0] & 0xF
 
 

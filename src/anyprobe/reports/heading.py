@@ -31,7 +31,7 @@ SILENT_NAMED = 3
 _PAUSES = (("prepare", "map"), ("arm", "arm"), ("disarm", "disarm"))
 
 
-def print_heading(snapshot: Snapshot, console: "Console", what: str, behind: str = "") -> None:
+def print_heading(snapshot: Snapshot, console: "Console", what: str, after: str = "") -> None:
     """Print one line on the targets and one on what it cost them: the longest times, where there are several.
 
     ``after`` is what else is to be known at once, after the duration. Of an interval there is the time of day alone.
@@ -44,7 +44,7 @@ def print_heading(snapshot: Snapshot, console: "Console", what: str, behind: str
     if len(targets) > NAMED_TARGETS:
         names += f" and {counted(len(targets) - NAMED_TARGETS, 'other')}"
     line = f"{names}: {what} in {snapshot.duration_s:.2f} s"
-    console.print(f"{line}; {escape(behind)}" if behind else line, soft_wrap=True)
+    console.print(f"{line}; {escape(after)}" if after else line, soft_wrap=True)
     for target in targets:
         _print_end(target, console, several=len(targets) > 1)
     pauses = [f"{milliseconds(us)} {word}" for name, word in _PAUSES if (us := snapshot.pause_us.get(name, 0))]

@@ -45,7 +45,7 @@ class EmittedPatch:
     """(original address, address in the patch before its actions) of each displaced instruction."""
     copies: Sequence[tuple[int, int]]
     """(original address, address of its displaced copy); the last pair is the jump back."""
-    behind: int
+    after: int
     """Where a branch back to a loop head enters: after the entry actions of the first instruction."""
     front: Hashable = field(default=None, compare=False)
     """Patches of one code region with equal fronts, if any, do the same before their first displaced copy."""

@@ -104,10 +104,10 @@ def test_the_switch_governs_what_comes_later(target, either):
 @pytest.mark.parametrize("on", [True, False], ids=["jumps", "traps"])
 def test_neighbours_post_handlers_and_disabling_lose_nothing(target, either, on):
     """What takes a probe's jump away in the kernel: here it keeps it, and every execution is counted."""
-    seen, behind, next_seen = Count("seen"), Count("behind"), Count("next_seen")
+    seen, after, next_seen = Count("seen"), Count("behind"), Count("next_seen")
 
     def post(p, regs, flags):
-        behind.add()
+        after.add()
 
     debugfs.set_optimization(on)
     kept = Kprobe(symbol_name="stepped", pre_handler=counting(seen))
@@ -131,7 +131,7 @@ def test_neighbours_post_handlers_and_disabling_lose_nothing(target, either, on)
     counts = target.halt()
     assert kept.hits == seen.result().total.count == counts.calls["stepped"]
     assert 0 < next_seen.result().total.count < len(neighbours) * counts.calls["stepped"]
-    assert behind.result().total.count < counts.calls["stepped"]
+    assert after.result().total.count < counts.calls["stepped"]
     target.finish()
 
 

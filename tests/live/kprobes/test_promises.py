@@ -119,7 +119,7 @@ def test_bugs_are_fixed_and_faults_injected(target):
         regs.ax = 99
         return 0
 
-    def behind(p, regs, flags):
+    def after(p, regs, flags):
         regs.ax = 123
 
     def entry(ri, regs):
@@ -129,7 +129,7 @@ def test_bugs_are_fixed_and_faults_injected(target):
     with anyprobe.attach(target.pid, unsafe=True):
         for kp in (Kprobe("store", pre_handler=memory), Kprobe("twice", pre_handler=argument)):
             assert register_kprobe(kp) == 0, kp.error
-        assert register_kprobe(Kprobe("fives", post_handler=behind)) == 0
+        assert register_kprobe(Kprobe("fives", post_handler=after)) == 0
         assert register_kretprobe(Kretprobe(Kprobe("twice"), None, entry)) == 0
         calls = target.go(1).calls
         assert (calls["stored"], calls["doubled"], calls["five"]) == (77, 202, 123)

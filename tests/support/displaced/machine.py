@@ -75,11 +75,11 @@ class Code:
         self.out += content if isinstance(content, bytes) else bytes.fromhex(content)
         return self
 
-    def rel(self, code, target, behind=b""):
+    def rel(self, code, target, after=b""):
         """Append an instruction that ends with a displacement to an offset of the world and an immediate."""
         code = bytes.fromhex(code)
-        end = self.at + len(self.out) + len(code) + 4 + len(behind)
-        self.out += code + struct.pack("<i", target - end) + behind
+        end = self.at + len(self.out) + len(code) + 4 + len(after)
+        self.out += code + struct.pack("<i", target - end) + after
         return self
 
     def registers(self, opcode, base):
@@ -172,9 +172,9 @@ class Machine:
             self.put(taken - self.base, jump_to(self.base + LEAVE + 0x400 * TAKEN))
         self.put(ORIGINAL, code + jump_to(self.base + LEAVE + 0x400 * BEHIND))
 
-    def place_copy(self, place, copy, behind):
+    def place_copy(self, place, copy, after):
         """Put a copy in its place, continued behind the original."""
-        content = copy + jump_to(behind)
+        content = copy + jump_to(after)
         self.copies[place][: len(content)] = content
 
     def run(self, start, image):

@@ -5,7 +5,7 @@ Run as a process of its own, like ``displaced.oracle``.
 
 from anyprobe.isa.relocate import displace
 from anyprobe.splice.translate.abstract_state import initial
-from anyprobe.splice.translate.idempotence import Replay, replay_behind
+from anyprobe.splice.translate.idempotence import Replay, replay_after
 from anyprobe.splice.translate.steps import restoring
 from support.displaced.machine import FAULTED, ORIGINAL
 from support.displaced.oracle import Oracle, serve
@@ -14,7 +14,7 @@ from support.displaced.oracle import Oracle, serve
 class Repetition(Oracle):
     def run(self, insn):
         """Compare one run with two in a row; what has to be undone in between is left out."""
-        replay = replay_behind(Replay(initial()), insn)
+        replay = replay_after(Replay(initial()), insn)
         if replay is None or insn.target is not None:
             return "never twice", ""
         unread = (number for number in range(16) if not replay.read >> number & 1)  # where it stands, they may be dead

@@ -48,7 +48,7 @@ def system_call_line(
     return line
 
 
-def comes_back(call: "Instruction", line: "Sequence[Instruction]", behind: "Instruction | None") -> bool | None:
+def comes_back(call: "Instruction", line: "Sequence[Instruction]", after: "Instruction | None") -> bool | None:
     """Return whether a system call does; ``None`` where that is not known.
 
     ``line`` leads to it, and ``after`` stands after it. An unknown one does where its result is looked at.
@@ -56,7 +56,7 @@ def comes_back(call: "Instruction", line: "Sequence[Instruction]", behind: "Inst
     number = Constants().follow(line).value_of(Register.RAX)
     if number is not None:
         return number & 0xFFFF_FFFF not in (_NEVER_BACK if call.code == Code.SYSCALL else _NEVER_BACK_32)
-    return True if behind is not None and _looks_at_result(behind) else None
+    return True if after is not None and _looks_at_result(after) else None
 
 
 def _looks_at_result(one: "Instruction") -> bool:

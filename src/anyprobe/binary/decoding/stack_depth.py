@@ -130,7 +130,7 @@ def balance(
             if flow is Flow.JUMP or flow is Flow.TRAP:
                 break
             if flow is Flow.NEXT:
-                frame = frame_behind(one, frame)
+                frame = frame_after(one, frame)
                 if frame.depth is not None and frame.depth < 0:
                     return Balance.BROKEN
                 shown = shown or bool(frame.depth)
@@ -154,7 +154,7 @@ def takes_return(start: int, instruction_at: "Callable[[int], Instruction | None
         one = instruction_at(at)
         if one is None or FLOWS[one.code] is not Flow.NEXT:
             return False
-        frame = frame_behind(one, frame)
+        frame = frame_after(one, frame)
         if frame.depth is not None and frame.depth < 0:
             return True
         at = one.next_ip
@@ -174,7 +174,7 @@ def _is_nop(one: "Instruction | None") -> bool:
     return one is not None and one.mnemonic == Mnemonic.NOP
 
 
-def frame_behind(one: "Instruction", frame: Frame) -> Frame:
+def frame_after(one: "Instruction", frame: Frame) -> Frame:
     """Return the frame after an instruction that goes on to the next."""
     depth, base = frame
     if one.mnemonic == Mnemonic.LEAVE:

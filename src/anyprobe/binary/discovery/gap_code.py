@@ -160,13 +160,13 @@ class GapCode:
         It keeps its stack in balance, as what follows a call cannot, since there the frame of the caller ends; and
         nothing jumps over the padding.
         """
-        behind = call.next_ip
-        if self.gaps.number(behind) is None or behind in self.starts:
+        after = call.next_ip
+        if self.gaps.number(after) is None or after in self.starts:
             return True
         if call.code == Code.CALL_REL32_64 and call.near_branch_target in self.seen.no_return:
             return True
-        length = self.gaps.padding_at(behind)
-        aim = behind + length
+        length = self.gaps.padding_at(after)
+        aim = after + length
         if length == 0 or aim & ALIGNED or aim in self.aims:
             return False
         if balance(aim, self.gaps.instruction_at, self.seen) is Balance.BROKEN:

@@ -54,7 +54,7 @@ class Judge:
             return False
         if self._code.gaps.number(address) is None:
             return False
-        if address in self._code.reached and not self._is_behind_call(address):
+        if address in self._code.reached and not self._is_after_call(address):
             return False
         if not self._may_begin(address, is_stored=is_stored):
             return False
@@ -68,8 +68,8 @@ class Judge:
         kept = self._balances[address]
         if not is_stored:
             certain = self._text.is_pie or not address & ALIGNED or self._code.above(address) is not None
-            return kept is not Balance.BROKEN and certain and self._is_behind_end(address)
-        return kept is Balance.KEPT and (self._is_behind_end(address) or self._seems_behind_end(address))
+            return kept is not Balance.BROKEN and certain and self._is_after_end(address)
+        return kept is Balance.KEPT and (self._is_after_end(address) or self._seems_after_end(address))
 
     def _is_set_apart(self, address: int, end: int) -> bool:
         """Return whether what begins and ends at some addresses is aligned, as is what follows, by padding for code.
@@ -80,10 +80,10 @@ class Judge:
             return False
         if self._code.gaps.number(end) is None:
             return True  # something else that is known begins there, or the section ends
-        behind = end + self._code.gaps.padding_at(end)
-        return not behind & ALIGNED and (behind > end or behind in self._code.starts)
+        after = end + self._code.gaps.padding_at(end)
+        return not after & ALIGNED and (after > end or after in self._code.starts)
 
-    def _is_behind_end(self, address: int) -> bool:
+    def _is_after_end(self, address: int) -> bool:
         """Return whether code may begin at an address: after padding, or after what does not go on."""
         above = self._code.above(address)
         if above is not None:
@@ -94,7 +94,7 @@ class Judge:
         starts = range(len(front)) if not address & ALIGNED else ()
         return any(padding_length(front, at, zeros=False) == len(front) - at for at in starts)
 
-    def _seems_behind_end(self, address: int) -> bool:
+    def _seems_after_end(self, address: int) -> bool:
         """Return whether the bytes in front look like a return, a jump or a call (which may never return)."""
         front = self._code.gaps.front(address, _CALL_BYTES)
         if front[-1:] == _RET or len(front) < _CALL_BYTES or front[0] not in _CALL_OR_JUMP:
@@ -155,7 +155,7 @@ class Judge:
         one = self._code.gaps.instruction_at(address)
         return one is not None and one.mnemonic == Mnemonic.NOP
 
-    def _is_behind_call(self, address: int) -> bool:
+    def _is_after_call(self, address: int) -> bool:
         """Return whether control comes to an aligned instruction only from a call, which may never return."""
         one = self._code.above(address) if not address & ALIGNED and address not in self._code.aims else None
         return one is not None and FLOWS[one.code] in CALLS

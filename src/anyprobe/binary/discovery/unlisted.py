@@ -169,12 +169,10 @@ def _taken_in(code: tuple[CodeBytes, ...], gaps: Gaps, listed: CodeMap) -> set[i
     return found
 
 
-def _certain(
-    listed: CodeMap, targets: "Positions", behind: "Positions", is_meant: "Callable[[Insn], bool]"
-) -> set[int]:
+def _certain(listed: CodeMap, targets: "Positions", after: "Positions", is_meant: "Callable[[Insn], bool]") -> set[int]:
     """Return the targets of which an instruction of a function, of some kind, ends at ``after``."""
     found: set[int] = set()
-    for target, end in zip(targets.tolist(), behind.tolist(), strict=True):
+    for target, end in zip(targets.tolist(), after.tolist(), strict=True):
         function = listed.containing(end - 1) if target not in found else None
         if function is None or function.broken is not None:
             continue

@@ -18,10 +18,10 @@ def block_starts(code_map: ModuleView, function: FunctionView) -> tuple[int, ...
     for number, flow in function.turns:
         if flow in _GOES_ON or (flow is Flow.OTHER and flow_of(function.iced[number]) in _GOES_ON):
             continue
-        behind = ends[number]
-        if behind >= end or (content[behind - start] in PADDING_BEGINS and _is_padding(function, behind, number + 1)):
+        after = ends[number]
+        if after >= end or (content[after - start] in PADDING_BEGINS and _is_padding(function, after, number + 1)):
             continue
-        entered.add(behind)
+        entered.add(after)
     return tuple(sorted({entry, *function.sites_among(at for at in entered if at > entry)}))
 
 

@@ -192,18 +192,18 @@ class _Collector:
 
         Hand-written code ends that way: ``cmp rcx, rdx; jb __chk_fail``, and after it stands ``memcpy``.
         """
-        insn, behind = part.insn_at(address), self.map.layout.next_code(part.end)
+        insn, after = part.insn_at(address), self.map.layout.next_code(part.end)
         if insn is not None and insn.raw == _BREAKPOINT:
             return
-        if insn is None or behind is None:
+        if insn is None or after is None:
             self._refuse(address, "control runs on past the function's end")
-        elif part.never_runs(insn) or self._joins(behind):
+        elif part.never_runs(insn) or self._joins(after):
             return
         elif insn.flow is Flow.NEXT:
-            self.found.append(Exit(address, ExitKind.TAIL, False, False, behind))
+            self.found.append(Exit(address, ExitKind.TAIL, False, False, after))
         elif insn.flow is Flow.JCC and any(each.address == address for each in self.found):
             self.found = [each for each in self.found if each.address != address]
-            self.found.append(Exit(address, ExitKind.TAIL, False, False, behind))
+            self.found.append(Exit(address, ExitKind.TAIL, False, False, after))
         else:
             self._refuse(address, "control runs on past the function's end")
 

@@ -1,7 +1,7 @@
 """How much a function has on the stack where it jumps out: nothing where it makes a tail call."""
 
 from anyprobe.binary.analysis.views import FunctionView
-from anyprobe.binary.decoding.stack_depth import Frame, frame_behind
+from anyprobe.binary.decoding.stack_depth import Frame, frame_after
 from anyprobe.isa.decode import FLOWS, JUMPS, Flow
 
 _ENDS = frozenset({Flow.JUMP, Flow.INDIRECT_JUMP, Flow.RET, Flow.TRAP, Flow.INVALID, Flow.OTHER})
@@ -41,6 +41,6 @@ def depths_at_jumps(function: FunctionView) -> dict[int, int | None]:
             if flow in _ENDS:
                 break
             if flow is Flow.NEXT:
-                frame = frame_behind(one, frame)
+                frame = frame_after(one, frame)
             at = one.next_ip
     return found

@@ -311,8 +311,8 @@ class _Slice:
         size = calcsize(entry)
         if most == least:
             return most
-        behind = next(self._evidence.data_taken(table + least * size, table + most * size), None)
-        return most if behind is None else (behind[0] - table) // size
+        after = next(self._evidence.data_taken(table + least * size, table + most * size), None)
+        return most if after is None else (after[0] - table) // size
 
     def _is_whole(self, table: int, count: int, base: int) -> bool:
         """Return whether a table has no more than ``count`` entries, by what lies around them.
@@ -326,8 +326,8 @@ class _Slice:
         in_front = any(self.accepts(base + each) for each in self._index.entries(table - 4, NEAR, 1))
         if in_front and not self._ends_another(table):
             return False
-        behind = self._index.entries(end, NEAR, 1)
-        return (bool(behind) and not any(base + behind[0] in area for area in self.map.text.ranges)) or any(
+        after = self._index.entries(end, NEAR, 1)
+        return (bool(after) and not any(base + after[0] in area for area in self.map.text.ranges)) or any(
             self._evidence.data_taken(table + 4, end + 1)
         )
 

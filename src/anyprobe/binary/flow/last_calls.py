@@ -57,8 +57,8 @@ class _Places:
         for number, _ in function.turns:
             if is_system_call(function.one(number)):
                 line = system_call_line(function.addresses[number], self._above, self._is_aim)
-                behind = function.iced[number + 1] if number + 1 < len(function.iced) else None
-                found[number] = comes_back(function.iced[number], line, behind)
+                after = function.iced[number + 1] if number + 1 < len(function.iced) else None
+                found[number] = comes_back(function.iced[number], line, after)
         return found
 
     def instruction_at(self, address: int) -> "Instruction | None":

@@ -126,7 +126,7 @@ class StraightLines:
         # more may be the nops that a function begins with of which nothing tells
         return min(length, -function.end & ALIGNED)
 
-    def dead_bytes_behind(self, address: int) -> int:
+    def dead_bytes_after(self, address: int) -> int:
         """Return the number of padding bytes at ``address``, where the instruction above does not fall through."""
         function = self._function
         if address >= function.end:

@@ -53,8 +53,8 @@ class UnlistedDoubts:
         found = [start]
         while (before := self._map.layout.start_before(found[0])) is not None and before in self._text.unlisted:
             found.insert(0, before)
-        while (behind := self._map.layout.start_after(found[-1])) is not None and behind in self._text.unlisted:
-            found.append(behind)
+        while (after := self._map.layout.start_after(found[-1])) is not None and after in self._text.unlisted:
+            found.append(after)
         codes = (self._map.function_at(each) for each in found)
         return [each for each in codes if not isinstance(each, Refusal)]
 
@@ -63,8 +63,8 @@ class UnlistedDoubts:
         gap = self._map.layout.gap_around(code.end)
         if gap is not None and padding_length(gap[1], 0) < len(gap[1]):
             return False
-        behind = self._map.layout.start_after(code.start)
-        return behind is None or behind not in self._text.unlisted or behind in self._text.called
+        after = self._map.layout.start_after(code.start)
+        return after is None or after not in self._text.unlisted or after in self._text.called
 
 
 def _jump_through_pointer(code: FunctionView) -> Refusal | None:

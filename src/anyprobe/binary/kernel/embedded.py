@@ -45,7 +45,7 @@ class _Places:
     number_at: int
     count: int
     tokens: tuple[str, ...]
-    behind: int
+    after: int
 
     def names(self, content: Content) -> Iterator[str]:
         """Yield the names in the order of their addresses, each with the letter of its kind before it."""
@@ -79,9 +79,9 @@ def _at_tokens(content: Content, digit: int) -> _Places | None:
         second = content.rfind(b"\0", 0, second - 1) + 1
     end, tokens = second, [""]
     for _ in range(_TOKENS - 1):
-        behind = content.find(b"\0", end)
-        tokens.append(content[end:behind].decode("latin-1"))
-        end = behind + 1
+        after = content.find(b"\0", end)
+        tokens.append(content[end:after].decode("latin-1"))
+        end = after + 1
     for start in range(second - 1 & ~7, max(second - _LONGEST_TOKEN, 0), -8):  # before it may stand anything
         tokens[0] = content[start : second - 1].decode("latin-1")
         offsets = np.cumsum([0, *(len(each) + 1 for each in tokens[:-1])]).astype("<u2").tobytes()
@@ -135,9 +135,9 @@ def _is_group(content: Content, at: int, size: int) -> bool:
 def _addresses(content: Content, places: _Places) -> "NDArray[np.uint64] | None":
     """Return the addresses of all names: distances from a base, or those of data that each processor has."""
     bytes_of_all = 4 * places.count + 7 & ~7
-    behind = places.behind + 7 & ~7
+    after = places.after + 7 & ~7
     before = places.number_at - 8
-    for offsets_at, base_at in ((before - bytes_of_all, before), (behind, behind + bytes_of_all)):
+    for offsets_at, base_at in ((before - bytes_of_all, before), (after, after + bytes_of_all)):
         if offsets_at < 0 or base_at + 8 > len(content):
             continue
         (base,) = struct.unpack_from("<Q", content, base_at)

@@ -32,7 +32,7 @@ def trimmed(
         last = search(text, low, end - base)
         if last is None:
             continue
-        behind = last.end() + base
-        if last[1] is None or behind + unpack("<i", last[1])[0] in area:
-            found[number] = behind
+        after = last.end() + base
+        if last[1] is None or after + unpack("<i", last[1])[0] in area:
+            found[number] = after
     return np.array(found, np.int64)

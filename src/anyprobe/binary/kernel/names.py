@@ -110,8 +110,8 @@ class KernelNames:
         places = self._symbols["name"].tolist()[::-1]
         strings = self._strings
         ends = np.flatnonzero(np.frombuffer(strings, np.uint8) == 0)
-        behind = np.append(ends, len(strings))[np.searchsorted(ends, places)].tolist()
-        return {strings[low:high]: low for low, high in zip(places, behind, strict=True)}
+        after = np.append(ends, len(strings))[np.searchsorted(ends, places)].tolist()
+        return {strings[low:high]: low for low, high in zip(places, after, strict=True)}
 
     def _address_of(self, place: int) -> int | None:
         """Return the address of the symbol whose name stands somewhere; none stands at 0."""
@@ -124,9 +124,9 @@ class KernelNames:
         rows = np.flatnonzero(self._symbols["value"] == np.uint64(address))
         return self.table.raw_name(int(rows[0])) if len(rows) else ""
 
-    def between(self, first: str, behind: str) -> AddressRange | None:
+    def between(self, first: str, after: str) -> AddressRange | None:
         """Return what lies between two symbols, None where one of them is missing."""
-        low, high = self.address(first), self.address(behind)
+        low, high = self.address(first), self.address(after)
         return None if low is None or high is None or high < low else AddressRange(low, high)
 
     def starting(self, prefix: str) -> dict[str, int]:

@@ -66,6 +66,6 @@ def _by_target(targets: "Ints", count: int) -> "tuple[Ints, Ints]":
 def _all_of(begins: "Ints", ends: "Ints", items: "Ints") -> "Ints":
     """Return the items of several ranges."""
     sizes = ends - begins
-    behind = np.cumsum(sizes)
-    places: Ints = np.arange(np.sum(sizes)) + np.repeat(ends - behind, sizes)
+    after = np.cumsum(sizes)
+    places: Ints = np.arange(np.sum(sizes)) + np.repeat(ends - after, sizes)
     return items[places]

@@ -61,7 +61,7 @@ class LineGraph:
         self.several: set[int] = set()
         """The returns of functions that are called in their middle, too, and may do less then."""
         self._inside: list[tuple[Ints, Ints]] = []
-        self._behind: list[tuple[Ints, Ints]] = []
+        self._after: list[tuple[Ints, Ints]] = []
         self._called: list[Ints] = []
         self._entering: list[tuple[Ints, Ints]] = []
         self._back: list[tuple[Ints, Ints]] = []
@@ -88,9 +88,9 @@ class LineGraph:
         self._inside, self._entering, self._back = [], [], []
         return found
 
-    def behind_calls(self, overwritten: "Masks") -> Edges:
+    def after_calls(self, overwritten: "Masks") -> Edges:
         """Return the edges from calls to what comes after them, which what calls overwrite does not pass."""
-        return Edges(self._behind, ~overwritten[joined(self._called)])
+        return Edges(self._after, ~overwritten[joined(self._called)])
 
     def calls(self) -> Edges:
         """Return the edges from the returns of functions to those of the ones that they call or jump to."""
@@ -210,7 +210,7 @@ class LineGraph:
         sources, targets, found, below = (each[comes_back] for each in (sources, targets, found, below))
         homes = self._homes[found]
         self._back += [(homes, below), (self._homes[below], self._homes[sources])]
-        self._behind.append((sources, below))
+        self._after.append((sources, below))
         begins = targets == lines.starts[lines.owners[found]]
         self._called.append(np.where(begins, homes, self.nothing))
         self._note_middles(sources, targets, found, called=True)

@@ -84,8 +84,8 @@ def solved(code_map: ModuleView) -> "tuple[Ints, Ints, NDArray[np.uint32], NDArr
     destroyed[several] = strangers[several] = 0
     kept[several] = -1
     overwritten = settled(strangers & ~kept, ~kept, calls)
-    behind = graph.behind_calls(overwritten)
-    read = settled(live, pending, inside, entering, behind)
+    after = graph.after_calls(overwritten)
+    read = settled(live, pending, inside, entering, after)
     first = lines.lines_at(lines.starts)
     kept[homes] &= np.where(first >= 0, read[first], 0)
     kept[several] = -1
@@ -95,8 +95,8 @@ def solved(code_map: ModuleView) -> "tuple[Ints, Ints, NDArray[np.uint32], NDArr
     live[homes] = results | SYSV_CLOBBERED & ~settled(destroyed & ~kept, ~kept, calls)[homes]
     pending[homes] = ~settled(strangers & ~kept, ~kept, calls)[homes]
     live[sorted(graph.open)] = -1
-    live = settled(live, pending, inside, behind, returns)
-    for edges in (inside, behind, returns):
+    live = settled(live, pending, inside, after, returns)
+    for edges in (inside, after, returns):
         decided |= edges.reach(live, graph.count)
     starts = np.repeat(lines.starts.astype(np.uint32), np.diff(lines.firsts))  # the difference is right, cut off
     return lines.starts, lines.firsts, lines.addresses.astype(np.uint32) - starts, lines.spread(decided[ends])

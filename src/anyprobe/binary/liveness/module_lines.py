@@ -137,10 +137,10 @@ class ModuleLines:
         back = np.argsort(order)
         return live[back], pending[back]
 
-    def spread(self, behind: "Masks") -> "NDArray[np.uint32]":
+    def spread(self, after: "Masks") -> "NDArray[np.uint32]":
         """Return what is live before each instruction from what is live after each line."""
         order, longer = self._by_length
-        stops, now = self.stops[order], behind[order]
+        stops, now = self.stops[order], after[order]
         found = np.empty(len(self.addresses), np.uint32)
         for step, count in enumerate(longer):
             checkpoint()

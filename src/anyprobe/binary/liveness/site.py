@@ -80,8 +80,8 @@ class SiteLiveness:
         """Return the numbers of the instructions that lines begin with: what is jumped to, and what is after jumps."""
         function = self._function
         targets = {function.index_of(target) for target in function.jump_targets | function.table_targets}
-        behind = {number + 1 for number, flow in function.turns if flow in self.ends}
-        return frozenset({0} | behind | {number for number in targets if number is not None})
+        after = {number + 1 for number, flow in function.turns if flow in self.ends}
+        return frozenset({0} | after | {number for number in targets if number is not None})
 
     def _solve(self) -> dict[int, int]:
         """Return what is live before each line."""

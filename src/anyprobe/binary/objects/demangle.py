@@ -102,14 +102,14 @@ def numbered_lambdas(text: str) -> str:
         number = int(found[2]) + 2 if found[2] else 1
         end = found.end()
         if found[1] == "lambda":
-            end = _behind_brackets(text, end)
+            end = _after_brackets(text, end)
         kind = "lambda" if found[1] == "lambda" else "unnamed type"
         text = f"{text[: found.start()]}{{{kind}{text[found.end() : end]}#{number}}}{text[end:]}"
         found = _LAMBDA.search(text)
     return text
 
 
-def _behind_brackets(text: str, at: int) -> int:
+def _after_brackets(text: str, at: int) -> int:
     """Return where the brackets that open at an offset are closed."""
     depth = 0
     for end in range(at, len(text)):

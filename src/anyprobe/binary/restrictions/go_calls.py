@@ -39,7 +39,7 @@ def go_call_sites(
             at = content.find(load)
             while at >= 0:
                 place = each.start + at
-                call = _call_behind(content[at : at + _MOST_BYTES], place, functions)
+                call = _call_after(content[at : at + _MOST_BYTES], place, functions)
                 maker = functions.containing(place)
                 if call and maker is not None and maker.start >= each.start:
                     first = content[maker.start - each.start :][:_PROLOGUE]
@@ -48,7 +48,7 @@ def go_call_sites(
                 at = content.find(load, at + 1)
 
 
-def _call_behind(content: bytes, address: int, functions: FunctionTable) -> int:
+def _call_after(content: bytes, address: int, functions: FunctionTable) -> int:
     """Return the call, straight on from an instruction, of a function that makes system calls; 0 if there is none."""
     for insn in decode_range(content, address)[1:]:
         if insn.flow is Flow.CALL and insn.target is not None:

@@ -124,15 +124,15 @@ class _Reader:
         starts: list[int] = []
         rules: list[int] = []
         end = 0
-        for start, behind, rows in entries:
+        for start, stop, rows in entries:
             if end and end < start:
                 starts.append(end)
                 rules.append(NONE)
             for delta, rule in rows:
-                if start + delta < behind:
+                if start + delta < stop:
                     starts.append(start + delta)
                     rules.append(rule)
-            end = behind
+            end = stop
         starts.append(end)
         rules.append(NONE)
         found = np.array(starts, np.int64) - self.base
@@ -154,7 +154,7 @@ class _Reader:
             common = self._commons.get(common_at)
             if common is None:
                 common = self._commons[common_at] = _read_common(content, common_at)
-            behind = at + 4 + length
+            end = at + 4 + length
             start, after = read_encoded(content, at + 8, common.pointer, place + 8)
             size, after = read_encoded(content, after, common.pointer & 0x0F, 0)
             if common.augmented:
@@ -162,7 +162,7 @@ class _Reader:
                 after += skipped
             if not start or not size:
                 continue
-            program = content[after:behind]
+            program = content[after:end]
             key = (common_at, program)
             rows = self._programs.get(key)
             if rows is None:

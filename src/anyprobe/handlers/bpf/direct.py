@@ -53,7 +53,7 @@ class _Writer(Updates):
     def __init__(self, handler: ir.Function, passed: Passed | None, *, result_word: bool) -> None:
         super().__init__(handler, passed)
         self._result_word = result_word
-        self._behind: dict[str, str] = {}
+        self._after: dict[str, str] = {}
         self._end = self.asm.fresh()
         calls = [index for index, each in enumerate(handler.storages) if isinstance(each, CallData)]
         self._calls = calls[0] if calls else None
@@ -135,20 +135,20 @@ class _Writer(Updates):
             case ir.Assign(local, value):
                 self.keep(value, self.place_of(local))
             case ir.If(condition, then, orelse):
-                no, behind = asm.fresh(), asm.fresh()
+                no, after = asm.fresh(), asm.fresh()
                 self.unless(condition, no)
                 self._body(then)
                 if orelse:
-                    asm.go(behind)
+                    asm.go(after)
                 asm.here(no)
                 self._body(orelse)
-                asm.here(behind)
+                asm.here(after)
             case ir.Block(label, inner):
-                self._behind[label] = asm.fresh()
+                self._after[label] = asm.fresh()
                 self._body(inner)
-                asm.here(self._behind[label])
+                asm.here(self._after[label])
             case ir.Leave(label):
-                asm.go(self._behind[label])
+                asm.go(self._after[label])
             case ir.Return(value):
                 if self._result_word:
                     self.keep(value, self.room("result"))
@@ -181,7 +181,7 @@ class _Writer(Updates):
     def _read(self, each: ir.Read) -> None:
         """Read by ``bpf_probe_read_user`` or ``bpf_probe_read_kernel``; what cannot be read is zero."""
         asm, kind, place = self.asm, each.target.type, self.place_of(each.target)
-        failed, behind = asm.fresh(), asm.fresh()
+        failed, after = asm.fresh(), asm.fresh()
         self.number(each.address, 3)
         asm.store_number(FRAME, self.place_of(each.present), 0)
         asm.store_number(FRAME, place, 0)
@@ -193,11 +193,11 @@ class _Writer(Updates):
             asm.load(1, FRAME, place)
             asm.cut(1, kind.bits, signed=True)
             asm.store(FRAME, place, 1)
-        asm.go(behind)
+        asm.go(after)
         asm.here(failed)
         asm.store_number(FRAME, place, 0)
         self._miss(Miss.FAULT)
-        asm.here(behind)
+        asm.here(after)
 
     def _ask_for_memory(self, place: int, user: int, kernel: int) -> None:
         """Read to the stack by one of two functions, by the half that the address in r3 is in; r2 is the size."""
@@ -231,7 +231,7 @@ class _Writer(Updates):
         asm.store(FRAME, self.room("address"), 3)
         place, size = self._blank(each.buffer), int(each.size.value)
         asm.load(3, FRAME, self.room("address"))
-        there, behind = asm.fresh(), asm.fresh()
+        there, after = asm.fresh(), asm.fresh()
         asm.put(2, size + each.text)
         if each.text:
             self._ask_for_memory(place, _READ_USER_TEXT, _READ_KERNEL_TEXT)
@@ -243,24 +243,24 @@ class _Writer(Updates):
         asm.store_number(FRAME, self.place_of(each.present), 0)
         asm.store_number(FRAME, self.place_of(each.length), 0)
         self._miss(Miss.FAULT)
-        asm.go(behind)
+        asm.go(after)
         asm.here(there)
         if not each.text:
             asm.put(0, size)
         asm.store(FRAME, self.place_of(each.length), 0)
         asm.store_number(FRAME, self.place_of(each.present), 1)
-        asm.here(behind)
+        asm.here(after)
 
     def _equals(self, each: ir.BufferEquals) -> None:
         """Compare the beginning of a buffer with words."""
-        asm, place, behind = self.asm, self.buffer(each.buffer), self.asm.fresh()
+        asm, place, after = self.asm, self.buffer(each.buffer), self.asm.fresh()
         asm.store_number(FRAME, self.place_of(each.target), 0)
         for index, word in enumerate(each.words):
             asm.load(1, FRAME, place + ir.WORD * index)
             asm.put(2, word)
-            asm.go_if("!=", 1, 2, behind)
+            asm.go_if("!=", 1, 2, after)
         asm.store_number(FRAME, self.place_of(each.target), 1)
-        asm.here(behind)
+        asm.here(after)
 
     def _read_comm(self, each: ir.ReadComm) -> None:
         asm, place = self.asm, self._blank(each.buffer)

@@ -37,7 +37,7 @@ class Updates(Registers):
         aggregation, cell = layout.aggregation, layout.aggregation.cell
         if SQUARES in cell.fields or (cell.buckets and not isinstance(aggregation, Hist)):
             raise TooHard
-        asm, value, lost, behind = self.asm, self.room("value"), self.asm.fresh(), self.asm.fresh()
+        asm, value, lost, after = self.asm, self.room("value"), self.asm.fresh(), self.asm.fresh()
         if each.values:
             self.keep(each.values[0], value)
         if cell.buckets:
@@ -57,15 +57,15 @@ class Updates(Registers):
                 self._add_exactly(cell.offset(SUM), cell.offset(WRAPS), value, signed=layout.signed)
         if cell.buckets:
             asm.load(1, FRAME, self.room("bucket"))
-            asm.go_if_number(">=", 1, cell.buckets, behind)  # it never is, but the verifier does not know that
+            asm.go_if_number(">=", 1, cell.buckets, after)  # it never is, but the verifier does not know that
             asm.compute_number("<<", 1, 3)
             asm.compute("+", KEPT, 1)
             asm.put(1, 1)
             asm.atomic_add(KEPT, cell.buckets_offset, 1)
-        asm.go(behind)
+        asm.go(after)
         asm.here(lost)
         self.count(each.storage, DROPPED)
-        asm.here(behind)
+        asm.here(after)
 
     def _add_exactly(self, total: int, wraps: int, value: int, *, signed: bool) -> None:
         """Add a value on the stack to a sum, and count where that leaves 64 bits."""
@@ -178,7 +178,7 @@ class Updates(Registers):
 
     def _emit(self, each: ir.Update, store: Ring) -> None:
         """Write a record into the kernel's ring buffer."""
-        asm, record, full, behind = self.asm, store.layout.record, self.asm.fresh(), self.asm.fresh()
+        asm, record, full, after = self.asm, store.layout.record, self.asm.fresh(), self.asm.fresh()
         place = self._keys(each.key)
         asm.address(1, each.storage, table=True)
         asm.put(2, record.bytes)
@@ -201,7 +201,7 @@ class Updates(Registers):
         asm.copy(1, KEPT)
         asm.put(2, _WAKE_NOBODY)
         asm.call(_SUBMIT)
-        asm.go(behind)
+        asm.go(after)
         asm.here(full)
         self.count(each.storage, DROPPED)
-        asm.here(behind)
+        asm.here(after)

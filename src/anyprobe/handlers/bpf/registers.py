@@ -165,25 +165,25 @@ class Registers:
                 self._jump(expr, yes, target, free)
                 self._either(target, yes)
             case ir.Select(condition, then, orelse):
-                no, behind = asm.fresh(), asm.fresh()
+                no, after = asm.fresh(), asm.fresh()
                 self._compute(condition, target, free)
                 asm.go_if_number("==", target, 0, no)
                 self._compute(then, target, free)
-                asm.go(behind)
+                asm.go(after)
                 asm.here(no)
                 self._compute(orelse, target, free)
-                asm.here(behind)
+                asm.here(after)
             case _:
                 raise TooHard
 
     def _either(self, target: int, yes: str) -> None:
         """Make a register 1 where the code comes by a label, else 0."""
-        behind = self.asm.fresh()
+        after = self.asm.fresh()
         self.asm.put(target, 0)
-        self.asm.go(behind)
+        self.asm.go(after)
         self.asm.here(yes)
         self.asm.put(target, 1)
-        self.asm.here(behind)
+        self.asm.here(after)
 
     def _load_word(self, index: int, target: int) -> None:
         place = RecordPlace.of(self.handler.inputs[index].place)

@@ -125,21 +125,21 @@ def _raised(builder: ir.IRBuilder, layout: TableLayout, cell: Value, value: Valu
 
 def _raise(builder: ir.IRBuilder, place: Value, code: Value, done: Local) -> None:
     seen, tries = Local(builder, builder.load(place)), Local(builder, constant(0))
-    top, exchange, again, behind = (builder.append_basic_block(name) for name in ("raise", "swap", "again", "raised"))
+    top, exchange, again, after = (builder.append_basic_block(name) for name in ("raise", "swap", "again", "raised"))
     builder.branch(top)
     builder.position_at_end(top)
     expected = seen.get()
-    builder.cbranch(builder.icmp_unsigned(">", code, expected), exchange, behind)
+    builder.cbranch(builder.icmp_unsigned(">", code, expected), exchange, after)
     builder.position_at_end(exchange)
     found = builder.extract_value(builder.cmpxchg(place, expected, code, "seq_cst", "seq_cst"), 0)
     seen.set(found)
-    builder.cbranch(builder.icmp_unsigned("==", found, expected), behind, again)
+    builder.cbranch(builder.icmp_unsigned("==", found, expected), after, again)
     builder.position_at_end(again)
     tries.set(builder.add(tries.get(), constant(1)))
     more = builder.icmp_unsigned("<", tries.get(), constant(_TRIES))
     done.set(builder.zext(more, I64))
-    builder.cbranch(more, top, behind)
-    builder.position_at_end(behind)
+    builder.cbranch(more, top, after)
+    builder.position_at_end(after)
 
 
 def _square(builder: ir.IRBuilder, value: Value) -> tuple[Value, Value]:

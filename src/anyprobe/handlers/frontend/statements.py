@@ -94,8 +94,8 @@ class Statements:
             case ast.Return(value):
                 self._return(node, value)
             case ast.Break() | ast.Continue():
-                behind, next_round = self._loops[-1]
-                self._emit.add(ir.Leave(behind if isinstance(node, ast.Break) else next_round))
+                after, next_round = self._loops[-1]
+                self._emit.add(ir.Leave(after if isinstance(node, ast.Break) else next_round))
             case _:
                 what, instead = _INSTEAD.get(type(node), (type(node).__name__, ""))
                 raise self._expressions.error(node, f"{what} is not possible in a handler", instead)
@@ -261,11 +261,11 @@ class Statements:
                 if start is not None:
                     candidates.append((step, local, start))
         self._forget(node.body)
-        behind, next_round = emit.fresh("break"), emit.fresh("continue")
-        with emit.loop(behind, 0):
+        after, next_round = emit.fresh("break"), emit.fresh("continue")
+        with emit.loop(after, 0):
             test = self._expressions.condition(node.test)
             with emit.when(ir.Unary("not", test)):
-                emit.add(ir.Leave(behind))
+                emit.add(ir.Leave(after))
             ranges.refine(test, truth=True, known=emit.flow.known)
             found = [
                 bound
@@ -276,11 +276,11 @@ class Statements:
             if not found or min(found) > loops.ROUNDS_LIMIT:
                 instead = "for i in range(LIMIT): with a break, or a counter: while i < LIMIT: … i += 1"
                 raise self._expressions.error(node, "it cannot be proved that this loop ends", instead)
-            self._round(node.body, behind, next_round)
+            self._round(node.body, after, next_round)
         emit.bound_last_loop(min(found) + 1)
 
-    def _round(self, body: list[ast.stmt], behind: str, next_round: str) -> None:
-        self._loops.append((behind, next_round))
+    def _round(self, body: list[ast.stmt], after: str, next_round: str) -> None:
+        self._loops.append((after, next_round))
         with self._emit.block(next_round):
             self.run(body)
         self._loops.pop()
@@ -295,12 +295,12 @@ class Statements:
         items = self._expressions.value(node.iter)
         if not isinstance(items, Items):
             raise self._expressions.error(call, f"a loop over {described(items)}", "for i in range(n)")
-        behind = self._emit.fresh("break")
-        with self._emit.block(behind):
+        after = self._emit.fresh("break")
+        with self._emit.block(after):
             for item in items.items:
                 if self._emit.flow.reachable:
                     self._assign_one(node.target, item)
-                    self._round(node.body, behind, self._emit.fresh("continue"))
+                    self._round(node.body, after, self._emit.fresh("continue"))
 
     def _for_range(self, node: ast.For, call: ast.Call) -> None:
         emit = self._emit
@@ -323,15 +323,15 @@ class Statements:
         self._forget([node])
         between = _span(ranges.of(start, emit.flow.known), ranges.of(stop, emit.flow.known), by.value)
         emit.flow.known.pop(counter.name, None)
-        behind = emit.fresh("break")
-        with emit.loop(behind, bound + 1):
+        after = emit.fresh("break")
+        with emit.loop(after, bound + 1):
             reached = ir.Compare(">=" if by.value > 0 else "<=", counter, stop)
             with emit.when(reached):
-                emit.add(ir.Leave(behind))
+                emit.add(ir.Leave(after))
             if between is not None:
                 emit.flow.known[counter.name] = between
             self._assign_one(node.target, Scalar(counter))
-            self._round(node.body, behind, emit.fresh("continue"))
+            self._round(node.body, after, emit.fresh("continue"))
             step = ir.Const(abs(by.value), kind)
             emit.add(ir.Assign(counter, ir.Binary("+" if by.value > 0 else "-", counter, step)))
 

@@ -33,7 +33,7 @@ class Lowering:
         self._builder, self._machine = builder, machine
         self._locals: dict[str, Value] = {}
         self._buffers: dict[str, Value] = {}
-        self._behind: dict[str, llvm.Block] = {}
+        self._after: dict[str, llvm.Block] = {}
 
     def run(self, handler: ir.Function, finish: Callable[[Value | None], None]) -> None:
         """Generate the handler; ``finish`` emits the return."""
@@ -80,20 +80,20 @@ class Lowering:
             case ir.If(condition, then, orelse):
                 self._if(condition, then, orelse)
             case ir.Block(label, inner):
-                behind = self._behind[label] = builder.append_basic_block(label)
+                after = self._after[label] = builder.append_basic_block(label)
                 self._body(inner)
-                self._go(behind)
-                builder.position_at_end(behind)
+                self._go(after)
+                builder.position_at_end(after)
             case ir.Loop(label, _, inner):
-                behind = self._behind[label] = builder.append_basic_block(label)
+                after = self._after[label] = builder.append_basic_block(label)
                 top = builder.append_basic_block("loop")
                 builder.branch(top)
                 builder.position_at_end(top)
                 self._body(inner)
                 self._go(top)
-                builder.position_at_end(behind)
+                builder.position_at_end(after)
             case ir.Leave(label):
-                builder.branch(self._behind[label])
+                builder.branch(self._after[label])
             case ir.Return(value):
                 self._finish(self.value(value))
             case _:
@@ -105,13 +105,13 @@ class Lowering:
 
     def _if(self, condition: ir.Expr, then: ir.Body, orelse: ir.Body) -> None:
         builder = self._builder
-        yes, no, behind = (builder.append_basic_block(name) for name in ("then", "else", "behind"))
+        yes, no, after = (builder.append_basic_block(name) for name in ("then", "else", "behind"))
         builder.cbranch(self.value(condition), yes, no)
         for block, body in ((yes, then), (no, orelse)):
             builder.position_at_end(block)
             self._body(body)
-            self._go(behind)
-        builder.position_at_end(behind)
+            self._go(after)
+        builder.position_at_end(after)
 
     def _effect(self, each: ir.Stmt) -> None:
         builder, machine = self._builder, self._machine

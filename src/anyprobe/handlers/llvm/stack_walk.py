@@ -190,7 +190,7 @@ class _Step:
     ) -> None:  # fmt: skip
         """Set where the caller goes on and its registers; go to ``end`` where there is none."""
         builder, word = self._builder, self._window.word
-        behind = builder.append_basic_block("stepped")
+        after = builder.append_basic_block("stepped")
         kind = builder.and_(self._rule, constant(7))
         frame = Local(builder, constant(0))
         blocks = {each: builder.append_basic_block(f"kind{each}") for each in range(SIGNAL + 1)}
@@ -217,10 +217,10 @@ class _Step:
         after_sp.set(word(builder.add(self._sp, constant(_SIGNAL_RSP))))
         after_bp.set(word(builder.add(self._sp, constant(_SIGNAL_RBP))))
         after_exact.set(constant(1))
-        builder.branch(behind)
+        builder.branch(after)
 
         builder.position_at_end(blocks[NONE])
-        self._by_frame_pointer(back, after_sp, after_bp, first_at_entry=first_at_entry, end=end, behind=behind)
+        self._by_frame_pointer(back, after_sp, after_bp, first_at_entry=first_at_entry, end=end, after=after)
 
         builder.position_at_end(joined)
         up = builder.append_basic_block("up")
@@ -231,8 +231,8 @@ class _Step:
         saved = builder.and_(builder.lshr(self._rule, constant(SAVED_SHIFT)), constant(SAVED_MASK))
         with builder.if_then(builder.icmp_unsigned("!=", saved, constant(0))):
             after_bp.set(word(builder.sub(frame.get(), builder.shl(saved, constant(3)))))
-        builder.branch(behind)
-        builder.position_at_end(behind)
+        builder.branch(after)
+        builder.position_at_end(after)
 
     def _stub(self) -> Value:
         """Return the frame address in a linkage stub, which pushes between two of its instructions."""
@@ -243,14 +243,14 @@ class _Step:
 
     def _by_frame_pointer(
         self, back: Local, after_sp: Local, after_bp: Local, *, first_at_entry: Value | None, end: ir.Block,
-        behind: ir.Block,
+        after: ir.Block,
     ) -> None:  # fmt: skip
         builder, word = self._builder, self._window.word
         if first_at_entry is not None:
             with builder.if_then(first_at_entry):
                 back.set(word(self._sp))
                 after_sp.set(builder.add(self._sp, constant(8)))
-                builder.branch(behind)
+                builder.branch(after)
         above = builder.icmp_unsigned("<", builder.sub(self._bp, self._sp), constant(_FRAME_LIMIT))
         aligned = builder.icmp_unsigned("==", builder.and_(self._bp, constant(7)), constant(0))
         follow = builder.append_basic_block("frame_pointer")
@@ -259,7 +259,7 @@ class _Step:
         after_bp.set(word(self._bp))
         back.set(word(builder.add(self._bp, constant(8))))
         after_sp.set(builder.add(self._bp, constant(16)))
-        builder.branch(behind)
+        builder.branch(after)
 
 
 def _find_function(outer: ir.IRBuilder) -> ir.Function:

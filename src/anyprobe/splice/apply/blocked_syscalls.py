@@ -29,7 +29,7 @@ def is_asleep(memory: Memory, thread: "StoppedThread") -> bool:
         return False
 
 
-def behind_copy(patch: EmittedPatch, pc: int) -> int | None:
+def after_copy(patch: EmittedPatch, pc: int) -> int | None:
     """Return where in a patch a thread asleep before ``pc`` goes on: after a copy of its ``syscall``."""
     copies = (place + len(SYSCALL) for old, place in patch.copies if old + len(SYSCALL) == pc)
     return next((target for target in copies if _follows_syscall(patch, target)), None)
@@ -48,7 +48,7 @@ class Sleepers:
         self._patches = sorted(patches, key=lambda patch: patch.address)
         self._starts = [patch.address for patch in self._patches]
 
-    def behind_original(self, pc: int) -> tuple[EmittedPatch, int] | None:
+    def after_original(self, pc: int) -> tuple[EmittedPatch, int] | None:
         """Return the patch, and the address after the ``syscall``, of whose copy there ``pc`` is the end."""
         index = bisect_right(self._starts, pc) - 1
         patch = self._patches[index] if index >= 0 else None
@@ -60,7 +60,7 @@ class Sleepers:
     def wake_in_original(self, memory: Memory, threads: Iterable["StoppedThread"]) -> None:
         """Have threads that sleep in copies of system calls wake in the text, which is restored."""
         for thread in threads:
-            found = self.behind_original(thread.registers.rip)
+            found = self.after_original(thread.registers.rip)
             if found is None or not is_asleep(memory, thread):
                 continue
             with suppress(MemoryFault):

@@ -88,11 +88,11 @@ class Emission:
         if len(plan.splices) == 1 and not plan.splices[0].dead_springboard:
             return self._emit_only(edit, home, moved)
         members = plan.scope or (edit.state.code,)
-        behind: dict[int, dict[int, int]] = {each.start: {} for each in members}
+        after: dict[int, dict[int, int]] = {each.start: {} for each in members}
         """Where branches of a function back to its entry go; a branch of another function is a way in."""
         made: dict[PlannedSplice, EmittedSplice] = {}
         for planned in sorted(plan.splices, key=lambda s: not any(w.kind in HEADS for w in s.wants)):
-            own = behind[member_at(members, planned.head).start]
+            own = after[member_at(members, planned.head).start]
             live = self._emit_splice(edit, planned, home, own, moved)
             if isinstance(live, Refusal):
                 return live
@@ -159,16 +159,16 @@ class Emission:
         edit: Edit,
         planned: PlannedSplice,
         home: CodeRegion,
-        behind: dict[int, int],
+        after: dict[int, int],
         moved: Mapping[PlannedSplice, EmittedPatch] | None,
     ) -> EmittedSplice | Refusal:
         module = edit.module
         bias = module.bias
         patch = None if moved is None else moved.get(planned)
         if patch is None and module.left:
-            patch = self._left(edit, planned, home, behind)
+            patch = self._left(edit, planned, home, after)
         if patch is None:
-            made = self._fill_template(edit, planned, home, behind) or self._write_patch(edit, planned, home, behind)
+            made = self._fill_template(edit, planned, home, after) or self._write_patch(edit, planned, home, after)
             if isinstance(made, Refusal):
                 return made
             patch = made
@@ -187,9 +187,7 @@ class Emission:
             borrowed, is_springboard=False, whole=whole,
         )  # fmt: skip
 
-    def _left(
-        self, edit: Edit, planned: PlannedSplice, home: CodeRegion, behind: dict[int, int]
-    ) -> EmittedPatch | None:
+    def _left(self, edit: Edit, planned: PlannedSplice, home: CodeRegion, after: dict[int, int]) -> EmittedPatch | None:
         """Return the patch that has served here before the file was unmapped, if the same code is wanted again.
 
         Libraries may come and go ten thousand times.
@@ -198,9 +196,7 @@ class Emission:
         if left is None or not home.code.address <= left.address < home.cursor:
             return None
         with home.looking_back(left.address):
-            made = (
-                self._fill_template(edit, planned, home, behind) or self._try_to_write(edit, planned, home, behind)[0]
-            )
+            made = self._fill_template(edit, planned, home, after) or self._try_to_write(edit, planned, home, after)[0]
         return made if isinstance(made, EmittedPatch) and made.code == left.code else None
 
     def _move(self, edit: Edit, home: CodeRegion) -> dict[PlannedSplice, EmittedPatch]:
@@ -222,7 +218,7 @@ class Emission:
         return written[1]
 
     def _fill_template(
-        self, edit: Edit, planned: PlannedSplice, home: CodeRegion, behind: dict[int, int]
+        self, edit: Edit, planned: PlannedSplice, home: CodeRegion, after: dict[int, int]
     ) -> EmittedPatch | None:
         if len(planned.wants) != 1:
             return None
@@ -231,21 +227,21 @@ class Emission:
         if len(actions) != 1:
             return None
         return home.templates.fill(
-            planned, home.cursor, edit.module.bias, actions[0], partial(self._clobbers.of, edit, want), behind
+            planned, home.cursor, edit.module.bias, actions[0], partial(self._clobbers.of, edit, want), after
         )
 
     def _write_patch(
-        self, edit: Edit, planned: PlannedSplice, home: CodeRegion, behind: dict[int, int]
+        self, edit: Edit, planned: PlannedSplice, home: CodeRegion, after: dict[int, int]
     ) -> EmittedPatch | Refusal:
-        patch, missing = self._try_to_write(edit, planned, home, behind)
+        patch, missing = self._try_to_write(edit, planned, home, after)
         if not missing:
             return patch
         for chain in missing:
             home.write_chain(chain)
-        return self._try_to_write(edit, planned, home, behind)[0]
+        return self._try_to_write(edit, planned, home, after)[0]
 
     def _try_to_write(
-        self, edit: Edit, planned: PlannedSplice, home: CodeRegion, behind: dict[int, int]
+        self, edit: Edit, planned: PlannedSplice, home: CodeRegion, after: dict[int, int]
     ) -> tuple[EmittedPatch | Refusal, list[tuple[Action, ...]]]:
         """Return a patch, and the actions whose handlers it would call together if there were a routine for that."""
         clobbers = self._clobbers.of
@@ -262,7 +258,7 @@ class Emission:
         kinds = {want.kind for want in planned.wants}  # most are all of one: then the function needs no decoding
         looped = WantKind.RETURN_POINT in kinds or not kinds >= _ORDERED
         looped = looped or any(each.back_to_entry for each in edit.plan.scope or (edit.state.code,))
-        return emit_patch(planned, home.cursor, edit.module.bias, source, behind, looped=looped), missing
+        return emit_patch(planned, home.cursor, edit.module.bias, source, after, looped=looped), missing
 
     def _actions(self, want: Want, home: CodeRegion) -> tuple[Action, ...]:
         known = self._known_actions.get(want)
@@ -344,7 +340,7 @@ def _ways_in(module: Module, live: EmittedSplice) -> dict[int, int]:
     entries = [want.address for want in heads if want.kind is WantKind.ENTRY]
     starts = (module.code.layout.start_of(address) or address for address in entries)
     targets = [*(want.address for want in heads), *starts]
-    return dict.fromkeys((target + module.bias for target in targets), live.patch.behind)
+    return dict.fromkeys((target + module.bias for target in targets), live.patch.after)
 
 
 def _bytes_there(module: Module, planned: PlannedSplice) -> tuple[bytes, bytes, bytes]:
@@ -404,8 +400,8 @@ def _written_twice(splices: Sequence[EmittedSplice]) -> int | None:
 def _leaning(splice: EmittedSplice, on: Iterable[EmittedSplice]) -> EmittedSplice:
     """Return a splice after whose bytes are those that others write, which it leans on."""
     changed = {at: byte for other in on for at, byte in enumerate(other.new, other.address)}
-    behind = enumerate(splice.borrowed, splice.address + len(splice.old))
-    return replace(splice, borrowed=bytes(changed.get(at, byte) for at, byte in behind))
+    after = enumerate(splice.borrowed, splice.address + len(splice.old))
+    return replace(splice, borrowed=bytes(changed.get(at, byte) for at, byte in after))
 
 
 def _dead_springboard(module: Module, planned: PlannedSplice, live: EmittedSplice) -> EmittedSplice:

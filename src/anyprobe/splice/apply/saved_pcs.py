@@ -84,11 +84,11 @@ class Stacks:
         for thread in stop.threads:
             yield thread.tid, self.saved_pcs(thread)
         for parent in stop.waiting:
-            yield parent.tid, self.words_behind(parent)[1:]
+            yield parent.tid, self.words_after(parent)[1:]
         if stop.process.parks:
             yield 0, parked_pcs(stop.process, self._mappings, stop.threads)
 
-    def words_behind(self, parent: "ImmovableThread") -> list[int]:
+    def words_after(self, parent: "ImmovableThread") -> list[int]:
         """Return the pc of a thread that waits in vfork, and the saved pcs."""
         return [parent.pc, *self._frames(parent.stack)[0]]
 

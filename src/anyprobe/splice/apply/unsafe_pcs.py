@@ -5,7 +5,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from anyprobe.splice.apply.blocked_syscalls import SYSCALL, Sleepers, behind_copy
+from anyprobe.splice.apply.blocked_syscalls import SYSCALL, Sleepers, after_copy
 
 if TYPE_CHECKING:
     from anyprobe.splice.emitted import EmittedSplice, FunctionChange
@@ -48,7 +48,7 @@ class UnsafePcs:
 
     def leaving(self, pc: int) -> "tuple[FunctionChange, int] | None":
         """Return the change that takes out the copy of a ``syscall`` after which a pc is, and the place after it."""
-        found = self._sleepers.behind_original(pc)
+        found = self._sleepers.after_original(pc)
         return None if found is None else (self._leaving[id(found[0])][1], found[1])
 
 
@@ -65,7 +65,7 @@ def destination(change: "FunctionChange", pc: int, *, asleep: bool = False, faul
         if patch is None:
             continue
         if asleep and low <= pc - len(SYSCALL) < high:
-            found = behind_copy(patch, pc)
+            found = after_copy(patch, pc)
             return NOWHERE if found is None else found
         if faulted and low <= pc < high:
             return next((copy for old, copy in patch.copies if old == pc), None if pc == low else NOWHERE)

@@ -35,7 +35,7 @@ def emit_adopt(asm: Assembler, facts: RoutineFacts) -> None:
     """
     layout = facts.layout
     region, table = facts.data, facts.data + layout.children_offset
-    behind = layout.size - layout.children_offset
+    after = layout.size - layout.children_offset
     asm.code("""
     adopt:
         push rbx; push rdx; push rsi; push rdi; push r8; push r9; push r10; push r11
@@ -59,7 +59,7 @@ def emit_adopt(asm: Assembler, facts: RoutineFacts) -> None:
             # what is locked would be given memory, all of it
             mov rdi, table; mov esi, 4096; mov eax, {_MUNLOCK}; syscall
             mov r9d, ebx; mov rax, size; imul r9, rax
-            mov rax, behind; add r9, rax
+            mov rax, after; add r9, rax
             mov rdi, table; xor esi, esi; mov rdx, r9; mov r10d, {_MAYMOVE}
             mov eax, {_MREMAP}; syscall
         adopt_half:
@@ -69,7 +69,7 @@ def emit_adopt(asm: Assembler, facts: RoutineFacts) -> None:
         """,
         table=table,
         size=layout.child_bytes,
-        behind=behind,
+        after=after,
     )
     _fill_header(asm, layout, region)
     asm.code(

@@ -233,5 +233,5 @@ def _text_of(name: str, prefix: str, *, probed: bool) -> str:
         returned = patched("caller", "nop")
         entry = patched("enter tail", f"jmp {prefix}_next", returns=True)
         function = f"{prefix}_function:\n{entry}\n{prefix}_next:\n{body}; ret"
-    behind = "\n".join(patches)
-    return f"{loop}\n{prefix}_point:\n{returned}\n{back}\n{_END}\n{function}\n{behind}"
+    after = "\n".join(patches)
+    return f"{loop}\n{prefix}_point:\n{returned}\n{back}\n{_END}\n{function}\n{after}"

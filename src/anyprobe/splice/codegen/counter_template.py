@@ -65,7 +65,7 @@ class CounterTemplates:
 
     def fill(
         self, splice: PlannedSplice, address: int, bias: int, action: Action, clobbers_of: Callable[[], Clobbers],
-        behind: Mapping[int, int] = MappingProxyType({}),
+        after: Mapping[int, int] = MappingProxyType({}),
     ) -> EmittedPatch | None:  # fmt: skip
         """Return the splice's patch at ``address``; ``None`` where it is not of the simple kind.
 
@@ -73,11 +73,11 @@ class CounterTemplates:
         """
         if not is_plain(splice, action) or not shape_of(splice.insns):
             return None
-        return self.counter(splice, address, bias, action.bank, action.offset, clobbers_of(), behind)
+        return self.counter(splice, address, bias, action.bank, action.offset, clobbers_of(), after)
 
     def counter(
         self, splice: PlannedSplice, address: int, bias: int, bank: BankCode, offset: int, clobbers: Clobbers,
-        behind: Mapping[int, int] = MappingProxyType({}),
+        after: Mapping[int, int] = MappingProxyType({}),
     ) -> EmittedPatch | None:  # fmt: skip
         """Return the patch of a splice of the simple kind whose counter has an ``offset`` in the blocks of a bank.
 
@@ -88,7 +88,7 @@ class CounterTemplates:
         front = self._fronts.get((bank.gate, clobbers)) or self._front(address, bank, clobbers)
         at = front.displaced_at
         made = displaced(content, shape, start, address + at)
-        if made is None or (made.targets and not _leave(splice, bias, behind, made.targets)):
+        if made is None or (made.targets and not _leave(splice, bias, after, made.targets)):
             return None
         copy, size = made.code, len(made.code)
         template = front.by_size.get(size) or self._template(address, bank, front, size)
@@ -115,10 +115,10 @@ class CounterTemplates:
         return template
 
 
-def _leave(splice: PlannedSplice, bias: int, behind: Mapping[int, int], targets: Sequence[int]) -> bool:
+def _leave(splice: PlannedSplice, bias: int, after: Mapping[int, int], targets: Sequence[int]) -> bool:
     """Return whether conditional jumps of the displaced instructions lead to what is no head of a splice."""
     here = (splice.head + bias, splice.head + bias - 4)
-    return not any(target in behind or target in here for target in targets)
+    return not any(target in after or target in here for target in targets)
 
 
 _I32 = struct.Struct("<i")

@@ -86,7 +86,7 @@ def emit_patch(
     address: int,
     bias: int,
     source: ActionSource,
-    behind: Mapping[int, int],
+    after: Mapping[int, int],
     *,
     looped: bool = True,
 ) -> EmittedPatch | Refusal:
@@ -97,7 +97,7 @@ def emit_patch(
     so what runs at entries comes before what runs at the instruction; else all of it runs in the order of the wants.
     """
     try:
-        return _Emission(splice, address, bias, source, dict(behind), looped=looped).run()
+        return _Emission(splice, address, bias, source, dict(after), looped=looped).run()
     except UndisplaceableError as failure:
         return failure.refusal
 
@@ -109,16 +109,16 @@ class _Emission:
         address: int,
         bias: int,
         source: ActionSource,
-        behind: dict[int, int],
+        after: dict[int, int],
         *,
         looped: bool,
     ) -> None:
         self._looped = looped
-        self._splice, self._bias, self._source, self._heads = splice, bias, source, behind
+        self._splice, self._bias, self._source, self._heads = splice, bias, source, after
         self._writer = PatchWriter(address)
         self._starts: list[tuple[int, int]] = []
         self._copies: list[tuple[int, int]] = []
-        self._behind_here = 0
+        self._after_here = 0
         self._faults: list[tuple[Insn, int, int, list[Action]]] = []
         """(instruction, where its copy is, where that goes on, what runs if it faults)."""
         self._spans: list[tuple[int, int, int]] = []
@@ -144,7 +144,7 @@ class _Emission:
             bytes(writer.out) if landings else code,
             tuple(self._starts),
             tuple(self._copies),
-            self._behind_here or writer.address,
+            self._after_here or writer.address,
             self._front(),
             landings,
             self._parts(),
@@ -215,9 +215,9 @@ class _Emission:
             self._exit_block(wants)
             return
         self._before_retargeted(insn, [want for want in wants if not want.after])
-        self._behind([want for want in wants if want.after], insn.target)
+        self._after([want for want in wants if want.after], insn.target)
         self._copies.append((insn.target, self._writer.here))
-        self._behind_here = self._writer.here
+        self._after_here = self._writer.here
         # a call of the function by itself is a call like any other; only jumps go after the handlers
         target = insn.target if insn.flow is Flow.CALL else self._heads.get(insn.target, insn.target)
         self._writer.relative("jmp target", target)
@@ -242,7 +242,7 @@ class _Emission:
         if shown:
             self._writer.code("lea rsp, [rsp-8]")
 
-    def _behind(self, wants: list[Want], following: int, push: Callable[[int], bytes] | None = None) -> None:
+    def _after(self, wants: list[Want], following: int, push: Callable[[int], bytes] | None = None) -> None:
         """Append actions that are told where control goes, which ``push`` finds out where ``following`` is 0."""
         for want in wants:
             for action in self._source.actions(want):
@@ -258,7 +258,7 @@ class _Emission:
             self._copies.append((address, writer.here))
             if not self._is_copied_as_it_is(insn, address):
                 insn = insn.at(address)
-                self._copy(insn, self._behind_entry(insn))
+                self._copy(insn, self._after_entry(insn))
             return
         heads = [want for want in wants if want.kind in HEADS]
         together = set(heads)
@@ -266,7 +266,7 @@ class _Emission:
             together.update(want for want in wants if want.kind is WantKind.OFFSET and not want.after)
         self._actions([want for want in self._splice.wants if want in together])
         if heads:
-            self._behind_here = writer.here
+            self._after_here = writer.here
             self._heads[address] = writer.here
             if heads[0].kind is WantKind.ENTRY:
                 self._heads[address - 4] = writer.here  # a branch to an endbr64 before the entry
@@ -290,7 +290,7 @@ class _Emission:
             self._watched(insn.at(address), after, faults)
             return
         if after:
-            self._with_actions_behind(insn.at(address), after, taken, through)
+            self._with_actions_after(insn.at(address), after, taken, through)
             return
         self._copies.append((address, writer.here))
         if self._is_copied_as_it_is(insn, address):
@@ -305,7 +305,7 @@ class _Emission:
         if taken:
             self._conditional_exit(insn, taken)
             return
-        self._copy(insn, self._behind_entry(insn))
+        self._copy(insn, self._after_entry(insn))
 
     def _is_copied_as_it_is(self, insn: Insn, address: int) -> bool:
         """Append the very bytes of a link-time instruction if these do the same anywhere; return whether they do."""
@@ -324,19 +324,19 @@ class _Emission:
         copy = writer.here
         self._copy(insn)
         self._faults.append((insn, copy, writer.here, faults))
-        self._behind(after, insn.end)
+        self._after(after, insn.end)
 
-    def _with_actions_behind(self, insn: Insn, after: list[Want], taken: list[Want], through: list[Want]) -> None:
+    def _with_actions_after(self, insn: Insn, after: list[Want], taken: list[Want], through: list[Want]) -> None:
         """Append the copy of a run-time instruction with actions after it; ``taken`` and ``through`` are exits."""
         from anyprobe.splice.codegen.post_actions import (
-            act_behind_jump,
-            act_behind_return,
+            act_after_jump,
+            act_after_return,
             branch_with_actions,
             call_with_actions,
         )
 
-        writer, act = self._writer, partial(self._behind, after)
-        target = self._behind_entry(insn)
+        writer, act = self._writer, partial(self._after, after)
+        target = self._after_entry(insn)
 
         def leave() -> None:
             self._actions(taken)
@@ -347,9 +347,9 @@ class _Emission:
                 writer.relative("jmp target", insn.target if target is None else target)
 
         if insn.flow is Flow.RET:
-            act_behind_return(writer, insn, act)
+            act_after_return(writer, insn, act)
         elif insn.flow in (Flow.JUMP, Flow.INDIRECT_JUMP):
-            act_behind_jump(insn, act)
+            act_after_jump(insn, act)
         self._copies.append((insn.address, writer.here))
         if insn.is_call:
             call_with_actions(writer, insn, act)
@@ -362,7 +362,7 @@ class _Emission:
             if insn.may_go_on:
                 act(insn.end, None)
 
-    def _behind_entry(self, insn: Insn) -> int | None:
+    def _after_entry(self, insn: Insn) -> int | None:
         """Return where a branch back to the entry goes instead."""
         return self._heads.get(insn.target) if insn.target is not None and insn.flow is not Flow.CALL else None
 

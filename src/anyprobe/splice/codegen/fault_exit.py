@@ -47,7 +47,7 @@ def check_landing(insn: Insn, *, first: bool) -> None:
         raise UndisplaceableError(Refusal(Reason.MAY_FAULT, insn.address, detail))
 
 
-def write_landing(writer: PatchWriter, insn: Insn, copy: int, behind: int, actions: Sequence[Action]) -> Landing:
+def write_landing(writer: PatchWriter, insn: Insn, copy: int, after: int, actions: Sequence[Action]) -> Landing:
     """Append a landing for a run-time instruction whose copy is at ``copy``; ``after``: where that goes on."""
     writer.code("int3; " * (-len(writer.out) % ENTRY_BYTES))
     entries = writer.here
@@ -64,7 +64,7 @@ def write_landing(writer: PatchWriter, insn: Insn, copy: int, behind: int, actio
     if isinstance(content, Refusal):
         raise UndisplaceableError(content)
     writer.raw(content)
-    writer.relative("jmp behind", behind)
+    writer.relative("jmp behind", after)
     return Landing(copy, entries, again)
 
 

@@ -103,12 +103,12 @@ def _stretch(
     traits: int,
     turn: Insn | None = None,
     form: Form = FROM_ITSELF,
-    behind: int = 0,
+    after: int = 0,
 ) -> Stretch:
     first = plain[0] if plain else turn
     assert first is not None
     raw = b"".join([insn.raw for insn in plain])
-    return Stretch(first.address, by_address.get(first.address, ()), plain, raw, turn, form, traits, traits | behind)
+    return Stretch(first.address, by_address.get(first.address, ()), plain, raw, turn, form, traits, traits | after)
 
 
 def last_changed(registers: int, stretch: Stretch) -> int:

@@ -213,8 +213,8 @@ class Moving:
         assert action.bank.slot is not None
         self._writer.value(f"mov {holder}, fs:[slot]", action.bank.slot)
         if not known:
-            behind = self._writer.address + len(out) + 7
-            out += head(f"test [rel gate], {holder}") + _I32.pack(action.bank.gate - behind)
+            after = self._writer.address + len(out) + 7
+            out += head(f"test [rel gate], {holder}") + _I32.pack(action.bank.gate - after)
             out += head("jz slow") + bytes(4)
             self._slow.append((len(out) - 4, want.address))
 

@@ -45,12 +45,12 @@ class Fronts:
         self, planned: PlannedSplice, bias: int, patch: EmittedPatch, bearings: Bearings, *, looped: bool = False
     ) -> tuple[Front | None, Positions]:
         """Return the recipes of a patch: those of its front, and its own; none where its code is not understood."""
-        entered = patch.behind - patch.address if looped else -1
+        entered = patch.after - patch.address if looped else -1
         shares = patch.front is not None and planned.strategy is not Strategy.RETARGET  # which is nothing but a front
         key = (patch.front, len(patch.code), entered) if shares else None
         front = self._known.get(key) if key is not None else None
         if front is not None:
-            own = _behind(front, Walk(planned, bias, patch, bearings, start=front.first), looped=looped)
+            own = _after(front, Walk(planned, bias, patch, bearings, start=front.first), looped=looped)
             if own is not None:
                 return front, own
         walk = Walk(planned, bias, patch, bearings)
@@ -68,7 +68,7 @@ class Fronts:
         return front, own
 
 
-def _behind(front: Front, walk: Walk, *, looped: bool) -> Positions | None:
+def _after(front: Front, walk: Walk, *, looped: bool) -> Positions | None:
     """Return the recipes from the first displaced copy on; ``None`` where the patch is not like the others."""
     arrival = front.arrival._replace(original=walk.site)
     if not walk.run([(walk.patch.address + front.first, arrival)]):
@@ -86,7 +86,7 @@ def form_of(planned: PlannedSplice, patch: EmittedPatch, ours: range, *, looped:
     numbers that do not matter.
     """
     insns, address = planned.insns, patch.address
-    entered = patch.behind - address if looped else -1
+    entered = patch.after - address if looped else -1
     if patch.front is None:
         return None if patch.parts is None else _form_of_parts(planned, patch, patch.parts, ours, entered)
     if planned.strategy is Strategy.RETARGET:

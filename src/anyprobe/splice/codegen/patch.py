@@ -239,9 +239,9 @@ class PatchWriter:
         if action.bank.per_processor:
             self._call_in_kernel(action)
             return
-        behind: list[int] = []
+        after: list[int] = []
         if action.looks_for_room:
-            self._look_for_room(action, behind)
+            self._look_for_room(action, after)
         if action.takes_target:
             assert push_target is not None
             self.code(_BELOW)
@@ -252,9 +252,9 @@ class PatchWriter:
         else:
             self._call(action.bank.handler, action.offset)
         self._tell_place(action)
-        behind.append(self.here)
+        after.append(self.here)
 
-    def _look_for_room(self, action: Action, behind: list[int]) -> None:
+    def _look_for_room(self, action: Action, after: list[int]) -> None:
         """Append: without room on the goroutine's stack, whose lowest address r14 points to, the hit is missed.
 
         ``after`` is to have where the call ends by the time the code is finished.
@@ -268,7 +268,7 @@ class PatchWriter:
 
         def missed() -> None:
             self.relative("lock inc qword [rel missed]", action.bank.near + action.offset + MISSED)
-            self.relative("jmp behind", behind[0])
+            self.relative("jmp behind", after[0])
 
         self.cold("jb missed", missed)
 
@@ -332,10 +332,10 @@ class PatchWriter:
     def count_by_routine(self, action: Action) -> None:
         """Append a counter for threads that may have no block; flags may be overwritten."""
         assert action.bank.routines is not None
-        behind = self.here + _COUNTING.size - 8
+        after = self.here + _COUNTING.size - 8
         self.out += _COUNTING.pack(
             head("lea rsp, [rsp-128]; push argument"), action.offset,
-            head("call routine"), action.bank.routines.count - behind,
+            head("call routine"), action.bank.routines.count - after,
             machine_code("lea rsp, [rsp+136]"),
         )  # fmt: skip
 

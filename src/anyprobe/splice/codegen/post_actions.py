@@ -21,7 +21,7 @@ Act = Callable[[int, Callable[[int], bytes] | None], None]
 """Appends actions: given where control goes, or 0 and code that pushes that."""
 
 
-def act_behind_return(writer: PatchWriter, insn: Insn, act: Act) -> None:
+def act_after_return(writer: PatchWriter, insn: Insn, act: Act) -> None:
     """Append actions before a ``ret`` that find the stack as it will be; the address stays in the red zone."""
     size = popped(insn)
     writer.value("lea rsp, [rsp+popped]", size)
@@ -30,7 +30,7 @@ def act_behind_return(writer: PatchWriter, insn: Insn, act: Act) -> None:
     writer.value("lea rsp, [rsp+popped]", -size)
 
 
-def act_behind_jump(insn: Insn, act: Act) -> None:
+def act_after_jump(insn: Insn, act: Act) -> None:
     """Append actions before a jump; an indirect one reads its target once more."""
     if insn.target is not None:
         act(insn.target, None)

@@ -64,11 +64,11 @@ def assemble_trampolines(
         emit_now(asm, facts.clock)
     _enter_counted(asm, facts.shared, address)
     _find_stub(asm, address, count, table)
-    behind = address + count * STUB_BYTES
-    code = asm.finish(behind)
-    enter, counted = behind + asm.offset_of("enter"), behind + asm.offset_of("enter_counted")
-    stubs = _stubs(count, behind - address + asm.offset_of("come_back"))
-    return stubs + code, Trampolines(address, count, table, enter, counted), asm.listing_at(behind)
+    after = address + count * STUB_BYTES
+    code = asm.finish(after)
+    enter, counted = after + asm.offset_of("enter"), after + asm.offset_of("enter_counted")
+    stubs = _stubs(count, after - address + asm.offset_of("come_back"))
+    return stubs + code, Trampolines(address, count, table, enter, counted), asm.listing_at(after)
 
 
 def _stubs(count: int, target: int) -> bytes:

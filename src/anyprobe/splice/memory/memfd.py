@@ -292,7 +292,7 @@ def _mapping_calls(placed: Sequence[Piece], remote_fd: int, *, is_locked: bool) 
         if is_locked and piece.use is MappingUse.DATA:
             made = _unlocked(piece, remote_fd)
         else:
-            made = [_mmap(piece, remote_fd)] if gate is None else _behind_gate(gate, piece, remote_fd)
+            made = [_mmap(piece, remote_fd)] if gate is None else _after_gate(gate, piece, remote_fd)
         gate = None
         if piece.use in (MappingUse.DATA, MappingUse.COUNTERS):
             made.append(BatchedCall(_SYS_MADVISE, (piece.address, piece.size, _MADV_DONTDUMP)))
@@ -300,7 +300,7 @@ def _mapping_calls(placed: Sequence[Piece], remote_fd: int, *, is_locked: bool) 
     return calls
 
 
-def _behind_gate(gate: Piece, piece: Piece, remote_fd: int) -> list[BatchedCall]:
+def _after_gate(gate: Piece, piece: Piece, remote_fd: int) -> list[BatchedCall]:
     """Map a piece with a page of the memfd before it, and the gate over that page: see ``held_ranges``."""
     both = replace(piece, address=gate.address, size=gate.size + piece.size, offset=gate.offset)
     form = (_READ | _WRITE, _PRIVATE | _ANONYMOUS | _FIXED, (1 << 64) - 1, 0)

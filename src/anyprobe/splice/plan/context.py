@@ -93,8 +93,8 @@ class PlanContext:
         parking, alone = self.parking, insns[:1]
         if parking is None or alone[0].is_call:
             return alone
-        behind = takewhile(lambda insn: not (insn.is_call or parking.may_park(insn.address)), insns[1:])
-        return (*alone, *behind)
+        after = takewhile(lambda insn: not (insn.is_call or parking.may_park(insn.address)), insns[1:])
+        return (*alone, *after)
 
     def may_move(self, insns: tuple[Insn, ...], written: int) -> bool:
         """Return whether all may move of which bytes are written; where that is not known, all that is displaced."""
@@ -171,7 +171,7 @@ class PlanContext:
 
     def dead_bytes(self, function: FunctionCode, last: Insn) -> int:
         """Return how many bytes after ``last`` can never run."""
-        return 0 if last.falls_through else function.lines.dead_bytes_behind(last.end)
+        return 0 if last.falls_through else function.lines.dead_bytes_after(last.end)
 
     def dead_ranges(self, address: int, low: int, high: int) -> Iterator[tuple[int, int]]:
         """Yield padding after functions, and padding that is not wanted in the function around ``address``."""
@@ -184,6 +184,6 @@ class PlanContext:
             return
         first = bisect_left(home.special, low, key=lambda insn: insn.end)
         for insn in takewhile(lambda insn: insn.end < min(high, home.end), home.special[first:]):
-            end = insn.end if insn.falls_through else insn.end + home.lines.dead_bytes_behind(insn.end)
+            end = insn.end if insn.falls_through else insn.end + home.lines.dead_bytes_after(insn.end)
             if end > insn.end and not any(place in self.wanted for place in range(insn.end, end)):
                 yield insn.end, end

@@ -144,7 +144,7 @@ def _splice_row(
     start: int, splice: PlannedSplice, numbers: dict[PlannedSplice, int], depended: dict[Pun, int | None], bias: int
 ) -> Row:
     insns, pun = splice.insns, splice.pun
-    if any(each not in numbers for each in splice.leans_on) or not _are_one_behind_the_other(insns):
+    if any(each not in numbers for each in splice.leans_on) or not _are_one_after_the_other(insns):
         raise NotKeptError("it leans on what is not in the plan, or displaces what lies apart")
     fixed = pun is not None and pun in depended and depended[pun] == splice.springboard - bias
     if fixed and pun is not None:
@@ -175,7 +175,7 @@ def _want_row(start: int, want: Want, numbers: dict[Want, int]) -> Row:
     if origin is None or origin not in numbers or not _is_derived(want, origin):
         raise NotKeptError("something is wanted that does not come of what was asked for")
     block = want.block
-    if not _are_one_behind_the_other(block):
+    if not _are_one_after_the_other(block):
         raise NotKeptError("a block that lies apart")
     size = block[-1].end - block[0].address if block else 0
     at = block[0].address - start if block else 0
@@ -188,7 +188,7 @@ def _is_derived(want: Want, origin: Want) -> bool:
     return want.tag is origin.tag and own == (origin.kind, origin.inside, origin.first, origin.internal, origin.after)
 
 
-def _are_one_behind_the_other(insns: Sequence[Insn]) -> bool:
+def _are_one_after_the_other(insns: Sequence[Insn]) -> bool:
     return all(one.end == other.address for one, other in pairwise(insns))
 
 

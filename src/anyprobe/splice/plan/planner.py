@@ -58,7 +58,7 @@ class Planner:
         plan = attempt(self.context, function, wants, vital, Attempt.in_order)
         if len(wants) < 2 or not plan.is_worth_more(len(wants) // _MANY):
             return plan
-        plan = better(plan, Attempt.cramped_last_from_behind)
+        plan = better(plan, Attempt.cramped_last_from_after)
         if plan.refused:
             plan = better(plan, Attempt.cramped_last)
         if plan.loss[:2] > (0, 0) or (plan.refused and len(wants) < _MANY):
@@ -123,7 +123,7 @@ class Attempt:
     def run(self, todo: list[Want], place: Placing) -> None:
         """Place wants, ascending, in some way, with the branches that lead back to entries among them."""
         plan = self._plan
-        plan.refused = self._without_behind(todo)
+        plan.refused = self._without_after(todo)
         hopeless = {want for want, _ in plan.refused}
         todo = [want for want in todo if want not in hopeless] if hopeless else todo
         heads = [want for want in todo if want.kind in HEADS]
@@ -175,9 +175,9 @@ class Attempt:
         """Place each want at its instruction or nowhere: in a stop there are better ways."""
         self._place_all(todo, ladder=LIVE)
 
-    def cramped_last_from_behind(self, todo: list[Want]) -> None:
+    def cramped_last_from_after(self, todo: list[Want]) -> None:
         """Place what has room first, then the rest, the last line first."""
-        self._place_cramped(todo, self._from_behind(self._place_roomy(todo)), _WITHOUT_PUNS)
+        self._place_cramped(todo, self._from_after(self._place_roomy(todo)), _WITHOUT_PUNS)
 
     def cramped_last(self, todo: list[Want]) -> None:
         """Place straight lines with room for a jump first, as a whole; puns, which lock bytes, come last of all."""
@@ -185,7 +185,7 @@ class Attempt:
 
     def chained(self, todo: list[Want]) -> None:
         """Place lines with room for a jump first, then from after what has none: each pun on the bytes of the next."""
-        self._place_cramped(todo, self._from_behind(self._place_roomy(todo)), _CHAINED)
+        self._place_cramped(todo, self._from_after(self._place_roomy(todo)), _CHAINED)
 
     def vital_first(self, todo: list[Want]) -> None:
         """Place what must not be refused as if nothing else were wanted; then the rest, where there is room for it."""
@@ -229,7 +229,7 @@ class Attempt:
             return todo
         return Lines(context, function).place(todo, whole=manner.whole_lines)
 
-    def _from_behind(self, wants: list[Want]) -> list[Want]:
+    def _from_after(self, wants: list[Want]) -> list[Want]:
         """Order wants by straight line, the last line first: what stands in front may lean on what is after."""
         lines = {want: run[0].address if (run := self._line_of(want)) else want.address for want in wants}
         return sorted(wants, key=lambda want: (-lines[want], want.address))
@@ -333,18 +333,18 @@ class Attempt:
 
     # -- what has no room, and what is left
 
-    def _without_behind(self, wants: Sequence[Want]) -> list[tuple[Want, Refusal]]:
+    def _without_after(self, wants: Sequence[Want]) -> list[tuple[Want, Refusal]]:
         """Return the wants after instructions after which nothing can be done, whatever displaces them, and why."""
         refused: list[tuple[Want, Refusal]] = []
         asked = [want for want in wants if want.after]
         if not asked:
             return refused
-        from anyprobe.splice.plan.post_actions import no_behind
+        from anyprobe.splice.plan.post_actions import no_after
 
         for want in asked:
             part = self._context.part_of(self._function, want.address)
             insn = part.insn_at(want.address) if part is not None else None
-            if insn is not None and (why := no_behind(insn)) is not None:
+            if insn is not None and (why := no_after(insn)) is not None:
                 refused.append((want, why))
         return refused
 

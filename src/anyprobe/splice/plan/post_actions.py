@@ -7,7 +7,7 @@ _LONGEST_POP = 96
 """Bytes that a ``ret`` may pop besides, so that the return address is in the red zone meanwhile."""
 
 
-def no_behind(insn: Insn) -> Refusal | None:
+def no_after(insn: Insn) -> Refusal | None:
     """Return why nothing can be done after an instruction."""
     if insn.flow is Flow.XBEGIN:
         detail = f"{insn.text}: what comes behind may be undone with the transaction"

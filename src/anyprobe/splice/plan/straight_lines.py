@@ -55,8 +55,8 @@ class Lines:
             end = number + 1
             if index is not None:
                 line = self._line_from(index)
-                behind = line[-1].end if line else want.address + 1
-                while end < len(todo) and todo[end].address < behind:
+                after = line[-1].end if line else want.address + 1
+                while end < len(todo) and todo[end].address < after:
                     end += 1
             wants = todo[number:end]
             if index is None:

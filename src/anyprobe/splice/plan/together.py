@@ -28,8 +28,8 @@ def first_of(code_map: CodeMap, function: FunctionCode) -> FunctionCode:
 def all_of(code_map: CodeMap, function: FunctionCode) -> tuple[FunctionCode, ...]:
     """Return all functions that are planned together with one, in address order."""
     found = [first_of(code_map, function)]
-    while len(found) <= _MOST and (behind := _behind(code_map, found[-1])) is not None:
-        found.append(behind)
+    while len(found) <= _MOST and (after := _after(code_map, found[-1])) is not None:
+        found.append(after)
     return tuple(found)
 
 
@@ -53,13 +53,13 @@ def _in_front(code_map: CodeMap, function: FunctionCode) -> FunctionCode | None:
     return before if _is_cramped(function) or _ends_without_room(before) else None
 
 
-def _behind(code_map: CodeMap, function: FunctionCode) -> FunctionCode | None:
+def _after(code_map: CodeMap, function: FunctionCode) -> FunctionCode | None:
     if code_map.text.is_go or function.is_nameless or code_map.layout.start_of(function.end) != function.end:
         return None
-    behind = code_map.function_at(function.end)
-    if not isinstance(behind, FunctionCode):
+    after = code_map.function_at(function.end)
+    if not isinstance(after, FunctionCode):
         return None
-    return behind if _is_cramped(behind) or _ends_without_room(function) else None
+    return after if _is_cramped(after) or _ends_without_room(function) else None
 
 
 def _is_cramped(function: FunctionCode) -> bool:

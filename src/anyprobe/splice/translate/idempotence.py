@@ -76,7 +76,7 @@ class Replay(NamedTuple):
         return self.flags_overwritten == STATUS_FLAGS
 
 
-def replay_behind(replay: Replay, insn: Insn) -> Replay | None:
+def replay_after(replay: Replay, insn: Insn) -> Replay | None:
     """Return what is known after a displaced instruction; ``None`` where it must not run twice."""
     if (insn.flow is not Flow.NEXT and insn.condition is None) or not _is_followed_wholly(insn.iced):
         return None

@@ -10,7 +10,7 @@ from anyprobe.isa.decode import FLOWS, Flow, Insn
 from anyprobe.splice.emitted import EmittedPatch
 from anyprobe.splice.plan.splices import PlannedSplice, Strategy
 from anyprobe.splice.translate.abstract_state import BLOCK, State, initial, meet, number_of, step
-from anyprobe.splice.translate.idempotence import Replay, is_repeated, replay_behind
+from anyprobe.splice.translate.idempotence import Replay, is_repeated, replay_after
 from anyprobe.splice.translate.steps import (
     STEP_BYTES,
     Effect,
@@ -122,7 +122,7 @@ class Walk:
 
     def _arrive(self, at: int, where: Where) -> Where:
         """Take note of a displaced copy that begins here."""
-        if at == self.patch.behind:
+        if at == self.patch.after:
             where = where._replace(entered=True)
         original = self._copies.get(at)
         if original is None or where.in_copy:
@@ -191,7 +191,7 @@ class Walk:
 
     def _next(self, original: Insn, where: Where) -> Where:
         """Return the state after a displaced copy: that of the program before the next instruction."""
-        replay = None if where.replay is None else replay_behind(where.replay, original)
+        replay = None if where.replay is None else replay_after(where.replay, original)
         effects = () if replay is None else where.effects
         return Where(initial(), replay, original.end + self.bias, in_copy=False, effects=effects, entered=where.entered)
 

@@ -44,13 +44,13 @@ def assemble_view(address: int, root: int) -> tuple[bytes, tuple[Stretch, ...], 
     its end, and gives nothing back: by it a handler's view finishes what another one's, that it interrupted, has begun.
     """
     asm, copy = (_assemble(root, copy=copy) for copy in (False, True))
-    code, behind = asm.finish(address), copy.finish(address + len(asm))
+    code, after = asm.finish(address), copy.finish(address + len(asm))
     stretches = stretches_of(asm, address, len(code), _PROGRESS)
 
     def listing() -> str:
         return asm.listing(address) + "\n" + copy.listing(address + len(asm))
 
-    return code + behind, stretches, len(code), listing
+    return code + after, stretches, len(code), listing
 
 
 def _assemble(root: int, *, copy: bool) -> Assembler:

@@ -80,13 +80,13 @@ class PristineMemory:
 
     def read(self, address: int, size: int) -> bytes:
         """Return ``size`` bytes at ``address``; raise ``MemoryFault`` if any of them cannot be read."""
-        content, behind = self._memory.read(address, size), address + size
+        content, after = self._memory.read(address, size), address + size
         first = bisect_left(self.covers, (address - _JUMP_REST,))
-        if first == len(self.covers) or self.covers[first].address >= behind:
+        if first == len(self.covers) or self.covers[first].address >= after:
             return content
         changed = bytearray(content)
         for each in self.covers[first:]:
-            if each.address >= behind:
+            if each.address >= after:
                 break
             self._uncover(changed, each, address)
         return bytes(changed)

@@ -49,9 +49,9 @@ class FunctionNumbers:
 
     def __init__(self, content: memoryview) -> None:
         """Take what ``packed`` has made."""
-        behind = _WORD * (1 + int.from_bytes(content[:_WORD], "little"))
-        self._numbers = content[_WORD:behind].cast("I")
-        self._names = NameTable(content[behind:])
+        after = _WORD * (1 + int.from_bytes(content[:_WORD], "little"))
+        self._numbers = content[_WORD:after].cast("I")
+        self._names = NameTable(content[after:])
 
     @staticmethod
     def packed(numbers: "array[int]", names: list[bytes]) -> bytes:
@@ -117,12 +117,12 @@ class Records:
         kinds, counts = information >> _KIND_BITS & _KINDS, information & 0xFFFF
         fixed, each = (np.array([table.get(kind, 0) for kind in range(_KINDS + 1)]) for table in (_FIXED, _EACH))
         sizes = HEAD_WORDS + fixed[kinds] + each[kinds] * counts
-        behind = array("I", (np.arange(len(sizes)) + sizes).astype(np.uint32).tobytes())  # of what may be a record
-        starts, at, end = array("I"), 0, len(behind)
+        after = array("I", (np.arange(len(sizes)) + sizes).astype(np.uint32).tobytes())  # of what may be a record
+        starts, at, end = array("I"), 0, len(after)
         append = starts.append
         while at < end:
             append(at)
-            at = behind[at]
+            at = after[at]
         places = np.frombuffer(starts, np.uint32).astype(np.int64)
         functions = np.flatnonzero(kinds[places] == _FUNCTION)
         return (starts[::_EVERY], len(starts), at), functions, places[functions]

@@ -201,8 +201,8 @@ class Symbols:
         if function.module == KERNEL:  # whose lines are in order
             at = self._text.find(b"\n%016x " % function.address)
             return (int(line[1], 16) for line in re.compile(_ADDRESS).finditer(self._text, at))
-        behind = range(bisect_right(self._functions.addresses, function.address), len(self._functions))
-        return (each.address for each in map(self._functions.made, behind) if each.module == function.module)
+        after = range(bisect_right(self._functions.addresses, function.address), len(self._functions))
+        return (each.address for each in map(self._functions.made, after) if each.module == function.module)
 
 
 def running() -> Symbols:

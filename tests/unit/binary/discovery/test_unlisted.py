@@ -244,8 +244,8 @@ def test_small_numbers_are_no_function(build):
     """As in libcrypto: zeros decode to additions, up to the code behind, which refers to something."""
     taker = function("taker", "lea r10, [rip + .Ltable]\n vmovdqa ymm0, [r10]\n ret")
     table = ".p2align 5\n.Ltable: .long 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2\n"
-    behind = ".p2align 5\n.Lcalled: mov eax, [rip + number]\n ret"
-    image = assembled(build, CALLER, taker, table, behind, data=".hidden number\nnumber: .long 7")
+    after = ".p2align 5\n.Lcalled: mov eax, [rip + number]\n ret"
+    image = assembled(build, CALLER, taker, table, after, data=".hidden number\nnumber: .long 7")
     assert starts(image) == [(96, 103)]
     little = ".p2align 4\n.Ltable: .short 0x0500, 0, 0, 0x00c3, 7\n"
     assert starts(assembled(build, taker, little, function("next", "xor eax, eax\n ret"))) == []

@@ -39,7 +39,7 @@ def test_zeros_are_no_padding_to_write_to(build):
     )
     assert module["reads"].lines.padding_after == 7
     inside = module["inside"]
-    assert inside.lines.dead_bytes_behind(inside.insns[0].end) == 0
+    assert inside.lines.dead_bytes_after(inside.insns[0].end) == 0
 
 
 def test_padding_that_something_jumps_to_is_not_dead(build):
@@ -421,9 +421,9 @@ def test_dead_bytes_behind_a_return_inside_a_function(build):
     body = "test edi, edi\n jne .Lfar\n ret\n .byte 0x66, 0x90, 0x66, 0x90, 0x0f, 0x1f, 0x00\n.Lfar: inc edi\n ret"
     module = Module.assembled(build, function("split", body))
     split = module["split"]
-    assert split.lines.dead_bytes_behind(split.start + 5) == 7
-    assert split.lines.dead_bytes_behind(split.start + 12) == 0
-    assert split.lines.dead_bytes_behind(split.start + 2) == 0
+    assert split.lines.dead_bytes_after(split.start + 5) == 7
+    assert split.lines.dead_bytes_after(split.start + 12) == 0
+    assert split.lines.dead_bytes_after(split.start + 2) == 0
 
 
 # -- basic blocks and calls

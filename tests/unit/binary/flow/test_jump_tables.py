@@ -106,10 +106,10 @@ def test_without_a_bound_nothing_is_claimed(build):
     assert [(e.indirect, e.conditional) for e in code.exits.found if e.indirect] == [(True, True)]
 
 
-@pytest.mark.parametrize("behind", [", 0x7fffffff", SOMEWHERE_IN_THE_CODE + ", 0x7fffffff"], ids=["data", "code"])
-def test_without_a_bound_a_table_ends_with_what_leads_to_no_code(build, behind):
-    code = dispatching(build, bound="mov edi, edi", more=behind)["dispatch"]
-    assert (code.complete is None) == (behind == ", 0x7fffffff")
+@pytest.mark.parametrize("after", [", 0x7fffffff", SOMEWHERE_IN_THE_CODE + ", 0x7fffffff"], ids=["data", "code"])
+def test_without_a_bound_a_table_ends_with_what_leads_to_no_code(build, after):
+    code = dispatching(build, bound="mov edi, edi", more=after)["dispatch"]
+    assert (code.complete is None) == (after == ", 0x7fffffff")
     if code.complete is None:
         (table,) = code.tables.values()
         assert [code.insn_at(target).text for target in table.targets] == [f"mov eax, 0x{n}" for n in (1, 2, 3)]

@@ -79,12 +79,12 @@ def test_padding_is_measured_once_whatever_lies_behind_it(build, monkeypatch):
     assert len(candidates) > 400
     module.map.survey()
     assert len(measured) < 20
-    behind = inside.start + 60
+    after = inside.start + 60
     assert module.map.entries.in_padding(inside.start)
-    assert module.map.entries.in_padding(behind - 1)
-    assert not module.map.entries.in_padding(behind)
+    assert module.map.entries.in_padding(after - 1)
+    assert not module.map.entries.in_padding(after)
     module.map.add_entry(inside.start + 10)
-    assert not module.map.entries.in_padding(behind - 1)
+    assert not module.map.entries.in_padding(after - 1)
 
 
 def test_a_survey_asks_at_each_doubtful_candidate_whether_it_is_wanted(monkeypatch):

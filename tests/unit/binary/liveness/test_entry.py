@@ -40,10 +40,10 @@ def test_entry(build, case):
 
 
 @pytest.mark.parametrize(
-    ("behind_call", "dead"), [("jc 1f\n ret\n1: nop", False), ("test eax, eax", True), ("pushf\n pop rax", False)]
+    ("after_call", "dead"), [("jc 1f\n ret\n1: nop", False), ("test eax, eax", True), ("pushf\n pop rax", False)]
 )
-def test_in_go_flags_are_dead_behind_calls_unless_a_caller_is_seen_to_read_them(build, behind_call, dead):
-    functions = function("tested", "mov [rdi], rsi\n ret"), function("caller", f"call tested\n {behind_call}\n ret")
+def test_in_go_flags_are_dead_behind_calls_unless_a_caller_is_seen_to_read_them(build, after_call, dead):
+    functions = function("tested", "mov [rdi], rsi\n ret"), function("caller", f"call tested\n {after_call}\n ret")
     module = Module.assembled(build, *functions, flags=["-Wl,-Bsymbolic"])
     assert not entry_scratch(module.map, module["tested"]).flags_dead
     go = CodeMap(replace(module.map.text, is_go=True))

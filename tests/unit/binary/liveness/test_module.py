@@ -219,7 +219,7 @@ def test_what_every_stranger_may_destroy_is_dead_at_a_return(build, call):
 
 
 @pytest.mark.parametrize(
-    ("before", "behind"),
+    ("before", "after"),
     [
         ("push r11", "pop r11"),
         ("mov [rsp-24], r11", "mov r11, [rsp-24]"),
@@ -232,10 +232,10 @@ def test_what_every_stranger_may_destroy_is_dead_at_a_return(build, call):
         ("lea rsp, [rdi+8]", "nop dword ptr [rax]"),
     ],
 )
-def test_what_a_function_may_keep_for_its_caller_is_live_at_its_return(build, before, behind):
-    assert "r11" not in scratch(build, f"{before}\n {STRANGERS}\n {behind}\n nop\n ret").dead
-    own = f"xor r11d, r11d\n {before}\n {STRANGERS}\n {behind}\n nop\n ret"
-    assert ("r11" in scratch(build, own).dead) == (behind.startswith(("mov", "vmov")))
+def test_what_a_function_may_keep_for_its_caller_is_live_at_its_return(build, before, after):
+    assert "r11" not in scratch(build, f"{before}\n {STRANGERS}\n {after}\n nop\n ret").dead
+    own = f"xor r11d, r11d\n {before}\n {STRANGERS}\n {after}\n nop\n ret"
+    assert ("r11" in scratch(build, own).dead) == (after.startswith(("mov", "vmov")))
 
 
 def test_behind_a_call_that_destroys_it_nobody_finds_what_was_there(build):

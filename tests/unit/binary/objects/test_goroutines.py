@@ -120,8 +120,8 @@ def test_a_function_that_recovers_from_a_panic_returns_where_nothing_branches_to
     code = code_map.function_at(function.start)
     assert code.exits.complete is None
     assert [code.insn_at(each.address).text for each in code.exits.found] == ["ret", "ret"]
-    behind = [insn for insn in code.insns if insn.is_call and insn.address in set(image.text().entries.tolist())]
-    assert len(behind) == 1, "the call of deferreturn is entered by itself"
+    after = [insn for insn in code.insns if insn.is_call and insn.address in set(image.text().entries.tolist())]
+    assert len(after) == 1, "the call of deferreturn is entered by itself"
 
 
 def test_a_table_that_makes_no_sense_proves_nothing(build, folder):

@@ -30,14 +30,14 @@ MORE = ".hidden more\n" + function("more", "mov fs:[0x70], rax\n ret")
 def test_the_return_behind_the_call_is_none_and_what_follows_is_entered(build, call):
     module = Module.assembled(build, function("deep", CHECK.format(call)), MORE)
     deep = module["deep"]
-    behind = deep.end - 2
-    assert module.text.resumed == {behind}
+    after = deep.end - 2
+    assert module.text.resumed == {after}
     (leaving,) = deep.exits.found
     assert (leaving.address, leaving.kind.value) == (deep.insn_at(deep.start + 19).end, "ret")
     assert deep.exits.unmatched.reason is Reason.SPLIT_STACK
     assert deep.exits.complete is None
-    assert behind in deep.leaders
-    assert [insn.text.split()[0] for insn in deep.lines.around(behind - 1)] == ["ret"]
+    assert after in deep.leaders
+    assert [insn.text.split()[0] for insn in deep.lines.around(after - 1)] == ["ret"]
 
 
 def test_other_calls_in_front_of_a_return_are_calls(build):

@@ -80,7 +80,7 @@ def test_a_parent_that_waits_for_a_child_on_a_stack_of_its_own():
     stop.waiting = [WaitingParent(2, 2, CODE + 5, STACK + 0x1000)]
     stacks = Stacks(memory, MAPPINGS)
     assert list(stacks.all_saved_pcs(stop)) == [(1, []), (2, [CODE + 7])]
-    assert stacks.words_behind(stop.waiting[0]) == [CODE + 5, CODE + 7]
+    assert stacks.words_after(stop.waiting[0]) == [CODE + 5, CODE + 7]
 
 
 def test_flags_that_no_program_has_are_no_frame():
@@ -150,7 +150,7 @@ def test_a_goroutine_s_stack_is_searched_to_its_end():
     assert stacks.saved_pcs(goroutine(LOW + 0x1000, r14=GOROUTINE)) == [CODE + 7]
     assert memory.largest <= 0x2000
     parent = WaitingParent(2, 2, CODE + 5, LOW + 0x1080)  # of which no goroutine is known, but on a stack that is
-    assert stacks.words_behind(parent) == [CODE + 5, CODE + 7]
+    assert stacks.words_after(parent) == [CODE + 5, CODE + 7]
     assert memory.largest <= 0x2000
 
 

@@ -52,9 +52,9 @@ def splice_of(code, *wants, strategy=Strategy.JUMP):
     return PlannedSplice(strategy, LINK, insns, made, 4 if retarget else 5, write_at)
 
 
-def emit(splice, kind=ActionKind.ENTER, bank=SLOTS, behind=None):
+def emit(splice, kind=ActionKind.ENTER, bank=SLOTS, after=None):
     source = ActionSource(lambda want: (Action(kind, 0x1000, bank),), lambda want: EVERYTHING_LIVE)
-    return emit_patch(splice, PATCH, BIAS, source, behind or {})
+    return emit_patch(splice, PATCH, BIAS, source, after or {})
 
 
 def call_of(routine):
@@ -203,8 +203,8 @@ def test_a_conditional_exit_without_such_a_form_is_refused():
 def test_a_branch_back_in_the_entry_s_own_patch_goes_behind_the_handlers():
     # dec edi; nop; jne entry
     patch = emit(splice_of("ff cf 90 75 fb", (0, WantKind.ENTRY), (3, WantKind.LOOP)))
-    assert patch.behind == dict(patch.copies)[SITE] == PATCH + sum(map(len, calling_bytes()))
-    assert f"jne {patch.behind:#x}" in listing(patch.code)
+    assert patch.after == dict(patch.copies)[SITE] == PATCH + sum(map(len, calling_bytes()))
+    assert f"jne {patch.after:#x}" in listing(patch.code)
 
 
 def calling_bytes():
@@ -214,19 +214,19 @@ def calling_bytes():
 def test_a_branch_to_the_endbr64_in_front_goes_behind_the_handlers_too():
     # dec edi; nop; jne entry - 4
     patch = emit(splice_of("ff cf 90 75 f7", (0, WantKind.ENTRY), (3, WantKind.LOOP)))
-    assert f"jne {patch.behind:#x}" in listing(patch.code)
+    assert f"jne {patch.after:#x}" in listing(patch.code)
 
 
 def test_a_branch_back_from_another_patch_goes_behind_the_handlers():
     # jne LINK - 0x10, where the function begins
     splice = splice_of("75 ee 90 90 90", (0, WantKind.LOOP))
-    patch = emit(splice, behind={SITE - 0x10: 0x655555})
+    patch = emit(splice, after={SITE - 0x10: 0x655555})
     assert listing(patch.code)[0] == "jne 0x655555"
 
 
 def test_calls_to_the_entry_are_calls():
     # call LINK - 0x10: recursion is an entry
-    patch = emit(splice_of("e8 eb ff ff ff", (0, WantKind.OFFSET)), behind={SITE - 0x10: 0x655555})
+    patch = emit(splice_of("e8 eb ff ff ff", (0, WantKind.OFFSET)), after={SITE - 0x10: 0x655555})
     lines = listing(patch.code)
     assert f"push {SITE + 5:#x}" in lines
     assert f"jmp {SITE - 0x10:#x}" in lines
@@ -238,7 +238,7 @@ def test_a_retargeted_branch_goes_on_to_its_destination():
     patch = emit(splice, ActionKind.LEAVE_TAIL)
     assert listing(patch.code) == [*call_of(0x620300), f"jmp {SITE + 0x106:#x}"]
     loop = splice_of("0f 84 00 01 00 00", (0, WantKind.LOOP), strategy=Strategy.RETARGET)
-    assert listing(emit(loop, behind={SITE + 0x106: 0x655555}).code) == ["jmp 0x655555"]
+    assert listing(emit(loop, after={SITE + 0x106: 0x655555}).code) == ["jmp 0x655555"]
 
 
 def test_what_is_out_of_reach_is_refused():

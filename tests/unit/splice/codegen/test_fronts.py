@@ -113,12 +113,12 @@ def test_every_patch_has_the_recipes_that_it_has_alone(looped):
     assert shared == len(DEAD) * len(KINDS) * len(CODES)
 
 
-def branch_patches(behind):
+def branch_patches(after):
     for number, (dead, kind, code) in enumerate(itertools.product(DEAD, [WantKind.OFFSET, WantKind.EXIT], BRANCHES)):
         splice = branch_of(code, kind)
         action = Action(ActionKind.COUNT, 0x40 + number, SLOTS)
         source = ActionSource(lambda want, action=action: (action,), lambda want, dead=dead: dead)
-        yield splice, emit_patch(splice, PATCH + 0x8000 + 0x100 * number, BIAS, source, behind)
+        yield splice, emit_patch(splice, PATCH + 0x8000 + 0x100 * number, BIAS, source, after)
 
 
 TIMED_CODES = [
@@ -158,7 +158,7 @@ ACTIONS = [
 def timed_patches():
     """Yield patches in which calls begin and end, each at two places with other offsets."""
     combinations = itertools.product([0, 0x100], DEAD[:3], ACTIONS, TIMED_CODES, [{}, {LINK + BIAS: PATCH + 0x40}])
-    for number, (more, dead, wanted, code, behind) in enumerate(combinations):
+    for number, (more, dead, wanted, code, after) in enumerate(combinations):
         splice = splice_of(code, WantKind.ENTRY)
         actions = {}
         for index, kind, action, offset in wanted:
@@ -167,7 +167,7 @@ def timed_patches():
             actions[Want(insn.address, kind, conditional=conditional)] = Action(action, offset + more, SLOTS)
         splice = replace(splice, wants=tuple(actions))
         source = ActionSource(lambda want, actions=actions: (actions[want],), lambda want, dead=dead: dead)
-        patch = emit_patch(splice, PATCH + 0x80 * (number % 900 + 2), BIAS, source, behind)
+        patch = emit_patch(splice, PATCH + 0x80 * (number % 900 + 2), BIAS, source, after)
         if isinstance(patch, EmittedPatch):
             yield splice, patch
 

@@ -11,7 +11,7 @@ from anyprobe.splice.codegen.emit import ActionSource, emit_patch
 from anyprobe.splice.codegen.patch import Action, ActionKind, BankCode
 from anyprobe.splice.codegen.trampoline import Trampolines
 from anyprobe.splice.plan.claims import Claims
-from anyprobe.splice.plan.post_actions import no_behind
+from anyprobe.splice.plan.post_actions import no_after
 from anyprobe.splice.plan.splices import Clobbers, PlannedSplice, Strategy, Want, WantKind
 from anyprobe.splice.translate.patches import Bearings
 from anyprobe.splice.translate.steps import Op, Step
@@ -134,12 +134,12 @@ def test_what_replaces_a_return_address_before_a_retargeted_call_replaces_the_ca
 
 def test_what_has_no_behind():
     (begin,) = decode_range(bytes.fromhex("c7 f8 00 00 00 00"), LINK)  # xbegin
-    refusal = no_behind(begin)
+    refusal = no_after(begin)
     assert refusal is not None
     assert refusal.reason is Reason.NO_DISPLACED_FORM
     pops_much = decode_range(bytes.fromhex("c2 00 10"), LINK)[0]
-    assert isinstance(no_behind(pops_much), Refusal)
-    assert no_behind(pops_much.at(LINK)) is not None
+    assert isinstance(no_after(pops_much), Refusal)
+    assert no_after(pops_much.at(LINK)) is not None
 
 
 def test_a_signal_handler_is_shown_the_return():

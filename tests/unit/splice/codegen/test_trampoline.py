@@ -42,8 +42,8 @@ def assembled(layout, clock=0):
 @pytest.mark.parametrize("clock", [0, 0x7FFF_1234_5670], ids=["tsc", "vdso"])
 def test_all_bytes_decode_to_what_the_listing_says(clock):
     code, places, listing, routines, _ = assembled(LAYOUT, clock)
-    behind = ADDRESS + RETURNS_HERE * STUB_BYTES
-    shown = disassemble.format(code[behind - ADDRESS :], behind)
+    after = ADDRESS + RETURNS_HERE * STUB_BYTES
+    shown = disassemble.format(code[after - ADDRESS :], after)
     said = [
         part.removeprefix("lock ").split()[0]
         for line in listing().splitlines()
@@ -52,13 +52,13 @@ def test_all_bytes_decode_to_what_the_listing_says(clock):
     ]
     names = {"jz": "je", "jnz": "jne"}
     assert [names.get(word, word) for word in said] == [text.removeprefix("lock ").split()[0] for _, _, text in shown]
-    inside = {insn.target for insn in decode_range(code[behind - ADDRESS :], behind)} - {None}
-    assert {at for at in inside if not behind <= at < ADDRESS + len(code)} == {
+    inside = {insn.target for insn in decode_range(code[after - ADDRESS :], after)} - {None}
+    assert {at for at in inside if not after <= at < ADDRESS + len(code)} == {
         routines.leave,
         routines.count,
         routines.purge,
     }
-    assert behind < places.enter < places.enter_counted < ADDRESS + len(code)
+    assert after < places.enter < places.enter_counted < ADDRESS + len(code)
 
 
 def test_each_stub_is_one_call_and_all_lead_to_the_same_place():
@@ -81,9 +81,9 @@ def test_what_is_reserved_suffices():
 
 def test_without_timing_records_nothing_leads_to_routines_of_timing():
     code, _, _, routines, _ = assembled(BankLayout(counters=4, returns=RETURNS_HERE))
-    behind = ADDRESS + RETURNS_HERE * STUB_BYTES
-    inside = {insn.target for insn in decode_range(code[behind - ADDRESS :], behind)} - {None}
-    assert {at for at in inside if not behind <= at < ADDRESS + len(code)} == {routines.count}
+    after = ADDRESS + RETURNS_HERE * STUB_BYTES
+    inside = {insn.target for insn in decode_range(code[after - ADDRESS :], after)} - {None}
+    assert {at for at in inside if not after <= at < ADDRESS + len(code)} == {routines.count}
 
 
 def test_the_table_lies_behind_the_last_block():

@@ -36,11 +36,11 @@ def texts(made):
 
 
 @pytest.mark.parametrize(
-    ("front", "behind"), [("", 0), (TRACED, 5), ("endbr64", 4), (f"endbr64\n{TRACED}", 9), (f"{SEALED}\n{TRACED}", 9)]
+    ("front", "after"), [("", 0), (TRACED, 5), ("endbr64", 4), (f"endbr64\n{TRACED}", 9), (f"{SEALED}\n{TRACED}", 9)]
 )
-def test_an_entry_is_behind_what_the_kernel_needs_there(build, front, behind):
+def test_an_entry_is_behind_what_the_kernel_needs_there(build, front, after):
     kernel = SmallKernel.made(build, ("it", f"{front}\n{BODY}"), NEXT)
-    assert entry(kernel) == kernel["it"].start + behind
+    assert entry(kernel) == kernel["it"].start + after
 
 
 def test_a_loop_to_the_entry_is_no_call(build):

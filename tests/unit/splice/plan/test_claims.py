@@ -41,14 +41,14 @@ def expected(claims, start, written, borrowed):
 
 @settings(deadline=None)
 @given(some, some, some, some, some, st.integers(0, 5), st.integers(0, 4))
-def test_the_first_byte_that_is_taken_is_named(written, borrowed, given_back, displaced, landings, size, behind):
+def test_the_first_byte_that_is_taken_is_named(written, borrowed, given_back, displaced, landings, size, after):
     claims = Claims(AddressSet(written), displaced=AddressSet(displaced), landings=AddressSet(landings))
     for at in borrowed | given_back:
         claims.borrowed.add_range(at, at + 1)
     for at in given_back:
         claims.borrowed.discard_range(at, at + 1)
-    found = claims.conflict(BASE + 4, size, behind)
-    assert (None if found is None else (found.reason, found.address)) == expected(claims, BASE + 4, size, behind)
+    found = claims.conflict(BASE + 4, size, after)
+    assert (None if found is None else (found.reason, found.address)) == expected(claims, BASE + 4, size, after)
 
 
 @settings(deadline=None)
@@ -185,12 +185,12 @@ def test_an_edit_is_interrupted_anywhere(code_map):
 
 @settings(deadline=None)
 @given(some, some, some, some, st.integers(0, 4))
-def test_bytes_are_taken_if_they_are_free(written, borrowed, displaced, landings, behind):
+def test_bytes_are_taken_if_they_are_free(written, borrowed, displaced, landings, after):
     claims = Claims(AddressSet(written), displaced=AddressSet(displaced), landings=AddressSet(landings))
     for at in borrowed:
         claims.borrowed.add_range(at, at + 1)
     free = expected(claims, BASE + 4, JUMP_BYTES, 0) is None
     middle = BASE + 4 + JUMP_BYTES
-    assert claims.take(BASE + 4, middle, middle + behind) == free
+    assert claims.take(BASE + 4, middle, middle + after) == free
     assert set(claims.written) == written | set(range(BASE + 4, middle) if free else ())
-    assert set(claims.displaced) == displaced | set(range(middle, middle + behind) if free else ())
+    assert set(claims.displaced) == displaced | set(range(middle, middle + after) if free else ())

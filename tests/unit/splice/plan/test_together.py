@@ -23,7 +23,7 @@ def modules(code_map, *functions, base=BASE, entries=()):
     return code_map(base, content, bounds, entries=entries), [base + start for start, _ in bounds]
 
 
-def lone_ret_behind_a_loop(code_map, padding=""):
+def lone_ret_after_a_loop(code_map, padding=""):
     """Return a function whose ret, entered by its address, has no room, and one right behind it."""
     # mov eax, 1; mov eax, 1; je to the first; ret | mov eax, 1; mov eax, 1; ret
     code = MOV + MOV + "74 f4"
@@ -31,14 +31,14 @@ def lone_ret_behind_a_loop(code_map, padding=""):
 
 
 def test_what_ends_without_room_is_planned_with_what_follows(code_map):
-    made, starts = lone_ret_behind_a_loop(code_map)
+    made, starts = lone_ret_after_a_loop(code_map)
     first, second = map(made.function_at, starts)
     assert first_of(made, second) is first
     assert all_of(made, first) == all_of(made, second) == (first, second)
 
 
 def test_padding_between_is_room(code_map):
-    made, starts = lone_ret_behind_a_loop(code_map, "|1")
+    made, starts = lone_ret_after_a_loop(code_map, "|1")
     for function in map(made.function_at, starts):
         assert all_of(made, function) == (function,)
 
@@ -50,13 +50,13 @@ def test_a_tiny_function_leans_on_its_neighbours(code_map):
 
 
 def test_go_functions_are_planned_alone(code_map):
-    made, starts = lone_ret_behind_a_loop(code_map)
+    made, starts = lone_ret_after_a_loop(code_map)
     object.__setattr__(made.text, "is_go", True)
     assert all_of(made, made.function_at(starts[0])) == (made.function_at(starts[0]),)
 
 
 def test_entries_and_exits_of_both(code_map):
-    made, starts = lone_ret_behind_a_loop(code_map)
+    made, starts = lone_ret_after_a_loop(code_map)
     first, second = map(made.function_at, starts)
     planner = planner_for(
         made, Claims(), lambda pun: bool(pun.tail) or pun.base & 0xFF == 0xFA, AUTO - {Strategy.SHORT}
@@ -96,7 +96,7 @@ def test_a_state_merges_through_others(code_map):
 
 
 def test_whose_an_instruction_is(code_map):
-    made, starts = lone_ret_behind_a_loop(code_map)
+    made, starts = lone_ret_after_a_loop(code_map)
     members = all_of(made, made.function_at(starts[0]))
     assert member_at(members, starts[1] + 5) is members[1]
     assert member_at(members, starts[0] + 12) is members[0]

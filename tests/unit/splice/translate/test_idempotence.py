@@ -2,7 +2,7 @@ import pytest
 
 from anyprobe.isa.decode import decode_one
 from anyprobe.splice.translate.abstract_state import initial
-from anyprobe.splice.translate.idempotence import Replay, replay_behind
+from anyprobe.splice.translate.idempotence import Replay, replay_after
 from support.displaced import encodings, forms
 from support.displaced.oracle import judge
 from support.displaced.verdicts import differences
@@ -19,12 +19,12 @@ ONCE = {
 
 @pytest.mark.parametrize("code", TWICE.values(), ids=list(TWICE))
 def test_what_may_run_once_more(code):
-    assert replay_behind(Replay(initial()), decode_one(bytes.fromhex(code), 0x1000)) is not None
+    assert replay_after(Replay(initial()), decode_one(bytes.fromhex(code), 0x1000)) is not None
 
 
 @pytest.mark.parametrize("code", ONCE.values(), ids=list(ONCE))
 def test_what_must_run_once(code):
-    assert replay_behind(Replay(initial()), decode_one(bytes.fromhex(code), 0x1000)) is None
+    assert replay_after(Replay(initial()), decode_one(bytes.fromhex(code), 0x1000)) is None
 
 
 def test_what_may_run_once_more_comes_to_the_same():

@@ -133,9 +133,9 @@ def test_overflow_in_place_and_the_others_in_ah():
 @native
 def test_ways_on():
     follow = case([step(Op.FOLLOW), step(Op.DONE)], code={PATCH: "e9 00 01 00 00"})
-    behind = case([step(Op.FOLLOW, b=8), step(Op.DONE)], code={PATCH + 8: "e9 00 01 00 00"})
+    after = case([step(Op.FOLLOW, b=8), step(Op.DONE)], code={PATCH + 8: "e9 00 01 00 00"})
     back = case([step(Op.RETURN, b=16), step(Op.DONE)], words={STACK: 0x1234})
-    results = run(follow, behind, back)
+    results = run(follow, after, back)
     assert [result["pc"] for result in results[:2]] == [PATCH + 0x105, PATCH + 0x10D]
     assert results[2]["changed"] == {str(RSP): results[2]["base"] + STACK + 24, str(RIP): 0x1234}
 

@@ -94,7 +94,7 @@ def busy_code(
     highs = np.array([high for _, high in code], dtype=np.uint64)
     busy: set[int] = set()
     stacks = Stacks(memory, mappings)
-    for found in [parked, *map(stacks.code_words, threads), *map(stacks.words_behind, waiting)]:
+    for found in [parked, *map(stacks.code_words, threads), *map(stacks.words_after, waiting)]:
         words = np.array(found, dtype=np.uint64)
         words = words[(words >= lows[0]) & (words < highs.max())]
         index = np.searchsorted(lows, words, side="right") - 1

@@ -104,7 +104,7 @@ def _objection_to_resuming(
         call = thread.registers.rip - len(SYSCALL)  # the kernel may have it executed once more
         if call not in heads and not inside.isdisjoint((call, call + 1)) and is_asleep(process.mem, thread):
             return f"thread {thread.tid} is inside a system call that will be overwritten"
-    if any(pc in inside for parent in stop.waiting for pc in stacks.words_behind(parent)):
+    if any(pc in inside for parent in stop.waiting for pc in stacks.words_after(parent)):
         return "a parent in vfork is between bytes that will be overwritten"
     if not inside.isdisjoint(parked_pcs(process, stop.mappings, stop.threads)):
         return "a signal handler will return between bytes that will be overwritten"

@@ -121,10 +121,10 @@ class _Inlined:
         self._save()
         self._load_block()
         writer.relative(f"test [rel gate], {self._scratch}", action.bank.gate)
-        behind: list[int] = []
+        after: list[int] = []
 
         def rare() -> None:
-            self._call_routine(behind[0])
+            self._call_routine(after[0])
 
         writer.cold("jz rare", rare)
         writer.code(f"cmp dword [{self._scratch}+{BLOCK_NUMBER}], 0")
@@ -137,7 +137,7 @@ class _Inlined:
         for at in leaving:
             writer.out[at - 4 : at] = i32(len(writer.out) - at)
         self._restore()
-        behind.append(writer.here)
+        after.append(writer.here)
 
     def _count(self) -> None:
         """Append: the thread's own row is changed; the scratch register holds the block."""
@@ -236,8 +236,8 @@ class _Inlined:
         if self._pushed:
             self._writer.code("lea rsp, [rsp+128]")
 
-    def _call_routine(self, behind: int) -> None:
+    def _call_routine(self, after: int) -> None:
         """Append: everything is as it was, and the routine does it."""
         self._restore()
         self._writer.call_handler(self._action)
-        self._writer.relative("jmp behind", behind)
+        self._writer.relative("jmp behind", after)

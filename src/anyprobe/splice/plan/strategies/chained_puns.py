@@ -21,7 +21,7 @@ from anyprobe.splice.plan.context import PlanContext
 from anyprobe.splice.plan.drafts import SpliceDraft
 from anyprobe.splice.plan.site import Site
 from anyprobe.splice.plan.splices import JUMP_OPCODE, SHORT_OPCODE, Pun, Strategy
-from anyprobe.splice.plan.strategies.successor import run_behind
+from anyprobe.splice.plan.strategies.successor import run_after
 
 _LONGEST = 15
 """Bytes of an instruction, at most."""
@@ -40,10 +40,10 @@ class KnownBytes:
         if isinstance(insns, Refusal):
             return insns
         head, end = insns[0].address, insns[-1].end
-        behind = bytes_behind(context, end, head + JUMP_BYTES - end)
-        if behind is None:
+        after = bytes_after(context, end, head + JUMP_BYTES - end)
+        if after is None:
             return Refusal(Reason.OVERLAP, end, "what the bytes behind will be is not known")
-        content, leans_on = behind
+        content, leans_on = after
         if not leans_on and head + JUMP_BYTES > function.end:
             return Refusal(Reason.BORROWED_BYTES, head, "the pun would borrow bytes of the next function")
         pun = _welcoming(context, function, head, end - head, content) or _pun(head, end - head, content)
@@ -65,11 +65,11 @@ class ChainedPun:
         if isinstance(insns, Refusal):
             return insns
         head, end = insns[0].address, insns[-1].end
-        line = _line_behind(site, end)
+        line = _line_after(site, end)
         if isinstance(line, Refusal):
             return line
         size = line[-1].end - end
-        rest = bytes_behind(context, line[-1].end, JUMP_BYTES - size)
+        rest = bytes_after(context, line[-1].end, JUMP_BYTES - size)
         if rest is None or rest[1] or page_floor(head) != page_floor(line[-1].end - 1):
             return Refusal(Reason.OVERLAP, end, "the bytes behind are in use")
         out_of_reach = Refusal(Reason.PUN_OUT_OF_REACH, head, "no two pages that both jumps reach can be mapped")
@@ -81,9 +81,9 @@ class ChainedPun:
             if own is None:
                 continue
             target = _pun(end, 1, tail + rest[0]).base
-            behind = Pun(0, 0, target, tail)
-            if own.is_apart_from(target) and context.reachable(behind):
-                other = SpliceDraft(Strategy.PUNNED, end, line, [], size, end, JUMP_BYTES - size, behind)
+            after = Pun(0, 0, target, tail)
+            if own.is_apart_from(target) and context.reachable(after):
+                other = SpliceDraft(Strategy.PUNNED, end, line, [], size, end, JUMP_BYTES - size, after)
                 checked = context.checked(other)
                 return checked if isinstance(checked, Refusal) else _leaning(context, insns, own, (other,))
         return out_of_reach
@@ -119,9 +119,9 @@ def _short_line_before(context: PlanContext, function: FunctionCode, head: int) 
     return 0 if context.claims.are_written(start, head) else head - start
 
 
-def _line_behind(site: Site, address: int) -> tuple[Insn, ...] | Refusal:
+def _line_after(site: Site, address: int) -> tuple[Insn, ...] | Refusal:
     """Return the line at an address that is shorter than a jump; only one instruction where no more may move."""
-    found = run_behind(site, address)
+    found = run_after(site, address)
     return found if isinstance(found, Refusal) else site.context.short_run(found[1], 0, 0)
 
 
@@ -134,7 +134,7 @@ def _leaning(
     )
 
 
-def bytes_behind(context: PlanContext, address: int, count: int) -> tuple[bytes, tuple[SpliceDraft, ...]] | None:
+def bytes_after(context: PlanContext, address: int, count: int) -> tuple[bytes, tuple[SpliceDraft, ...]] | None:
     """Return what some bytes will be and the splices that say so; ``None`` if that is not known yet."""
     try:
         content = bytearray(context.code.text.memory.read(address, count))
@@ -173,18 +173,18 @@ class _Fronts:
         self._context, self._head, self._size = context, head, size
         self._known: dict[bytes, Pun | None] = {}
 
-    def over(self, behind: bytes) -> Pun | None:
+    def over(self, after: bytes) -> Pun | None:
         """Return the jump over some bytes, if it reaches a place that can be mapped."""
-        shown = behind[: JUMP_BYTES - self._size]
+        shown = after[: JUMP_BYTES - self._size]
         if shown not in self._known:
             pun = _pun(self._head, self._size, shown)
             self._known[shown] = pun if self._context.reachable(pun) else None
         return self._known[shown]
 
 
-def _pun(head: int, size: int, behind: bytes) -> Pun:
+def _pun(head: int, size: int, after: bytes) -> Pun:
     """Return the jump in ``size`` bytes at ``head`` whose displacement ends in the bytes after them."""
-    displacement = int.from_bytes(bytes(size - 1) + behind, "little", signed=True)
+    displacement = int.from_bytes(bytes(size - 1) + after, "little", signed=True)
     return Pun(0, size - 1, head + JUMP_BYTES + displacement)
 
 

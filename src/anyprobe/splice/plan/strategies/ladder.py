@@ -44,20 +44,20 @@ def _from_the_top(site: Site) -> Iterable[int]:
     return reversed((site.index, *site.earlier)) if site.manner.chained else ()
 
 
-def _behind_a_branch(site: Site) -> Iterable[int]:
+def _after_a_branch(site: Site) -> Iterable[int]:
     last = site.last
     retargeted = last is not None and last.strategy is Strategy.RETARGET and last.insns[0] in site.run
     return (site.index,) if retargeted else ()
 
 
-def _behind_a_patch(site: Site) -> Iterable[int]:
+def _after_a_patch(site: Site) -> Iterable[int]:
     last = site.last
     grows = last is not None and last.strategy not in IN_PLACE and last.insns[0] in site.run
     return (site.index,) if grows else ()
 
 
 def _of_whole_lines(site: Site) -> Iterable[int]:
-    return _behind_a_patch(site) if site.manner.whole_lines else ()
+    return _after_a_patch(site) if site.manner.whole_lines else ()
 
 
 def _of_few(site: Site) -> Iterable[int]:
@@ -100,8 +100,8 @@ LADDER = (
     _rung(_of_whole_lines, Growth()),
     *PLAIN,
     _rung(_earlier, Jump()),
-    _rung(_behind_a_branch, Absorption()),
-    _rung(_behind_a_patch, Growth()),
+    _rung(_after_a_branch, Absorption()),
+    _rung(_after_a_patch, Growth()),
     _rung(_from_the_top, KnownBytes()),
     *_NARROW,
     _rung(_anywhere, KnownBytes(), ChainedPun()),

@@ -21,7 +21,7 @@ from anyprobe.splice.plan.context import PlanContext
 from anyprobe.splice.plan.drafts import SpliceDraft
 from anyprobe.splice.plan.site import Site
 from anyprobe.splice.plan.splices import OTHER_PREFIX, REDUNDANT_PREFIX, Pun, Strategy
-from anyprobe.splice.plan.strategies.chained_puns import bytes_behind
+from anyprobe.splice.plan.strategies.chained_puns import bytes_after
 
 _TOPS = (
     0x48, 0xF0, 0x50, 0x10, 0x58, 0xE0, 0x60, 0x20, 0x68, 0xD0, 0x70, 0x30, 0x78, 0xC0, 0x44, 0xB0, 0x54, 0xA0, 0x64,
@@ -76,7 +76,7 @@ class _Row:
         insn = home.covering(end - 1) if home is not None and known else None
         if home is None or insn is None or insn.address < start:
             return
-        before = bytes_behind(self._context, start, insn.address - start)
+        before = bytes_after(self._context, start, insn.address - start)
         if before is None or before[1]:
             return
         key = insn.address, end, depth
@@ -96,11 +96,11 @@ class _Row:
             free = min(size - len(prefix) - 1, 4)
             if free < 0:
                 continue
-            behind = head + len(prefix) + 1 + free
+            after = head + len(prefix) + 1 + free
             end = head + len(prefix) + JUMP_BYTES
-            known = bytes_behind(context, behind, end - behind)
+            known = bytes_after(context, after, end - after)
             ways = [(known[0], known[1])] if known is not None else []
-            more = self.leans(home, behind, end, depth - 1) if end > behind else iter(())
+            more = self.leans(home, after, end, depth - 1) if end > after else iter(())
             for content, leans_on in (*ways, *islice(more, 4)):
                 for tail in _tails(free, place - head - len(prefix) - 1):
                     target = end + int.from_bytes(tail + content, "little", signed=True)

@@ -37,38 +37,38 @@ class Successor:
             return insns
         head, end = insns[0].address, insns[-1].end
         size = end - head
-        found = _jump_behind(site, end)
+        found = _jump_after(site, end)
         if isinstance(found, Refusal):
             return found
         for prefix in (b"", bytes([REDUNDANT_PREFIX]), bytes([OTHER_PREFIX])):
             over = found.head + len(prefix) + JUMP_BYTES
-            room = found.insns[-1].end + _dead_behind(context, found.insns[-1])
+            room = found.insns[-1].end + _dead_after(context, found.insns[-1])
             if room < over or context.forbidden(found.insns, over) is not None:
                 continue
-            for own, behind in pairs(context, head, size, prefix):
+            for own, after in pairs(context, head, size, prefix):
                 splice = SpliceDraft(Strategy.PUNNED, head, insns, [], size, head, JUMP_BYTES - size, own)
                 written = len(prefix) + JUMP_BYTES
                 taken = context.claims.conflict(head, size, 0) or context.forbidden(insns)
                 beyond = prefix and _is_taken(context, end + JUMP_BYTES)
                 if taken is not None or beyond or page_floor(head) != page_floor(end + written - 1):
                     break
-                splice.leans_on = (_led_by(context, found, behind, written),)
+                splice.leans_on = (_led_by(context, found, after, written),)
                 return context.checked(splice)
         return Refusal(Reason.PUN_OUT_OF_REACH, head, "no two pages that both jumps reach can be mapped")
 
 
-def _jump_behind(site: Site, address: int) -> SpliceDraft | Refusal:
+def _jump_after(site: Site, address: int) -> SpliceDraft | Refusal:
     """Return the jump at an address right after a site: the plan's, or a new one."""
     over = next(iter(site.plan.headed_in(address, address + 1)), None)
     if over is not None:
         if over.strategy is not Strategy.JUMP:
             return Refusal(Reason.OVERLAP, address, "the instruction behind is spliced in another way")
         return over
-    found = run_behind(site, address)
+    found = run_after(site, address)
     return found if isinstance(found, Refusal) else jump(site.context, *found, 0, 0)
 
 
-def run_behind(site: Site, address: int) -> tuple[FunctionCode, tuple[Insn, ...]] | Refusal:
+def run_after(site: Site, address: int) -> tuple[FunctionCode, tuple[Insn, ...]] | Refusal:
     """Return the line that begins right after a site, and the function that it lies in."""
     home = site.context.part_of(site.function, address)
     if home is None or home not in (site.function, *site.plan.scope):
@@ -85,7 +85,7 @@ def _is_taken(context: PlanContext, address: int) -> bool:
     return claims.are_used(address, end) or claims.are_landed_in(address, end)
 
 
-def _dead_behind(context: PlanContext, last: Insn) -> int:
+def _dead_after(context: PlanContext, last: Insn) -> int:
     home = context.code.containing(last.address)
     return context.dead_bytes(home, last) if home is not None else 0
 
@@ -107,9 +107,9 @@ def pairs(context: PlanContext, head: int, size: int, prefix: bytes) -> Iterator
         for high in _highest(4 - shared):
             tail = low + high
             target = head + size + len(prefix) + JUMP_BYTES + int.from_bytes(tail, "little", signed=True)
-            behind = Pun(len(prefix), 0, target, tail, *prefix)
-            if own.is_apart_from(target) and context.reachable(behind):
-                yield own, behind
+            after = Pun(len(prefix), 0, target, tail, *prefix)
+            if own.is_apart_from(target) and context.reachable(after):
+                yield own, after
                 break
 
 

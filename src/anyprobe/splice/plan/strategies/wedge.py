@@ -26,10 +26,10 @@ class Wedge:
         insn = site.insn
         if site.start != site.index or insn.length != 1:
             return Refusal(Reason.TOO_SHORT, site.head.address, "not an instruction of one byte")
-        behind = _byte_behind(site)
-        if behind is None:
+        after = _byte_after(site)
+        if after is None:
             return Refusal(Reason.TOO_SHORT, insn.address, "the module's text ends here")
-        value, leans_on = behind
+        value, leans_on = after
         place = insn.address + 2 + (value ^ 0x80) - 0x80
         room = _room_at(site, place)
         if isinstance(room, Refusal):
@@ -41,7 +41,7 @@ class Wedge:
         return site.context.checked(splice)
 
 
-def _byte_behind(site: Site) -> tuple[int, tuple[SpliceDraft, ...]] | None:
+def _byte_after(site: Site) -> tuple[int, tuple[SpliceDraft, ...]] | None:
     """Return what the byte after an instruction is once the plan is carried out, and which splice says so."""
     end = site.insn.end
     over = next(iter(site.plan.headed_in(end, end + 1)), None)

@@ -65,22 +65,22 @@ def only_over_successor(pun):
 
 def test_two_jumps_whose_bytes_overlap(planner_of):
     plan = plan_of(planner_of(LONE, NEXT, reachable=only_over_successor), 0)
-    behind, site = plan.splices
-    assert (behind.head - BASE, behind.strategy, behind.wants, behind.written) == (1, Strategy.PUNNED, (), 5)
+    after, site = plan.splices
+    assert (after.head - BASE, after.strategy, after.wants, after.written) == (1, Strategy.PUNNED, (), 5)
     assert (site.head - BASE, site.strategy, site.written, site.borrowed) == (0, Strategy.PUNNED, 1, 4)
-    assert site.leans_on == (behind,)
+    assert site.leans_on == (after,)
     content = bytes(byte for _, byte in sorted(written(plan, 0).items()))
     assert content[:2] == b"\xe9\xe9"
     first, second = decode_range(content[:5], BASE), decode_range(content[1:6], BASE + 1)
     assert [insn.target for insn in first] == [site.pun.base]
-    assert [insn.target for insn in second] == [behind.pun.base]
+    assert [insn.target for insn in second] == [after.pun.base]
 
 
 def test_the_jump_of_the_instruction_behind_is_led_by_a_springboard_for_that(planner_of):
     planner = planner_of(LONE, NEXT, reachable=only_over_successor)
     plan = plan_of(planner, 1, 0)
-    behind = next(splice for splice in plan.splices if splice.head == BASE + 1)
-    assert [want.address for want in behind.wants] == [BASE + 1]
+    after = next(splice for splice in plan.splices if splice.head == BASE + 1)
+    assert [want.address for want in after.wants] == [BASE + 1]
     assert plan.refused == ()
     for splice in plan.splices:
         planner.context.claims.release(splice)
@@ -92,21 +92,21 @@ def test_displacements_of_all_lengths(planner_of, length):
     code = {1: "c3", 2: "31 c0", 3: "48 31 c0", 4: "48 83 c0 01"}[length]  # ret; xor; xor; add rax, 1
     planner = planner_of(code + "48 8b 05 00 10 00 00" + TABLE, NEXT, entries=[length])
     splice = over_successor(planner)
-    (behind,) = splice.leans_on
-    first = head_bytes(splice, 0, splice.pun.base + (5 if length > 1 else 0)) + head_bytes(behind, 0, behind.pun.base)
+    (after,) = splice.leans_on
+    first = head_bytes(splice, 0, splice.pun.base + (5 if length > 1 else 0)) + head_bytes(after, 0, after.pun.base)
     assert len(first) == length + 5
     assert decode_range(first[:5], BASE)[0].target == (splice.pun.base + (5 if length > 1 else 0)) % 2**64
-    assert decode_range(first[length:], BASE + length)[0].target == behind.pun.base
+    assert decode_range(first[length:], BASE + length)[0].target == after.pun.base
 
 
 def test_a_prefix_where_the_jump_would_lead_below_everything(planner_of):
     """Of four bytes only the last of the displacement is another's: e9 is far below, 36 above."""
     code = "48 83 c0 01" + "48 8b 05 00 10 00 00" + TABLE
     splice = over_successor(planner_of(code, NEXT, reachable=lambda pun: pun.base > 0, entries=[4]))
-    (behind,) = splice.leans_on
-    assert behind.pun.prefixes == 1
+    (after,) = splice.leans_on
+    assert after.pun.prefixes == 1
     assert splice.pun == Pun(0, 3, BASE + 5 + 0x36000000)
-    assert head_bytes(behind, 0, behind.pun.base)[:2] == b"\x36\xe9"
+    assert head_bytes(after, 0, after.pun.base)[:2] == b"\x36\xe9"
 
 
 def test_both_jumps_lie_on_one_page(planner_of):
@@ -123,11 +123,11 @@ def test_an_instruction_behind_that_is_shorter_than_a_jump(planner_of):
     # xor rax, rax; mov rax, rax; jmp rax
     planner = planner_of("48 31 c0" + "48 89 c0" + TABLE, NEXT, entries=[3])
     splice = ChainedPun().try_at(first_site(planner.context, BASE))
-    (behind,) = splice.leans_on
-    content = head_bytes(splice, 0, splice.pun.base) + head_bytes(behind, 0, behind.pun.base) + bytes.fromhex(TABLE)
-    assert (splice.written, behind.written, len(content)) == (3, 3, 8)
+    (after,) = splice.leans_on
+    content = head_bytes(splice, 0, splice.pun.base) + head_bytes(after, 0, after.pun.base) + bytes.fromhex(TABLE)
+    assert (splice.written, after.written, len(content)) == (3, 3, 8)
     assert decode_range(content[:5], BASE)[0].target == splice.pun.base % 2**64
-    assert decode_range(content[3:], BASE + 3)[0].target == behind.pun.base % 2**64
+    assert decode_range(content[3:], BASE + 3)[0].target == after.pun.base % 2**64
 
 
 def test_a_table_of_short_lines(planner_of):
@@ -206,8 +206,8 @@ def test_the_places_of_two_springboards_are_not_one(planner_of):
     for size in (1, 2, 3, 4):
         planner = planner_of(LONE, NEXT)
         for prefix in (b"", b"\x36", b"\x65"):
-            for own, behind in pairs(planner.context, BASE, size, prefix):
-                assert behind.base + 14 <= own.base or own.base + 256**own.free + 14 <= behind.base
+            for own, after in pairs(planner.context, BASE, size, prefix):
+                assert after.base + 14 <= own.base or own.base + 256**own.free + 14 <= after.base
 
 
 def test_in_go_single_instructions_are_spliced_over_their_successor(planner_of):
@@ -226,8 +226,8 @@ def test_in_go_single_instructions_are_spliced_over_their_successor(planner_of):
 def test_a_prefix_that_leads_beyond_the_heap(planner_of):
     code = "48 83 c0 01" + "48 8b 05 00 10 00 00" + TABLE
     splice = over_successor(planner_of(code, NEXT, reachable=lambda pun: pun.base > 1 << 30, entries=[4]))
-    (behind,) = splice.leans_on
-    assert head_bytes(behind, 0, behind.pun.base)[:2] == b"\x65\xe9"
+    (after,) = splice.leans_on
+    assert head_bytes(after, 0, after.pun.base)[:2] == b"\x65\xe9"
     assert splice.pun == Pun(0, 3, BASE + 5 + 0x65000000)
-    jump = decode_range(head_bytes(behind, 0, behind.pun.base), behind.head)
-    assert [insn.target for insn in jump] == [behind.pun.base]
+    jump = decode_range(head_bytes(after, 0, after.pun.base), after.head)
+    assert [insn.target for insn in jump] == [after.pun.base]
