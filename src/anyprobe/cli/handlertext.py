@@ -19,7 +19,7 @@ PARAMETERS = tuple(f"arg{index}" for index in range(10))
 CONTEXT = ("tid", "pid", "cpu", "ip", "caller", "comm", "now", "errno")
 """Attributes of ``ctx`` that have a name of their own in expressions."""
 IN_KERNEL = ("uid", "gid", "cgroup")
-"""Those that handlers in the kernel alone have."""
+"""Names that only handlers in the kernel have."""
 AT_RETURN = "at_return"
 OF_RETURNS = ("retval", "latency_ns", AT_RETURN)
 """What only returns know; ``at_return(…)`` is what its expression is worth there."""

@@ -191,7 +191,7 @@ class Received(NamedTuple):
     """What a handler receives: declarations, and names for what it shows."""
 
     names: tuple[str, ...]
-    """Those of parameters that it has."""
+    """The names of its parameters."""
     declared: tuple[str, ...]
     shown: tuple[str, ...]
     labels: tuple[str, ...] | None

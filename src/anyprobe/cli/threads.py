@@ -22,7 +22,7 @@ class Threads:
         self._processes: dict[tuple[int, int], int] = {}
         """The process of each thread, by that of the session that has its hits."""
         self._ends: dict[str, set[str]] = {}
-        """Of each function, which of its ends are traced."""
+        """Which ends of each function are traced."""
 
     def look(self) -> None:
         """Have names read anew: threads give themselves others."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from anyprobe.probes.session import Session
 
 RING_BYTES = 4 << 20
-"""Of each thread and spec: what comes while lines are being printed waits there."""
+"""Bytes of a ring for each thread and spec: what comes while lines are being printed waits there."""
 DROP_REPORTS = 1.0
 """Seconds between two reports of what was lost."""
 

@@ -102,7 +102,7 @@ class Update:
     count: int
     """Offset of row 0's counter in the storage."""
     total: int = 0
-    """The same of its sum."""
+    """Offset of its sum."""
     value: Number | None = None
     """What is added to the sum, if there is one."""
     extreme: str = ""

@@ -64,7 +64,7 @@ class CellValue(histogram.Percentiles):
     squares: int | None = None
     buckets: tuple[Bucket, ...] = ()
     kind: str = field(default="", compare=False)
-    """Of which kind of aggregation it is: ``count``, ``sum``, ..."""
+    """The kind of aggregation: ``count``, ``sum``, ..."""
 
     @property
     def value(self) -> float | None:

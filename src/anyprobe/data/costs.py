@@ -40,7 +40,7 @@ class Costs:
     came_back: int = 0
     """Where a call that has left by a jump ends: its caller goes on."""
     came: int = 0
-    """Of that, until its end is read from the clock."""
+    """The part of it until its end is read from the clock."""
     passed: int = 0
     """Where a caller goes on, and no such call ends."""
     pace: int = 0

@@ -60,7 +60,7 @@ CALLS_AT = (HEADS + HEAD_PROBES) * HEAD_BYTES
 """Where the calls are, after the heads."""
 TABLE_BYTES = CALLS_AT + (CALLS + 1) * CALL_BYTES + 4095 & ~4095
 INSTANCES, INSTANCE_BYTES = 1 << 22, 128
-"""Of calls with a handler's data: how many there are, and bytes of one."""
+"""How many calls can have a handler's data at once, and the bytes of one."""
 INSTANCES_TABLE_BYTES = CALLS_AT + (INSTANCES + 1) * INSTANCE_BYTES + 4095 & ~4095
 SHARDS = 16
 """Blocks in which the calls of goroutines are recorded, by the place of their heads; a power of two."""

@@ -23,7 +23,7 @@ class Leftover:
     session: str = ""
     owner: int = 0
     size: int = 0
-    """Of a site: how many bytes were written."""
+    """How many bytes were written at a site."""
 
     @property
     def internal(self) -> bool:

@@ -33,11 +33,11 @@ class TargetInfo:
     kernel: str = ""
     """The release of the running kernel, where that is what was probed; it has no pid then."""
     pids: tuple[int, ...] = ()
-    """Of the kernel: the only processes whose hits were counted; all if there are none."""
+    """The only processes whose hits in the kernel were counted; empty: all were."""
     children: bool = False
     """Whether hits in what these have started were counted, too."""
     without: tuple[int, ...] = ()
-    """Of the kernel: processes whose hits were left out, anyprobe's own."""
+    """Processes whose hits in the kernel were left out, anyprobe's own."""
     died_at: int | None = None
     """The instruction at which a fault has ended it, where that is known."""
     died_in: str = ""
@@ -139,7 +139,7 @@ class ThreadTimes:
     name: str = ""
     """As it was last seen; empty where the thread had ended before it was looked at."""
     functions: "tuple[FunctionTiming, ...]" = ()
-    """Of the functions that it has called."""
+    """Times of the functions that it has called."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the JSON object, without the calls."""

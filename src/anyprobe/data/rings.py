@@ -44,7 +44,7 @@ ROW_BYTES = 128
 MARGIN = 16
 """Places that stay free, for signal handlers that come between the look at the room and the ``xadd``, nested."""
 SHARED_MARGIN = 2048
-"""The same for the shared ring, where other threads come in between as well; at most half of the ring."""
+"""The margin of the shared ring, where other threads come in between as well; at most half of the ring."""
 RETIRED = 0xFFFF << 48
 """What the time of a retired place begins with; below are the bits of the lap in which it was retired. So a writer that
 was interrupted before he saw it knows whether it is his own record that was given up, and counted."""

@@ -53,14 +53,14 @@ class SiteResult:
     arming: str = ""
     """``live``, or ``stop`` and why, where it was wanted that nothing is stopped."""
     folded_sites: int = 0
-    """Of how many sites of the function this is the sum; 0 unless they were folded."""
+    """How many sites of the function this is the sum of; 0 unless they were folded."""
     label: str = ""
     """What tables call the function, if not by its name: ``memcpy → avx_unaligned`` of one chosen at load time, or a
     marker with its provider."""
     learning: int = 0
-    """Of hits where handlers follow calls to their callers: those seen at a jump, whose caller was not known yet."""
+    """Hits seen at a jump whose caller was not known yet, where handlers follow calls to their callers."""
     tail_exits: int = 0
-    """The same of calls whose caller cannot be spliced."""
+    """Hits seen at a jump whose caller cannot be spliced, where handlers follow calls to their callers."""
     undivided: bool = False
     """Whether hits of fork children are among those of the process, since they are not told apart there."""
 
@@ -298,7 +298,7 @@ class Snapshot:
     tail_exits: int | None = None
     """Calls that aggregations have no time or result of, since they left by a jump; None where none is wanted."""
     learning: int | None = None
-    """The same of calls whose caller was not known yet, not among those; None where that is not told apart."""
+    """Calls whose caller was not known yet, not among those; None where that is not told apart."""
     processes: tuple[ProcessCounts, ...] = ()
     """What each process has counted: the target, its fork children that have, and so on for those of merged ones."""
     threads: tuple[ThreadTimes, ...] = ()

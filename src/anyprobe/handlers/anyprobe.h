@@ -35,7 +35,7 @@ static inline __attribute__((always_inline)) long anyprobe_text(struct anyprobe_
     return ((long (*)(char *, const char *, unsigned long))ctx->read_text_)(to, from, limit);
 }
 
-/* The parameter at an index above 5, at a function's entry; whoever asks must know that there is one. */
+/* The parameter at an index above 5, at a function's entry; which must be known to be there. */
 static inline __attribute__((always_inline)) unsigned long anyprobe_on_stack(struct anyprobe_ctx *ctx, int index) {
     unsigned long value = 0;
     anyprobe_read(ctx, &value, (const void *)(ctx->rsp + 8 * (unsigned long)(index - 5)), sizeof value);

@@ -8,7 +8,7 @@ _NAMES = {
     "flags": "rflags",
 }  # fmt: skip
 _USER_SEGMENTS, _KERNEL_SEGMENTS = (0x33, 0x2B), (0x10, 0x18)
-"""Of code and stack."""
+"""Selectors of code and stack."""
 _NO_SYSTEM_CALL = -1
 
 

@@ -17,7 +17,7 @@ KPROBE_FLAG_DISABLED = 2
 KPROBE_FLAG_OPTIMIZED = 4
 """Reached by a jump, not by a trap."""
 TRAMPOLINE = 256
-"""Of a kretprobe: see the return by a replaced return address where an exit cannot be seen otherwise."""
+"""Flag of a kretprobe: see the return by a replaced return address where an exit cannot be seen otherwise."""
 
 
 class RegisteredState(Protocol):

@@ -62,7 +62,7 @@ def detach(process: RunningProcess, splicing: ProcessSplicing) -> list[str]:
         # A process that is older than this controller can only have our splices if it shares the target's memory. From
         # there they have just been removed, unless the target runs another program by now.
         since = splicing.holdings.owner.start_time if removal.splices else 0
-        remaining += [f"the bytes at {at:#x} were changed by somebody else and left alone" for at in removal.foreign]
+        remaining += [f"the bytes at {at:#x} were changed by another program and left alone" for at in removal.foreign]
         remaining += [f"{kept} is not quiet yet; run: anyprobe detach -p {process.pid}" for kept in removal.kept]
     except TargetExited:
         pass

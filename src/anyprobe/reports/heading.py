@@ -21,7 +21,7 @@ GONE_NOTE = "[GONE]"
 """How tables mark what was in place until its library was unmapped: as the kernel's list marks kprobes of modules."""
 
 NAMED_TARGETS = 4
-"""Of so many processes that are counted together, each is named."""
+"""Up to so many processes that are counted together are each named."""
 
 
 _BUSY = 0.05

@@ -93,7 +93,7 @@ def _folder(base: Path) -> Path:
         folder.mkdir(mode=0o700)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
-        raise PermissionError(1, f"{folder} is not ours alone")
+        raise PermissionError(1, f"{folder} is not this user's alone")
     return folder
 
 

@@ -151,7 +151,7 @@ class _Reader:
             if self._peek().text != ",":
                 break
             self._take()
-        self._expect(";", "behind a typedef")
+        self._expect(";", "after a typedef")
 
     def _skip_declaration(self) -> None:
         """Pass by a declaration of a struct: only its address can be passed."""
@@ -170,7 +170,7 @@ class _Reader:
         if name.text in providers:
             raise self._error(name.at, f"there is a provider {name.text} in the file already")
         providers.add(name.text)
-        self._expect("{", f"behind the name of provider {name.text}")
+        self._expect("{", f"after the name of provider {name.text}")
         seen: set[str] = set()
         while self._peek().text != "}":
             token = self._take()
@@ -197,7 +197,7 @@ class _Reader:
         if self._peek().text == ":":  # what DTrace makes of the arguments for its scripts; the program passes the first
             self._take()
             self._arguments()
-        self._expect(";", f"behind probe {name}")
+        self._expect(";", f"after probe {name}")
         return DeclaredProbe(provider, name, arguments)
 
     def _arguments(self) -> tuple[DeclaredArgument, ...]:

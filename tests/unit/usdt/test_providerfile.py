@@ -68,7 +68,7 @@ def test_the_macros_are_those_that_dtrace_makes():
 
 WRONG = [
     ("provider p { probe a(int; };", 1, 25, "';' is neither , nor )"),
-    ("provider p {\n  probe a(int)\n  probe b();\n};", 3, 3, "; is missing behind probe a"),
+    ("provider p {\n  probe a(int)\n  probe b();\n};", 3, 3, "; is missing after probe a"),
     ("provider p {\n\tprobe a(struct s);\n};", 2, 10, "a struct is passed by its address"),
     ("provider p {\n  probe a(unsigned float x);\n};", 2, 11, "unsigned float is no type"),
     ("provider p { probe a(long double); };", 1, 22, "a long double cannot be passed"),

@@ -23,7 +23,7 @@ KEEPS_ALL = 1 << 32
 """The stack pointer is put elsewhere, or something is fetched from the stack that callers leave to callees."""
 _RESTORING = frozenset({Mnemonic.POP, Mnemonic.MOV})
 _FRAME = frozenset({Register.NONE, Register.RSP, Register.RBP})
-"""Of a ``mov`` without a memory operand this says nothing; it is taken for one that restores, too."""
+"""Bases in the frame; NONE is of a ``mov`` without a memory operand, which is taken for one that restores, too."""
 _WRITING = frozenset({Mnemonic.POP, Mnemonic.MOV, Mnemonic.XCHG})
 _MOVING = _WRITING | {Mnemonic.PUSH, Mnemonic.MOVQ, Mnemonic.VMOVQ, Mnemonic.LEA}
 _RSP, _RBP, _R11 = mask_of(("rsp",)), mask_of(("rbp",)), mask_of(("r11",))
@@ -41,7 +41,7 @@ class Masks(NamedTuple):
     may_write: int
     """The same, what is restored included."""
     moved: int
-    """Those whose content is moved: from them, ``FETCHED`` bits higher into them, or as ``KEEPS_ALL`` says."""
+    """Registers whose content is moved: from them, ``FETCHED`` bits higher into them, or as ``KEEPS_ALL`` says."""
     may_fault: bool
 
 

@@ -42,7 +42,7 @@ class Frame(NamedTuple):
     depth: int | None
     """Bytes between the return address and the stack pointer; ``None`` where it was aligned at run time."""
     base: int | None
-    """The same for ``rbp``, where that holds a stack pointer."""
+    """The depth to which ``rbp`` points, where it holds a stack pointer."""
 
     def pushed(self) -> "Frame":
         """Return the frame with one more word."""

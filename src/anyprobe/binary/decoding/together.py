@@ -29,7 +29,7 @@ class Stretch(NamedTuple):
     jumps: "Column"
     """Numbers of the direct jumps, and where they lead."""
     calls: "Column"
-    """The same for direct calls."""
+    """Where direct calls lead, as ``jumps``."""
 
 
 class Together(Protocol):

@@ -47,7 +47,7 @@ class Unlisted(NamedTuple):
     starts: "Positions"
     ends: "Positions"
     called: "Positions"
-    """Those starts that a call, or the loader, leads to."""
+    """The starts that a call, or the loader, leads to."""
 
 
 class _Addresses(NamedTuple):

@@ -7,7 +7,7 @@ from anyprobe.binary.objects.leb128 import read_sleb, read_uleb
 from anyprobe.core.errors import UnsupportedTarget
 
 Value = int | bytes
-"""Of an attribute: a number, an offset into another section, or the bytes of a block or text."""
+"""An attribute's value: a number, an offset into another section, or the bytes of a block or text."""
 
 # forms that something other than their width is known of
 ADDR, STRING, STRP, INDIRECT, IMPLICIT_CONST, FLAG_PRESENT = 0x01, 0x08, 0x0E, 0x16, 0x21, 0x19

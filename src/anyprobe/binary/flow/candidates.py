@@ -9,9 +9,9 @@ from anyprobe.isa.decode import DIRECT, FLOWS
 _WORD = 4
 """Bytes of an operand that may be an address."""
 _LEA_BYTES = 6
-"""Of ``lea reg, [rip + x]``, from its opcode on."""
+"""Length of ``lea reg, [rip + x]`` from its opcode on."""
 _IMMEDIATES = frozenset({OpKind.IMMEDIATE32, OpKind.IMMEDIATE32TO64})
-"""Those of four bytes."""
+"""Kinds of immediates of four bytes."""
 
 
 def is_reference(function: FunctionView, target: int, source: int, kind: Kind) -> bool:

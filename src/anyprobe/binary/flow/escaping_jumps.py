@@ -130,7 +130,7 @@ class EscapingJumps:
 
     @cached_property
     def callable_labels(self) -> list[int]:
-        """Those of ``own_labels`` that may be called: no jump of the function explains them, or they are pushed."""
+        """The ``own_labels`` that may be called: no jump of the function explains them, or they are pushed."""
         if not self._map.text.calls_labels:
             return []
         unexplained = not self._function.indirect_jumps

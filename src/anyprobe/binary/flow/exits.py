@@ -34,7 +34,7 @@ class Exit:
     indirect: bool
     target: int | None
     inside: tuple[tuple[int, int], ...] = ()
-    """Of a conditional indirect jump: the address ranges in which the function goes on."""
+    """Address ranges in which the function goes on after a conditional indirect jump."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ class _Collector:
         function = self.function
         last = function.insn(len(function.addresses) - 1) if function.addresses else None
         if last is not None and last.flow is Flow.CALL and last.target not in self._no_return:
-            self._refuse(last.address, "nothing is known to end it but a call, behind which control may run on")
+            self._refuse(last.address, "nothing is known to end it but a call, after which control may run on")
 
     def _leave_out_called(self) -> None:
         """Leave out the ends of pieces that are called; refuse all where the function calls what ends as it does.

@@ -82,6 +82,6 @@ class NoReturnFunctions:
 
 
 class CertainlyNoReturn(NoReturnFunctions):
-    """Those that never return whatever their names are and whichever traps are skipped."""
+    """Functions proven not to return, whatever their names are and whichever traps are skipped."""
 
     is_certain = True

@@ -77,5 +77,5 @@ def _jump_through_pointer(code: FunctionView) -> Refusal | None:
         )
         if not takes_down:
             address = code.addresses[number]
-            return Refusal(Reason.CONTROL_FLOW_UNKNOWN, address, "jumps where a pointer says, which may be behind here")
+            return Refusal(Reason.CONTROL_FLOW_UNKNOWN, address, "jumps where a pointer says, which may be after here")
     return None

@@ -140,7 +140,7 @@ class Optimizer:
                 detail = "the function jumps where a register says, through a thunk: it may lead anywhere"
                 return Refusal(Reason.CONTROL_FLOW_UNKNOWN, insn.address, detail)
             if address + 1 <= insn.target <= address + JUMP_BYTES:
-                detail = f"jumps to {insn.target - address} bytes behind the place, which the kernel permits nobody"
+                detail = f"jumps to {insn.target - address} bytes after the place, which the kernel never permits"
                 return Refusal(Reason.JUMP_TARGET_IN_JTPR, insn.address, detail)
         return None
 

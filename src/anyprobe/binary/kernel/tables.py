@@ -39,7 +39,7 @@ class Areas(NamedTuple):
     bugs: AddressRange | None = None
     calls: AddressRange | None = None
     alternatives: AddressRange | None = None
-    """Of a file only: a kernel throws them away when it has started."""
+    """Where replacements of instructions lie in a file: a running kernel has thrown them away."""
 
     @classmethod
     def of_kernel(cls, names: KernelNames) -> "Areas":

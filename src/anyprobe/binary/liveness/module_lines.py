@@ -71,7 +71,7 @@ class ModuleLines:
         self.jumps = _joined(jumps)
         """Numbers of the direct jumps, and where they lead."""
         self.calls = _joined(calls)
-        """The same for direct calls."""
+        """Where direct calls lead, as ``jumps``."""
         self.heads: Ints = np.flatnonzero(self._marked())
         """The number of the instruction that each line begins with."""
         self._begins: Ints = self.addresses[self.heads]

@@ -40,7 +40,7 @@ class Function(NamedTuple):
     versions: tuple[str, ...] = ()
     """Names with their versions, ``memcpy@@GLIBC_2.14``, where they have one."""
     resolver_names: tuple[str, ...] = ()
-    """Of an IFUNC, the names that mean the code here, which chooses the function, and not what it chooses."""
+    """Names of an IFUNC that mean the code here, which chooses the function, and not what it chooses."""
 
     @property
     def name(self) -> str:

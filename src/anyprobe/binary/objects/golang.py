@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 TABLE_SECTIONS = (".gopclntab", ".data.rel.ro.gopclntab")
 """As Go's own linker names the functions' table."""
 TABLE_HEADER = struct.Struct("<IBBBBQQQQQQQQ")
-"""Of that table: magic, two zeros, instruction quantum, pointer size, functions, files, text start, then offsets of the
-parts: names, compilation units, files, pc values, function table."""
+"""Header of the table of functions: magic, two zeros, instruction quantum, pointer size, functions, files, text
+start, then offsets of the parts: names, compilation units, files, pc values, function table."""
 _DEFER_RETURN = 12
 """Where a function's record says how far after its start that is."""
 

@@ -41,7 +41,7 @@ class FunctionRecords:
         self._names, self._values, self._records = names, values, records
         table: NDArray[np.uint32] = np.frombuffer(content, "<u4", 2 * count + 1, records)
         self._starts = (text + table[0::2].astype(np.int64)).tolist()
-        """Of each function; the last one is the end of all."""
+        """Where each function starts; the last number is the end of all."""
         self._offsets = table[1::2].tolist()
 
     def _number_of(self, address: int) -> int | None:

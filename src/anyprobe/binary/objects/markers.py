@@ -86,7 +86,7 @@ def _notes(content: bytes) -> Iterator[tuple[int, "tuple[Marker, int] | str"]]:
         begin = at + _HEAD.size
         body = begin + (name_size + 3 & ~3)
         if body + size > len(content):
-            yield at, f"is longer ({size:,} bytes) than what is left; notes behind it cannot be found"
+            yield at, f"is longer ({size:,} bytes) than what is left; notes after it cannot be found"
             return
         if content[begin : begin + name_size] == _OWNER and kind == _KIND:
             yield at, _marker(content[body : body + size])

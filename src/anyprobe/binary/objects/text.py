@@ -59,7 +59,7 @@ class ModuleText:
     unlisted: frozenset[int] = frozenset()
     """The starts of functions that neither a symbol nor an unwind entry tells of."""
     called: frozenset[int] = frozenset()
-    """Those of them that calls lead to, rather than a pointer or a jump only."""
+    """The starts that calls lead to, rather than a pointer or a jump only."""
     named: frozenset[int] = frozenset()
     """The entries that nothing but a symbol without a type tells of, of a label or of data."""
     pointed: frozenset[int] = frozenset()

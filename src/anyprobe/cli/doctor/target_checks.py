@@ -176,9 +176,9 @@ def namespaces(facts: Facts) -> Finding:
     other = [kind for kind in ("mnt", "pid", "user") if namespace(facts.pid, kind) != namespace("self", kind)]
     if other:
         return Finding(
-            "namespaces", "ok", f"other than ours: {', '.join(other)}; files are read through /proc/PID/root"
+            "namespaces", "ok", f"other than anyprobe's: {', '.join(other)}; files are read through /proc/PID/root"
         )
-    return Finding("namespaces", "ok", "the same as ours")
+    return Finding("namespaces", "ok", "the same as anyprobe's")
 
 
 def namespace(pid: int | str, kind: str) -> str:

@@ -11,29 +11,29 @@ from anyprobe.handlers.types.storages import Stacks
 MISSES_REFERENCE = -1
 """Stands for the counters of misses among the storages."""
 DROPPED = 0
-"""Of the regions of aggregations, maps and records: what found no room."""
+"""Offset of the count of what found no room, in regions of aggregations, maps and records."""
 HEAD_BYTES = 64
 """Before the one cell of an aggregation's region."""
 CONTENDED, LAST_VERSION = 8, 64
-"""Of the region of a map."""
+"""Offsets in a map's region: lookups that met a change, the last version."""
 MAP_BYTES = 128
 VALUE_AT, VERSION_AGAIN_AT, ELEMENT_BYTES = 8, 16, 24
-"""Of the elements of a map, which begin with their version."""
+"""Offsets in an element of a map, which begins with its version; its bytes without key and value."""
 RECORDS_BYTES = 8
 OPEN, CALLS_BYTES = 8, 16
-"""Of the region of calls: whether both ends are in place, so that handlers run."""
+"""Offset in the region of calls of whether both ends are in place, so that handlers run; bytes of these words."""
 CALL_KEY_BYTES, CALL_BYTES, CALLS = 16, 200, 16384
 """A call is known by its thread and its frame; its data has 24 words, and one that says which of them were stored. So
 many are under way at most."""
 CALLS_REGION_BYTES = CALLS_BYTES + CALL_BYTES
-"""Of the region of calls: after these words the data of a call that just begins, all zeros."""
+"""Bytes of the region of calls: these words, and the data of a call that just begins, all zeros."""
 RING_BYTES = 4 << 20
 STACKS = 8192
 """Stacks that are kept at most, of one side and depth."""
 _SPARE, _MOST = 4, 127
 """Addresses that lead to a program and are no part of the kernel's stack; the kernel gives no more than so many."""
 _DEPTH_SHIFT, _SIDE_SHIFT, PROCESS_SHIFT = 16, 24, 32
-"""Of the number of a stack, which says where it is kept, and of which process it is."""
+"""Where the parts of a stack's number begin, which says where it is kept, and of which process it is."""
 
 
 SAVED_ARGUMENTS = tuple(8 * word for word in (14, 13, 12, 7, 9, 8))

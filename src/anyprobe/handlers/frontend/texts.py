@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 LIMIT = 128
 """Bytes that one text may have."""
 _PACKED_LIMIT = 64
-"""The same of a text that is in registers, or in a struct that was passed on the stack."""
+"""The most bytes of a text that is in registers, or in a struct that was passed on the stack."""
 
 
 def read(expressions: "Expressions", node: ast.Call, given: list[ast.expr], *, terminated: bool) -> Value:

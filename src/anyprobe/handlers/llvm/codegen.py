@@ -105,7 +105,7 @@ class Lowering:
 
     def _if(self, condition: ir.Expr, then: ir.Body, orelse: ir.Body) -> None:
         builder = self._builder
-        yes, no, after = (builder.append_basic_block(name) for name in ("then", "else", "behind"))
+        yes, no, after = (builder.append_basic_block(name) for name in ("then", "else", "after"))
         builder.cbranch(self.value(condition), yes, no)
         for block, body in ((yes, then), (no, orelse)):
             builder.position_at_end(block)

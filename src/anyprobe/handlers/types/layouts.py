@@ -31,7 +31,7 @@ class Extent(NamedTuple):
 
 
 class Variants(NamedTuple):
-    """Of which members a value has one, and the number in it that says which: an enum of Rust."""
+    """The members of which a value has one, and the number in it that says which: an enum of Rust."""
 
     discriminant: Field
     alternatives: dict[str, tuple[int | None, Field]]

@@ -21,7 +21,7 @@ from anyprobe.isa.assemble import Assembler
 
 _COMM_BYTES, _COMM = 16, "comm"
 _RECORD_BYTES = 512
-"""Of the fields of a record: more is for another compiler."""
+"""The most bytes of a record's fields: more is for the other compiler."""
 _FIELDS = frozenset({COUNT, SUM, WRAPS, NOT_MIN, MAX})
 _CHANGED = frozenset({"rax", "rcx", "rdx", "rsi", "rdi", "r8", "r9", "r10", "r11", "flags"})
 

@@ -91,7 +91,7 @@ class ValueType:
     count: int = 0
     """Elements of an array; 0: none."""
     width: int = 0
-    """Of a bit-field."""
+    """Bits of a bit-field."""
     shift: int = 0
 
     @property

@@ -25,7 +25,7 @@ from anyprobe.kprobes.events.fetch import (
 )
 
 TEXT_BYTES, ALL_TEXT_BYTES = 64, 256
-"""Of one text, and of all texts of an event."""
+"""The most bytes of one text, and of all texts of an event."""
 _HIT = type("hit", (), {name: Alias((name,)) for name in ("tid", "cpu", "comm")})
 _NAMES = {
     "hit": _HIT, "emit_partial": emit_partial, "cstr": cstr, "ptr": ptr, "i32": i32, "u8": u8, "u16": u16, "u32": u32,

@@ -54,9 +54,9 @@ class KernelRegistration:
     placed: "list[KernelProbe]" = field(default_factory=list)
     """The first one's hits are those of the registration."""
     returns: "list[KernelProbe]" = field(default_factory=list)
-    """Of a kretprobe: what sees the calls' ends."""
+    """What sees the calls' ends for a kretprobe."""
     unfollowed: Count | None = None
-    """Of a kretprobe: calls that found no instance."""
+    """Calls that found no instance of a kretprobe."""
     kept: tuple[int, int] | None = None
     """Hits and missed hits, once the session is over."""
 

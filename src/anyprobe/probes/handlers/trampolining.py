@@ -239,7 +239,7 @@ def _objection_to(loaded: LoadedObject, *, is_libc: bool) -> str | None:
     if loaded.image.is_go:
         return f"{loaded.name} is Go code"
     if not elf.sections:
-        return f"nobody knows whether {loaded.name}, which has no section table, throws exceptions"
+        return f"it is not known whether {loaded.name}, which has no section table, throws exceptions"
     if is_libc:
         return None
     unwind = elf.section(_UNWIND)

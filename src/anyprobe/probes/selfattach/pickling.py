@@ -284,7 +284,7 @@ class Receiver:
 
 
 def _nothing_named(name: str, module: str) -> object:
-    raise UsageError(f"nobody knows the type {name} of {module}")
+    raise UsageError(f"the type {name} of {module} is not known")
 
 
 def _own_again(content: bytes, named: Callable[[str, str], object]) -> object:

@@ -69,7 +69,7 @@ class Emission:
         """By module."""
         self._within_reach: dict[Module, list[CodeRegion]] = {}
         self._known_actions: dict[Want, tuple[Action, ...]] = {}
-        """Of the present function."""
+        """The actions of the present function's wants."""
 
     def emit(self, edit: Edit) -> FunctionChange | Refusal:
         """Write the patches of a function and return what leads to them, or why it cannot be."""

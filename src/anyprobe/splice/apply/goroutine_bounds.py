@@ -17,7 +17,7 @@ _GS_OF_M = (0, 80, 192, 72, 184)
 """Where ``runtime.m`` has ``g0``, ``gsignal`` and ``curg``; the latter two before Go 1.25, and since."""
 _G_BEFORE_THREAD_POINTER = 8
 _END = 1 << 47
-"""Of the addresses that a program can have."""
+"""End of the addresses that a program can have."""
 
 
 def stack_bounds(memory: Memory, pointer: int, register: int, thread_pointer: int) -> tuple[int, int] | None:

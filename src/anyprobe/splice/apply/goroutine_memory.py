@@ -28,7 +28,7 @@ class GoroutineMemory:
         """Need nothing yet. ``nested``: it is to be known which calls have made which; ``nodes``: of the call tree."""
         self._holdings, self._nested, self._nodes = holdings, nested, nodes if nested else 0
         self.layout: BankLayout | None = None
-        """Of the bank that is missing, if one is."""
+        """Layout of the bank that is missing, if one is."""
         self._number_at = 0
         self._pieces: tuple[Piece, Piece] | None = None
 

@@ -30,7 +30,7 @@ class _Held:
 
 
 class Semaphores:
-    """Those of one session."""
+    """The semaphores that one session counts up and down."""
 
     def __init__(self, access: "Access") -> None:
         """Hold none."""
@@ -125,7 +125,9 @@ class Semaphores:
                 value = NUMBER.unpack(memory.read(address, NUMBER.size))[0]
                 after = released(each.record, value)
                 if after == value:
-                    self._complaints.append(f"somebody else has counted down the semaphore at {address:#x} to {value}")
+                    self._complaints.append(
+                        f"another process has counted down the semaphore at {address:#x} to {value}"
+                    )
                 else:
                     each.journal.rewrite([(each.index, changing(each.record, value, after))])
                     memory.write(address, NUMBER.pack(after))

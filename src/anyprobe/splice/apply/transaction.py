@@ -311,7 +311,7 @@ class Transaction(Generic[_Stop]):
         for splice in change.removed:
             found = self._get(splice.address, len(splice.new))
             if found not in (splice.new, splice.old):  # old: it was loaded anew
-                return Refusal(Reason.FOREIGN_BYTES, splice.address, "somebody overwrote our splice")
+                return Refusal(Reason.FOREIGN_BYTES, splice.address, "another program overwrote the splice")
         for splice in change.removed:
             self._put(splice.address, splice.old)
         for splice in change.added:  # before any is written: the springboard of one may be in what another displaces
@@ -361,7 +361,7 @@ class Transaction(Generic[_Stop]):
                     continue
                 at = splice.address + len(splice.old)
                 if self._get(at, len(splice.borrowed)) != splice.borrowed:
-                    detail = "somebody changed bytes that the punned jump would depend on"
+                    detail = "bytes that the punned jump would depend on have been changed"
                     self._unapply(change, Refusal(Reason.FOREIGN_BYTES, at, detail))
                     break
 

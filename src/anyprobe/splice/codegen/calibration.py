@@ -31,9 +31,9 @@ _CODE = 1 << 16
 _ROUTINES, _SAMPLES = 0x6000, 20
 _CALLS = 1000
 _DEPTH, _CALLS_IN_DEPTH = 14, 1219
-"""Of Fibonacci's function, and how often it is called for that."""
+"""The argument of Fibonacci's function, and how often it is called for that."""
 _IN_THE_LEAF = 1 / 3
-"""Of what a call of the loop's function takes without probes: two instructions of six."""
+"""The leaf's share of what a call of the loop's function takes without probes: two instructions of six."""
 _TICKS = "lfence; rdtsc; shl rdx, 32; or rax, rdx; lfence"
 
 

@@ -26,7 +26,7 @@ PLAIN_ESTIMATE, COUNTER_ESTIMATE = 24, 81
 """Upper bounds of a patch that only counts, beyond its counters and instructions (alignment, the jump back), and of the
 code of a counter that has to save everything, its first hit included."""
 PATCH_ESTIMATE, ACTION_ESTIMATE, INSTRUCTION_ESTIMATE = 200, 112, 32
-"""The same of any other patch, of any action, and of the copy of an instruction that cannot be copied as it is."""
+"""Bytes at most of any other patch, of any action, and of the copy of an instruction that cannot be copied as it is."""
 
 _COUNT_FIRST = frozenset(
     {

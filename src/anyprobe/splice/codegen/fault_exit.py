@@ -64,7 +64,7 @@ def write_landing(writer: PatchWriter, insn: Insn, copy: int, after: int, action
     if isinstance(content, Refusal):
         raise UndisplaceableError(content)
     writer.raw(content)
-    writer.relative("jmp behind", after)
+    writer.relative("jmp after", after)
     return Landing(copy, entries, again)
 
 

@@ -53,7 +53,7 @@ class Stretch(NamedTuple):
     changed: int
     """Which registers ``plain`` may change, and whether it sets ``fs``."""
     changed_by_all: int
-    """The same with ``turn``."""
+    """The registers that change with ``turn``."""
 
 
 def stretches_of(splice: PlannedSplice, bias: int) -> list[Stretch]:

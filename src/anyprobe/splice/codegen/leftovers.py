@@ -16,7 +16,7 @@ _SIZE = at.INSTANCE_BYTES
 _WORDS = (at.INSTANCE_SP, at.INSTANCE_T0, at.INSTANCE_RECORD, at.INSTANCE_UNWOUND, at.INSTANCE_COST)
 """Words of an instance that are the same wherever it is."""
 _NESTED_WORDS = (at.INSTANCE_WITHIN, at.INSTANCE_CHARGED)
-"""Those that it has besides where calls are nested."""
+"""Words that an instance has besides where calls are nested."""
 _PUSHED = 40
 """Bytes on the stack while instances are dropped."""
 _PLACE_SHIFT = (_SIZE // at.PLACE_BYTES).bit_length() - 1

@@ -29,7 +29,7 @@ _BELOW = "lea rsp, [rsp-128]"
 """Below the red zone."""
 _BACK = "lea rsp, [rsp+128]"
 _SIGNED_32 = 1 << 31
-_STACKLESS_BYTES = len(head("lea r13, [rel behind]") + head("jmp routine")) + 8
+_STACKLESS_BYTES = len(head("lea r13, [rel after]") + head("jmp routine")) + 8
 
 
 class ActionKind(Enum):
@@ -105,7 +105,7 @@ class Action(NamedTuple):
     ip: int = 0
     """What a handler is told of where it runs, after the call in the operands of instructions that do nothing."""
     function: int = 0
-    """The same of the function; 0: the handler does not ask."""
+    """The function's address; 0: the handler does not ask."""
     takes_target: bool = False
     """Whether the handler expects where control goes pushed before its argument: it is not known beforehand."""
     moves_stack: bool = False
@@ -268,7 +268,7 @@ class PatchWriter:
 
         def missed() -> None:
             self.relative("lock inc qword [rel missed]", action.bank.near + action.offset + MISSED)
-            self.relative("jmp behind", after[0])
+            self.relative("jmp after", after[0])
 
         self.cold("jb missed", missed)
 
@@ -325,7 +325,7 @@ class PatchWriter:
 
     def _jump(self, routine: int, argument: int) -> None:
         """Append a jump to a routine that comes back, by r13, to an instruction that does nothing but tell it more."""
-        self.relative("lea r13, [rel behind]", self.here + _STACKLESS_BYTES)
+        self.relative("lea r13, [rel after]", self.here + _STACKLESS_BYTES)
         self.relative("jmp routine", routine)
         self.argument("nop dword [rax+argument]", argument)
 

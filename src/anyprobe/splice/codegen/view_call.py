@@ -22,7 +22,7 @@ from anyprobe.splice.plan.splices import Clobbers
 VIEW_ESTIMATE = 224
 """Upper bound of the bytes that it takes besides the actions."""
 COUNTED_ESTIMATE = 64
-"""The same of each of the counters that are written once more."""
+"""Bytes at most of each counter that is written once more."""
 _FREE = Clobbers(("rax",), flags=True)
 
 

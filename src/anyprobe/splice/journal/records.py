@@ -20,7 +20,9 @@ from anyprobe.target.base import DataMemory
 
 MAGIC = b"anyprobe"
 VERSION = 2
-"""Of what has to be understood to undo everything. Records of a kind that a reader does not know are no part of it."""
+"""Version of what has to be understood to undo everything.
+
+Records of a kind that a reader does not know are no part of it."""
 _READ = (1, 2)
 """The versions that are understood; from the second on there are semaphores."""
 _HEADER = struct.Struct("<8sII16sIIQ8x")
@@ -223,7 +225,7 @@ class FoundJournal:
     records: tuple[tuple[int, Record], ...]
     """(index, record)."""
     checksum: int
-    """Of the whole mapping, to see whether it changed since."""
+    """Checksum of the whole mapping, to see whether it changed since."""
 
     def of(self, kind: RecordKind) -> Sequence[Record]:
         """Return the records of a kind, in their order."""

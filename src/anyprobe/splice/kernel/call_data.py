@@ -11,7 +11,7 @@ from anyprobe.isa.assemble import Assembler
 OPEN, DROPPED, UNDER_WAY = 0, 8, 16
 """Head: whether both ends are in place, so that handlers run; calls without a place; those under way, if limited."""
 HEAD_BYTES, SLOT_BYTES, SLOT_DATA = 128, 128, 56
-"""Of the table; of a place: the stack pointer, and then the data."""
+"""Bytes of the table's head and of a place, which begins with the stack pointer; where a place has its data."""
 _PROBES = 16
 CHANGED = frozenset({"rcx", "rdx", "r11"})
 """Registers that the code here changes, besides rax, rdi and the flags."""

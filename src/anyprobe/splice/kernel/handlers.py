@@ -36,7 +36,7 @@ STACK_LIMIT = 1024
 PLACE = {"ip": 3, "func": 10}
 """Where, from the end of a patch's call on, the displacement stands by which the patch tells an address."""
 POP_BYTES = 8
-"""Of the instruction that takes the argument from the stack, where there is one."""
+"""Bytes of the instruction that takes the argument from the stack, where there is one."""
 _ALWAYS_SAVED = ("rax", "flags", "rdi")
 """What every call changes; ``flags`` are kept as ``lahf`` and ``seto`` have them."""
 _USER_ACCESS = 1 << 18

@@ -44,7 +44,7 @@ def plan(
         if home is None:
             refused.append((want, Refusal(Reason.NOT_CODE, want.address, "no function is known here")))
         elif home.whole.startswith(_ENDBR) and want.address == home.start:
-            detail = "indirect calls must land on this endbr64; the entry is behind it"
+            detail = "indirect calls must land on this endbr64; the entry is after it"
             refused.append((want, Refusal(Reason.LANDING_PAD, want.address, detail)))
         else:
             homes.append((home, want))

@@ -17,7 +17,7 @@ TOP = 0x7FFF_FFFF_F000
 HEAP_ROOM = 1 << 30
 """Bytes above the heap that stay free for it to grow."""
 GO_HEAP_ROOM = 1 << 26
-"""The same in a program of Go, of which C code alone uses that heap: its allocators map memory where it is full.
+"""The heap's room in a program of Go, of which C code alone uses that heap: its allocators map memory where it is full.
 
 Most functions of Go 1.21 and later that do not look at their stack begin with ``push rbp; mov rbp, rsp`` and an
 instruction with a REX prefix, between which goroutines may be parked; a jump over that leads 1.14 GiB up.
@@ -32,7 +32,7 @@ that is just starting has not reserved them yet), Go's arenas (0xc000000000) and
 room for patches near them, the programs that the kernel places itself (``ELF_ET_DYN_BASE``, two thirds of user space).
 """
 _LOW_SHADOW = 0x7FFF_7000, 1 << 32
-"""Of AddressSanitizer, within reach of programs that lie at a fixed address; it goes on far above."""
+"""AddressSanitizer's shadow within reach of programs that lie at a fixed address; it goes on far above."""
 _ATTEMPTS = 8
 REACH = (1 << 31) - (1 << 20)
 """How far a rel32 operand reaches, with a margin for instruction lengths and module sizes."""

@@ -57,7 +57,7 @@ class Claims:
     places: Places | None = field(default=None, compare=False)
     """Taken and given back together with the bytes of punned jumps."""
     takers: list[AnySplice] | None = field(default=None, compare=False)
-    """Of a trial: the splices that have taken places."""
+    """The splices that have taken places in a trial."""
     questions: "Questions | None" = field(default=None, compare=False)
     """Is told what is asked of these claims, and of those of trials, where that is to be known."""
 

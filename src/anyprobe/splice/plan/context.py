@@ -109,7 +109,7 @@ class PlanContext:
         head, last = run[start].address, moving[-1]
         insns = tuple(insn for insn in moving if insn.end < head + JUMP_BYTES)
         if len(insns) <= index - start or insns[-1] is not last:
-            return Refusal(Reason.TOO_SHORT, head, "only a line that is shorter than a jump leans on what is behind")
+            return Refusal(Reason.TOO_SHORT, head, "only a line that is shorter than a jump leans on what is after it")
         return insns
 
     def forbidden(self, insns: tuple[Insn, ...], end: int = 0) -> Refusal | None:
@@ -128,7 +128,7 @@ class PlanContext:
         """Return that the program may write to some bytes, if it may."""
         for area in self.writable:
             if area.start < high and low < area.end:
-                detail = "the text is writable here: the program may change it, and would change a jump of ours"
+                detail = "the text is writable here: the program may change it, and would change anyprobe's jump"
                 return Refusal(Reason.WRITABLE_TEXT, low, detail)
         return None
 

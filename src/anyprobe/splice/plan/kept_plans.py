@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _KIND, _VERSION = "plans", 1
 _WORTH_SAVING = 64
 _MOST_WANTS = 64
-"""Of a function of which more is wanted, the plan is not kept."""
+"""The most wants of a function whose plan is kept."""
 _MOST_ASKED = 4096
 """Nor where more places for springboards were looked at."""
 _MOST_OF_ONE = 4

@@ -328,7 +328,7 @@ class Attempt:
             if first is None and found.reason is not Reason.NOT_A_BRANCH:
                 first = found
         if site.insn.flow is Flow.RET and len(site.function.insns) == 1:
-            return Refusal(Reason.LONE_RET, want.address, "the function is a lone ret with no room behind it")
+            return Refusal(Reason.LONE_RET, want.address, "the function is a lone ret with no room after it")
         return first or Refusal(Reason.STRATEGY_NOT_ASKED, want.address, "no permitted strategy applies")
 
     # -- what has no room, and what is left
@@ -426,7 +426,7 @@ def _may_join(splice: SpliceDraft, want: Want) -> bool:
 def _nothing_at(function: FunctionCode, address: int) -> Refusal:
     """Return why an address is not where an instruction can be spliced."""
     if address in function.overlapped:
-        return Refusal(Reason.JUMP_TARGET_IN_JTPR, address, "a jump enters the instruction behind its lock prefix")
+        return Refusal(Reason.JUMP_TARGET_IN_JTPR, address, "a jump enters the instruction after its lock prefix")
     if function.is_boundary(address):
         return Refusal(Reason.NOT_CODE, address, "nothing that is known leads here; it may be data")
     return Refusal(Reason.NOT_A_BOUNDARY, address, "not an instruction boundary")

@@ -10,7 +10,7 @@ _LONGEST_POP = 96
 def no_after(insn: Insn) -> Refusal | None:
     """Return why nothing can be done after an instruction."""
     if insn.flow is Flow.XBEGIN:
-        detail = f"{insn.text}: what comes behind may be undone with the transaction"
+        detail = f"{insn.text}: what comes after it may be undone with the transaction"
         return Refusal(Reason.NO_DISPLACED_FORM, insn.address, detail)
     if insn.flow is Flow.RET and popped(insn) > 8 + _LONGEST_POP:
         return Refusal(Reason.NO_DISPLACED_FORM, insn.address, f"{insn.text}: pops more than the red zone")

@@ -31,7 +31,7 @@ class Op(IntEnum):
     FLAGS_IN = 4
     """The status flags are in register ``a``, as ``lahf; seto al`` leave them."""
     FLAGS_AT = 5
-    """The same of the word at the stack pointer plus ``b``."""
+    """The flags are the word at the stack pointer plus ``b``."""
     HIGH_FLAGS_IN = 6
     """All status flags but overflow, which is in place, are in bits 8 to 15 of register ``a``."""
     FLAGS_IMAGE = 7

@@ -73,7 +73,7 @@ class TrapHandler:
     """The handler placed at an address: its words and code, and where it begins."""
 
     address: int
-    """Of its words; the first is the table's address."""
+    """Address of its words; the first is the table's address."""
     content: bytes
     entry: int
     restorer: int

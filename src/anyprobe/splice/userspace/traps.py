@@ -141,7 +141,7 @@ class Traps:
             return None
         for splice in _trap_splices(change):
             if splice.planned.ambiguous:
-                detail = "the program uses SIGTRAP itself, and what comes behind this byte can be reached without it"
+                detail = "the program uses SIGTRAP itself, and what comes after this byte can be reached without it"
                 return Refusal(Reason.TRAP_UNSAFE, splice.address, detail)
         return None
 

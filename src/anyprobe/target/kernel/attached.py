@@ -45,7 +45,7 @@ class Place:
     at: str = ""
     """A function, a tracepoint, a path with an offset; empty where the kernel does not tell."""
     address: int = 0
-    """Of a kprobe, 0 where the kernel does not tell."""
+    """Address of a kprobe, 0 where the kernel does not tell."""
     misses: int | None = None
 
 

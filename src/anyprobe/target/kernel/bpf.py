@@ -13,7 +13,7 @@ from anyprobe.target.kernel import descriptors
 from anyprobe.target.system import gateway
 
 ATTRIBUTE_BYTES: Final = 144
-"""Of the largest command that is used; a kernel that knows fewer bytes wants zeros in the rest."""
+"""Bytes of the largest command that is used; a kernel that knows fewer bytes wants zeros in the rest."""
 _MAP_CREATE, _MAP_LOOKUP, _MAP_UPDATE, _MAP_NEXT_KEY, _INFO = 0, 1, 2, 4, 15
 _COMMANDS = {
     0: "create a map", 1: "look up in a map", 2: "change a map", 4: "go through a map", 5: "load a program",

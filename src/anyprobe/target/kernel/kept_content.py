@@ -17,9 +17,9 @@ class _Places(NamedTuple):
     """What a file begins with; the state is after it, then come both parts."""
 
     check: int
-    """Of what follows here, and of the state."""
+    """Checksum of what follows here, and of the state."""
     first: int
-    """Of the first part."""
+    """Length of the first part."""
     second: int
     state_bytes: int
     second_at: int

@@ -28,7 +28,7 @@ class ListedKprobe:
     offset: int
     module: str
     flags: tuple[str, ...]
-    """Of GONE, DISABLED, OPTIMIZED, FTRACE."""
+    """Those of GONE, DISABLED, OPTIMIZED, FTRACE that are set."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ else:
     from anyprobe.core.later import np
 
 _DIGITS, _LETTER_AT, _NAME_AT = 16, 17, 19
-"""Of a line, ``ffffffff81000000 T name``, or with ``\\t[module]`` after it."""
+"""Columns of a line, ``ffffffff81000000 T name``, or with ``\\t[module]`` after it."""
 _NEWLINE, _TAB = 10, 9
 _FUNCTIONS = b"tTwW"
 NO_MODULES = (b"bpf", b"__builtin__")
@@ -27,7 +27,7 @@ class Lines(NamedTuple):
     addresses: "NDArray[np.uint64]"
     names: list[bytes]
     modules: dict[int, bytes]
-    """Of those that are in modules, by their places."""
+    """Module names of symbols that are in modules, by their places."""
 
 
 def functions_in(listing: bytes) -> Lines:

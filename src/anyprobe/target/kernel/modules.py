@@ -14,7 +14,7 @@ _TABLES = {
     "bugs": ("bug_table", "num_bugs", 12),
     "calls": ("static_call_sites", "num_static_call_sites", 8),
 }
-"""Of each table the member with its address, the one with its length, and the bytes of an entry."""
+"""For each table the member with its address, the one with its length, and the bytes of an entry."""
 _TEXT_SIZE = ("text_size", "size")
 
 

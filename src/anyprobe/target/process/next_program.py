@@ -102,9 +102,9 @@ def _looked_at(tid: int, way: str, shown: str, left: int) -> NextProgram:
         by = _named(tid, os.fsdecode(interpreter[0]), AT_FDCWD, left - 1)
         return NextProgram(shown, by.refusal and f"{by.path}, which runs it: {by.refusal}") if by.path else NOTHING
     if status.st_mode & stat.S_ISUID or (status.st_mode & stat.S_ISGID and status.st_mode & stat.S_IXGRP):
-        return NextProgram(shown, "it is set-uid or set-gid, and whoever is traced does not get its rights")
+        return NextProgram(shown, "it is set-uid or set-gid, and a traced process does not get its rights")
     if capable:
-        return NextProgram(shown, "it has capabilities, and whoever is traced does not get them")
+        return NextProgram(shown, "it has capabilities, and a traced process does not get them")
     return NextProgram(shown)
 
 

@@ -157,7 +157,7 @@ def test_an_instruction_that_is_entered_behind_its_prefix_too(case):
     plan = case("83 3f 00  74 01  f0 ff 06  c3").plan((5, WantKind.OFFSET))
     ((_, refusal),) = plan.refused
     assert refusal.reason is Reason.JUMP_TARGET_IN_JTPR
-    assert "behind its lock prefix" in refusal.detail
+    assert "after its lock prefix" in refusal.detail
 
 
 def test_no_boundary_and_no_function(case):

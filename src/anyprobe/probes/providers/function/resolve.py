@@ -163,7 +163,7 @@ def meant_modules(spec: Spec, objects: Sequence[LoadedObject]) -> list[LoadedObj
         return chosen
     if wanted.strip("[]") == Reason.VSYSCALL.value:
         raise UnsupportedTarget(
-            "vsyscall: the kernel answers the calls of this page itself and nobody can change it; "
+            "vsyscall: the kernel answers the calls of this page itself and it cannot be changed; "
             "probe vdso, or the functions of the C library that call it"
         )
     if wanted == "a.out" and not any(each.was_given_program for each in objects):

@@ -159,5 +159,5 @@ def _semaphore_refusal(loaded: "LoadedObject", marker: Marker, mappings: "Sequen
     if mapping is not None and mapping.writable and mapping.private:
         return None
     what = "is not mapped" if mapping is None else "is in memory that the program cannot write, or shares"
-    detail = f"the semaphore at {address:#x} {what}: the program would not know that somebody listens"
+    detail = f"the semaphore at {address:#x} {what}: the program would not know that a tool listens"
     return Refusal(Reason.SEMAPHORE, loaded.runtime(marker.location), detail)

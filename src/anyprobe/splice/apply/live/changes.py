@@ -212,7 +212,7 @@ class LiveArming:
             retired=self._retired,
         )  # fmt: skip
         if len(all_of(module.code, code)) > 1:
-            return Refusal(Reason.NEEDS_STOP, code.start, "it is planned together with the function behind it")
+            return Refusal(Reason.NEEDS_STOP, code.start, "it is planned together with the function after it")
         plan = plan_live(context, code, wants)
         if plan.refused:
             why = _unplaced(plan)
@@ -425,14 +425,14 @@ def explained(found: FunctionPlan | Refusal) -> str:
         return f"live: needs a stop: {found.detail}"
     if all(splice.written == 1 for splice in found.splices):
         return "live: made by one store of one byte"
-    return "live: an int3 stands at its head while the bytes behind are written"
+    return "live: an int3 stands at its head while the bytes after it are written"
 
 
 def _ambiguous(windows: Sequence[Site]) -> Refusal | None:
     """Return a refusal if a SIGTRAP from elsewhere could be taken for an anyprobe trap, or the other way round."""
     for site in windows:
         if site.rewrite(*site.expected).ambiguous:
-            detail = "the program uses SIGTRAP itself, and the byte behind the int3 can be reached without it"
+            detail = "the program uses SIGTRAP itself, and the byte after the int3 can be reached without it"
             return Refusal(Reason.TRAP_UNSAFE, site.address, detail)
     return None
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _PATIENCE = 0.05
 """Seconds to wait for threads that sleep to unblock SIGTRAP: libc blocks all signals for moments."""
 _RUNNING_PATIENCE = 1.0
-"""The same for threads that run, or would if they had a processor: on a busy machine moments are longer."""
+"""Seconds for threads that run, or would if they had a processor: on a busy machine moments are longer."""
 _PAUSE = 0.001
 
 

@@ -39,7 +39,7 @@ class Switched:
 
     changed: int
     unchanged: int
-    """Those that were as wanted already."""
+    """How many sites were as wanted already."""
     foreign: tuple[int, ...]
     """Addresses whose bytes are neither anyprobe's nor the program's; left alone."""
     pause_us: int

@@ -47,7 +47,7 @@ class WordWriter(Filling):
         handler = handlers[0]
         self._facts, self._handler, self._handlers = facts, handler, handlers
         self._turn = 0
-        """Of the handler that is written just now."""
+        """The turn of the handler that is written just now."""
         self._numbers = 0
         code = handler.code
         self._elsewhere = bool(facts.near and handler.stacks)

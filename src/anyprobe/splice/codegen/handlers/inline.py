@@ -240,4 +240,4 @@ class _Inlined:
         """Append: everything is as it was, and the routine does it."""
         self._restore()
         self._writer.call_handler(self._action)
-        self._writer.relative("jmp behind", after)
+        self._writer.relative("jmp after", after)

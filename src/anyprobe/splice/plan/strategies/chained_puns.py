@@ -42,7 +42,7 @@ class KnownBytes:
         head, end = insns[0].address, insns[-1].end
         after = bytes_after(context, end, head + JUMP_BYTES - end)
         if after is None:
-            return Refusal(Reason.OVERLAP, end, "what the bytes behind will be is not known")
+            return Refusal(Reason.OVERLAP, end, "what the bytes after it will be is not known")
         content, leans_on = after
         if not leans_on and head + JUMP_BYTES > function.end:
             return Refusal(Reason.BORROWED_BYTES, head, "the pun would borrow bytes of the next function")
@@ -71,7 +71,7 @@ class ChainedPun:
         size = line[-1].end - end
         rest = bytes_after(context, line[-1].end, JUMP_BYTES - size)
         if rest is None or rest[1] or page_floor(head) != page_floor(line[-1].end - 1):
-            return Refusal(Reason.OVERLAP, end, "the bytes behind are in use")
+            return Refusal(Reason.OVERLAP, end, "the bytes after it are in use")
         out_of_reach = Refusal(Reason.PUN_OUT_OF_REACH, head, "no two pages that both jumps reach can be mapped")
         if not context.reachable(_pun(end, size, rest[0])):
             return out_of_reach

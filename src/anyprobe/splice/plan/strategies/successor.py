@@ -62,7 +62,7 @@ def _jump_after(site: Site, address: int) -> SpliceDraft | Refusal:
     over = next(iter(site.plan.headed_in(address, address + 1)), None)
     if over is not None:
         if over.strategy is not Strategy.JUMP:
-            return Refusal(Reason.OVERLAP, address, "the instruction behind is spliced in another way")
+            return Refusal(Reason.OVERLAP, address, "the instruction after it is spliced in another way")
         return over
     found = run_after(site, address)
     return found if isinstance(found, Refusal) else jump(site.context, *found, 0, 0)
@@ -72,10 +72,10 @@ def run_after(site: Site, address: int) -> tuple[FunctionCode, tuple[Insn, ...]]
     """Return the line that begins right after a site, and the function that it lies in."""
     home = site.context.part_of(site.function, address)
     if home is None or home not in (site.function, *site.plan.scope):
-        return Refusal(Reason.TOO_SHORT, address, "the bytes behind are another function's")
+        return Refusal(Reason.TOO_SHORT, address, "the bytes after it are another function's")
     run = home.lines.around(address, address)
     if not run or run[0].address != address or run[0].is_endbr:
-        return Refusal(Reason.NOT_A_BOUNDARY, address, "no instruction begins behind")
+        return Refusal(Reason.NOT_A_BOUNDARY, address, "no instruction begins after it")
     return home, run
 
 

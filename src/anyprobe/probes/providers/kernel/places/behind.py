@@ -20,7 +20,7 @@ def following(symbols: Symbols, read: Reader, function: KernelFunction, offset: 
     The instruction has to lead there and nowhere else, and no jump of the function or of its cold part to go there.
     """
     code = _instructions(symbols, read, function)
-    first = code[0].length if code and code[0].is_endbr else 0  # a kprobe at the entry is behind it
+    first = code[0].length if code and code[0].is_endbr else 0  # a kprobe at the entry is after it
     at = offset or first
     here = next((each for each in code if each.address == at), None)
     address = function.address + offset
