@@ -6,7 +6,16 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from anyprobe.data.layout import RECORD_BUCKETS, RECORD_BYTES, RECORD_MAX, RECORD_NOT_MIN, BankLayout
+from anyprobe.data.histogram import BUCKETS
+from anyprobe.data.layout import (
+    FAR_BYTES,
+    FAR_TIMES,
+    RECORD_BUCKETS,
+    RECORD_BYTES,
+    RECORD_MAX,
+    RECORD_NOT_MIN,
+    BankLayout,
+)
 
 
 class CompactBlock:
@@ -20,15 +29,16 @@ class CompactBlock:
 
         ``open_roots``: as of ``Blocks``.
         """
-        self._layout, self.running, self.open_roots = layout, running, open_roots
+        self.running, self.open_roots = running, open_roots
+        self._records, self._far = layout.records_offset, layout.far_offset
         order = np.argsort(at, kind="stable")
         at, values = at[order], values[order]
         first = np.flatnonzero(np.diff(at, prepend=-1))
         if len(first) < len(at):
             largest = np.maximum.reduceat(values, first)
             at, values = at[first], np.add.reduceat(values, first)
-            inside = 8 * at - layout.records_offset
-            field = np.where((inside >= 0) & (8 * at < layout.tree_offset), inside % RECORD_BYTES, -1)
+            inside = 8 * at - self._records
+            field = np.where((inside >= 0) & (8 * at < self._far), inside % RECORD_BYTES, -1)
             values = np.where((field == RECORD_NOT_MIN) | (field == RECORD_MAX), largest, values)
         self.at, self.values = at, values
 
@@ -65,14 +75,31 @@ class CompactBlock:
         return bool(there.start < there.stop)
 
     def record(self, offset: int) -> dict[int, int]:
-        """Return what is not zero of a timing record, by word."""
-        return self.words(offset, RECORD_BYTES) if self.is_written(offset) else {}
+        """Return what is not zero of a timing record, by word; buckets as they follow the fields."""
+        if not self.is_written(offset):
+            return {}
+        buckets = self.words(self._far + (offset - self._records) * FAR_TIMES, 8 * BUCKETS)
+        return self.words(offset, RECORD_BUCKETS) | {RECORD_BUCKETS // 8 + at: calls for at, calls in buckets.items()}
 
     def records(self) -> list[int]:
         """Return the offsets of the timing records that hold anything, or of which there are instances, ascending."""
-        layout = self._layout
-        there = self._between(layout.records_offset, layout.tree_offset - layout.records_offset)
-        number, inside = np.divmod(8 * self.at[there] - layout.records_offset, RECORD_BYTES)
-        number = number[inside < RECORD_BUCKETS]
-        written = number[np.flatnonzero(np.diff(number, prepend=-1))] * RECORD_BYTES + layout.records_offset
+        there = self._between(self._records, self._far - self._records)
+        number = (8 * self.at[there] - self._records) // RECORD_BYTES
+        written = number[np.flatnonzero(np.diff(number, prepend=-1))] * RECORD_BYTES + self._records
         return sorted({*written.tolist(), *self.running})
+
+
+def with_far_buckets(
+    layout: BankLayout, at: NDArray[np.int64], values: NDArray[np.uint64]
+) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
+    """Return ``values``, which are in the words ``at``, with near buckets of timing records where the far ones are."""
+    far = layout.far_offset // 8
+    number, inside = np.divmod(at - layout.records_offset // 8, RECORD_BYTES // 8)
+    bucket = 2 * (inside - RECORD_BUCKETS // 8)
+    near = (number >= 0) & (at < far) & (bucket >= 0)
+    to = far + number[near] * (FAR_BYTES // 8) + bucket[near]
+    pairs = values[near]
+    at = np.concatenate([at[~near], to, to + 1])
+    values = np.concatenate([values[~near], pairs & np.uint64(0xFFFFFFFF), pairs >> np.uint64(32)])
+    there = values != 0
+    return at[there], values[there]

@@ -179,6 +179,9 @@ RECORD_REPLACED = 128
 """Timing record: not 0 if return addresses of calls are replaced."""
 RECORD_UNMATCHED = 136
 RECORD_BUCKETS = 152
+"""Timing record: the histogram's first ``NEAR_BUCKETS``, 32 bits each, up to 2**31 calls: records of many functions are
+to lie on few pages, as processors know the addresses of some dozens. Longer calls, and more of them, are counted in the
+record's *far* buckets."""
 NODES = 4096
 """Nodes of a call tree: a power of two, and less than ``NO_CALLER``."""
 NODE_BYTES, NODE_COUNT, NODE_SUM, NODE_SELF = 32, 0, 8, 16
@@ -222,8 +225,14 @@ GOLDEN_32 = -0x61C88647
 """The same of 2**32, as a signed number."""
 CALLER_PROBES = 32
 """How many entries of a table are looked at for a pair."""
-RECORD_BYTES = RECORD_BUCKETS + 8 * BUCKETS + 63 & ~63
-"""One function's timing record: the fields above in TSC ticks, then the log-linear histogram; whole cache lines."""
+RECORD_BYTES = 960
+"""One function's timing record: the fields above in TSC ticks, then the first buckets of its log-linear histogram.
+
+An odd number of cache lines: so the same fields of several functions are not all in the same places of caches."""
+NEAR_BUCKETS = (RECORD_BYTES - RECORD_BUCKETS) // 4
+FAR_TIMES = -(-8 * BUCKETS // RECORD_BYTES)
+FAR_BYTES = FAR_TIMES * RECORD_BYTES
+"""One record's far buckets, a word for each of all: so many times what the record takes."""
 
 STRIDE_LIMIT = 1 << 31
 """Bytes that a block has less than: offsets and sizes are operands of instructions, which have 32 bits and a sign."""
@@ -304,9 +313,18 @@ class BankLayout:
         return self.counters_offset + self.counters * 8
 
     @property
+    def far_offset(self) -> int:
+        """Offset of the far buckets of all timing records in a block."""
+        return self.records_offset + (self.records + _NO_FUNCTIONS * self.nested) * RECORD_BYTES
+
+    def far_of(self, record: int) -> int:
+        """Return the offset of the far buckets of a timing record."""
+        return self.far_offset + (record - self.records_offset) * FAR_TIMES
+
+    @property
     def tree_offset(self) -> int:
         """Offset of what a block has of the nodes of the call tree."""
-        return self.records_offset + (self.records + _NO_FUNCTIONS * self.nested) * RECORD_BYTES
+        return self.records_offset + (self.records + _NO_FUNCTIONS * self.nested) * (RECORD_BYTES + FAR_BYTES)
 
     def offset_of(self, record: int) -> int:
         """Return the offset of ``SWITCHES`` or ``UNNAMED``: where calls are nested they follow all other records."""

@@ -15,48 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anyprobe.core.address import PAGE
-from anyprobe.data.layout import (
-    ANY_THREAD,
-    BLOCK_COST,
-    BLOCK_OWNER,
-    BLOCK_TID,
-    BLOCK_TOP,
-    BLOCK_TRIALS,
-    CHILD_BIT,
-    CHILD_BYTES,
-    CROWDED,
-    INSTANCE_BYTES,
-    INSTANCE_CALLER,
-    INSTANCE_CHARGED,
-    INSTANCE_RECORD,
-    INSTANCE_SP,
-    INSTANCE_T0,
-    INSTANCE_WITHIN,
-    JUMPED,
-    NEXT_BLOCK,
-    NODE_BYTES,
-    NODE_COUNT,
-    NODE_SELF,
-    NODE_SUM,
-    RECORD_BUCKETS,
-    RECORD_BYTES,
-    RECORD_COST,
-    RECORD_INNER_COST,
-    RECORD_INNER_COUNT,
-    RECORD_LEARNING,
-    RECORD_LEFT,
-    RECORD_MADE,
-    RECORD_MAX,
-    RECORD_MISSED,
-    RECORD_NOT_MIN,
-    RECORD_OUTERMOST,
-    RECORD_ROOTS,
-    RECORD_SELF,
-    RECORD_SUM,
-    RECORD_TAIL,
-    RECORD_UNMATCHED,
-    BankLayout,
-)
+from anyprobe.data import layout as at
+from anyprobe.data.histogram import BUCKETS
+from anyprobe.data.layout import BankLayout
 
 if TYPE_CHECKING:
     from anyprobe.data.compact import CompactBlock
@@ -111,9 +72,9 @@ class Blocks:
         """Find which pages of ``region`` hold data: ``extents``, all if not given."""
         words = np.frombuffer(region, dtype=np.uint64)
         extents = None if extents is None else list(extents)
-        has_header = bool(pages_present(PAGE, extents)[NEXT_BLOCK // PAGE])
-        used = min(int(words[NEXT_BLOCK // 8]), layout.blocks) if has_header else 0
-        self.is_full = has_header and bool(words[CROWDED // 8] or words[NEXT_BLOCK // 8] > layout.blocks)
+        has_header = bool(pages_present(PAGE, extents)[at.NEXT_BLOCK // PAGE])
+        used = min(int(words[at.NEXT_BLOCK // 8]), layout.blocks) if has_header else 0
+        self.is_full = has_header and bool(words[at.CROWDED // 8] or words[at.NEXT_BLOCK // 8] > layout.blocks)
         start, size = layout.shared_offset, (used + 1) * layout.stride
         present = pages_present(start + size, extents)  # of what is used: the region may be larger than memory
         self._layout = layout
@@ -136,7 +97,7 @@ class Blocks:
 
     def with_calls(self) -> Iterator[NDArray[np.uint64]]:
         """Yield the blocks that may have calls in flight, each as it is in memory: a block may be large."""
-        touched = self.present[:, BLOCK_TOP // PAGE]
+        touched = self.present[:, at.BLOCK_TOP // PAGE]
         return (self.rows[number] for number, used in zip(self._numbers(), touched, strict=True) if used)
 
     def _numbers(self) -> Sequence[int]:
@@ -158,25 +119,30 @@ class Blocks:
 
     def is_written(self, offset: int) -> bool:
         """Return whether there is anything in a timing record: its buckets are written last, and not looked at."""
-        return not self.is_untouched(offset, RECORD_BYTES) and bool(self.columns(offset, RECORD_BUCKETS).any())
+        return not self.is_untouched(offset, at.RECORD_BUCKETS) and bool(self.columns(offset, at.RECORD_BUCKETS).any())
 
     def record(self, offset: int) -> dict[int, int]:
-        """Return what is not zero of a timing record, by word: the sums, and the largest of what is no sum."""
+        """Return what is not zero of a timing record, by word: the sums, and the largest of what is no sum; buckets."""
         if not self.is_written(offset):
             return {}  # of most functions: a record is large
-        rows = self.columns(offset, RECORD_BYTES).copy()  # at one moment: the program may be writing
-        total = rows.sum(axis=0, dtype=np.uint64)
-        for field in (RECORD_NOT_MIN // 8, RECORD_MAX // 8):
+        rows = self.columns(offset, at.RECORD_BYTES).copy()  # at one moment: the program may be writing
+        fields, far = at.RECORD_BUCKETS // 8, self._layout.far_of(offset)
+        total = np.zeros(fields + BUCKETS, dtype=np.uint64)
+        total[:fields] = rows[:, :fields].sum(axis=0)
+        total[fields : fields + at.NEAR_BUCKETS] = rows[:, fields:].copy().view(np.uint32).sum(axis=0)
+        if not self.is_untouched(far, 8 * BUCKETS):
+            total[fields:] += self.columns(far, 8 * BUCKETS).sum(axis=0)
+        for field in (at.RECORD_NOT_MIN // 8, at.RECORD_MAX // 8):
             total[field] = rows[:, field].max()
         there = np.flatnonzero(total)
         return dict(zip(there.tolist(), total[there].tolist(), strict=True))
 
     def by_thread(self) -> "dict[int, Blocks]":
         """Return the blocks of each thread, where these are told apart; 0: of several."""
-        words = self.columns(BLOCK_TID & ~7, 8)[:, 0] >> np.uint64(8 * (BLOCK_TID & 7))
+        words = self.columns(at.BLOCK_TID & ~7, 8)[:, 0] >> np.uint64(8 * (at.BLOCK_TID & 7))
         rows: dict[int, list[int]] = {}
         for row, tid in enumerate(words.tolist()):
-            rows.setdefault(0 if tid == ANY_THREAD else tid, []).append(row)
+            rows.setdefault(0 if tid == at.ANY_THREAD else tid, []).append(row)
         return {tid: self._some(own) for tid, own in rows.items()}
 
     def _some(self, rows: list[int]) -> "Blocks":
@@ -193,8 +159,8 @@ class Blocks:
         layout, found = self._layout, Counter[int]()
         for block in self.with_calls() if layout.maxactive else ():
             instances = _instances_of(block, layout)
-            alive = instances[instances[:, INSTANCE_SP // 8] > 1, INSTANCE_RECORD // 8]
-            found.update(each & ~JUMPED for each in alive.tolist())
+            alive = instances[instances[:, at.INSTANCE_SP // 8] > 1, at.INSTANCE_RECORD // 8]
+            found.update(each & ~at.JUMPED for each in alive.tolist())
         return found
 
     @cached_property
@@ -207,7 +173,7 @@ class Blocks:
 
     def compact(self) -> "CompactBlock":
         """Return what they hold by now as one block: reads those pages alone that hold data."""
-        from anyprobe.data.compact import CompactBlock
+        from anyprobe.data.compact import CompactBlock, with_far_buckets
 
         first = self._layout.counters_offset // PAGE
         rows, pages = np.nonzero(self.present[:, first:])
@@ -215,9 +181,10 @@ class Blocks:
         pages += first
         words = self.rows.reshape(len(self.rows), -1, _PAGE_WORDS)[numbers, pages].ravel()
         there = np.flatnonzero(words)
-        at = pages[there // _PAGE_WORDS] * _PAGE_WORDS + there % _PAGE_WORDS
-        wanted = at >= self._layout.counters_offset // 8
-        return CompactBlock(self._layout, at[wanted], words[there][wanted], self.running, self.open_roots)
+        places = pages[there // _PAGE_WORDS] * _PAGE_WORDS + there % _PAGE_WORDS
+        wanted = places >= self._layout.counters_offset // 8
+        places, values = with_far_buckets(self._layout, places[wanted], words[there][wanted])
+        return CompactBlock(self._layout, places, values, self.running, self.open_roots)
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,9 +331,11 @@ class BankReader:
 
     def forked(self) -> list[ForkChild]:
         """Return the fork children that have counted."""
-        owners = self._own.columns(BLOCK_OWNER, 8)[:, 0].tolist()
+        owners = self._own.columns(at.BLOCK_OWNER, 8)[:, 0].tolist()
         blocks = [
-            ForkChild(number, owner & _TID_MASK) for number, owner in enumerate(owners) if number and owner >> CHILD_BIT
+            ForkChild(number, owner & _TID_MASK)
+            for number, owner in enumerate(owners)
+            if number and owner >> at.CHILD_BIT
         ]
         return [*blocks, *self.copies]
 
@@ -399,46 +368,46 @@ class BankReader:
         words = parts[0] if parts else {}
         for each in parts[1:]:
             words = {word: words.get(word, 0) + each.get(word, 0) for word in words.keys() | each.keys()}
-        first = RECORD_BUCKETS // 8
+        first = at.RECORD_BUCKETS // 8
         buckets = tuple(sorted((word - first, calls) for word, calls in words.items() if word >= first))
         count = sum(calls for _, calls in buckets)
         return RecordValues(
             count=count,
-            sum=_signed(words.get(RECORD_SUM // 8, 0)),
-            min=_ALL_ONES - max(each.get(RECORD_NOT_MIN // 8, 0) for each in parts) if count else 0,
-            max=max((each.get(RECORD_MAX // 8, 0) for each in parts), default=0),
-            tail=words.get(RECORD_TAIL // 8, 0),
-            unmatched=words.get(RECORD_UNMATCHED // 8, 0),
-            missed=words.get(RECORD_MISSED // 8, 0),
-            learning=words.get(RECORD_LEARNING // 8, 0),
-            own=_signed(words.get(RECORD_SELF // 8, 0)),
-            outermost=_signed(words.get(RECORD_OUTERMOST // 8, 0)),
-            roots=_signed(words.get(RECORD_ROOTS // 8, 0)) + within,
-            left=words.get(RECORD_LEFT // 8, 0),
-            cost=_signed(words.get(RECORD_COST // 8, 0)),
-            made=words.get(RECORD_MADE // 8, 0),
-            inner_count=words.get(RECORD_INNER_COUNT // 8, 0),
-            inner_cost=_signed(words.get(RECORD_INNER_COST // 8, 0)),
+            sum=_signed(words.get(at.RECORD_SUM // 8, 0)),
+            min=_ALL_ONES - max(each.get(at.RECORD_NOT_MIN // 8, 0) for each in parts) if count else 0,
+            max=max((each.get(at.RECORD_MAX // 8, 0) for each in parts), default=0),
+            tail=words.get(at.RECORD_TAIL // 8, 0),
+            unmatched=words.get(at.RECORD_UNMATCHED // 8, 0),
+            missed=words.get(at.RECORD_MISSED // 8, 0),
+            learning=words.get(at.RECORD_LEARNING // 8, 0),
+            own=_signed(words.get(at.RECORD_SELF // 8, 0)),
+            outermost=_signed(words.get(at.RECORD_OUTERMOST // 8, 0)),
+            roots=_signed(words.get(at.RECORD_ROOTS // 8, 0)) + within,
+            left=words.get(at.RECORD_LEFT // 8, 0),
+            cost=_signed(words.get(at.RECORD_COST // 8, 0)),
+            made=words.get(at.RECORD_MADE // 8, 0),
+            inner_count=words.get(at.RECORD_INNER_COUNT // 8, 0),
+            inner_cost=_signed(words.get(at.RECORD_INNER_COST // 8, 0)),
             buckets=buckets,
         )
 
     def pace_and_cost(self) -> tuple[float | None, int]:
         """Return the ticks of trials on average, None without any, and what probes have cost, in parts of a tick."""
-        trials, ticks = self._own.columns(BLOCK_TRIALS, 16).sum(axis=0, dtype=np.uint64).tolist()
-        return ticks / trials if trials else None, int(self._own.columns(BLOCK_COST, 8).sum(dtype=np.int64))
+        trials, ticks = self._own.columns(at.BLOCK_TRIALS, 16).sum(axis=0, dtype=np.uint64).tolist()
+        return ticks / trials if trials else None, int(self._own.columns(at.BLOCK_COST, 8).sum(dtype=np.int64))
 
     def tree(self, whose: Whose = "all") -> dict[int, tuple[int, int, int, int]]:
         """Return of each node of the call tree its key, calls, their ticks and those of the functions themselves."""
         layout = self._layout
         start = layout.nodes_offset // 8
         keys = self._region[start : start + layout.nodes]
-        rows = self._columns(layout.tree_offset, layout.nodes * NODE_BYTES, whose)
-        sums = rows.sum(axis=0, dtype=np.uint64).reshape(layout.nodes, NODE_BYTES // 8)
+        rows = self._columns(layout.tree_offset, layout.nodes * at.NODE_BYTES, whose)
+        sums = rows.sum(axis=0, dtype=np.uint64).reshape(layout.nodes, at.NODE_BYTES // 8)
         used = np.flatnonzero(sums.any(axis=1) | (keys != 0)).tolist()
         return {
             node: (
-                int(keys[node]), int(sums[node, NODE_COUNT // 8]), _signed(int(sums[node, NODE_SUM // 8])),
-                _signed(int(sums[node, NODE_SELF // 8])),
+                int(keys[node]), int(sums[node, at.NODE_COUNT // 8]), _signed(int(sums[node, at.NODE_SUM // 8])),
+                _signed(int(sums[node, at.NODE_SELF // 8])),
             )
             for node in used
         }  # fmt: skip
@@ -454,13 +423,15 @@ class BankReader:
         """
         for block in self._own.with_calls() if self._layout.maxactive else ():
             instances = _instances_of(block, self._layout)
-            instances[instances[:, INSTANCE_SP // 8] > 1, INSTANCE_T0 // 8] += np.uint64(ticks)
+            instances[instances[:, at.INSTANCE_SP // 8] > 1, at.INSTANCE_T0 // 8] += np.uint64(ticks)
 
 
 def _owners(region: memoryview, layout: BankLayout) -> list[tuple[int, int]]:
     """Return the numbers of the copies that fork children have, and whose they are."""
-    at = layout.children_offset
-    words = np.frombuffer(region[at : at + layout.children * CHILD_BYTES], dtype=np.uint64).copy()  # others write there
+    start = layout.children_offset
+    words = np.frombuffer(
+        region[start : start + layout.children * at.CHILD_BYTES], dtype=np.uint64
+    ).copy()  # others write there
     taken = np.flatnonzero(words)
     return list(zip(taken.tolist(), words[taken].tolist(), strict=True))
 
@@ -477,19 +448,19 @@ def _ticks_in_open_calls(instances: NDArray[np.uint64]) -> Counter[int]:
     """
     found, roots = Counter[int](), list[int]()
     for number, words in enumerate(instances.tolist()):
-        caller = (int(words[INSTANCE_CALLER // 8]) & _LOW) // INSTANCE_BYTES - 1
+        caller = (int(words[at.INSTANCE_CALLER // 8]) & _LOW) // at.INSTANCE_BYTES - 1
         roots.append(roots[caller] if 0 <= caller < number else number)
-        if words[INSTANCE_SP // 8] > 1:
-            root = int(instances[roots[number], INSTANCE_RECORD // 8]) & ~JUMPED
-            found[root] += _signed(words[INSTANCE_WITHIN // 8] - words[INSTANCE_CHARGED // 8])
+        if words[at.INSTANCE_SP // 8] > 1:
+            root = int(instances[roots[number], at.INSTANCE_RECORD // 8]) & ~at.JUMPED
+            found[root] += _signed(words[at.INSTANCE_WITHIN // 8] - words[at.INSTANCE_CHARGED // 8])
     return found
 
 
 def _instances_of(block: NDArray[np.uint64], layout: BankLayout) -> NDArray[np.uint64]:
     """Return the instances on a thread's stack, one per row, those that are over among them: a view of the block."""
-    first, size = layout.instances_offset // 8, layout.maxactive * INSTANCE_BYTES // 8
-    top = min(int(block[BLOCK_TOP // 8]), layout.maxactive)
-    return block[first : first + size].reshape(layout.maxactive, INSTANCE_BYTES // 8)[:top]
+    first, size = layout.instances_offset // 8, layout.maxactive * at.INSTANCE_BYTES // 8
+    top = min(int(block[at.BLOCK_TOP // 8]), layout.maxactive)
+    return block[first : first + size].reshape(layout.maxactive, at.INSTANCE_BYTES // 8)[:top]
 
 
 def pages_present(size: int, extents: Extents | None) -> NDArray[np.bool_]:

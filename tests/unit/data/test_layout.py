@@ -3,6 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anyprobe.data import layout
+from anyprobe.data.histogram import BUCKETS
 from anyprobe.data.layout import BankLayout
 
 LAYOUTS = [(1, 0, 0), (1000, 0, 0), (0, 1, 16), (64, 20, 128), (100_000, 500, 256)]
@@ -16,7 +17,7 @@ def test_the_parts_of_a_block_follow_each_other(capacities):
     assert bank.counters_offset == bank.instances_offset + layout.INSTANCE_BYTES * maxactive
     assert bank.records_offset == bank.counters_offset + 8 * counters
     assert bank.stride % 4096 == 0
-    assert 0 <= bank.stride - (bank.records_offset + records * layout.RECORD_BYTES) < 4096
+    assert 0 <= bank.stride - (bank.records_offset + records * (layout.RECORD_BYTES + layout.FAR_BYTES)) < 4096
 
 
 @pytest.mark.parametrize("capacities", LAYOUTS)
@@ -47,7 +48,8 @@ def test_offsets_are_handed_out_once():
     assert counters == [bank.counters_offset + 8 * number for number in range(3)]
     assert records == [bank.records_offset, bank.records_offset + layout.RECORD_BYTES]
     assert bank.counters_left() == bank.records_left() == 0
-    assert records[-1] + layout.RECORD_BYTES <= bank.stride
+    assert records[-1] + layout.RECORD_BYTES == bank.far_of(records[0])
+    assert bank.far_of(records[-1]) + layout.FAR_BYTES <= bank.stride
 
 
 def test_the_fields_of_a_record_do_not_overlap():
@@ -57,3 +59,4 @@ def test_the_fields_of_a_record_do_not_overlap():
     assert max(fields) + 8 <= layout.RECORD_BUCKETS
     assert all(field % 8 == 0 for field in fields)
     assert layout.RECORD_BYTES % 64 == 0
+    assert 8 * BUCKETS <= layout.FAR_BYTES

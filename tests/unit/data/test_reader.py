@@ -16,6 +16,7 @@ from anyprobe.data.layout import (
     INSTANCE_RECORD,
     INSTANCE_SP,
     INSTANCE_T0,
+    NEAR_BUCKETS,
     NEXT_BLOCK,
     RECORD_BUCKETS,
     RECORD_COUNT,
@@ -74,7 +75,7 @@ def test_blocks_of_threads_that_are_left_out_are_not_read():
     for block, value in ((SHARED, 1000), (0, 1), (1, 20), (2, 300)):
         bank.put(block, counter, value)
         bank.put(block, record + RECORD_NOT_MIN, (1 << 64) - 1 - value)
-        bank.put(block, record + RECORD_BUCKETS, value)
+        bank.put(block, bank.layout.far_of(record) + 8 * NEAR_BUCKETS, value)
         bank.put(block, BLOCK_TOP, 1)
         bank.put(block, bank.layout.instances_offset + INSTANCE_SP, 0x7000)
     assert reader.counters()[0] == 1300
@@ -107,8 +108,8 @@ def test_records_are_summed_and_their_extremes_combined(bank):
         bank.put(block, record + RECORD_NOT_MIN, (1 << 64) - 1 - low)
         bank.put(block, record + RECORD_MAX, high)
         bank.put(block, record + RECORD_TAIL, 1)
-        bank.put(block, record + RECORD_BUCKETS + 8 * 40, count)
-    bank.put(1, record + RECORD_BUCKETS + 8 * (BUCKETS - 1), 9)
+        bank.put(block, record + RECORD_BUCKETS + 4 * 40, count)
+    bank.put(1, bank.layout.far_of(record) + 8 * (BUCKETS - 1), 9)
     bank.put(SHARED, record + RECORD_MISSED, 6)
     bank.put(SHARED, record + RECORD_UNMATCHED, 4)
     values = bank.reader.record(record)
@@ -193,7 +194,7 @@ def sparse():
     struct.pack_into("<Q", memory, NEXT_BLOCK, 3)
     counters = [layout.new_counter() for _ in range(2048)]
     records = [layout.new_record() for _ in range(8)]
-    for offset in (counters[3], records[5] + RECORD_COUNT, records[5] + RECORD_BUCKETS + 8 * (BUCKETS - 1)):
+    for offset in (counters[3], records[5] + RECORD_COUNT, layout.far_of(records[5]) + 8 * (BUCKETS - 1)):
         struct.pack_into("<Q", memory, layout.blocks_offset + offset, 7)
 
     def extents():
@@ -255,7 +256,7 @@ class Family:
             (self.record + RECORD_SUM, ticks),
             (self.record + RECORD_MAX, ticks),
             (self.record + RECORD_NOT_MIN, (1 << 64) - 1 - ticks),
-            (self.record + RECORD_BUCKETS + 8 * 7, 1),
+            (self.record + RECORD_BUCKETS + 4 * 6, 1 << 32),
         ):
             struct.pack_into("<Q", memory, at + offset, value)
 
@@ -349,7 +350,7 @@ def test_of_a_child_that_much_is_kept_and_looked_at_as_it_has_written():
             struct.pack_into("<Q", memory, at + counter, calls)
             struct.pack_into("<Q", memory, at + records[700] + RECORD_SUM, calls * 100)
             struct.pack_into("<Q", memory, at + records[700] + RECORD_MAX, 100 * calls)
-            struct.pack_into("<Q", memory, at + records[700] + RECORD_BUCKETS + 8 * 7, calls)
+            struct.pack_into("<Q", memory, at + layout.far_of(records[700]) + 8 * 1007, calls)
         struct.pack_into("<Q", memory, layout.blocks_offset + records[900] + RECORD_TAIL, 5)
         before = os.fstat(fd).st_blocks
         tracemalloc.start()
@@ -368,6 +369,6 @@ def test_of_a_child_that_much_is_kept_and_looked_at_as_it_has_written():
     for block, times in ((kept, 1), (both, 2)):
         record = block.record(records[700])
         assert (record[RECORD_SUM // 8], record[RECORD_MAX // 8]) == (times * 700, 400)
-        assert record[RECORD_BUCKETS // 8 + 7] == times * 7
+        assert record[RECORD_BUCKETS // 8 + 1007] == times * 7
         assert block.record(records[900]) == {RECORD_TAIL // 8: times * 5}
         assert block.record(records[899]) == {}

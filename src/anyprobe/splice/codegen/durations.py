@@ -1,7 +1,15 @@
 """The generated code that adds a duration to a timing record, which threads or goroutines have in different ways."""
 
 from anyprobe.data.histogram import BUCKETS
-from anyprobe.data.layout import RECORD_BUCKETS, RECORD_MAX, RECORD_NOT_MIN, RECORD_SUM
+from anyprobe.data.layout import (
+    FAR_TIMES,
+    NEAR_BUCKETS,
+    RECORD_BUCKETS,
+    RECORD_MAX,
+    RECORD_NOT_MIN,
+    RECORD_SUM,
+    BankLayout,
+)
 from anyprobe.isa.assemble import Assembler
 
 
@@ -10,12 +18,12 @@ def emit_duration(asm: Assembler, name: str, record: str, lock: str = "") -> Non
 
     What probes cost is known on average, and processors' counters may differ: a short call may have less than no time.
     In the sum it counts as it is, else as 0. ``lock``: ``"lock "`` where others write the same record, before what is
-    written.
+    written. A call is counted in its bucket by one instruction, whichever of its two words that is: their sum is right
+    whenever the thread is interrupted, killed, or looked at.
     """
     asm.code(f"""
         {lock}add [{record}+{RECORD_SUM}], rdx
-        test rdx, rdx; js {name}_below_zero
-    {name}_not_below:
+        xor eax, eax; test rdx, rdx; cmovs rdx, rax  # no jump: of short calls it could not be predicted
         cmp rdx, [{record}+{RECORD_MAX}]; ja {name}_newmax
     {name}_maxdone:
         mov rcx, rdx; not rcx
@@ -25,17 +33,21 @@ def emit_duration(asm: Assembler, name: str, record: str, lock: str = "") -> Non
         mov rax, rdx; or rax, 64
         bsr rcx, rax; sub ecx, 6
         shr rdx, cl; shl ecx, 6; add rdx, rcx
-        mov eax, {BUCKETS - 1}
-        cmp rdx, rax; cmova rdx, rax
-        {lock}inc qword [{record}+rdx*8+{RECORD_BUCKETS}]
+        cmp rdx, {NEAR_BUCKETS}; jae {name}_far
+        cmp dword [{record}+rdx*4+{RECORD_BUCKETS}], 0; jl {name}_far  # full: 2**31 calls
+        {lock}inc dword [{record}+rdx*4+{RECORD_BUCKETS}]
+    {name}_counted:
     """)
 
 
-def emit_extremes(asm: Assembler, name: str, record: str, lock: str = "") -> None:
-    """Emit the rare paths of ``emit_duration``: a new maximum or minimum, safe against handlers on the same thread."""
-    asm.code(f"""
-    {name}_below_zero:
-        xor edx, edx; jmp {name}_not_below
+def emit_extremes(asm: Assembler, name: str, record: str, layout: BankLayout, offset: str, lock: str = "") -> None:
+    """Emit the rare paths of ``emit_duration``: a new maximum or minimum, safe against handlers on the same thread.
+
+    And a bucket that is far from the record. ``offset``: code that has rcx = the record's offset in its block, by
+    registers that are as they were; rax is overwritten.
+    """
+    asm.code(
+        f"""
     {name}_newmax:
         mov rax, [{record}+{RECORD_MAX}]
         cmp rax, rdx; jae {name}_maxdone
@@ -46,4 +58,14 @@ def emit_extremes(asm: Assembler, name: str, record: str, lock: str = "") -> Non
         cmp rax, rcx; jae {name}_mindone
         {lock}cmpxchg [{record}+{RECORD_NOT_MIN}], rcx; jne {name}_newmin
         jmp {name}_mindone
-    """)
+    {name}_far:
+        mov eax, {BUCKETS - 1}
+        cmp rdx, rax; cmova rdx, rax
+        {offset}
+        sub rcx, records; imul rcx, rcx, {FAR_TIMES - 1}; add rcx, {record}
+        {lock}inc qword [rcx+rdx*8+far]
+        jmp {name}_counted
+        """,
+        records=layout.records_offset,
+        far=layout.far_offset - layout.records_offset,
+    )

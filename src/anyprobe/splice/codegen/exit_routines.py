@@ -79,8 +79,7 @@ def emit_leave(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
             jumped=facts.costs.jumped,
         )
     else:
-        asm.code("add rdi, rcx")
-        asm.code(f"inc qword [rdi+{at.RECORD_COUNT}]")
+        asm.code(f"mov rsi, rdi; add rdi, rcx; inc qword [rdi+{at.RECORD_COUNT}]")
         emit_duration(asm, name, "rdi")
     asm.label(name + "_done")
     back = "pop r11; pop r9; pop r8; " if nested else ""
@@ -88,7 +87,7 @@ def emit_leave(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
     _give_back(asm, name, back + rest, 15 if nested else 9)
     _leave_search(asm, name, facts)
     if not tail:
-        emit_extremes(asm, name, "rdi")
+        emit_extremes(asm, name, "rdi", facts.layout, "mov rcx, rdi; sub rcx, rsi")
     if nested:
         # nothing is done yet where these are reached, unlike above
         asm.code(f"""
@@ -254,7 +253,7 @@ def _leave_caller(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
         asm.label(name + "_left")
         left_calls.emit_settled(asm, name, "mov r10, r9; dec r11", "inc r11; mov r9, r10")
         asm.code(f"jmp {name}_going_on")
-    emit_extremes(asm, name, "rdi")
+    emit_extremes(asm, name, "rdi", facts.layout, "mov ecx, r9d; and ecx, -8")
 
 
 def _leave_switch(asm: Assembler, facts: "RoutineFacts", name: str) -> None:

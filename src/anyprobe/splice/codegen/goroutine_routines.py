@@ -265,7 +265,8 @@ def _leave(asm: Assembler, facts: GoroutineFacts, name: str) -> None:
         emit_duration(asm, name, "rsi", "lock ")
     _end(asm, name)
     if not tail:
-        emit_extremes(asm, name, "rsi", "lock ")
+        offset = f"{_own_block(facts, 'rcx')}; mov rcx, rsi; sub rcx, rax"
+        emit_extremes(asm, name, "rsi", facts.layout, offset, "lock ")
     # what is above the first open call is not open, so nothing more has been left behind once one is passed by
     asm.code(f"""
         {name}_left:
@@ -352,17 +353,18 @@ def _seek_equal(asm: Assembler, name: str, nowhere: str) -> None:
     """)
 
 
+def _own_block(facts: GoroutineFacts, free: str) -> str:
+    """Return code: rax = the block where calls of this goroutine are recorded; ``free`` is overwritten."""
+    return f"""
+        mov rax, r15; shr rax, {at.HEAD_BYTES.bit_length() - 1}; and eax, {at.SHARDS - 1}
+        imul rax, rax, {facts.layout.stride}
+        mov {free}, {facts.shared}; add rax, {free}
+    """
+
+
 def _own_record(asm: Assembler, facts: GoroutineFacts, into: str = "rsi") -> None:
     """Emit: a register = the record rcx in the block where calls of this goroutine are recorded. rax is overwritten."""
-    asm.code(
-        f"""
-            mov rax, r15; shr rax, {at.HEAD_BYTES.bit_length() - 1}; and eax, {at.SHARDS - 1}
-            imul rax, rax, stride
-            mov {into}, shared; add {into}, rax; add {into}, rcx
-        """,
-        stride=facts.layout.stride,
-        shared=facts.shared,
-    )
+    asm.code(f"{_own_block(facts, into)}; lea {into}, [rax+rcx]")
 
 
 def _charge(asm: Assembler, facts: GoroutineFacts, name: str, *, tail: bool) -> None:

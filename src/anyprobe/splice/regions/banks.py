@@ -35,7 +35,7 @@ _MOST_AHEAD = 256
 """Records that a bank has at most for functions to come: threads have words for a few banks of a session only."""
 _HANDLERS_COUNTERS = 1 << 13
 """Room for handlers to come: they are all called by one bank, while that has any."""
-_RECORDS_AT_ALL = (at.STRIDE_LIMIT - (16 << 20)) // at.RECORD_BYTES
+_RECORDS_AT_ALL = (at.STRIDE_LIMIT - (16 << 20)) // (at.RECORD_BYTES + at.FAR_BYTES)
 """Timing records that a block has room for, whatever else is in it."""
 
 

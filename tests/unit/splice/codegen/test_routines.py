@@ -24,6 +24,7 @@ from anyprobe.data.layout import (
     INSTANCE_SP,
     INSTANCE_T0,
     JUMPED,
+    NEAR_BUCKETS,
     NEXT_BLOCK,
     RECORD_BUCKETS,
     RECORD_COUNT,
@@ -289,8 +290,13 @@ class Outcome:
         assert rest == 0
         return depth
 
+    def near(self, bucket, block=FIRST, record=RECORD):
+        return self.at(block + record + RECORD_BUCKETS + 4 * bucket & ~7) >> 32 * (bucket % 2) & 0xFFFF_FFFF
+
     def buckets(self, block=FIRST, record=RECORD):
-        found = {at: self.at(block + record + RECORD_BUCKETS + 8 * at) for at in range(BUCKETS)}
+        found = {at: self.at(block + LAYOUT.far_of(record) + 8 * at) for at in range(BUCKETS)}
+        for at in range(NEAR_BUCKETS):
+            found[at] += self.near(at, block, record)
         return {at: count for at, count in found.items() if count}
 
 
@@ -415,6 +421,35 @@ def test_recursion_matches_each_level():
     outcome = after(enter(0), enter(1), enter(2), leave(2), leave(1), enter(1), leave(1))
     assert outcome.stack() == [(0, RECORD)]
     assert outcome.record() == {"count": 3}
+
+
+def short_calls(calls):
+    """Return the steps of calls that take less than no time."""
+    return [enter(), ("age", instance(0, INSTANCE_T0), -(1 << 40)), leave()] * calls
+
+
+@native
+def test_a_near_bucket_that_is_full_goes_on_in_the_far_one():
+    """By one instruction for each call, so that both together are always right."""
+    near = FIRST + RECORD + RECORD_BUCKETS
+    for already, left in ((0, 3), ((1 << 31) - 2, 2), (1 << 31, 0)):
+        outcome = after(("write", near, already), *short_calls(3))
+        assert (outcome.near(0), outcome.near(1)) == (already + left, 0)
+        assert outcome.at(FIRST + LAYOUT.far_of(RECORD)) == 3 - left
+        assert outcome.buckets() == {0: already + 3}
+
+
+@native
+@pytest.mark.parametrize("record", [RECORD, OTHER])
+@pytest.mark.parametrize("comes_back", [False, True])
+def test_a_call_is_in_the_bucket_of_its_own_record_however_long_it_is(record, comes_back):
+    ends = [jump_away(record=record), come_back(record=record)] if comes_back else [leave(record=record)]
+    long = [enter(record=record), ("age", instance(0, INSTANCE_T0), 1 << 40), *ends]
+    outcome = after(known(record=record), *long, *long, noted=NOTED)
+    (bucket,) = (at for at in range(BUCKETS) if outcome.at(FIRST + LAYOUT.far_of(record) + 8 * at))
+    assert bucket == clamped_index((1 << 40) + 1)
+    assert outcome.buckets(record=record) == {bucket: 2}
+    assert outcome.buckets(record=OTHER if record == RECORD else RECORD) == {}
 
 
 @native
