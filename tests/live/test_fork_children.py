@@ -94,7 +94,7 @@ def test_freed_children_have_no_probes_from_the_fork_on(program, tmp_path, how):
         assert said.read() == "0\n"
     assert (hits(found, "work"), hits(found, "hook")) == (CHILDREN * CALLS, 0)
     assert found.warnings == ()
-    assert session._forks.freed == CHILDREN
+    assert session.host.gates.forks.freed == CHILDREN
 
 
 def test_children_that_are_served_late_have_waited(program, monkeypatch):
@@ -112,7 +112,7 @@ def test_children_that_are_served_late_have_waited(program, monkeypatch):
         session.pump(60)
         found = session.snapshot()
     assert (hits(found, "work"), hits(found, "hook")) == (CHILDREN * CALLS, 0)
-    assert (session._forks.freed, session._forks.late) == (CHILDREN, 0)
+    assert (session.host.gates.forks.freed, session.host.gates.forks.late) == (CHILDREN, 0)
     assert session.warnings == []
 
 
@@ -142,7 +142,7 @@ def test_children_that_come_another_way_are_freed_at_the_next_look(program):
         session.resume()
         session.pump(60)
         found = session.snapshot()
-        forks = session._forks
+        forks = session.host.gates.forks
     assert hits(found, "work") == CHILDREN * CALLS
     assert forks.late == CHILDREN
     assert any("did not come by the C library's fork" in each for each in session.warnings)
@@ -184,7 +184,7 @@ def test_a_child_that_cannot_be_relieved_is_told_of_once():
             process.stdin.write(b"\n")
             process.stdin.flush()
             assert process.stdout.readline() == b"forked\n"
-            forks = session._forks
+            forks = session.host.gates.forks
             wait_until(lambda: session.pump(0.05) and forks.failed, "it is tried")
             for _ in range(8):
                 time.sleep(fork_gate.LOOKS / 2)

@@ -88,8 +88,8 @@ def test_signal_handlers_that_are_set_meanwhile_are_followed(program, monkeypatc
     with anyprobe.attach(program.pid) as session:
         session.count("a.out:work")
         followed = []
-        follow = session._handlers.follow
-        monkeypatch.setattr(session._handlers, "follow", lambda **named: followed.append(1) or follow(**named))
+        follow = session.host.handler_watch.follow
+        monkeypatch.setattr(session.host.handler_watch, "follow", lambda **named: followed.append(1) or follow(**named))
         program.do("s")
         assert session.pump(0.1)
         assert followed

@@ -79,7 +79,7 @@ def run_counted(
 
 def by_module(session: "anyprobe.Session", snapshot: "anyprobe.Snapshot") -> dict[str, Module]:
     """Return the counts of each module."""
-    objects = {each.name: each for each in session._objects.objects}
+    objects = {each.name: each for each in session.objects.objects}
     found = {}
     for site in snapshot.sites:
         loaded = objects[site.module]

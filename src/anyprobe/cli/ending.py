@@ -108,7 +108,7 @@ class Replacements:
                     del ends[descriptor]
 
     def _is_another(self, session: "Session") -> bool:
-        became = session.became()
+        became = session.host.became()
         if became is None:
             return False
         import shutil
@@ -122,7 +122,7 @@ class Replacements:
             said = f"the command became {became} before it ended, without probes: start {became} itself"
         else:  # it has only given itself a name
             return True
-        session.warn(said)
+        session.host.warn(said)
         self._tell(said)
         return True
 

@@ -34,7 +34,7 @@ def follow(
         session.hooks.waits = True
         _arm(session, target, plan)
         session.hooks.begin()
-        session.hold_handlers()
+        session.host.life.hold_handlers()
 
     def prepare_running(session: "Session") -> None:
         session.hooks.waits = True
@@ -57,7 +57,7 @@ def follow(
     tree.finish = finish
     stack.callback(tree.close)
     for session in processes:
-        session.is_one_of_many = bool(plan.follow)
+        session.host.is_one_of_many = bool(plan.follow)
     return tree
 
 

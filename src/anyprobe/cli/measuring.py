@@ -188,7 +188,12 @@ def measure(target: targets.Target, plan: Plan) -> int:
             followed=None if tree is None else tree.has_followed,
         )
         own_end = False
-        waits = target.program or not plan.specs or plan.pending or any(each.may_count for each in sessions.processes)
+        waits = (
+            target.program
+            or not plan.specs
+            or plan.pending
+            or any(each.host.modules.may_count for each in sessions.processes)
+        )
         if placed or waits or tree is not None:  # a script may place probes later
             wait(sessions, ends, interrupts, plan, stream, replacements)
             own_end = bool(ends) and not interrupts.requested
@@ -269,7 +274,7 @@ def arm(session: "Measured", target: targets.Target, plan: Plan) -> None:
     except (TargetExited, Interrupted) as event:
         plan.warn(str(event))
     except TargetError as error:
-        if session.pid == targets.KERNEL or targets.on_process(session).became() is None:
+        if session.pid == targets.KERNEL or targets.on_process(session).host.became() is None:
             raise  # of another program, what follows it is said at the end
         plan.warn(str(error))
 
@@ -298,7 +303,7 @@ def release(started: "ending.Started", processes: "Sequence[Session]", plan: Pla
     """Let a started command go; the probes in its libraries are armed on the way."""
     try:
         for session in processes:
-            session.hold_handlers()
+            session.host.life.hold_handlers()
         started.resume()
     except (TargetExited, Interrupted) as event:
         plan.warn(str(event))
@@ -319,7 +324,9 @@ def wait(
     from anyprobe.probes.duties import PROGRAM_LOOKS, duties_of
 
     deadline = None if plan.seconds is None else sessions.window.begun() + plan.seconds
-    duties = duties_of(sessions.processes) if sessions.tree is None else sessions.tree.duties()
+    duties = (
+        duties_of([each.host.loop for each in sessions.processes]) if sessions.tree is None else sessions.tree.duties()
+    )
     for each in sessions.kernel:
         duties.follow(each.hooks)
         if plan.pending:
@@ -327,7 +334,7 @@ def wait(
     duties.every(PROGRAM_LOOKS, lambda: replacements.look(ends), first=PROGRAM_LOOKS)
     duties.every(PROGRAM_LOOKS, lambda: look_for_libraries(sessions.processes), first=PROGRAM_LOOKS)
     if plan.by is not None or plan.children == "free":
-        duties.every(PROGRAM_LOOKS, lambda: [each.look_at_children() for each in sessions.processes])
+        duties.every(PROGRAM_LOOKS, lambda: [each.host.child_watch.look() for each in sessions.processes])
     if plan.every is not None:
         duties.every(plan.every, lambda: show_meanwhile(sessions, plan, stream), first=plan.every, steady=True)
     if plan.max_overhead is not None:
@@ -372,7 +379,7 @@ def look_for_libraries(sessions: "Sequence[Session]") -> None:
     """Place probes in what programs have loaded where no thread waits for them; one that just dies is met elsewhere."""
     for session in sessions:
         with suppress(TargetError):
-            session.look_for_libraries()
+            session.host.modules.look_for_libraries()
 
 
 def show_meanwhile(sessions: Sessions, plan: Plan, stream: TextIO) -> None:

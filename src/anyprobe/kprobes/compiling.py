@@ -230,7 +230,7 @@ class Compiler:
         if rp.handler is not None and replacing:
             handler = wrapping.come_back(rp.handler, missed, instance, REGISTERS_AT_RETURN)
             facts = self._knowing_stubs(handling.prepared(HandlerAt(function=handler, point=Point.RETURN, call=call)))
-            trampolines = self._session.trampolines
+            trampolines = self._session.host.trampolines
             sites.append(Site(spec.removesuffix(":entry") + ":return", facts, trampolines=trampolines))
         elif rp.handler is not None:
             handler = wrapping.returned(rp.handler, instance, REGISTERS_AT_RETURN)

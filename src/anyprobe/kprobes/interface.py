@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import KprobeError, NoSuchProcess, TargetExited
-from anyprobe.kprobes.registries import registry_of
+from anyprobe.kprobes.registries import registry_of, strict
 from anyprobe.kprobes.structures import Djprobe, Jprobe, Kprobe, Kretprobe, Registered
 from anyprobe.probes.scripts.current import current
 
@@ -24,11 +24,11 @@ def _do(session: "Sessions | None", change: "Callable[[Registry | KernelRegistry
     try:
         change(registry_of(session))
     except KprobeError as error:
-        if session.strict:
+        if strict(session):
             raise
         return -error.errno
     except (TargetExited, NoSuchProcess):
-        if session.strict:
+        if strict(session):
             raise
         return -errno.ESRCH
     return 0

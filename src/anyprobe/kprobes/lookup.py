@@ -144,7 +144,7 @@ def _by_address(session: "Session", address: int) -> "ResolvedSite":
 
 def _checked(session: "Session", site: "ResolvedSite") -> FunctionCode:
     """Return the code around a site; raise what stands against probing it at all."""
-    why = session.refusal_of(site)
+    why = session.host.refusal_of(site)
     code = session.module(site.object).code.function_at(site.function.start)
     if isinstance(code, FunctionCode) and why is None:
         return code

@@ -122,7 +122,7 @@ class Registry:
         self.enabled = True
         """Whether probes are armed at all; their own states stay what they are."""
         self._compiler = Compiler(session)
-        session.endings.append(self._keep_counts)
+        session.host.endings.append(self._keep_counts)
 
     @property
     def optimization(self) -> bool:
@@ -238,7 +238,7 @@ class Registry:
         with suppress(TargetExited, NoSuchProcess):
             placed = [each for made in known for each in made.placed]
             self._session.remove(*placed)
-            self._session.trampolines.silence(self._session.splicing.holdings.code_regions, placed)
+            self._session.host.trampolines.silence(self._session.splicing.holdings.code_regions, placed)
         self.registrations = [made for made in self.registrations if made not in known]
         values = BankValues()
         counted = [made.counted(values) for made in known]
@@ -282,7 +282,7 @@ class Registry:
             refused = next(self._refused(each), None)
             if refused is not None:
                 raise _failed(kprobe_of(each.probe), refused)
-        keep_order(self._session, [probe for each in self.registrations for probe in each.placed])
+        keep_order(self._session.host, [probe for each in self.registrations for probe in each.placed])
 
     def switch(self, *, on: bool) -> None:
         """Disarm all probes, or arm those that are not disabled; their own states stay."""
@@ -297,7 +297,7 @@ class Registry:
 
     def optimize(self, *, on: bool) -> list[str]:
         """Have all probes reached by jumps, or by traps; return what stays as it is, and why."""
-        return switch_optimization(self._session, [p for each in self.registrations for p in each.placed], on=on)
+        return switch_optimization(self._session.host, [p for each in self.registrations for p in each.placed], on=on)
 
     def _find(self, probe: Registered) -> Registration | None:
         made = registration_of(probe)

@@ -23,3 +23,10 @@ def registry_of(session: "Session | KernelSession") -> "Registry | KernelRegistr
     found: KernelRegistry = vars(session).setdefault(_REGISTRY, None) or KernelRegistry(session)
     vars(session)[_REGISTRY] = found
     return found
+
+
+def strict(session: "Session | KernelSession") -> bool:
+    """Return whether errors are raised in a session, not returned as numbers."""
+    from anyprobe.probes.providers.kernel.session import KernelSession
+
+    return session.strict if isinstance(session, KernelSession) else session.options.strict

@@ -2,8 +2,9 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, cast
+
+from anyprobe.core.lazily import Lazy
 
 if TYPE_CHECKING:
     from anyprobe.core.refusal import Refusal
@@ -264,13 +265,18 @@ class Emitted(ABC):
 
         return Events(self._source(), timeout=timeout)
 
-    @cached_property
+    @property
+    def _current(self) -> object:
+        """What is the current session while functions are called with records."""
+        return self
+
+    @Lazy
     def listeners(self) -> "Listeners":
         """The Python functions that are called with records."""
         from anyprobe.probes.scripts.entering import enter
         from anyprobe.probes.scripts.events import Listeners
 
-        return Listeners(self._source(), lambda: enter(self))
+        return Listeners(self._source(), lambda: enter(self._current))
 
     def _source(self) -> "SessionEvents":
         from anyprobe.probes.scripts.events import SessionEvents

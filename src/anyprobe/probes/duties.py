@@ -25,7 +25,7 @@ _ENDING = 5.0
 
 P = ParamSpec("P")
 R = TypeVar("R")
-S = TypeVar("S", bound="Tended")
+S = TypeVar("S", bound="Locked")
 
 
 class Intervals(Protocol):
@@ -149,8 +149,17 @@ def duties_of(sessions: Sequence[Attended]) -> Duties:
     return duties
 
 
+class Locked(Protocol):
+    """What only one thread at a time may change or read."""
+
+    @property
+    def lock(self) -> AbstractContextManager[object]:
+        """Held by the thread that does."""
+        ...
+
+
 def locked(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
-    """Have one thread at a time in the methods of a session that change or read it."""
+    """Have one thread at a time in the methods of a session, or of its parts, that change or read it."""
 
     @wraps(method)
     def alone(self: S, *args: P.args, **named: P.kwargs) -> R:
@@ -179,7 +188,7 @@ class Tended:
 
     @property
     @abstractmethod
-    def _is_over(self) -> bool:
+    def is_over(self) -> bool:
         """Whether nothing is due any more."""
 
     @abstractmethod
@@ -199,18 +208,18 @@ class Tended:
             self._thread.start()
 
     def _run(self) -> None:
-        while not self._is_over:
+        while not self.is_over:
             try:
                 self.duties.work()
             except AnyprobeError as error:
-                if not self._is_over and str(error) not in self.warnings:
+                if not self.is_over and str(error) not in self.warnings:
                     self.warn(str(error))
             due = self.duties.next_moment()
             pause = PROGRAM_LOOKS if due is None else due - time.monotonic()
             if self._stopping.wait(min(max(pause, 0.001), PROGRAM_LOOKS)):
                 return
 
-    def _end_thread(self) -> None:
+    def end_thread(self) -> None:
         """Let the thread end, if there is one and this is not it; the caller does not hold the lock."""
         thread, self._thread = self._thread, None
         if thread is not None:

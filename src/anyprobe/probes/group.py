@@ -171,7 +171,7 @@ class SessionGroup:
 
     def duties(self) -> Duties:
         """Return a table of what is due in the sessions while their programs run, for callers that wait themselves."""
-        return duties_of(self.sessions)
+        return duties_of([each.host.loop for each in self.sessions])
 
     def pump(self, timeout: float = 0.0) -> bool:
         """Do everything that is due in all sessions; see ``Session.pump``.

@@ -1,139 +1,253 @@
-"""What the parts of a session may ask of it: the interface that keeps them from importing the whole of it."""
+"""What the parts of a session have in common: one process with probes, its code, its engine, and the parts."""
 
+import dataclasses
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
-from functools import cached_property
 from typing import TYPE_CHECKING
 
+from anyprobe.binary.images.modules import LoadedObject
+from anyprobe.core.errors import UsageError
+from anyprobe.core.lazily import Lazy
+from anyprobe.core.refusal import Refusal
+from anyprobe.data.processes import TargetInfo
+from anyprobe.probes import reading
+from anyprobe.probes.children import Children
+from anyprobe.probes.handlers.handler_watch import HandlerWatch
+from anyprobe.probes.handlers.trampolining import Trampolines
+from anyprobe.probes.live_proof import LiveProof
+from anyprobe.probes.options import SessionOptions
+from anyprobe.probes.probe import Probe
+from anyprobe.probes.providers.function.clobbering import clobbers
+from anyprobe.probes.providers.function.copies import Copies
+from anyprobe.probes.providers.function.objects import ObjectTable
+from anyprobe.probes.providers.function.provider import FunctionProvider
+from anyprobe.probes.providers.function.resolve import ResolvedSite
+from anyprobe.splice.edits import Module
+from anyprobe.splice.plan.splices import AUTO, Strategy
+from anyprobe.splice.processes import ProcessSplicing
+from anyprobe.target.base import RunningProcess
+
 if TYPE_CHECKING:
-    from anyprobe.binary.images.modules import LoadedObject
-    from anyprobe.core.refusal import Refusal
+    from anyprobe.binary.images.modules import ObjectFiles
     from anyprobe.data.pending import PendingSpec
-    from anyprobe.data.processes import TargetInfo
-    from anyprobe.probes.children import Children
-    from anyprobe.probes.handlers.trampolining import Trampolines
-    from anyprobe.probes.options import SessionOptions
-    from anyprobe.probes.probe import Place, Probe
-    from anyprobe.probes.providers.base import Provider
-    from anyprobe.probes.providers.function.copies import Copies
-    from anyprobe.probes.providers.function.objects import ObjectTable
-    from anyprobe.probes.providers.function.resolve import ResolvedSite
+    from anyprobe.probes.adopting import Adopting
+    from anyprobe.probes.following.follower import Follower
     from anyprobe.probes.symbols import Symbols
     from anyprobe.probes.thread_ids import ThreadIds
     from anyprobe.probes.timing.thread_names import ThreadNames
-    from anyprobe.splice.edits import Module
     from anyprobe.splice.engine import Engine
-    from anyprobe.splice.processes import ProcessSplicing
-    from anyprobe.target.base import ProcessQuiescence, RunningProcess
+    from anyprobe.target.base import ProcessQuiescence
     from anyprobe.target.system.procfs import Mapping
 
 
 class ProbeHost(ABC):
-    """One process with probes: its code, its engine, and the places where probes are armed."""
+    """One process with probes: what is the same for all parts of a session, which they are given."""
 
-    splicing: "ProcessSplicing"
-    """What splices the target, in its parts."""
-    options: "SessionOptions"
-    """How it probes."""
-    unsafe: bool
-    """Whether handlers may change what the program computes."""
-    probes: "list[Probe]"
-    """What has been asked for, in this order."""
-    warnings: Sequence[str]
-    """What the user should know."""
-    copies: "Copies"
-    functions: "Provider[Place]"
-    """What places in functions are armed by."""
-    trampolines: "Trampolines"
-    children: "Children"
-    """What its processes have counted."""
-    clock_step_ns: float
-    """By how much the clock of times goes on at once, 0 where nothing is timed."""
-    endings: "list[Callable[[], None]]"
-    """Called when it is over, and what was counted is still there."""
-    lock: AbstractContextManager[object]
-    """Held by each thread that changes or reads the session."""
-    _objects: "ObjectTable"
+    session: object = None
+    """The session as its user has it, which is the current one while functions of scripts run."""
+
+    def __init__(
+        self, process: RunningProcess, options: SessionOptions, *, held: bool, files: "ObjectFiles | None"
+    ) -> None:
+        """Compose the parts; nothing is done to the process.
+
+        ``held``: it was started and has not been let go yet. ``files`` opens what is mapped, where that is not by the
+        process's own root.
+        """
+        self.process, self.options, self.held = process, options, held
+        self.unsafe: bool = options.unsafe
+        """Whether handlers may change what the program computes."""
+        self.lock: AbstractContextManager[object] = threading.RLock()
+        """Held by each thread that changes or reads the session."""
+        self.probes: list[Probe] = []
+        """What has been asked for, in this order."""
+        self.endings: list[Callable[[], None]] = []
+        """Called when the session is over, and what was counted is still there."""
+        self.warnings: Sequence[str] = ()
+        """What the user should know."""
+        if options.strategy == Strategy.TRAP:
+            from anyprobe.probes import trapping
+
+            self.warnings = [trapping.WARNING]
+        self.follower: Follower | None = None
+        """What follows the programs that the process executes."""
+        self.is_one_of_many = False
+        """Whether it is no mistake that specs mean nothing in this program: they are for others, too."""
+        self.has_gates = True
+        """Whether threads are to wait where they load, execute and fork; those of a fork child wait at its parent's."""
+        self.began: float | None = None
+        self.ended: float | None = None
+        """Since when it has probes, and until when."""
+        self.detached = self.closed = False
+        self.other_program: str | None = None
+        """What the process has executed instead of the program with the probes."""
+        self.objects = ObjectTable(process, files)
+        """What is loaded in the target."""
+        self.awaits_libraries = held and any(self.objects.is_loader(each) for each in self.objects.objects)
+        """Whether the target is a dynamic program that has not mapped its libraries yet."""
+        self.copies = Copies(self.objects)
+        self.trampolines = Trampolines(self.objects, wanted=options.returns == "trampoline")
+        self.proof = LiveProof(self.objects)
+        self.splicing = ProcessSplicing(
+            process,
+            clobbers,
+            allowed=AUTO if options.strategy == "auto" else frozenset([Strategy(options.strategy)]),
+            slots=self.objects.has_thread_slots(),
+            maxactive=options.maxactive, callers=options.returns != "exits",
+            nested=options.nested, raw=options.raw, by_thread=options.by_thread, may_lock=self.objects.may_lock_memory,
+            proof=self.proof if options.live else None,
+        )  # fmt: skip
+        """What splices the target, in its parts."""
+        self.handler_watch = HandlerWatch(self.splicing, self.objects, self.module)
+        self.functions = FunctionProvider(self.splicing, self.copies, self.wanted_once)
+        """What arms places in functions."""
 
     @property
-    @abstractmethod
-    def process(self) -> "RunningProcess":
-        """The target."""
+    def refused(self) -> list[tuple[str, Refusal]]:
+        """Everything that was asked for and not placed: canonical spec and reason."""
+        return reading.refusals(self.probes)
+
+    @property
+    def stops_explained(self) -> Sequence[str]:
+        """Why something was done in a stop, one sentence for each reason, where that was not wanted."""
+        return () if self.splicing.live is None else self.splicing.live.notes()
+
+    def refusal_of(self, site: ResolvedSite) -> Refusal | None:
+        """Return why a site cannot be had, whatever its code is."""
+        refusal = self.objects.refusal(site.object)
+        if refusal is None and Strategy.TRAP in self.splicing.planning.allowed:
+            from anyprobe.probes import trapping
+
+            return trapping.trap_refusal(self.objects, site)
+        return refusal
+
+    def mappings(self) -> "Sequence[Mapping]":
+        """Return the target's memory map as it is now."""
+        return self.process.mappings()
+
+    def module(self, loaded: LoadedObject) -> Module:
+        """Return the engine's module of an object."""
+        module = self.objects.module(loaded)
+        if self.splicing.live is not None:
+            module.plans = None  # they are for changes in a stop
+        self.engine.add_module(module)
+        module.early = early = self.held and (self.objects.is_loader(loaded) or not self.awaits_libraries)
+        module.slotless = early or loaded.image.moves_thread_pointer
+        return module
+
+    def module_at(self, address: int) -> Module | None:
+        """Return the engine's module of the object that a run-time address lies in."""
+        loaded = self.objects.at(address)
+        return None if loaded is None else self.module(loaded)
+
+    def warn(self, *texts: str) -> None:
+        """Have the user told of something, by ``warnings``."""
+        self.warnings = [*self.warnings, *texts]
+
+    @Lazy
+    def children(self) -> Children:
+        """What the process and its fork children have counted."""
+        return Children(self.pid, self.exe)
+
+    @property
+    def pid(self) -> int:
+        """The target's process id."""
+        return self.process.pid
+
+    @property
+    def exe(self) -> str:
+        """The target's executable."""
+        return self.process.exe
+
+    @property
+    def called(self) -> str:
+        """The name by which the target was started."""
+        return self.process.called
+
+    def became(self) -> str | None:
+        """Return the program that the target runs since an exec, which has no probes; None if there was none."""
+        return None if self.held else self.process.became()
+
+    def undisturbed(self) -> AbstractContextManager[None]:
+        """Have no thread stop the target for this session within a ``with`` block."""
+        return self.process.undisturbed()
+
+    @property
+    def exited(self) -> bool:
+        """Whether the target is gone."""
+        return self.process.exited()
+
+    @property
+    def exit_status(self) -> int | None:
+        """The target's wait status, where we can know it."""
+        return self.process.exit_status
+
+    @property
+    def target_info(self) -> TargetInfo:
+        """What is known of the target, and whether it has ended."""
+        alive = not self.exited
+        known = TargetInfo(self.pid, self.exe, self.exit_status, alive=alive, called=self.called)
+        if not known.killed_by:
+            return known
+        from anyprobe.probes.death import death_of
+
+        death = death_of(self, self.exit_status)
+        if death is None:
+            return known
+        return dataclasses.replace(known, died_at=death.pc, died_in=death.whose, died_place=death.place)
 
     @property
     def engine(self) -> "Engine[ProcessQuiescence]":
         """What makes changes of the target's text."""
         return self.splicing.engine
 
-    @cached_property
+    @Lazy
     def thread_ids(self) -> "ThreadIds":
         """Whether threads have their ids where generated code reads them."""
         from anyprobe.probes.thread_ids import ThreadIds
 
         return ThreadIds(self.splicing.access, self.process)
 
-    @cached_property
+    def recheck_thread_ids(self, reads_word: Callable[[int], bool]) -> None:
+        """See whether generated code finds threads' ids, once the program has its C library."""
+        ids = ProbeHost.thread_ids.made(self)
+        if ids is not None:
+            ids.recheck(reads_word)
+
+    @Lazy
     def thread_names(self) -> "ThreadNames":
         """What threads are called."""
         from anyprobe.probes.timing.thread_names import ThreadNames
 
         return ThreadNames()
 
-    @property
-    @abstractmethod
-    def pid(self) -> int:
-        """The target's process id."""
+    @Lazy
+    def symbols(self) -> "Symbols[ObjectTable]":
+        """The names of addresses in the target."""
+        from anyprobe.probes.symbols import Symbols
+
+        return Symbols(self.objects)
+
+    @Lazy
+    def adopting(self) -> "Adopting":
+        """Whether fork children may come to blocks of their own."""
+        from anyprobe.probes.adopting import Adopting
+
+        return Adopting(self)
+
+    def check_attached(self) -> None:
+        """Raise ``UsageError`` if the session is over."""
+        if self.ended is not None:
+            raise UsageError("this session has been detached")
 
     @property
-    @abstractmethod
-    def exe(self) -> str:
-        """The target's executable."""
+    def is_over(self) -> bool:
+        """Whether nothing is due any more: detached, ended, or another program."""
+        return self.detached or self.exited or self.other_program is not None
 
-    @property
-    @abstractmethod
-    def called(self) -> str:
-        """The name by which the target was started."""
-
-    @property
-    @abstractmethod
-    def exited(self) -> bool:
-        """Whether the target is gone."""
-
-    @property
-    @abstractmethod
-    def exit_status(self) -> int | None:
-        """The target's wait status, where it can be known."""
-
-    @property
-    @abstractmethod
-    def target_info(self) -> "TargetInfo":
-        """What is known of the target, and whether it has ended."""
-
-    @property
-    @abstractmethod
-    def detached(self) -> bool:
-        """Whether this session is over."""
-
-    @property
-    @abstractmethod
-    def pending(self) -> "Sequence[PendingSpec]":
-        """The specs that follow what is loaded and have meant nothing yet."""
-
-    @property
-    @abstractmethod
-    def noticed(self) -> Sequence[str]:
-        """What is to be said of what has happened to the program."""
-        ...
-
-    @property
-    @abstractmethod
-    def stops_explained(self) -> Sequence[str]:
-        """Why something was done in a stop, one sentence for each reason, where that was not wanted."""
-
-    @abstractmethod
-    def waited(self) -> tuple[float, float]:
-        """Return what share of the time a thread has waited for a processor, and what a hypervisor has taken."""
+    # -- what the session's parts do for code that knows none of them
 
     @abstractmethod
     def wait(self, timeout: float | None = None) -> int | None:
@@ -146,37 +260,8 @@ class ProbeHost(ABC):
         """Return the sites that a spec means in the process now, or in some of its objects, and what is refused."""
 
     @abstractmethod
-    def refusal_of(self, site: "ResolvedSite") -> "Refusal | None":
-        """Return why a site cannot be had, whatever its code is."""
-
-    @abstractmethod
-    def mappings(self) -> "Sequence[Mapping]":
-        """Return the target's memory map as it is now."""
-
-    @abstractmethod
-    def module(self, loaded: "LoadedObject") -> "Module":
-        """Return the engine's module of an object."""
-
-    @abstractmethod
-    def module_at(self, address: int) -> "Module | None":
-        """Return the engine's module of the object that a run-time address lies in."""
-
-    @abstractmethod
-    def clock_refusal(self) -> "Refusal | None":
-        """Return why nothing can be timed here, as far as that is known without a change."""
-
-    @abstractmethod
-    def lost(self) -> tuple[dict[str, dict[str, int]], dict[str, int]]:
-        """Return what maps and records have lost, by name and cause, and what handlers could not do, by kind."""
-
-    @property
-    @abstractmethod
-    def handlers_step_ns(self) -> float:
-        """By how much the time that handlers see goes on at once, 0 where none uses it."""
-
-    @abstractmethod
-    def warn(self, *texts: str) -> None:
-        """Tell the user something, by ``warnings``."""
+    def wanted_once(self, spec: str) -> Probe:
+        """Return the probe that a spec means in the objects of now, which ends with them."""
 
     @abstractmethod
     def place_made(
@@ -189,13 +274,33 @@ class ProbeHost(ABC):
         """
 
     @property
-    def objects(self) -> "ObjectTable":
-        """What is loaded in the target."""
-        return self._objects
+    @abstractmethod
+    def pending(self) -> "Sequence[PendingSpec]":
+        """The specs that follow what is loaded and have meant nothing yet."""
 
-    @cached_property
-    def symbols(self) -> "Symbols[ObjectTable]":
-        """The names of addresses in the target."""
-        from anyprobe.probes.symbols import Symbols
+    @property
+    @abstractmethod
+    def noticed(self) -> Sequence[str]:
+        """What is to be said of what has happened to the program."""
 
-        return Symbols(self._objects)
+    @property
+    @abstractmethod
+    def clock_step_ns(self) -> float:
+        """By how much the clock of times goes on at once, 0 where nothing is timed."""
+
+    @property
+    @abstractmethod
+    def handlers_step_ns(self) -> float:
+        """By how much the time that handlers see goes on at once, 0 where none uses it."""
+
+    @abstractmethod
+    def clock_refusal(self) -> "Refusal | None":
+        """Return why nothing can be timed here, as far as that is known without a change."""
+
+    @abstractmethod
+    def lost(self) -> tuple[dict[str, dict[str, int]], dict[str, int]]:
+        """Return what maps and records have lost, by name and cause, and what handlers could not do, by kind."""
+
+    @abstractmethod
+    def waited(self) -> tuple[float, float]:
+        """Return what share of the time a thread has waited for a processor, and what a hypervisor has taken."""

@@ -12,7 +12,7 @@ from anyprobe.kprobes.events.definition import Definition, Point, parse
 from anyprobe.kprobes.events.errors import DefinitionError, Problem
 from anyprobe.kprobes.events.places import addresses_of, places_of
 from anyprobe.kprobes.events.program import Program, program, shown
-from anyprobe.kprobes.registries import registry_of
+from anyprobe.kprobes.registries import registry_of, strict
 from anyprobe.kprobes.structures import KPROBE_FLAG_DISABLED, Kprobe, Kretprobe, kprobe_of
 from anyprobe.probes.scripts.current import current
 
@@ -76,7 +76,7 @@ class Events:
                 self._take(parse(stripped))
             except DefinitionError as error:
                 self.error_log.append(error.log())
-                if self._session.strict:
+                if strict(self._session):
                     raise
                 return -error.errno
         return 0

@@ -37,6 +37,8 @@ from anyprobe.target.system.memory import TargetMemory
 
 if TYPE_CHECKING:
     from anyprobe.probes.handlers.callbacks import Hit
+    from anyprobe.probes.host import ProbeHost
+    from anyprobe.probes.parts.loop import DutyLoop
     from anyprobe.probes.probe import Probe
     from anyprobe.target.system.ptrace import Registers
 
@@ -61,8 +63,8 @@ class Member:
     result: Snapshot | None = None
 
 
-class _Living(Sequence[Session]):
-    """The sessions on programs that run, whichever these are when it is asked."""
+class _Living(Sequence["DutyLoop"]):
+    """The loops of the sessions on programs that run, whichever these are when it is asked."""
 
     def __init__(self, group: SessionGroup) -> None:
         self._group = group
@@ -70,8 +72,9 @@ class _Living(Sequence[Session]):
     def __len__(self) -> int:
         return len(self._group.sessions)
 
-    def __getitem__(self, index: Any) -> Any:  # noqa: ANN401 - a session or several
-        return self._group.sessions[index]
+    def __getitem__(self, index: Any) -> Any:  # noqa: ANN401 - one or several
+        found = self._group.sessions[index]
+        return [each.host.loop for each in found] if isinstance(found, Sequence) else found.host.loop
 
 
 class Followed(SessionGroup):
@@ -105,7 +108,7 @@ class Followed(SessionGroup):
         """How often a program may have been executed and could not be held at its start."""
         self._strays = Strays(lambda path: self._leave(path, _UNEXPECTED), of_children=options.children == "count")
         for each in sessions:
-            each.follower = self
+            each.host.follower = self
 
     @classmethod
     def attach(cls, pids: Sequence[int], options: SessionOptions | None = None, **changes: Unpack[OptionNames]) -> Self:
@@ -204,7 +207,7 @@ class Followed(SessionGroup):
                 for (path, why), count in sorted(self.unprobed.items())
             ]
             unseen = self.unseen + self._missed
-            unseen += sum(each.session.missed_execs() for each in self._members if each.session is not None)
+            unseen += sum(each.session.host.gates.missed_execs() for each in self._members if each.session is not None)
             refused = sum(count for (_, why), count in self.unprobed.items() if why != _UNEXPECTED)
             strays = sum(self.unprobed.values()) - refused
             adopted, passed = self._adopted, self._passed
@@ -274,7 +277,7 @@ class Followed(SessionGroup):
         result = None
         with suppress(TargetError):
             result = self.finish(session)
-        self._missed += session.missed_execs()
+        self._missed += session.host.gates.missed_execs()
         with suppress(TargetError):
             session.close()
         with self._guard:
@@ -283,7 +286,7 @@ class Followed(SessionGroup):
         forget_places(session.splicing, session.probes)
 
     def _is_over(self, session: Session) -> bool:
-        return session.pid not in self._coming and (session.exited or session.became() is not None)
+        return session.pid not in self._coming and (session.exited or session.host.became() is not None)
 
     def remaining(self) -> list[int]:
         """Return the processes that have probes of these sessions now, or are about to: fork children included."""
@@ -330,15 +333,17 @@ class Followed(SessionGroup):
             self._ending = True
         self._strays.end()
         for each in self.sessions:
-            each.follow_no_more()
+            each.host.gates.follow_no_more()
 
     # -- executions
 
-    def watches(self, session: Session) -> None:
+    def watches(self, session: "ProbeHost") -> None:
         """Have told of what a program executes from now on without having waited before."""
         self._strays.follow(session.pid, from_start=session.process.held is not None)
 
-    def executes(self, session: Session, function: str, hit: "Hit", takes: bool) -> None:
+    def executes(
+        self, session: "ProbeHost", function: str, hit: "Hit", takes: bool, waits_at: Callable[[int], bool]
+    ) -> None:
         """Follow a thread that waits before it executes; called in the thread that serves the session's gate.
 
         ``takes``: it is in the sample of those that are followed, else it is let be.
@@ -348,7 +353,7 @@ class Followed(SessionGroup):
         program: NextProgram | None = None
         told = ExitStack()
         try:
-            tid = task_that_waits(hit.tid, session.splicing.holdings.inodes(), session.waits_at)
+            tid = task_that_waits(hit.tid, session.splicing.holdings.inodes(), waits_at)
             if tid is None:
                 self.unseen += 1
                 return
@@ -391,7 +396,7 @@ class Followed(SessionGroup):
             self._leave(program.path, program.refusal)
         return not program.refusal
 
-    def _follow(self, session: Session, pid: int, tid: int, hit: "Hit", *, at_call: bool) -> None:
+    def _follow(self, session: "ProbeHost", pid: int, tid: int, hit: "Hit", *, at_call: bool) -> None:
         with ExitStack() as stack:
             self._coming.append(pid)
             stack.callback(self._coming.remove, pid)
@@ -415,8 +420,8 @@ class Followed(SessionGroup):
         except BaseException:
             process.close()
             raise
-        session.follower = self
-        session.is_one_of_many = True
+        session.host.follower = self
+        session.host.is_one_of_many = True
         session.splicing.holdings.fresh_since = began
         try:
             with interruptible(self._check):
@@ -446,7 +451,7 @@ class Followed(SessionGroup):
         with self._guard:
             self._check()
             generation = 1 + sum(each.pid == session.pid for each in self._members)
-            session.children.generation = generation
+            session.host.children.generation = generation
             self._members.append(Member(session, session.pid, generation))
             self.sessions = (*self.sessions, session)
 

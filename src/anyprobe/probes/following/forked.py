@@ -20,12 +20,11 @@ from anyprobe.core.memory import MemoryFault
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.core.wording import times
 from anyprobe.data.kin import with_children
-from anyprobe.data.last_results import results_at_end
 from anyprobe.data.snapshot import Snapshot
+from anyprobe.probes.composed import ComposedHost
 from anyprobe.probes.desired import Desired, Policy
 from anyprobe.probes.outside import registering
 from anyprobe.probes.probe import Probe
-from anyprobe.probes.session import Session
 from anyprobe.probes.target_errors import typed
 from anyprobe.splice.codegen.handlers.facts import HandlerFacts, instances_bytes
 from anyprobe.splice.journal.installed import find_journals, processes_with_splices
@@ -62,19 +61,22 @@ class Wanted:
         return cls(desired.probe, desired.taken, desired.policy, returning, removed)
 
 
-class ForkedSession(Session):
+class ForkedHost(ComposedHost):
     """What one fork child has loaded itself, and its probes there."""
 
-    def __init__(self, parent: Session, process: Process, journals: Sequence[FoundJournal]) -> None:
+    def __init__(self, parent: ComposedHost, process: Process, journals: Sequence[FoundJournal]) -> None:
         """Look at a child that waits; ``journals``: what it has inherited."""
-        super().__init__(process, replace(parent.options, live=False), files=parent.objects.files_of(process))
+        super().__init__(
+            process, replace(parent.options, live=False), held=False, files=parent.objects.files_of(process)
+        )
+        self.has_gates = False
         self.is_one_of_many = True
         self._parts: dict[Probe, Probe] = {}
         self._kept: list[HandlerFacts] = []
         self._instances: dict[int, int] = {}
         self._taken_of: dict[int, dict[tuple[LoadedObject, int, str], str]] = {}
-        self._inherited = frozenset(spliced_objects(self._objects.objects, process, journals))
-        self._objects.leave(self._inherited, _INHERITED)
+        self._inherited = frozenset(spliced_objects(self.objects.objects, process, journals))
+        self.objects.leave(self._inherited, _INHERITED)
         holdings = self.splicing.holdings
         holdings.beside = frozenset(journal.owner.session for journal in journals)
         holdings.slots_beside = frozenset(
@@ -83,12 +85,6 @@ class ForkedSession(Session):
         holdings.first_number = _NOT_NUMBERED
         self._parent, self._handlers_here = parent, dict[int, HandlerFacts | None]()
         self.children.begin()
-
-    def _watch_loads(self) -> None:
-        """Do nothing: the parent's splices see to it."""
-
-    def _watch_execs(self) -> None:
-        """Do nothing: the parent's splices see to it."""
 
     def warn(self, *texts: str) -> None:
         """Tell once that signal handlers, whose code is left alone, see no places of this session's."""
@@ -99,8 +95,9 @@ class ForkedSession(Session):
         """Have in place what is wanted in what has been loaded by now; ``let_go`` is called once it is."""
         parent = self._parent
         with self.lock:
-            self._choice, self._clock, self._clock_refusal = parent._choice, parent._clock, parent._clock_refusal  # noqa: SLF001 - it is a part of the parent
-            self.splicing.memory.use_clock(self._choice.address)
+            own, of_parent = self.times, parent.times
+            own.choice, own.clock, own.refusal = of_parent.choice, of_parent.clock, of_parent.refusal
+            self.splicing.memory.use_clock(own.choice.address)
             fresh = [each for each in wanted if each.probe not in self._parts]
             for each in fresh:
                 part = self._parts[each.probe] = Probe(each.probe.spec, is_timing=each.probe.is_timing)
@@ -108,13 +105,13 @@ class ForkedSession(Session):
                 if each.probe.dress is not None:
                     part.dress = partial(self._dress, each.probe.dress)
                 self.probes.append(part)
-                self._desired.wanted.append(
+                self.modules.desired.wanted.append(
                     Desired(
                         part, each.policy, seen=set(self._inherited), is_open=True, taken=taken,
                         returning=each.returning.copy(), removed=set(each.removed),
                     )
                 )  # fmt: skip
-            self._reconcile(None, let_go)
+            self.modules.place_fresh(None, let_go)
             if fresh:
                 registering.enter(self, [self._parts[each.probe] for each in fresh])
 
@@ -175,30 +172,30 @@ class ForkedSession(Session):
 class Forked:
     """The sessions on fork children of one session, and what those counted that have ended."""
 
-    def __init__(self, parent: Session) -> None:
+    def __init__(self, parent: ComposedHost) -> None:
         """Know no child."""
         self._parent = parent
         self._guard = threading.RLock()
-        self._sessions: list[ForkedSession] = []
+        self._sessions: list[ForkedHost] = []
         self._results: list[Snapshot] = []
         self._found: set[str] = set()
         """The specs that have meant something in a child."""
         self._failed: dict[str, int] = {}
         self._ending = False
 
-    def loads(self, pid: int, wanted: Sequence[Wanted], let_go: Callable[[], object]) -> None:
+    def loads(self, pid: int, wanted: Sequence[Desired], let_go: Callable[[], object]) -> None:
         """Place what is wanted in a child that waits where it has loaded something."""
         try:
             session = self._session_on(pid)
             if session is not None:
-                session.place(wanted, let_go)
+                session.place([Wanted.of(each) for each in wanted], let_go)
         except (NoSuchProcess, TargetExited):
             pass
         except (AnyprobeError, MemoryFault, OSError) as error:
             why = str(error).splitlines()[0].replace(str(pid), "PID")
             self._failed[why] = self._failed.get(why, 0) + 1
 
-    def _session_on(self, pid: int) -> ForkedSession | None:
+    def _session_on(self, pid: int) -> ForkedHost | None:
         with self._guard:
             if self._ending:
                 return None
@@ -208,7 +205,7 @@ class Forked:
         process = Process.open(pid)
         try:
             with typed(process, "looking at what it has loaded,"):
-                session = ForkedSession(self._parent, process, self._inherited(process))
+                session = ForkedHost(self._parent, process, self._inherited(process))
         except BaseException:
             process.close()
             raise
@@ -216,7 +213,7 @@ class Forked:
             if not self._ending:
                 self._sessions.append(session)
                 return session
-        session.close()
+        session.life.close()
         return None
 
     def _inherited(self, process: Process) -> list[FoundJournal]:
@@ -232,7 +229,7 @@ class Forked:
         """Return what the session has counted, and its children in what they have loaded themselves."""
         with self._guard:
             ended = [_disarmed(each) for each in self._results] if self._ending else self._results
-            found = [*ended, *(each.snapshot() for each in self._sessions if each.is_armed)]
+            found = [*ended, *(each.results.snapshot() for each in self._sessions if each.is_armed)]
             specs = self._found.union(*(each.found() for each in self._sessions))
         return with_children(own, found, specs) if found else own
 
@@ -250,9 +247,9 @@ class Forked:
         with self._guard:
             sessions = list(self._sessions)
         for session in sessions:
-            session.look_at_children()
-            session.follow_handlers(often=True)
-            session.learn_return_points()
+            session.child_watch.look()
+            session.installer.follow_handlers(often=True)
+            session.calls.learn()
             if not _is_over(session):
                 continue
             holdings = session.splicing.holdings
@@ -261,17 +258,17 @@ class Forked:
             holdings.is_nowhere = True
             self._end(session)
 
-    def _end(self, session: ForkedSession) -> None:
+    def _end(self, session: ForkedHost) -> None:
         result: Snapshot | None = None
         with suppress(TargetError):
-            result = results_at_end(session)
+            result = session.life.finish()
         with self._guard:
             if session.is_armed:
-                self._results.append(result or session.snapshot())
+                self._results.append(result or session.results.snapshot())
                 self._found |= session.found()
             self._sessions.remove(session)
         with suppress(TargetError):
-            session.close()
+            session.life.close()
 
     def change(self, probes: Sequence[Probe], *, armed: bool) -> None:
         """Arm or disarm what children have of some probes."""
@@ -281,7 +278,7 @@ class Forked:
             parts = [each for each in session.parts_of(probes) if each.all_places]
             if parts and not _is_over(session):
                 with suppress(TargetError):
-                    (session.enable if armed else session.remove)(*parts)
+                    (session.arming.enable if armed else session.arming.remove)(*parts)
 
     def end(self) -> None:
         """Remove all probes from the children; what was counted stays."""
@@ -319,5 +316,5 @@ def _is_spliced(process: Process, splices: Sequence[tuple[int, bytes]], start: i
     return False
 
 
-def _is_over(session: ForkedSession) -> bool:
+def _is_over(session: ForkedHost) -> bool:
     return session.exited or session.became() is not None

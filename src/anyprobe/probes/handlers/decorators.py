@@ -1,12 +1,11 @@
 """How handlers are given to a session: the decorators ``entry``, ``ret`` and ``call``."""
 
 from collections.abc import Callable
-from functools import cached_property
 from typing import TYPE_CHECKING
 
+from anyprobe.core.lazily import Lazy
 from anyprobe.probes.api import Emitted
 from anyprobe.probes.handlers.points import Point
-from anyprobe.probes.host import ProbeHost
 from anyprobe.probes.scripts.hooks import Scripted
 from anyprobe.probes.specs.spec import see_texts
 
@@ -17,25 +16,64 @@ if TYPE_CHECKING:
     from anyprobe.probes.handlers.callbacks import Callback, Callbacks
     from anyprobe.probes.handlers.handling import Call, Handling
     from anyprobe.probes.handlers.points import Handler
+    from anyprobe.probes.host import ProbeHost
     from anyprobe.probes.probe import Probe
+    from anyprobe.probes.scripts.events import SessionEvents
 
 
-class Decorators(Emitted, Scripted, ProbeHost):
+class Decorators(Emitted, Scripted):
     """The part of a session that has to do with handlers; see docs/handlers.md."""
 
-    @cached_property
+    def __init__(self, host: "ProbeHost") -> None:
+        """Have no handler yet."""
+        self._host = host
+
+    @property
+    def _current(self) -> object:
+        return self._host.session
+
+    def _source(self) -> "SessionEvents":
+        from anyprobe.probes.scripts.events import SessionEvents
+
+        return SessionEvents(self, self.emission_time)
+
+    @property
+    def detached(self) -> bool:
+        """Whether the session is over."""
+        return self._host.detached
+
+    @property
+    def exited(self) -> bool:
+        """Whether the target is gone."""
+        return self._host.exited
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        """Wait for the target's end, as the session does."""
+        return self._host.wait(timeout)
+
+    @Lazy
     def handling(self) -> "Handling":
         """What the handlers of this session have in common."""
         from anyprobe.probes.handlers.handling import Handling
 
-        return Handling(self)
+        return Handling(self._host)
 
-    @cached_property
+    @Lazy
     def callbacks(self) -> "Callbacks":
         """The Python functions that hits wait for."""
         from anyprobe.probes.handlers.callbacks import Callbacks
 
-        return Callbacks(self, lambda: self.handling)
+        return Callbacks(self._host, lambda: self.handling)
+
+    @property
+    def used(self) -> "Handling | None":
+        """What handlers have in common, None while there is no handler."""
+        return Decorators.handling.made(self)
+
+    @property
+    def used_callbacks(self) -> "Callbacks | None":
+        """The Python functions that hits wait for, None while there are none."""
+        return Decorators.callbacks.made(self)
 
     def shown(self, kind: str, number: int) -> str:
         """Return how a number is shown that is a ``func`` or a ``stack`` in a handler."""
@@ -51,31 +89,22 @@ class Decorators(Emitted, Scripted, ProbeHost):
 
     def collected(self) -> "tuple[AggregationResult, ...]":
         """Return what the aggregations of handlers hold at this moment."""
-        return self.handling.aggregations() if "handling" in self.__dict__ else ()
-
-    def lost(self) -> tuple[dict[str, dict[str, int]], dict[str, int]]:
-        """Return what maps and records have lost, by name and cause, and what handlers could not do, by kind."""
-        self.place_waiting()
-        dropped = self.handling.dropped() if "handling" in self.__dict__ else {}
-        missing = self.handling.misses() if "handling" in self.__dict__ else {}
-        if "callbacks" in self.__dict__:
-            missing = missing | self.callbacks.lost()
-        return dropped, {kind: count for kind, count in missing.items() if count}
+        return () if self.used is None else self.used.aggregations()
 
     @property
-    def handlers_step_ns(self) -> float:
+    def step_ns(self) -> float:
         """By how much the time that handlers see goes on at once, 0 where none uses it."""
-        return self.handling.clock_step_ns if "handling" in self.__dict__ else 0.0
+        return 0.0 if self.used is None else self.used.clock_step_ns
 
     def place_waiting(self) -> None:
         """Place handlers of calls that wait for one at the returns."""
-        if "handling" in self.__dict__ and not self.exited:
-            self.handling.place_waiting()
+        if self.used is not None and not self._host.exited:
+            self.used.place_waiting()
 
     def look_at_memory(self) -> None:
         """See whether memory has come that handlers must not fault in."""
-        if "handling" in self.__dict__ and not self.exited:
-            self.handling.look_at_memory()
+        if self.used is not None and not self._host.exited:
+            self.used.look_at_memory()
 
     def type(self, name: str, module: str = "a.out") -> "AnyType":
         """Return a type of the program by its name, from debug information: ``ptr[session.type("client")]``.
@@ -87,17 +116,16 @@ class Decorators(Emitted, Scripted, ProbeHost):
         Raises:
             UsageError: there is no such type, or no debug information.
         """
-        objects = [each for each in self._objects.objects if each.matches(module)]
+        objects = [each for each in self._host.objects.objects if each.matches(module)]
         return self.handling.prototypes.named(name, objects)
 
-    def recheck_handlers(self, reads_word: Callable[[int], bool]) -> None:
+    def recheck(self, reads_word: Callable[[int], bool]) -> None:
         """See to what handlers need and could not be seen in a program that had not yet begun."""
-        if "thread_ids" in self.__dict__:
-            self.thread_ids.recheck(reads_word)
-        if "handling" in self.__dict__:
-            self.handling.recheck()
-        if "callbacks" in self.__dict__:
-            self.callbacks.recheck()
+        self._host.recheck_thread_ids(reads_word)
+        if self.used is not None:
+            self.used.recheck()
+        if (callbacks := self.used_callbacks) is not None:
+            callbacks.recheck()
 
     def misses(self) -> dict[str, int]:
         """Return what handlers could not do: bad addresses, divisions by zero, and runs that ended early for that."""
@@ -113,9 +141,9 @@ class Decorators(Emitted, Scripted, ProbeHost):
             final: whether the program is over: what was not finished is given, too.
             until: a time stamp; later records are left for the next call.
         """
-        if "handling" not in self.__dict__:
+        if self.used is None:
             return {}
-        return {name: found for name, _, found in self.handling.records(final=final, until=until)}
+        return {name: found for name, _, found in self.used.records(final=final, until=until)}
 
     def emission_time(self) -> int:
         """Return this moment as ``ctx.now`` has it."""
@@ -125,10 +153,10 @@ class Decorators(Emitted, Scripted, ProbeHost):
 
     def end_listeners(self) -> None:
         """Call functions with what has come so far, and no more; then those of the end."""
-        if "listeners" in self.__dict__:
-            self.listeners.end()
-        if "hooks" in self.__dict__:
-            self.hooks.end()
+        if (listeners := Decorators.listeners.made(self)) is not None:
+            listeners.end()
+        if (hooks := Decorators.hooks.made(self)) is not None:
+            hooks.end()
 
     def entry(
         self, *specs: str, when: "Handler | None" = None, handler: "Handler | None" = None, follow: bool | None = None
@@ -238,8 +266,8 @@ class Decorators(Emitted, Scripted, ProbeHost):
 
     def end_callbacks(self) -> None:
         """Let all threads go that wait for a callback; none waits from here on."""
-        if "callbacks" in self.__dict__:
-            self.callbacks.end()
+        if (callbacks := self.used_callbacks) is not None:
+            callbacks.end()
 
     def replace(self, spec: str, by: str) -> "list[Probe]":
         """Have functions' calls go to another function of the program, which may call what it replaces.
@@ -253,7 +281,7 @@ class Decorators(Emitted, Scripted, ProbeHost):
         """
         from anyprobe.probes.handlers.changing import replacing
 
-        return self.handling.place((spec,), replacing(self, spec, by))
+        return self.handling.place((spec,), replacing(self._host, spec, by))
 
     def call(
         self, *specs: str, when: "Handler | None" = None, retval: "AnyType | None" = None, follow: bool | None = None

@@ -4,10 +4,10 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 from anyprobe.core.errors import AnyprobeError, UsageError
+from anyprobe.core.lazily import Lazy
 from anyprobe.probes.scripts.entering import entered
 
 Hook = Callable[[], object]
@@ -94,10 +94,15 @@ class Hooks:
 class Scripted:
     """What sessions of all kinds have for scripts."""
 
-    @cached_property
+    @property
+    def _current(self) -> object:
+        """What is the current session while the functions run."""
+        return self
+
+    @Lazy
     def hooks(self) -> Hooks:
         """What is done in the controller at the beginning, at the end, and in between."""
-        return Hooks(session=self)
+        return Hooks(session=self._current)
 
     def begin(self, function: Hook) -> Hook:
         """Call a function here when all probes of a script are in place, before a started program runs on.

@@ -186,14 +186,15 @@ class FollowingModules(Scripted, Tended):
             Whether the session is not over.
         """
         deadline = time.monotonic() + timeout
-        while not self._is_over:
+        while not self.is_over:
             due = self.duties.work()
             now = time.monotonic()
             if now >= deadline:
                 break
             time.sleep(max(0.0, min(deadline, due if due is not None else deadline) - now))
-        return not self._is_over
+        return not self.is_over
 
     @property
-    def _is_over(self) -> bool:
+    def is_over(self) -> bool:
+        """Whether nothing is due any more."""
         return self.detached

@@ -405,7 +405,7 @@ class KernelSession(FollowingModules, Handled, AnySessionApi[KernelProbe]):
         """Remove everything from the kernel; what was counted stays in ``snapshot``."""
         if self._last is not None:
             return
-        self._end_thread()
+        self.end_thread()
         detach_all(self.probes)
         self.end_records()
         for each in self.endings:

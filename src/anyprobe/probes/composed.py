@@ -1,0 +1,113 @@
+"""The parts of a session, put together: each is given those that it needs."""
+
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING
+
+from anyprobe.binary.images.modules import LoadedObject
+from anyprobe.core.refusal import Refusal
+from anyprobe.probes.handlers.decorators import Decorators
+from anyprobe.probes.host import ProbeHost
+from anyprobe.probes.options import SessionOptions
+from anyprobe.probes.parts.arming import Arming
+from anyprobe.probes.parts.call_ends import CallEnds
+from anyprobe.probes.parts.child_watch import ChildWatch
+from anyprobe.probes.parts.gates import Gates
+from anyprobe.probes.parts.installing import Installer
+from anyprobe.probes.parts.lifecycle import Lifecycle
+from anyprobe.probes.parts.loop import DutyLoop
+from anyprobe.probes.parts.modules import ModuleReconciler
+from anyprobe.probes.parts.results import Results
+from anyprobe.probes.parts.times import Times
+from anyprobe.probes.probe import Probe
+from anyprobe.probes.providers.function.resolve import ResolvedSite
+from anyprobe.target.base import RunningProcess
+
+if TYPE_CHECKING:
+    from anyprobe.binary.images.modules import ObjectFiles
+    from anyprobe.data.pending import PendingSpec
+    from anyprobe.probes.following.fork_children import ForkChildren
+
+
+class ComposedHost(ProbeHost):
+    """One process with probes, and all that a session does with it."""
+
+    def __init__(
+        self, process: RunningProcess, options: SessionOptions, *, held: bool = False,
+        files: "ObjectFiles | None" = None,
+    ) -> None:  # fmt: skip
+        """Put the parts together; nothing is done to the process. The arguments are those of ``ProbeHost``."""
+        super().__init__(process, options, held=held, files=files)
+        self.handlers = Decorators(self)
+        self.times = Times(self)
+        self.calls = CallEnds(self, self.times)
+        self.installer = Installer(self, self.times, self.calls)
+        self.modules = ModuleReconciler(self, self.times, self.handlers, self.installer, self._fork_children)
+        self.gates = Gates(self, self.modules)
+        self.child_watch = ChildWatch(self, self.handlers, self.calls, self.modules, self.gates)
+        self.arming = Arming(self, self.times, self.handlers, self.calls, self.installer, self.modules, self.gates)
+        self.loop = DutyLoop(
+            self, self.times, self.handlers, self.calls, self.installer, self.modules, self.child_watch
+        )
+        self.results = Results(self, self.times, self.handlers, self.installer, self.modules)
+        self.life = Lifecycle(
+            self, self.times, self.handlers, self.installer, self.modules, self.gates, self.arming, self.results,
+            self.loop,
+        )  # fmt: skip
+
+    def _fork_children(self) -> "ForkChildren":
+        from anyprobe.probes.following.forked import Forked
+
+        return Forked(self)
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        """Wait for the end of the target, as ``Lifecycle`` does."""
+        return self.life.wait(timeout)
+
+    def resolve(
+        self, spec: str, within: Collection[LoadedObject] | None = None
+    ) -> tuple[Sequence[ResolvedSite], list[tuple[str, Refusal]]]:
+        """Resolve a spec, as ``ModuleReconciler`` does."""
+        return self.modules.resolve(spec, within)
+
+    def wanted_once(self, spec: str) -> Probe:
+        """Return a probe, as ``ModuleReconciler`` does."""
+        return self.modules.wanted_once(spec)
+
+    def place_made(
+        self, specs: Sequence[str], dress: Callable[[Probe], None], sites: Sequence[ResolvedSite | None] = (), *,
+        follow: bool | None = None,
+    ) -> list[Probe]:  # fmt: skip
+        """Arm probes, as ``Arming`` does."""
+        return self.arming.place_made(specs, dress, sites, follow=follow)
+
+    @property
+    def pending(self) -> "Sequence[PendingSpec]":
+        """The specs that wait, of ``ModuleReconciler``."""
+        return self.modules.pending
+
+    @property
+    def noticed(self) -> Sequence[str]:
+        """What is to be said, of ``Results``."""
+        return self.results.noticed
+
+    @property
+    def clock_step_ns(self) -> float:
+        """The step of the clock, of ``Times``."""
+        return self.times.step_ns
+
+    @property
+    def handlers_step_ns(self) -> float:
+        """The step of the handlers' clock, of ``Decorators``."""
+        return self.handlers.step_ns
+
+    def clock_refusal(self) -> Refusal | None:
+        """Return why nothing can be timed, as ``Times`` knows it."""
+        return self.times.known_refusal()
+
+    def lost(self) -> tuple[dict[str, dict[str, int]], dict[str, int]]:
+        """Return what was lost, as ``Results`` knows it."""
+        return self.results.lost()
+
+    def waited(self) -> tuple[float, float]:
+        """Return what was waited for, as ``Times`` knows it."""
+        return self.times.waited()

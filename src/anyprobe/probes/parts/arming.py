@@ -1,0 +1,286 @@
+"""How probes are armed, disarmed and armed again."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
+
+from anyprobe.binary.images.modules import VDSO
+from anyprobe.core.errors import Interrupted, StopTimeout, UsageError
+from anyprobe.probes import removal
+from anyprobe.probes.desired import Policy
+from anyprobe.probes.duties import locked
+from anyprobe.probes.handlers.decorators import Decorators
+from anyprobe.probes.outside import registering
+from anyprobe.probes.parts.call_ends import CallEnds
+from anyprobe.probes.parts.gates import Gates
+from anyprobe.probes.parts.installing import Installer
+from anyprobe.probes.parts.modules import ModuleReconciler
+from anyprobe.probes.parts.times import Times
+from anyprobe.probes.probe import Probe, dressed, places_of, shared
+from anyprobe.probes.providers import provided
+from anyprobe.probes.providers.function.copies import AUDITED, has_libraries
+from anyprobe.probes.providers.function.resolve import ResolvedSite
+from anyprobe.probes.specs.spec import see_functions
+from anyprobe.probes.target_errors import typed
+
+if TYPE_CHECKING:
+    from anyprobe.data.explanation import Explanation, ListedSite
+    from anyprobe.probes.host import ProbeHost
+    from anyprobe.probes.overhead import OverheadWatch
+    from anyprobe.probes.providers.base import Provider
+
+Probes = list[Probe]
+
+
+class Arming:
+    """The probes of one session, from a spec to what is installed, and back."""
+
+    def __init__(
+        self, host: "ProbeHost", times: Times, handlers: Decorators, calls: CallEnds, installer: Installer,
+        modules: ModuleReconciler, gates: Gates,
+    ) -> None:  # fmt: skip
+        """Have armed nothing yet."""
+        self._host, self.lock = host, host.lock
+        self._times, self._handlers, self._calls = times, handlers, calls
+        self._installer, self._modules, self._gates = installer, modules, gates
+        self._watch: OverheadWatch | None = None
+
+    def count(self, *specs: str, follow: bool | None = None) -> Probes:
+        """Count hits: entries, returns or single instructions, as the specs say.
+
+        Raises ``SpecError`` for a spec that means nothing (then nothing is armed). Sites that cannot be spliced are in
+        ``refused``.
+
+        Args:
+            specs: where: see *Specs* in the documentation, such as ``libc:malloc`` or ``a.out:parse*``.
+            follow: whether functions in libraries that are loaded later are counted, too, as ``pump`` or ``reconcile``
+                find them: then a spec may mean nothing yet. By default as the session's option ``pending`` says.
+
+        Returns:
+            One probe for each spec; what is refused is in ``refused``.
+
+        Raises:
+            SpecError: a spec means nothing; then nothing is armed.
+            TargetExited: the process is gone.
+        """
+        return self.arm(specs, timed=False, follow=follow)
+
+    def add_provider(self, provider: "Provider[Any]") -> None:
+        """Have specs that a provider claims resolved, attached and read by it: see ``probes.providers.base``."""
+        self._modules.providers.add(provider)
+
+    def time(self, *specs: str, follow: bool | None = None) -> Probes:
+        """Measure how long functions take, from entry to return. The specs name functions (their entries).
+
+        Args:
+            specs: the functions; ``:return`` and offsets are refused.
+            follow: as for ``count``.
+
+        Returns:
+            One probe for each spec; the durations are ``snapshot().functions``.
+
+        Raises:
+            SpecError: a spec means nothing; then nothing is armed.
+        """
+        see_functions(specs)
+        return self.arm(specs, timed=True, follow=follow)
+
+    def remove(self, *probes: Probe) -> None:
+        """Disarm probes; what they counted stays in ``snapshot``. What had to stay armed is in ``warnings``.
+
+        Args:
+            probes: those to disarm, as ``count`` and the other methods return them.
+        """
+        host = self._host
+        self._installer.disarm(probes, places_of(probes))
+        self._modules.desired.note_removed(probes, ())
+        self._modules.change_children(probes, armed=False)
+        self._calls.settle(probes)
+        host.warn(*provided.detach(probes))
+
+    def place_made(
+        self, specs: Sequence[str], dress: "Callable[[Probe], None]", sites: Sequence[ResolvedSite | None] = (), *,
+        follow: bool | None = None,
+    ) -> Probes:  # fmt: skip
+        """Arm probes whose places are turned by ``dress`` into what they are for; ``sites``: resolved already."""
+        return self.arm(specs, timed=False, dress=dress, known=sites, follow=follow)
+
+    @locked
+    def limit_overhead(self, percent: float) -> Probes:
+        """Disarm what costs most until all probes together cost no more than some percent of one CPU.
+
+        The cost since the last look is estimated. A spec of many functions loses only those; the probes that lost some
+        are returned. What they counted stays in ``snapshot``, and ``warnings`` says which they were.
+
+        Args:
+            percent: of one CPU, for all probes of the session together.
+        """
+        host = self._host
+        from anyprobe.probes.overhead import TSC_TIMING_NS, VDSO_TIMING_NS, OverheadWatch, disarmed
+
+        first = self._watch is None  # which has nothing to compare with
+        self._watch = self._watch or OverheadWatch(VDSO_TIMING_NS if host.splicing.memory.clock else TSC_TIMING_NS)
+        excess = self._watch.look(host.probes, percent)
+        probes, text = disarmed([] if first else excess, self._watch.total, percent, self._installer.disarm)
+        self._modules.desired.note_removed(
+            (), [place for each in excess for place in each.unit.places] if probes else ()
+        )
+        if text:
+            host.warn(text)
+        return probes
+
+    @locked
+    def enable(self, *probes: Probe) -> None:
+        """Arm probes again that were removed.
+
+        Args:
+            probes: those to arm again; they count on.
+        """
+        host = self._host
+        from anyprobe.probes.replanning import keep_order_of_handlers
+
+        host.check_attached()
+        self._modules.desired.note_enabled(probes)
+        self._modules.look_for_libraries()  # what has come again meanwhile goes on from what there was
+        with typed(host.process, "arming probes in"), self._installer.adopting_children(probes, first=True):
+            removal.rearm(host.splicing, probes)
+            host.warn(*provided.attach([each for each in probes if not each.armed]))
+        keep_order_of_handlers(host, probes)
+        self._calls.settle(probes)
+        self._modules.change_children(probes, armed=True)
+        registering.note(host, probes)
+
+    @locked
+    def explain(self, spec: str, *, timed: bool = False) -> "Explanation":
+        """Return the plan or the refusals for one site, with liveness and generated code; touches nothing.
+
+        ``timed``: as ``time`` would need it, at both ends of calls.
+
+        Args:
+            spec: one site.
+            timed: whether the plan is for ``time``.
+
+        Raises:
+            SpecError: the spec means no site, or several.
+        """
+        from anyprobe.probes import planning
+
+        return planning.explain(self._host, spec, timed=timed)
+
+    @locked
+    def list(self, *specs: str) -> "Sequence[ListedSite]":
+        """Return what could be probed, and by which strategy; touches nothing.
+
+        Args:
+            specs: the sites, globs included.
+        """
+        from anyprobe.probes import planning
+
+        return planning.listed(self._host, specs)
+
+    @locked
+    def arm(
+        self,
+        specs: Sequence[str],
+        *,
+        timed: bool,
+        dress: "Callable[[Probe], None] | None" = None,
+        known: Sequence[ResolvedSite | None] = (),
+        follow: bool | None = None,
+    ) -> Probes:
+        host = self._host
+        if not specs:
+            raise UsageError("at least one spec is needed")
+        host.check_attached()
+        needs_threads = timed or dress is not None
+        if host.options.children == "ignore" and needs_threads:
+            raise UsageError("of fork children only counts can be ignored: children='free' takes their probes out")
+        if needs_threads:
+            self._modules.providers.refuse_handlers(specs, "times are of" if timed else "handlers are for")
+        begin, policy = time.perf_counter(), Policy.of(follow, host.options.pending)
+        with typed(host.process, "resolving specs in"):
+            self._modules.look_at_objects(needs_threads=needs_threads)
+            if timed:
+                self._times.refusal = self._times.choice.choose(host.objects.objects, probed=self._probes_vdso())
+                if self._times.clock is None and self._times.refusal is None:
+                    self._times.refusal = self._times.choice.check_permission(
+                        host.process, host.splicing.access.pause_us
+                    )
+                host.splicing.memory.use_clock(self._times.choice.address)
+                self._times.tell_threads_apart()
+            late = self._modules.awaits_threads and needs_threads
+            probes = [
+                self._modules.want(spec, timed, policy, site, late=late) for spec, site in zip_longest(specs, known)
+            ]
+            for probe in probes if dress is not None else ():
+                probe.dress = dress
+                dressed(probe, dress)  # type: ignore[arg-type] # it is there
+            shared(probes, host.probes if timed and host.options.self_time else None)
+        host.engine.seconds["resolve"] += time.perf_counter() - begin
+        self._times.clock = self._times.clock or (self._times.choice.start() if timed else None)
+        host.probes += probes
+        try:
+            self._installer.place(probes)
+        except (Interrupted, StopTimeout):  # a second try makes probes of its own
+            asked = [probe for probe in probes if not probe.armed]
+            host.probes = [probe for probe in host.probes if probe not in asked]
+            raise
+        self._installer.fall_back(probes)
+        self._modules.watch_loads()
+        self._gates.watch_execs()
+        registering.enter(host, probes)
+        host.began = host.began or time.monotonic()
+        return probes
+
+    def _probes_vdso(self) -> bool:
+        return any(place.site.object.name == VDSO for probe in self._host.probes for place in probe.all_places)
+
+    def arm_pending(self) -> None:
+        """Run a dynamic program to where its libraries are mapped and nothing in them has run, and arm the rest.
+
+        A static one runs to where its first thread has memory of its own; what the loader chooses is chosen before.
+        """
+        host = self._host
+        static = self._modules.awaits_threads
+        if host.process.run_to_libraries(lambda: has_libraries(host.objects, host.process.mem)):
+            host.warn(AUDITED)
+        host.awaits_libraries = self._modules.awaits_threads = False
+        host.objects.refresh()
+        self._modules.thread_slots.begin(needed=any(probe.is_timing or probe.dress for probe in host.probes))
+        self._handlers.recheck(host.objects.reads_thread_word)
+        with self._gates.watching_execs():
+            self._modules.reconcile(host.objects.objects)
+        hold = None
+        if self._modules.desired.awaits_choice and not static:
+            from anyprobe.probes.timing.held import held_at_choices
+
+            hold = held_at_choices(host.process, self._times.clock, self._place_chosen, host.warn)
+        host.handler_watch.place_gate()
+        self._modules.desired.settle()
+        self._modules.watch_loads()
+        self._gates.watch_execs()
+        if hold is not None:
+            hold.leave_out(host.probes)
+
+    def _place_chosen(self) -> Probes:
+        host = self._host
+        host.objects.refresh()
+        return self._modules.reconcile(host.objects.objects)
+
+    @contextmanager
+    def placing_once(self) -> Iterator[None]:
+        """Place a site that several specs mean, within a ``with`` block, for the first of them only.
+
+        Threads wait where they load and execute from the block's end on, not while it compiles and plans.
+        """
+        host = self._host
+        self._modules.taken = {}
+        try:
+            yield
+        finally:
+            self._modules.taken = None
+        with host.lock:
+            self._modules.watch_loads()
+            self._gates.watch_execs()

@@ -1,0 +1,102 @@
+"""Where threads of the program wait: as they execute programs, and fork."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+from anyprobe.core.errors import TargetError
+from anyprobe.probes.parts.modules import ModuleReconciler
+from anyprobe.probes.target_errors import typed
+
+if TYPE_CHECKING:
+    from anyprobe.probes.following.exec_gate import ExecGate
+    from anyprobe.probes.following.fork_gate import ForkGate
+    from anyprobe.probes.host import ProbeHost
+
+
+class Gates:
+    """The gates of one session, and what is done for a thread that waits at one."""
+
+    def __init__(self, host: "ProbeHost", modules: ModuleReconciler) -> None:
+        """Have no thread wait yet."""
+        self._host, self._modules = host, modules
+        self._execs: ExecGate | None = None
+        self.forks: ForkGate | None = None
+
+    def watch_execs(self) -> None:
+        """Have threads wait that execute another program, where programs are followed; say so if they cannot."""
+        if not self._host.has_gates:
+            return
+        self._host.children.begin()
+        self._watch_forks()
+        with self.watching_execs():
+            pass
+
+    @contextmanager
+    def watching_execs(self) -> Iterator[None]:
+        """Do so in one change with what is armed within a ``with`` block."""
+        host = self._host
+        follower = host.follower
+        if (
+            follower is None
+            or not host.has_gates
+            or self._execs is not None
+            or host.awaits_libraries
+            or self._modules.taken is not None
+        ):
+            yield
+            return
+        from anyprobe.probes.following.exec_gate import ExecGate
+
+        gate = self._execs = ExecGate(host, partial(follower.executes, host, waits_at=self.waits_at))
+        with typed(host.process, "arming probes in"):
+            edits = gate.edits(host.objects, host.handler_watch.function_at)
+            with host.functions.joining(edits):
+                yield
+        follower.watches(host)
+        for each in gate.refusals():
+            host.warn(f"programs that {host.exe} executes are not seen, since {each}")
+
+    def _watch_forks(self) -> None:
+        """Have fork children wait, where they are to have no probes; say so if they cannot."""
+        host = self._host
+        if host.options.children != "free" or self.forks is not None:
+            return
+        if host.awaits_libraries or self._modules.taken is not None:
+            return
+        from anyprobe.probes.following.fork_gate import ForkGate
+
+        self.forks = ForkGate(host)
+        with typed(host.process, "arming probes in"):
+            why = self.forks.place(host.objects, host.handler_watch.function_at)
+        if why:
+            host.warn(f"fork children keep their probes until they are looked for, since {why}")
+
+    def look_for_forked(self) -> None:
+        """Relieve fork children of their probes that did not wait for that."""
+        if self.forks is not None:
+            with suppress(TargetError):
+                self.forks.look()
+
+    def waits_at(self, address: int) -> bool:
+        """Return whether threads that are about to execute sleep at an address."""
+        return self._execs is not None and address in self._execs
+
+    def missed_execs(self) -> int:
+        """Return how many threads that executed were not waited for, or not to the end."""
+        return 0 if self._execs is None else self._execs.missed()
+
+    def follow_no_more(self) -> None:
+        """Let threads go that are about to execute; the caller does not hold the lock."""
+        if self._execs is not None:
+            self._execs.end()
+
+    def end(self) -> None:
+        """Have no thread wait any more; the caller does not hold the lock."""
+        host = self._host
+        self.follow_no_more()
+        if self.forks is not None:
+            self.look_for_forked()
+            self.forks.end()
+            host.warn(*self.forks.notes())

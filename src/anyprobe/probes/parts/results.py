@@ -1,0 +1,98 @@
+"""What a session has counted, and what is to be said of it."""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from anyprobe.core.collection import collection_paused
+from anyprobe.data.last_results import disarmed, with_end_of
+from anyprobe.data.snapshot import Snapshot
+from anyprobe.probes import reading
+from anyprobe.probes.duties import locked
+from anyprobe.probes.handlers.decorators import Decorators
+from anyprobe.probes.parts.installing import Installer
+from anyprobe.probes.parts.modules import ModuleReconciler
+from anyprobe.probes.parts.times import Times
+from anyprobe.target.system.kernel_log import kernel_log
+
+if TYPE_CHECKING:
+    from anyprobe.probes.host import ProbeHost
+
+_NAMED = 4
+"""How many values are named that may have been missing."""
+
+
+class Results:
+    """Snapshots of one session, the last of which is kept when it is over."""
+
+    def __init__(
+        self, host: "ProbeHost", times: Times, handlers: Decorators, installer: Installer, modules: ModuleReconciler
+    ) -> None:
+        """Have no results yet."""
+        self._host, self.lock = host, host.lock
+        self._times, self._handlers, self._installer, self._modules = times, handlers, installer, modules
+        self.last: Snapshot | None = None
+        """What was counted, once it is over."""
+        self.last_is_armed = False
+        """Whether the results of an ended session still say what was armed until then."""
+
+    @locked
+    def snapshot(self) -> Snapshot:
+        """Return what has been counted so far, as an immutable value.
+
+        Does not disturb the target, unless that has set signal handlers since the last look: see ``follow_handlers``.
+        """
+        host = self._host
+        if self.last is not None:
+            if self.last_is_armed:  # seldom asked for after the results
+                self.last, self.last_is_armed = disarmed(self.last), False
+            return self.last if host.closed else with_end_of(host.target_info, self.last)
+        self._times.measure()
+        self._installer.note_losses()
+        self._installer.follow_handlers()
+        with collection_paused():
+            found = self._modules.with_fork_children(
+                reading.snapshot(host, self._times.ns_per_tick, self._times.duration(), self._handlers.collected())
+            )
+        self.last = found if host.detached else None
+        return found
+
+    def results(self) -> Snapshot:
+        """Return the results of a session that is about to be closed."""
+        return self.snapshot() if self.last is None else with_end_of(self._host.target_info, self.last)
+
+    @property
+    def noticed(self) -> Sequence[str]:
+        """What is to be said of what has happened: the clock is forbidden, children have died, values were missing."""
+        host = self._host
+        said = self._times.clock_warnings()
+        log = kernel_log()
+        if log is not None and log.faults():
+            from anyprobe.probes.death import deaths_of_children
+
+            said += deaths_of_children(host)
+        if (handling := self._handlers.used) is not None:
+            from anyprobe.core.code import Miss
+
+            if ended := self.lost()[1].get(Miss.ABANDONED, 0):
+                said.append(_ended_by(handling.demanded, ended))
+        return said
+
+    def lost(self) -> tuple[dict[str, dict[str, int]], dict[str, int]]:
+        """Return what maps and records have lost, by name and cause, and what handlers could not do, by kind."""
+        self._handlers.place_waiting()
+        handling = self._handlers.used
+        dropped = {} if handling is None else handling.dropped()
+        missing = {} if handling is None else handling.misses()
+        if self._handlers.used_callbacks is not None:
+            missing = missing | self._handlers.used_callbacks.lost()
+        return dropped, {kind: count for kind, count in missing.items() if count}
+
+
+def _ended_by(demanded: Iterable[str], runs: int) -> str:
+    """Return in words what was missing, or may have been, where handlers have ended for that."""
+    names = list(demanded)
+    some = "1 run of a handler" if runs == 1 else f"{runs:,} runs of handlers"
+    if len(names) == 1:
+        return f"{names[0]} was missing, which has ended {some}"
+    more = f", or {len(names) - _NAMED} more" * (len(names) > _NAMED)
+    return f"a missing value has ended {some}: {', or '.join(names[:_NAMED])}{more}"

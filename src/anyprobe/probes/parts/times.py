@@ -1,0 +1,90 @@
+"""Since when a session counts, by which clock it times, and what its threads have waited."""
+
+import time
+from typing import TYPE_CHECKING
+
+from anyprobe.core.lazily import Lazy
+from anyprobe.core.refusal import Refusal
+from anyprobe.probes.timing.clock import Clock, ClockChoice
+
+if TYPE_CHECKING:
+    from anyprobe.probes.clock_watch import ClockWatch
+    from anyprobe.probes.host import ProbeHost
+    from anyprobe.probes.providers.function.resolve import ResolvedSite
+    from anyprobe.probes.timing.waiting import Waiting
+
+
+class Times:
+    """The clock of one session, and its own times."""
+
+    def __init__(self, host: "ProbeHost") -> None:
+        """Choose a clock as the session's options say; it starts with the first probe that times."""
+        self._host = host
+        self.choice = ClockChoice(host.options.clock, host.process.pid)
+        self.clock: Clock | None = None
+        self.refusal: Refusal | None = None
+        """Why nothing can be timed, as far as it is known."""
+        self.ns_per_tick: float = 0.0
+        self.step_ns: float = 0.0
+        """Nanoseconds of a tick of the clock, as measured last, and by how much it goes on at once."""
+
+    def known_refusal(self) -> Refusal | None:
+        """Return why nothing can be timed here, as far as that is known without a change."""
+        return self.choice.choose(self._host.objects.objects, probed=False)
+
+    def duration(self) -> float:
+        """Return the seconds since the first probes were armed, up to the end of the session."""
+        return 0.0 if self._host.began is None else (self._host.ended or time.monotonic()) - self._host.began
+
+    @Lazy
+    def waiting(self) -> "Waiting":
+        """What the program's threads have waited for a processor, while calls are timed."""
+        from anyprobe.probes.timing.waiting import Waiting
+
+        return Waiting(self._host.process)
+
+    def look_at_waiting(self) -> None:
+        """Look at what threads have waited since the last look, if any calls are timed."""
+        waiting = Times.waiting.made(self)
+        if waiting is not None:
+            waiting.look()
+
+    def waited(self) -> tuple[float, float]:
+        """Return what share of the time a thread has waited for a processor, and what a hypervisor has taken."""
+        waiting = Times.waiting.made(self)
+        if waiting is None:
+            return 0.0, 0.0
+        waiting.look()
+        return waiting.shares()
+
+    @Lazy
+    def clock_watch(self) -> "ClockWatch":
+        """Whether the program forbids its threads to read the clock."""
+        from anyprobe.probes.clock_watch import ClockWatch
+
+        return ClockWatch(self._host)
+
+    def clock_warnings(self) -> list[str]:
+        """Return what is to be said of threads that may not read the clock."""
+        watch = Times.clock_watch.made(self)
+        return [] if watch is None else list(watch.warnings())
+
+    def measure(self) -> None:
+        """Measure how long a tick of the clock is, while it runs."""
+        if self.clock is not None:
+            self.ns_per_tick, self.step_ns = self.clock.ns_per_tick(), self.clock.step_ns()
+
+    def tell_threads_apart(self) -> None:
+        """See that timed calls can be told apart by thread, where that is wanted and any are timed."""
+        host = self._host
+        if host.options.by_thread and host.splicing.planning.slots:
+            host.thread_ids.want()
+            host.thread_names.look([host.pid])
+
+    def refusal_of(self, site: "ResolvedSite") -> "Refusal | None":
+        """Return why a function cannot be timed, as far as the session says so."""
+        if self.refusal is not None or not site.object.image.is_go:
+            return self.refusal
+        from anyprobe.probes.timing.go_calls import go_refusal
+
+        return go_refusal(site.address, clock=self._host.splicing.memory.clock)
