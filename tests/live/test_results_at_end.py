@@ -2,13 +2,13 @@
 
 import anyprobe
 from anyprobe.data.last_results import results_at_end
-from anyprobe.probes import reading
+from anyprobe.probes.parts.results import Results
 
 
 def test_results_are_read_once(run_target, monkeypatch):
     target = run_target("counts.c")
-    read, taken = reading.snapshot, []
-    monkeypatch.setattr(reading, "snapshot", lambda *given: taken.append(1) or read(*given))
+    read, taken = Results._read, []
+    monkeypatch.setattr(Results, "_read", lambda results: taken.append(1) or read(results))
     with anyprobe.attach(target.pid) as session:
         session.count("a.out:work")
         session.time("a.out:work")

@@ -8,21 +8,20 @@ from anyprobe.probes.handlers.filter_watch import FilterWatch
 from anyprobe.splice.edits import joined
 
 if TYPE_CHECKING:
-    from anyprobe.probes.host import ProbeHost
+    from anyprobe.probes.providers.function.objects import ObjectTable
     from anyprobe.splice.edits import Edit
+    from anyprobe.splice.processes import ProcessSplicing
     from anyprobe.splice.regions.holdings import Holdings
 
 
 class Adopting:
     """Lets fork children make them once it is seen that a program filters its own, which may punish them."""
 
-    def __init__(self, session: "ProbeHost") -> None:
+    def __init__(self, splicing: "ProcessSplicing", objects: "ObjectTable") -> None:
         """Let no child make any yet."""
-        self._splicing = session.splicing
-        self._holdings, self._is_open = session.splicing.holdings, False
-        self._filters = FilterWatch(
-            session.splicing, session.symbols.objects, HeaderWord(self._holdings, CLOSED), everywhere=True
-        )
+        self._splicing = splicing
+        self._holdings, self._is_open = splicing.holdings, False
+        self._filters = FilterWatch(splicing, objects, HeaderWord(self._holdings, CLOSED), everywhere=True)
 
     def edits(self) -> "Sequence[Edit]":
         """Return the edits that watch for filters, to be made in one change with the first timing probes.

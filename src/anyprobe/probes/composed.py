@@ -1,10 +1,13 @@
 """The parts of a session, put together: each is given those that it needs."""
 
+import dataclasses
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 from anyprobe.binary.images.modules import LoadedObject
 from anyprobe.core.refusal import Refusal
+from anyprobe.data.processes import TargetInfo
+from anyprobe.probes import reading
 from anyprobe.probes.handlers.decorators import Decorators
 from anyprobe.probes.host import ProbeHost
 from anyprobe.probes.options import SessionOptions
@@ -24,7 +27,6 @@ from anyprobe.target.base import RunningProcess
 
 if TYPE_CHECKING:
     from anyprobe.binary.images.modules import ObjectFiles
-    from anyprobe.data.pending import PendingSpec
     from anyprobe.probes.following.fork_children import ForkChildren
 
 
@@ -81,33 +83,24 @@ class ComposedHost(ProbeHost):
         return self.arming.place_made(specs, dress, sites, follow=follow)
 
     @property
-    def pending(self) -> "Sequence[PendingSpec]":
-        """The specs that wait, of ``ModuleReconciler``."""
-        return self.modules.pending
+    def target_info(self) -> TargetInfo:
+        """What is known of the target, and whether it has ended."""
+        alive = not self.exited
+        known = TargetInfo(self.pid, self.exe, self.exit_status, alive=alive, called=self.called)
+        if not known.killed_by:
+            return known
+        from anyprobe.probes.death import death_of
+
+        death = death_of(self, self.exit_status)
+        if death is None:
+            return known
+        return dataclasses.replace(known, died_at=death.pc, died_in=death.whose, died_place=death.place)
 
     @property
-    def noticed(self) -> Sequence[str]:
-        """What is to be said, of ``Results``."""
-        return self.results.noticed
-
-    @property
-    def clock_step_ns(self) -> float:
-        """The step of the clock, of ``Times``."""
-        return self.times.step_ns
-
-    @property
-    def handlers_step_ns(self) -> float:
-        """The step of the handlers' clock, of ``Decorators``."""
-        return self.handlers.step_ns
+    def refused(self) -> list[tuple[str, Refusal]]:
+        """Everything that was asked for and not placed: canonical spec and reason."""
+        return reading.refusals(self.probes)
 
     def clock_refusal(self) -> Refusal | None:
         """Return why nothing can be timed, as ``Times`` knows it."""
         return self.times.known_refusal()
-
-    def lost(self) -> tuple[dict[str, dict[str, int]], dict[str, int]]:
-        """Return what was lost, as ``Results`` knows it."""
-        return self.results.lost()
-
-    def waited(self) -> tuple[float, float]:
-        """Return what was waited for, as ``Times`` knows it."""
-        return self.times.waited()

@@ -1,6 +1,5 @@
 """What the parts of a session have in common: one process with probes, its code, its engine, and the parts."""
 
-import dataclasses
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
@@ -12,7 +11,6 @@ from anyprobe.core.errors import UsageError
 from anyprobe.core.lazily import Lazy
 from anyprobe.core.refusal import Refusal
 from anyprobe.data.processes import TargetInfo
-from anyprobe.probes import reading
 from anyprobe.probes.children import Children
 from anyprobe.probes.handlers.handler_watch import HandlerWatch
 from anyprobe.probes.handlers.trampolining import Trampolines
@@ -31,9 +29,7 @@ from anyprobe.target.base import RunningProcess
 
 if TYPE_CHECKING:
     from anyprobe.binary.images.modules import ObjectFiles
-    from anyprobe.data.pending import PendingSpec
     from anyprobe.probes.adopting import Adopting
-    from anyprobe.probes.following.follower import Follower
     from anyprobe.probes.symbols import Symbols
     from anyprobe.probes.thread_ids import ThreadIds
     from anyprobe.probes.timing.thread_names import ThreadNames
@@ -71,8 +67,6 @@ class ProbeHost(ABC):
             from anyprobe.probes import trapping
 
             self.warnings = [trapping.WARNING]
-        self.follower: Follower | None = None
-        """What follows the programs that the process executes."""
         self.is_one_of_many = False
         """Whether it is no mistake that specs mean nothing in this program: they are for others, too."""
         self.has_gates = True
@@ -103,11 +97,6 @@ class ProbeHost(ABC):
         self.handler_watch = HandlerWatch(self.splicing, self.objects, self.module)
         self.functions = FunctionProvider(self.splicing, self.copies, self.wanted_once)
         """What arms places in functions."""
-
-    @property
-    def refused(self) -> list[tuple[str, Refusal]]:
-        """Everything that was asked for and not placed: canonical spec and reason."""
-        return reading.refusals(self.probes)
 
     @property
     def stops_explained(self) -> Sequence[str]:
@@ -185,18 +174,9 @@ class ProbeHost(ABC):
         return self.process.exit_status
 
     @property
+    @abstractmethod
     def target_info(self) -> TargetInfo:
         """What is known of the target, and whether it has ended."""
-        alive = not self.exited
-        known = TargetInfo(self.pid, self.exe, self.exit_status, alive=alive, called=self.called)
-        if not known.killed_by:
-            return known
-        from anyprobe.probes.death import death_of
-
-        death = death_of(self, self.exit_status)
-        if death is None:
-            return known
-        return dataclasses.replace(known, died_at=death.pc, died_in=death.whose, died_place=death.place)
 
     @property
     def engine(self) -> "Engine[ProcessQuiescence]":
@@ -235,7 +215,7 @@ class ProbeHost(ABC):
         """Whether fork children may come to blocks of their own."""
         from anyprobe.probes.adopting import Adopting
 
-        return Adopting(self)
+        return Adopting(self.splicing, self.objects)
 
     def check_attached(self) -> None:
         """Raise ``UsageError`` if the session is over."""
@@ -273,34 +253,6 @@ class ProbeHost(ABC):
         ``follow``: also in what is loaded later; None: as the session's option ``pending`` says.
         """
 
-    @property
-    @abstractmethod
-    def pending(self) -> "Sequence[PendingSpec]":
-        """The specs that follow what is loaded and have meant nothing yet."""
-
-    @property
-    @abstractmethod
-    def noticed(self) -> Sequence[str]:
-        """What is to be said of what has happened to the program."""
-
-    @property
-    @abstractmethod
-    def clock_step_ns(self) -> float:
-        """By how much the clock of times goes on at once, 0 where nothing is timed."""
-
-    @property
-    @abstractmethod
-    def handlers_step_ns(self) -> float:
-        """By how much the time that handlers see goes on at once, 0 where none uses it."""
-
     @abstractmethod
     def clock_refusal(self) -> "Refusal | None":
         """Return why nothing can be timed here, as far as that is known without a change."""
-
-    @abstractmethod
-    def lost(self) -> tuple[dict[str, dict[str, int]], dict[str, int]]:
-        """Return what maps and records have lost, by name and cause, and what handlers could not do, by kind."""
-
-    @abstractmethod
-    def waited(self) -> tuple[float, float]:
-        """Return what share of the time a thread has waited for a processor, and what a hypervisor has taken."""

@@ -12,11 +12,9 @@ from anyprobe.data.layout import CALL_LEARNING, CALL_UNSEEN, CROWDED
 from anyprobe.data.near_reader import NearReader
 from anyprobe.data.processes import ProcessInfo
 from anyprobe.data.reader import BankReader, Extents, ForkChild, Whose
-from anyprobe.data.refused import RefusedSite
-from anyprobe.data.snapshot import ExitKind, FunctionTiming, SiteResult, Snapshot
-from anyprobe.data.taken import costs_in, included
+from anyprobe.data.snapshot import ExitKind, FunctionTiming, SiteResult
+from anyprobe.data.taken import costs_in
 from anyprobe.probes.probe import Place, Probe, Timed, at_run_time
-from anyprobe.probes.providers import provided
 from anyprobe.splice.codegen.patch import ActionKind
 from anyprobe.splice.codegen.trampoline import UNREPLACED
 from anyprobe.splice.regions.banks import MISSING, Hook, TimingGroup
@@ -31,10 +29,8 @@ if TYPE_CHECKING:
     from anyprobe.data.costs import Costs
     from anyprobe.data.processes import ProcessCounts
     from anyprobe.data.reader import RecordValues
-    from anyprobe.data.results import AggregationResult
     from anyprobe.data.taken import Taken
     from anyprobe.probes.children import Children
-    from anyprobe.probes.host import ProbeHost
     from anyprobe.probes.timing.threads import ThreadParts
 
 
@@ -159,74 +155,8 @@ def _copy_of(bank: SlotBank, number: int) -> tuple[memoryview, Iterator[tuple[in
     return bank.arena.view(at, size), bank.arena.data_extents(at, size)
 
 
-def snapshot(
-    session: "ProbeHost", ns_per_tick: float, duration: float, aggregations: "tuple[AggregationResult, ...]" = ()
-) -> Snapshot:
-    """Read everything that a session has counted; the program may run meanwhile.
-
-    What ends is read before what begins: no function seems to have returned more often than it was entered since its
-    probes were armed.
-    """
-    dropped, missing = session.lost()
-    target = session.target_info
-    apart = _threads(session, ns_per_tick) if session.options.by_thread else None
-    functions = tuple(_timings(session.probes, BankValues(), ns_per_tick)) if apart is None else apart.functions()
-    places = [place for probe in session.probes for place in probe.places]
-    found = (*session.functions.read(places), *provided.read(session.probes))
-    armed = armed_once(places)
-    told: tuple[str, ...] = ()
-    if session.options.children != "count":
-        found, told = _without_children(session, found, armed)
-    elif any(map(_is_crowded, _banks_of(armed))):
-        told = ("there are too many fork children to tell them all apart: what some have counted is the program's",)
-    counted = ((site, place) for site, place in zip(found, armed, strict=False) if site.hits)
-    timings = timings_by_process(session.probes, session.children, ns_per_tick) if apart is None else apart.by_process()
-    processes = session.children.counts(
-        target,
-        [(site.key, [*place.earlier, place.hook], site.hits) for site, place in counted],
-        BankValues().reader,
-        listed=session.options.children == "count",
-        timings=timings or {None: [each for each in functions if each.was_called]},
-    )
-    tree, processes = _trees(session, ns_per_tick, processes) if session.options.call_tree else ((), processes)
-    waited, stolen = session.waited()
-    if functions:
-        from anyprobe.probes.timing.other_time import other_time
-    return Snapshot(
-        target=target,
-        waited=waited,
-        stolen=stolen,
-        processes=processes,
-        threads=() if apart is None else apart.threads(processes, session.thread_names),
-        duration_s=duration,
-        pause_us=dict(session.splicing.access.pause_us),
-        setup_s=dict(session.engine.seconds),
-        sites=found,
-        functions=functions,
-        refused=tuple(
-            RefusedSite(spec, why.address, why.reason.value, why.detail, timed=probe.is_timing)
-            for probe in session.probes
-            for spec, why in refusals([probe])
-        ),
-        warnings=(
-            *session.warnings,
-            *told,
-            *([] if session.options.raw else included(functions)),
-            *session.noticed,
-            *session.stops_explained,
-            *map(str, session.pending),
-        ),
-        pending=tuple(session.pending),
-        aggregations=aggregations,
-        dropped=dropped,
-        missing=missing,
-        clock_step_ns=session.clock_step_ns or session.handlers_step_ns,
-        tree=tree,
-        in_no_row=other_time(session.probes, BankValues().reader, functions, ns_per_tick) if functions else None,
-    )
-
-
-def _threads(session: "ProbeHost", ns_per_tick: float) -> "ThreadParts":
+def calls_by_thread(probes: Iterable[Probe], children: "Children", ns_per_tick: float) -> "ThreadParts":
+    """Return the timed calls of all threads, those of fork children's threads included."""
     from anyprobe.probes.timing.threads import ThreadParts
 
     values = BankValues()
@@ -238,8 +168,7 @@ def _threads(session: "ProbeHost", ns_per_tick: float) -> "ThreadParts":
             known[id(timed)] = _known(timed)
         return _timing(timed, group, bank, values, ns_per_tick, whose, known[id(timed)])
 
-    session.thread_names.look([session.pid, *(pid for pid, _ in session.children.alive())], again=True)
-    return ThreadParts(session.probes, values, session.children, read)
+    return ThreadParts(probes, values, children, read)
 
 
 def _banks_of(places: Iterable[Place]) -> set[SlotBank | NearBank]:
@@ -247,21 +176,26 @@ def _banks_of(places: Iterable[Place]) -> set[SlotBank | NearBank]:
     return {bank for bank in banks if bank is not None}
 
 
+def are_crowded(places: Iterable[Place]) -> bool:
+    """Return whether there have been more fork children than are told apart at some places."""
+    return any(map(_is_crowded, _banks_of(places)))
+
+
 def _is_crowded(bank: SlotBank | NearBank) -> bool:
     return isinstance(bank, SlotBank) and any(bank.arena.view(bank.piece.offset + CROWDED, 8))
 
 
-def _without_children(
-    session: "ProbeHost", found: Sequence[SiteResult], armed: Sequence[Place]
+def without_children(
+    children: "Children", found: Sequence[SiteResult], armed: Sequence[Place], *, ignored: bool
 ) -> tuple[tuple[SiteResult, ...], tuple[str, ...]]:
     """Return results without the hits of fork children, and what is to be said of those that are not told apart."""
     values = BankValues()
     sites = [(site.key, [*place.earlier, place.hook], site.hits) for site, place in zip(found, armed, strict=False)]
-    theirs = session.children.apart(sites, values.reader)
+    theirs = children.apart(sites, values.reader)
     own = tuple(replace(site, hits=max(site.hits - hits, 0)) for site, hits in zip(found, theirs, strict=False))
     told = []
     banks = [hook.bank for _, hooks, _ in sites for hook in hooks]
-    if session.options.children == "ignore" and (near := sum(isinstance(bank, NearBank) for bank in banks)):
+    if ignored and (near := sum(isinstance(bank, NearBank) for bank in banks)):
         told.append(f"at {near} sites the hits of fork children are counted, too: they are not told apart there")
     if any(values.reader(bank).is_full for bank in {each for each in banks if isinstance(each, SlotBank)}):
         told.append("there are too many fork children to tell them all apart: hits of some are counted, too")
@@ -357,7 +291,8 @@ def _exit_kind(place: Place) -> ExitKind | None:
     return None if place.exit is None else place.exit.kind.value
 
 
-def _timings(probes: Iterable[Probe], values: BankValues, ns_per_tick: float) -> Iterator[FunctionTiming]:
+def timings(probes: Iterable[Probe], values: BankValues, ns_per_tick: float) -> Iterator[FunctionTiming]:
+    """Yield what was timed in each function, all processes and threads together."""
     for timed in (timed for probe in probes for timed in probe.timed):
         counted = [
             _timing(timed, group, group.bank, values, ns_per_tick)
@@ -458,14 +393,14 @@ def _taken(record: "RecordValues", costs: "Costs", ns_per_tick: float) -> "Taken
     return Taken.of(record, costs, ns_per_tick)
 
 
-def _trees(
-    session: "ProbeHost", ns_per_tick: float, processes: "Sequence[ProcessCounts]"
+def call_trees(
+    probes: Sequence[Probe], children: "Children", ns_per_tick: float, processes: "Sequence[ProcessCounts]"
 ) -> "tuple[tuple[CallNode, ...], tuple[ProcessCounts, ...]]":
     """Return the tree of all timed calls, and processes, of which the target is the first, with their own ones."""
     from anyprobe.data.calltree import merged
     from anyprobe.probes.timing.calltrees import trees_of
 
-    trees = trees_of(session.probes, BankValues(), session.children, ns_per_tick)
+    trees = trees_of(probes, BankValues(), children, ns_per_tick)
     own = {(each.pid, each.started): tree for each, tree in trees.items() if each is not None}
     target, *others = processes
     others = [replace(each, tree=own.get((each.process.pid, each.process.started), ())) for each in others]

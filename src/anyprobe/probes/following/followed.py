@@ -108,7 +108,7 @@ class Followed(SessionGroup):
         """How often a program may have been executed and could not be held at its start."""
         self._strays = Strays(lambda path: self._leave(path, _UNEXPECTED), of_children=options.children == "count")
         for each in sessions:
-            each.host.follower = self
+            each.host.gates.follower = self
 
     @classmethod
     def attach(cls, pids: Sequence[int], options: SessionOptions | None = None, **changes: Unpack[OptionNames]) -> Self:
@@ -420,7 +420,7 @@ class Followed(SessionGroup):
         except BaseException:
             process.close()
             raise
-        session.host.follower = self
+        session.host.gates.follower = self
         session.host.is_one_of_many = True
         session.splicing.holdings.fresh_since = began
         try:

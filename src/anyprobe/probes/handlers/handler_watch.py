@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from anyprobe.core.errors import TargetError
 from anyprobe.core.refusal import Reason, Refusal
@@ -12,8 +12,6 @@ from anyprobe.splice.userspace.signal_view import FAULT_BITS, Place
 
 if TYPE_CHECKING:
     from anyprobe.binary.images.modules import LoadedObject
-    from anyprobe.probes.handlers.handler_gate import HandlerGate
-    from anyprobe.probes.host import ProbeHost
     from anyprobe.probes.providers.function.objects import ObjectTable
     from anyprobe.splice.processes import ProcessSplicing
 
@@ -23,6 +21,22 @@ _ASKING = 5
 """How often it is asked in vain which handlers there are until that is said."""
 _REST = 0.5
 """Seconds between two changes for the sake of handlers, of whoever looks often."""
+
+
+class Gate(Protocol):
+    """Where threads wait that set handlers for faults, until these are spliced: see ``handler_gate``."""
+
+    def place(self, setter: Place | None) -> None:
+        """Have threads wait that come to the function by which glibc sets actions."""
+        ...
+
+    def look(self) -> None:
+        """Splice handlers for which threads wait, and let these go."""
+        ...
+
+    def end(self) -> None:
+        """Let all threads go; none waits from here on."""
+        ...
 
 
 class HandlerWatch:
@@ -37,7 +51,7 @@ class HandlerWatch:
         """The signals that were handled, and how often actions had been set, at the last look."""
         splicing.view.find_by(self.function_at, self.setter)
         self._rests_until, self._in_vain = 0.0, 0
-        self._gate: HandlerGate | None = None
+        self._gate: Gate | None = None
 
     def function_at(self, address: int) -> Place | Refusal:
         """Return the function that begins at a run-time address."""
@@ -66,14 +80,12 @@ class HandlerWatch:
                     return found
         return None
 
-    def hold(self, session: "ProbeHost") -> None:
-        """Have the program wait where it sets handlers for faults, until the next look."""
-        from anyprobe.probes.handlers.handler_gate import HandlerGate
-
-        self._gate = HandlerGate(session)
+    def hold(self, gate: "Gate") -> None:
+        """Have the program wait at a gate where it sets handlers for faults, until the next look."""
+        self._gate = gate
 
     def place_gate(self) -> None:
-        """Place what ``hold`` has asked for."""
+        """Place the gate that ``hold`` was given."""
         if self._gate is not None:
             self._gate.place(self.setter())
 

@@ -190,6 +190,7 @@ class Arming:
         known: Sequence[ResolvedSite | None] = (),
         follow: bool | None = None,
     ) -> Probes:
+        """Resolve specs and arm one probe for each, as ``count``, ``time`` and ``place_made`` ask for."""
         host = self._host
         if not specs:
             raise UsageError("at least one spec is needed")

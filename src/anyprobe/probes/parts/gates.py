@@ -11,6 +11,7 @@ from anyprobe.probes.target_errors import typed
 
 if TYPE_CHECKING:
     from anyprobe.probes.following.exec_gate import ExecGate
+    from anyprobe.probes.following.follower import Follower
     from anyprobe.probes.following.fork_gate import ForkGate
     from anyprobe.probes.host import ProbeHost
 
@@ -23,6 +24,8 @@ class Gates:
         self._host, self._modules = host, modules
         self._execs: ExecGate | None = None
         self.forks: ForkGate | None = None
+        self.follower: Follower | None = None
+        """What follows the programs that the process executes."""
 
     def watch_execs(self) -> None:
         """Have threads wait that execute another program, where programs are followed; say so if they cannot."""
@@ -37,7 +40,7 @@ class Gates:
     def watching_execs(self) -> Iterator[None]:
         """Do so in one change with what is armed within a ``with`` block."""
         host = self._host
-        follower = host.follower
+        follower = self.follower
         if (
             follower is None
             or not host.has_gates

@@ -45,7 +45,7 @@ class Lifecycle:
         if host.held:
             self._handlers.place_waiting()
             host.held = False
-            if self._modules.desired.wanted or (host.awaits_libraries and host.follower is not None):
+            if self._modules.desired.wanted or (host.awaits_libraries and self._gates.follower is not None):
                 self._arming.arm_pending()
             self._gates.watch_execs()
             host.began = time.monotonic()
@@ -121,7 +121,7 @@ class Lifecycle:
         host = self._host
         try:
             self.detach()
-            self._modules.desired, host.follower = DesiredState(), None
+            self._modules.desired, self._gates.follower = DesiredState(), None
             if host.held:
                 self.resume()
             self._results.last, host.closed = self._results.results(), True
@@ -136,4 +136,6 @@ class Lifecycle:
 
     def hold_handlers(self) -> None:
         """Have a program that is not running yet wait where it sets handlers for faults, till ``follow_handlers``."""
-        self._host.handler_watch.hold(self._host)
+        from anyprobe.probes.handlers.handler_gate import HandlerGate
+
+        self._host.handler_watch.hold(HandlerGate(self._host))

@@ -5,17 +5,24 @@ from typing import TYPE_CHECKING
 
 from anyprobe.core.collection import collection_paused
 from anyprobe.data.last_results import disarmed, with_end_of
+from anyprobe.data.refused import RefusedSite
 from anyprobe.data.snapshot import Snapshot
+from anyprobe.data.taken import included
 from anyprobe.probes import reading
 from anyprobe.probes.duties import locked
 from anyprobe.probes.handlers.decorators import Decorators
 from anyprobe.probes.parts.installing import Installer
 from anyprobe.probes.parts.modules import ModuleReconciler
 from anyprobe.probes.parts.times import Times
+from anyprobe.probes.providers import provided
+from anyprobe.probes.reading import BankValues
 from anyprobe.target.system.kernel_log import kernel_log
 
 if TYPE_CHECKING:
+    from anyprobe.data.calltree import CallNode
     from anyprobe.probes.host import ProbeHost
+
+_CROWDED = "there are too many fork children to tell them all apart: what some have counted is the program's"
 
 _NAMED = 4
 """How many values are named that may have been missing."""
@@ -50,11 +57,81 @@ class Results:
         self._installer.note_losses()
         self._installer.follow_handlers()
         with collection_paused():
-            found = self._modules.with_fork_children(
-                reading.snapshot(host, self._times.ns_per_tick, self._times.duration(), self._handlers.collected())
-            )
+            found = self._modules.with_fork_children(self._read())
         self.last = found if host.detached else None
         return found
+
+    def _read(self) -> Snapshot:
+        """Read everything that was counted; the program may run meanwhile.
+
+        What ends is read before what begins: no function seems to have returned more often than it was entered since
+        its probes were armed.
+        """
+        host, ns_per_tick, aggregations = self._host, self._times.ns_per_tick, self._handlers.collected()
+        duration, probes, children = self._times.duration(), host.probes, host.children
+        dropped, missing = self.lost()
+        target = host.target_info
+        apart = None
+        if host.options.by_thread:
+            host.thread_names.look([host.pid, *(pid for pid, _ in children.alive())], again=True)
+            apart = reading.calls_by_thread(probes, children, ns_per_tick)
+        functions = tuple(reading.timings(probes, BankValues(), ns_per_tick)) if apart is None else apart.functions()
+        places = [place for probe in probes for place in probe.places]
+        found = (*host.functions.read(places), *provided.read(probes))
+        armed = reading.armed_once(places)
+        told: tuple[str, ...] = ()
+        if host.options.children != "count":
+            ignored = host.options.children == "ignore"
+            found, told = reading.without_children(children, found, armed, ignored=ignored)
+        elif reading.are_crowded(armed):
+            told = (_CROWDED,)
+        counted = ((site, place) for site, place in zip(found, armed, strict=False) if site.hits)
+        timings = apart.by_process() if apart else reading.timings_by_process(probes, children, ns_per_tick)
+        processes = children.counts(
+            target,
+            [(site.key, [*place.earlier, place.hook], site.hits) for site, place in counted],
+            BankValues().reader,
+            listed=host.options.children == "count",
+            timings=timings or {None: [each for each in functions if each.was_called]},
+        )
+        tree: tuple[CallNode, ...] = ()
+        if host.options.call_tree:
+            tree, processes = reading.call_trees(probes, children, ns_per_tick, processes)
+        waited, stolen = self._times.waited()
+        if functions:
+            from anyprobe.probes.timing.other_time import other_time
+        return Snapshot(
+            target=target,
+            waited=waited,
+            stolen=stolen,
+            processes=processes,
+            threads=() if apart is None else apart.threads(processes, host.thread_names),
+            duration_s=duration,
+            pause_us=dict(host.splicing.access.pause_us),
+            setup_s=dict(host.engine.seconds),
+            sites=found,
+            functions=functions,
+            refused=tuple(
+                RefusedSite(spec, why.address, why.reason.value, why.detail, timed=probe.is_timing)
+                for probe in probes
+                for spec, why in reading.refusals([probe])
+            ),
+            warnings=(
+                *host.warnings,
+                *told,
+                *([] if host.options.raw else included(functions)),
+                *self.noticed,
+                *host.stops_explained,
+                *map(str, self._modules.pending),
+            ),
+            pending=tuple(self._modules.pending),
+            aggregations=aggregations,
+            dropped=dropped,
+            missing=missing,
+            clock_step_ns=self._times.step_ns or self._handlers.step_ns,
+            tree=tree,
+            in_no_row=other_time(probes, BankValues().reader, functions, ns_per_tick) if functions else None,
+        )
 
     def results(self) -> Snapshot:
         """Return the results of a session that is about to be closed."""
