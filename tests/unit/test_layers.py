@@ -20,7 +20,7 @@ ROWS = (
 ROW = {package: row for row, packages in enumerate(ROWS) for package in packages}
 ORDERS = {
     "handlers": ("types", "ir", "passes", "llvm", "x86", "frontend", "bpf"),
-    "probes": ("scripts", "specs", "timing", "providers", "handlers", "outside", "following", "selfattach"),
+    "probes": ("scripts", "specs", "timing", "providers", "handlers", "outside", "following", "parts", "selfattach"),
     "splice": (
         "journal", "memory", "plan", "emitted", "translate", "codegen", "kernel", "regions", "edits", "userspace",
         "apply", "planning", "engine", "processes",

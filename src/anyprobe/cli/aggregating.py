@@ -62,8 +62,7 @@ class Counting(NamedTuple):
 
         kinds: dict[str, Any] = {
             each.lower(): getattr(aggregations, each)
-            for each in aggregations.__dict__
-            if each in {"Hist", "Quantize", "LQuantize", "Count", "Sum", "Min", "Max", "Avg", "Stddev"}
+            for each in ("Hist", "Quantize", "LQuantize", "Count", "Sum", "Min", "Max", "Avg", "Stddev")
         }
         settings: dict[str, Any] = {"by": tuple(each.label for each in self.by)}
         if self.capacity is not None:

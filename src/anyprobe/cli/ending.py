@@ -1,8 +1,9 @@
-"""What becomes of a started command when the session ends, and of a program that executes another one."""
+"""What becomes of a started command when the session ends, of a program that executes another one, and of a tree."""
 
 import os
 import shlex
 import signal
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from anyprobe.core.errors import UsageError
 
 if TYPE_CHECKING:
     from anyprobe.cli.started import Unprobed
+    from anyprobe.probes.following.followed import Followed
     from anyprobe.probes.session import Session
 
     Started = Session | Unprobed
@@ -23,6 +25,8 @@ GRACE = 5.0
 """Seconds that a command has from SIGTERM to SIGKILL."""
 REAP_WAIT = 1.0
 """Seconds to wait for the status of a command that has ended: its descriptor tells a moment before it can be reaped."""
+REMAINING_LOOKS = 0.2
+"""Seconds between two looks at which processes of a followed tree are there, once its first ones have ended."""
 _FLAGS = frozenset({"--kill", "--leave", "--exit-status", "--follow", "--no-follow"})
 """Options about a started command alone."""
 _TARGETS = frozenset({"-p", "--pid", "-n", "--name"})
@@ -139,3 +143,18 @@ def elsewhere(arguments: Sequence[str], pid: int) -> Iterator[str]:
         elif name not in _FLAGS and (name.startswith("--") or name[:2] not in {"-p", "-n"}):
             yield each
     yield from ("-p", str(pid))
+
+
+class Remaining:
+    """Whether processes of a followed tree are there, its first ones or others; looked for five times a second."""
+
+    def __init__(self, tree: "Followed | None") -> None:
+        """Look at a tree; without one nothing is there."""
+        self._tree, self._next, self._found = tree, 0.0, False
+
+    def __bool__(self) -> bool:
+        """Return whether there are any, as of the last look."""
+        if self._tree is not None and time.monotonic() >= self._next:
+            self._found = bool(self._tree.remaining())
+            self._next = time.monotonic() + REMAINING_LOOKS
+        return self._found

@@ -57,7 +57,7 @@ def follow(
     tree.finish = finish
     stack.callback(tree.close)
     for session in processes:
-        session.host.is_one_of_many = bool(plan.follow)
+        session.host.modules.permit_absent(permitted=bool(plan.follow))
     return tree
 
 

@@ -35,9 +35,6 @@ OVERHEAD_LOOKS = 0.5
 RECORD_LOOKS = 0.02
 """Seconds between two looks for records that handlers have emitted."""
 
-REMAINING_LOOKS = 0.2
-"""Seconds between two looks at which processes of a followed tree are there, once its first ones have ended."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
@@ -342,7 +339,7 @@ def wait(
     if plan.records is not None:
         records = plan.records
         duties.every(RECORD_LOOKS, lambda: records.look(sessions.all, stream))
-    remaining = Remaining(None if deadline is None else sessions.tree)
+    remaining = ending.Remaining(None if deadline is None else sessions.tree)
     while (
         (ends or sessions.endless or remaining)
         and not interrupts.requested
@@ -358,21 +355,6 @@ def wait(
             pause = max(min(moments) - time.monotonic(), 0.0) if moments else None
             for descriptor in interrupts.wait(ends, pause):
                 del ends[descriptor]
-
-
-class Remaining:
-    """Whether processes of a followed tree are there, its first ones or others; looked for five times a second."""
-
-    def __init__(self, tree: "Followed | None") -> None:
-        """Look at a tree; without one nothing is there."""
-        self._tree, self._next, self._found = tree, 0.0, False
-
-    def __bool__(self) -> bool:
-        """Return whether there are any, as of the last look."""
-        if self._tree is not None and time.monotonic() >= self._next:
-            self._found = bool(self._tree.remaining())
-            self._next = time.monotonic() + REMAINING_LOOKS
-        return self._found
 
 
 def look_for_libraries(sessions: "Sequence[Session]") -> None:
@@ -408,10 +390,11 @@ def warn_once(warnings: Sequence[str], plan: Plan) -> None:
 
 def with_maps(session: "Measured", snapshot: Snapshot, plan: Plan) -> Snapshot:
     """Return the results with what the session's maps hold, where that is wanted."""
-    if not plan.maps or "handling" not in session.__dict__:
+    handling = targets.on_process(session).host.handlers.used if plan.maps and session.pid != targets.KERNEL else None
+    if handling is None:
         return snapshot
     try:
-        return replace(snapshot, maps=targets.on_process(session).handling.maps())
+        return replace(snapshot, maps=handling.maps())
     except TargetError as error:  # one changes faster than it can be read
         return replace(snapshot, warnings=(*snapshot.warnings, str(error)))
 

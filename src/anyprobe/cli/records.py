@@ -58,7 +58,7 @@ def rows(sessions: "Iterable[Measured]", *, final: bool = False) -> Iterator[Row
     streams = [
         _of_one(session, name, form, batch)
         for session in sessions
-        if "listeners" not in session.__dict__  # the listener reads the records
+        if not session.has_listeners  # which read the records
         for name, form, batch in _batches(session, until)
         if len(batch)
     ]

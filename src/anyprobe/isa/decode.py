@@ -84,7 +84,12 @@ def _table() -> tuple[Flow, ...]:
     return tuple(flows)
 
 
-_KINDS = 1 + max(value for name, value in vars(Code).items() if isinstance(value, int) and name.isupper())
+def constants(kind: object) -> dict[str, int]:
+    """Return iced's numbers of a kind, such as ``Code``, by name."""
+    return {name: getattr(kind, name) for name in dir(kind) if name.isupper()}
+
+
+_KINDS = 1 + max(constants(Code).values())
 FLOWS = _table()
 """``Flow`` by iced's ``code``, for loops in which a call would cost too much; every ``int n`` is ``OTHER`` here."""
 

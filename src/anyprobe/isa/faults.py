@@ -9,7 +9,7 @@ from functools import cache
 
 from iced_x86 import Instruction, Mnemonic, OpKind, Register
 
-from anyprobe.isa.decode import FLOWS, Flow
+from anyprobe.isa.decode import FLOWS, Flow, constants
 
 _PLAIN = frozenset(
     {
@@ -29,7 +29,7 @@ _memo: dict[int, tuple[bool, bool]] = {}
 
 @cache
 def _names() -> dict[int, str]:
-    return {value: name for name, value in vars(Mnemonic).items() if isinstance(value, int)}
+    return {value: name for name, value in constants(Mnemonic).items()}
 
 
 def may_fault(one: Instruction) -> bool:

@@ -247,8 +247,8 @@ def fields(probe: Registered, address: int) -> dict[str, Any]:
     """Return what a handler may read of its probe: what the user has put there, and where it is."""
     hidden = ("registration", "refusal", "error", "given", "counted", "asked_flags")
     own, kp = (
-        {name: each for name, each in vars(structure).items() if name not in hidden} | {"addr": address}
-        for structure in (probe, kprobe_of(probe))
+        {name: each for name, each in structure.items() if name not in hidden} | {"addr": address}
+        for structure in map(vars, (probe, kprobe_of(probe)))
     )
     return kp | own if isinstance(probe, Kprobe) else kp | own | {"kp": constants("kprobe", kp)}
 

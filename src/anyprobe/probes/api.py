@@ -278,6 +278,11 @@ class Emitted(ABC):
 
         return Listeners(self._source(), lambda: enter(self._current))
 
+    @property
+    def has_listeners(self) -> bool:
+        """Whether records go to Python functions, which nothing else may take them from."""
+        return Emitted.listeners.made(self) is not None
+
     def _source(self) -> "SessionEvents":
         from anyprobe.probes.scripts.events import SessionEvents
 

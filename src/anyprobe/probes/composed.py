@@ -35,10 +35,10 @@ class ComposedHost(ProbeHost):
 
     def __init__(
         self, process: RunningProcess, options: SessionOptions, *, held: bool = False,
-        files: "ObjectFiles | None" = None,
+        files: "ObjectFiles | None" = None, session: object = None,
     ) -> None:  # fmt: skip
         """Put the parts together; nothing is done to the process. The arguments are those of ``ProbeHost``."""
-        super().__init__(process, options, held=held, files=files)
+        super().__init__(process, options, held=held, files=files, session=session)
         self.handlers = Decorators(self)
         self.times = Times(self)
         self.calls = CallEnds(self, self.times)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import wraps
-from typing import TYPE_CHECKING, Concatenate, Generic, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Concatenate, Generic, ParamSpec, Self, TypeVar, cast, overload
 
 if TYPE_CHECKING:
     from anyprobe.probes.composed import ComposedHost
@@ -26,13 +26,19 @@ def forwarded(
     return cast("Callable[Concatenate[Session, P], R]", forward)  # else it has no first argument without a name
 
 
-class Shown(Generic[R]):
+class Shown(property, Generic[R]):
     """A property of a session that the host, or one of its parts, has."""
 
     def __init__(self, get: "Callable[[ComposedHost], R]", doc: str) -> None:
         """Show what ``get`` returns; ``doc`` says what it is."""
-        self._get, self.__doc__ = get, doc
+        super().__init__(lambda session: get(session.host), doc=doc)
 
-    def __get__(self, session: "Session", owner: "type[Session]") -> R:
+    @overload
+    def __get__(self, session: None, owner: type, /) -> Self: ...
+
+    @overload
+    def __get__(self, session: "Session", owner: type | None = None, /) -> R: ...
+
+    def __get__(self, session: "Session | None", owner: type | None = None, /) -> Self | R:
         """Return it as it is now."""
-        return self._get(session.host)
+        return cast("Self | R", super().__get__(session, owner))

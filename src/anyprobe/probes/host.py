@@ -41,11 +41,14 @@ if TYPE_CHECKING:
 class ProbeHost(ABC):
     """One process with probes: what is the same for all parts of a session, which they are given."""
 
-    session: object = None
-    """The session as its user has it, which is the current one while functions of scripts run."""
-
     def __init__(
-        self, process: RunningProcess, options: SessionOptions, *, held: bool, files: "ObjectFiles | None"
+        self,
+        process: RunningProcess,
+        options: SessionOptions,
+        *,
+        held: bool,
+        files: "ObjectFiles | None",
+        session: object = None,
     ) -> None:
         """Compose the parts; nothing is done to the process.
 
@@ -53,6 +56,8 @@ class ProbeHost(ABC):
         process's own root.
         """
         self.process, self.options, self.held = process, options, held
+        self.session = session
+        """The session as its user has it, which is the current one while functions of scripts run."""
         self.unsafe: bool = options.unsafe
         """Whether handlers may change what the program computes."""
         self.lock: AbstractContextManager[object] = threading.RLock()
@@ -67,8 +72,6 @@ class ProbeHost(ABC):
             from anyprobe.probes import trapping
 
             self.warnings = [trapping.WARNING]
-        self.is_one_of_many = False
-        """Whether it is no mistake that specs mean nothing in this program: they are for others, too."""
         self.has_gates = True
         """Whether threads are to wait where they load, execute and fork; those of a fork child wait at its parent's."""
         self.began: float | None = None

@@ -27,13 +27,14 @@ class Session:
     is one of a part of the session, where it is documented; ``host`` has all of the parts.
     """
 
+    __slots__ = ("__weakref__", "host")
+
     def __init__(
         self, process: RunningProcess, options: SessionOptions = DEFAULT, *, held: bool = False,
         files: "ObjectFiles | None" = None,
     ) -> None:  # fmt: skip
         """Use ``attach`` or ``run``; ``files`` opens what is mapped, where that is not by the process's own root."""
-        self.host = ComposedHost(process, options, held=held, files=files)
-        self.host.session = self
+        self.host = ComposedHost(process, options, held=held, files=files, session=self)
 
     # -- the process
 
@@ -76,6 +77,8 @@ class Session:
     # -- handlers
 
     handling = Shown(lambda host: host.handlers.handling, "What the handlers of this session have in common.")
+    callbacks = Shown(lambda host: host.handlers.callbacks, "The Python functions that hits wait for.")
+    listeners = Shown(lambda host: host.handlers.listeners, "The Python functions that are called with records.")
     entry = forwarded(lambda host: host.handlers, Decorators.entry)
     ret = forwarded(lambda host: host.handlers, Decorators.ret)
     at = forwarded(lambda host: host.handlers, Decorators.at)
@@ -95,6 +98,7 @@ class Session:
     rows = forwarded(lambda host: host.handlers, Decorators.rows)
     events = forwarded(lambda host: host.handlers, Decorators.events)
     on = forwarded(lambda host: host.handlers, Decorators.on)
+    has_listeners = Shown(lambda host: host.handlers.has_listeners, "Whether records go to Python functions.")
     shown = forwarded(lambda host: host.handlers, Decorators.shown)
     warnings = Shown(lambda host: host.warnings, "What the user should know.")
     noticed = Shown(lambda host: host.results.noticed, "What is to be said of what has happened to the program.")

@@ -15,23 +15,56 @@ from anyprobe.probes.outside import leftover, listing
 from support.sample_snapshots import snapshot, timing
 
 
+def nothing(*_args, **_named):
+    """Do nothing: nothing is loaded, forked or executed here, all callers are known."""
+
+
+class FakeLoop:
+    """Counts the looks at signal handlers."""
+
+    hooks = SimpleNamespace(waits=False, begin=nothing, next=None, look=nothing, end=nothing)
+    learn_return_points = look_at_memory = nothing
+
+    def __init__(self):
+        self.looks = 0
+
+    def follow_handlers(self, *, often):
+        assert often
+        self.looks += 1
+
+
+class FakeHost:
+    """The parts of a session that commands use themselves."""
+
+    modules = SimpleNamespace(may_count=False, look_for_libraries=nothing, permit_absent=nothing)
+    child_watch = SimpleNamespace(look=nothing)
+    handlers = SimpleNamespace(used=None)
+    became = staticmethod(nothing)
+
+    def __init__(self, session):
+        self._session, self.loop, self.life = session, FakeLoop(), self
+        self.gates = SimpleNamespace(
+            follow=nothing, missed_execs=lambda: 0, follow_no_more=lambda: session.calls.append("follow no more")
+        )
+
+    def hold_handlers(self):
+        assert "resume" not in self._session.calls
+
+
 class FakeSession:
     """Remembers what it was asked for; its snapshot is the one of the test."""
 
-    hooks = SimpleNamespace(waits=False, begin=lambda: None, look=lambda: None, end=lambda: None)
+    hooks = FakeLoop.hooks
     pending = ()
-    may_count = False
     splicing = SimpleNamespace(
         holdings=SimpleNamespace(inodes=lambda: (), banks=(), goroutine_banks=(), code_regions=())
     )
 
     def __init__(self, fakes, pid, settings):
         self.fakes, self.pid, self.settings, self.calls = fakes, pid, settings, []
-        self.looks = self.snapshots = 0
+        self.snapshots = 0
         self.probes = fakes.probes
-
-    def look_for_libraries(self):
-        """Nothing is loaded here."""
+        self.host = FakeHost(self)
 
     def __enter__(self):
         return self
@@ -52,30 +85,8 @@ class FakeSession:
     def detach(self):
         self.calls.append("detach")
 
-    def missed_execs(self):
-        return 0
-
-    def follow_no_more(self):
-        self.calls.append("follow no more")
-
     def close(self):
         self.calls.append("close")
-
-    def hold_handlers(self):
-        assert "resume" not in self.calls
-
-    def follow_handlers(self, *, often):
-        assert often
-        self.looks += 1
-
-    def learn_return_points(self):
-        """Know all callers."""
-
-    def look_at_memory(self):
-        """No memory is served by the program here."""
-
-    def became(self):
-        return None
 
     def wait(self, timeout=None):
         return self.fakes.snapshot.target.exited

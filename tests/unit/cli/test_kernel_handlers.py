@@ -210,8 +210,8 @@ def test_records_of_the_kernel_are_in_order_with_those_of_programs(monkeypatch):
         return name, f"{name} {{ts}}", made
 
     handling = SimpleNamespace(records=lambda **_: [batch("program", 10, 30)])
-    process = SimpleNamespace(pid=42, handling=handling)
-    kernel = SimpleNamespace(pid=0, emitted=lambda **_: [batch("kernel", 1020, 1040)])
+    process = SimpleNamespace(pid=42, handling=handling, has_listeners=False)
+    kernel = SimpleNamespace(pid=0, emitted=lambda **_: [batch("kernel", 1020, 1040)], has_listeners=False)
     stream = io.StringIO()
     assert records.TextRecords().look([process, kernel], stream) == 4
     assert stream.getvalue() == "program 10\nkernel 20\nprogram 30\nkernel 40\n"
@@ -219,7 +219,7 @@ def test_records_of_the_kernel_are_in_order_with_those_of_programs(monkeypatch):
 
 
 class Scriptable(Scripted):
-    pid, probes, warnings = 0, (), ()
+    pid, probes, warnings, has_listeners = 0, (), (), False
 
     def __enter__(self):
         return self

@@ -17,6 +17,8 @@ from anyprobe.reports.trace import value
 class Session:
     """Has emitted some records."""
 
+    has_listeners = False
+
     def __init__(self, pid, batches, dropped=None):
         self.pid, self.batches, self.probes = pid, batches, []
         self.handling, self._dropped = self, dropped or {}

@@ -15,6 +15,7 @@ from anyprobe.binary.decoding.together import Together
 from anyprobe.binary.objects.text import ModuleText
 from anyprobe.core.cachedproperty import cached_property
 from anyprobe.core.checkpoints import checkpoint
+from anyprobe.core.lazily import Lazy
 from anyprobe.isa.decode import Flow, Insn, decode_iced
 
 if TYPE_CHECKING:
@@ -66,17 +67,17 @@ class DecodedCode:
         self.examined: tuple[Together, int] | None = None
         """Where its instructions are, and at which place, if it was examined together with others and is not odd."""
 
-    @cached_property
+    @Lazy
     def end(self) -> int:
         """The end of the code, padding not included."""
         iced, end = decode_to_end(self.whole, self.start)
         self._keep(iced)
         return end
 
-    @cached_property
+    @Lazy
     def _line(self) -> "Sequence[Instruction]":
         """The instructions as they are decoded one after the other, until they are dropped."""
-        if "end" not in self.__dict__:
+        if DecodedCode.end.made(self) is None:
             self.end  # noqa: B018 - it has to decode them to know
             return cast("Sequence[Instruction]", self.__dict__["_line"])
         iced = decode_iced(self.content, self.start)
@@ -97,7 +98,7 @@ class DecodedCode:
         """The bytes of the code."""
         return self.whole[: self.end - self.start]
 
-    @cached_property
+    @Lazy
     def _body(self) -> Body:
         checkpoint()  # what looks at functions by the thousand asks for the instructions of each
         if self.examined is not None:
@@ -108,7 +109,7 @@ class DecodedCode:
     @property
     def is_examined(self) -> bool:
         """Whether its instructions have been looked at."""
-        return self.examined is not None or "_body" in self.__dict__
+        return self.examined is not None or DecodedCode._body.made(self) is not None
 
     def take(self, together: Together, place: int, end: int) -> None:
         """Take note of where its instructions are among those of others."""
@@ -120,7 +121,7 @@ class DecodedCode:
         """What each instruction does, by number in ``instruction_masks.MASKS``, where many were looked at together."""
         return None if self.examined is None else self.examined[0].mask_numbers(self.examined[1])
 
-    @cached_property
+    @Lazy
     def iced(self) -> "Sequence[Instruction]":
         """The instructions as iced decoded them; only those that are reached where there is data between them."""
         kept = self._body.iced
@@ -197,7 +198,8 @@ class DecodedCode:
 
     def one(self, number: int) -> "Instruction":
         """Return an instruction as iced decoded it, by its number: alone, where few are asked for and none is kept."""
-        kept = "iced" in self.__dict__ or "_line" in self.__dict__ or self._body.iced is not None
+        found = DecodedCode.iced.made(self), DecodedCode._line.made(self), self._body.iced
+        kept = any(each is not None for each in found)
         if not kept and self._alone * _DEARER < len(self.addresses):
             self._alone += 1
             return Decoder(64, self.raw_at(number), ip=self.addresses[number]).decode()

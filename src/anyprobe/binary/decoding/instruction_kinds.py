@@ -13,6 +13,7 @@ import numpy as np
 from iced_x86 import Code, Decoder
 
 from anyprobe.binary.decoding.instruction_masks import shape_number
+from anyprobe.isa.decode import constants
 from anyprobe.isa.effects import shape_of
 
 if TYPE_CHECKING:
@@ -24,9 +25,7 @@ if TYPE_CHECKING:
 _LONGEST = 7
 """How many bytes fit into a number beside the length of the instruction. What begins with more that counts, as hardly
 any instruction does, is looked at alone."""
-_SUFFIXED = frozenset(
-    value for name, value in vars(Code).items() if isinstance(value, int) and name.startswith("D3NOW")
-)
+_SUFFIXED = frozenset(value for name, value in constants(Code).items() if name.startswith("D3NOW"))
 """The last byte of these says what they are."""
 _KEPT = np.array([(1 << 8 * number) - 1 for number in range(_LONGEST + 1)], np.uint64)
 _SPREAD_BITS, _SPREADING = 17, 0x9E3779B97F4A7C15

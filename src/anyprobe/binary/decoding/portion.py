@@ -12,7 +12,7 @@ from anyprobe.binary.decoding.branches import Branches
 from anyprobe.binary.decoding.instruction_kinds import codes_of, kinds_of, mask_numbers_of
 from anyprobe.binary.decoding.together import Stretch
 from anyprobe.core.arrays import places_in
-from anyprobe.isa.decode import CALLS, FLOWS, JUMPS, Flow, decode_range
+from anyprobe.isa.decode import CALLS, FLOWS, JUMPS, Flow, constants, decode_range
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,7 +23,7 @@ _FLOWS = np.array(FLOWS, np.uint8)
 _IS_JUMP = np.array([flow in JUMPS for flow in Flow])
 _IS_CALL = np.array([flow in CALLS for flow in Flow])
 _IS_SHORT = np.zeros(len(FLOWS), np.bool_)
-_IS_SHORT[[value for name, value in vars(Code).items() if isinstance(value, int) and "_REL8_" in name]] = True
+_IS_SHORT[[value for name, value in constants(Code).items() if "_REL8_" in name]] = True
 
 
 class Portion:

@@ -13,6 +13,7 @@ from anyprobe.binary.decoding.branches import Branches
 from anyprobe.binary.decoding.decoded_code import DecodedCode
 from anyprobe.binary.flow.straight_lines import StraightLines
 from anyprobe.core.cachedproperty import cached_property
+from anyprobe.core.lazily import Lazy
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import Insn
 
@@ -329,7 +330,7 @@ class FunctionCode(DecodedCode):
 
         return self.analyses.get(block_starts)
 
-    @cached_property
+    @Lazy
     def leaders(self) -> frozenset[int]:
         """Every address of the function that something may enter other than from the instruction above."""
         if self.complete is None and not self._map.layout.starts_between(self.start + 1, self.end):
@@ -338,7 +339,7 @@ class FunctionCode(DecodedCode):
             return frozenset({self.start, *entered, *(at for at in inner if self.start < at < self.end)})
         return frozenset(address for address, _ in self._map.entries.enterable(self.start, self.end)) | {self.start}
 
-    @cached_property
+    @Lazy
     def lines(self) -> StraightLines:
         """Its straight lines, and what never runs behind them, as long as no more is known to enter it."""
         return StraightLines(self._map, self)
@@ -346,7 +347,7 @@ class FunctionCode(DecodedCode):
     @property
     def knows_leaders(self) -> bool:
         """Whether all of ``leaders`` was asked for already."""
-        return "leaders" in self.__dict__
+        return FunctionCode.leaders.made(self) is not None
 
     def enterable(self, low: int, high: int) -> set[int]:
         """Return the addresses in ``[low, high)`` that something may enter."""
@@ -354,5 +355,5 @@ class FunctionCode(DecodedCode):
 
     def note_entry(self) -> None:
         """Forget what is known of who enters the function: there is one more who does."""
-        self.__dict__.pop("leaders", None)
-        self.__dict__.pop("lines", None)
+        FunctionCode.leaders.forget(self)
+        FunctionCode.lines.forget(self)

@@ -16,12 +16,12 @@ from anyprobe.binary.decoding.many_bodies import examine_together, stretches
 from anyprobe.core.arrays import among
 from anyprobe.core.checkpoints import checkpoint
 from anyprobe.core.refusal import Refusal
-from anyprobe.isa.decode import FLOWS, Flow
+from anyprobe.isa.decode import FLOWS, Flow, constants
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_SHORT = frozenset(value for name, value in vars(Code).items() if isinstance(value, int) and "_REL8_" in name)
+_SHORT = frozenset(value for name, value in constants(Code).items() if "_REL8_" in name)
 _SHORT_BYTES, _NEAR_BYTES, _WIDE_BYTES = 2, 5, 6
 """How far before a branch's end its opcode lies: ``jmp rel8``, ``jmp rel32`` and ``call``, ``jcc rel32``."""
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from iced_x86 import Code, Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register, RegisterExt
 
 from anyprobe.binary.flow.flow_graph import CALLER
+from anyprobe.isa.decode import constants
 from anyprobe.isa.effects import WRITES
 from anyprobe.isa.registers import SYSV_CLOBBERED
 
@@ -34,7 +35,7 @@ LEAS = (Code.LEA_R32_M, Code.LEA_R64_M)
 NARROW = {code: entry for code, entry in LOADS.items() if entry in ("<H", "<B")}
 
 CONDITIONAL_MOVES = frozenset(
-    value for name, value in vars(Code).items() if name.startswith("CMOV") and name.endswith("_R64_RM64")
+    value for name, value in constants(Code).items() if name.startswith("CMOV") and name.endswith("_R64_RM64")
 )
 
 

@@ -19,6 +19,7 @@ from anyprobe.binary.restrictions.thread_pointer import moves_thread_pointer
 from anyprobe.core.address import AddressRange, page_floor
 from anyprobe.core.arrays import among, unique
 from anyprobe.core.errors import UnsupportedTarget
+from anyprobe.core.lazily import Lazy
 from anyprobe.core.memory import MemoryFault
 
 if TYPE_CHECKING:
@@ -214,7 +215,7 @@ class Image:
 
         return GoTypeNames(self.elf.read, self.symbol_tables, self.name)
 
-    @cached_property
+    @Lazy
     def functions(self) -> FunctionTable:
         """All functions, by name and by address."""
         bounds = self._store.bounds()
@@ -234,7 +235,7 @@ class Image:
 
         Among these each address has the function that it has among all; looking for the others takes longer.
         """
-        if "functions" in self.__dict__ or self._store.bounds() is not None:
+        if Image.functions.made(self) is not None or self._store.bounds() is not None:
             return self.functions
         return FunctionTable(self.name, self.symbol_tables, self._checked(lambda: self._listed, "symbols"))
 

@@ -30,7 +30,7 @@ from anyprobe.binary.decoding.instruction_masks import KEEPS_ALL, masks_of
 from anyprobe.binary.flow.first_bytes import FirstBytes
 from anyprobe.binary.liveness.site import Line, SiteLiveness
 from anyprobe.core.cachedproperty import cached_property
-from anyprobe.isa.decode import FLOWS, Flow
+from anyprobe.isa.decode import FLOWS, Flow, constants
 from anyprobe.isa.effects import READS, WRITES
 
 _VECTORS, _MASKS = 32, 8
@@ -40,7 +40,7 @@ ALL = (1 << 73) - 1
 ARGUMENTS = 0xFF | 0xFF << _REST
 RESULTS = 0b11 | 0b11 << _REST | X87
 _SAVING = frozenset(
-    value for name, value in vars(Mnemonic).items() if name.startswith(("FXSAVE", "FXRSTOR", "XSAVE", "XRSTOR"))
+    value for name, value in constants(Mnemonic).items() if name.startswith(("FXSAVE", "FXRSTOR", "XSAVE", "XRSTOR"))
 )
 _INITIALISING = frozenset({Mnemonic.FNINIT, Mnemonic.FINIT})
 _STACK_FEATURES = frozenset({CpuidFeature.FPU, CpuidFeature.FPU287, CpuidFeature.FPU387, CpuidFeature.MMX})

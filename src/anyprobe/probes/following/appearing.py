@@ -33,7 +33,7 @@ class Appearing(Followed):
         super().__init__(sessions, options, prepare)
         self._selection, self._executes = selection, executes
         for each in () if executes else sessions:
-            each.host.gates.follower = None
+            each.host.gates.follow(None)
         self._watch = watch or best_watch()
         self._unknown = self._armed = 0
         """How many processes had ended before it was seen what they were, and how many have been probed."""
@@ -108,8 +108,8 @@ class Appearing(Followed):
 
         session = attach(pid, self._options)
         try:
-            session.host.is_one_of_many = True
-            session.host.gates.follower = self if self._executes else None
+            session.host.modules.permit_absent()
+            session.host.gates.follow(self if self._executes else None)
             self._prepare(session)
             if session.exited and not any(probe.all_places for probe in session.probes):
                 self._note_too_short()

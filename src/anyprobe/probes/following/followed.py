@@ -19,7 +19,7 @@ from anyprobe.core.memory import MemoryFault
 from anyprobe.core.wording import times
 from anyprobe.data.last_results import results_at_end
 from anyprobe.data.snapshot import Snapshot
-from anyprobe.probes.duties import Duties, duties_of
+from anyprobe.probes.duties import Attended, Duties, duties_of
 from anyprobe.probes.following.exec_gate import ITSELF
 from anyprobe.probes.following.strays import Strays
 from anyprobe.probes.following.waiting_tasks import task_that_waits
@@ -38,7 +38,6 @@ from anyprobe.target.system.memory import TargetMemory
 if TYPE_CHECKING:
     from anyprobe.probes.handlers.callbacks import Hit
     from anyprobe.probes.host import ProbeHost
-    from anyprobe.probes.parts.loop import DutyLoop
     from anyprobe.probes.probe import Probe
     from anyprobe.target.system.ptrace import Registers
 
@@ -63,7 +62,7 @@ class Member:
     result: Snapshot | None = None
 
 
-class _Living(Sequence["DutyLoop"]):
+class _Living(Sequence[Attended]):
     """The loops of the sessions on programs that run, whichever these are when it is asked."""
 
     def __init__(self, group: SessionGroup) -> None:
@@ -108,7 +107,7 @@ class Followed(SessionGroup):
         """How often a program may have been executed and could not be held at its start."""
         self._strays = Strays(lambda path: self._leave(path, _UNEXPECTED), of_children=options.children == "count")
         for each in sessions:
-            each.host.gates.follower = self
+            each.host.gates.follow(self)
 
     @classmethod
     def attach(cls, pids: Sequence[int], options: SessionOptions | None = None, **changes: Unpack[OptionNames]) -> Self:
@@ -420,8 +419,8 @@ class Followed(SessionGroup):
         except BaseException:
             process.close()
             raise
-        session.host.gates.follower = self
-        session.host.is_one_of_many = True
+        session.host.gates.follow(self)
+        session.host.modules.permit_absent()
         session.splicing.holdings.fresh_since = began
         try:
             with interruptible(self._check):

@@ -70,7 +70,7 @@ class ForkedHost(ComposedHost):
             process, replace(parent.options, live=False), held=False, files=parent.objects.files_of(process)
         )
         self.has_gates = False
-        self.is_one_of_many = True
+        self.modules.permit_absent()
         self._parts: dict[Probe, Probe] = {}
         self._kept: list[HandlerFacts] = []
         self._instances: dict[int, int] = {}
@@ -95,9 +95,7 @@ class ForkedHost(ComposedHost):
         """Have in place what is wanted in what has been loaded by now; ``let_go`` is called once it is."""
         parent = self._parent
         with self.lock:
-            own, of_parent = self.times, parent.times
-            own.choice, own.clock, own.refusal = of_parent.choice, of_parent.clock, of_parent.refusal
-            self.splicing.memory.use_clock(own.choice.address)
+            self.times.use_those_of(parent.times)
             fresh = [each for each in wanted if each.probe not in self._parts]
             for each in fresh:
                 part = self._parts[each.probe] = Probe(each.probe.spec, is_timing=each.probe.is_timing)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from anyprobe.core.code import MISSES, InputKind, NativeCode
 from anyprobe.core.errors import HandlerError, SpecError, UnsupportedTarget, UsageError
+from anyprobe.core.lazily import Lazy
 from anyprobe.data.aggregations import Aggregation
 from anyprobe.data.layout import room_for
 from anyprobe.data.maps import Map, MapView
@@ -361,7 +362,7 @@ class Handling:
             changing.check_redirection(self._session.process)
         return facts
 
-    @cached_property
+    @Lazy
     def _reads(self) -> MemoryReads:
         assert self._misses is not None
         if self._session.options.children == "count":  # the bank that this may make calls all handlers to come
@@ -370,10 +371,10 @@ class Handling:
 
     def look_at_memory(self) -> None:
         """See whether memory has come that handlers must not fault in."""
-        if "_reads" in self.__dict__:
-            self._reads.look()
+        if (reads := Handling._reads.made(self)) is not None:
+            reads.look()
 
-    @cached_property
+    @Lazy
     def _stack_tables(self) -> StackTables:
         return StackTables(self._session.splicing, self._session.symbols.objects)
 
@@ -404,10 +405,10 @@ class Handling:
 
     def recheck(self) -> None:
         """See to what could not be seen in a program that had not yet begun; its libraries are mapped by now."""
-        if "_reads" in self.__dict__:
-            self._reads.place()
-        if "_stack_tables" in self.__dict__:
-            self._stack_tables.follow(at_once=True)
+        if (reads := Handling._reads.made(self)) is not None:
+            reads.place()
+        if (tables := Handling._stack_tables.made(self)) is not None:
+            tables.follow(at_once=True)
         if self.__dict__.pop("_errno", 0) is None:
             self._tell_errno()
 
@@ -477,8 +478,8 @@ class Handling:
                 yield str(key), ring.format, named(found, ring.layout.record, self.shown)
 
     def _follow_code(self) -> None:
-        if "_stack_tables" in self.__dict__:
-            self._stack_tables.follow()
+        if (tables := Handling._stack_tables.made(self)) is not None:
+            tables.follow()
 
     def shown(self, kind: str, number: int) -> str:
         """Return how a number is shown that a result has by name."""

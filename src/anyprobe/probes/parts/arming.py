@@ -204,12 +204,7 @@ class Arming:
         with typed(host.process, "resolving specs in"):
             self._modules.look_at_objects(needs_threads=needs_threads)
             if timed:
-                self._times.refusal = self._times.choice.choose(host.objects.objects, probed=self._probes_vdso())
-                if self._times.clock is None and self._times.refusal is None:
-                    self._times.refusal = self._times.choice.check_permission(
-                        host.process, host.splicing.access.pause_us
-                    )
-                host.splicing.memory.use_clock(self._times.choice.address)
+                self._times.choose(probed=self._probes_vdso())
                 self._times.tell_threads_apart()
             late = self._modules.awaits_threads and needs_threads
             probes = [
@@ -220,7 +215,8 @@ class Arming:
                 dressed(probe, dress)  # type: ignore[arg-type] # it is there
             shared(probes, host.probes if timed and host.options.self_time else None)
         host.engine.seconds["resolve"] += time.perf_counter() - begin
-        self._times.clock = self._times.clock or (self._times.choice.start() if timed else None)
+        if timed:
+            self._times.start()
         host.probes += probes
         try:
             self._installer.place(probes)
@@ -247,7 +243,7 @@ class Arming:
         static = self._modules.awaits_threads
         if host.process.run_to_libraries(lambda: has_libraries(host.objects, host.process.mem)):
             host.warn(AUDITED)
-        host.awaits_libraries = self._modules.awaits_threads = False
+        self._modules.note_libraries()
         host.objects.refresh()
         self._modules.thread_slots.begin(needed=any(probe.is_timing or probe.dress for probe in host.probes))
         self._handlers.recheck(host.objects.reads_thread_word)
@@ -277,11 +273,8 @@ class Arming:
         Threads wait where they load and execute from the block's end on, not while it compiles and plans.
         """
         host = self._host
-        self._modules.taken = {}
-        try:
+        with self._modules.placing_once():
             yield
-        finally:
-            self._modules.taken = None
         with host.lock:
             self._modules.watch_loads()
             self._gates.watch_execs()

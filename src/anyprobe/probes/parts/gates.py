@@ -27,6 +27,10 @@ class Gates:
         self.follower: Follower | None = None
         """What follows the programs that the process executes."""
 
+    def follow(self, follower: "Follower | None") -> None:
+        """Have a follower told of the programs that are executed from now on."""
+        self.follower = follower
+
     def watch_execs(self) -> None:
         """Have threads wait that execute another program, where programs are followed; say so if they cannot."""
         if not self._host.has_gates:
@@ -46,7 +50,7 @@ class Gates:
             or not host.has_gates
             or self._execs is not None
             or host.awaits_libraries
-            or self._modules.taken is not None
+            or self._modules.is_placing_once
         ):
             yield
             return
@@ -66,7 +70,7 @@ class Gates:
         host = self._host
         if host.options.children != "free" or self.forks is not None:
             return
-        if host.awaits_libraries or self._modules.taken is not None:
+        if host.awaits_libraries or self._modules.is_placing_once:
             return
         from anyprobe.probes.following.fork_gate import ForkGate
 

@@ -9,7 +9,6 @@ from anyprobe.core.errors import TargetExited
 from anyprobe.data.last_results import armed_as
 from anyprobe.data.snapshot import Snapshot
 from anyprobe.probes import removal
-from anyprobe.probes.desired import DesiredState
 from anyprobe.probes.duties import locked
 from anyprobe.probes.handlers.decorators import Decorators
 from anyprobe.probes.parts.arming import Arming
@@ -81,7 +80,7 @@ class Lifecycle:
             others = provided.read(host.probes)
         self._end()
         found = self._results.snapshot()
-        self._results.last, self._results.last_is_armed = found, True
+        self._results.keep(found, armed=True)
         self._note_detached()
         return armed_as(others, found)
 
@@ -109,8 +108,7 @@ class Lifecycle:
         host.warn(*provided.detach(host.probes))
         self._installer.note_losses()
         host.ended = host.ended or time.monotonic()
-        self._times.measure()
-        self._times.clock = None
+        self._times.end()
         if host.splicing.access.touched:
             with typed(host.process, "removing probes from"):
                 host.warn(*removal.detach(host.process, host.splicing))
@@ -121,10 +119,12 @@ class Lifecycle:
         host = self._host
         try:
             self.detach()
-            self._modules.desired, self._gates.follower = DesiredState(), None
+            self._modules.want_nothing()
+            self._gates.follow(None)
             if host.held:
                 self.resume()
-            self._results.last, host.closed = self._results.results(), True
+            self._results.keep(self._results.results())
+            host.closed = True
             for end in host.endings:
                 end()
         finally:

@@ -1,8 +1,8 @@
 """What is wanted in which loaded objects, made equal to what is installed as objects come and go."""
 
 import time
-from collections.abc import Callable, Collection, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -58,7 +58,9 @@ class ModuleReconciler:
         self._loads: LoadGate | None = None
         self.fork_children: ForkChildren | None = None
         self.desired = DesiredState()
-        self.taken: Taken | None = None
+        self._taken: Taken | None = None
+        self._may_be_absent = False
+        """Whether it is no mistake that specs mean nothing in this program: they are for others, too."""
         objects = host.objects
         self.awaits_threads = host.held and not host.awaits_libraries and objects.libc() is not None
         """Whether it is a static program with glibc whose first thread has no memory of its own yet."""
@@ -83,6 +85,32 @@ class ModuleReconciler:
     def may_count(self) -> bool:
         """Whether anything is armed, or will be when a library is loaded that was not there yet or is gone."""
         return any(each.armed for each in self._host.probes) or bool(self.desired.pending) or self.desired.may_return
+
+    def permit_absent(self, *, permitted: bool = True) -> None:
+        """Take no spec for a mistake that means nothing in this program: they are for others, too."""
+        self._may_be_absent = permitted
+
+    @property
+    def is_placing_once(self) -> bool:
+        """Whether specs are placed of which no two may count at one site: see ``placing_once``."""
+        return self._taken is not None
+
+    @contextmanager
+    def placing_once(self) -> Iterator[None]:
+        """Place a site that several specs mean, within a ``with`` block, for the first of them only."""
+        self._taken = {}
+        try:
+            yield
+        finally:
+            self._taken = None
+
+    def note_libraries(self) -> None:
+        """Take note that libraries are mapped, and that the first thread has memory of its own."""
+        self._host.awaits_libraries = self.awaits_threads = False
+
+    def want_nothing(self) -> None:
+        """Forget what was wanted: the session is over."""
+        self.desired = DesiredState()
 
     @Lazy
     def _markers(self) -> "MarkerTable":
@@ -199,7 +227,7 @@ class ModuleReconciler:
             return self.providers.resolved(provider, spec)
         policy = Policy.FOLLOW if host.held and host.objects.come_by_musl() else policy
         early = self._host.awaits_libraries or late
-        desired = Desired(Probe(spec, is_timing=timed), policy, taken=self.taken, is_early=early)
+        desired = Desired(Probe(spec, is_timing=timed), policy, taken=self._taken, is_early=early)
         if late and known is None:
             self.resolve(spec)  # what means nothing is a mistake now
         objects = set(filter(host.objects.is_loader, host.objects.objects)) if early else set(host.objects.objects)
@@ -228,7 +256,7 @@ class ModuleReconciler:
                 desired.note_chosen(part, host.objects.objects if within is None else list(within))
         except SpecError as error:
             known_later = self._host.awaits_libraries or desired.may_mean_nothing or desired.wait_for(error)
-            if not known_later and not host.is_one_of_many:
+            if not known_later and not self._may_be_absent:
                 raise
             sites = ()
         if self._host.awaits_libraries:
@@ -291,7 +319,7 @@ class ModuleReconciler:
         """Have threads wait that load libraries, from when probes are wanted in these; say so if they cannot."""
         host = self._host
         early = self._host.awaits_libraries or self.awaits_threads
-        if early or not host.has_gates or not self.desired.follows or self.taken is not None:
+        if early or not host.has_gates or not self.desired.follows or self._taken is not None:
             return
         if self._loads is None:
             from anyprobe.probes.handlers.load_gate import LoadGate

@@ -37,9 +37,9 @@ class Results:
         """Have no results yet."""
         self._host, self.lock = host, host.lock
         self._times, self._handlers, self._installer, self._modules = times, handlers, installer, modules
-        self.last: Snapshot | None = None
+        self._last: Snapshot | None = None
         """What was counted, once it is over."""
-        self.last_is_armed = False
+        self._last_is_armed = False
         """Whether the results of an ended session still say what was armed until then."""
 
     @locked
@@ -49,17 +49,22 @@ class Results:
         Does not disturb the target, unless that has set signal handlers since the last look: see ``follow_handlers``.
         """
         host = self._host
-        if self.last is not None:
-            if self.last_is_armed:  # seldom asked for after the results
-                self.last, self.last_is_armed = disarmed(self.last), False
-            return self.last if host.closed else with_end_of(host.target_info, self.last)
+        if self._last is not None:
+            if self._last_is_armed:  # seldom asked for after the results
+                self._last, self._last_is_armed = disarmed(self._last), False
+            return self._last if host.closed else with_end_of(host.target_info, self._last)
         self._times.measure()
         self._installer.note_losses()
         self._installer.follow_handlers()
         with collection_paused():
             found = self._modules.with_fork_children(self._read())
-        self.last = found if host.detached else None
+        self._last = found if host.detached else None
         return found
+
+    def keep(self, last: Snapshot, *, armed: bool | None = None) -> None:
+        """Keep the results of a session that is over; ``armed``: they say what was armed until then."""
+        self._last = last
+        self._last_is_armed = self._last_is_armed if armed is None else armed
 
     def _read(self) -> Snapshot:
         """Read everything that was counted; the program may run meanwhile.
@@ -135,7 +140,7 @@ class Results:
 
     def results(self) -> Snapshot:
         """Return the results of a session that is about to be closed."""
-        return self.snapshot() if self.last is None else with_end_of(self._host.target_info, self.last)
+        return self.snapshot() if self._last is None else with_end_of(self._host.target_info, self._last)
 
     @property
     def noticed(self) -> Sequence[str]:

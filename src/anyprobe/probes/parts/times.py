@@ -28,6 +28,28 @@ class Times:
         self.step_ns: float = 0.0
         """Nanoseconds of a tick of the clock, as measured last, and by how much it goes on at once."""
 
+    def choose(self, *, probed: bool) -> None:
+        """Choose a clock for calls that are to be timed; ``probed``: the vdso has probes itself."""
+        host = self._host
+        self.refusal = self.choice.choose(host.objects.objects, probed=probed)
+        if self.clock is None and self.refusal is None:
+            self.refusal = self.choice.check_permission(host.process, host.splicing.access.pause_us)
+        host.splicing.memory.use_clock(self.choice.address)
+
+    def start(self) -> None:
+        """Start the clock that was chosen, if it does not run yet."""
+        self.clock = self.clock or self.choice.start()
+
+    def use_those_of(self, parent: "Times") -> None:
+        """Time by the clock of another session."""
+        self.choice, self.clock, self.refusal = parent.choice, parent.clock, parent.refusal
+        self._host.splicing.memory.use_clock(self.choice.address)
+
+    def end(self) -> None:
+        """Measure how long a tick is for the last time."""
+        self.measure()
+        self.clock = None
+
     def known_refusal(self) -> Refusal | None:
         """Return why nothing can be timed here, as far as that is known without a change."""
         return self.choice.choose(self._host.objects.objects, probed=False)

@@ -9,7 +9,6 @@ enter it where (symbols, unwind tables, stored pointers): all of that stands bes
 import threading
 import zlib
 from collections.abc import Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -18,6 +17,7 @@ from anyprobe import splice
 from anyprobe.binary.objects import cache
 from anyprobe.binary.objects.table_store import state_of_code
 from anyprobe.binary.objects.text import ModuleText
+from anyprobe.core.lazily import Lazy
 from anyprobe.core.refusal import Refusal
 from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.isa.decode import Insn, decode_range
@@ -76,14 +76,14 @@ class EntryPlans:
         source = text.store.source if text.store is not None else {}
         return {**source, "planner": state_of_code(splice), "knowledge": known}
 
-    @cached_property
+    @Lazy
     def timed(self) -> "TimedPlans":
         """What is remembered of functions whose calls are timed; loaded when it is first asked for."""
         from anyprobe.splice.plan.timed_plans import TimedPlans
 
         return TimedPlans(self._build_id, self._source())
 
-    @cached_property
+    @Lazy
     def others(self) -> "KeptPlans":
         """The plans that are not plain ones of entries; loaded when they are first asked for."""
         from anyprobe.splice.plan.kept_plans import KeptPlans
@@ -138,10 +138,9 @@ class EntryPlans:
     def save(self) -> None:
         """Write the plans to disk, where there are enough new ones."""
         with self._saving:
-            if "timed" in self.__dict__:
-                self.timed.save()
-            if "others" in self.__dict__:
-                self.others.save()
+            for loaded in (EntryPlans.timed.made(self), EntryPlans.others.made(self)):
+                if loaded is not None:
+                    loaded.save()
             self._save()
 
     def _save(self) -> None:

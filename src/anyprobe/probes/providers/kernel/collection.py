@@ -4,6 +4,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from anyprobe.core.lazily import Lazy
 from anyprobe.data.aggregations import Aggregation
 from anyprobe.data.cells import CellValue, Key
 from anyprobe.data.maps import Map
@@ -37,12 +38,12 @@ class Collection:
 
         return EventPrototypes(self._names)
 
-    @cached_property
+    @Lazy
     def maps(self) -> KernelMaps:
         """The kernel's maps."""
         return KernelMaps()
 
-    @cached_property
+    @Lazy
     def shared(self) -> "SharedStorages":
         """What handlers of splices share with this process."""
         from anyprobe.probes.providers.kernel.splices.shared_storages import SharedStorages
@@ -51,10 +52,10 @@ class Collection:
         return SharedStorages(self._names, opened, self.shown)
 
     def _in_maps(self, storage: Storage) -> bool:
-        return "maps" in self.__dict__ and self.maps.has(storage)
+        return (maps := Collection.maps.made(self)) is not None and maps.has(storage)
 
     def _in_shared(self, storage: Storage) -> bool:
-        return "shared" in self.__dict__ and self.shared.has(storage)
+        return (shared := Collection.shared.made(self)) is not None and shared.has(storage)
 
     @cached_property
     def naming(self) -> KernelNaming:
@@ -114,10 +115,8 @@ class Collection:
     def misses(self) -> dict[str, int]:
         """Return what went wrong in handlers, by kind."""
         total: dict[str, int] = {}
-        for found in (
-            self.maps.misses().items() if "maps" in self.__dict__ else (),
-            self.shared.misses() if "shared" in self.__dict__ else (),
-        ):
+        maps, shared = Collection.maps.made(self), Collection.shared.made(self)
+        for found in (() if maps is None else maps.misses().items(), () if shared is None else shared.misses()):
             for kind, count in found:
                 total[kind] = total.get(kind, 0) + count
         return {kind: count for kind, count in total.items() if count}
@@ -183,7 +182,6 @@ class Collection:
                 for view in key.views:
                     if isinstance(view, LiveAggregation | LiveMap):
                         view.keep()
-        if "maps" in self.__dict__:
-            self.maps.close()
-        if "shared" in self.__dict__:
-            self.shared.close()
+        for opened in (Collection.maps.made(self), Collection.shared.made(self)):
+            if opened is not None:
+                opened.close()

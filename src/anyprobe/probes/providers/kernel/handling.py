@@ -4,10 +4,10 @@ import threading
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from anyprobe.core.errors import UsageError
+from anyprobe.core.lazily import Lazy
 from anyprobe.probes.api import Emitted
 from anyprobe.probes.providers.kernel.places.sites import KernelNames, KernelSite
 from anyprobe.probes.providers.kernel.places.specs import KernelSpec, parse
@@ -260,7 +260,7 @@ class Handled(Emitted, Scripted):
 
     # -- what they collect
 
-    @cached_property
+    @Lazy
     def collection(self) -> "Collection":
         """What handlers collect."""
         from anyprobe.probes.providers.kernel import mechanisms
@@ -270,7 +270,7 @@ class Handled(Emitted, Scripted):
 
     @property
     def _has_handlers(self) -> bool:
-        return "collection" in self.__dict__
+        return Handled.collection.made(self) is not None
 
     @property
     def timed(self) -> "frozenset[KernelProbe]":
@@ -333,8 +333,8 @@ class Handled(Emitted, Scripted):
 
     def end_records(self) -> None:
         """Hand out what has been emitted, and keep what nobody takes."""
-        if "listeners" in self.__dict__:
-            self.listeners.end()
+        if (listeners := Handled.listeners.made(self)) is not None:
+            listeners.end()
         if self._has_handlers:
             self._kept = self.emitted()
 

@@ -415,9 +415,8 @@ class KernelSession(FollowingModules, Handled, AnySessionApi[KernelProbe]):
             probe.close()
         self.chosen.close()
         self.close_collection()
-
-        if "hooks" in self.__dict__:
-            self.hooks.end()
+        if (hooks := KernelSession.hooks.made(self)) is not None:
+            hooks.end()
 
     close = detach
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from anyprobe.core.code import MISSES
 from anyprobe.core.errors import UnsupportedTarget
+from anyprobe.core.lazily import Lazy
 from anyprobe.data.cells import Key
 from anyprobe.data.keys import Names
 from anyprobe.data.maps import MapView
@@ -64,7 +65,7 @@ class SharedStorages:
         self._losses: Shared | None = None
         self._losses_used = 0
 
-    @cached_property
+    @Lazy
     def driver(self) -> Driver:
         """The client that everything belongs to."""
         return self._open_driver()
@@ -89,7 +90,7 @@ class SharedStorages:
         """Where each processor has the bytes that say whether a handler runs, as an offset from ``gs``."""
         return self.per_processor(_WORD)
 
-    @cached_property
+    @Lazy
     def _misses(self) -> Shared:
         return self.driver.share(8 * len(MISSES))
 
@@ -177,8 +178,8 @@ class SharedStorages:
 
     def misses(self) -> Iterable[tuple[str, int]]:
         """Yield what went wrong in handlers, by kind."""
-        if "_misses" in self.__dict__:
-            words = self._misses.view[: 8 * len(MISSES)].cast("Q")
+        if (misses := SharedStorages._misses.made(self)) is not None:
+            words = misses.view[: 8 * len(MISSES)].cast("Q")
             yield from ((miss.value, count) for miss, count in zip(MISSES, words, strict=True))
 
     def dropped(self, storage: Storage) -> dict[str, int]:
@@ -206,10 +207,10 @@ class SharedStorages:
         for each in self._maps.values():
             each.keep()
         self._tables, self._maps, self._rings, self._placed = {}, {}, {}, {}
-        self.__dict__.pop("_misses", None)
+        SharedStorages._misses.forget(self)
         self._losses = None
-        if "driver" in self.__dict__:
-            self.driver.close()
+        if (driver := SharedStorages.driver.made(self)) is not None:
+            driver.close()
 
 
 class _Aggregation:
