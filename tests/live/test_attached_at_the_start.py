@@ -9,7 +9,7 @@ from contextlib import ExitStack
 import pytest
 
 import anyprobe
-from anyprobe.probes import reconciling
+from anyprobe.probes.parts import modules
 from anyprobe.splice.apply import preparation
 from support.driver import build, wait_until
 
@@ -69,7 +69,7 @@ def program():
 @pytest.fixture(autouse=True)
 def patience(monkeypatch):
     """On a busy machine the loader takes long to go on."""
-    monkeypatch.setattr(reconciling, "_STARTING", 60.0)
+    monkeypatch.setattr(modules, "_STARTING", 60.0)
     monkeypatch.setattr(preparation, "_PATIENCE", 60.0)
 
 

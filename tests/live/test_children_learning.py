@@ -274,7 +274,7 @@ def test_a_worker_that_another_controller_holds_is_seen_to_later(program, monkey
                 session.pump(0.3)
             begun = time.monotonic()
             for _ in range(5):
-                session.look_at_children()
+                session.host.child_watch.look()
             assert time.monotonic() - begun < LONG  # what one of them would be waited for, once
             before = of_each(session.snapshot())
             assert {pid: before[pid] for pid in workers.pids} == dict.fromkeys(workers.pids, (0, 4 * calls(5)))

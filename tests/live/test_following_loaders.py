@@ -41,7 +41,7 @@ def way(request, tmp_path):
 
 def counted(command):
     with Followed.run(command) as tree:
-        tree.sessions[0].is_one_of_many = True
+        tree.sessions[0].host.modules.permit_absent()
         tree.count("a.out:work")
         tree.resume()
         assert os.waitstatus_to_exitcode(tree.wait(PATIENCE)) == 0
@@ -57,7 +57,7 @@ def test_in_what_is_followed(way):
 def test_all_of_a_program_is_none_of_its_loader():
     """Before there is a program nothing is ``a.out``."""
     with Followed.run([GLIBC, "/bin/true"]) as tree:
-        tree.sessions[0].is_one_of_many = True
+        tree.sessions[0].host.modules.permit_absent()
         tree.count("a.out:*")
         tree.resume()
         assert os.waitstatus_to_exitcode(tree.wait(PATIENCE)) == 0

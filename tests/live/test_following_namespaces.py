@@ -77,7 +77,7 @@ def test_what_only_the_process_sees_is_followed(folder, case):
     if plain.returncode:
         pytest.skip(f"not permitted here: {plain.stderr.strip()}")
     with Followed.run(command) as tree:
-        tree.sessions[0].is_one_of_many = True
+        tree.sessions[0].host.modules.permit_absent()
         tree.count("*:work")
         tree.resume()
         status = tree.wait(PATIENCE)

@@ -12,7 +12,7 @@ import pytest
 
 import anyprobe
 from anyprobe import Count, Sum, i32
-from anyprobe.probes.session import Session
+from anyprobe.probes.parts.modules import ModuleReconciler
 from support.driver import PATIENCE, build, wait_until
 from support.plugins import is_gated, told
 
@@ -134,13 +134,13 @@ def used(session):
 
 def test_only_what_is_new_is_looked_at(program, monkeypatch):
     """What a look costs does not grow with what is loaded already."""
-    asked, resolve = [], Session.resolve
+    asked, resolve = [], ModuleReconciler.resolve
 
     def asking(session, spec, within=None):
         asked.append(within)
         return resolve(session, spec, within)
 
-    monkeypatch.setattr(Session, "resolve", asking)
+    monkeypatch.setattr(ModuleReconciler, "resolve", asking)
     with anyprobe.attach(program.pid) as session:
         session.count("*:plugin_work", follow=True)
         assert asked == [None]

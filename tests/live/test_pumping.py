@@ -144,9 +144,10 @@ def test_a_thread_that_ends_after_its_session_does_no_more(program, monkeypatch)
         def look_after_the_end():
             asked.set()
             over.wait(PATIENCE)
-            type(session).look_at_children(session)
+            look()
 
-        session.look_at_children = look_after_the_end
+        look = session.host.child_watch.look
+        monkeypatch.setattr(session.host.child_watch, "look", look_after_the_end)
         session.pump_in_background()
         assert asked.wait(PATIENCE)
         (thread,) = pumps(others)

@@ -11,7 +11,7 @@ import pytest
 
 import anyprobe
 from anyprobe import SpecError, Sum, i32
-from anyprobe.probes.session import Session
+from anyprobe.probes.parts.modules import ModuleReconciler
 from anyprobe.target.remote import calls as remote
 from support.independent import fixed_addresses
 from support.results import hits, missed, timing
@@ -280,13 +280,13 @@ def test_exit_status_is_passed_through():
 def test_functions_of_a_held_program_are_looked_for_once(monkeypatch):
     """Nothing but the loader runs before the libraries are mapped; a large program has a hundred thousand functions."""
     looked = []
-    resolve = Session.resolve
+    resolve = ModuleReconciler.resolve
 
     def noting(self, spec, within=None):
         looked.append(within)
         return resolve(self, spec, within)
 
-    monkeypatch.setattr(Session, "resolve", noting)
+    monkeypatch.setattr(ModuleReconciler, "resolve", noting)
     with anyprobe.run(["true"]) as session:
         session.count("libc:*exit*")
         (early,) = looked

@@ -289,12 +289,12 @@ def test_who_looks_often_borrows_threads_now_and_then(run_target, monkeypatch):
         session.count("a.out:busy")
         hooks = session.splicing.view.hooks
         target.go(1)
-        session.follow_handlers(often=True)
+        session.host.loop.follow_handlers(often=True)
         (first,) = hooks
         target.go(101)  # another in its stead
-        session.follow_handlers(often=True)
+        session.host.loop.follow_handlers(often=True)
         assert set(hooks) == {first}
-        session.follow_handlers()
+        session.host.loop.follow_handlers()
         assert len(hooks) == 2
         target.go(100)
     target.finish()
