@@ -68,7 +68,7 @@ def _attached(process: Process, settings: SessionOptions) -> Session:
         while not has_libraries(session.objects, process.mem) and time.monotonic() < deadline:  # it has just begun
             time.sleep(0.001)
             session = Session(process, settings)
-    session.warnings = [*warnings, *session.warnings]
+    session.host.warn(*warnings)
     return session
 
 

@@ -54,7 +54,7 @@ def switch_optimization(session: "ProbeHost", probes: Sequence["Probe"], *, on: 
     """
     planning = session.splicing.planning
     if not on and trapping.WARNING not in session.warnings:
-        session.warnings = [*session.warnings, trapping.WARNING]
+        session.warn(trapping.WARNING)
     planning.allow(AUTO | TRAPS if on else TRAPS)  # what cannot be a jump stays a trap
     states: dict[FunctionState, Module] = {}
     staying = []

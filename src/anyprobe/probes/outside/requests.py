@@ -50,6 +50,6 @@ def look(session: "ProbeHost") -> None:
     from anyprobe.probes.replanning import switch_optimization
 
     staying = switch_optimization(session, session.probes, on=new[0] == Request.OPTIMIZE)
-    session.warnings = [*session.warnings, *staying]
+    session.warn(*staying)
     for address in journals:
         answer(memory, address, new[0])
