@@ -123,13 +123,13 @@ def test_processes_that_are_killed_before_they_execute_take_no_room_for_ever(mon
     executes = Followed.executes
     killed = []
 
-    def executes_or_kills(self, session, function, hit, takes):
+    def executes_or_kills(self, session, function, hit, takes, waits_at):
         if len(killed) < exec_gate.PLACES:
             killed.append(hit.tid)
             os.kill(hit.tid, signal.SIGKILL)
             wait_until(lambda: has_ended(hit.tid), "the process is killed")
         else:
-            executes(self, session, function, hit, takes)
+            executes(self, session, function, hit, takes, waits_at)
 
     monkeypatch.setattr(Followed, "executes", executes_or_kills)
     loop = f"n=0; while [ $n -lt {exec_gate.PLACES} ]; do n=$((n+1)); /bin/true; done"

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from anyprobe.cli import targets
+
 if TYPE_CHECKING:
     from anyprobe.cli.expressions import Expression
     from anyprobe.cli.handlerplaces import HandlerPlace
@@ -162,12 +164,7 @@ class Counts(_Conditional):
     """``count``: hits at each site; calls, where the condition is about what only their end knows."""
 
     def _plainly(self, session: "Measured", specs: Sequence[str]) -> None:
-        from anyprobe.cli.targets import KERNEL, in_the_kernel
-
-        if session.pid == KERNEL and self.pending:
-            in_the_kernel(session).count(*specs, follow=True)
-        else:
-            session.count(*specs)
+        targets.count(session, specs, pending=self.pending)
 
     def _made(self) -> dict[str, Any]:
         from anyprobe.data.aggregations import Count

@@ -247,6 +247,14 @@ def in_the_kernel(session: "Measured") -> "KernelSession":
     return cast("KernelSession", session)
 
 
+def count(session: "Measured", specs: "Sequence[str]", *, pending: bool | None) -> None:
+    """Count hits in a session; ``pending``: in the kernel also in modules that are loaded later."""
+    if session.pid == KERNEL and pending:
+        in_the_kernel(session).count(*specs, follow=True)
+    else:
+        session.count(*specs)
+
+
 def open_sessions(stack: ExitStack, target: Target, **settings: Any) -> "list[Session]":  # noqa: ANN401 - passed on
     """Attach to every process, or start the command; leaving the stack detaches.
 

@@ -2,9 +2,9 @@
 
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-__all__ = ["cached_property"]
+__all__ = ["Lazy", "cached_property"]
 
 _T = TypeVar("_T")
 
@@ -29,3 +29,20 @@ else:
                 return self
             found = instance.__dict__[self._name] = self._find(instance)
             return found
+
+
+class Lazy(cached_property[_T]):
+    """A ``cached_property`` that tells what it has made: ``Collection.maps.made(collection)``."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        """Keep the name under which the value is found afterwards."""
+        super().__set_name__(owner, name)
+        self._kept_as = name
+
+    def made(self, instance: object) -> _T | None:
+        """Return the attribute of an instance, None if nothing has read it yet."""
+        return cast("_T | None", vars(instance).get(self._kept_as))
+
+    def forget(self, instance: object) -> _T | None:
+        """Have the attribute made anew when it is next read; return what it was, None if nothing had read it."""
+        return cast("_T | None", vars(instance).pop(self._kept_as, None))

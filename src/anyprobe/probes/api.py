@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, cast
 
-from anyprobe.core.lazily import Lazy
+from anyprobe.core.cachedproperty import Lazy
 
 if TYPE_CHECKING:
     from anyprobe.core.refusal import Refusal

@@ -12,15 +12,13 @@ from anyprobe.probes.handlers.decorators import Decorators
 from anyprobe.probes.host import ProbeHost
 from anyprobe.probes.options import SessionOptions
 from anyprobe.probes.parts.arming import Arming
-from anyprobe.probes.parts.call_ends import CallEnds
-from anyprobe.probes.parts.child_watch import ChildWatch
-from anyprobe.probes.parts.gates import Gates
+from anyprobe.probes.parts.children import ChildWatch, Gates
 from anyprobe.probes.parts.installing import Installer
 from anyprobe.probes.parts.lifecycle import Lifecycle
 from anyprobe.probes.parts.loop import DutyLoop
 from anyprobe.probes.parts.modules import ModuleReconciler
 from anyprobe.probes.parts.results import Results
-from anyprobe.probes.parts.times import Times
+from anyprobe.probes.parts.timing import CallEnds, Times
 from anyprobe.probes.probe import Probe
 from anyprobe.probes.providers.function.resolve import ResolvedSite
 from anyprobe.target.base import RunningProcess

@@ -7,14 +7,12 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from anyprobe.binary.images.modules import LoadedObject
+from anyprobe.core.cachedproperty import Lazy
 from anyprobe.core.errors import UsageError
-from anyprobe.core.lazily import Lazy
 from anyprobe.core.refusal import Refusal
 from anyprobe.data.processes import TargetInfo
 from anyprobe.probes.children import Children
 from anyprobe.probes.handlers.handler_watch import HandlerWatch
-from anyprobe.probes.handlers.trampolining import Trampolines
-from anyprobe.probes.live_proof import LiveProof
 from anyprobe.probes.options import SessionOptions
 from anyprobe.probes.probe import Probe
 from anyprobe.probes.providers.function.clobbering import clobbers
@@ -30,6 +28,8 @@ from anyprobe.target.base import RunningProcess
 if TYPE_CHECKING:
     from anyprobe.binary.images.modules import ObjectFiles
     from anyprobe.probes.adopting import Adopting
+    from anyprobe.probes.handlers.trampolining import Trampolines
+    from anyprobe.probes.live_proof import LiveProof
     from anyprobe.probes.symbols import Symbols
     from anyprobe.probes.thread_ids import ThreadIds
     from anyprobe.probes.timing.thread_names import ThreadNames
@@ -85,9 +85,7 @@ class ProbeHost(ABC):
         self.awaits_libraries = held and any(self.objects.is_loader(each) for each in self.objects.objects)
         """Whether the target is a dynamic program that has not mapped its libraries yet."""
         self.copies = Copies(self.objects)
-        self.trampolines = Trampolines(self.objects, wanted=options.returns == "trampoline")
-        self.proof = LiveProof(self.objects)
-        self.splicing = ProcessSplicing(
+        self.splicing: ProcessSplicing = ProcessSplicing(
             process,
             clobbers,
             allowed=AUTO if options.strategy == "auto" else frozenset([Strategy(options.strategy)]),
@@ -212,6 +210,24 @@ class ProbeHost(ABC):
         from anyprobe.probes.symbols import Symbols
 
         return Symbols(self.objects)
+
+    @Lazy
+    def trampolines(self) -> "Trampolines":
+        """What serves functions whose exits cannot be spliced."""
+        from anyprobe.probes.handlers.trampolining import Trampolines
+
+        return Trampolines(self.objects, wanted=self.options.returns == "trampoline")
+
+    @Lazy
+    def proof(self) -> "LiveProof":
+        """What the program's files say about changes without a stop."""
+        from anyprobe.probes.live_proof import LiveProof
+
+        return LiveProof(self.objects)
+
+    def refresh_objects(self) -> None:
+        """See what the program has loaded by now, also for changes without a stop."""
+        (self.objects if self.splicing.live is None else self.proof).refresh()
 
     @Lazy
     def adopting(self) -> "Adopting":

@@ -2,16 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import TargetError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.probes.probe import Place, Probe
 from anyprobe.splice.emitted import EmittedSplice
-
-if TYPE_CHECKING:
-    from anyprobe.probes.host import ProbeHost
-    from anyprobe.probes.providers.function.copies import Copies
 
 _WHY = "the program writes to its text here: the probe was taken out, and has counted until then"
 
@@ -27,8 +22,6 @@ def withdrawn(
     ``told`` is what is to be said in any case. Where nothing can be changed at the moment, that is told with it, and
     the next look tries again.
     """
-    if not splices:
-        return told
     leaving = set(splices)
     places = [place for probe in probes for place in probe.places if place.hook.splice in leaving]
     places += [
@@ -49,19 +42,3 @@ def withdrawn(
             place.hook.refusal = Refusal(Reason.WRITABLE_TEXT, place.address, _WHY)
     left = sum(place.hook.armed for place in places)
     return [*told, f"{left} of {len(places)} such probes could not be taken out"] if left and told else told
-
-
-def note_losses(
-    session: "ProbeHost", copies: "Copies", disarm: Callable[[Sequence[Probe], Sequence[Place]], None]
-) -> None:
-    """See which of a session's probes are no longer there, and have its user told of it.
-
-    Libraries may be unmapped, everything may be removed by another anyprobe.
-    """
-    mappings, upkeep = session.process.mappings(), session.splicing.upkeep
-    upkeep.note_losses(mappings)
-    session.splicing.registrations.write()
-    session.warn(*withdrawn(*upkeep.look_at_text(mappings), session.probes, disarm))
-    session.warn(*copies.uncounted(session.probes, mappings))
-    if upkeep.evicted:
-        session.warn("another anyprobe has removed these probes; they have counted until then")

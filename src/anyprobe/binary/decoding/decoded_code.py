@@ -13,9 +13,8 @@ from anyprobe.binary.decoding.body import Body, Facts, decode_to_end, examine
 from anyprobe.binary.decoding.kept_lines import KeptLines
 from anyprobe.binary.decoding.together import Together
 from anyprobe.binary.objects.text import ModuleText
-from anyprobe.core.cachedproperty import cached_property
+from anyprobe.core.cachedproperty import Lazy, cached_property
 from anyprobe.core.checkpoints import checkpoint
-from anyprobe.core.lazily import Lazy
 from anyprobe.isa.decode import Flow, Insn, decode_iced
 
 if TYPE_CHECKING:

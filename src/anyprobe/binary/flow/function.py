@@ -12,8 +12,7 @@ from anyprobe.binary.decoding.body import LOCK
 from anyprobe.binary.decoding.branches import Branches
 from anyprobe.binary.decoding.decoded_code import DecodedCode
 from anyprobe.binary.flow.straight_lines import StraightLines
-from anyprobe.core.cachedproperty import cached_property
-from anyprobe.core.lazily import Lazy
+from anyprobe.core.cachedproperty import Lazy, cached_property
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import Insn
 

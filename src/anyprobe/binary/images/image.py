@@ -18,8 +18,8 @@ from anyprobe.binary.objects.text import ModuleText
 from anyprobe.binary.restrictions.thread_pointer import moves_thread_pointer
 from anyprobe.core.address import AddressRange, page_floor
 from anyprobe.core.arrays import among, unique
+from anyprobe.core.cachedproperty import Lazy
 from anyprobe.core.errors import UnsupportedTarget
-from anyprobe.core.lazily import Lazy
 from anyprobe.core.memory import MemoryFault
 
 if TYPE_CHECKING:

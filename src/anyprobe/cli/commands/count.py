@@ -1,5 +1,6 @@
 """``anyprobe count``."""
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -7,6 +8,8 @@ import click
 from anyprobe.cli import helping, options
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from rich.console import Console
 
     from anyprobe.data.snapshot import Snapshot
@@ -43,14 +46,19 @@ def command(
     anyprobe count libc:malloc --by pid --follow -n postgres --for 10
     anyprobe count kernel::vfs_read:return 'tracepoint:sched:*' syscall::openat --for 5
     """  # noqa: D301 - click's mark for lines that stay as they are
-    from anyprobe.cli import conditional, measuring, targets
+    from anyprobe.cli import measuring, targets
 
     target = targets.choose(pids, names, program, specs, **targets.selected(settings))
+    arm: Callable[[targets.Measured, Sequence[str]], object] = partial(targets.count, pending=pending)
+    seen: Callable[[Snapshot], Snapshot] | None = None
     if when is not None:
+        from anyprobe.cli import conditional
+
         targets.see_pending(target, pending)
-    only = conditional.Counts.of(when, pending=pending)
+        only = conditional.Counts.of(when, pending=pending)
+        arm, seen = only.arm, only.seen
     render = _by_pid if settings["by"] else _render
-    plan = measuring.Plan(specs=specs, arm=only.arm, render=render, seen=only.seen, pending=pending, **settings)
+    plan = measuring.Plan(specs=specs, arm=arm, render=render, seen=seen, pending=pending, **settings)
     return measuring.measure(target, plan)
 
 

@@ -1,11 +1,10 @@
 """How handlers are given to a session: the decorators ``entry``, ``ret`` and ``call``."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from anyprobe.core.lazily import Lazy
+from anyprobe.core.cachedproperty import Lazy
 from anyprobe.probes.api import Emitted
-from anyprobe.probes.handlers.points import Point
 from anyprobe.probes.scripts.hooks import Scripted
 from anyprobe.probes.specs.spec import see_texts
 
@@ -204,7 +203,7 @@ class Decorators(Emitted, Scripted):
             SpecError: a spec means nothing.
             HandlerError: the handler does not compile; nothing is changed.
         """
-        return self._decorator(specs, when, handler, Point.RETURN, retval=retval, follow=follow)
+        return self._decorator(specs, when, handler, "RETURN", retval=retval, follow=follow)
 
     def at(
         self, *specs: str, when: "Handler | None" = None, handler: "Handler | None" = None, follow: bool | None = None
@@ -225,7 +224,7 @@ class Decorators(Emitted, Scripted):
             SpecError: a spec means nothing.
             HandlerError: the handler does not compile; nothing is changed.
         """
-        return self._decorator(specs, when, handler, Point.BEFORE, follow=follow)
+        return self._decorator(specs, when, handler, "BEFORE", follow=follow)
 
     def after(
         self, *specs: str, when: "Handler | None" = None, handler: "Handler | None" = None, follow: bool | None = None
@@ -246,7 +245,7 @@ class Decorators(Emitted, Scripted):
             SpecError: a spec means nothing.
             HandlerError: the handler does not compile; nothing is changed.
         """
-        return self._decorator(specs, when, handler, Point.AFTER, follow=follow)
+        return self._decorator(specs, when, handler, "AFTER", follow=follow)
 
     def callback(
         self, *specs: str, timeout: float = 0.1, when: "Handler | None" = None
@@ -317,7 +316,7 @@ class Decorators(Emitted, Scripted):
         specs: tuple[str, ...],
         when: "Handler | None",
         handler: "Handler | None",
-        point: Point = Point.ENTRY,
+        point: "Literal['ENTRY', 'RETURN', 'BEFORE', 'AFTER']" = "ENTRY",
         *,
         retval: "AnyType | None" = None,
         follow: bool | None = None,
@@ -325,7 +324,9 @@ class Decorators(Emitted, Scripted):
         see_texts(specs)
 
         def place(function: "Handler") -> "Handler":
-            self.handling.place(specs, function, point, when=when, retval=retval, follow=follow)
+            from anyprobe.probes.handlers.points import Point
+
+            self.handling.place(specs, function, Point[point], when=when, retval=retval, follow=follow)
             return function
 
         if handler is not None:

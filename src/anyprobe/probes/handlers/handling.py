@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING
 
+from anyprobe.core.cachedproperty import Lazy
 from anyprobe.core.code import MISSES, InputKind, NativeCode
 from anyprobe.core.errors import HandlerError, SpecError, UnsupportedTarget, UsageError
-from anyprobe.core.lazily import Lazy
 from anyprobe.data.aggregations import Aggregation
 from anyprobe.data.layout import room_for
 from anyprobe.data.maps import Map, MapView

@@ -13,11 +13,10 @@ from anyprobe.probes.desired import Policy
 from anyprobe.probes.duties import locked
 from anyprobe.probes.handlers.decorators import Decorators
 from anyprobe.probes.outside import registering
-from anyprobe.probes.parts.call_ends import CallEnds
-from anyprobe.probes.parts.gates import Gates
+from anyprobe.probes.parts.children import Gates
 from anyprobe.probes.parts.installing import Installer
 from anyprobe.probes.parts.modules import ModuleReconciler
-from anyprobe.probes.parts.times import Times
+from anyprobe.probes.parts.timing import CallEnds, Times
 from anyprobe.probes.probe import Probe, dressed, places_of, shared
 from anyprobe.probes.providers import provided
 from anyprobe.probes.providers.function.copies import AUDITED, has_libraries

@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING
 from anyprobe.core.errors import TargetError
 from anyprobe.probes.duties import locked
 from anyprobe.probes.outside import registering
-from anyprobe.probes.parts.call_ends import CallEnds
-from anyprobe.probes.parts.times import Times
+from anyprobe.probes.parts.timing import CallEnds, Times
 from anyprobe.probes.probe import Place, Probe, edits_for, places_of
 from anyprobe.probes.providers import provided
 from anyprobe.probes.target_errors import typed
-from anyprobe.probes.withdrawal import note_losses
 
 if TYPE_CHECKING:
     from anyprobe.probes.host import ProbeHost
@@ -53,7 +51,8 @@ class Installer:
         """See to functions whose exits could not all be spliced, and to markers that are better placed behind."""
         host = self._host
         with typed(host.process, "arming probes in"):
-            host.engine.change(edits_for([*host.trampolines.fall_back(probes), *self._moved(probes)]))
+            served = host.trampolines.fall_back(probes) if any(map(_ends, probes)) else []
+            host.engine.change(edits_for([*served, *self._moved(probes)]))
         self._calls.place(probes)
 
     @contextmanager
@@ -83,7 +82,22 @@ class Installer:
         host = self._host
         if host.ended is None and host.splicing.upkeep.is_installed and not host.became():
             with suppress(TargetError):  # a program that has ended has lost nothing
-                note_losses(host, host.copies, self.disarm)
+                self._look_for_losses()
+
+    def _look_for_losses(self) -> None:
+        """Tell of libraries that are unmapped, and of text that was written to or given back by another anyprobe."""
+        host = self._host
+        mappings, upkeep = host.process.mappings(), host.splicing.upkeep
+        upkeep.note_losses(mappings)
+        host.splicing.registrations.write()
+        told, splices = upkeep.look_at_text(mappings)
+        if splices:
+            from anyprobe.probes.withdrawal import withdrawn
+
+            told = withdrawn(told, splices, host.probes, self.disarm)
+        host.warn(*told, *host.copies.uncounted(host.probes, mappings))
+        if upkeep.evicted:
+            host.warn("another anyprobe has removed these probes; they have counted until then")
 
     @locked
     def follow_handlers(self, *, often: bool = False) -> None:
@@ -109,3 +123,8 @@ class Installer:
         from anyprobe.probes.providers.usdt.behind import moved_behind
 
         return moved_behind(probes)
+
+
+def _ends(probe: Probe) -> bool:
+    """Return whether a probe is also, or only, about the ends of calls."""
+    return bool(probe.exitless or probe.timed) or any(place.exit is not None for place in probe.places)

@@ -12,12 +12,12 @@ from anyprobe.probes import removal
 from anyprobe.probes.duties import locked
 from anyprobe.probes.handlers.decorators import Decorators
 from anyprobe.probes.parts.arming import Arming
-from anyprobe.probes.parts.gates import Gates
+from anyprobe.probes.parts.children import Gates
 from anyprobe.probes.parts.installing import Installer
 from anyprobe.probes.parts.loop import DutyLoop
 from anyprobe.probes.parts.modules import ModuleReconciler
 from anyprobe.probes.parts.results import Results
-from anyprobe.probes.parts.times import Times
+from anyprobe.probes.parts.timing import Times
 from anyprobe.probes.providers import provided
 from anyprobe.probes.target_errors import typed
 

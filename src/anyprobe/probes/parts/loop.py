@@ -4,14 +4,13 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from anyprobe.core.lazily import Lazy
+from anyprobe.core.cachedproperty import Lazy
 from anyprobe.probes.duties import PROGRAM_LOOKS, Duties, Tended, duties_of
 from anyprobe.probes.handlers.decorators import Decorators
-from anyprobe.probes.parts.call_ends import CallEnds
-from anyprobe.probes.parts.child_watch import ChildWatch
+from anyprobe.probes.parts.children import ChildWatch
 from anyprobe.probes.parts.installing import Installer
 from anyprobe.probes.parts.modules import ModuleReconciler
-from anyprobe.probes.parts.times import Times
+from anyprobe.probes.parts.timing import CallEnds, Times
 
 if TYPE_CHECKING:
     from anyprobe.probes.host import ProbeHost

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 from anyprobe.binary.images.modules import VDSO, LoadedObject
 from anyprobe.binary.objects.table_store import keeping_later
+from anyprobe.core.cachedproperty import Lazy
 from anyprobe.core.checkpoints import checkpoint
 from anyprobe.core.collection import collection_paused
 from anyprobe.core.errors import SpecError, TargetExited
-from anyprobe.core.lazily import Lazy
 from anyprobe.core.refusal import Refusal
 from anyprobe.probes.desired import Desired, DesiredState, Finds, Policy, Taken, unchosen_in
 from anyprobe.probes.duties import locked
 from anyprobe.probes.handlers.decorators import Decorators
 from anyprobe.probes.outside import registering
 from anyprobe.probes.parts.installing import Installer
-from anyprobe.probes.parts.times import Times
+from anyprobe.probes.parts.timing import Times
 from anyprobe.probes.probe import Probe, dressed, shared
 from anyprobe.probes.providers.function.copies import has_libraries
 from anyprobe.probes.providers.function.placing import add_counted, add_timed, see_places, survey
@@ -132,7 +132,7 @@ class ModuleReconciler:
         """
         host = self._host
         began = host.objects.libc() is None
-        host.proof.refresh()
+        host.refresh_objects()
         if not began or host.splicing.holdings.banks or self._host.awaits_libraries:
             if needs_threads:
                 self.thread_slots.look(needed=True)
@@ -140,7 +140,7 @@ class ModuleReconciler:
         deadline = time.monotonic() + (_STARTING if needs_threads else 0)
         while not has_libraries(host.objects, host.process.mem) and time.monotonic() < deadline:
             time.sleep(_LOOKS)
-            host.proof.refresh()
+            host.refresh_objects()
         if host.objects.libc() is not None:
             self.thread_slots.begin(needed=needs_threads)
             self._handlers.recheck(host.objects.reads_thread_word)

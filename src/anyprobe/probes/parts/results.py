@@ -13,7 +13,7 @@ from anyprobe.probes.duties import locked
 from anyprobe.probes.handlers.decorators import Decorators
 from anyprobe.probes.parts.installing import Installer
 from anyprobe.probes.parts.modules import ModuleReconciler
-from anyprobe.probes.parts.times import Times
+from anyprobe.probes.parts.timing import Times
 from anyprobe.probes.providers import provided
 from anyprobe.probes.reading import BankValues
 from anyprobe.target.system.kernel_log import kernel_log

@@ -6,8 +6,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
+from anyprobe.core.cachedproperty import Lazy
 from anyprobe.core.errors import AnyprobeError, UsageError
-from anyprobe.core.lazily import Lazy
 from anyprobe.probes.scripts.entering import entered
 
 Hook = Callable[[], object]

@@ -17,7 +17,7 @@ from anyprobe import splice
 from anyprobe.binary.objects import cache
 from anyprobe.binary.objects.table_store import state_of_code
 from anyprobe.binary.objects.text import ModuleText
-from anyprobe.core.lazily import Lazy
+from anyprobe.core.cachedproperty import Lazy
 from anyprobe.core.refusal import Refusal
 from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.isa.decode import Insn, decode_range

@@ -14,7 +14,6 @@ from anyprobe.core.errors import SpecError, TargetError, UnsupportedTarget
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.probes.providers.function.named import INSTANCES, Named, has_glob, is_glob, named_in
 from anyprobe.probes.specs.naming import as_spec
-from anyprobe.probes.specs.nearest import nearest_names
 from anyprobe.probes.specs.spec import Spec, parse, see_texts
 
 if TYPE_CHECKING:
@@ -175,6 +174,8 @@ def meant_modules(spec: Spec, objects: Sequence[LoadedObject]) -> list[LoadedObj
     names += ["a.out"] if any(each.is_executable for each in objects) else []
     stem = module_names(wanted)[-1].removeprefix("lib").lower()
     parts = [module_names(each.name)[-1] for each in objects if len(stem) > 2 and stem in each.name.lower()]
+    from anyprobe.probes.specs.nearest import nearest_names
+
     nearest = tuple(dict.fromkeys((*parts, *nearest_names(wanted, names))))[:_MOST_NEAREST]
     raise spec.error(spec.module, f"no module {wanted!r} is loaded", nearest)
 
@@ -253,6 +254,8 @@ def _says_what_is_nearest(spec: Spec, objects: Sequence[LoadedObject]) -> SpecEr
     where = objects[0].name if len(objects) == 1 else "any of the loaded modules"
     why = _imported_from(wanted, objects) or _inlined(wanted, objects) or _without_names(objects)
     hint = f" ({why})" if why else ""
+    from anyprobe.probes.specs.nearest import nearest_names
+
     nearest = nearest_names(wanted.partition("@")[0], names)
     if any(name.startswith(f"{wanted}[") for name in names):
         nearest = (wanted + INSTANCES, *nearest[:-1])

@@ -4,7 +4,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from anyprobe.core.lazily import Lazy
+from anyprobe.core.cachedproperty import Lazy
 from anyprobe.data.aggregations import Aggregation
 from anyprobe.data.cells import CellValue, Key
 from anyprobe.data.maps import Map

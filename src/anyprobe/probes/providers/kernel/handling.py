@@ -6,8 +6,8 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from anyprobe.core.cachedproperty import Lazy
 from anyprobe.core.errors import UsageError
-from anyprobe.core.lazily import Lazy
 from anyprobe.probes.api import Emitted
 from anyprobe.probes.providers.kernel.places.sites import KernelNames, KernelSite
 from anyprobe.probes.providers.kernel.places.specs import KernelSpec, parse

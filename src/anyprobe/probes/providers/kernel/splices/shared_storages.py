@@ -10,9 +10,9 @@ from typing import Final
 
 import numpy as np
 
+from anyprobe.core.cachedproperty import Lazy
 from anyprobe.core.code import MISSES
 from anyprobe.core.errors import UnsupportedTarget
-from anyprobe.core.lazily import Lazy
 from anyprobe.data.cells import Key
 from anyprobe.data.keys import Names
 from anyprobe.data.maps import MapView
