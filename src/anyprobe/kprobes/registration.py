@@ -323,8 +323,9 @@ _REGISTRY = "kprobes"
 
 def registry(session: "Session") -> Registry:
     """Return the registry of a session, which lives and dies with it."""
-    found: Registry = vars(session).setdefault(_REGISTRY, None) or Registry(session)
-    vars(session)[_REGISTRY] = found
+    facades = session.host.facades
+    found: Registry = facades.get(_REGISTRY) or Registry(session)
+    facades[_REGISTRY] = found
     return found
 
 

@@ -4,7 +4,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from anyprobe.binary.images.modules import LoadedObject
 from anyprobe.core.cachedproperty import Lazy
@@ -64,6 +64,8 @@ class ProbeHost(ABC):
         """Held by each thread that changes or reads the session."""
         self.probes: list[Probe] = []
         """What has been asked for, in this order."""
+        self.facades: dict[str, Any] = {}
+        """What gives the session another interface, and lives and dies with it: by name."""
         self.endings: list[Callable[[], None]] = []
         """Called when the session is over, and what was counted is still there."""
         self.warnings: Sequence[str] = ()

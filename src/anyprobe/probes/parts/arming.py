@@ -212,7 +212,7 @@ class Arming:
             for probe in probes if dress is not None else ():
                 probe.dress = dress
                 dressed(probe, dress)  # type: ignore[arg-type] # it is there
-            shared(probes, host.probes if timed and host.options.self_time else None)
+            shared(probes, host.probes if timed and host.options.nested else None)
         host.engine.seconds["resolve"] += time.perf_counter() - begin
         if timed:
             self._times.start()

@@ -179,9 +179,7 @@ class ModuleReconciler:
             self.tell_of_late_looks()
         if not found:
             return []
-        shared(
-            [part for each, _, part in found if each.probe.is_timing], host.probes if host.options.self_time else None
-        )
+        shared([part for each, _, part in found if each.probe.is_timing], host.probes if host.options.nested else None)
         for each, _, part in found:
             each.take_over(part)
         finds = Finds(found, host.objects.is_permanent)
