@@ -74,11 +74,11 @@ class ComposedHost(ProbeHost):
         return self.modules.wanted_once(spec)
 
     def place_made(
-        self, specs: Sequence[str], dress: Callable[[Probe], None], sites: Sequence[ResolvedSite | None] = (), *,
+        self, specs: Sequence[str], configure: Callable[[Probe], None], sites: Sequence[ResolvedSite | None] = (), *,
         follow: bool | None = None,
     ) -> list[Probe]:  # fmt: skip
         """Arm probes, as ``Arming`` does."""
-        return self.arming.place_made(specs, dress, sites, follow=follow)
+        return self.arming.place_made(specs, configure, sites, follow=follow)
 
     @property
     def target_info(self) -> TargetInfo:

@@ -266,10 +266,10 @@ class ProbeHost(ABC):
 
     @abstractmethod
     def place_made(
-        self, specs: Sequence[str], dress: "Callable[[Probe], None]", sites: "Sequence[ResolvedSite | None]" = (), *,
+        self, specs: Sequence[str], configure: Callable[[Probe], None], sites: Sequence[ResolvedSite | None] = (), *,
         follow: bool | None = None,
-    ) -> "list[Probe]":  # fmt: skip
-        """Arm probes; ``dress`` sets what each is for before it is armed; ``sites``: resolved already.
+    ) -> list[Probe]:  # fmt: skip
+        """Arm probes; ``configure`` sets what each is for before it is armed; ``sites``: resolved already.
 
         ``follow``: also in what is loaded later; None: as the session's option ``pending`` says.
         """

@@ -100,11 +100,11 @@ class Arming:
         host.warn(*provided.detach(probes))
 
     def place_made(
-        self, specs: Sequence[str], dress: "Callable[[Probe], None]", sites: Sequence[ResolvedSite | None] = (), *,
+        self, specs: Sequence[str], configure: "Callable[[Probe], None]", sites: Sequence[ResolvedSite | None] = (), *,
         follow: bool | None = None,
     ) -> Probes:  # fmt: skip
-        """Arm probes whose places are turned by ``dress`` into what they are for; ``sites``: resolved already."""
-        return self.arm(specs, timed=False, dress=dress, known=sites, follow=follow)
+        """Arm probes whose places are turned by ``configure`` into what they are for; ``sites``: resolved already."""
+        return self.arm(specs, timed=False, dress=configure, known=sites, follow=follow)
 
     @locked
     def limit_overhead(self, percent: float) -> Probes:
