@@ -1,6 +1,7 @@
 """Programs that forbid their threads the time stamp counter while it is read: they go on, and it is said."""
 
 import json
+import shutil
 
 import pytest
 
@@ -16,6 +17,13 @@ WAYS = ("prctl", "syscall", "strict", "seccomp", "raw")
 @pytest.fixture(scope="module")
 def program():
     return str(build("forbids_timestamps.c", "-pthread"))
+
+
+@pytest.fixture(scope="module")
+def go_program():
+    if not shutil.which("go"):
+        pytest.skip("Go is not installed")
+    return str(build("go_clock.go"))
 
 
 def timed(path):
@@ -90,3 +98,25 @@ def test_handlers_that_do_not_need_it_run(tmp_path, program):
     assert (found.returncode, found.stdout) == (0, "done\n"), found.stderr
     (made,) = json.loads(results.read_text())["aggregations"].values()
     assert made["count"] == 2 * CALLS
+
+
+@pytest.mark.parametrize("options", [[], ["--self"], ["--tree"]], ids=["time", "self", "tree"])
+def test_goroutines_are_not_timed_after_that(tmp_path, go_program, options):
+    results = tmp_path / "results.json"
+    command = ["time", "a.out:main.Work", *options, "--json", "-o", str(results), "--exit-status"]
+    found = anyprobe(*command, "--", go_program)
+    assert (found.returncode, found.stdout) == (0, "done\n"), found.stderr
+    assert timed(results) == (CALLS, CALLS)
+    assert FORBIDDEN in json.loads(results.read_text())["warnings"]
+
+
+@pytest.mark.parametrize("value", ["latency_ns", "now"])
+def test_handlers_of_go_that_need_the_time_are_missed(tmp_path, go_program, value):
+    results = tmp_path / "results.json"
+    command = ["hist", "a.out:main.Work", "--of", value, "--json", "-o", str(results), "--exit-status"]
+    found = anyprobe(*command, "--", go_program)
+    assert (found.returncode, found.stdout) == (0, "done\n"), found.stderr
+    document = json.loads(results.read_text())
+    (made,) = document["aggregations"].values()
+    assert made["count"] == CALLS
+    assert FORBIDDEN in document["warnings"]

@@ -74,8 +74,11 @@ class HeaderWord(Sequence[int]):
 
     def __getitem__(self, index: int | slice) -> int | Sequence[int]:
         """Return its address."""
+        return [self.address()][index]
+
+    def address(self) -> int:
+        """Return the word's address."""
         if self._holdings.banks:
-            word = self._holdings.banks[0].piece.address + self._offset
-        else:  # threads have no slots after all, and no patch reads the word
-            word = next(each.near.piece.address for each in self._holdings.code_regions if each.near) + BLOCK_REFUSED
-        return [word][index]
+            return self._holdings.banks[0].piece.address + self._offset
+        # threads have no slots after all, and no patch reads the word
+        return next(each.near.piece.address for each in self._holdings.code_regions if each.near) + BLOCK_REFUSED

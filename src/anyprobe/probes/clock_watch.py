@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from anyprobe.probes.host import ProbeHost
     from anyprobe.probes.probe import Probe
     from anyprobe.splice.edits import Edit
+    from anyprobe.splice.regions.holdings import Holdings
 
 FORBIDDEN = (
     "a thread has forbidden itself to read the time stamp counter (PR_SET_TSC, or seccomp's strict mode): calls since "
@@ -25,19 +26,38 @@ class ClockWatch:
     def __init__(self, session: "ProbeHost") -> None:
         """Place nothing yet."""
         self._splicing, self._holdings = session.splicing, session.splicing.holdings
-        word = HeaderWord(self._holdings, DARK)
-        objects = session.symbols.objects
+        word = ClockWord(self._holdings)
+        self._objects = objects = session.symbols.objects
         self._watch = FilterWatch(session.splicing, objects, word, everywhere=True, checks=ClockChecks())
 
     def edits(self, probes: "Sequence[Probe]") -> "Sequence[Edit]":
         """Return the edits that watch, to be made in one change with the first of some probes that read the clock."""
         hooks = (place.hook for probe in probes for place in probe.all_places)
         reads = any(probe.timed for probe in probes) or any(hook.handler and hook.handler.reads_clock for hook in hooks)
-        return self._watch.edits() if reads and self._splicing.planning.slots else ()
+        # elsewhere nothing that is placed reads it
+        return self._watch.edits() if reads and (self._splicing.planning.slots or self._runs_go()) else ()
+
+    def _runs_go(self) -> bool:
+        return self._objects.goroutine_number_at() is not None
 
     def warnings(self) -> tuple[str, ...]:
         """Return what is to be said of it."""
-        banks = self._holdings.banks
-        if not banks:
+        word = self._holdings.clock_word()
+        if word is None:
             return ()
-        return (FORBIDDEN,) if any(banks[0].arena.view(banks[0].piece.offset + DARK, 8)) else ()
+        arena, offset, _ = word
+        return (FORBIDDEN,) if any(arena.view(offset, 4)) else ()
+
+
+class ClockWord(HeaderWord):
+    """Where it is said, which is known once memory is mapped."""
+
+    def __init__(self, holdings: "Holdings") -> None:
+        """Take note of whose memory it is in."""
+        super().__init__(holdings, DARK)
+
+    def address(self) -> int:
+        """Return the word's address."""
+        word = self._holdings.clock_word()
+        assert word is not None
+        return word[2]

@@ -480,6 +480,7 @@ class Preparation:
             if self._layout.left_out:
                 arena.view(piece.offset + NEXT_BLOCK, 8)[:] = self._layout.left_out.to_bytes(8, "little")
             holdings.banks.append(bank)
+        holdings.note_clock_word()
 
     def _settle_hooks(self) -> None:
         holdings = self._holdings

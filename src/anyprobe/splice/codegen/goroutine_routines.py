@@ -49,6 +49,8 @@ class GoroutineFacts:
     """Address of a word that is 0 in fork children."""
     number_at: int
     """Where ``runtime.g`` has the goroutine's number."""
+    dark: int = 0
+    """Address of the word that says that the time stamp counter may not be read any more."""
 
 
 def assemble_goroutine_routines(facts: GoroutineFacts, address: int) -> tuple[bytes, Routines]:
@@ -77,9 +79,11 @@ def _find_head(asm: Assembler, facts: GoroutineFacts, name: str, foreign: str, u
             sub r12, rsp; sub r15, [r14+{STACK_LOW}]
             cmp r12, r15; ja {foreign}
             mov r15, gate; cmp qword [r15], 0; je {foreign}
+            {"mov r15, dark; cmp dword [r15], 0; jne " + foreign if facts.dark else ""}
             {seek_head(name, "r15", "r12", "r12", unknown=unknown, nowhere=foreign)}
         """,
         gate=facts.gate,
+        dark=facts.dark,
         heads=facts.table,
     )
 

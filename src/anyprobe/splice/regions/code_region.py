@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from anyprobe.core.address import PAGE, page_ceil
 from anyprobe.core.errors import InternalError
 from anyprobe.data.costs import NO_COSTS, Costs
-from anyprobe.data.layout import CLOSED, DARK, BankLayout
+from anyprobe.data.layout import CLOSED, BankLayout
 from anyprobe.isa.assemble import u64
 from anyprobe.splice.codegen.counter_template import CounterTemplates
 from anyprobe.splice.codegen.emit import PATCH_ALIGNMENT
@@ -81,7 +81,7 @@ class SlotBank:
 
     def of_session(self, first: int) -> None:
         """Take note of where the session's first bank is, whose header has what all of its banks obey."""
-        self.closed, self.dark = first + CLOSED, first + DARK
+        self.closed = first + CLOSED
 
     def facts(self, gate: int, adopt: int = 0) -> RoutineFacts:
         """Return what routines have to know that reach it by a gate; ``adopt``: the routine of that name."""
@@ -110,6 +110,8 @@ class NearBank:
     piece: Piece
     layout: BankLayout
     still: "Still | None" = None
+    dark: int = 0
+    """Address of the word that says that the time stamp counter may not be read any more."""
 
 
 class Handling(Protocol):
@@ -240,7 +242,7 @@ class CodeRegion:
 
         assert bank.table is not None
         gate, shared = self.gate.address + 8 * bank.index, bank.piece.address + bank.layout.shared_offset
-        facts = GoroutineFacts(bank.layout, shared, bank.table.address, gate, bank.number_at)
+        facts = GoroutineFacts(bank.layout, shared, bank.table.address, gate, bank.number_at, bank.dark)
         content, routines = assemble_goroutine_routines(facts, self.cursor)
         self.put(content)
         return BankCode(None, gate, 0, routines, stackless=True)
@@ -291,7 +293,7 @@ class CodeRegion:
 
         _, address = self._near_handlers.get(id(handler), (handler, 0))
         if not address:
-            facts = RoutineFacts(bank.layout, bank.piece.address, 0, 0, near=bank.piece.address)
+            facts = RoutineFacts(bank.layout, bank.piece.address, 0, 0, near=bank.piece.address, dark=bank.dark)
             content, address, _ = assemble_handler_call(facts, handler, self.cursor)
             self.put(content)
             self._near_handlers[id(handler)] = handler, address

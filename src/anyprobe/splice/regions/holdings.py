@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from anyprobe.data.layout import BLOCK_TOP, DARK
 from anyprobe.splice.emitted import EmittedSplice
 from anyprobe.splice.journal.records import Journal, Owner, Record
 from anyprobe.splice.memory.arena import Arena
@@ -55,6 +56,7 @@ class Holdings:
         self.goroutine_banks: list[GoroutineBank] = []
         self.fresh_since = 0
         """When the target's address space was new, in the kernel's ticks: no older process has it; 0: not known."""
+        self._clock: tuple[Arena, int, int] | None = None
         self.is_nowhere = False
         """Whether no process has any of it in its memory, and so none ever will."""
         self.beside = frozenset[bytes]()
@@ -69,6 +71,30 @@ class Holdings:
     def bank_number(self) -> int:
         """Return which word of every gate page the next bank has as its gate."""
         return len(self.banks) + len(self.goroutine_banks)
+
+    def clock_word(self) -> "tuple[Arena, int, int] | None":
+        """Return where it is said that the time stamp counter may not be read: arena, offset in it, address.
+
+        It is in the header of the first bank if there is one when memory is first mapped, else in that of the first
+        counters near code; None before that.
+        """
+        near = next((each.near for each in self.code_regions if each.near), None)
+        if self._clock is None and self.banks:
+            bank = self.banks[0]
+            self._clock = bank.arena, bank.piece.offset + DARK, bank.piece.address + DARK
+        elif self._clock is None and near is not None:  # nothing is timed by that block
+            self._clock = near.arena, near.piece.offset + BLOCK_TOP, near.piece.address + BLOCK_TOP
+        return self._clock
+
+    def note_clock_word(self) -> None:
+        """Have all banks look at that word, those that have just been mapped too."""
+        word = self.clock_word()
+        if word is not None:
+            for bank in (*self.banks, *self.goroutine_banks):
+                bank.dark = word[2]
+            for region in self.code_regions:
+                if region.near is not None:
+                    region.near.dark = word[2]
 
     def add(self, arena: Arena) -> None:
         """Take note of an arena whose journal is to list splices."""

@@ -40,7 +40,7 @@ def test_routines_of_a_bank_and_of_the_signal_view_take_no_more_than_is_reckoned
     code, _, _ = assemble_routines(facts, PLACE)
     assert len(code) < BANK_ROUTINE_BYTES
     assert BANK_ROUTINE_BYTES + len(assemble_view(PLACE, DATA)[0]) < ROUTINE_BYTES
-    goroutines = GoroutineFacts(BankLayout(**TIMED, **more), DATA, DATA, PLACE, 0x98)
+    goroutines = GoroutineFacts(BankLayout(**TIMED, **more), DATA, DATA, PLACE, 0x98, DATA + 0x68)
     assert len(assemble_goroutine_routines(goroutines, PLACE)[0]) < BANK_ROUTINE_BYTES
 
 
