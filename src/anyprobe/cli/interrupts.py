@@ -47,6 +47,7 @@ class Interrupts:
         self._reader = self._writer = -1
         self._job: JobControl | None = None
         self._in_functions = False
+        self._mask: set[signal.Signals | int] = set()
 
     @property
     def requested(self) -> bool:
@@ -81,6 +82,7 @@ class Interrupts:
         # Without a wake-up descriptor, a signal between the test of `requested` and poll() would be slept through.
         signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         ignored = {number for number in ASKING if signal.getsignal(number) == signal.SIG_IGN}
+        self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         if signal.SIGINT in ignored:
             _heed_what_is_sent()
         for number in ASKING:
@@ -96,6 +98,8 @@ class Interrupts:
             self._job.end()
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        if self._before.get(signal.SIGINT) == signal.SIG_IGN:  # what comes from now on is ignored once more
+            signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
         signal.set_wakeup_fd(-1)
         os.close(self._reader)
         os.close(self._writer)
