@@ -222,8 +222,7 @@ class Preparation:
         stubs = TRAMPOLINE_BYTES * (1 + sum(bank.layout.returns > 0 for bank in holdings.banks))
         need: _Need | None = None
         for edit, hooks in self._hooks.items():
-            planned, module = edit.planned, edit.module
-            splices = planned.plan.splices
+            planned, module, splices = edit.planned, edit.module, edit.planned.plan.splices
             size = estimate(splices[0]) if len(splices) == 1 else sum([estimate(splice) for splice in splices])
             special = [hook for hook in hooks if hook.handler is not None or hook.kind is not ActionKind.COUNT]
             if special and any(hook.handler is not None for hook in special):
