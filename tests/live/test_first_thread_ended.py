@@ -66,7 +66,7 @@ def test_what_doctor_says():
         assert found.returncode == 0
         assert "first_thread_ends, 1 thread\n" in found.stdout
         for line in ("permission +may be traced", "seccomp +no filter", r"per-thread counters +glibc 2\.\d+",
-                     "text +private mappings of 4 files", "namespaces +the same as ours"):  # fmt: skip
+                     "text +private mappings of 4 files", "namespaces +the same as anyprobe's"):  # fmt: skip
             assert re.search(f"ok +{line}\n", found.stdout), found.stdout
         program.work(10)
 
