@@ -2,7 +2,7 @@
 
 Where ``liveness.site`` gives up, at calls and returns, this goes on: into the function that is called and to what comes
 after the call, and from a return to what comes after every direct call of the function. So whatever compilers have
-agreed with themselves about local functions is seen. Where the code is not known, a callee after a pointer or a
+agreed with themselves about local functions is seen. Where the code is not known, a callee reached by a pointer or a
 linkage stub is taken to have arguments where the convention puts them, and a caller that is not in the module, or comes
 through a pointer, to look at the result and at whatever the function does not destroy.
 
@@ -10,7 +10,7 @@ A function destroys what it overwrites, what a function destroys that it calls, 
 stub ``r11``, which every convention and every linker leaves to callees. It may keep what it has from its caller and
 moves somewhere and back; functions that put the stack pointer elsewhere, as those that switch coroutines do, may keep
 all. What strangers destroy in a call holds no value that is wanted after it, and no result of the function that called
-them. The functions after thread-local descriptors are none: compilers know that they change ``rax`` only. A return
+them. The functions of thread-local descriptors are none: compilers know that they change ``rax`` only. A return
 right after a ``push`` is a jump, as in retpolines, and may lead to who expects arguments.
 
 First it is found out what a function reads that it is entered with, wherever it may return to; with that it is known

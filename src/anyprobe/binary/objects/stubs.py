@@ -31,7 +31,7 @@ def imported_slots(dynamic: SymbolTable, fixes: Relocations) -> dict[int, str]:
 
 
 def own_stubs(dynamic: SymbolTable, fixes: Relocations, jumps: Sequence[SlotJump]) -> dict[int, int]:
-    """Return the function after each stub for one that the object itself has, if no other object has it, too.
+    """Return the object's own function that each stub leads to, if no other object has it, too.
 
     Weak ones are left out: they are there to be replaced.
     """

@@ -45,7 +45,7 @@ class ModuleText:
     noreturn: frozenset[int]
     """Starts of functions and PLT stubs known never to return (abort, exit, __stack_chk_fail, ...)."""
     own_stubs: Mapping[int, int]
-    """The function after each PLT stub for one of the object's own, as long as no other object stands in for it."""
+    """The object's own function that each PLT stub leads to, as long as no other object stands in for it."""
     is_go: bool
     """Whether the Go toolchain made the object (no several-instruction jumps where goroutines may be parked)."""
     is_pie: bool

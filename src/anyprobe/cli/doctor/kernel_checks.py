@@ -158,7 +158,7 @@ def _is_forbidden(trial: Trial) -> bool:
 
 
 def _reason(trial: Trial) -> str:
-    """Return what stands after a problem, as far as that can be told and is not said yet."""
+    """Return the cause of a problem, as far as that can be told and is not said yet."""
     if _is_forbidden(trial) and privileges().verdict == "no":
         return ""
     if trial.problem and trial.name in _LOCKED and switches.lockdown() == "confidentiality":

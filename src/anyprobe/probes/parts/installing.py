@@ -48,7 +48,7 @@ class Installer:
         host.warn(*told)
 
     def fall_back(self, probes: Sequence[Probe]) -> None:
-        """See to functions whose exits could not all be spliced, and to markers that are better placed behind."""
+        """See to functions whose exits could not all be spliced, and to markers that go after their nops."""
         host = self._host
         with typed(host.process, "arming probes in"):
             served = host.trampolines.fall_back(probes) if any(map(_ends, probes)) else []
@@ -117,7 +117,7 @@ class Installer:
 
     @staticmethod
     def _moved(probes: Sequence[Probe]) -> "Iterable[Place]":
-        """Return the places of markers that move behind the marker's nop."""
+        """Return the places of markers that move to after the marker's nop."""
         if all(place.site.marker is None for probe in probes for place in probe.all_places):
             return ()
         from anyprobe.probes.providers.usdt.behind import moved_behind

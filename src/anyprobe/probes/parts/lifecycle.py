@@ -132,7 +132,7 @@ class Lifecycle:
                 host.closed = True
                 host.splicing.close()
                 host.process.close()
-            collect_what_was_made()  # in earlier sessions: what is bound together is freed by nobody else
+            collect_what_was_made()  # in earlier sessions: only this frees what is bound together
 
     def hold_handlers(self) -> None:
         """Have a program that is not running yet wait where it sets handlers for faults, till ``follow_handlers``."""

@@ -219,7 +219,7 @@ class Moving:
             self._slow.append((len(out) - 4, want.address))
 
     def _count(self, want: Want, holder: str, *, known: bool) -> str:
-        """Count, and return the register that has the block after it."""
+        """Count, and return the register that has the block afterwards."""
         action, writer = self._action_of(want), self._writer
         assert action is not None
         if not self._free[want][1]:

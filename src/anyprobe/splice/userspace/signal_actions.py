@@ -141,7 +141,7 @@ def _in_place(
 
 
 def replaced_action(recorded: Mapping[int, SignalAction], handler: int) -> SignalAction | None:
-    """Return the program's action that ``handler`` of ours stands for, ``None`` if it is not anyprobe's.
+    """Return the program's action that ``handler`` stands for, ``None`` if that is not anyprobe's.
 
     A controller whose call failed after it took effect may have set a second handler over its first.
     """

@@ -6,7 +6,7 @@ never a single step. No lock, no thread-local storage, and at most 32 bytes of s
 itself lies below the red zone. All signals are blocked in it, so that no handler of the program runs on top of it: such
 a one could meet a trap with SIGTRAP blocked, or pile frame upon frame.
 
-An ``int3`` of ours shows as a signal from the kernel with rip one byte after a site of the table. Everything else
+An ``int3`` of anyprobe's shows as a signal from the kernel with rip one byte after a site of the table. Everything else
 belongs to the program and is passed on: to the program's own handler by a jump, so that it returns as if the kernel
 had called it; where there is none, the default action is restored and the same signal raised again, so that the program
 dies where and as it would have.
