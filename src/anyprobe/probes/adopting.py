@@ -1,6 +1,6 @@
 """Whether fork children may make the system calls by which they come to blocks of their own: there they are timed."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, overload
 
 from anyprobe.data.layout import BLOCK_REFUSED, CLOSED, UNWATCHED
@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from anyprobe.probes.providers.function.objects import ObjectTable
     from anyprobe.splice.edits import Edit
     from anyprobe.splice.processes import ProcessSplicing
-    from anyprobe.splice.regions.holdings import Holdings
 
 
 class Adopting:
@@ -21,7 +20,14 @@ class Adopting:
         """Let no child make any yet."""
         self._splicing = splicing
         self._holdings, self._is_open = splicing.holdings, False
-        self._filters = FilterWatch(splicing, objects, HeaderWord(self._holdings, CLOSED), everywhere=True)
+        self._filters = FilterWatch(splicing, objects, HeaderWord(self._closed_word), everywhere=True)
+
+    def _closed_word(self) -> int:
+        """Return the address of the word that says that children must make no system calls."""
+        if self._holdings.banks:
+            return self._holdings.banks[0].piece.address + CLOSED
+        # threads have no slots after all, and no patch reads the word
+        return next(each.near.piece.address for each in self._holdings.code_regions if each.near) + BLOCK_REFUSED
 
     def edits(self) -> "Sequence[Edit]":
         """Return the edits that watch for filters, to be made in one change with the first timing probes.
@@ -58,9 +64,9 @@ class Adopting:
 class HeaderWord(Sequence[int]):
     """A word in the header of the first bank, which may be mapped in this change: where something is said to all."""
 
-    def __init__(self, holdings: "Holdings", offset: int) -> None:
-        """Take note of where in the header it is."""
-        self._holdings, self._offset = holdings, offset
+    def __init__(self, address: Callable[[], int]) -> None:
+        """Take note of what returns its address, once memory is mapped."""
+        self._address = address
 
     def __len__(self) -> int:
         """Return 1."""
@@ -74,11 +80,4 @@ class HeaderWord(Sequence[int]):
 
     def __getitem__(self, index: int | slice) -> int | Sequence[int]:
         """Return its address."""
-        return [self.address()][index]
-
-    def address(self) -> int:
-        """Return the word's address."""
-        if self._holdings.banks:
-            return self._holdings.banks[0].piece.address + self._offset
-        # threads have no slots after all, and no patch reads the word
-        return next(each.near.piece.address for each in self._holdings.code_regions if each.near) + BLOCK_REFUSED
+        return [self._address()][index]

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from anyprobe.data.layout import DARK
 from anyprobe.probes.adopting import HeaderWord
 from anyprobe.probes.handlers.filter_watch import FilterWatch
 from anyprobe.splice.userspace.tsc_hook import ClockChecks
@@ -12,7 +11,6 @@ if TYPE_CHECKING:
     from anyprobe.probes.host import ProbeHost
     from anyprobe.probes.probe import Probe
     from anyprobe.splice.edits import Edit
-    from anyprobe.splice.regions.holdings import Holdings
 
 FORBIDDEN = (
     "a thread has forbidden itself to read the time stamp counter (PR_SET_TSC, or seccomp's strict mode): calls since "
@@ -26,7 +24,7 @@ class ClockWatch:
     def __init__(self, session: "ProbeHost") -> None:
         """Place nothing yet."""
         self._splicing, self._holdings = session.splicing, session.splicing.holdings
-        word = ClockWord(self._holdings)
+        word = HeaderWord(self._word)
         self._objects = objects = session.symbols.objects
         self._watch = FilterWatch(session.splicing, objects, word, everywhere=True, checks=ClockChecks())
 
@@ -36,6 +34,11 @@ class ClockWatch:
         reads = any(probe.timed for probe in probes) or any(hook.handler and hook.handler.reads_clock for hook in hooks)
         # elsewhere nothing that is placed reads it
         return self._watch.edits() if reads and (self._splicing.planning.slots or self._runs_go()) else ()
+
+    def _word(self) -> int:
+        word = self._holdings.clock_word()
+        assert word is not None
+        return word[2]
 
     def _runs_go(self) -> bool:
         return self._objects.goroutine_number_at() is not None
@@ -47,17 +50,3 @@ class ClockWatch:
             return ()
         arena, offset, _ = word
         return (FORBIDDEN,) if any(arena.view(offset, 4)) else ()
-
-
-class ClockWord(HeaderWord):
-    """Where it is said, which is known once memory is mapped."""
-
-    def __init__(self, holdings: "Holdings") -> None:
-        """Take note of whose memory it is in."""
-        super().__init__(holdings, DARK)
-
-    def address(self) -> int:
-        """Return the word's address."""
-        word = self._holdings.clock_word()
-        assert word is not None
-        return word[2]

@@ -78,12 +78,11 @@ class Holdings:
         It is in the header of the first bank if there is one when memory is first mapped, else in that of the first
         counters near code; None before that.
         """
-        near = next((each.near for each in self.code_regions if each.near), None)
-        if self._clock is None and self.banks:
-            bank = self.banks[0]
-            self._clock = bank.arena, bank.piece.offset + DARK, bank.piece.address + DARK
-        elif self._clock is None and near is not None:  # nothing is timed by that block
-            self._clock = near.arena, near.piece.offset + BLOCK_TOP, near.piece.address + BLOCK_TOP
+        if self._clock is None:
+            near = next((each.near for each in self.code_regions if each.near), None)
+            bank, at = (self.banks[0], DARK) if self.banks else (near, BLOCK_TOP)  # nothing is timed by the near block
+            if bank is not None:
+                self._clock = bank.arena, bank.piece.offset + at, bank.piece.address + at
         return self._clock
 
     def note_clock_word(self) -> None:
