@@ -1,6 +1,6 @@
 """What a session has counted, and what is to be said of it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from anyprobe.core.collection import collection_paused
@@ -125,7 +125,7 @@ class Results:
                 *host.warnings,
                 *told,
                 *([] if host.options.raw else included(functions)),
-                *self.noticed,
+                *self._noticed(missing),
                 *host.stops_explained,
                 *map(str, self._modules.pending),
             ),
@@ -145,6 +145,10 @@ class Results:
     @property
     def noticed(self) -> Sequence[str]:
         """What is to be said of what has happened: the clock is forbidden, children have died, values were missing."""
+        return self._noticed(self.lost()[1])
+
+    def _noticed(self, missing: Mapping[str, int]) -> Sequence[str]:
+        """Return what is to be said; ``missing``: what handlers could not do, by kind."""
         host = self._host
         said = self._times.clock_warnings()
         log = kernel_log()
@@ -155,7 +159,7 @@ class Results:
         if (handling := self._handlers.used) is not None:
             from anyprobe.core.code import Miss
 
-            if ended := self.lost()[1].get(Miss.ABANDONED, 0):
+            if ended := missing.get(Miss.ABANDONED, 0):
                 said.append(_ended_by(handling.demanded, ended))
         return said
 
