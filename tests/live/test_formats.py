@@ -1,10 +1,11 @@
 """Files for other tools have the times of the documents, of a program whose calls are known."""
 
 import json
-import subprocess
-import sys
 
 import pytest
+
+from live.test_command_line import anyprobe
+from support.driver import build
 
 pytestmark = pytest.mark.live
 PROGRAM = """
@@ -23,18 +24,13 @@ SPECS = ["a.out:main", "a.out:middle", "a.out:leaf"]
 
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("formats")
-    (folder / "program.c").write_text(PROGRAM)
-    subprocess.run(["cc", "-O1", "-o", folder / "program", folder / "program.c"], check=True)
-    return folder / "program"
+def program():
+    return build("formats.c", "-O1", text=PROGRAM)
 
 
 def timed(program, *options):
-    command = [sys.executable, "-m", "anyprobe", "time", *SPECS, *options, "--", program]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+    done = anyprobe("time", *SPECS, *options, "--", program)
     assert done.returncode == 0, done.stderr
-    return done
 
 
 def test_stacks_are_those_of_the_program_and_a_file_has_nothing_else(program, tmp_path):
@@ -70,7 +66,6 @@ def test_json_by_either_option_is_the_same_document(program, tmp_path):
     ],
 )
 def test_what_a_format_cannot_hold_is_refused_before_the_program_runs(words, said, tmp_path):
-    command = [sys.executable, "-m", "anyprobe", *words, "--", "touch", tmp_path / "ran"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+    done = anyprobe(*words, "--", "touch", tmp_path / "ran")
     assert (done.returncode, said in done.stderr) == (2, True), done.stderr
     assert not (tmp_path / "ran").exists()

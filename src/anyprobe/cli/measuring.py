@@ -109,6 +109,7 @@ def measure(target: targets.Target, plan: Plan) -> int:
     """Run one measurement and return the exit status."""
     if plan.at_end and not target.program:
         raise click.UsageError(f"--{plan.at_end} is about a command after --")
+    # imported where any may be: a plain count takes no time for it
     if target.kernel or plan.mechanism is not None or plan.include_self or plan.format is not None:
         from anyprobe.cli import contradictions
 

@@ -3,13 +3,13 @@
 The format is https://www.speedscope.app/file-format-schema.json, of type ``sampled``.
 """
 
-import json
 from collections.abc import Iterable
 from typing import Any, TextIO
 
 from anyprobe.core.printable import printable
 from anyprobe.data.calltree import CallNode
 from anyprobe.exporters.base import Measurement
+from anyprobe.exporters.json_document import json_text
 from anyprobe.exporters.stacks import stacks, trees
 
 
@@ -31,7 +31,7 @@ class Speedscope:
             "shared": {"frames": [{"name": printable(name), "file": printable(file)} for file, name in frames]},
             "profiles": profiles,
         }
-        stream.write(json.dumps(document) + "\n")
+        stream.write(json_text(document) + "\n")
         stream.flush()
 
 
