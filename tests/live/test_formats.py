@@ -62,7 +62,7 @@ def test_json_by_either_option_is_the_same_document(program, tmp_path):
     [
         (["count", "libc:malloc", "--format", "folded"], "--format folded is of trees of calls"),
         (["time", "libc:malloc", "--format", "speedscope", "--every", "1"], "--every would write several"),
-        (["time", "libc:malloc", "--format", "pictures"], "'pictures' is none of json, folded, speedscope"),
+        (["time", "libc:malloc", "--format", "pictures"], "'pictures' is none of json, folded, speedscope, flame"),
     ],
 )
 def test_what_a_format_cannot_hold_is_refused_before_the_program_runs(words, said, tmp_path):

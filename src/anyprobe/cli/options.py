@@ -282,8 +282,8 @@ measuring = together(
         "--format",
         type=Format(),
         metavar="NAME",
-        help="Write results for other tools: json; of trees of calls folded (stacks with nanoseconds, as flamegraph.pl "
-        "reads them) and speedscope.",
+        help="Write results for other tools: json; of trees of calls flame (a page with a flame graph), folded (stacks "
+        "with nanoseconds, as flamegraph.pl reads them) and speedscope.",
     ),
     click.option(
         "--nonzero/--zero",

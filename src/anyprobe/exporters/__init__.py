@@ -1,4 +1,4 @@
-"""Formats in which results leave anyprobe for other tools: JSON documents, collapsed stacks, speedscope profiles.
+"""Formats in which results leave anyprobe for other tools: JSON, flame graphs, collapsed stacks, speedscope profiles.
 
 In: what a command has measured, as snapshots. Out: text in a file's format. Must not touch a process or
 know the command line.

@@ -14,6 +14,7 @@ BUILT_IN = {
     "json": "anyprobe.exporters.json_document",
     "folded": "anyprobe.exporters.folded",
     "speedscope": "anyprobe.exporters.speedscope",
+    "flame": "anyprobe.exporters.flame",
 }
 """The module of each format, which is imported when the format is asked for; its ``EXPORTER`` is the exporter."""
 

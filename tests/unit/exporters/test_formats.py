@@ -63,6 +63,31 @@ def test_both_formats_say_the_same():
     assert document["shared"]["frames"][0] == {"name": "main", "file": "server"}
 
 
-@pytest.mark.parametrize("name", ["folded", "speedscope"])
+def data_of(page):
+    """Return what a page of a flame graph shows."""
+    return json.loads(page.partition('<script type="application/json" id="profile">')[2].partition("</script>")[0])
+
+
+def test_a_flame_graph_has_the_stacks_of_the_other_formats():
+    whole = snapshot(tree=(MAIN, deep(3)))
+    data = data_of(written("flame", together=whole))
+    path, stacks = [], Counter()
+    for depth, name, own, _ in data["nodes"]:
+        path[depth:] = [data["names"][name][0].replace(";", ":")]
+        stacks[";".join(path)] += own
+    lines = written("folded", together=whole).splitlines()
+    assert +stacks == Counter({line.rpartition(" ")[0]: int(line.rpartition(" ")[2]) for line in lines})
+    assert data["names"][0] == ["main", "server"]
+
+
+def test_names_with_markup_stay_names_in_a_flame_graph():
+    name = '</script><script>alert("1")</script><!--'
+    page = written("flame", together=snapshot(tree=(CallNode("server", name, 1, 1.0, 1.0),)))
+    assert data_of(page)["names"] == [[name, "server"]]
+    assert page.count("</script>") == written("flame", together=snapshot(tree=())).count("</script>")
+
+
+@pytest.mark.parametrize("name", ["folded", "speedscope", "flame"])
 def test_recursion_may_be_deep(name):
-    assert written(name, together=snapshot(tree=(deep(2_000),))).count("\n") in {1, 2_001}
+    lines = written(name, together=snapshot(tree=(deep(2_000),))).count("\n")
+    assert lines == {"folded": 2_001, "speedscope": 1}.get(name, written(name, together=snapshot(tree=())).count("\n"))

@@ -1,0 +1,92 @@
+"""Flame graphs in a real browser: what it shows is what was measured, and it can be searched and zoomed."""
+
+import io
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from anyprobe.data.calltree import CallNode
+from anyprobe.exporters import base
+from support.sample_snapshots import snapshot
+
+pytestmark = [
+    pytest.mark.live,
+    pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium is not installed"),
+]
+READ = CallNode("libc.so.6", "read", 7, 300.0, 300.0)
+PARSE = CallNode("server", "parse<int>(char const*)", 3, 500.0, 200.0, (READ,))
+MAIN = CallNode("server", "main", 1, 1000.0, 100.0, (PARSE, CallNode("libc.so.6", "write", 2, 400.0, 400.0)))
+RECURSION = CallNode("server", "again", 1, 1000.0, 400.0, (CallNode("server", "again", 1, 600.0, 600.0),))
+
+
+@pytest.fixture
+def shown(tmp_path):
+    """Return a function that has a browser open a page of some trees, and gives its document back."""
+
+    def show(*tree, link="", then=""):
+        stream = io.StringIO()
+        base.exporter_of("flame").write(base.Measurement(snapshots=(), together=snapshot(tree=tree)), stream)
+        page = tmp_path / "page.html"
+        page.write_text(stream.getvalue() + f"<script>{then}</script>")
+        command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--window-size=1032,800",
+                   f"--user-data-dir={tmp_path / 'browser'}", "--dump-dom", f"{page.as_uri()}{link}"]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return show
+
+
+def frames(document):
+    """Return the frames as they are drawn: the text of each, its row and its width in hundredths of the whole."""
+    found = re.findall(r'<div class="frame[^"]*"[^>]*style="([^"]*)"[^>]*>([^<]*)</div>', document)
+    styles = [(dict(part.strip().split(": ") for part in style.strip(" ;").split(";")), text) for style, text in found]
+    whole = max(float(style["width"][:-2]) for style, _ in styles)
+    return {
+        (text, int(style["top"][:-2]) // 19, round(100 * float(style["width"][:-2]) / whole)) for style, text in styles
+    }
+
+
+def told(document):
+    return re.search(r'<div id="told"[^>]*>([^<]*)', document)[1]
+
+
+def test_widths_are_shares_of_the_time(shown):
+    parse = "parse&lt;int&gt;(char const*)"
+    found = {("all", 0, 100), ("main", 1, 100), (parse, 2, 50), ("read", 3, 30), ("write", 2, 40)}
+    assert frames(shown(MAIN)) == found
+
+
+def test_a_click_shows_one_function_and_its_callers(shown):
+    document = shown(MAIN, then="[...document.querySelectorAll('.frame')].find((e) => e.textContent == 'read').click()")
+    assert {(text, width) for text, _, width in frames(document)} == {
+        ("all", 100), ("main", 100), ("parse&lt;int&gt;(char const*)", 100), ("read", 100)
+    }  # fmt: skip
+    assert told(document) == "read (libc.so.6): 300 ns in all, 30.0 %; 300 ns self, 30.0 %, 7 calls"
+
+
+def test_a_search_adds_up_what_matches_once(shown):
+    document = shown(MAIN, link="#server")
+    assert told(document) == "Functions that match take 1.00 µs of 1.00 µs."
+    assert document.count('class="frame hit"') == 2
+    assert told(shown(MAIN, link="#libc")) == "Functions that match take 700 ns of 1.00 µs."
+    tiny = CallNode("server", "main", 1, 0.0, 1e6, (CallNode("server", "tiny", 1, 2.0, 2.0),))
+    assert told(shown(tiny, link="#tiny")) == "Functions that match take 2 ns of 1.00 ms."
+
+
+def test_the_table_counts_recursion_once(shown):
+    cells = re.findall(r"<td>(?:<span[^>]*>)?([^<]*)", shown(RECURSION).partition("<tbody>")[2])
+    assert cells[:4] == ["1.00 µs", "1.00 µs", "2", "again"]
+
+
+def test_names_with_markup_are_text(shown):
+    name = "</script><img src=x onerror=document.title='fallen'>"
+    document = shown(CallNode("server", name, 1, 1.0, 1.0))
+    assert "<title>fallen" not in document
+    assert "&lt;/script&gt;&lt;img src=x" in document
+
+
+def test_an_empty_page_is_a_page(shown):
+    assert told(shown()) == "all: 0 ns in all, 0 %; 0 ns self, 0 %"
