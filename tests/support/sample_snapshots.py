@@ -43,7 +43,7 @@ def refused(function="_dl_relocate", reason="jump-target-in-jtpr") -> RefusedSit
 
 def snapshot(**changes) -> Snapshot:
     parts = {
-        "target": TargetInfo(4242, "/usr/bin/redis-server"),
+        "target": TargetInfo(4194305, "/usr/bin/redis-server"),
         "duration_s": 5.0,
         "pause_us": {"arm": 310, "disarm": 120},
         "setup_s": {"resolve": 0.05, "plan": 0.21, "prepare": 0.11, "arm": 0.002},

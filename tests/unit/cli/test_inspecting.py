@@ -16,7 +16,7 @@ NO_PID = (1 << 22) + 1
 
 
 def test_explain_marks_the_regions_and_names_the_verdicts(fakes, capsys):
-    assert main(["explain", "libc:malloc", "-p", "4242"]) == 0
+    assert main(["explain", "libc:malloc", "-p", "4194305"]) == 0
     shown = capsys.readouterr().out
     assert "libc.so.6:malloc+0x4" in shown
     lines = shown.splitlines()
@@ -29,7 +29,7 @@ def test_explain_marks_the_regions_and_names_the_verdicts(fakes, capsys):
 
 
 def test_explain_as_json(fakes, capsys):
-    assert main(["explain", "libc:malloc", "-p", "4242", "--json"]) == 0
+    assert main(["explain", "libc:malloc", "-p", "4194305", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["disassembly"][1] == {
         "address": 0x1004,
@@ -42,7 +42,7 @@ def test_explain_as_json(fakes, capsys):
 
 
 def test_explain_has_a_line_for_each_site_of_a_spec_that_means_several(fakes, capsys):
-    command = ["explain", "libc:malloc%insn", "-p", "4242"]
+    command = ["explain", "libc:malloc%insn", "-p", "4194305"]
     fakes.explained = ((0x1004, "jump"),)
     assert main(command) == 0
     assert "planned together" not in capsys.readouterr().out
@@ -60,7 +60,7 @@ def test_explain_has_a_line_for_each_site_of_a_spec_that_means_several(fakes, ca
 
 
 def test_list_shows_strategies_and_refusals(fakes, capsys):
-    assert main(["list", "libc:*", "-p", "4242"]) == 0
+    assert main(["list", "libc:*", "-p", "4194305"]) == 0
     shown = capsys.readouterr().out
     assert "pid:libc.so.6:malloc:entry  jump" in shown
     assert "refused: lone-ret" in shown
@@ -68,7 +68,7 @@ def test_list_shows_strategies_and_refusals(fakes, capsys):
 
 
 def test_list_as_json(fakes, capsys):
-    assert main(["list", "-p", "4242", "--json"]) == 0
+    assert main(["list", "-p", "4194305", "--json"]) == 0
     malloc, lone_ret = json.loads(capsys.readouterr().out)["sites"]
     assert (malloc["strategy"], malloc["refusal"]) == ("jump", None)
     assert lone_ret["refusal"]["reason"] == "lone-ret"
@@ -113,24 +113,24 @@ def test_a_few_long_names_do_not_widen_the_table(capsys):
 
 
 def test_probes_in_all_forms(fakes, capsys):
-    assert main(["probes", "-p", "4242", "--json"]) == 0
+    assert main(["probes", "-p", "4194305", "--json"]) == 0
     (line,) = json.loads(capsys.readouterr().out)
     assert {"address", "type", "symbol", "offset", "module", "strategy", "flags"} <= set(line)
     assert line["type"] == "r"
-    assert main(["probes", "-p", "4242"]) == 0
+    assert main(["probes", "-p", "4194305"]) == 0
     assert capsys.readouterr().out == "0000000000001004  r  malloc+0x4  libc.so.6 [DISABLED]\n"
-    assert main(["probes", "-p", "4242", "--sites"]) == 0
+    assert main(["probes", "-p", "4194305", "--sites"]) == 0
     assert "malloc+0x10" in capsys.readouterr().out
-    assert main(["probes", "-p", "4242", "--sites", "--json"]) == 0
+    assert main(["probes", "-p", "4194305", "--sites", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["type"] == "kr"
 
 
 def test_detach_says_what_it_did(fakes, capsys):
-    assert main(["detach", "-p", "4242"]) == 0
+    assert main(["detach", "-p", "4194305"]) == 0
     shown = capsys.readouterr().out
-    assert "restored 3 sites in pid 4242; unmapped 8 KiB" in shown
+    assert "restored 3 sites in pid 4194305; unmapped 8 KiB" in shown
     assert "run detach again later" in shown
-    assert main(["detach", "-p", "4242", "--json"]) == 0
+    assert main(["detach", "-p", "4194305", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["not_quiet"] == ["7f00-7f10"]
 
 

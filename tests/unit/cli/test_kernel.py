@@ -98,7 +98,7 @@ def test_without_a_process_specs_of_the_kernel_are_enough(kernel, capsys):
 
 @pytest.mark.parametrize("given", [[], ["--include-self"]])
 def test_anyprobes_own_hits_are_left_out_unless_asked_for(kernel, capsys, given):
-    left_out = () if given else (4242,)
+    left_out = () if given else (4194305,)
     kernel.results = Snapshot(TargetInfo(0, "", kernel="6.12.1", without=left_out), 2.0, sites=(HIT,))
     assert main(["count", "kernel::vfs_read", "--for", "0", *given]) == 0
     assert kernel.include_self is bool(given)
@@ -170,7 +170,7 @@ def test_process_and_kernel_are_measured_together(kernel, fakes, sleeper, capsys
     assert fakes.sessions[0].calls[0] == ("count", ("libc:read", "k:main"))  # k is a module of the process
     document = json.loads(capsys.readouterr().out)
     jsonschema.Draft202012Validator(json.loads(text_of("count"))).validate(document)
-    assert document["target"]["pid"] == 4242
+    assert document["target"]["pid"] == 4194305
     assert [each["target"].get("kernel") for each in document["targets"]] == [None, "6.12.1"]
     assert {each["function"] for each in document["sites"]} >= {"malloc", "vfs_read"}
 
@@ -178,7 +178,7 @@ def test_process_and_kernel_are_measured_together(kernel, fakes, sleeper, capsys
 @pytest.mark.parametrize(("option", "children"), [((), True), (("--children", "ignore"), False)])
 def test_beside_probes_in_a_command_the_kernels_are_about_it(kernel, fakes, capsys, option, children):
     assert main(["count", "libc:read", "kernel::vfs_read", "--no-follow", *option, "--for", "0", "--", "true"]) == 0
-    assert kernel.pids == [4242, children]
+    assert kernel.pids == [4194305, children]
     assert "all processes" not in capsys.readouterr().err
 
 
@@ -192,7 +192,7 @@ def test_if_they_cannot_be_that_is_said(kernel, fakes, capsys):
 def test_splices_do_not_follow_what_the_command_starts(kernel, fakes, capsys):
     asked = ["count", "libc:read", "kernel::vfs_read", "--mechanism", "splice", "--no-follow", "--for", "0"]
     assert main([*asked, "--children", "ignore", "--", "true"]) == 0
-    assert kernel.pids == [4242, False]
+    assert kernel.pids == [4194305, False]
     assert "all processes" not in capsys.readouterr().err
     kernel.limits = AssertionError
     assert main([*asked, "--", "true"]) == 0

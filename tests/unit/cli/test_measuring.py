@@ -104,7 +104,7 @@ def test_every_prints_what_was_added_and_the_heading_once(sleeper, capsys):
     assert len(moments) >= 2
     rows = re.findall(r"^ *10 +10 +(\d+) +malloc ", shown, re.MULTILINE)
     assert rows == [str(10 * number) for number in range(1, len(moments) + 1)]
-    assert re.search(r"\n\nredis-server \(pid 4242\): \d+ hits", shown)
+    assert re.search(r"\n\nredis-server \(pid 4194305\): \d+ hits", shown)
 
 
 @pytest.mark.usefixtures("counting")

@@ -12,7 +12,7 @@ from anyprobe.core.errors import HandlerError, SpecError, UsageError
 
 
 class Session:
-    pid = 4242
+    pid = 4194305
 
     def count(self, spec):
         raise SpecError(spec, 5, "no function 'mallok'", ("malloc",), length=6)
@@ -35,7 +35,7 @@ def run(tmp_path, monkeypatch):
 
 def test_a_script_sees_its_session_and_its_arguments(run, capsys):
     run("import sys\nfrom anyprobe import session\nprint(session.pid, sys.argv[1:], __name__)", "a", "b")
-    assert capsys.readouterr().out == "4242 ['a', 'b'] __anyprobe__\n"
+    assert capsys.readouterr().out == "4194305 ['a', 'b'] __anyprobe__\n"
 
 
 def test_what_python_cannot_read_is_pointed_at(run, tmp_path):

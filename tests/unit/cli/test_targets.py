@@ -33,7 +33,7 @@ def test_nobody_is_found_by_our_own_name():
 
 
 def test_a_spec_may_name_the_process():
-    assert targets.choose((), (), (), ("pid4242:libc:malloc:entry",)).pids == (4242,)
+    assert targets.choose((), (), (), ("pid4194305:libc:malloc:entry",)).pids == (4194305,)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_of_processes_with_one_name_those_that_have_ended_are_left_out(monkeypat
     [
         ("u:libc:malloc", {}, ["u:libc:malloc"]),
         ("uretprobe:/bin/bash:readline", {}, ["uretprobe:/bin/bash:readline"]),
-        ("u:libc:malloc", {"pids": (4242,)}, []),
+        ("u:libc:malloc", {"pids": (4194305,)}, []),
         ("u:libc:malloc", {"program": ("ls",)}, []),
         ("kernel::vfs_read", {}, []),
     ],

@@ -14,7 +14,7 @@ from support.sample_snapshots import refused, site, snapshot, timing
 def test_the_json_of_count_is_the_documented_one():
     document = json.loads(json.dumps(snapshot().as_json()))
     assert {"target", "duration_s", "pause_us", "setup_s", "sites", "refused"} <= set(document)
-    assert document["target"] == {"pid": 4242, "exe": "/usr/bin/redis-server", "exited": None, "alive": True}
+    assert document["target"] == {"pid": 4194305, "exe": "/usr/bin/redis-server", "exited": None, "alive": True}
     assert document["pause_us"] == {"arm": 310, "disarm": 120}
     assert set(document["setup_s"]) == {"resolve", "plan", "prepare", "arm"}
     malloc = document["sites"][1]
@@ -65,7 +65,7 @@ def test_merge_adds_the_same_probes_and_keeps_the_others():
     )
     both = left.merge(right)
     assert {result.function: result.hits for result in both.sites} == {"malloc": 11, "free": 2, "realloc": 5}
-    assert both.target.pid == 4242
+    assert both.target.pid == 4194305
     assert [target.pid for target in both.merge(both).merge(right).others] == [4243]
     assert left.merge(left).others == ()
     assert both.nmissed == 1

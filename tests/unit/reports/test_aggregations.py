@@ -78,7 +78,7 @@ def test_durations_are_shown_as_such_and_no_finer_than_the_clock():
     result = AggregationResult("latency_ns", "hist", (), {(): cell})
     pair = (site("f", 12), site("f", 9, kind="return", exit_kind="ret"), site("f", 3, kind="return", exit_kind="tail"))
     text = shown(result, width=80, clock_step_ns=10.02, sites=pair, tail_exits=2).splitlines()
-    assert text[0] == ("redis-server (pid 4242): 12 calls in 5.00 s; 2 calls left by a tail jump and were not timed")
+    assert text[0] == ("redis-server (pid 4194305): 12 calls in 5.00 s; 2 calls left by a tail jump and were not timed")
     assert text[3:] == [
         "latency_ns (hist)",
         "  10 calls, sum 12.0 µs, mean 1.20 µs, min ≤ 10 ns, p50 ≤ 10 ns, p90 20 ns,",

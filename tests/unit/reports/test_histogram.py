@@ -44,7 +44,7 @@ def lines(*functions, width=80, top=40, **changes):
 
 def test_the_whole_report_on_a_terminal_of_80_columns():
     first, *others = lines(BUSY)
-    assert first.startswith("redis-server (pid 4242): 100,000 calls of 1 function timed in 5.00 s; ")
+    assert first.startswith("redis-server (pid 4194305): 100,000 calls of 1 function timed in 5.00 s; ")
     assert first.endswith("; 87,300 calls left by a tail jump and were not timed")
     assert others == [
         "paused: 0.31 ms arm · 0.12 ms disarm; set up in 372 ms",

@@ -29,7 +29,7 @@ def test_the_busiest_site_comes_first():
 
 def test_the_heading_says_what_it_cost():
     text = shown(snapshot())
-    assert "redis-server (pid 4242): 12,352 hits at 3 sites in 5.00 s" in text
+    assert "redis-server (pid 4194305): 12,352 hits at 3 sites in 5.00 s" in text
     assert "paused: 0.31 ms arm · 0.12 ms disarm; set up in 372 ms" in text
     longer = shown(snapshot(pause_us={"prepare": 27_010, "arm": 320, "disarm": 4, "other": 1}))
     assert "paused: 27.0 ms map · 0.32 ms arm · 0.004 ms disarm; set up" in longer
@@ -59,7 +59,7 @@ def test_an_ended_target_is_called_so():
 def test_all_targets_that_are_counted_together_are_named():
     many = [snapshot(target=TargetInfo(pid, "/usr/bin/perl")) for pid in range(7, 12)]
     text = shown(snapshot().merge(many[0]))
-    assert text.startswith("redis-server (pid 4242), perl (pid 7): 24,704 hits at 3 sites in 5.00 s")
+    assert text.startswith("redis-server (pid 4194305), perl (pid 7): 24,704 hits at 3 sites in 5.00 s")
     assert "perl (pid 9) and 2 others: " in shown(functools.reduce(Snapshot.merge, many, snapshot()))
 
 
@@ -163,9 +163,9 @@ def test_nothing_at_all_is_still_a_report():
 
 def test_the_footer_of_refusals_has_the_exact_command():
     once = snapshot(refused=(refused(),))
-    assert "anyprobe explain pid:libc.so.6:_dl_relocate:entry -p 4242 says more" in shown(once)
+    assert "anyprobe explain pid:libc.so.6:_dl_relocate:entry -p 4194305 says more" in shown(once)
     timed = snapshot(refused=(replace(refused("operator new[](int)"), timed=True), refused()))
-    command = "anyprobe explain --for time 'pid:libc.so.6:operator new[](int):entry' -p 4242"
+    command = "anyprobe explain --for time 'pid:libc.so.6:operator new[](int):entry' -p 4194305"
     assert f"{command} says why of the first of 2 sites; --json lists them all" in shown(timed)
-    ended = snapshot(refused=(refused(),), target=TargetInfo(4242, "/bin/x", exited=0, alive=False))
+    ended = snapshot(refused=(refused(),), target=TargetInfo(4194305, "/bin/x", exited=0, alive=False))
     assert "anyprobe explain pid:libc.so.6:_dl_relocate:entry -p PID says more" in shown(ended)
