@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from itertools import count
 from pathlib import Path
 
@@ -70,6 +71,27 @@ def test_it_ends_at_every_moment_and_the_program_runs_on(program):
         assert said[1:] == ["1 execution seen by the kernel: 0 probed, 1 refused, 0 missed"]
     assert said == []
     assert number >= MOMENTS // 2
+
+
+def test_what_could_not_be_followed_goes_on_only_when_that_is_noted(program, monkeypatch):
+    """The program may end at once, and with it the tree, whose notes are asked for then."""
+
+    def leave(self, path, why, leave=Followed._leave):
+        time.sleep(0.5)
+        leave(self, path, why)
+
+    monkeypatch.setattr(Followed, "_leave", leave)
+
+    def end():
+        raise Interrupted("interrupted")
+
+    assert followed(program, end) == (
+        [0],
+        [
+            f"{program} was executed once without probes: interrupted",
+            "1 execution seen by the kernel: 0 probed, 1 refused, 0 missed",
+        ],
+    )
 
 
 @pytest.mark.parametrize("seconds", SECONDS)

@@ -373,7 +373,7 @@ class Followed(SessionGroup):
                     self._passed += 1
                 return
             told.enter_context(self._strays.following(pid))
-            self._follow(session, pid, tid, hit, at_call=function == ITSELF)
+            self._follow(session, pid, tid, hit, told, at_call=function == ITSELF)
         except Exception as error:  # noqa: BLE001 - the program goes on, and this is told by name
             if isinstance(error, OSError) and error.errno in procfs.GONE_ERRORS:
                 self.unseen += 1  # it has gone on meanwhile, or ended
@@ -382,7 +382,7 @@ class Followed(SessionGroup):
             why = str(error).splitlines()[0] if known else f"internal error ({type(error).__name__}: {error})"
             self._leave("a program" if program is None else program.path, why)
         finally:
-            told.close()
+            told.close()  # what could not be followed goes on only here, when that has been noted: it may end at once
 
     def _leave(self, path: str, why: str) -> None:
         with self._guard:
@@ -395,29 +395,29 @@ class Followed(SessionGroup):
             self._leave(program.path, program.refusal)
         return not program.refusal
 
-    def _follow(self, session: "ProbeHost", pid: int, tid: int, hit: "Hit", *, at_call: bool) -> None:
-        with ExitStack() as stack:
-            self._coming.append(pid)
-            stack.callback(self._coming.remove, pid)
-            with session.undisturbed():  # which may be about to stop a child that borrows its memory
-                permits = partial(self._permits, tid) if at_call else None
-                found = follow_execution(pid, tid, hit.let_go, _TIMEOUT, permits)
-            if isinstance(found, Unfollowed):
-                if found is not Unfollowed.REFUSED:
-                    self._strays.expect_no_more(pid)
-                self.unseen += found in {Unfollowed.NOT_CALLED, Unfollowed.STOPPED}
-                return
-            self._adopt(found)
+    def _follow(self, session: "ProbeHost", pid: int, tid: int, hit: "Hit", last: ExitStack, *, at_call: bool) -> None:
+        """Follow a thread through its execution; ``last``: what lets the program go where this raises."""
+        self._coming.append(pid)
+        last.callback(self._coming.remove, pid)
+        with session.undisturbed():  # which may be about to stop a child that borrows its memory
+            permits = partial(self._permits, tid) if at_call else None
+            found = follow_execution(pid, tid, hit.let_go, _TIMEOUT, permits)
+        if isinstance(found, Unfollowed):
+            if found is not Unfollowed.REFUSED:
+                self._strays.expect_no_more(pid)
+            self.unseen += found in {Unfollowed.NOT_CALLED, Unfollowed.STOPPED}
+            return
+        self._adopt(found, last)
 
-    def _adopt(self, process: Process) -> None:
-        """Open a session on a new program that is held, place the probes, let it go."""
+    def _adopt(self, process: Process, last: ExitStack) -> None:
+        """Open a session on a new program that is held, place the probes, let it go; ``last``: as of ``_follow``."""
         began = procfs.now() - 1
         try:
             with typed(process, "following"):
                 refuse_emulated(process)
             session = Session(process, self._options, held=True)
         except BaseException:
-            process.close()
+            last.callback(process.close)
             raise
         session.host.gates.follow(self)
         session.host.modules.permit_absent()
@@ -435,8 +435,8 @@ class Followed(SessionGroup):
                 self._members = [each for each in self._members if each.session is not session]
                 self._adopted -= before - len(self._members)
                 self.sessions = tuple(each for each in self.sessions if each is not session)
-            with suppress(AnyprobeError):
-                session.close()
+            last.enter_context(suppress(AnyprobeError))
+            last.callback(session.close)
             raise
 
     def _check(self) -> None:
