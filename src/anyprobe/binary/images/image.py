@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from anyprobe.binary.objects.stubs import SlotJump
     from anyprobe.binary.objects.variables import Variable
     from anyprobe.binary.unwind.eh_frame import UnwindTable
-    from anyprobe.binary.unwind.rules import UnwindRules
+    from anyprobe.binary.unwind.rules import RulesOfEntries, UnwindRules
 
 __all__ = ["DEBUG_ROOTS", "Function", "FunctionTable", "Image"]
 
@@ -184,6 +184,14 @@ class Image:
         found = unwind_rules(self.elf, self.lowest_address)
         self._store.keep_rules(found.starts, found.rules)
         return found
+
+    @cached_property
+    def few_unwind_rules(self) -> "UnwindRules | RulesOfEntries":
+        """The same rules, read function by function where only those of a few are asked for."""
+        from anyprobe.binary.unwind.rules import UnwindRules, rules_at_demand
+
+        kept = self._store.rules()
+        return rules_at_demand(self.elf, self.lowest_address) if kept is None else UnwindRules(*kept)
 
     @property
     def lowest_address(self) -> int:

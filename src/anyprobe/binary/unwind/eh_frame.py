@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from anyprobe.binary.objects.elf import PT_GNU_EH_FRAME, ElfFile
+from anyprobe.binary.objects.elf import PT_GNU_EH_FRAME, ElfFile, Segment
 from anyprobe.binary.objects.leb128 import read_uleb
 from anyprobe.core.arrays import unique
 
@@ -81,19 +81,34 @@ def unwind_table(elf: ElfFile) -> UnwindTable:
 
 def entry_addresses(elf: ElfFile) -> NDArray[np.int64]:
     """Return the addresses of all FDEs: from the sorted table of ``.eh_frame_hdr``, else by walking."""
-    header = next((each for each in elf.segments if each.kind == PT_GNU_EH_FRAME), None)
+    table = sorted_entries(elf)
+    if table is not None:
+        return table[:, 1]
+    header = _header(elf)
     if header is None:
         section = elf.section(".eh_frame")
         return _walk(elf, section.address, section.size) if section and section.size else np.empty(0, np.int64)
-    head = elf.read(header.vaddr, 12)
-    version, frame_enc, count_enc, table_enc = head[:4]
-    frame, after = read_encoded(head, 4, frame_enc, header.vaddr + 4)
-    if version == 1 and count_enc == 0x03 and table_enc == DATAREL | 0x0B and after == 8:
-        count = struct.unpack_from("<I", head, 8)[0]
-        table: NDArray[Any] = elf.array("<i4", header.vaddr + 12, 2 * count)
-        return table[1::2].astype(np.int64) + header.vaddr
+    frame, _ = read_encoded(elf.read(header.vaddr, 12), 4, elf.read(header.vaddr, 2)[1], header.vaddr + 4)
     segment = next(each for each in elf.loads if each.vaddr <= frame < each.vaddr + each.filesz)
     return _walk(elf, frame, segment.vaddr + segment.filesz - frame)
+
+
+def sorted_entries(elf: ElfFile) -> NDArray[np.int64] | None:
+    """Return the table of ``.eh_frame_hdr``: where each FDE's code starts and where the FDE is; None without one."""
+    header = _header(elf)
+    if header is None:
+        return None
+    head = elf.read(header.vaddr, 12)
+    version, frame_enc, count_enc, table_enc = head[:4]
+    if version != 1 or count_enc != 0x03 or table_enc != DATAREL | 0x0B or frame_enc & 0x0F != 0x0B:
+        return None
+    count = struct.unpack_from("<I", head, 8)[0]
+    table: NDArray[Any] = elf.array("<i4", header.vaddr + 12, 2 * count)
+    return table.astype(np.int64).reshape(-1, 2) + header.vaddr
+
+
+def _header(elf: ElfFile) -> Segment | None:
+    return next((each for each in elf.segments if each.kind == PT_GNU_EH_FRAME), None)
 
 
 def _walk(elf: ElfFile, address: int, size: int) -> NDArray[np.int64]:

@@ -8,13 +8,12 @@ import struct
 
 import numpy as np
 
-from anyprobe.binary.objects.elf import PT_GNU_EH_FRAME, ElfFile
+from anyprobe.binary.objects.elf import ElfFile
 from anyprobe.binary.objects.leb128 import read_uleb
-from anyprobe.binary.unwind.eh_frame import DATAREL
+from anyprobe.binary.unwind.eh_frame import sorted_entries
 from anyprobe.core.memory import MemoryFault
 
 _STACK_POINTER, _RETURN_ADDRESS = 7, 16
-_COUNT_ENCODING, _TABLE_ENCODING = 0x03, DATAREL | 0x0B
 _NOP, _DEF_CFA, _DEF_CFA_OFFSET = 0x00, 0x0C, 0x0E
 _ADVANCES = frozenset({0x01, 0x02, 0x03, 0x04})
 _PLAIN_AUGMENTATION = "zR"
@@ -43,16 +42,11 @@ def entry_frame_objection(elf: ElfFile, start: int) -> str | None:
 
 def _entry_of(elf: ElfFile, start: int) -> int | None:
     """Return the address of the unwind entry that begins at ``start``, from the sorted table."""
-    header = next((each for each in elf.segments if each.kind == PT_GNU_EH_FRAME), None)
-    if header is None:
+    table = sorted_entries(elf)
+    if table is None:
         return None
-    head = elf.read(header.vaddr, 12)
-    if head[0] != 1 or head[2] != _COUNT_ENCODING or head[3] != _TABLE_ENCODING or head[1] & 0x0F != 0x0B:
-        return None
-    count = struct.unpack_from("<I", head, 8)[0]
-    table = elf.array("<i4", header.vaddr + 12, 2 * count).astype(np.int64) + header.vaddr
-    row = int(np.searchsorted(table[::2], start))
-    return int(table[2 * row + 1]) if row < count and int(table[2 * row]) == start else None
+    row = int(np.searchsorted(table[:, 0], start))
+    return int(table[row, 1]) if row < len(table) and int(table[row, 0]) == start else None
 
 
 def _check(elf: ElfFile, place: int, start: int) -> None:

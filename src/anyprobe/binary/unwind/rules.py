@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from anyprobe.binary.objects.elf import ElfFile
 from anyprobe.binary.objects.leb128 import read_sleb, read_uleb
-from anyprobe.binary.unwind.eh_frame import entry_addresses, read_encoded
+from anyprobe.binary.unwind.eh_frame import entry_addresses, read_encoded, sorted_entries
 
 NONE, OF_RSP, OF_RBP, AT_RBP, STUB, SIGNAL, END = range(7)
 """Kinds of rules, in the lowest three bits.
@@ -97,6 +97,10 @@ class UnwindRules:
         return int(self.rules[row]) if row >= 0 else NONE
 
 
+_Entry = tuple[int, int, list[tuple[int, int]]]
+"""Where the code of an unwind entry starts and ends, and its rows: distances from the start, and rules."""
+
+
 def unwind_rules(elf: ElfFile, base: int) -> UnwindRules:
     """Return the table of an object whose lowest address is ``base``; an object without ``.eh_frame`` has no rows."""
     try:
@@ -108,7 +112,7 @@ def unwind_rules(elf: ElfFile, base: int) -> UnwindRules:
 @dataclass
 class _Reader:
     elf: ElfFile
-    base: int
+    base: int = 0
     _commons: dict[int, _Common] = field(default_factory=dict)
     _programs: dict[tuple[int, bytes], list[tuple[int, int]]] = field(default_factory=dict)
     """Most functions have the same few programs."""
@@ -141,33 +145,78 @@ class _Reader:
         order = np.argsort(found, kind="stable")  # entries that overlap, which there should not be
         return _without_repetition(found[order].astype(np.uint32), numbers[order])
 
-    def _entries(
-        self, content: bytes, address: int, places: list[int]
-    ) -> Iterator[tuple[int, int, list[tuple[int, int]]]]:
+    def _entries(self, content: bytes, address: int, places: list[int]) -> Iterator[_Entry]:
         """Yield start, end and rows of each entry."""
         for place in places:
             at = place - address
-            if not 0 <= at <= len(content) - 8:
-                continue
-            length, back = struct.unpack_from("<II", content, at)
-            common_at = at + 4 - back
-            common = self._commons.get(common_at)
-            if common is None:
-                common = self._commons[common_at] = _read_common(content, common_at)
-            end = at + 4 + length
-            start, after = read_encoded(content, at + 8, common.pointer, place + 8)
-            size, after = read_encoded(content, after, common.pointer & 0x0F, 0)
-            if common.augmented:
-                skipped, after = read_uleb(content, after)
-                after += skipped
-            if not start or not size:
-                continue
-            program = content[after:end]
-            key = (common_at, program)
-            rows = self._programs.get(key)
-            if rows is None:
-                rows = self._programs[key] = _run(common, program)
-            yield start, start + size, rows
+            if 0 <= at <= len(content) - 8:
+                entry = self._entry(content, at, place)
+                if entry is not None:
+                    yield entry
+
+    def entry(self, place: int) -> _Entry | None:
+        """Return start, end and rows of the entry at an address."""
+        length = struct.unpack("<I", self.elf.read(place, 4))[0]
+        return self._entry(self.elf.read(place, 4 + length), 0, place)
+
+    def _entry(self, content: bytes, at: int, place: int) -> _Entry | None:
+        """Return the entry at an offset of some content, whose address is ``place``; None if it is of no code."""
+        length, back = struct.unpack_from("<II", content, at)
+        common_at = place + 4 - back
+        common = self._commons.get(common_at)
+        if common is None:
+            size = struct.unpack("<I", self.elf.read(common_at, 4))[0]
+            common = self._commons[common_at] = _read_common(self.elf.read(common_at, 4 + size), 0)
+        end = at + 4 + length
+        start, after = read_encoded(content, at + 8, common.pointer, place + 8)
+        size, after = read_encoded(content, after, common.pointer & 0x0F, 0)
+        if common.augmented:
+            skipped, after = read_uleb(content, after)
+            after += skipped
+        if not start or not size:
+            return None
+        program = content[after:end]
+        key = (common_at, program)
+        rows = self._programs.get(key)
+        if rows is None:
+            rows = self._programs[key] = _run(common, program)
+        return start, start + size, rows
+
+
+class RulesOfEntries:
+    """The rules of one object, each function's read when it is first asked for: of few functions that is quicker."""
+
+    def __init__(self, elf: ElfFile, base: int, table: NDArray[np.int64]) -> None:
+        """Look entries up in the object's sorted table; offsets count from ``base``."""
+        self._reader = _Reader(elf)
+        self._base = base
+        self._starts, self._places = np.ascontiguousarray(table[:, 0]), table[:, 1]
+        self._known: dict[int, _Entry | None] = {}
+
+    def at(self, offset: int) -> int:
+        """Return the rule at an offset from the object's lowest address."""
+        address = self._base + offset
+        row = int(np.searchsorted(self._starts, address, side="right")) - 1
+        if row < 0:
+            return NONE
+        if row not in self._known:
+            self._known[row] = self._entry(int(self._places[row]))
+        entry = self._known[row]
+        if entry is None or not entry[0] <= address < entry[1]:
+            return NONE
+        return next(rule for delta, rule in reversed(entry[2]) if entry[0] + delta <= address)
+
+    def _entry(self, place: int) -> _Entry | None:
+        try:
+            return self._reader.entry(place)
+        except (LookupError, ValueError, struct.error):  # it is damaged, or a program is that has no rules then
+            return None
+
+
+def rules_at_demand(elf: ElfFile, base: int) -> "RulesOfEntries | UnwindRules":
+    """Return the rules of an object whose lowest address is ``base``, read when they are asked for if possible."""
+    table = sorted_entries(elf)
+    return unwind_rules(elf, base) if table is None else RulesOfEntries(elf, base, table)
 
 
 def _without_repetition(starts: NDArray[np.uint32], rules: NDArray[np.uint32]) -> UnwindRules:
