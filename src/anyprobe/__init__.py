@@ -30,6 +30,7 @@ from anyprobe.core.refusal import Reason, Refusal
 if TYPE_CHECKING:
     from anyprobe.data.aggregations import Avg, Count, Hist, LQuantize, Max, Min, Quantize, Stddev, Sum
     from anyprobe.data.maps import Map
+    from anyprobe.data.profile import Profile
     from anyprobe.data.snapshot import Snapshot
     from anyprobe.handlers.csource import CObject, CSource
     from anyprobe.handlers.intrinsics import buf, cstr, emit, printf
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from anyprobe.probes.opening import attach, run
     from anyprobe.probes.options import SessionOptions
     from anyprobe.probes.probe import Probe
+    from anyprobe.probes.profiling.profiler import profile
     from anyprobe.probes.providers.kernel.session import KernelSession, kernel
     from anyprobe.probes.scripts.current import session
     from anyprobe.probes.selfattach.session import attach_self
@@ -68,6 +70,7 @@ __all__ = [
     "NoSuchProcess",
     "PermissionDenied",
     "Probe",
+    "Profile",
     "Quantize",
     "Reason",
     "Refusal",
@@ -103,6 +106,7 @@ __all__ = [
     "i64",
     "kernel",
     "printf",
+    "profile",
     "ptr",
     "run",
     "session",
@@ -126,6 +130,7 @@ _LAZY = {
     "Max": "anyprobe.data.aggregations",
     "Min": "anyprobe.data.aggregations",
     "Probe": "anyprobe.probes.probe",
+    "Profile": "anyprobe.data.profile",
     "Quantize": "anyprobe.data.aggregations",
     "Session": "anyprobe.probes.session",
     "AnySessionApi": "anyprobe.probes.api",
@@ -152,6 +157,7 @@ _LAZY = {
     "i8": "anyprobe.handlers.types.annotations",
     "kernel": "anyprobe.probes.providers.kernel.session",
     "printf": "anyprobe.handlers.intrinsics",
+    "profile": "anyprobe.probes.profiling.profiler",
     "ptr": "anyprobe.handlers.types.annotations",
     "run": "anyprobe.probes.opening",
     "session": "anyprobe.probes.scripts.current",

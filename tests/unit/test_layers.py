@@ -20,7 +20,10 @@ ROWS = (
 ROW = {package: row for row, packages in enumerate(ROWS) for package in packages}
 ORDERS = {
     "handlers": ("types", "ir", "passes", "llvm", "x86", "frontend", "bpf"),
-    "probes": ("scripts", "specs", "timing", "providers", "handlers", "outside", "following", "parts", "selfattach"),
+    "probes": (
+        "scripts", "specs", "timing", "providers", "handlers", "profiling", "outside", "following", "parts",
+        "selfattach",
+    ),
     "splice": (
         "journal", "memory", "plan", "emitted", "translate", "codegen", "kernel", "regions", "edits", "userspace",
         "apply", "planning", "engine", "processes",
@@ -45,7 +48,8 @@ ATTIC_NAMES = {"utils", "util", "common", "helpers", "helper", "misc"}
 # Reports see snapshots and nothing else; a report that needs more is a report that touches a process.
 REPORTS_MAY_IMPORT = {
     "anyprobe.data.snapshot", "anyprobe.data.processes", "anyprobe.data.histogram", "anyprobe.data.results",
-    "anyprobe.data.calltree", "anyprobe.data.refused", "anyprobe.data.sums", "anyprobe.core.printable",
+    "anyprobe.data.calltree", "anyprobe.data.profile", "anyprobe.data.refused", "anyprobe.data.sums",
+    "anyprobe.core.printable",
 }  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from anyprobe.core.errors import OutputFailed
 COMMANDS = {
     "count": "Count the hits of probes.",
     "time": "Measure how long functions take.",
+    "profile": "Show where the time goes, by samples, and which command to run next.",
     "trace": "Print a line for each hit.",
     "hist": "Show how a value is distributed: parameters, results, latencies.",
     "script": "Run handlers from a Python file.",
@@ -51,7 +52,6 @@ ELSEWHERE = {
     "argdist": "hist",
     "top": "time --every 1",
     "live": "time --every 1",
-    "profile": "time --self",
     "report": "time --self",
     "graph": "time --tree",
     "replay": "time --tree",

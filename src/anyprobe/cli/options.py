@@ -268,6 +268,36 @@ following = together(
     _output,
 )
 
+_top = click.option(
+    "--top",
+    type=Whole(0),
+    default=40,
+    show_default=True,
+    metavar="N",
+    help="Show the busiest N only, 0 for all.",
+)
+_formats = together(
+    click.option("--json", "format", help="Print one JSON document: --format json.", **_json_of_results),
+    click.option(
+        "--format",
+        type=Format(),
+        metavar="NAME",
+        help="Write results for other tools: json; of trees of calls flame (a page with a flame graph), folded (stacks "
+        "with nanoseconds, as flamegraph.pl reads them) and speedscope.",
+    ),
+)
+
+profiling = together(
+    click.option(
+        "--for", "seconds", type=Seconds(min=0), metavar="SECONDS",
+        help="End after so long. Default: 5 with -p and -n; with a command after --, its end.",
+    ),
+    _ending,
+    _formats,
+    _output,
+    _top,
+)  # fmt: skip
+
 measuring = together(
     _until,
     _ending,
@@ -277,14 +307,7 @@ measuring = together(
         metavar="SECONDS",
         help="Print what was counted since the last time, again and again, and all of it at the end.",
     ),
-    click.option("--json", "format", help="Print one JSON document: --format json.", **_json_of_results),
-    click.option(
-        "--format",
-        type=Format(),
-        metavar="NAME",
-        help="Write results for other tools: json; of trees of calls flame (a page with a flame graph), folded (stacks "
-        "with nanoseconds, as flamegraph.pl reads them) and speedscope.",
-    ),
+    _formats,
     click.option(
         "--nonzero/--zero",
         "nonzero",
@@ -309,12 +332,5 @@ measuring = together(
         help="Show names of functions whole. Default: parameters and types of long ones are left out, but in JSON.",
     ),
     _output,
-    click.option(
-        "--top",
-        type=Whole(0),
-        default=40,
-        show_default=True,
-        metavar="N",
-        help="Show the busiest N only, 0 for all.",
-    ),
+    _top,
 )

@@ -37,6 +37,10 @@ class Measurement:
     """Whether what was not hit is left out."""
     buckets: bool = True
     """Whether functions have the buckets of their histograms."""
+    what: str = "Wall time of timed calls by what called them"
+    """What time the trees of calls are of."""
+    counted: str = "calls"
+    """What the counts of their nodes are of."""
     always: Mapping[str, object] = field(default_factory=dict)
     """Fields that a document has even where nothing could be placed."""
     records: Mapping[str, object] = field(default_factory=dict)

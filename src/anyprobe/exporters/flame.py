@@ -42,7 +42,8 @@ def profile(found: Measurement) -> dict[str, Any]:
     shown = found.last or found.together
     return {
         "title": printable(shown.target.exe or "anyprobe"),
-        "facts": f"Wall time of timed calls by what called them, for {shown.duration_s:.2f} s; the width is time.",
+        "facts": f"{found.what}, for {shown.duration_s:.2f} s; the width is time.",
+        "counted": found.counted,
         "names": [[function, module] for module, function in names],
         "nodes": nodes,
     }

@@ -36,7 +36,7 @@ def print_branches(snapshot: Snapshot, console: Console, top: int = 0) -> None:
     roots = [folded(node) for node in snapshot.tree]
     least = _LEAST_SHARE * sum(map(time_of, roots)) if top else 0.0
     table, step, partial = _table(), snapshot.clock_step_ns, snapshot.partly_timed
-    lines = list(_lines(roots, ""))
+    lines = list(branches(roots))
     shown = [line for line in lines if time_of(line[-1]) >= least]
     left_out = len(lines) - len(shown)
     complete = [(node.module, node.function) not in partial for *_, node in shown]
@@ -123,11 +123,13 @@ class Branch(NamedTuple):
         return Measurement(len(self.prefix) + _LEAST_ROOM, len(self.prefix) + cell_len(self.name))
 
 
-def _lines(nodes: Iterable[CallNode], before: str, *, nested: bool = False) -> Iterator[tuple[str, str, CallNode]]:
+def branches(
+    nodes: Iterable[CallNode], before: str = "", *, nested: bool = False
+) -> Iterator[tuple[str, str, CallNode]]:
     """Yield nodes with what leads to their names, and with what stands below that."""
     listed = list(nodes)
     for number, node in enumerate(listed):
         last = number == len(listed) - 1
         below = before + ("" if not nested else "   " if last else "│  ")
         yield before + ("" if not nested else "└─ " if last else "├─ "), below, node
-        yield from _lines(node.calls, below, nested=True)
+        yield from branches(node.calls, below, nested=True)

@@ -40,7 +40,7 @@ def print_heading(snapshot: Snapshot, console: "Console", what: str, after: str 
         console.print(f"\n{snapshot.interval.moment}  {what} in {snapshot.interval.seconds:.2f} s", soft_wrap=True)
         return
     targets = (snapshot.target, *snapshot.others)
-    names = ", ".join(map(_named, targets[:NAMED_TARGETS]))
+    names = ", ".join(map(name_of, targets[:NAMED_TARGETS]))
     if len(targets) > NAMED_TARGETS:
         names += f" and {counted(len(targets) - NAMED_TARGETS, 'other')}"
     line = f"{names}: {what} in {snapshot.duration_s:.2f} s"
@@ -107,7 +107,8 @@ def print_step(step: float, console: "Console") -> None:
     console.print(f"the clock steps by {edge(step)}: shorter times cannot be told apart", style="dim", soft_wrap=True)
 
 
-def _named(target: TargetInfo) -> str:
+def name_of(target: TargetInfo) -> str:
+    """Return what a heading calls a target."""
     if target.kernel:
         only = f" in pid {', '.join(map(str, target.pids))}" if target.pids else ""
         only += " and what it starts" * target.children

@@ -187,7 +187,7 @@ class Image:
 
     @cached_property
     def few_unwind_rules(self) -> "UnwindRules | RulesOfEntries":
-        """The same rules, read function by function where only those of a few are asked for."""
+        """Unwinding rules read function by function, where only those of a few are asked for."""
         from anyprobe.binary.unwind.rules import UnwindRules, rules_at_demand
 
         kept = self._store.rules()
@@ -256,6 +256,12 @@ class Image:
         """The linker's stubs outside of all functions, named ``sym@plt``."""
         outside = [each for each in self._named_stubs if self.functions.containing(each[0]) is None]
         return tuple(Function(start, end, (name + STUB_SUFFIX,)) for start, end, name in outside)
+
+    def stub_at(self, address: int) -> str | None:
+        """Return the name of the linker's stub that a link-time address lies in, ``sym@plt``; None in no stub."""
+        found = (name for start, end, name in self._named_stubs if start <= address < end)
+        name = next(found, None) if any(address in each for each in self._stub_sections) else None
+        return None if name is None else name + STUB_SUFFIX
 
     @cached_property
     def _named_stubs(self) -> list[tuple[int, int, str]]:

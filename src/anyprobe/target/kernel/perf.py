@@ -1,11 +1,11 @@
-"""perf_event_open(2): events that run a program of BPF."""
+"""perf_event_open(2): events that run a program of BPF, and those that sample tasks into a ring."""
 
 import ctypes
 import errno
 import os
 import struct
 from functools import cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from anyprobe.core.errors import KernelRefused
 from anyprobe.target.kernel import bpf, descriptors
@@ -14,7 +14,14 @@ from anyprobe.target.system import gateway
 _ATTRIBUTE_BYTES = 128
 _DISABLED, _FREQUENCY = 1 << 0, 1 << 10
 _HARDWARE, _SOFTWARE, _TRACEPOINT = 0, 1, 2
-_ENABLE, _SET_PROGRAM = 0x2400, 0x40042408
+_ENABLE, _SET_OUTPUT, _SET_PROGRAM = 0x2400, 0x2405, 0x40042408
+_INHERIT, _NO_KERNEL, _NO_HYPERVISOR, _MAPPINGS, _NAMES = 1 << 1, 1 << 5, 1 << 6, 1 << 8, 1 << 9
+_TASKS, _ALL_IDENTIFIED, _NO_USER_CHAIN, _MAPPINGS_WITH_FILES = 1 << 13, 1 << 18, 1 << 22, 1 << 23
+_EXECUTIONS, _BY_CLOCK = 1 << 24, 1 << 25
+TASK, TIME, CHAIN, REGISTERS, STACK = 1 << 1, 1 << 2, 1 << 5, 1 << 12, 1 << 13
+"""What samples can have, in this order."""
+_BP_SP_IP = 0b111 << 6
+_MONOTONIC = 1
 _SEMAPHORE_BIT = 32
 """From which bit on a uprobe's configuration has the place of a semaphore (``format/ref_ctr_offset``)."""
 _DEVICES = "/sys/bus/event_source/devices"
@@ -30,9 +37,9 @@ HARDWARE: Final = {
 """The processor's events that the kernel knows by a name."""
 
 
-def _open(what: str, attribute: bytes, processor: int) -> int:
+def _open(what: str, attribute: bytes, processor: int, task: int = -1) -> int:
     buffer = ctypes.create_string_buffer(attribute.ljust(_ATTRIBUTE_BYTES, b"\0"), _ATTRIBUTE_BYTES)
-    return descriptors.made(what, lambda: gateway.perf_event_open(ctypes.addressof(buffer), processor))
+    return descriptors.made(what, lambda: gateway.perf_event_open(ctypes.addressof(buffer), processor, task))
 
 
 def _attribute(kind: int, config: int, *, period: int = 0, flags: int = 0, first: int = 0, second: int = 0) -> bytes:
@@ -107,6 +114,35 @@ def open_event(name: str, processor: int, every: int) -> int:
             raise
         detail = "this machine has no such counter, or a virtual machine does not show it"
         raise KernelRefused(refusal.what, refusal.errno, detail) from None
+
+
+class Sampling(NamedTuple):
+    """How tasks are sampled."""
+
+    hertz: int
+    stack_bytes: int
+    """How much of a stack a sample has."""
+    kernel: bool
+    """Whether time in the kernel is sampled, too, with the stack there."""
+
+
+def open_sampler(task: int, processor: int, how: Sampling) -> int:
+    """Return a descriptor of an event that samples a task by its time on a processor, and those that it makes later.
+
+    Once it has a ring, what is mapped executable and which programs are executed are told there, too.
+    """
+    flags = _INHERIT | _FREQUENCY | _NO_HYPERVISOR | _MAPPINGS | _MAPPINGS_WITH_FILES | _NAMES | _EXECUTIONS | _TASKS
+    flags |= _ALL_IDENTIFIED | _BY_CLOCK | _NO_USER_CHAIN | (0 if how.kernel else _NO_KERNEL)
+    what = TASK | TIME | REGISTERS | STACK | (CHAIN if how.kernel else 0)
+    clock = SOFTWARE["cpu-clock"]
+    head = struct.pack("<IIQQQQQ", _SOFTWARE, _ATTRIBUTE_BYTES, clock, how.hertz, what, 0, flags)
+    rest = struct.pack("<IIQQQQIi", 0, 0, 0, 0, 0, _BP_SP_IP, how.stack_bytes, _MONOTONIC)
+    return _open("sample a task", head + rest, processor, task)
+
+
+def share_ring(event: int, other: int) -> None:
+    """Have an event write into the ring of another one on the same processor."""
+    _control(event, _SET_OUTPUT, other, "write samples to one ring")
 
 
 def enable(event: int) -> None:

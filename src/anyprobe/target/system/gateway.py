@@ -142,9 +142,9 @@ def bpf(command: int, attribute: int, size: int) -> int:
     return int(result)
 
 
-def perf_event_open(attribute: int, processor: int) -> int:
-    """Open an event of all processes on a processor; return its descriptor."""
-    result = _blocking(_SYS_PERF_EVENT_OPEN, attribute, -1, processor, -1, _PERF_FLAG_FD_CLOEXEC)
+def perf_event_open(attribute: int, processor: int, task: int = -1) -> int:
+    """Open an event of a task, or of all processes, on a processor; return its descriptor."""
+    result = _blocking(_SYS_PERF_EVENT_OPEN, attribute, task, processor, -1, _PERF_FLAG_FD_CLOEXEC)
     if result == -1:
         raise _failed()
     return int(result)

@@ -1,0 +1,103 @@
+"""The life of ``profile``: sample, wait, show."""
+
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TextIO
+
+import click
+
+from anyprobe.cli import ExitStatus, ending, output, targets
+from anyprobe.cli.interrupts import Interrupts
+from anyprobe.cli.started import Unprobed
+from anyprobe.probes.profiling.profiler import Profiler
+
+if TYPE_CHECKING:
+    from anyprobe.data.profile import Profile
+
+SECONDS = 5.0
+"""For how long a running process is sampled if nothing else is asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The command line, read."""
+
+    seconds: float | None
+    hz: int
+    by: str | None
+    tree: bool
+    stack_bytes: int
+    format: str | None
+    output: str | None
+    quiet: bool
+    top: int
+    at_end: str | None
+    exit_status: bool
+
+
+def profile(target: targets.Target, plan: Plan) -> int:
+    """Sample, show what was found, and return the exit status."""
+    if plan.at_end and not target.program:
+        raise click.UsageError(f"--{plan.at_end} is about a command after --")
+    with (
+        ExitStack() as stack,
+        output.results(plan.output, program_owns_output=target.owns_standard_output) as stream,
+        Interrupts() as interrupts,
+    ):
+        started = stack.enter_context(Unprobed(target.program)) if target.program else None
+        pids: Sequence[int] = target.pids if started is None else (started.pid,)
+        if started is not None:
+            interrupts.serve(started.pid)
+        ends = targets.end_descriptors(stack, pids)
+        stack.enter_context(ending.mistakes_end(started, plan.at_end))
+        profiler = stack.enter_context(Profiler(pids, hz=plan.hz, by=plan.by, stack_bytes=plan.stack_bytes))
+        if started is not None:
+            started.resume()
+        seconds = SECONDS if plan.seconds is None and started is None else plan.seconds
+        _wait(profiler, ends, interrupts, None if seconds is None else time.monotonic() + seconds)
+        profiler.end()
+        own_end = bool(ends) and not interrupts.requested
+        found = profiler.result(target.program)
+        status = None
+        if started is not None:
+            how = plan.at_end or (ending.KILL if own_end else ending.LEAVE)
+            status = ending.settle(started, how, quiet=plan.quiet)
+            found = replace(found, targets=(replace(found.targets[0], exited=started.target_info.exited),))
+        _show(found, plan, stream)
+        if plan.exit_status and status is not None:
+            return status
+        return ExitStatus.INTERRUPTED if interrupts.by_user else ExitStatus.DONE
+
+
+def _wait(profiler: Profiler, ends: dict[int, int], interrupts: Interrupts, deadline: float | None) -> None:
+    """Take samples until the time is over, a signal comes, or all processes have ended."""
+    while ends and not interrupts.requested:
+        left = None if deadline is None else deadline - time.monotonic()
+        if left is not None and left <= 0:
+            return
+        timeout = profiler.interval if left is None else min(left, profiler.interval)
+        for ended in interrupts.wait(ends, timeout):
+            del ends[ended]
+        profiler.look()
+
+
+def _show(found: "Profile", plan: Plan, stream: TextIO) -> None:
+    """Write the results, as a table or for other tools."""
+    if not plan.quiet and plan.format != "json":
+        for warning in found.warnings:
+            output.warn(warning)
+    if plan.format == "json":
+        output.write_json(found.as_json(), stream)
+    elif plan.format is not None:
+        from anyprobe.exporters.base import exporter_of
+        from anyprobe.exporters.profiles import measurement_of
+
+        exporter_of(plan.format).write(measurement_of(found), stream)
+    else:
+        from anyprobe.reports import profile as report
+
+        show = report.print_profile_tree if plan.tree else report.print_profile
+        show(found, output.console(stream), plan.top)
+    stream.flush()

@@ -1,0 +1,279 @@
+"""Samples of tasks, taken by the kernel's clock events: rings in memory that the kernel writes and anyprobe reads.
+
+Each task has an event on each processor, and all events of a processor write into one ring. Tasks that a sampled one
+makes later inherit its events. Nothing is stopped, and nothing is written into a process.
+"""
+
+import errno
+import struct
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from mmap import PAGESIZE, mmap
+from typing import NamedTuple
+
+from anyprobe.core.errors import KernelRefused
+from anyprobe.target.kernel import bpf, perf
+from anyprobe.target.kernel.perf import Sampling
+from anyprobe.target.system import gateway, procfs
+
+RING_PAGES = 512
+"""The size of each processor's ring at first; halved where so much memory cannot be locked."""
+_LEAST_PAGES = 8
+_ROUNDS = 8
+_SETTLED = 0.001
+"""Seconds after which a new task is told in the ring of the one that made it."""
+_HEAD, _TAIL, _SIZE = 1024 // 8, 1032 // 8, 1048 // 8
+"""Words of a ring's first page: what the kernel has written, what has been read, how much room there is."""
+_RECORD = struct.Struct("<IHH")
+_LOST, _NAME, _THROTTLED, _FORK, _SAMPLE, _MAPPED, _LOST_SAMPLES = 2, 3, 5, 7, 9, 10, 13
+_EXECUTED = 1 << 13
+_KERNEL_CONTEXTS = (1 << 64) - 4095
+"""From here on numbers in a chain of calls are no addresses, but say what kind those after them are."""
+_LATE = 1_000_000
+"""Nanoseconds by which a record may come later than its time says: it is written after that was taken."""
+_REFUSED = frozenset({errno.EACCES, errno.EPERM})
+_TEMPORARY = frozenset({errno.EPERM, errno.ENOMEM, errno.EINVAL})
+
+
+class Sample(NamedTuple):
+    """What a thread did at one moment."""
+
+    time: int
+    pid: int
+    tid: int
+    in_kernel: tuple[int, ...]
+    """The addresses on the kernel's stack, innermost first; of time in the program there are none."""
+    registers: tuple[int, int, int] | None
+    """``rbp``, ``rsp`` and ``rip`` of the program; None where that has none, or is no 64-bit one."""
+    stack: bytes
+    """What is at ``rsp``: the whole stack, or its beginning."""
+
+
+class Mapped(NamedTuple):
+    """Code that a process has mapped."""
+
+    time: int
+    pid: int
+    mapping: procfs.Mapping
+
+
+class Forked(NamedTuple):
+    """A new process, or a new thread."""
+
+    time: int
+    pid: int
+    parent: int
+    """The process that has made it."""
+    tid: int
+    made_by: int
+    """The thread that has."""
+
+
+class Named(NamedTuple):
+    """A thread with another name; ``executed``: since it has executed a program, which has the process to itself."""
+
+    time: int
+    pid: int
+    tid: int
+    name: str
+    executed: bool
+
+
+class Lost(NamedTuple):
+    """Records for which a ring had no room."""
+
+    time: int
+    records: int
+
+
+class Throttled(NamedTuple):
+    """The kernel samples less for a while, as samples take too much time."""
+
+    time: int
+
+
+Record = Sample | Mapped | Forked | Named | Lost | Throttled
+
+
+class Ring:
+    """The ring of a processor."""
+
+    def __init__(self, event: int, pages: int) -> None:
+        """Map it; fewer pages, where so many cannot be locked."""
+        self._mapped = self._map(event, pages)
+        self._words = memoryview(self._mapped)[:PAGESIZE].cast("Q")
+        self.size = len(self._mapped) - PAGESIZE
+
+    @staticmethod
+    def _map(event: int, pages: int) -> mmap:
+        while True:
+            try:
+                return gateway.mmap_shared(event, (1 + pages) * PAGESIZE)
+            except OSError as failure:
+                if failure.errno not in _TEMPORARY or pages <= _LEAST_PAGES:
+                    detail = "too much memory is locked; raise kernel.perf_event_mlock_kb or RLIMIT_MEMLOCK"
+                    raise KernelRefused("map a ring of samples", failure.errno or 0, detail) from None
+                pages //= 2
+
+    def drain(self) -> Iterator[bytes]:
+        """Yield the records that have been written since the last time."""
+        tail, head = self._words[_TAIL], self._words[_HEAD]
+        while tail < head:
+            size = _RECORD.unpack(self._at(tail, _RECORD.size))[2]
+            if not size:  # which the kernel does not write
+                break
+            yield self._at(tail, size)
+            tail += size
+        self._words[_TAIL] = tail
+
+    def _at(self, position: int, size: int) -> bytes:
+        begin = position % self.size
+        first = self._mapped[PAGESIZE + begin : PAGESIZE + min(begin + size, self.size)]
+        return first if len(first) == size else first + self._mapped[PAGESIZE : PAGESIZE + size - len(first)]
+
+    def close(self) -> None:
+        """Unmap it."""
+        self._words.release()
+        self._mapped.close()
+
+
+class Sampler:
+    """Samples some processes, and what they make later."""
+
+    def __init__(self, how: Sampling) -> None:
+        """Sample nothing yet."""
+        self.how = how
+        self._processors = bpf.online_processors()
+        self._events: dict[int, list[int]] = {number: [] for number in self._processors}
+        self._rings: dict[int, Ring] = {}
+        self._tasks: set[int] = set()
+        self._records: list[Record] = []
+
+    @property
+    def ring_bytes(self) -> int:
+        """How much room the smallest ring has."""
+        return min((ring.size for ring in self._rings.values()), default=0)
+
+    def watch(self, pid: int) -> None:
+        """Sample all threads of a process from now on."""
+        for _ in range(_ROUNDS):
+            with suppress(FileNotFoundError, ProcessLookupError):
+                found = set(procfs.read_tasks(pid)) - self._tasks
+                if self._tasks:
+                    time.sleep(_SETTLED)
+                    self._take()  # those that threads with events have made have their own
+                found -= self._tasks
+                if not found:
+                    return
+                for tid in sorted(found):
+                    self._open(tid)
+
+    def _open(self, tid: int) -> None:
+        self._tasks.add(tid)
+        for processor in self._processors:
+            try:
+                event = self._opened(tid, processor)
+            except KernelRefused as refusal:
+                if refusal.errno == errno.ESRCH:
+                    return
+                raise
+            events = self._events[processor]
+            events.append(event)
+            if processor in self._rings:
+                perf.share_ring(event, events[0])
+            else:
+                self._rings[processor] = Ring(event, RING_PAGES)
+
+    def _opened(self, tid: int, processor: int) -> int:
+        try:
+            return perf.open_sampler(tid, processor, self.how)
+        except KernelRefused as refusal:
+            if not self.how.kernel or refusal.errno not in _REFUSED:
+                raise
+        self.how = self.how._replace(kernel=False)  # as the user may sample programs alone
+        return perf.open_sampler(tid, processor, self.how)
+
+    def records(self, *, final: bool = False) -> list[Record]:
+        """Return what the rings have, in the order of time; what may follow something later next time, unless final."""
+        until = time.monotonic_ns() - _LATE
+        self._take()
+        self._records.sort(key=lambda record: record.time)
+        count = len(self._records)
+        if not final:
+            count = next((at for at, record in enumerate(self._records) if record.time > until), count)
+        found, self._records = self._records[:count], self._records[count:]
+        return found
+
+    def _take(self) -> None:
+        for ring in self._rings.values():
+            for content in ring.drain():
+                record = parsed(content, chains=self.how.kernel)
+                if record is not None:
+                    self._records.append(record)
+                if isinstance(record, Forked):
+                    self._tasks.add(record.tid)
+
+    def processor_ns(self) -> int:
+        """Return how long all sampled tasks, those that were made later included, have run on processors."""
+        return sum(map(perf.count, (event for events in self._events.values() for event in events)))
+
+    def close(self) -> None:
+        """End sampling."""
+        for ring in self._rings.values():
+            ring.close()
+        for event in (event for events in self._events.values() for event in events):
+            gateway.close(event)
+        self._rings.clear()
+        self._events.clear()
+
+
+def parsed(content: bytes, *, chains: bool) -> Record | None:
+    """Return a record; None for one that says nothing here. ``chains``: samples have the kernel's stacks."""
+    kind, what, _ = _RECORD.unpack_from(content)
+    if kind == _SAMPLE:
+        return _sample(content, chains=chains)
+    moment = struct.unpack_from("<Q", content, len(content) - 8)[0]
+    if kind == _MAPPED:
+        pid, _, start, size, offset, major, minor, inode, _, protection, _ = struct.unpack_from(
+            "<IIQQQIIQQII", content, 8
+        )
+        path = _text(content, 72)
+        if "\\012" in path:
+            path = path.replace("\\012", "\n")
+        perms = "".join(letter if protection >> bit & 1 else "-" for bit, letter in enumerate("rwx")) + "p"
+        mapping = procfs.Mapping(start, start + size, perms, offset, f"{major:02x}:{minor:02x}", inode, path, False)
+        return Mapped(moment, pid, mapping)
+    if kind == _FORK:
+        return Forked(moment, *struct.unpack_from("<IIII", content, 8))
+    if kind == _NAME:
+        pid, tid = struct.unpack_from("<II", content, 8)
+        return Named(moment, pid, tid, _text(content, 16), bool(what & _EXECUTED))
+    if kind in (_LOST, _LOST_SAMPLES):
+        return Lost(moment, struct.unpack_from("<Q", content, 16 if kind == _LOST else 8)[0])
+    return Throttled(moment) if kind == _THROTTLED else None
+
+
+def _sample(content: bytes, *, chains: bool) -> Sample:
+    pid, tid, moment = struct.unpack_from("<IIQ", content, 8)
+    at = 24
+    chain: Iterable[int] = ()
+    if chains:
+        count = struct.unpack_from("<Q", content, at)[0]
+        chain = struct.unpack_from(f"<{count}Q", content, at + 8)
+        at += 8 + 8 * count
+    kind = struct.unpack_from("<Q", content, at)[0]
+    at += 8
+    registers = None
+    if kind:
+        registers = struct.unpack_from("<QQQ", content, at)
+        at += 24
+    room = struct.unpack_from("<Q", content, at)[0]
+    filled = struct.unpack_from("<Q", content, at + 8 + room)[0] if room else 0
+    stack = content[at + 8 : at + 8 + filled]
+    in_kernel = tuple(each for each in chain if each < _KERNEL_CONTEXTS)
+    return Sample(moment, pid, tid, in_kernel, registers if kind == 2 else None, stack)
+
+
+def _text(content: bytes, at: int) -> str:
+    return content[at : content.index(b"\0", at)].decode("utf-8", "surrogateescape")

@@ -1,0 +1,223 @@
+"""``anyprobe profile``: shares that the program itself has measured, and no chain of calls that it cannot make."""
+
+import json
+import re
+import shlex
+import subprocess
+from itertools import pairwise
+
+import pytest
+
+from anyprobe import profile
+from live.test_command_line import anyprobe
+from support.driver import build
+
+pytestmark = pytest.mark.live
+KNOWN = """
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+#define PLAIN __attribute__((noinline, noclone))
+static volatile unsigned long sink;
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return t.tv_sec + t.tv_nsec * 1e-9;
+}
+#define BURN(name) PLAIN double name(double s) { \\
+    double begin = now(), end; \\
+    do { for (int i = 0; i < 100000; i++) sink += i * i; end = now(); } while (end - begin < s); \\
+    return end - begin; }
+BURN(sixty)
+BURN(thirty)
+BURN(ten)
+PLAIN double both(double s) { return thirty(3 * s) + ten(s); }
+PLAIN void work(double seconds) {
+    double spent = 0, first = 0;
+    while (spent < seconds) { double a = sixty(.06), b = both(.01); first += a; spent += a + b; }
+    fprintf(stderr, "%f %f\\n", first, spent);
+}
+static double seconds;
+static void *thread(void *name) { pthread_setname_np(pthread_self(), name); work(seconds); return 0; }
+static int compared(const void *a, const void *b) { ten(.01); return *(int *)a - *(int *)b; }
+static void handler(int number) { ten(.1); sink += number; }
+int main(int count, char **words) {
+    seconds = atof(words[2]);
+    switch (words[1][0]) {
+    case 'a': work(seconds); break;
+    case 't': {
+        pthread_t t[2];
+        pthread_create(t, 0, thread, "first");
+        pthread_create(t + 1, 0, thread, "second");
+        pthread_join(t[0], 0);
+        pthread_join(t[1], 0);
+        break;
+    }
+    case 'f': if (!fork()) { work(seconds); _exit(0); } wait(0); break;
+    case 'q': {
+        int numbers[24];
+        for (int i = 0; i < 24; i++) numbers[i] = i * 7 % 24;
+        qsort(numbers, 24, sizeof *numbers, compared);
+        break;
+    }
+    case 's': {
+        struct itimerval every = {{0, 200000}, {0, 200000}};
+        signal(SIGPROF, handler);
+        setitimer(ITIMER_PROF, &every, 0);
+        sixty(seconds);
+        break;
+    }
+    case 'z': sleep(20);
+    }
+    return sink == 1;
+}
+"""
+CALLERS = {
+    "sixty": {"work", "main"},
+    "both": {"work"},
+    "thirty": {"both"},
+    "ten": {"both", "compared", "handler"},
+    "work": {"main", "thread"},
+}
+"""Who calls whom."""
+ROOTS = {"_start", "clone", "clone3", "__clone", "__clone3"}
+
+
+@pytest.fixture(scope="module")
+def known():
+    options = ["-O2", "-fomit-frame-pointer", "-fno-optimize-sibling-calls", "-pthread"]
+    return build("profiled.c", *options, text=KNOWN)
+
+
+def document_of(known, what, seconds=2, *options, tmp_path):
+    path = tmp_path / "profile.json"
+    done = anyprobe("profile", "--json", "-o", path, *options, "--", known, what, str(seconds))
+    assert done.returncode == 0, done.stderr
+    return json.loads(path.read_text()), done.stderr
+
+
+def function_names(stack):
+    return [each.rpartition(":")[2] for each in stack["frames"]]
+
+
+def samples_with(document, name):
+    return sum(each["count"] for each in document["stacks"] if name in function_names(each))
+
+
+def check_chains(document):
+    """Stacks end where programs and threads begin, or say that they do not; every call is one of the program."""
+    assert document["samples"] == sum(each["count"] for each in document["stacks"])
+    assert document["truncated"] <= document["samples"] * 0.02
+    for stack in document["stacks"]:
+        names = function_names(stack)
+        assert stack["truncated"] or names[-1] in ROOTS, stack
+        for callee, caller in pairwise(names):
+            assert caller in CALLERS.get(callee, {caller}), stack
+
+
+def near(count, share, samples):
+    """Return whether a share of samples is one that chance makes: within four standard deviations."""
+    return abs(count - share * samples) <= 4 * (samples * share * (1 - share)) ** 0.5 + 2
+
+
+@pytest.mark.parametrize("what", ["alone", "threads", "fork"])
+def test_shares_are_those_that_the_program_has_measured(known, what, tmp_path):
+    document, said = document_of(known, what, tmp_path=tmp_path)
+    times = [tuple(map(float, found)) for found in re.findall(r"^([\d.]+) ([\d.]+)$", said, re.MULTILINE)]
+    first, spent = map(sum, zip(*times, strict=True))
+    assert len(times) == (2 if what == "threads" else 1)
+    check_chains(document)
+    assert document["processor_s"] == pytest.approx(spent, rel=0.1, abs=0.1)
+    assert near(samples_with(document, "sixty"), first / spent, document["samples"])
+    assert near(samples_with(document, "both"), 1 - first / spent, document["samples"])
+    assert document["samples"] + document["lost"] == pytest.approx(99 * document["processor_s"], abs=8)
+    own = {each["function"]: each["self"] for each in document["functions"]}
+    assert own["sixty"] > own["thirty"] > own["ten"] > 0
+
+
+def test_threads_are_told_apart_by_name(known, tmp_path):
+    document, _ = document_of(known, "threads", 1, "--by", "comm", tmp_path=tmp_path)
+    assert {each["comm"] for each in document["functions"] if each["function"] == "sixty"} == {"first", "second"}
+
+
+def test_a_function_that_a_library_calls_is_below_it(known, tmp_path):
+    document, _ = document_of(known, "qsort", tmp_path=tmp_path)
+    check_chains(document)
+    assert samples_with(document, "compared") >= 0.9 * document["samples"]
+    stacks = [function_names(each) for each in document["stacks"] if "compared" in function_names(each)]
+    assert all(names[-4:-3] == ["main"] for names in stacks)
+
+
+def test_stacks_go_on_below_a_signal_handler(known, tmp_path):
+    document, _ = document_of(known, "signal", tmp_path=tmp_path)
+    check_chains(document)
+    in_handler = [names for names in map(function_names, document["stacks"]) if "handler" in names]
+    assert in_handler
+    assert all("sixty" in names[names.index("handler") :] for names in in_handler)
+
+
+def test_a_program_that_sleeps_has_no_samples(known):
+    with subprocess.Popen([known, "z", "1"]) as process:
+        done = anyprobe("profile", "-p", str(process.pid), "--for", "0.5")
+        process.kill()
+    assert done.returncode == 0
+    assert "no samples" in done.stdout
+    assert "next:" not in done.stdout
+
+
+def test_a_program_that_ends_has_what_there_was(known):
+    with subprocess.Popen([known, "a", "1"], stderr=subprocess.DEVNULL) as process:
+        done = anyprobe("profile", "-p", str(process.pid), "--for", "60")
+    assert done.returncode == 0
+    assert "which has ended" in done.stdout
+    assert "sixty" in done.stdout
+
+
+def test_the_command_to_run_next_runs(known):
+    with subprocess.Popen([known, "a", "100"], stderr=subprocess.DEVNULL) as process:
+        done = anyprobe("profile", "-p", str(process.pid), "--for", "1")
+        line = done.stdout.splitlines()[-1].removeprefix("next: ")
+        assert line.startswith("anyprobe time --self ")
+        timed = anyprobe(*shlex.split(line)[1:], "--for", "1", "--json")
+        process.kill()
+    assert timed.returncode == 0, timed.stderr
+    functions = {each["function"]: each["count"] for each in json.loads(timed.stdout)["functions"]}
+    assert functions["sixty"] > 0
+    assert functions["thirty"] > 0
+
+
+def test_stacks_for_other_tools(known, tmp_path):
+    for name in ("folded", "speedscope"):
+        done = anyprobe("profile", "--format", name, "-o", tmp_path / name, "--", known, "a", "1")
+        assert done.returncode == 0, done.stderr
+    lines = [line.rpartition(" ") for line in (tmp_path / "folded").read_text().splitlines()]
+    assert any(path.endswith("main;work;sixty") for path, _, _ in lines)
+    assert 0.5e9 < sum(int(ns) for _, _, ns in lines) < 2e9
+    (profile,) = json.loads((tmp_path / "speedscope").read_text())["profiles"]
+    assert profile["endValue"] == sum(profile["weights"])
+
+
+def test_a_flame_graph_says_that_it_is_of_samples(known, tmp_path):
+    done = anyprobe("profile", "--format", "flame", "-o", tmp_path / "page", "--", known, "a", "0.5")
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "page").read_text()
+    data = json.loads(page.partition('<script type="application/json" id="profile">')[2].partition("</script>")[0])
+    assert data["counted"] == "samples"
+    assert data["facts"].startswith("Time on processors by ")
+    assert ["sixty", "profiled"] in data["names"]
+
+
+def test_from_python(known):
+    with subprocess.Popen([known, "a", "100"], stderr=subprocess.DEVNULL) as process:
+        found = profile(process.pid, duration=2.0)
+        process.kill()
+    assert found.samples == pytest.approx(99 * found.processor_s, abs=4)
+    assert {"main", "work", "sixty"} <= {each.function for each in found.functions}
+    assert found.as_json()["samples"] == found.samples
+    assert found.next.startswith("anyprobe time --self profiled:")
