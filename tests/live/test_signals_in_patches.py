@@ -306,13 +306,13 @@ def test_a_handler_that_comes_later_is_spliced_before_anything_is_planned_anew(r
     with anyprobe.attach(target.pid) as session:
         session.count("a.out:busy")
         view = session.splicing.view
-        planned_anew = view.hiding_faults
+        planned_anew = view.planned_amiss
 
         def look():
             armed.append([hook.armed for hook in view.hooks.values()])
             return planned_anew()
 
-        monkeypatch.setattr(view, "hiding_faults", look)
+        monkeypatch.setattr(view, "planned_amiss", look)
         target.go(1)
         session.snapshot()
         assert armed == [[True]]
@@ -334,8 +334,8 @@ def test_a_probe_is_rather_lost_than_left_where_it_hides_faults(run_target, monk
             return dataclasses.replace(made, refused=(*made.refused, *refused))
 
         monkeypatch.setattr(Planner, "plan", refuse_the_first)
-        monkeypatch.setattr(view, "_hides_faults", lambda module, state: bool(state.wants))
-        session.engine.change(view.hiding_faults())
+        monkeypatch.setattr(view, "_is_amiss", lambda module, state: bool(state.wants))
+        session.engine.change(view.planned_amiss())
         monkeypatch.undo()
         snapshot = session.snapshot()
         assert [site.armed for site in snapshot.sites] == [False] + [True] * (len(snapshot.sites) - 1)

@@ -45,6 +45,7 @@ class Reason(StrEnum):
     TSC_UNKNOWN = "tsc-unknown"
     OWN_CLOCK = "own-clock"
     NO_STACK = "no-stack-allowed"
+    ALTERNATE_STACK = "alternate-stack"
     THREAD_IN_SYSCALL = "thread-in-syscall"
     SIGNAL_CONTEXT_IN_JTPR = "signal-context-in-jtpr"
     TRAP_UNSAFE = "trap-unsafe"

@@ -44,6 +44,10 @@ class HandlersKnown(Protocol):
         """Whether all handlers are shown the program's own pcs."""
         ...
 
+    def refusal(self, module: Module, want: Want) -> Refusal | None:
+        """Return why an action cannot be where a handler comes on a stack that nothing may write to."""
+        ...
+
 
 class LivePlanning(Protocol):
     """Finds plans that can be carried out while the program runs."""
@@ -132,7 +136,7 @@ class Planning:
         """Plan edits again after the target's threads have turned out to have no slots."""
         self.slots = False
         for edit in edits:
-            wants = self.refuse_timing(edit, edit.wants)
+            wants = self.permitted(edit, edit.wants)
             edit.give_back()
             with edit.module.claims.trial(planned_of(edit.leaving)) as claims:
                 plan = self.planner(edit.module, claims).plan(edit.state.code, wants)
@@ -173,6 +177,8 @@ class Planning:
         if splice is None:
             return None
         claims, middle = claiming.claims_to_add_to(module), splice.write_at + splice.written
+        if self._handlers is not None and self._handlers.refusal(module, want) is not None:
+            return None
         if faults and self.context(module, claims).fault_refusal(splice.insns, middle):
             return None
         if not claims.take(splice.write_at, middle, splice.end):
@@ -194,7 +200,7 @@ class Planning:
         state = edit.state
         kept = [] if edit.removed == state.wants else [want for want in state.wants if want not in edit.removed]
         wants, vital = (
-            self.refuse_timing(edit, kept + edit.added),
+            self.permitted(edit, kept + edit.added),
             frozenset[Want]() if edit.yields else frozenset(kept),
         )
         # each plan is made on a copy of its own: where nothing is there to be left out, they need no other
@@ -268,7 +274,19 @@ class Planning:
         """Return whether the threads that run a module have slots."""
         return self.slots and not module.slotless and not module.code.text.is_go
 
-    def refuse_timing(self, edit: Edit, wants: Sequence[Want]) -> Sequence[Want]:
+    def permitted(self, edit: Edit, wants: Sequence[Want]) -> Sequence[Want]:
+        """Refuse what needs per-thread memory, or a stack, where there is none; return the others."""
+        wants = self._with_slots(edit, wants)
+        if self._handlers is None:
+            return wants
+        new = wants if edit.yields else edit.added
+        whys = [(want, self._handlers.refusal(edit.module, want)) for want in new]
+        refused = spread([(want, why) for want, why in whys if why is not None], wants)
+        for want, why in refused.items():
+            refuse(want, why)
+        return [want for want in wants if want not in refused] if refused else wants
+
+    def _with_slots(self, edit: Edit, wants: Sequence[Want]) -> Sequence[Want]:
         """Refuse what needs per-thread memory where there is none."""
         if self.has_slots(edit.module):
             return wants

@@ -272,7 +272,7 @@ class ProcessSplicing:
         traps, faults = Traps(self.access), FaultCatching(self.access, live=proof is not None)
         self.view = SignalView(
             process, self.holdings, modules, self.planning.springboards, traps, faults,
-            hides_faults=self.planning.hides_faults, calls=self._calls,
+            clobbers=clobbers, hides_faults=self.planning.hides_faults, calls=self._calls,
         )  # fmt: skip
         """What signal handlers are shown."""
         self.planning.regard(self.view)

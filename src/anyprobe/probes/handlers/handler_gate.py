@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 from anyprobe.core.memory import MemoryFault
 from anyprobe.probes.handlers.callbacks import Callbacks, Hit, Wait
 from anyprobe.splice.codegen.handlers.rendezvous import CALLS
-from anyprobe.splice.userspace.fault_handler import SA_SIGINFO
-from anyprobe.splice.userspace.sigaction_hook import sets_fault_action
+from anyprobe.splice.userspace.sigaction_hook import FLAGS_AT, sets_watched_action
 
 if TYPE_CHECKING:
     from anyprobe.probes.host import ProbeHost
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
 
 PATIENCE = 5.0
 """Seconds that threads wait at most for one change: to plan ten thousand sites anew takes about one."""
-_FLAGS = 136
-"""``sa_flags`` in glibc's ``struct sigaction`` (``bits/sigaction.h``); ``sa_handler`` is at 0."""
 _SPECIAL = 1
 """``SIG_DFL`` and ``SIG_IGN`` are 0 and 1."""
 
@@ -35,8 +32,7 @@ class _Coming:
 
     signal: int
     handler: int
-    told: bool
-    """Whether it is told where the program is (``SA_SIGINFO``)."""
+    flags: int
     done: threading.Event = field(default_factory=threading.Event)
 
 
@@ -61,18 +57,18 @@ class HandlerGate:
             and self._splicing.planning.has_slots(setter[0])
             and not self._splicing.process.is_filtered(CALLS)
         ):
-            self._callbacks.place_inside([Wait(setter, sets_fault_action())], self._ask, timeout=PATIENCE)
+            self._callbacks.place_inside([Wait(setter, sets_watched_action())], self._ask, timeout=PATIENCE)
 
     def _ask(self, hit: Hit) -> None:
         """In the thread that serves: hand a handler over to the one that changes the program."""
         try:
             handler = int.from_bytes(hit.read(hit.regs.rsi, 8), "little")
-            flags = int.from_bytes(hit.read(hit.regs.rsi + _FLAGS, 4), "little")
+            flags = int.from_bytes(hit.read(hit.regs.rsi + FLAGS_AT, 4), "little")
         except MemoryFault:  # the kernel will say so, too
             return
-        coming = _Coming(hit.regs.rdi & 0xFFFFFFFF, handler, bool(flags & SA_SIGINFO))
+        coming = _Coming(hit.regs.rdi & 0xFFFFFFFF, handler, flags)
         # some set the same one again and again, around what may fault
-        if handler > _SPECIAL and not self._splicing.view.expects(coming.signal, handler, coming.told):
+        if handler > _SPECIAL and not self._splicing.view.expects(coming.signal, handler, flags):
             self._coming.put(coming)
             if not self._ending:  # else nobody may look any more
                 began = self._began or time.monotonic()
@@ -87,8 +83,8 @@ class HandlerGate:
                 return
             self._began = time.monotonic()
             try:
-                self._splicing.engine.change(self._splicing.view.coming(coming.signal, coming.handler, coming.told))
-                self._splicing.engine.change(self._splicing.view.hiding_faults())
+                self._splicing.engine.change(self._splicing.view.coming(coming.signal, coming.handler, coming.flags))
+                self._splicing.engine.change(self._splicing.view.planned_amiss())
             finally:
                 self._began = 0.0
                 coming.done.set()

@@ -108,7 +108,7 @@ class HandlerWatch:
         wanted = now != self._known or not view.could_ask
         if wanted and (not often or of_faults or time.monotonic() >= self._rests_until):
             self._splicing.engine.change(view.since_set())
-            self._splicing.engine.change(view.hiding_faults())  # which may take long where there are many sites
+            self._splicing.engine.change(view.planned_amiss())  # which may take long where there are many sites
             self._known, self._rests_until = now, time.monotonic() + _REST
             self._in_vain = 0 if view.could_ask else self._in_vain + 1
         return view.complaints(of_asking=self._in_vain >= _ASKING)

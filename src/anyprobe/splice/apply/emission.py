@@ -123,7 +123,9 @@ class Emission:
         if planned.strategy is not Strategy.JUMP or not isinstance(insns, KeptLine) or not isinstance(hook, Hook):
             return None
         bank = hook.bank
-        if hook.kind is not ActionKind.COUNT or hook.handler is not None or type(bank) is not SlotBank:
+        if hook.kind is not ActionKind.COUNT or hook.handler is not None or hook.spares_stack:
+            return None
+        if type(bank) is not SlotBank:
             return None
         if want.kind is not WantKind.ENTRY or not address == insns.address == planned.head:
             return None
@@ -256,7 +258,8 @@ class Emission:
 
         source = ActionSource(lambda want: self._actions(want, home), lambda want: clobbers(edit, want), together)
         kinds = {want.kind for want in planned.wants}  # most are all of one: then the function needs no decoding
-        looped = WantKind.RETURN_POINT in kinds or not kinds >= _ORDERED
+        ordered = kinds >= _ORDERED or any(want.shows_pcs for want in planned.wants)
+        looped = WantKind.RETURN_POINT in kinds or not ordered
         looped = looped or any(each.back_to_entry for each in edit.plan.scope or (edit.state.code,))
         return emit_patch(planned, home.cursor, edit.module.bias, source, after, looped=looped), missing
 
@@ -268,8 +271,8 @@ class Emission:
         hook = hook_of(want)
         if hook is None:
             return ()
-        bank, kind = hook.bank, hook.kind
-        if kind is ActionKind.COUNT and hook.handler is None and isinstance(bank, SlotBank):
+        bank, kind = hook.bank, ActionKind.COUNT_STACKLESS if hook.spares_stack else hook.kind
+        if hook.kind is ActionKind.COUNT and hook.handler is None and isinstance(bank, SlotBank):
             return (Action(kind, hook.offset, home.slot_code(bank)),)
         if kind is ActionKind.VIEW:
             return (Action(kind, hook.offset, home.view_code(self._view_root())),)
@@ -290,7 +293,7 @@ class Emission:
         if hook.handler is None:
             goes_on = hook.kind is ActionKind.LEAVE_TAIL and hook.jumps > 0
             flags = JUMPED | PASSED_ON * (hook.jumps > 1) if goes_on else 0
-            return (Action(hook.kind, hook.offset | flags, code, jumps=hook.jumps),)
+            return (Action(kind, hook.offset | flags, code, jumps=hook.jumps),)
         place = (hook.ip, hook.function) if hook.handler.asks_place else (0, 0)
         alone = hook.handler.ends is None
         inline = home.inline(bank, hook.handler) if isinstance(bank, SlotBank) and alone else None

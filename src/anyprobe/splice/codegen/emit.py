@@ -30,10 +30,11 @@ PATCH_ESTIMATE, ACTION_ESTIMATE, INSTRUCTION_ESTIMATE = 200, 112, 32
 
 _COUNT_FIRST = frozenset(
     {
-        ActionKind.COUNT, ActionKind.LEAVE, ActionKind.LEAVE_TAIL, ActionKind.LEAVE_CALLER, ActionKind.LEAVE_SWITCH,
+        ActionKind.COUNT, ActionKind.COUNT_STACKLESS,
+        ActionKind.LEAVE, ActionKind.LEAVE_TAIL, ActionKind.LEAVE_CALLER, ActionKind.LEAVE_SWITCH,
     }
 )  # fmt: skip
-_USUAL = _COUNT_FIRST | {ActionKind.ENTER, ActionKind.UNWIND}
+_USUAL = _COUNT_FIRST - {ActionKind.COUNT_STACKLESS} | {ActionKind.ENTER, ActionKind.UNWIND}
 """What is done by code that says nothing of where it is but by arguments and displacements."""
 _SEE_STACK = REPLACING | {ActionKind.HANDLER}
 """What looks at the stack, which has to be as before the instruction."""
@@ -189,7 +190,8 @@ class _Emission:
             from anyprobe.splice.codegen.view_call import write_view
 
             (_, view), *ordered = ordered
-            write_view(self._writer, view, [action for _, action in ordered], partial(self._in_turn, ordered))
+            called = [action for _, action in ordered]
+            write_view(self._writer, view, called, partial(self._in_turn, [*map(_with_stack, ordered)]))
         else:
             self._in_turn(ordered)
 
@@ -264,6 +266,8 @@ class _Emission:
         together = set(heads)
         if heads and not self._looped:
             together.update(want for want in wants if want.kind is WantKind.OFFSET and not want.after)
+            if insn.flow is Flow.RET and any(want.shows_pcs for want in heads):
+                together.update(want for want in wants if want.kind is WantKind.EXIT)
         self._actions([want for want in self._splice.wants if want in together])
         if heads:
             self._after_here = writer.here
@@ -395,6 +399,12 @@ class _Emission:
             self._writer.relative("jmp target", target)
 
         self._writer.cold(f"j{condition} taken", taken)
+
+
+def _with_stack(item: tuple[Want, Action]) -> tuple[Want, Action]:
+    """Return the same for a call that the program makes, which has written to the stack."""
+    want, action = item
+    return want, action._replace(kind=ActionKind.COUNT) if action.kind is ActionKind.COUNT_STACKLESS else action
 
 
 def _turn(item: tuple[Want, Action]) -> tuple[int, int]:

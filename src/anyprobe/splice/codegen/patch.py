@@ -11,10 +11,10 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, NamedTuple
 
 from anyprobe.core.errors import InternalError
-from anyprobe.core.refusal import Refusal
+from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.assemble import Assembler
 from anyprobe.isa.encode import head, machine_code
-from anyprobe.splice.codegen.routines import Routines
+from anyprobe.splice.codegen.routines import CHILDREN, Routines
 from anyprobe.splice.codegen.trampoline import COUNTED, HANDLED, Trampolines
 from anyprobe.splice.plan.splices import SCRATCH_ORDER, Clobbers
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from anyprobe.splice.codegen.processes import Processes
 
 RET = machine_code("ret")
+BLIND = 1
+"""Said of a signal handler that is shown nothing, as it does not look, where its signals are; none has that bit."""
 _COUNTING = struct.Struct("<6sici8s")
 _BELOW = "lea rsp, [rsp-128]"
 """Below the red zone."""
@@ -38,6 +40,8 @@ class ActionKind(Enum):
     __hash__ = object.__hash__  # members are single objects; the one of Enum is a Python function
 
     COUNT = auto()
+    COUNT_STACKLESS = auto()
+    """Count where nothing may be written to the stack."""
     ENTER = auto()
     LEAVE = auto()
     LEAVE_TAIL = auto()
@@ -68,6 +72,11 @@ REPLACING = frozenset({ActionKind.ENTER_RETURN, ActionKind.COUNT_RETURN, ActionK
 """What an entry does to have the return seen."""
 
 
+def counts_without_stack(free: Clobbers) -> bool:
+    """Return whether what is free at a site is enough for a counter that leaves the stack alone."""
+    return len(free.registers) >= (1 if free.flags else 2)
+
+
 @dataclass(frozen=True, slots=True)
 class BankCode:
     """How code of one code region reaches one bank."""
@@ -77,7 +86,7 @@ class BankCode:
     gate: int
     """Address of the gate word of the code region."""
     near: int
-    """Atomic banks: address of the shared block within reach of the code."""
+    """Address of the shared block; of atomic banks it is within reach of the code."""
     routines: Routines | None
     trampolines: Trampolines | None = None
     view: int = 0
@@ -194,6 +203,9 @@ class PatchWriter:
             return
         if action.kind is ActionKind.COUNT:
             self._count(action, clobbers)
+            return
+        if action.kind is ActionKind.COUNT_STACKLESS:
+            self._count_without_stack(action, clobbers)
             return
         if action.kind in REPLACING:
             self._replace_return(action)
@@ -355,6 +367,13 @@ class PatchWriter:
             self._increment(action, "rax", is_below=True)
             self.code("pop rax; " + _BACK)
 
+    def _count_without_stack(self, action: Action, free: Clobbers) -> None:
+        """Append a counter that has nothing to save, and counts a thread's first hits with those of all threads."""
+        if not counts_without_stack(free):
+            detail = "nothing may be written to the stack, and no register is free to count with"
+            raise UndisplaceableError(Refusal(Reason.ALTERNATE_STACK, self.address, detail))
+        self._count(action, free)
+
     def _count_of_processor(self, action: Action, clobbers: Clobbers) -> None:
         """Append a counter of the processor: one instruction counts, which no interrupt divides.
 
@@ -404,13 +423,21 @@ class PatchWriter:
         self.value(f"mov {scratch}, fs:[slot]", bank.slot)
         self.relative(f"test [rel gate], {scratch}", bank.gate)
         resume: list[int] = []
-        self.cold("jz first_hit", lambda: self._first_hit(action, resume[0], is_below=is_below))
+        self.cold("jz first_hit", lambda: self._first_hit(action, resume[0], scratch, is_below=is_below))
         self.argument(f"inc qword [{scratch}+counter]", action.offset)
         resume.append(self.here)
 
-    def _first_hit(self, action: Action, resume: int, *, is_below: bool) -> None:
+    def _first_hit(self, action: Action, resume: int, scratch: str, *, is_below: bool) -> None:
         assert action.bank.routines is not None
-        if is_below:  # once is enough: a stack may have no more room than that
+        if action.kind is ActionKind.COUNT_STACKLESS:
+            self.relative(f"mov {scratch}, [rel own]", action.bank.gate + CHILDREN)
+            asm = Assembler()
+            asm.code(
+                f"test {scratch}, {scratch}; jnz short known; mov {scratch}, shared\nknown:", shared=action.bank.near
+            )
+            self.raw(asm.finish(self.here))
+            self.argument(f"lock inc qword [{scratch}+counter]", action.offset)
+        elif is_below:  # once is enough: a stack may have no more room than that
             self.argument("push argument", action.offset)
             self._routine(action.bank.routines.count)
             self.code("lea rsp, [rsp+8]")

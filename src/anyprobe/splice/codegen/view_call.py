@@ -16,14 +16,15 @@ first hit. A function that is set for a signal is taken to want no flags: nothin
 from collections.abc import Callable, Sequence
 
 from anyprobe.isa import signal_frame as uc
-from anyprobe.splice.codegen.patch import Action, ActionKind, PatchWriter
+from anyprobe.splice.codegen.patch import BLIND, Action, ActionKind, PatchWriter
 from anyprobe.splice.plan.splices import Clobbers
 
 VIEW_ESTIMATE = 224
 """Upper bound of the bytes that it takes besides the actions."""
-COUNTED_ESTIMATE = 64
+COUNTED_ESTIMATE = 80
 """Bytes at most of each counter that is written once more."""
 _FREE = Clobbers(("rax",), flags=True)
+_COUNTERS = frozenset({ActionKind.COUNT, ActionKind.COUNT_STACKLESS})
 
 
 def write_view(writer: PatchWriter, view: Action, others: Sequence[Action], write_others: Callable[[], None]) -> None:
@@ -39,9 +40,10 @@ def write_view(writer: PatchWriter, view: Action, others: Sequence[Action], writ
         writer.relative("jne others", places["others"])
         writer.check_view(view)
         writer.code(restored("r13"))
-        writer.cold("jne ours", ours)
+        if not view.offset & BLIND:
+            writer.cold("jne ours", ours)
         places["counted"] = writer.here
-        if not all(action.kind is ActionKind.COUNT and not action.bank.processes for action in others):
+        if not all(action.kind in _COUNTERS and not action.bank.processes for action in others):
             writer.relative("jmp others", places["others"])
             return
         for action in others:

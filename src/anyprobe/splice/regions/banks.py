@@ -101,6 +101,8 @@ class Hook:
     """Of a call's end in a Go function to which another one jumps, how many jumps are between; at such a jump, 1."""
     looks_for_room: bool = False
     """Whether the goroutine's stack may end right below, which the patch has to look at."""
+    spares_stack: bool = False
+    """Whether its counter must not write to the stack."""
     semaphore: int = 0
     """Run-time address of the number that has to be counted up for the instruction to be reached; 0: there is none."""
 

@@ -233,7 +233,7 @@ class CodeRegion:
             self.blobs.append(
                 RoutineCode(self.put(content), content, routines.stretches, routines.finish, routines, facts)
             )
-            code = BankCode(bank.slot, gate, 0, routines)
+            code = BankCode(bank.slot, gate, facts.shared, routines)
             self._codes[bank.index] = code
         return code
 

@@ -1,8 +1,15 @@
-"""What is looked at before glibc's ``sigaction(signal, act, old)``: whether a handler for faults may be set."""
+"""What is looked at before glibc's ``sigaction(signal, act, old)``: whether the handler needs care at once.
+
+That is one for faults, and one on an alternate stack, whose address and size this does not look at.
+"""
 
 from anyprobe.core.code import Input, InputKind, NativeCode
 from anyprobe.isa.leaf import leaf
 from anyprobe.splice.userspace.signal_actions import FAULT_SIGNALS
+from anyprobe.splice.userspace.trap_handler import SA_ONSTACK
+
+FLAGS_AT = 136
+"""``sa_flags`` in glibc's ``struct sigaction`` (``bits/sigaction.h``); ``sa_handler`` is at 0."""
 
 _INPUTS = (
     Input(InputKind.PARAMETER, "u32", 0, place="rdi"),
@@ -10,14 +17,18 @@ _INPUTS = (
 )
 
 
-def sets_fault_action() -> NativeCode:
-    """Return the condition: the signal is one of a fault, and there is an action."""
+def sets_watched_action() -> NativeCode:
+    """Return the condition: there is an action, for the signal of a fault or on an alternate stack."""
     listing = f"""
+        mov rax, [rdi+8]
+        test rax, rax; jz short other
+        test dword [rax+{FLAGS_AT}], {SA_ONSTACK}; jnz short wanted
         mov ecx, [rdi]
         cmp ecx, 31; ja short other
         mov eax, {sum(1 << signal for signal in FAULT_SIGNALS)}
         bt eax, ecx; jnc short other
-        mov rax, [rdi+8]; ret
+    wanted:
+        ret
     other:
         xor eax, eax; ret
     """

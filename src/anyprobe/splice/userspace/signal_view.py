@@ -18,7 +18,7 @@ from anyprobe.core.errors import TargetError, TargetExited
 from anyprobe.core.memory import MemoryFault
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.assemble import JUMP_BYTES
-from anyprobe.splice.codegen.patch import ActionKind
+from anyprobe.splice.codegen.patch import BLIND, ActionKind
 from anyprobe.splice.edits import Edit, FunctionState, Module, hook_of
 from anyprobe.splice.emitted import EmittedSplice
 from anyprobe.splice.plan.splices import Strategy, Want, WantKind
@@ -26,15 +26,19 @@ from anyprobe.splice.plan.springboards import Springboards
 from anyprobe.splice.regions.banks import Hook
 from anyprobe.splice.regions.holdings import Holdings
 from anyprobe.splice.userspace.signal_actions import FAULT_SIGNALS, query_actions
+from anyprobe.splice.userspace.trap_handler import SA_ONSTACK, SA_SIGINFO
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
+    from anyprobe.binary.flow.cfg import CodeMap
     from anyprobe.splice.codegen.fronts import Front
+    from anyprobe.splice.plan.splices import Clobbers
     from anyprobe.splice.regions.code_region import CodeRegion
     from anyprobe.splice.translate.patches import Bearings
     from anyprobe.splice.translate.steps import EffectKind, Positions
     from anyprobe.splice.translate.table import Rows
+    from anyprobe.splice.userspace.alternate_stacks import AlternateStacks
     from anyprobe.splice.userspace.fault_catching import FaultCatching
     from anyprobe.splice.userspace.traps import Traps
     from anyprobe.target.base import ProcessTarget, SystemCalls
@@ -56,6 +60,7 @@ class SignalView:
         traps: "Traps",
         faults: "FaultCatching",
         *,
+        clobbers: "Callable[[CodeMap, FunctionCode, Want], Clobbers]",
         hides_faults: Callable[[Module, FunctionState], bool],
         calls: "Callable[[], AbstractContextManager[SystemCalls]]",
     ) -> None:
@@ -68,12 +73,16 @@ class SignalView:
             springboards: Where threads may be on their way to patches.
             traps: The session's SIGTRAP handler, which is not to be shown anything.
             faults: Whether a probe waits for faults.
+            clobbers: Tells what is dead at an instruction.
             hides_faults: Says whether a function's splices could not be planned so for a program that handles faults.
             calls: Gives a thread to make system calls in.
 
         """
         self._process, self._holdings, self._modules, self._springboards = process, holdings, modules, springboards
         self._traps, self._faults, self._hides, self._calls = traps, faults, hides_faults, calls
+        self._clobbers = clobbers
+        self._alternate: AlternateStacks | None = None
+        """What is known of handlers that run on alternate stacks, if there are any."""
         self.locate: Callable[[int], Place | Refusal] | None = None
         """Finds the function at a run-time address; without it, handlers see the true pcs."""
         self.setter: Callable[[], Place | None] | None = None
@@ -90,6 +99,8 @@ class SignalView:
         """Signals for which a handler has been about to be set that is told."""
         self._asked = False
         """Whether the handlers of these signals are known; others in their stead are noticed by ``settings``."""
+        self._on_alternate: set[int] = set()
+        """Handlers that run on alternate stacks."""
         self.hooks: dict[int, Hook] = {}
         """By the addresses of handlers."""
         self._homes: dict[int, _Described] = {}
@@ -148,35 +159,48 @@ class SignalView:
         """Return the edits that handlers need which may have been set, or replaced, since the last look."""
         return self._with_handlers([])
 
-    def coming(self, signal: int, handler: int, told: bool) -> Sequence[Edit]:
-        """Return the edits that a handler of a fault needs which is about to be set; ``told``: where the program is."""
-        self._expected |= told << signal - 1
+    def coming(self, signal: int, handler: int, flags: int) -> Sequence[Edit]:
+        """Return the edits that a handler needs which is about to be set."""
+        self._expected |= bool(flags & SA_SIGINFO) << signal - 1
         hook = self.hooks.get(handler)
         others = hook.offset & ~(1 << signal) if hook is not None else 0
-        return self._edit_for(handler, others | (not told) << signal, {})
+        return self._edit_for(handler, others | _untold(signal, flags), {}, on_alternate=bool(flags & SA_ONSTACK))
 
-    def expects(self, signal: int, handler: int, told: bool) -> bool:
+    def expects(self, signal: int, handler: int, flags: int) -> bool:
         """Return whether nothing is left to be done for such a handler."""
-        hook = self.hooks.get(handler)
-        spliced = hook is not None and hook.armed and hook.offset >> signal & 1 == (not told)
+        on_alternate = flags & SA_ONSTACK and handler not in self._on_alternate and self._is_probed_beside(handler)
+        if on_alternate or signal not in FAULT_SIGNALS:
+            return not on_alternate
+        hook, told = self.hooks.get(handler), bool(flags & SA_SIGINFO)
+        spliced = hook is not None and hook.armed and hook.offset & 1 << signal == _untold(signal, flags)
         return (spliced or handler in self.refused) and (not told or bool(self._expected >> signal - 1 & 1))
 
-    def hiding_faults(self) -> Sequence[Edit]:
-        """Return the edits of functions that were planned for a program that handles no faults, if it does now."""
+    def _is_probed_beside(self, handler: int) -> bool:
+        """Return whether there are probes in a handler's module, while another thread may place more."""
+        states = [list(each.functions.values()) for each in self._modules if each.low <= handler < each.high]
+        return any(not want.internal for found in states for state in found for want in list(state.wants))
+
+    def planned_amiss(self) -> Sequence[Edit]:
+        """Return the edits of functions that were planned for a program without such handlers as it has now.
+
+        Those that would hide faults from handlers, and those that write to alternate stacks that handlers do not.
+        """
         return [
             Edit(module, state, anew=True, yields=True)
             for module in self._modules
             for state in module.functions.values()
-            if self._hides_faults(module, state)
+            if self._is_amiss(module, state)
         ]
 
-    def _hides_faults(self, module: Module, state: FunctionState) -> bool:
-        """Return whether the program handles faults, and a splice of a function is not as it has to be there."""
-        return self.faults and self._hides(module, state)
+    def _is_amiss(self, module: Module, state: FunctionState) -> bool:
+        hides = self.faults and self._hides(module, state)
+        return hides or (self._alternate is not None and self._alternate.is_written_to(module, state))
+
+    def refusal(self, module: Module, want: Want) -> Refusal | None:
+        """Return why an action cannot be where a handler comes on an alternate stack that it does not write to."""
+        return None if self._alternate is None else self._alternate.refusal(module, want)
 
     def _with_handlers(self, edits: Sequence[Edit]) -> Sequence[Edit]:
-        from anyprobe.splice.userspace.trap_handler import SA_SIGINFO
-
         if self.locate is None or not self.is_used:
             return edits
         self._untold = 0
@@ -194,12 +218,16 @@ class SignalView:
         self._untold = sum(1 << signal - 1 for signal in actions if signal not in told)
         self._asked = True
         masks: dict[int, int] = {}
+        alternate = {action.handler for action in actions.values() if action.is_handler and action.flags & SA_ONSTACK}
         for signal, action in actions.items():
             if action.is_handler:
-                untold = signal in FAULT_SIGNALS and not action.flags & SA_SIGINFO
-                masks[action.handler] = masks.get(action.handler, 0) | untold << signal
+                masks[action.handler] = masks.get(action.handler, 0) | _untold(signal, action.flags)
         by_state = {edit.state: edit for edit in edits}
-        made = [edit for handler, mask in masks.items() for edit in self._edit_for(handler, mask, by_state)]
+        made = [
+            edit
+            for handler, mask in masks.items()
+            for edit in self._edit_for(handler, mask, by_state, on_alternate=handler in alternate)
+        ]
         return [*made, *self._edit_for_setter(by_state), *edits]
 
     def _edit_for_setter(self, edits: dict[FunctionState, Edit]) -> list[Edit]:
@@ -215,8 +243,9 @@ class SignalView:
         edit.added.append(Want(code.entry, WantKind.ENTRY, tag=self.settings, internal=True))
         return made
 
-    def _edit_for(self, handler: int, mask: int, edits: dict[FunctionState, Edit]) -> list[Edit]:
+    def _edit_for(self, handler: int, mask: int, edits: dict[FunctionState, Edit], *, on_alternate: bool) -> list[Edit]:
         """Want a splice at a handler; return the edit if it is a new one."""
+        mask |= self._note_alternate(handler, on_alternate=on_alternate)
         known = self.hooks.get(handler)
         settled = known is not None and known.offset == mask and (known.armed or known.refusal is not None)
         if self.locate is None or settled or self._is_ours(handler):
@@ -229,13 +258,32 @@ class SignalView:
         if module.code.text.is_go:
             return []  # Go does not preempt at pcs that it does not know: there the true pc always stays
         state = module.state_of(code)
-        hook = self.hooks[handler] = Hook(ActionKind.VIEW, offset=mask)
         edit = edits.get(state)
+        if edit is not None and known is not None and any(hook_of(want) is known for want in edit.added):
+            known.offset |= mask  # it is about to be spliced, for a signal whose action is yet to be set
+            return []
+        hook = self.hooks[handler] = Hook(ActionKind.VIEW, offset=mask)
         made = [] if edit is not None else [Edit(module, state)]
         edit = edits.setdefault(state, edit or made[0])
         edit.removed += [want for want in state.wants if hook_of(want) is known and known is not None]
         edit.added.insert(0, Want(code.entry, WantKind.ENTRY, tag=hook, first=True, internal=True))
         return made
+
+    def _note_alternate(self, handler: int, *, on_alternate: bool) -> int:
+        """Take note of a handler that runs on an alternate stack; return ``BLIND`` if it need not be shown anything."""
+        if self.locate is None or self._is_ours(handler) or not (on_alternate or handler in self._on_alternate):
+            return 0
+        place = self.locate(handler)
+        self._on_alternate.add(handler)
+        if isinstance(place, Refusal):
+            return 0
+        module, start = place[0], handler - place[0].bias
+        if self._alternate is None:
+            from anyprobe.splice.userspace.alternate_stacks import AlternateStacks
+
+            self._alternate = AlternateStacks(self._clobbers)
+        self._alternate.note(module, start)
+        return BLIND if self._alternate.is_blind(module, start) else 0
 
     def _is_ours(self, address: int) -> bool:
         return self._holdings.covers(address)
@@ -428,6 +476,11 @@ class _Described:
                 self._front_rows[front] = self.table.rows(front.positions)
             shared = self._front_rows[front]
         return 0 if shared is None else self.table.positions(own, shared)
+
+
+def _untold(signal: int, flags: int) -> int:
+    """Return the bit of a signal of a fault whose handler is not told what happened."""
+    return 1 << signal if signal in FAULT_SIGNALS and not flags & SA_SIGINFO else 0
 
 
 def _looped(splices: Iterable[EmittedSplice]) -> frozenset[int]:

@@ -30,7 +30,7 @@ RESTORER = "mov rax, 15; syscall"
 _SYS_RT_SIGACTION, _SYS_RT_SIGPROCMASK, _SYS_GETPID, _SYS_GETTID, _SYS_RT_TGSIGQUEUEINFO = 13, 14, 39, 186, 297
 TRAP_BIT = 1 << (SIGTRAP - 1)
 SA_RESTART, SA_RESETHAND = 0x10000000, 0x80000000
-SA_SIGINFO, _SA_RESTORER, _SA_ONSTACK, _ALL_SIGNALS = 4, 0x04000000, 0x08000000, (1 << 64) - 1
+SA_SIGINFO, _SA_RESTORER, SA_ONSTACK, _ALL_SIGNALS = 4, 0x04000000, 0x08000000, (1 << 64) - 1
 SIG_DFL, SIG_IGN = 0, 1
 AMBIGUOUS = 1
 """Flag in a patch's address (patches are aligned): the byte after the site is an instruction too."""
@@ -87,7 +87,7 @@ class TrapHandler:
     def action(self, old: SignalAction) -> SignalAction:
         """Return the action that makes it the handler; calls that others' signals interrupt restart as before."""
         restart = SA_RESTART if not old.is_handler else old.flags & SA_RESTART
-        return SignalAction(self.entry, SA_SIGINFO | _SA_RESTORER | _SA_ONSTACK | restart, self.restorer, _ALL_SIGNALS)
+        return SignalAction(self.entry, SA_SIGINFO | _SA_RESTORER | SA_ONSTACK | restart, self.restorer, _ALL_SIGNALS)
 
     def old_action(self, old: SignalAction) -> tuple[int, bytes]:
         """Return where the action that was replaced is kept, and the bytes to write there.

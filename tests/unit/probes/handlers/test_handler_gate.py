@@ -27,7 +27,7 @@ class Program:
 
     def __init__(self, handler=HANDLER):
         self.changes, self.known = [], False
-        view = SimpleNamespace(coming=lambda *what: what, hiding_faults=lambda: "anew", expects=lambda *_: self.known)
+        view = SimpleNamespace(coming=lambda *what: what, planned_amiss=lambda: "anew", expects=lambda *_: self.known)
         self.engine = SimpleNamespace(change=self.changes.append)
         splicing = SimpleNamespace(engine=self.engine, view=view)
         self.gate = HandlerGate(SimpleNamespace(splicing=splicing))
@@ -63,7 +63,7 @@ def test_a_thread_waits_until_the_handler_is_spliced():
     assert thread.is_alive()
     program.gate.look()
     assert gone(thread)
-    assert program.changes == [(SEGV, HANDLER, True), "anew"]
+    assert program.changes == [(SEGV, HANDLER, SA_SIGINFO), "anew"]
 
 
 def test_a_change_that_fails_lets_it_go():

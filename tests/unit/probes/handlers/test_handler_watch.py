@@ -25,7 +25,7 @@ class View:
         self.asked += 1
         return []
 
-    def hiding_faults(self):
+    def planned_amiss(self):
         return []
 
     def complaints(self, *, of_asking):

@@ -15,7 +15,8 @@ def view_of(*, faults_wanted, calls=nullcontext, handled=0):
     process = SimpleNamespace(handled_signals=lambda: handled)
     return signal_view.SignalView(
         process, SimpleNamespace(code_regions=["first"]), [], SimpleNamespace(pages=lambda: ()),
-        None, SimpleNamespace(wanted=faults_wanted), hides_faults=lambda *_: False, calls=calls,
+        None, SimpleNamespace(wanted=faults_wanted), clobbers=None,
+        hides_faults=lambda *_: False, calls=calls,
     )  # fmt: skip
 
 

@@ -81,7 +81,7 @@ class FunctionPlanning(Protocol):
     """The strategies that may be used."""
     springboards: "Springboards"
 
-    def refuse_timing(self, edit: Edit, wants: Sequence[Want]) -> Sequence[Want]:
+    def permitted(self, edit: Edit, wants: Sequence[Want]) -> Sequence[Want]:
         """Refuse timing where there is no per-thread memory for it; return the other wants."""
         ...
 
@@ -190,7 +190,7 @@ class LiveArming:
             return None
         leaving = [splice for splice in state.splices if splice not in staying]
         kept = [want for want in state.wants if want not in edit.removed]
-        wants = self._planning.refuse_timing(edit, kept + edit.added)
+        wants = self._planning.permitted(edit, kept + edit.added)
         served = {want for splice in staying for want in splice.planned.wants}
         rest = [want for want in wants if want not in served]
         found: FunctionPlan | Refusal = NO_PLAN
