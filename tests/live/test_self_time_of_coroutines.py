@@ -93,6 +93,31 @@ def test_each_function_has_its_own_time(tmp_path, way, place):
     assert rest["self_ns"] < NEAR * sum(own.values())
 
 
+LABELS = {
+    "local, after a function without a size": ["-DUNTYPED"],
+    "local, after one with a size": ["-DUNTYPED", "-fno-toplevel-reorder"],
+    "none, after a function without a size": ["-DUNTYPED", "-s"],
+    "global": ["-DEXPORTED"],
+}
+
+
+@pytest.mark.parametrize("way", ["change", "hand over", "go on"])
+@pytest.mark.parametrize("options", LABELS.values(), ids=LABELS)
+def test_what_changes_stacks_need_not_be_a_function(tmp_path, options, way):
+    """Where it is taken for none, what coroutines do is taken for their resumer's own."""
+    stripped = "-s" in options
+    program = build("fibers.c", "-O2", "-pthread", *(option for option in options if option != "-s"))
+    if stripped:
+        named, program = program, tmp_path / "fibers"
+        labels = [f"--strip-symbol={name}" for name in ("change", "hand_over", "go_on")]
+        subprocess.run(["objcopy", *labels, named, program], check=True)
+    document, own = like(tmp_path, program, FUNCTIONS, "heap", way, "20")
+    functions = {each["function"]: each for each in document["functions"]}
+    all_own = sum(each["self_ns"] for each in functions.values()) + document["in_no_row"]["self_ns"]
+    assert all_own == pytest.approx(functions["run"]["sum_ns"], abs=10)
+    assert document["in_no_row"]["self_ns"] < NEAR * sum(own.values())
+
+
 @pytest.mark.parametrize(("way", "more"), [("swap", "libc:*context"), ("change", "a.out:change")])
 def test_what_changes_stacks_may_be_timed_itself(tmp_path, way, more):
     program = build("fibers.c", "-O2", "-pthread")

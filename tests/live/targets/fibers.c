@@ -31,35 +31,49 @@ static inline __attribute__((always_inline)) void spend(int who, int us) {
 }
 static int is(const char *name) { return !strcmp(way, name); }
 
+/* -DUNTYPED: what changes stacks is a label only, as assembly often has it; -DEXPORTED: one that other files see */
+#ifdef EXPORTED
+#define TYPE(name) ".globl " name "\n"
+#elif defined UNTYPED
+#define TYPE(name) ""
+#else
+#define TYPE(name) ".type " name ",@function\n"
+#endif
+#if defined UNTYPED || defined EXPORTED
+#define SIZE_OF(name) ""
+#else
+#define SIZE_OF(name) ".size " name ",.-" name
+#endif
+
 /* glibc's way */
 static ucontext_t home, contexts[COUNT];
 
 /* as libraries do: registers on the stack, the stack pointer is kept; comes back by ret */
 void change(void **from, void *to);
-__asm__(".type change,@function\n"
+__asm__(TYPE("change")
         "change: push %rbp; push %rbx; push %r12; push %r13; push %r14; push %r15\n"
         "mov %rsp, (%rdi); mov %rsi, %rsp\n"
         "pop %r15; pop %r14; pop %r13; pop %r12; pop %rbx; pop %rbp; ret\n"
-        ".size change,.-change");
+        SIZE_OF("change"));
 /* the other's stack pointer is handed over, the return address taken from the stack and jumped to */
 void *hand_over(void *to);
-__asm__(".type hand_over,@function\n"
+__asm__(TYPE("hand_over")
         "hand_over: lea -0x30(%rsp), %rsp\n"
         "mov %r12, (%rsp); mov %r13, 8(%rsp); mov %r14, 0x10(%rsp); mov %r15, 0x18(%rsp); mov %rbx, 0x20(%rsp); mov %rbp, 0x28(%rsp)\n"
         "mov %rsp, %rax; mov %rdi, %rsp; mov 0x30(%rsp), %r8\n"
         "mov (%rsp), %r12; mov 8(%rsp), %r13; mov 0x10(%rsp), %r14; mov 0x18(%rsp), %r15; mov 0x20(%rsp), %rbx; mov 0x28(%rsp), %rbp\n"
         "lea 0x38(%rsp), %rsp; mov %rax, %rdi; jmp *%r8\n"
-        ".size hand_over,.-hand_over");
+        SIZE_OF("hand_over"));
 /* where to go on is kept as well, within the function */
 typedef struct { void *pc, *sp, *rbp, *rbx, *r12, *r13, *r14, *r15; } kept_t;
 void go_on(kept_t *from, kept_t *to);
-__asm__(".type go_on,@function\n"
+__asm__(TYPE("go_on")
         "go_on: lea 1f(%rip), %rax; mov %rax, (%rdi); mov %rsp, 8(%rdi); mov %rbp, 16(%rdi); mov %rbx, 24(%rdi)\n"
         "mov %r12, 32(%rdi); mov %r13, 40(%rdi); mov %r14, 48(%rdi); mov %r15, 56(%rdi)\n"
         "mov 56(%rsi), %r15; mov 48(%rsi), %r14; mov 40(%rsi), %r13; mov 32(%rsi), %r12; mov 24(%rsi), %rbx\n"
         "mov 16(%rsi), %rbp; mov 8(%rsi), %rsp; jmp *(%rsi)\n"
         "1: ret\n"
-        ".size go_on,.-go_on");
+        SIZE_OF("go_on"));
 static void *inside[COUNT], *outside;
 static kept_t kept[COUNT], kept_home;
 

@@ -2,14 +2,18 @@
 
 They keep the stack pointer somewhere and take another one from elsewhere, call nothing, and have no frame of their own
 that they could take it back from. ``swapcontext`` is one, and so are those of libraries of coroutines and fibers.
+
+Assembly may have labels only: its code is then in no function, or in what seems to be the end of the one before it.
+What is called there is looked at from where it is called.
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from anyprobe.isa.decode import CALLS
+from anyprobe.core.arrays import among
+from anyprobe.isa.decode import CALLS, JUMPS, Flow, flow_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -19,6 +23,9 @@ if TYPE_CHECKING:
 
 _LONGEST = 512
 """Bytes of such a function at most."""
+_MOST_INSTRUCTIONS = 128
+_LEAVING = frozenset({Flow.RET, Flow.INDIRECT_JUMP})
+_GOING_ON = frozenset({Flow.NEXT, Flow.JCC, Flow.SYSCALL})
 _PIECE = 1 << 20
 """Bytes that are looked at in one go."""
 _LOADED, _STORED = 1, 2
@@ -26,6 +33,14 @@ _LOADED, _STORED = 1, 2
 _W, _R, _B = 0x08, 0x04, 0x01
 _MOV_FROM, _MOV_TO, _XCHG, _LEA = 0x89, 0x8B, 0x87, 0x8D
 _RSP, _RBP = 4, 5
+
+
+class End(NamedTuple):
+    """An instruction by which code leaves for another stack, or goes on on it."""
+
+    address: int
+    by_jump: bool
+    conditional: bool = False
 
 
 def _tables() -> "tuple[NDArray[np.uint8], ...]":
@@ -42,11 +57,16 @@ def _tables() -> "tuple[NDArray[np.uint8], ...]":
     return prefixes, opcodes, operands
 
 
-def stack_switches(image: "Image") -> Iterator[int]:
-    """Yield the starts of small functions in which ``rsp`` may be loaded: what they are is to be seen in their code."""
+def stack_switches(image: "Image") -> Iterator[tuple[int, bool]]:
+    """Yield the starts of functions in which ``rsp`` may be loaded, and whether anything tells their size.
+
+    What they are is to be seen in their code. Those whose size is known are small.
+    """
     prefixes, opcodes, operands = _tables()
-    starts, ends = image.functions.starts, image.functions.ends
-    found = set[int]()
+    starts, ends, symbols = image.functions.starts, image.functions.ends, image.functions.symbols
+    sized = among(starts, np.concatenate([symbols.value[symbols.size > 0], image.unwind.starts]))
+    likely = (ends - starts <= _LONGEST) | ~sized
+    found = set[tuple[int, bool]]()
     for each in image.code_ranges:
         content = np.frombuffer(image.read(each.start, len(each)), np.uint8)
         for low in range(0, len(content), _PIECE):
@@ -55,8 +75,8 @@ def stack_switches(image: "Image") -> Iterator[int]:
             places = np.flatnonzero(forms) + each.start + low
             rows = np.searchsorted(starts, places, side="right") - 1
             inside = rows[(rows >= 0) & (places < ends[rows])]
-            small = inside[ends[inside] - starts[inside] <= _LONGEST]
-            found.update(starts[small].tolist())
+            rows = inside[likely[inside]]
+            found.update(zip(starts[rows].tolist(), sized[rows].tolist(), strict=True))
     yield from sorted(found)
 
 
@@ -72,6 +92,36 @@ def switches_stacks(code: "FunctionView") -> bool:
         loads |= _loads(raw)
         keeps |= _keeps(raw)
     return loads and keeps
+
+
+def switch_at(code: "FunctionView", start: int) -> tuple[End, ...]:
+    """Return where the code that begins at an address ends, if it changes stacks as such functions do."""
+    first = code.index_of(start)
+    seen, ends, todo = set[int](), list[End](), [] if first is None else [first]
+    loads = keeps = False
+    while todo:
+        number = todo.pop()
+        if number in seen:
+            continue
+        seen.add(number)
+        if number == len(code.addresses) or len(seen) > _MOST_INSTRUCTIONS:
+            return ()
+        one, raw, address = code.iced[number], code.raw_at(number), code.addresses[number]
+        flow = flow_of(one)
+        if flow in JUMPS:
+            target = code.index_of(one.near_branch_target)
+            if target is None:
+                ends.append(End(address, by_jump=True, conditional=flow is not Flow.JUMP))
+            else:
+                todo.append(target)
+        elif flow in _LEAVING:
+            ends.append(End(address, by_jump=flow is Flow.INDIRECT_JUMP))
+        elif flow not in _GOING_ON or _aligns(raw) or _makes_frame(raw):
+            return ()
+        if flow in _GOING_ON:
+            todo.append(number + 1)
+        loads, keeps = loads or _loads(raw), keeps or _keeps(raw)
+    return tuple(sorted(ends)) if loads and keeps else ()
 
 
 def _parts(raw: bytes) -> tuple[int, int, int, int, int]:

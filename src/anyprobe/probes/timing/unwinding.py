@@ -5,11 +5,12 @@ exception or ``longjmp`` has gone by, may be one that was left behind. Where it 
 also seen when a thread changes to another stack: ``splice.codegen.switches`` has what is done then.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from anyprobe.binary.flow.exits import ExitKind
 from anyprobe.binary.flow.function import FunctionCode
+from anyprobe.binary.images.stack_switches import End
 from anyprobe.data.layout import (
     BLOCK_UNWOUND,
     BY_JUMP,
@@ -121,35 +122,59 @@ class Unwinding:
         edits.setdefault(id(state), Edit(module, state)).added.append(want)
 
     def _want_switches(self, bank: "SlotBank", loaded: "LoadedObject", edits: dict[int, Edit]) -> None:
-        from anyprobe.binary.images.stack_switches import stack_switches, switches_stacks
+        from anyprobe.binary.flow.called_pieces import CalledPieces
+        from anyprobe.binary.images.stack_switches import stack_switches, switch_at, switches_stacks
 
         for name, may_stay in SWITCHING.items():
             for each in loaded.image.functions.lookup(name):
-                self._want_switch(bank, loaded, each.start, edits, may_stay)
-        for start in stack_switches(loaded.image):
-            _, code = self._code_at(loaded, start)
-            if code is not None and switches_stacks(code):
-                self._want_switch(bank, loaded, start, edits, 0)
+                _, code = self._code_at(loaded, each.start)
+                self._want_switch(bank, loaded, code, edits, may_stay)
+        for start, is_sized in stack_switches(loaded.image):
+            module, code = self._code_at(loaded, start)
+            if code is None:
+                continue
+            pieces = set[int]() if is_sized else CalledPieces(module.code, [code]).by_others
+            if not pieces and code.exits.complete is None and switches_stacks(code):
+                self._want_switch(bank, loaded, code, edits, 0)
+                continue
+            for piece in (code.entry, *sorted(pieces)):
+                self._place_switch(bank, loaded, code, piece, switch_at(code, piece), edits)
 
     def _want_switch(
-        self, bank: "SlotBank", loaded: "LoadedObject", start: int, edits: dict[int, Edit], may_stay: int
+        self, bank: "SlotBank", loaded: "LoadedObject", code: FunctionCode | None, edits: dict[int, Edit], may_stay: int
     ) -> None:
         """Have a switch begin where the function is called, and end at its returns, whatever stack these are on."""
-        module, code = self._code_at(loaded, start)
-        key = bank.index, loaded.runtime(start)
-        if code is None or key in self._switches or code.exits.complete is not None:
+        if code is None or code.exits.complete is not None:
             return
-        group, record = object(), bank.layout.offset_of(SWITCHES)
         # where a pointer that was kept leads back into the function, all have come by its jump already
-        exits = [each for each in code.exits.found if code.is_site(each.address)]
-        state = module.state_of(code, [each.address for each in exits])
+        ends = [
+            End(leaving.address, leaving.kind is ExitKind.TAIL, leaving.conditional and not leaving.indirect)
+            for leaving in code.exits.found
+            if code.is_site(leaving.address)
+        ]
+        self._place_switch(bank, loaded, code, code.entry, ends, edits, may_stay)
+
+    def _place_switch(
+        self,
+        bank: "SlotBank",
+        loaded: "LoadedObject",
+        code: FunctionCode,
+        start: int,
+        ends: Sequence[End],
+        edits: dict[int, Edit],
+        may_stay: int = 0,
+    ) -> None:
+        key = bank.index, loaded.runtime(start)
+        if not ends or key in self._switches:
+            return
+        group, record, module = object(), bank.layout.offset_of(SWITCHES), self._session.module(loaded)
+        state = module.state_of(code, [end.address for end in ends])
         hooks = [Hook(ActionKind.ENTER, group, bank, record)]
-        wants = [Want(code.entry, WantKind.ENTRY, tag=hooks[0], internal=True)]
-        for leaving in exits:
-            jumps = BY_JUMP * (leaving.kind is ExitKind.TAIL)
-            hooks.append(Hook(ActionKind.LEAVE_SWITCH, group, bank, record | may_stay | jumps))
-            conditional = leaving.conditional and not leaving.indirect
-            wants.append(Want(leaving.address, WantKind.EXIT, conditional, tag=hooks[-1], internal=True))
+        kind = WantKind.ENTRY if start == code.entry else WantKind.OFFSET
+        wants = [Want(start, kind, tag=hooks[0], internal=True)]
+        for end in ends:
+            hooks.append(Hook(ActionKind.LEAVE_SWITCH, group, bank, record | may_stay | BY_JUMP * end.by_jump))
+            wants.append(Want(end.address, WantKind.EXIT, end.conditional, tag=hooks[-1], internal=True))
         self._switches[key] = [(module, state, want, hook) for want, hook in zip(wants, hooks, strict=True)]
         edits.setdefault(id(state), Edit(module, state)).added.extend(wants)
 
