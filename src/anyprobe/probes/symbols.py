@@ -10,12 +10,11 @@ from anyprobe.probes.specs.naming import as_spec
 
 if TYPE_CHECKING:
     from anyprobe.binary.images.modules import LoadedObject
-    from anyprobe.binary.objects.functions import Function, FunctionTable
+    from anyprobe.binary.objects.functions import Function
 
 
-def spelled(functions: "FunctionTable", function: "Function") -> str:
-    """Return a function's name as programmers write it, with its address where others have the same name."""
-    several = len(functions.lookup(function.name)) > 1
+def spelled(function: "Function", *, several: bool) -> str:
+    """Return a function's name as programmers write it; with its address if ``several`` have the same name."""
     return f"{function.demangled}@{function.start:#x}" if several else function.demangled
 
 
@@ -104,7 +103,8 @@ class Symbols(Generic[_Objects]):
         distance = address + behind - loaded.bias - function.start
         if function.name.endswith(f"+{function.start:#x}"):  # it has no name: once is enough
             return f"{shown_module(loaded.name)}+{function.start + distance:#x}"
-        name = spelled(loaded.image.known_functions, function)
+        several = len(loaded.image.known_functions.lookup(function.name)) > 1
+        name = spelled(function, several=several)
         return f"{shown_module(loaded.name)}:{as_spec(name)}" + (f"+{distance:#x}" if distance else "")
 
     @staticmethod

@@ -2,7 +2,7 @@
 
 import fnmatch
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -179,6 +179,13 @@ class FunctionTable:
         if not values and not at:
             values = self._spelled(name) or self._unnamed_start(name)
         return self._starting_at(values)
+
+    def starts_of(self, names: Collection[str]) -> dict[str, list[int]]:
+        """Return where the functions of many exact names start: in one search, where ``lookup`` makes one for each."""
+        rows: dict[str, list[int]] = {}
+        for row, name in self._names.spelled(names):
+            rows.setdefault(name, []).append(row)
+        return {name: sorted(set(self._preferred(own, None))) for name, own in rows.items()}
 
     def match(self, glob: str) -> list[Function]:
         """Return the functions of which a name, demangled or not, matches a glob; without a glob, of that name."""

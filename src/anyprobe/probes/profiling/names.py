@@ -1,7 +1,7 @@
 """The functions of sampled addresses, looked up for these alone."""
 
 import re
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import TargetError
@@ -21,11 +21,17 @@ _PART = re.compile(r"(.+)\.(?:cold|part)(?:\.\d+)?")
 
 
 class Names:
-    """Names what was sampled; each address once."""
+    """Names what was sampled; the functions of each object together."""
 
-    def __init__(self) -> None:
-        """Know none yet."""
+    def __init__(self, places: Iterable[Place]) -> None:
+        """Name some places."""
         self._functions: dict[tuple[LoadedObject, int], ProfileFrame] = {}
+        addresses: dict[LoadedObject, set[int]] = {}
+        for where, address in places:
+            if not isinstance(where, (int, str)):
+                addresses.setdefault(where, set()).add(address)
+        for loaded, own in addresses.items():
+            self._functions |= {(loaded, address): frame for address, frame in _named(loaded, own)}
         self._kernel: Symbols | None = None
         self._has_looked = False
         self.hidden = False
@@ -38,27 +44,7 @@ class Names:
             return self.in_kernel(address)
         if isinstance(where, (int, str)):
             return ProfileFrame(NO_FILE, NO_FILE)
-        return self.function(where, address)
-
-    def function(self, loaded: "LoadedObject", address: int) -> ProfileFrame:
-        """Return the function of an object that a link-time address lies in."""
-        found = self._functions.get((loaded, address))
-        if found is None:
-            found = self._functions[loaded, address] = self._named(loaded, address)
-        return found
-
-    @staticmethod
-    def _named(loaded: "LoadedObject", address: int) -> ProfileFrame:
-        name = f"{loaded.name}+{address:#x}"
-        with suppress(TargetError):
-            table = loaded.image.known_functions
-            function = table.containing(address)
-            if function is None:
-                return ProfileFrame(loaded.name, loaded.image.stub_at(address) or name)
-            part = _PART.fullmatch(function.name)
-            whole = table.lookup(part[1]) if part else []
-            return ProfileFrame(loaded.name, spelled(table, whole[0] if len(whole) == 1 else function), probed=True)
-        return ProfileFrame(loaded.name, name)
+        return self._functions[where, address]
 
     def in_kernel(self, address: int) -> ProfileFrame:
         """Return the function of the kernel that an address lies in."""
@@ -70,3 +56,25 @@ class Names:
                 self.hidden = True
         found = None if self._kernel is None else self._kernel.containing(address)
         return ProfileFrame(IN_KERNEL, IN_KERNEL) if found is None else ProfileFrame(found.module, found.name)
+
+
+def _named(loaded: "LoadedObject", addresses: Iterable[int]) -> Iterator[tuple[int, ProfileFrame]]:
+    """Yield the functions of an object that link-time addresses lie in."""
+    try:
+        table = loaded.image.known_functions
+        found = {address: table.containing(address) for address in addresses}
+        names = {function.name for function in found.values() if function is not None}
+        parts = {name: part[1] for name in names if (part := _PART.fullmatch(name))}
+        starts = table.starts_of(names | set(parts.values()))
+    except TargetError:  # its file cannot be read
+        yield from ((address, ProfileFrame(loaded.name, f"{loaded.name}+{address:#x}")) for address in addresses)
+        return
+    for address, function in found.items():
+        if function is None:
+            name = loaded.image.stub_at(address) or f"{loaded.name}+{address:#x}"
+            yield address, ProfileFrame(loaded.name, name)
+            continue
+        whole = starts.get(parts.get(function.name, ""), [])
+        owner = (table.at(whole[0]) if len(whole) == 1 else None) or function
+        name = spelled(owner, several=len(starts.get(owner.name, ())) > 1)
+        yield address, ProfileFrame(loaded.name, name, probed=True)

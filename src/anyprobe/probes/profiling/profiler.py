@@ -157,7 +157,7 @@ class Profiler:
         """End sampling and return what was sampled, named; ``command``: what was started to be sampled."""
         self.end()
         assert self._ended is not None
-        names = Names()
+        names = Names({place for _, _, places, _ in self._stacks for place in places})
         stacks: Counter[tuple[int, Key, tuple[ProfileFrame, ...], bool]] = Counter()
         for (pid, key, places, complete), count in self._stacks.items():
             stacks[pid, key, tuple(map(names.frame, places)), complete] += count
