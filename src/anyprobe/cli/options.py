@@ -276,6 +276,11 @@ _top = click.option(
     metavar="N",
     help="Show the busiest N only, 0 for all.",
 )
+_full_names = click.option(
+    "--full-names",
+    is_flag=True,
+    help="Show names of functions whole. Default: parameters and types of long ones are left out, but in JSON.",
+)
 _formats = together(
     click.option("--json", "format", help="Print one JSON document: --format json.", **_json_of_results),
     click.option(
@@ -294,6 +299,7 @@ profiling = together(
     ),
     _ending,
     _formats,
+    _full_names,
     _output,
     _top,
 )  # fmt: skip
@@ -326,11 +332,7 @@ measuring = together(
         is_flag=True,
         help="One line per function for insn, block and call specs, in JSON one site per USDT marker.",
     ),
-    click.option(
-        "--full-names",
-        is_flag=True,
-        help="Show names of functions whole. Default: parameters and types of long ones are left out, but in JSON.",
-    ),
+    _full_names,
     _output,
     _top,
 )

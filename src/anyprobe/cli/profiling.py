@@ -28,11 +28,12 @@ class Plan:
     hz: int
     by: str | None
     tree: bool
-    stack_bytes: int
+    stack_bytes: int | None
     format: str | None
     output: str | None
     quiet: bool
     top: int
+    full_names: bool
     at_end: str | None
     exit_status: bool
 
@@ -99,5 +100,9 @@ def _show(found: "Profile", plan: Plan, stream: TextIO) -> None:
         from anyprobe.reports import profile as report
 
         show = report.print_profile_tree if plan.tree else report.print_profile
+        if not plan.full_names:
+            from anyprobe.reports.names import with_short_frames
+
+            found = with_short_frames(found)
         show(found, output.console(stream), plan.top)
     stream.flush()

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeVar
 
+from anyprobe.data.profile import Profile
 from anyprobe.data.snapshot import FunctionTiming, SiteResult, Snapshot
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ Result = TypeVar("Result", SiteResult, FunctionTiming)
 
 def with_short_names(snapshot: Snapshot) -> Snapshot:
     """Return results whose tables have short names, as long as it takes to tell functions of a module apart."""
-    short = _shortener(snapshot)
+    short = _shortener(_names(snapshot))
     return replace(
         snapshot,
         sites=tuple(_named(site, short) for site in snapshot.sites),
@@ -39,6 +40,15 @@ def with_short_names(snapshot: Snapshot) -> Snapshot:
     )
 
 
+def with_short_frames(profile: Profile) -> Profile:
+    """Return a profile whose tables have short names, as ``with_short_names``."""
+    frames = {frame for stack in profile.stacks for frame in stack.frames}
+    short = _shortener((frame.module, frame.function) for frame in frames)
+    shown = {frame: frame._replace(function=short(frame.module, frame.function)) for frame in frames}
+    stacks = (replace(each, frames=tuple(shown[frame] for frame in each.frames)) for each in profile.stacks)
+    return replace(profile, stacks=tuple(stacks))
+
+
 def _named(result: Result, short: Callable[[str, str], str]) -> Result:
     return result if result.label else replace(result, label=short(result.module, result.function))
 
@@ -48,10 +58,10 @@ def _node(node: "CallNode", short: Callable[[str, str], str]) -> "CallNode":
     return replace(node, function=short(node.module, node.function), calls=calls)
 
 
-def _shortener(snapshot: Snapshot) -> Callable[[str, str], str]:
+def _shortener(all_names: Iterable[tuple[str, str]]) -> Callable[[str, str], str]:
     """Return what gives a function's short name, by its module and name: longer where another is alike."""
     alike: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for module, name in _names(snapshot):
+    for module, name in all_names:
         if len(name) > LONGEST:
             alike[module, short_name(name)].add(name)
     shown = {

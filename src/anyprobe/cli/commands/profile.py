@@ -23,10 +23,9 @@ from anyprobe.cli import helping, options
     "--stack",
     "stack_bytes",
     type=options.Whole(256, 65528),
-    default=16384,
-    show_default=True,
     metavar="BYTES",
-    help="How much of a thread's stack a sample has; what calls from beyond that is not known.",
+    help="How much of a thread's stack a sample has; what calls from beyond that is not known. Default: 65528; 16384 "
+    "where little memory can be locked.",
 )
 @options.profiling
 @click.pass_obj

@@ -16,16 +16,22 @@ from anyprobe.probes.profiling.next_command import next_command
 from anyprobe.probes.profiling.spaces import Place, Space, Spaces
 from anyprobe.probes.unwinding import Frame, walk
 from anyprobe.target.kernel import switches
-from anyprobe.target.kernel.perf import Sampling
-from anyprobe.target.kernel.samples import Forked, Lost, Mapped, Named, Record, Sample, Sampler, Throttled
+from anyprobe.target.kernel.samples import (
+    MOST_STACK_BYTES,
+    Forked,
+    Lost,
+    Mapped,
+    Named,
+    Record,
+    Sample,
+    Sampler,
+    Throttled,
+)
 from anyprobe.target.process import permission
 from anyprobe.target.process.process import check_exists, check_kind
 from anyprobe.target.system import procfs
 
 HERTZ = 99
-STACK_BYTES = 16384
-"""How much of a stack is copied with each sample, if nothing else is asked for."""
-MOST_STACK_BYTES = 65528
 _BY = ("pid", "tid", "comm")
 _LOOKS = 0.1
 """Seconds between two looks for samples, where rings have room for as long."""
@@ -38,14 +44,14 @@ class Profiler:
     """Samples processes from its beginning to ``close``."""
 
     def __init__(
-        self, pids: Sequence[int], *, hz: int = HERTZ, by: str | None = None, stack_bytes: int = STACK_BYTES
+        self, pids: Sequence[int], *, hz: int = HERTZ, by: str | None = None, stack_bytes: int | None = None
     ) -> None:
         """Sample some processes, and what they start, from now on; raise a typed error where that is not permitted."""
         if by is not None and by not in _BY:
             raise UsageError(f"{by!r} is none of {', '.join(_BY)}")
         if not 1 <= hz <= 10_000:
             raise UsageError(f"{hz} samples per second of a processor: 1 to 10,000 are possible")
-        if not 8 <= stack_bytes <= MOST_STACK_BYTES:
+        if stack_bytes is not None and not 8 <= stack_bytes <= MOST_STACK_BYTES:
             raise UsageError(f"{stack_bytes} bytes of a stack: 8 to {MOST_STACK_BYTES:,} are possible")
         self.pids = list(pids)
         self._by = by
@@ -61,7 +67,7 @@ class Profiler:
         self._is_throttled = False
         self._seen = dict.fromkeys(pids)
         """All processes that were sampled, in the order in which they came."""
-        self._sampler = Sampler(Sampling(hz, stack_bytes & ~7, kernel=True))
+        self._sampler = Sampler(hz, stack_bytes and stack_bytes & ~7)
         try:
             for pid in pids:
                 self._sampler.watch(pid)
@@ -204,7 +210,7 @@ class Profiler:
 
 
 def profile(
-    pid: int, duration: float = 5.0, *, hz: int = HERTZ, by: str | None = None, stack_bytes: int = STACK_BYTES
+    pid: int, duration: float = 5.0, *, hz: int = HERTZ, by: str | None = None, stack_bytes: int | None = None
 ) -> Profile:
     """Show where a process spends its time on processors, by samples; nothing is stopped, and no probe placed.
 
@@ -215,7 +221,7 @@ def profile(
         duration: seconds; it ends earlier with the process.
         hz: samples in each second that a thread is on a processor.
         by: ``pid``, ``tid`` or ``comm``: processes, threads or the names of threads are told apart.
-        stack_bytes: how much of a stack a sample has.
+        stack_bytes: how much of a stack a sample has; None: as much as there is room for, 65528 at most.
 
     Returns:
         The profile, with ``functions``, ``stacks`` and ``next``, the command that probes what is hot.

@@ -9,7 +9,7 @@ import struct
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from mmap import PAGESIZE, mmap
+from mmap import PAGESIZE
 from typing import NamedTuple
 
 from anyprobe.core.errors import KernelRefused
@@ -17,9 +17,12 @@ from anyprobe.target.kernel import bpf, perf
 from anyprobe.target.kernel.perf import Sampling
 from anyprobe.target.system import gateway, procfs
 
-RING_PAGES = 512
-"""The size of each processor's ring at first; halved where so much memory cannot be locked."""
-_LEAST_PAGES = 8
+MOST_STACK_BYTES, USUAL_STACK_BYTES = 65528, 16384
+"""How much of a stack is copied with each sample where there is room for it, and where there is not."""
+_FEWEST_SAMPLES = 16
+"""A ring has room for so many."""
+RING_PAGES, _LEAST_PAGES, _ALL_PAGES = 2048, 8, 8192
+"""The size of each processor's ring, halved where so much memory cannot be locked; and of all together."""
 _ROUNDS = 8
 _SETTLED = 0.001
 """Seconds after which a new task is told in the ring of the one that made it."""
@@ -33,7 +36,7 @@ _KERNEL_CONTEXTS = (1 << 64) - 4095
 _LATE = 1_000_000
 """Nanoseconds by which a record may come later than its time says: it is written after that was taken."""
 _REFUSED = frozenset({errno.EACCES, errno.EPERM})
-_TEMPORARY = frozenset({errno.EPERM, errno.ENOMEM, errno.EINVAL})
+_UNLOCKED = frozenset({errno.EPERM, errno.ENOMEM, errno.EAGAIN})
 
 
 class Sample(NamedTuple):
@@ -100,21 +103,10 @@ class Ring:
     """The ring of a processor."""
 
     def __init__(self, event: int, pages: int) -> None:
-        """Map it; fewer pages, where so many cannot be locked."""
-        self._mapped = self._map(event, pages)
+        """Map the ring of an event, of a power of two of pages; raise ``OSError`` where these cannot be locked."""
+        self._mapped = gateway.mmap_shared(event, (1 + pages) * PAGESIZE)
         self._words = memoryview(self._mapped)[:PAGESIZE].cast("Q")
         self.size = len(self._mapped) - PAGESIZE
-
-    @staticmethod
-    def _map(event: int, pages: int) -> mmap:
-        while True:
-            try:
-                return gateway.mmap_shared(event, (1 + pages) * PAGESIZE)
-            except OSError as failure:
-                if failure.errno not in _TEMPORARY or pages <= _LEAST_PAGES:
-                    detail = "too much memory is locked; raise kernel.perf_event_mlock_kb or RLIMIT_MEMLOCK"
-                    raise KernelRefused("map a ring of samples", failure.errno or 0, detail) from None
-                pages //= 2
 
     def drain(self) -> Iterator[bytes]:
         """Yield the records that have been written since the last time."""
@@ -141,9 +133,10 @@ class Ring:
 class Sampler:
     """Samples some processes, and what they make later."""
 
-    def __init__(self, how: Sampling) -> None:
-        """Sample nothing yet."""
-        self.how = how
+    def __init__(self, hertz: int, stack_bytes: int | None = None) -> None:
+        """Sample nothing yet. Without ``stack_bytes``, as much of each stack as the rings have room for."""
+        self.how = Sampling(hertz, stack_bytes or MOST_STACK_BYTES, kernel=True)
+        self._given = stack_bytes is not None
         self._processors = bpf.online_processors()
         self._events: dict[int, list[int]] = {number: [] for number in self._processors}
         self._rings: dict[int, Ring] = {}
@@ -152,7 +145,7 @@ class Sampler:
 
     @property
     def ring_bytes(self) -> int:
-        """How much room the smallest ring has."""
+        """How much room each ring has."""
         return min((ring.size for ring in self._rings.values()), default=0)
 
     def watch(self, pid: int) -> None:
@@ -160,7 +153,7 @@ class Sampler:
         for _ in range(_ROUNDS):
             with suppress(FileNotFoundError, ProcessLookupError):
                 found = set(procfs.read_tasks(pid)) - self._tasks
-                if self._tasks:
+                if self._rings:
                     time.sleep(_SETTLED)
                     self._take()  # those that threads with events have made have their own
                 found -= self._tasks
@@ -170,20 +163,30 @@ class Sampler:
                     self._open(tid)
 
     def _open(self, tid: int) -> None:
+        """Sample a thread; one that has ended is left out."""
         self._tasks.add(tid)
-        for processor in self._processors:
-            try:
-                event = self._opened(tid, processor)
-            except KernelRefused as refusal:
-                if refusal.errno == errno.ESRCH:
-                    return
-                raise
-            events = self._events[processor]
-            events.append(event)
-            if processor in self._rings:
-                perf.share_ring(event, events[0])
-            else:
-                self._rings[processor] = Ring(event, RING_PAGES)
+        opened: list[int] = []
+        try:
+            opened.extend(self._opened(tid, processor) for processor in self._processors)
+        except KernelRefused as refusal:
+            for event in opened:
+                gateway.close(event)
+            if refusal.errno == errno.ESRCH:
+                return
+            raise
+        for processor, event in zip(self._processors, opened, strict=True):
+            self._events[processor].append(event)
+        if self._rings:
+            for processor, event in zip(self._processors, opened, strict=True):
+                perf.share_ring(event, self._events[processor][0])
+            return
+        self._map_rings()
+        room = self.ring_bytes // _FEWEST_SAMPLES
+        if not self._given and room < self.how.stack_bytes:  # events are as they were opened
+            self.close()
+            self._given = True
+            self.how = self.how._replace(stack_bytes=min(room, USUAL_STACK_BYTES) & ~7)
+            self._open(tid)
 
     def _opened(self, tid: int, processor: int) -> int:
         try:
@@ -193,6 +196,29 @@ class Sampler:
                 raise
         self.how = self.how._replace(kernel=False)  # as the user may sample programs alone
         return perf.open_sampler(tid, processor, self.how)
+
+    def _map_rings(self) -> None:
+        """Map a ring for each processor, all of one size: as large as can be locked."""
+        pages = RING_PAGES
+        while pages > _LEAST_PAGES and pages * len(self._processors) > _ALL_PAGES:
+            pages //= 2
+        while True:
+            try:
+                for processor, events in self._events.items():
+                    self._rings[processor] = Ring(events[0], pages)
+            except OSError as failure:
+                self._unmap()
+                pages //= 2
+                if failure.errno not in _UNLOCKED or pages < _LEAST_PAGES:
+                    detail = "no more memory can be locked: raise kernel.perf_event_mlock_kb, or RLIMIT_MEMLOCK"
+                    raise KernelRefused("map a ring of samples", failure.errno or 0, detail) from None
+            else:
+                return
+
+    def _unmap(self) -> None:
+        for ring in self._rings.values():
+            ring.close()
+        self._rings.clear()
 
     def records(self, *, final: bool = False) -> list[Record]:
         """Return what the rings have, in the order of time; what may follow something later next time, unless final."""
@@ -220,12 +246,11 @@ class Sampler:
 
     def close(self) -> None:
         """End sampling."""
-        for ring in self._rings.values():
-            ring.close()
-        for event in (event for events in self._events.values() for event in events):
-            gateway.close(event)
-        self._rings.clear()
-        self._events.clear()
+        self._unmap()
+        for events in self._events.values():
+            for event in events:
+                gateway.close(event)
+            events.clear()
 
 
 def parsed(content: bytes, *, chains: bool) -> Record | None:
