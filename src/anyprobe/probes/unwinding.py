@@ -6,6 +6,7 @@ from typing import NamedTuple
 from anyprobe.binary.unwind.rules import (
     AT_RBP,
     END,
+    GO,
     NONE,
     OF_RBP,
     OF_RSP,
@@ -100,8 +101,9 @@ def _caller(code: Code, rule: int, frame: Frame, word: Word, *, innermost: bool)
     if kind == NONE:
         return _by_frame_pointer(code, frame, word, innermost=innermost)
     above, bp = 0, frame.bp
-    if kind == OF_RSP:
+    if kind in (OF_RSP, GO):
         above = frame.sp + 8 * words
+        bp = frame.bp if kind == OF_RSP else 0
     elif kind == OF_RBP:
         above = frame.bp + 8 * words
     elif kind == STUB:
@@ -112,7 +114,14 @@ def _caller(code: Code, rule: int, frame: Frame, word: Word, *, innermost: bool)
         return None
     if saved := rule >> SAVED_SHIFT & SAVED_MASK:
         bp = word(above - 8 * saved)
-    return Frame(word(above - 8), above, bp)
+    pc = word(above - 8)
+    return Frame(pc, above, bp) if kind != GO or _is_return(code, pc) else None
+
+
+def _is_return(code: Code, pc: int) -> bool:
+    """Return whether a word may be a return address, or leads to where a stack begins, which nothing has called."""
+    rule = code.rule(pc - 1)
+    return code.is_return(pc) or (rule is not None and rule & 7 == END)
 
 
 def _by_frame_pointer(code: Code, frame: Frame, word: Word, *, innermost: bool) -> Frame | None:

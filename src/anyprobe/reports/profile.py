@@ -68,9 +68,9 @@ def _print_tree(roots: list[CallNode], samples: int, console: "Console", top: in
     least = _LEAST_SHARE * sum(map(time_of, roots)) if top else 0.0
     lines = list(branches(roots))
     shown = [each for each in lines if time_of(each[-1]) >= least]
-    for prefix, below, node in shown:
-        own = round(node.count * node.self_ns / node.sum_ns)
-        shares = percent(node.count, samples), percent(own, samples)
+    ns = sum(node.sum_ns for node in roots) / samples if samples else 1.0
+    for prefix, below, node in shown:  # counts of recursion add up what its times have once
+        shares = (percent(round(each / ns), samples) for each in (node.sum_ns, node.self_ns))
         table.add_row(*shares, Branch(prefix, below, printable(node.function)), escape(node.shown_module))
     console.print()
     console.print(table)

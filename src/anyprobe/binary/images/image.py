@@ -416,14 +416,16 @@ class Image:
             is_pie=self.is_pie,
             store=self._store,
             parking=parking_places(self.elf) if self.is_go else None,
-            go_functions=self._go_functions() if self.is_go else None,
+            go_functions=self.go_functions,
             unlisted=frozenset(functions.bounds.unlisted.tolist()),
             called=frozenset(functions.bounds.called.tolist()),
             is_swift=any(section.name.startswith("swift5_") for section in self.elf.sections),
         )
 
-    def _go_functions(self) -> "GoFunctions | None":
-        found = go_functions(self.elf)
+    @cached_property
+    def go_functions(self) -> "GoFunctions | None":
+        """What Go's tables say of the functions; None for other objects, and versions that are not known."""
+        found = go_functions(self.elf) if self.is_go else None
         if found is not None:
             found.by_debug_info = lambda: self._goroutine_number_at
         return found

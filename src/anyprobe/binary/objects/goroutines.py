@@ -19,7 +19,7 @@ _RECORD = {0xFFFFFFF0: 40, 0xFFFFFFF1: 44}
 """Bytes of ``_func`` before the numbers of its tables: since Go 1.18, since Go 1.20."""
 _DEPTHS_AT, _TABLES_AT, _FLAGS_AT = 16, 28, -3
 """Where in it the table of the stack's depth is named, the number of other tables, and the flags, from its end."""
-_ASSEMBLY = 1 << 2
+_OUTERMOST, _MOVES_STACK, _ASSEMBLY = 1 << 0, 1 << 1, 1 << 2
 _UNSAFE_POINTS, _INLINED = 0, 2
 """Numbers of tables that give a value for each pc."""
 _UNSAFE, _NOT_INLINED = -2, -1
@@ -49,13 +49,50 @@ class FunctionRecords:
         number = bisect_right(self._starts, address) - 1
         return number if 0 <= number < len(self._offsets) else None
 
+    def _flags(self, number: int) -> int:
+        return int(self._content[self._records + self._offsets[number] + self._record + _FLAGS_AT])
+
     def _is_assembly(self, number: int) -> bool:
-        return bool(self._content[self._records + self._offsets[number] + self._record + _FLAGS_AT] & _ASSEMBLY)
+        return bool(self._flags(number) & _ASSEMBLY)
+
+    def is_outermost(self, address: int) -> bool:
+        """Return whether the function that contains an address has no caller."""
+        number = self._number_of(address)
+        return number is not None and bool(self._flags(number) & _OUTERMOST)
+
+    def stack_depth(self, address: int) -> int | None:
+        """Return how many bytes are above the stack pointer up to the return address; None where that is not known."""
+        number = self._number_of(address)
+        if number is None or self._flags(number) & _MOVES_STACK or self._is_foreign(number):
+            return None
+        (depths,) = _U32.unpack_from(self._content, self._records + self._offsets[number] + _DEPTHS_AT)
+        ranges = self._ranges(depths, self._starts[number])
+        return next((depth for low, high, depth in ranges if low <= address < high), None)
 
     def _is_foreign(self, number: int) -> bool:
         """Return whether a function is C code, which Go's linker has linked: it has no table of its stack's depth."""
         (depths,) = _U32.unpack_from(self._content, self._records + self._offsets[number] + _DEPTHS_AT)
         return bool(depths == 0)
+
+    def _table(self, at: int, start: int, which: int) -> Iterator[tuple[int, int, int]]:
+        """Yield the ranges of a function's table with their values; what it says nothing about has none."""
+        (count,) = _U32.unpack_from(self._content, at + _TABLES_AT)
+        if which < count:
+            yield from self._ranges(_U32.unpack_from(self._content, at + self._record + 4 * which)[0], start)
+
+    def _ranges(self, offset: int, start: int) -> Iterator[tuple[int, int, int]]:
+        """Yield the ranges of the table at an offset; there is none at 0."""
+        if offset == 0:
+            return
+        place, low, value = self._values + offset, start, -1
+        while True:
+            change, place = read_uleb(self._content, place)
+            if change == 0 and low != start:
+                return
+            size, place = read_uleb(self._content, place)
+            value += ~(change >> 1) if change & 1 else change >> 1
+            yield low, low + size, value
+            low += size
 
 
 class ParkingPlaces(FunctionRecords):
@@ -105,19 +142,3 @@ class ParkingPlaces(FunctionRecords):
             return found
         except (IndexError, struct.error):
             return []
-
-    def _table(self, at: int, start: int, which: int) -> Iterator[tuple[int, int, int]]:
-        """Yield the ranges of a function's table with their values; what it says nothing about has none."""
-        (count,) = _U32.unpack_from(self._content, at + _TABLES_AT)
-        offset = _U32.unpack_from(self._content, at + self._record + 4 * which)[0] if which < count else 0
-        if offset == 0:
-            return
-        place, low, value = self._values + offset, start, -1
-        while True:
-            change, place = read_uleb(self._content, place)
-            if change == 0 and low != start:
-                return
-            size, place = read_uleb(self._content, place)
-            value += ~(change >> 1) if change & 1 else change >> 1
-            yield low, low + size, value
-            low += size

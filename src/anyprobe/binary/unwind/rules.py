@@ -15,15 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anyprobe.binary.objects.elf import ElfFile
+from anyprobe.binary.objects.goroutines import FunctionRecords
 from anyprobe.binary.objects.leb128 import read_sleb, read_uleb
 from anyprobe.binary.unwind.eh_frame import entry_addresses, read_encoded, sorted_entries
 
-NONE, OF_RSP, OF_RBP, AT_RBP, STUB, SIGNAL, END = range(7)
+NONE, OF_RSP, OF_RBP, AT_RBP, STUB, SIGNAL, END, GO = range(8)
 """Kinds of rules, in the lowest three bits.
 
 The frame address is: ``rsp`` plus the offset; ``rbp`` plus it; the word at ``rbp`` plus it, ``rbp`` being saved where
 it points; ``rsp`` plus 8, and 8 more where the lowest four bits of the pc reach the offset; in a signal frame. ``END``:
-there is no caller. Offsets are in words, in the upper half, signed.
+there is no caller. ``GO``, which is in no table: ``rsp`` plus the offset, and the caller's ``rbp`` is not known.
+Offsets are in words, in the upper half, signed.
 """
 SAVED_SHIFT, SAVED_MASK = 3, (1 << 13) - 1
 """How many words below the frame address ``rbp`` is saved; 0: it is still there."""
@@ -211,6 +213,17 @@ class RulesOfEntries:
             return self._reader.entry(place)
         except (LookupError, ValueError, struct.error):  # it is damaged, or a program is that has no rules then
             return None
+
+
+def go_rule(functions: FunctionRecords, address: int) -> int:
+    """Return the rule that Go's own tables, which have no registers but the stack pointer, give for an address."""
+    try:
+        if functions.is_outermost(address):
+            return END
+        depth = functions.stack_depth(address)
+    except (IndexError, struct.error):  # it is damaged
+        return NONE
+    return NONE if depth is None or depth < 0 or depth % _WORD else GO | (depth // _WORD + 1) << OFFSET_SHIFT
 
 
 def rules_at_demand(elf: ElfFile, base: int) -> "RulesOfEntries | UnwindRules":

@@ -88,7 +88,7 @@ class Profiler:
 
     def close(self) -> None:
         """End sampling."""
-        self.end()
+        self._sampler.close()
 
     @property
     def interval(self) -> float:

@@ -1,5 +1,6 @@
 """What processes have mapped at the moment of each sample, as the kernel's records and ``/proc`` tell it."""
 
+import ctypes
 import os
 import re
 from collections.abc import Iterable
@@ -9,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from anyprobe.binary.images.image import Image
 from anyprobe.binary.images.modules import VDSO, LoadedObject, ProcessFiles, loaded_objects
-from anyprobe.binary.unwind.rules import NONE
-from anyprobe.core.errors import TargetError
+from anyprobe.binary.unwind.rules import NONE, go_rule
+from anyprobe.core.errors import TargetError, UnsupportedTarget
 from anyprobe.core.mapping import MappingLike
 from anyprobe.core.memory import MemoryFault
 from anyprobe.probes.unwinding import Code, Frame
@@ -52,10 +53,11 @@ class SampledFiles:
         """Return the image of the file that is mapped; of the vdso that of this process, which is the same."""
         if mapping.path != VDSO:
             return self.files.open(mapping)
-        own = next(each for each in procfs.read_mappings(os.getpid()) if each.path == VDSO)
-        with open("/proc/self/mem", "rb", buffering=0) as memory:
-            memory.seek(own.start)
-            return Image.from_bytes(VDSO, memory.read(own.end - own.start))
+        try:
+            own = next(each for each in procfs.read_mappings(os.getpid()) if each.path == VDSO)
+        except (OSError, StopIteration):
+            raise UnsupportedTarget("the vdso cannot be read") from None
+        return Image.from_bytes(VDSO, ctypes.string_at(own.start, own.end - own.start))
 
 
 @dataclass(eq=False)
@@ -141,7 +143,9 @@ class Space(Code):
         if loaded is None:
             return NONE if self.is_code(at) else None
         try:
-            return loaded.image.few_unwind_rules.at(at - loaded.bias - loaded.image.lowest_address)
+            image, address = loaded.image, at - loaded.bias
+            rule = image.few_unwind_rules.at(address - image.lowest_address)
+            return go_rule(image.go_functions, address) if rule == NONE and image.go_functions is not None else rule
         except TargetError:
             return NONE
 
@@ -183,11 +187,14 @@ class Space(Code):
 
     def has_frame(self, frame: Frame, *, innermost: bool) -> bool:
         """Return whether the function has surely set its frame pointer; of one that has called it is taken to have."""
+        loaded = self.holder(frame.pc)
+        if loaded is not None and loaded.image.go_functions is not None:  # whose tables would have said so
+            return False
         if not innermost:
             return True
         start = self._start_of(frame.pc)
         if start is None:  # compilers that work at run time set it
-            return self.holder(frame.pc) is None
+            return loaded is None
         try:
             begin = self._code(start, 8).removeprefix(_ENDBR)
             after = start + 8 - len(begin) + len(_FRAME_IS_MADE[0])
