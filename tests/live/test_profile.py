@@ -9,8 +9,9 @@ from itertools import pairwise
 import pytest
 
 from anyprobe import profile
+from anyprobe.target.system import procfs
 from live.test_command_line import anyprobe
-from support.driver import build
+from support.driver import build, wait_until
 
 pytestmark = pytest.mark.live
 KNOWN = """
@@ -221,3 +222,57 @@ def test_from_python(known):
     assert {"main", "work", "sixty"} <= {each.function for each in found.functions}
     assert found.as_json()["samples"] == found.samples
     assert found.next.startswith("anyprobe time --self profiled:")
+
+
+GO = """
+package main
+
+import ("os"; "strconv"; "time")
+
+//go:noinline
+func leaf(n int) int { s := 0; for i := 0; i < n; i++ { s += i * i }; return s }
+
+//go:noinline
+func middle(n int) int { return leaf(n) + leaf(n/2) + 1 }
+
+func main() {
+	seconds, _ := strconv.ParseFloat(os.Args[2], 64)
+	end, done := time.Now().Add(time.Duration(seconds * 1e9)), make(chan int)
+	go func() { t := 0; for time.Now().Before(end) { t += middle(100000) }; done <- t }()
+	t := 0
+	for time.Now().Before(end) { t += middle(100000) }
+	println(t, <-done)
+}
+"""
+
+
+def test_goroutines_have_whole_stacks(tmp_path):
+    document, _ = document_of(build("profiled.go", text=GO), "", 2, tmp_path=tmp_path)
+    assert document["truncated"] <= 0.1 * document["samples"]
+    assert samples_with(document, "main.leaf") >= 0.8 * document["samples"]
+    for stack in document["stacks"]:
+        names = [name.removesuffix(".abi0") for name in function_names(stack) if name.startswith(("main.", "runtime."))]
+        if "main.leaf" in names and not stack["truncated"]:
+            start = names[names.index("main.leaf") :]
+            assert start[:2] == ["main.leaf", "main.middle"]
+            assert start[2:] in (["main.main", "runtime.main", "runtime.goexit"], ["main.main.func1", "runtime.goexit"])
+
+
+def test_what_is_executed_is_sampled_with_its_own_functions(known, tmp_path):
+    path = tmp_path / "profile.json"
+    done = anyprobe("profile", "--json", "-o", path, "--by", "pid", "--", "sh", "-c", f"{known} a 1; exec {known} a 1")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(path.read_text())
+    assert len({each["pid"] for each in document["functions"] if each["function"] == "sixty"}) == 2
+    assert {each["generation"] for each in document["processes"]} == {2}
+    check_chains(document)
+    assert document["next"].endswith(f"-- sh -c '{known} a 1; exec {known} a 1'")
+
+
+def test_threads_that_are_there_already_are_each_sampled_once(known):
+    with subprocess.Popen([known, "t", "100"], stderr=subprocess.DEVNULL) as process:
+        wait_until(lambda: len(procfs.read_tasks(process.pid)) == 3, "its threads run")
+        found = profile(process.pid, duration=1.5, by="tid")
+        process.kill()
+    assert found.samples == pytest.approx(99 * found.processor_s, abs=6)
+    assert len(found.keys) == 2
