@@ -7,11 +7,11 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeVar
 
-from anyprobe.data.profile import Profile
 from anyprobe.data.snapshot import FunctionTiming, SiteResult, Snapshot
 
 if TYPE_CHECKING:
     from anyprobe.data.calltree import CallNode
+    from anyprobe.data.profile import Profile
 
 LONGEST = 60
 """Characters of a name that is shown as it is."""
@@ -40,7 +40,7 @@ def with_short_names(snapshot: Snapshot) -> Snapshot:
     )
 
 
-def with_short_frames(profile: Profile) -> Profile:
+def with_short_frames(profile: "Profile") -> "Profile":
     """Return a profile whose tables have short names, as ``with_short_names``."""
     frames = {frame for stack in profile.stacks for frame in stack.frames}
     short = _shortener((frame.module, frame.function) for frame in frames)
