@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -276,3 +277,60 @@ def test_threads_that_are_there_already_are_each_sampled_once(known):
         process.kill()
     assert found.samples == pytest.approx(99 * found.processor_s, abs=6)
     assert len(found.keys) == 2
+
+
+COMPILED = """
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+// push rbp; mov rbp, rsp; mov ecx, edi; 0: dec ecx; jnz 0b; pop rbp; ret
+static const unsigned char code[] = {0x55, 0x48, 0x89, 0xe5, 0x89, 0xf9, 0xff, 0xc9, 0x75, 0xfc, 0x5d, 0xc3};
+int main(void) {
+    char path[64];
+    void *place = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    memcpy(place, code, sizeof code);
+    mprotect(place, 4096, PROT_READ | PROT_EXEC);
+    snprintf(path, sizeof path, "/tmp/perf-%d.map", getpid());
+    FILE *file = fopen(path, "w");
+    fprintf(file, "%lx 1000 old name\\nno line\\n", (long)place);
+    fprintf(file, "%lx %zx JS:spin (loop.js:1)\\n", (long)place, sizeof code);
+    fclose(file);
+    puts("ready");
+    fflush(stdout);
+    for (;;) ((void (*)(int))place)(1000000);
+}
+"""
+
+
+def test_code_that_a_compiler_has_made_has_the_name_that_it_tells_and_its_callers():
+    program = build("compiled.c", "-O1", text=COMPILED)
+    with subprocess.Popen([program], stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"ready\n"
+        found = profile(process.pid, duration=1.0)
+        process.kill()
+        Path(f"/tmp/perf-{process.pid}.map").unlink()
+    named = [each for each in found.stacks if each.frames[0] == ("[jit]", "JS:spin (loop.js:1)", False, False)]
+    assert sum(each.count for each in named) > 0.8 * found.samples
+    whole = [[frame.function for frame in each.frames] for each in named if not each.truncated]
+    assert ["JS:spin (loop.js:1)", "main", "__libc_start_call_main"] in [names[:3] for names in whole]
+    assert found.next == ""
+
+
+def test_hot_functions_are_timed_in_one_step(known):
+    with subprocess.Popen([known, "a", "100"], stderr=subprocess.DEVNULL) as process:
+        timed = anyprobe("time", "--hot", "2", "-p", str(process.pid), "--for", "1", "--json")
+        process.kill()
+    assert timed.returncode == 0, timed.stderr
+    functions = {each["function"]: each for each in json.loads(timed.stdout)["functions"]}
+    assert functions.keys() == {"sixty", "thirty"}
+    assert all(each["count"] > 0 and each["self_ns"] > 0 for each in functions.values())
+
+
+def test_nothing_is_hot_in_a_program_that_sleeps(known):
+    with subprocess.Popen([known, "z", "1"]) as process:
+        timed = anyprobe("time", "--hot", "2", "-p", str(process.pid))
+        process.kill()
+    assert timed.returncode == 1
+    assert timed.stderr.startswith("anyprobe: nothing is hot")
+    assert timed.stderr.count("\n") == 1

@@ -8,6 +8,7 @@ import click
 GROUPS = {
     "Target": ("pids", "names", "everywhere"),
     "What is measured": (
+        "hot",
         "when",
         "of",
         "by",

@@ -199,6 +199,13 @@ include_self = click.option(
     help="Of the kernel: have hits in anyprobe itself, too, which are left out otherwise.",
 )
 
+hot = click.option(
+    "--hot",
+    type=Whole(1),
+    metavar="N",
+    help="Also the N functions that two seconds of samples show to be hot, with self times: see 'anyprobe profile'.",
+)
+
 self_time = click.option(
     "--self",
     "self_time",

@@ -11,11 +11,14 @@ import click
 from anyprobe.cli import ExitStatus, ending, output, targets
 from anyprobe.cli.interrupts import Interrupts
 from anyprobe.cli.started import Unprobed
+from anyprobe.core.errors import UnsupportedTarget
 from anyprobe.probes.profiling.profiler import Profiler
 
 if TYPE_CHECKING:
     from anyprobe.data.profile import Profile
 
+MOMENT = 2.0
+"""For how long processes are sampled whose hot functions are timed then."""
 SECONDS = 5.0
 """For how long a running process is sampled if nothing else is asked for."""
 
@@ -36,6 +39,26 @@ class Plan:
     full_names: bool
     at_end: str | None
     exit_status: bool
+
+
+def hot_specs(target: targets.Target, most: int, *, quiet: bool) -> tuple[str, ...]:
+    """Sample running processes for a moment, and return specs of the functions that are hot in them."""
+    from anyprobe.probes.profiling.next_command import hot_specs as hot_in
+
+    if target.program:
+        raise click.UsageError("--hot is about running processes: a command has done nothing yet when it is started")
+    with output.progress("sampling", quiet=quiet), Interrupts() as interrupts, ExitStack() as stack:
+        profiler = stack.enter_context(Profiler(target.pids))
+        ends = targets.end_descriptors(stack, target.pids)
+        _wait(profiler, ends, interrupts, time.monotonic() + MOMENT)
+        found = profiler.result()
+    specs: list[str] = []
+    for pid in target.pids:
+        own = hot_in([each for each in found.stacks if each.pid == pid], most, enough=1.0)
+        specs += own if len(target.pids) == 1 else [f"pid{pid}:{spec}:entry" for spec in own]
+    if not specs:
+        raise UnsupportedTarget(f"nothing is hot: no sample in {MOMENT:g} s is of a function that can be probed")
+    return tuple(specs)
 
 
 def profile(target: targets.Target, plan: Plan) -> int:

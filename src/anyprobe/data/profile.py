@@ -27,6 +27,7 @@ class ProfileFrame(NamedTuple):
     function: str
     probed: bool = False
     """Whether it is one that a probe can be placed in: of a program, and no linker's stub."""
+    kernel: bool = False
 
     @property
     def shown_module(self) -> str:

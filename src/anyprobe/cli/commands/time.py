@@ -16,7 +16,8 @@ _CALLER = "func(caller)"
 
 
 @click.command("time", cls=helping.Command, starts=True)
-@options.specs
+@options.optional_specs
+@options.hot
 @options.when
 @options.pending
 @options.follow
@@ -34,6 +35,7 @@ def command(
     program: tuple[str, ...],
     /,
     specs: tuple[str, ...],
+    hot: int | None,
     when: str | None,
     pending: bool | None,
     pids: Any,  # noqa: ANN401
@@ -47,6 +49,7 @@ def command(
     anyprobe time 'libz:*flate' -- gzip -k FILE
     anyprobe time --self 'a.out:*' -p 4242 --for 5
     anyprobe time --tree 'a.out:*' -- ./program
+    anyprobe time --hot 5 -p 4242 --for 5
     anyprobe time libc:write --when 'arg2 > 4096' -p 4242
     anyprobe time kernel::vfs_fsync_range --for 10
     anyprobe time standard_ExecutorRun --by pid -p 4242
@@ -54,6 +57,14 @@ def command(
     """  # noqa: D301 - click's mark for lines that stay as they are
     from anyprobe.cli import conditional, measuring, targets
 
+    if hot is not None:
+        from anyprobe.cli import profiling
+
+        target = targets.choose(pids, names, program)
+        specs = (*specs, *profiling.hot_specs(target, hot, quiet=settings["quiet"]))
+        settings["self_time"] |= when is None
+    elif not specs:
+        raise click.MissingParameter(ctx=click.get_current_context(), param_hint="'SPEC...'", param_type="argument")
     if settings["format"] is not None:
         from anyprobe.exporters.base import exporter_of
 

@@ -12,6 +12,9 @@ from anyprobe.target.system import procfs
 Check = Callable[[], Finding]
 
 
+_SAMPLING_REMEDY = "be root, or: sysctl kernel.perf_event_paranoid=2; in a container, permit perf_event_open"
+
+
 def setting(path: str) -> str | None:
     """Return the content of a kernel setting, None where there is none."""
     try:
@@ -129,6 +132,19 @@ def mapping_limit() -> Finding:
     return Finding("mappings", "ok", f"vm.max_map_count is {value}")
 
 
+def sampling() -> Finding:
+    """Look whether ``profile`` may sample programs."""
+    from anyprobe.target.kernel.samples import permits
+
+    level = f"kernel.perf_event_paranoid is {setting('/proc/sys/kernel/perf_event_paranoid') or 'not known'}"
+    if permits(kernel=True):
+        return Finding("sampling", "ok", "programs can be profiled, with their time in the kernel")
+    if permits(kernel=False):
+        detail = f"{level}: programs can be profiled, without their time in the kernel"
+        return Finding("sampling", "ok", detail, "sysctl kernel.perf_event_paranoid=1, or be root, for that too")
+    return Finding("sampling", "limited", f"{level}: no program can be profiled", _SAMPLING_REMEDY)
+
+
 def shadow_stacks() -> Finding:
     """Look whether programs may run with shadow stacks."""
     if "user_shstk" in cpu_facts().get("flags", "").split():
@@ -145,6 +161,7 @@ CHECKS: tuple[Check, ...] = (
     text_writes,
     executable_memory,
     mapping_limit,
+    sampling,
     shadow_stacks,
 )
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import TargetError
 from anyprobe.data.profile import ProfileFrame
+from anyprobe.probes.profiling.compiled_names import compiled_names
 from anyprobe.probes.profiling.spaces import Place
 from anyprobe.probes.symbols import spelled
 from anyprobe.target.kernel import symbols
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
     from anyprobe.target.kernel.symbols import Symbols
 
 IN_KERNEL = "[kernel]"
-NO_FILE = "[anon]"
+NO_FILE, COMPILED = "[anon]", "[jit]"
+"""The modules of code in no file: of unknown functions, and of those that a compiler at run time has told."""
 _PART = re.compile(r"(.+)\.(?:cold|part)(?:\.\d+)?")
 """A part of a function that a compiler has set apart."""
 
@@ -27,9 +29,15 @@ class Names:
         """Name some places."""
         self._functions: dict[tuple[LoadedObject, int], ProfileFrame] = {}
         addresses: dict[LoadedObject, set[int]] = {}
+        in_no_file: dict[int, set[int]] = {}
         for where, address in places:
-            if not isinstance(where, (int, str)):
+            if isinstance(where, int):
+                in_no_file.setdefault(where, set()).add(address)
+            elif not isinstance(where, str):
                 addresses.setdefault(where, set()).add(address)
+        self._compiled = {
+            (pid, address): name for pid, own in in_no_file.items() for address, name in compiled_names(pid, own)
+        }
         for loaded, own in addresses.items():
             self._functions |= {(loaded, address): frame for address, frame in _named(loaded, own)}
         self._kernel: Symbols | None = None
@@ -42,8 +50,11 @@ class Names:
         where, address = place
         if where == IN_KERNEL:
             return self.in_kernel(address)
-        if isinstance(where, (int, str)):
+        if isinstance(where, str):
             return ProfileFrame(NO_FILE, NO_FILE)
+        if isinstance(where, int):
+            name = self._compiled.get((where, address))
+            return ProfileFrame(NO_FILE, NO_FILE) if name is None else ProfileFrame(COMPILED, name)
         return self._functions[where, address]
 
     def in_kernel(self, address: int) -> ProfileFrame:
@@ -55,7 +66,8 @@ class Names:
             except TargetError:
                 self.hidden = True
         found = None if self._kernel is None else self._kernel.containing(address)
-        return ProfileFrame(IN_KERNEL, IN_KERNEL) if found is None else ProfileFrame(found.module, found.name)
+        module, name = (IN_KERNEL, IN_KERNEL) if found is None else (found.module, found.name)
+        return ProfileFrame(module, name, kernel=True)
 
 
 def _named(loaded: "LoadedObject", addresses: Iterable[int]) -> Iterator[tuple[int, ProfileFrame]]:

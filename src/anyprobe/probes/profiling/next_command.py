@@ -12,16 +12,22 @@ _ENOUGH = 0.8
 """Functions are named up to this share of the samples that any of them has."""
 
 
-def hot_specs(stacks: Iterable[ProfiledStack]) -> list[str]:
-    """Return specs of the functions in which a program was most often, the hottest first; not of the kernel's."""
+def hot_specs(stacks: Iterable[ProfiledStack], most: int = _MOST, enough: float = _ENOUGH) -> list[str]:
+    """Return specs of the functions in which a program was most often, the hottest first; not of the kernel's.
+
+    Args:
+        stacks: what was sampled.
+        most: how many at most.
+        enough: up to which share of the samples that any of them has.
+    """
     counts: Counter[ProfileFrame] = Counter()
     for stack in stacks:
-        frame = next((each for each in stack.frames if each.probed), None)
-        if frame is not None:
+        frame = next((each for each in stack.frames if not each.kernel), None)
+        if frame is not None and frame.probed:
             counts[frame] += stack.count
     specs, named = [], 0
-    for frame, count in counts.most_common(_MOST):
-        if named >= _ENOUGH * counts.total():
+    for frame, count in counts.most_common(most):
+        if named >= enough * counts.total():
             break
         specs.append(spec_of(frame))
         named += count

@@ -73,6 +73,7 @@ class Space(Code):
     _placed: "Placed" = field(default_factory=dict)
     _rules: dict[int, int | None] = field(default_factory=dict)
     _places: dict[int, Place] = field(default_factory=dict)
+    _returns: dict[int, bool] = field(default_factory=dict)
     generation: int = 1
     _looked: bool = False
     """Whether ``/proc`` has been read since the kernel told of a change: it is in vain again."""
@@ -104,7 +105,7 @@ class Space(Code):
 
     def _changed(self) -> None:
         self._objects = None
-        self._rules, self._places = {}, {}
+        self._rules, self._places, self._returns = {}, {}, {}
         self._looked = False
 
     @property
@@ -204,11 +205,15 @@ class Space(Code):
 
     def is_return(self, pc: int) -> bool:
         """Return whether a call comes before an address."""
-        try:
-            before = self._code(pc - _LONGEST_CALL, _LONGEST_CALL)
-        except (MemoryFault, TargetError):
-            return False
-        return any(_CALL.fullmatch(before, at) for at in range(_LONGEST_CALL - 1))
+        found = self._returns.get(pc)
+        if found is None:
+            try:
+                before = self._code(pc - _LONGEST_CALL, _LONGEST_CALL)
+                found = any(_CALL.fullmatch(before, at) for at in range(_LONGEST_CALL - 1))
+            except (MemoryFault, TargetError):
+                found = False
+            self._returns[pc] = found
+        return found
 
     def _code(self, address: int, size: int) -> bytes:
         """Return instructions: those of the file, or, of what is in none, those that are there now."""

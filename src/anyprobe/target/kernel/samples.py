@@ -253,6 +253,15 @@ class Sampler:
             events.clear()
 
 
+def permits(*, kernel: bool) -> bool:
+    """Return whether this user may sample programs of its own; ``kernel``: with their time in the kernel, too."""
+    try:
+        gateway.close(perf.open_sampler(0, bpf.first_processor(), Sampling(1, 0, kernel=kernel)))
+    except KernelRefused:
+        return False
+    return True
+
+
 def parsed(content: bytes, *, chains: bool) -> Record | None:
     """Return a record; None for one that says nothing here. ``chains``: samples have the kernel's stacks."""
     kind, what, _ = _RECORD.unpack_from(content)

@@ -19,12 +19,19 @@ def test_it_names_what_ran_most_up_to_most_of_the_samples():
 
 
 def test_time_in_the_kernel_is_that_of_the_function_that_has_called_it():
-    stacks = [stack(9, ("vmlinux", "do_syscall_64"), ("libc.so.6", "read", True), ("server", "main", True))]
+    stacks = [
+        stack(9, ("vmlinux", "do_syscall_64", False, True), ("libc.so.6", "read", True), ("server", "main", True))
+    ]
     assert next_command(stacks, ["-p", "7"]) == "anyprobe time --self libc.so.6:read -p 7"
 
 
 def test_without_a_function_that_can_be_probed_there_is_none():
-    assert next_command([stack(9, ("vmlinux", "do_syscall_64")), stack(1)], ["-p", "7"]) == ""
+    assert next_command([stack(9, ("vmlinux", "do_syscall_64", False, True)), stack(1)], ["-p", "7"]) == ""
+
+
+def test_what_a_compiler_has_made_at_run_time_is_not_its_callers_time():
+    stacks = [stack(9, ("[jit]", "JS:fib"), ("node", "Builtins_JSEntry", True)), stack(1, ("node", "parse", True))]
+    assert next_command(stacks, ["-p", "7"]) == "anyprobe time --self node:parse -p 7"
 
 
 @pytest.mark.parametrize(
