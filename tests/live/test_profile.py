@@ -332,5 +332,5 @@ def test_nothing_is_hot_in_a_program_that_sleeps(known):
         timed = anyprobe("time", "--hot", "2", "-p", str(process.pid))
         process.kill()
     assert timed.returncode == 1
-    assert timed.stderr.startswith("anyprobe: nothing is hot")
+    assert timed.stderr.startswith("anyprobe: --hot: nothing is hot")
     assert timed.stderr.count("\n") == 1

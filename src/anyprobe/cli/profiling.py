@@ -57,7 +57,7 @@ def hot_specs(target: targets.Target, most: int, *, quiet: bool) -> tuple[str, .
         own = hot_in([each for each in found.stacks if each.pid == pid], most, enough=1.0)
         specs += own if len(target.pids) == 1 else [f"pid{pid}:{spec}:entry" for spec in own]
     if not specs:
-        raise UnsupportedTarget(f"nothing is hot: no sample in {MOMENT:g} s is of a function that can be probed")
+        raise UnsupportedTarget(f"--hot: nothing is hot, no sample in {MOMENT:g} s is of a function that can be probed")
     return tuple(specs)
 
 

@@ -24,8 +24,10 @@ VALUES = {
     "--top": ["7"], "--output": ["results"], "--mechanism": ["kprobe"], "--print": ["tid"], "--args": ["2"],
     "--count": ["9"], "--format": ["folded"],
 }  # fmt: skip
-ELSEWHERE = {"--of", "--name", "--pid", "--new", "--cgroup", "--container", "--help", "--kill", "--leave", "--script"}
-"""What is a part of all commands here, or chooses what is measured: see ``test_targets`` and ``test_ending``."""
+ELSEWHERE = {
+    "--of", "--name", "--pid", "--new", "--cgroup", "--container", "--help", "--kill", "--leave", "--script", "--hot"
+}  # fmt: skip
+"""Parts of all commands here, and what chooses what is measured: see ``test_targets``, ``test_ending``, ``test_profile``."""
 SHOWN = {"--by pid": " pid ", "--by tid": " tid ", "--by func(caller)": "called by", "--tree": "└─ ", "--self": "self"}
 """By what is seen in tables that an option has had its effect."""
 
