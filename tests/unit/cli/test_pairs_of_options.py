@@ -27,7 +27,7 @@ VALUES = {
 ELSEWHERE = {
     "--of", "--name", "--pid", "--new", "--cgroup", "--container", "--help", "--kill", "--leave", "--script", "--hot"
 }  # fmt: skip
-"""Parts of all commands here, and what chooses what is measured: see ``test_targets``, ``test_ending``, ``test_profile``."""
+"""Parts of all commands here, and what chooses what is measured: see tests of targets, ends and profiles."""
 SHOWN = {"--by pid": " pid ", "--by tid": " tid ", "--by func(caller)": "called by", "--tree": "└─ ", "--self": "self"}
 """By what is seen in tables that an option has had its effect."""
 
