@@ -81,6 +81,12 @@ def count_of(shape: int) -> int:
     return (shape.bit_length() + 7) // 8
 
 
+def size_of(shape: int) -> int:
+    """Return how many bytes a line has, by its shape; -1 of what is no shape."""
+    lengths = [shape >> 8 * number & 15 for number in range(count_of(shape))] if 0 <= shape < 1 << 8 * MOST else []
+    return sum(lengths) if all(lengths) and lengths else -1
+
+
 class Displaced(NamedTuple):
     """What does the same as a line elsewhere."""
 

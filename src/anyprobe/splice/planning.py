@@ -12,7 +12,7 @@ from anyprobe.splice.apply.preparation import keep_room, look_at_space
 from anyprobe.splice.apply.site_clobbers import function_of
 from anyprobe.splice.apply.staleness import modules_of
 from anyprobe.splice.codegen.patch import ActionKind
-from anyprobe.splice.edits import NOTHING, Claiming, Edit, FunctionState, Module, Planned, hook_of, planned_of
+from anyprobe.splice.edits import NO_PLAN, NOTHING, Claiming, Edit, FunctionState, Module, Planned, hook_of, planned_of
 from anyprobe.splice.memory.space import GO_HEAP_ROOM, AddressSpace
 from anyprobe.splice.plan.claims import Claims
 from anyprobe.splice.plan.splices import AUTO, FunctionPlan, Strategy, Want, WantKind
@@ -226,22 +226,26 @@ class Planning:
         plans, code = edit.module.plans, edit.state.code
         if plans is None:
             return self.planner(edit.module, claims).plan(code, wants, vital)
-
+        if not wants:
+            return NO_PLAN
         context = self._context
         if context is None or context.claims is not claims or context.code is not edit.module.code:
             context = self._context = self.context(edit.module, claims)
+        found = None
         if len(wants) == 1 and wants[0].kind is WantKind.ENTRY and not plans.others.knows(code.start):
             from anyprobe.splice.plan.planner import plain_plan
 
-            if (found := plain_plan(context, code, wants[0])) is not None:  # which is not for ``others`` to keep
-                return found
+            found = plain_plan(context, code, wants[0])
 
         def make(context: "PlanContext") -> FunctionPlan:
             from anyprobe.splice.plan.planner import Planner  # not needed where all plans are kept ones
 
             return Planner(context).plan(code, wants, vital)
 
-        return plans.others.plan(context, code, wants, vital, make)
+        found = found or plans.others.plan(context, code, wants, vital, make)
+        if found.is_plain(wants):
+            plans.remember(function_of(edit, wants[0]).start, found.splices[0])
+        return found
 
     def planner(self, module: Module, claims: Claims) -> "Planner":
         """Return a planner for a module that respects some claims."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from anyprobe.binary.flow.cfg import CodeMap
 from anyprobe.binary.flow.function import FunctionCode
 from anyprobe.splice.edits import Edit, beside_handlers
-from anyprobe.splice.plan.splices import Clobbers, Strategy, Want, WantKind
+from anyprobe.splice.plan.splices import Clobbers, Want, WantKind
 
 if TYPE_CHECKING:
     from anyprobe.binary.liveness.skipped_kills import SkippedKills
@@ -42,24 +42,15 @@ class SiteClobbers:
     def of(self, edit: Edit, want: Want) -> Clobbers:
         """Return what code at a wanted instruction may overwrite."""
         plans = edit.module.plans
-        if plans is None or edit.module.shown or len(edit.planned.wants) < 2 or want.kind not in _ENDS:
-            return self._known_of_entry(edit, want) or self._worked_out(edit, want)
+        # what is kept was found where no handler sees registers: one that does may see those that its callers leave
+        if plans is None or edit.module.shown or want.kind not in _ENDS:
+            return self._worked_out(edit, want)
         skipping = self._skips_faults(edit)
-        found = plans.timed.clobbers(want, skipping=skipping)
+        found = plans.clobbers(want, skipping=skipping)
         if found is None:
             found = self._worked_out(edit, want)
-            plans.timed.note_clobbers(want, found, skipping=skipping)
+            plans.note_clobbers(want, found, skipping=skipping)
         return found
-
-    def _known_of_entry(self, edit: Edit, want: Want) -> Clobbers | None:
-        """Return what is remembered of an entry that is wanted alone, where no fault is skipped."""
-        module, code = edit.module, edit.state.code
-        # what is kept was found where no handler sees registers: one that does may see those that its callers leave
-        alone = want.kind is WantKind.ENTRY and len(edit.planned.wants) == 1 and not module.shown
-        if not alone or module.plans is None:
-            return None
-        found = module.plans.clobbers(code.start if want.address == code.start else function_of(edit, want).start)
-        return None if found is None or self._faults_handled() else found
 
     def _worked_out(self, edit: Edit, want: Want) -> Clobbers:
         found = self._planned(edit, want)
@@ -81,21 +72,10 @@ class SiteClobbers:
         return self._faults_handled() and not edit.module.code.text.is_go
 
     def _planned(self, edit: Edit, want: Want) -> Clobbers:
-        """Return the same if no fault is skipped; remember it with a plain entry's plan."""
-        module, function = edit.module, function_of(edit, want)
-        start = function.start
-        planned, plans = edit.planned, module.plans
-        # what is kept was found where no handler sees registers: one that does may see those that its callers leave
-        plain = want.kind is WantKind.ENTRY and len(planned.wants) == 1 and not module.shown
-        if plain and plans is not None and (known := plans.clobbers(start)) is not None:
-            return known
-        found = self._dead(module.code, function, want)
-        if want.address in module.shown:
-            return beside_handlers(edit, found)
-        splices = planned.plan.splices
-        if plain and plans is not None and len(splices) == 1 and splices[0].strategy is Strategy.JUMP:
-            plans.remember(start, splices[0], found)
-        return found
+        """Return the same if no fault is skipped."""
+        module = edit.module
+        found = self._dead(module.code, function_of(edit, want), want)
+        return beside_handlers(edit, found) if want.address in module.shown else found
 
 
 def function_of(edit: Edit, want: Want) -> FunctionCode:

@@ -1,7 +1,8 @@
-"""Plans of plain entry probes, kept on disk by build-id: how many instructions to displace, and what may be clobbered.
+"""Plans of plain entry probes, kept on disk by build-id: how many instructions to displace.
 
 Only the commonest outcome is kept here: a jump at the entry of a function without branches back to it. ``KeptPlans``
-has the others. Of every function that was probed it is kept which others it is planned together with. All this holds
+has the others. Of every function that was probed it is kept which others it is planned together with, and what code at
+its entry and its exits may overwrite. All this holds
 for one file with one content, read and planned by this very version of our code with the same knowledge of who may
 enter it where (symbols, unwind tables, stored pointers): all of that stands beside the plans.
 """
@@ -23,7 +24,7 @@ from anyprobe.isa.assemble import JUMP_BYTES
 from anyprobe.isa.decode import Insn, decode_range
 from anyprobe.isa.lines import MOST, KeptLine, shape_of
 from anyprobe.isa.registers import mask_of, names_of
-from anyprobe.splice.plan.splices import SCRATCH_ORDER, Clobbers, PlannedSplice, Strategy, Want
+from anyprobe.splice.plan.splices import SCRATCH_ORDER, Clobbers, PlannedSplice, Strategy, Want, WantKind
 from anyprobe.splice.plan.together import first_of
 
 if TYPE_CHECKING:
@@ -32,17 +33,17 @@ if TYPE_CHECKING:
     from anyprobe.splice.plan.kept_plans import KeptPlans
     from anyprobe.splice.plan.timed_plans import TimedPlans
 
-_KIND, _VERSION = "entryplans", 6
-_WORTH_SAVING = 64
-_PLANNED = ("start", "head", "size", "dead", "flags", "shape")
+_KIND, _VERSION = "entryplans", 7
+_PLANNED = ("start", "head", "size", "shape")
 _TOGETHER = ("member", "first")
+_DEAD = ("site", "dead")
+"""What may be overwritten, as a mask of registers and ``_FLAGS``, by ``_key``."""
+_FLAGS = 1 << 62
 
 
 class _EntryPlan(NamedTuple):
     head: int
     size: int
-    dead: int
-    flags: bool
     shape: int
     """Of the displaced line, see ``isa.lines``."""
 
@@ -61,12 +62,15 @@ class EntryPlans:
         self._firsts: dict[int, int] = {}
         self._passing: dict[int, int] = {}
         """The same, of what only one program may enter: later sessions look anew."""
+        self._dead: dict[int, int] = {}
+        """By ``_key``: the mask of what may be overwritten."""
+        self._clobbers: dict[int, Clobbers] = {}
         found = cache.load(self._build_id, _KIND, version=_VERSION)
         if found is not None and found[0] == self._source() and _fits(found[1]):
             rows = zip(*(found[1][name].tolist() for name in _PLANNED), strict=True)
             self._plans = {start: _EntryPlan(*row) for start, *row in rows}
             self._firsts = dict(zip(*(found[1][name].tolist() for name in _TOGETHER), strict=True))
-        self._clobbers: dict[tuple[int, bool], Clobbers] = {}
+            self._dead = dict(zip(*(found[1][name].tolist() for name in _DEAD), strict=True))
 
     def _source(self) -> dict[str, object]:
         """Return what the plans hold for."""
@@ -95,31 +99,35 @@ class EntryPlans:
         plan = self._plans.get(start)
         if plan is None or plan.head != want.address:
             return None
-        head, size, _, _, shape = plan
+        head, size, shape = plan
         at = head - start
         content = code[at : at + size] if 0 <= at <= len(code) - size else self._text.memory.read(head, size)
         insns: Sequence[Insn]
         insns = KeptLine(content, head, shape) if shape else tuple(decode_range(content, head))
         return PlannedSplice(Strategy.JUMP, head, insns, (want,), JUMP_BYTES, head)
 
-    def clobbers(self, start: int) -> Clobbers | None:
-        """Return what code at a remembered entry may overwrite."""
-        plan = self._plans.get(start)
-        if plan is None:
+    def remember(self, start: int, splice: PlannedSplice) -> None:
+        """Keep the plan of the function at ``start``: a plain jump at its entry."""
+        self._plans[start] = _EntryPlan(splice.head, splice.end - splice.head, shape_of(splice.insns))
+        self._fresh += 1
+
+    def clobbers(self, want: Want, *, skipping: bool) -> Clobbers | None:
+        """Return what may be overwritten at an entry or exit; ``skipping``: faults may have been skipped before it."""
+        mask = self._dead.get(_key(want, skipping=skipping))
+        if mask is None:
             return None
-        key = (plan.dead, plan.flags)
-        found = self._clobbers.get(key)
+        found = self._clobbers.get(mask)
         if found is None:
-            names = names_of(plan.dead)
-            found = self._clobbers[key] = Clobbers(tuple(n for n in SCRATCH_ORDER if n in names), bool(plan.flags))
+            names = names_of(mask & ~_FLAGS)
+            registers = tuple(name for name in SCRATCH_ORDER if name in names)
+            found = self._clobbers[mask] = Clobbers(registers, bool(mask & _FLAGS))
         return found
 
-    def remember(self, start: int, splice: PlannedSplice, clobbers: Clobbers) -> None:
-        """Keep a plan."""
-        self._plans[start] = _EntryPlan(
-            splice.head, splice.end - splice.head, mask_of(clobbers.registers), clobbers.flags, shape_of(splice.insns)
-        )
-        self._fresh += 1
+    def note_clobbers(self, want: Want, found: Clobbers, *, skipping: bool) -> None:
+        """Keep what may be overwritten."""
+        if set(found.registers) <= set(SCRATCH_ORDER):
+            self._dead[_key(want, skipping=skipping)] = mask_of(found.registers) | _FLAGS * found.flags
+            self._fresh += 1
 
     def first_of(self, code_map: "CodeMap", function: "FunctionCode") -> "FunctionCode":
         """Return the first of the functions that are planned together with one."""
@@ -136,7 +144,7 @@ class EntryPlans:
         return found
 
     def save(self) -> None:
-        """Write the plans to disk, where there are enough new ones."""
+        """Write what is new to disk."""
         with self._saving:
             for loaded in (EntryPlans.timed.made(self), EntryPlans.others.made(self)):
                 if loaded is not None:
@@ -145,25 +153,25 @@ class EntryPlans:
 
     def _save(self) -> None:
         """Write those that stand here."""
-        if self._fresh < min(_WORTH_SAVING, len(self._firsts) or 1):
+        if not self._fresh:
             return
         self._fresh = 0
-        plans, firsts = self._plans.copy(), self._firsts.copy()  # other threads may add to them meanwhile
+        plans, firsts, dead = self._plans.copy(), self._firsts.copy(), self._dead.copy()  # other threads may add
         rows = sorted((start, *plan) for start, plan in plans.items())
-        columns = list(zip(*rows, strict=True))
-        arrays = {
-            name: np.array(column, dtype=np.int64) for name, column in zip(_PLANNED, columns or [()] * 6, strict=True)
-        }
-        arrays |= {
-            name: np.array(column, dtype=np.int64)
-            for name, column in zip(_TOGETHER, ([*firsts], [*firsts.values()]), strict=True)
-        }
+        planned = list(zip(*rows, strict=True)) or [()] * len(_PLANNED)
+        columns = [*planned, [*firsts], [*firsts.values()], [*dead], [*dead.values()]]
+        names = (*_PLANNED, *_TOGETHER, *_DEAD)
+        arrays = {name: np.array(column, np.int64) for name, column in zip(names, columns, strict=True)}
         cache.store(self._build_id, _KIND, self._source(), arrays, version=_VERSION)
+
+
+def _key(want: Want, *, skipping: bool) -> int:
+    return want.address << 2 | skipping << 1 | (want.kind is WantKind.ENTRY)
 
 
 def _fits(arrays: cache.Arrays) -> bool:
     """Return whether what was kept has the form of what ``save`` writes."""
-    for names in (_PLANNED, _TOGETHER):
+    for names in (_PLANNED, _TOGETHER, _DEAD):
         if not arrays.keys() >= set(names) or len({arrays[name].shape for name in names}) != 1:
             return False
         if any(arrays[name].ndim != 1 or arrays[name].dtype.kind != "i" for name in names):

@@ -28,15 +28,14 @@ from anyprobe.splice.plan.plan_records import (
     reader_of,
 )
 from anyprobe.splice.plan.questions import Questions
-from anyprobe.splice.plan.splices import AUTO, FunctionPlan, Strategy, Want, WantKind
+from anyprobe.splice.plan.splices import AUTO, FunctionPlan, Want
 
 if TYPE_CHECKING:
     from anyprobe.binary.flow.function import FunctionCode
     from anyprobe.core.memory import Memory
     from anyprobe.splice.plan.context import PlanContext
 
-_KIND, _VERSION = "plans", 1
-_WORTH_SAVING = 64
+_KIND, _VERSION = "plans", 2
 _MOST_WANTS = 64
 """The most wants of a function whose plan is kept."""
 _MOST_ASKED = 4096
@@ -95,9 +94,7 @@ class KeptPlans:
             plan = make(context.asking(questions.asking(context.reachable)))
         finally:
             claims.questions = None
-        alone = len(wants) == len(plan.splices) == 1 and wants[0].kind is WantKind.ENTRY
-        plain = alone and plan.splices[0].strategy is Strategy.JUMP  # EntryPlans has these
-        asked = None if plain else _asked(context, start, wants, vital)
+        asked = None if plan.is_plain(wants) else _asked(context, start, wants, vital)  # EntryPlans has these
         if asked is not None:
             self._note(context, start, asked, wants, plan, questions)
         return plan
@@ -152,15 +149,15 @@ class KeptPlans:
         except (NotKeptError, OverflowError):
             return
         with self._noting:
-            self._rows[start] = [made, *self._rows.get(start, ())][:_MOST_OF_ONE]
             self._fresh += 1
+            self._rows[start] = [made, *self._rows.get(start, ())][:_MOST_OF_ONE]
 
     # -- on disk
 
     def save(self) -> None:
-        """Write all to disk, where there is enough that is new."""
+        """Write all to disk, if something is new."""
         with self._noting:
-            if self._fresh < _WORTH_SAVING:
+            if not self._fresh:
                 return
             self._fresh, known = 0, self._rows.copy()
         reasons = self._reasons.known.copy()  # later than the rows that name them

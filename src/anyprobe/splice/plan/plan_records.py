@@ -14,6 +14,7 @@ from threading import Lock
 from anyprobe.core.memory import Memory
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.decode import Insn, decode_range
+from anyprobe.isa.lines import KeptLine, shape_of, size_of
 from anyprobe.splice.plan.claims import Claims
 from anyprobe.splice.plan.drafts import SpliceDraft
 from anyprobe.splice.plan.questions import Questions
@@ -26,6 +27,7 @@ _ENDS = frozenset({WantKind.ENTRY, WantKind.EXIT, WantKind.RETURN_POINT})
 """What plans are kept for: where functions begin, end, and are come back to."""
 _LOW_BITS = 16
 _LOW = (1 << _LOW_BITS) - 1
+_LOW_TWO = (1 << 2 * _LOW_BITS) - 1
 _ASKED, _LOOP, _DERIVED = 0, 1, 2
 _CONDITIONAL, _FIRST, _INTERNAL, _AFTER, _VITAL = (1 << bit for bit in range(4, 9))
 _AMBIGUOUS, _HAS_PUN, _HAS_DEAD, _IS_HOST, _IS_FIXED = (1 << bit for bit in range(5))
@@ -100,15 +102,18 @@ class _Reader:
     def address(self) -> int:
         return self._next() + self.start
 
-    def far(self) -> int:
+    def halves(self) -> int:
         high = self._next()
-        return (high << _LOW_BITS | self._next()) + self.start
+        return high << _LOW_BITS | self._next()
+
+    def far(self) -> int:
+        return self.halves() + self.start
 
 
 def read_conditions(read: _Reader, claims: Claims, reachable: Callable[[Pun], bool]) -> bool:
     """Return whether all that a plan depends on is as it was; what follows in the row is the plan, then."""
     spans = [(low := read.address(), low + read()) for _ in range(read())]
-    state = read() << _LOW_BITS | read()
+    state = read.halves()
     if claims.state_of(spans) != state:
         return False
     for _ in range(read()):
@@ -151,8 +156,10 @@ def _splice_row(
         del depended[pun]
     bits = splice.ambiguous * _AMBIGUOUS | (pun is not None) * _HAS_PUN | (splice.dead_springboard != 0) * _HAS_DEAD
     bits |= (splice.hosts_until != 0) * _IS_HOST | fixed * _IS_FIXED
-    row = [_STRATEGIES.index(splice.strategy), bits, splice.head - start, insns[0].address - start,
-           splice.end - insns[0].address, splice.written, splice.write_at - start, splice.borrowed]  # fmt: skip
+    shape = shape_of(insns)
+    row = [_STRATEGIES.index(splice.strategy), bits, splice.head - start, splice.start - start,
+           splice.end - splice.start, *_halves(shape >> 2 * _LOW_BITS), *_halves(shape & _LOW_TWO),
+           splice.written, splice.write_at - start, splice.borrowed]  # fmt: skip
     if splice.dead_springboard:
         row.append(splice.dead_springboard - start)
     if splice.hosts_until:
@@ -223,20 +230,19 @@ class PlanReader:
     def _splice(
         self, read: _Reader, wants: Sequence[Want], others: Sequence[PlannedSplice], claims: Claims, bias: int
     ) -> PlannedSplice | None:
-        strategy, bits, head, at, size, written = (
-            _STRATEGIES[read()], read(), read.address(), read.address(), read(), read(),
-        )  # fmt: skip
-        write_at, borrowed = read.address(), read()
+        strategy, bits, head, at, size = _STRATEGIES[read()], read(), read.address(), read.address(), read()
+        shape = read.halves() << 2 * _LOW_BITS | read.halves()
+        written, write_at, borrowed = read(), read.address(), read()
         dead = read.address() if bits & _HAS_DEAD else 0
         hosts_until = read.address() if bits & _IS_HOST else 0
         pun = self._pun(read) if bits & _HAS_PUN else None
         fixed = read.far() if bits & _IS_FIXED else None
         leans_on = tuple([others[read()] for _ in range(read())])
         own = tuple([self._want(read, wants) for _ in range(read())])
-        insns = self._insns(at, size)
+        insns = self._line(at, size, shape) if shape else self._insns(at, size)
         springboard = 0
         if pun is not None:
-            draft = SpliceDraft(strategy, head, insns, [], written, write_at, borrowed, pun)
+            draft = SpliceDraft(strategy, head, tuple(insns), [], written, write_at, borrowed, pun)
             if claims.places is None or not claims.places.reachable(pun):
                 return None
             claims.claim(draft)
@@ -265,6 +271,12 @@ class PlanReader:
             address, origin.kind, conditional, origin.tag, origin.inside, block,
             origin.first, origin.internal, origin, origin.after,
         )  # fmt: skip
+
+    def _line(self, address: int, size: int, shape: int) -> Sequence[Insn]:
+        """Return a line with a shape, whose instructions are not decoded."""
+        if size_of(shape) != size:
+            raise ValueError("no instructions")
+        return KeptLine(self._memory.read(address, size), address, shape)
 
     def _insns(self, address: int, size: int) -> tuple[Insn, ...]:
         insns = tuple(decode_range(self._memory.read(address, size), address))

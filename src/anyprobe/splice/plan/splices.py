@@ -213,3 +213,10 @@ class FunctionPlan:
     """What is to be said about it besides."""
     scope: "Sequence[FunctionCode]" = ()
     """The functions whose instructions may be displaced for the sake of others; none where nothing else has to be."""
+
+    def is_plain(self, wants: Sequence[Want]) -> bool:
+        """Return whether all it makes for what is wanted is a jump at one entry."""
+        if len(wants) != 1 or len(self.splices) != 1 or wants[0].kind is not WantKind.ENTRY:
+            return False
+        splice = self.splices[0]
+        return splice.strategy is Strategy.JUMP and len(splice.wants) == 1 and splice.head == wants[0].address

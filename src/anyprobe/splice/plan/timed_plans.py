@@ -1,7 +1,6 @@
 """What an earlier session has found out about functions whose calls are timed, kept by build-id beside entry plans.
 
-Of each function where it ends, or why that is not known, and what may be overwritten at its entry and its exits. It
-holds for what ``EntryPlans`` hold for.
+Of each function where it ends, or why that is not known. It holds for what ``EntryPlans`` hold for.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,24 +8,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from anyprobe.binary.decoding.instruction_masks import FLAGS
 from anyprobe.binary.flow.exits import Exit, ExitKind, Exits
 from anyprobe.binary.objects import cache
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.isa.registers import mask_of, names_of
-from anyprobe.splice.plan.splices import SCRATCH_ORDER, Clobbers, Want, WantKind
 
 if TYPE_CHECKING:
     from anyprobe.binary.flow.cfg import CodeMap
     from anyprobe.binary.flow.function import FunctionCode
 
-_KIND, _VERSION = "timedplans", 2
-_WORTH_SAVING = 64
+_KIND, _VERSION = "timedplans", 3
 _TAIL, _CONDITIONAL, _INDIRECT = 1, 2, 4
-_SHAPES = {"functions": 4, "exits": 4, "inside": 2, "parts": 1, "why": 1, "dead": 2}
+_SHAPES = {"functions": 4, "exits": 4, "inside": 2, "parts": 1, "why": 1}
 """Arrays of 64-bit integers and their columns. ``functions``: start, number of exits, number of parts elsewhere, number
 of the refusal or -1. ``exits``: address, bits, target or -1, number of ranges inside. ``inside``: start, end.
-``parts``: start. ``why``: address. ``dead``: key, mask."""
+``parts``: start. ``why``: address."""
 
 _Row = tuple[int, ...]
 
@@ -39,9 +34,6 @@ class TimedPlans:
         self._build_id, self._source = build_id, source
         self._exits: dict[int, tuple[tuple[Exit, ...], tuple[int, ...], Refusal | None]] = {}
         """By the start of the function; with the starts of its parts elsewhere."""
-        self._dead: dict[int, int] = {}
-        """By ``_key``: the mask of what may be overwritten."""
-        self._made: dict[int, Clobbers] = {}
         self._fresh = 0
         found = cache.load(build_id, _KIND, version=_VERSION)
         if found is not None and found[0].get("source") == dict(source):
@@ -61,30 +53,11 @@ class TimedPlans:
             self._fresh += 1
         return found
 
-    # -- what may be overwritten
-
-    def clobbers(self, want: Want, *, skipping: bool) -> Clobbers | None:
-        """Return what may be overwritten at an entry or exit; ``skipping``: faults may have been skipped before it."""
-        mask = self._dead.get(_key(want, skipping=skipping))
-        if mask is None:
-            return None
-        found = self._made.get(mask)
-        if found is None:
-            names = names_of(mask & ~FLAGS)
-            registers = tuple(name for name in SCRATCH_ORDER if name in names)
-            found = self._made[mask] = Clobbers(registers, bool(mask & FLAGS))
-        return found
-
-    def note_clobbers(self, want: Want, found: Clobbers, *, skipping: bool) -> None:
-        """Keep what may be overwritten."""
-        if set(found.registers) <= set(SCRATCH_ORDER):
-            self._dead[_key(want, skipping=skipping)] = mask_of(found.registers) | (FLAGS if found.flags else 0)
-
     # -- on disk
 
     def save(self) -> None:
-        """Write all to disk, where there is enough that is new."""
-        if self._fresh < _WORTH_SAVING:
+        """Write all to disk, if something is new."""
+        if not self._fresh:
             return
         self._fresh = 0
         reasons: list[list[str]] = []
@@ -97,7 +70,6 @@ class TimedPlans:
             rows["parts"] += [(part,) for part in parts]
             rows["exits"] += map(_row, exits)
             rows["inside"] += [bounds for each in exits for bounds in each.inside]
-        rows["dead"] = [*self._dead.copy().items()]
         arrays = {name: np.array(rows[name], np.int64).reshape(-1, columns) for name, columns in _SHAPES.items()}
         cache.store(self._build_id, _KIND, {"source": dict(self._source), "reasons": reasons}, arrays, version=_VERSION)
 
@@ -115,13 +87,8 @@ class TimedPlans:
                 ends = tuple([_exit(next(exits), inside) for _ in range(number)])
                 own = tuple([next(parts)[0] for _ in range(elsewhere)])
                 self._exits[start] = ends, own, refusals[why] if why >= 0 else None
-            self._dead = dict(arrays["dead"].tolist())
         except (StopIteration, ValueError, IndexError, TypeError):
-            self._exits, self._dead = {}, {}
-
-
-def _key(want: Want, *, skipping: bool) -> int:
-    return want.address << 2 | skipping << 1 | (want.kind is WantKind.ENTRY)
+            self._exits = {}
 
 
 def _row(leaving: Exit) -> _Row:

@@ -37,7 +37,8 @@ def remembered(path):
             if len(plan.splices) == 1 and plan.splices[0].written == 5:
                 break
     plans = EntryPlans(code.text, build_id)
-    plans.remember(function.start, plan.splices[0], Clobbers(("r11",), flags=True))
+    plans.remember(function.start, plan.splices[0])
+    plans.note_clobbers(plan.splices[0].wants[0], Clobbers(("r11",), flags=True), skipping=False)
     plans.save()
     return function, plan.splices[0]
 
@@ -69,17 +70,18 @@ def test_another_version_of_ours_plans_anew(program, monkeypatch):
     assert found(program, function) is None
 
 
-@pytest.mark.parametrize("column", ["start", "member"])
+@pytest.mark.parametrize("column", ["start", "member", "site"])
 @pytest.mark.parametrize("damage", [lambda one: one[:-1], lambda one: one.astype(np.float64), lambda _: None])
 def test_what_contradicts_itself_is_as_good_as_absent(program, column, damage):
     function, _ = remembered(program)
     build_id = opened(program)[1]
-    values, arrays = cache.load(build_id, "entryplans", version=6)
+    values, arrays = cache.load(build_id, "entryplans", version=7)
     arrays["member"] = arrays["first"] = np.array([1, 2])
+    assert arrays["site"].size == 1
     damaged = damage(arrays[column])
     kept = {name: each for name, each in arrays.items() if name != column}
     kept |= {column: damaged} if damaged is not None else {}
-    cache.store(build_id, "entryplans", values, kept, version=6)
+    cache.store(build_id, "entryplans", values, kept, version=7)
     assert found(program, function) is None
 
 
@@ -87,10 +89,10 @@ def test_what_contradicts_itself_is_as_good_as_absent(program, column, damage):
 def test_shapes_of_more_instructions_than_there_can_be_are_as_good_as_absent(program, bits):
     function, _ = remembered(program)
     build_id = opened(program)[1]
-    values, arrays = cache.load(build_id, "entryplans", version=6)
+    values, arrays = cache.load(build_id, "entryplans", version=7)
     assert (arrays["shape"] > 0).all()
     changed = arrays["shape"] | np.array(bits, np.uint64).astype(np.int64)
-    cache.store(build_id, "entryplans", values, {**arrays, "shape": changed}, version=6)
+    cache.store(build_id, "entryplans", values, {**arrays, "shape": changed}, version=7)
     assert found(program, function) is None
 
 
@@ -104,3 +106,17 @@ def test_what_is_planned_together_is_not_kept_where_only_one_program_enters_it(p
     code.add_entry(functions[-1].entry + 1)
     assert plans.first_of(code, functions[1]) is plans.first_of(code, functions[1])
     assert list(plans._firsts) == [functions[0].start]
+
+
+def test_what_may_be_overwritten_is_told_for_each_kind_and_both_ways_of_faults(program):
+    code, build_id = opened(program)
+    plans = EntryPlans(code.text, build_id)
+    entry, end = Want(0x1000, WantKind.ENTRY), Want(0x1000, WantKind.EXIT)
+    plans.note_clobbers(entry, Clobbers(("r11", "rax"), flags=True), skipping=False)
+    plans.note_clobbers(end, Clobbers(), skipping=True)
+    plans.save()
+    for known in (plans, EntryPlans(code.text, build_id)):
+        assert known.clobbers(entry, skipping=False) == Clobbers(("r11", "rax"), flags=True)
+        assert known.clobbers(end, skipping=True) == Clobbers()
+        assert known.clobbers(entry, skipping=True) is None
+        assert known.clobbers(end, skipping=False) is None

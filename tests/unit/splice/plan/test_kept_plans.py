@@ -28,7 +28,6 @@ PROGRAMS = {"bash": 23, "perl": 41, "sqlite3": 11, "python3.11": 97, LIBC: 37}
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(kept_plans, "_WORTH_SAVING", 1)
 
 
 def path_of(name):
@@ -50,6 +49,20 @@ def test_kept_plans_are_those_that_are_made_anew(name, kinds):
     assert again.made == fresh.made
     plain = [start for start in again.fresh if is_plain(again.made[start])]
     assert len(again.fresh) - len(plain) <= len(fresh.fresh) // 50  # those of entries are kept elsewhere
+
+
+def test_one_function_more_is_kept_besides_hundreds(program, monkeypatch):
+    """Each session would plan it anew otherwise, since it never has hundreds of others to keep."""
+    monkeypatch.undo()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(program.parent / "cache"))
+    session = Planned(program).plan_all(TIMED, step=2)
+    session.plans.save()
+    session = Planned(program)
+    other = next(each for each in session.functions() if session.plan(each, TIMED) or session.fresh)
+    session.plans.save()
+    session = Planned(program)
+    session.plan(other, TIMED)
+    assert not session.fresh
 
 
 def is_plain(made):
@@ -249,7 +262,7 @@ def test_plans_are_saved_while_others_are_noted(program, hurried):
             for number in range(30_000):
                 start, (row, *_) = rows[number % len(rows)]
                 others._rows[start + number] = [row]
-                plans._firsts[number], plans._plans[number] = number, (number, 5, 0, True, 5)
+                plans._firsts[number], plans._plans[number], plans._dead[number] = number, (number, 5, 5), 0
                 timed._exits[number] = (), (), None
                 others._fresh = plans._fresh = timed._fresh = 1 << 20
         finally:

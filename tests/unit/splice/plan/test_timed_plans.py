@@ -11,7 +11,6 @@ from anyprobe.binary.images.image import Image
 from anyprobe.binary.objects import cache
 from anyprobe.splice.plan import timed_plans
 from anyprobe.splice.plan.entry_plans import EntryPlans
-from anyprobe.splice.plan.splices import Clobbers, Want, WantKind
 
 
 @pytest.fixture
@@ -33,10 +32,9 @@ class Opened:
 
 
 def kept(program):
-    """Keep where functions end, and something that may be overwritten."""
+    """Keep where functions end."""
     opened = Opened(program)
     opened.exits()
-    opened.plans.timed.note_clobbers(Want(0x1000, WantKind.ENTRY), Clobbers(), skipping=False)
     opened.plans.save()
 
 
@@ -52,17 +50,6 @@ def test_ends_are_found_again_without_another_look(program, monkeypatch):
         known = ends[start]
         assert (found.found, found.complete, found.unmatched) == (known.found, known.complete, None)
         assert [each.start for each in found.parts] == [each.start for each in known.parts]
-
-
-def test_what_may_be_overwritten_is_told_for_each_kind_and_both_ways_of_faults(program):
-    timed = Opened(program).plans.timed
-    entry, end = Want(0x1000, WantKind.ENTRY), Want(0x1000, WantKind.EXIT)
-    timed.note_clobbers(entry, Clobbers(("r11", "rax"), flags=True), skipping=False)
-    timed.note_clobbers(end, Clobbers(), skipping=True)
-    assert timed.clobbers(entry, skipping=False) == Clobbers(("r11", "rax"), flags=True)
-    assert timed.clobbers(end, skipping=True) == Clobbers()
-    assert timed.clobbers(entry, skipping=True) is None
-    assert timed.clobbers(end, skipping=False) is None
 
 
 def test_a_file_with_other_code_and_the_same_build_id_is_looked_at_anew(program):
