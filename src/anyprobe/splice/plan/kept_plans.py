@@ -40,7 +40,7 @@ _MOST_WANTS = 64
 """The most wants of a function whose plan is kept."""
 _MOST_ASKED = 4096
 """Nor where more places for springboards were looked at."""
-_MOST_OF_ONE = 4
+_MOST_OF_ONE = 8
 """Plans of one function that are kept, for different wants or surroundings."""
 _ARRAYS = {"starts": np.int64, "firsts": np.int64, "rows": np.int32}
 
@@ -94,7 +94,9 @@ class KeptPlans:
             plan = make(context.asking(questions.asking(context.reachable)))
         finally:
             claims.questions = None
-        asked = None if plan.is_plain(wants) else _asked(context, start, wants, vital)  # EntryPlans has these
+        if plan.is_plain(wants) and start not in self._rows:
+            return plan  # ``EntryPlans`` have these, and are asked where nothing else was ever wanted of the function
+        asked = _asked(context, start, wants, vital)
         if asked is not None:
             self._note(context, start, asked, wants, plan, questions)
         return plan
