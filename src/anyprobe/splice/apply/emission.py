@@ -135,7 +135,8 @@ class Emission:
         home, bias = self._home_of(module), module.bias
         code = home.slot_code(bank)  # its routines come before the first patch that uses them
         clobbers = self._clobbers.of(edit, want)
-        patch = home.templates.counter(planned, home.cursor, bias, code, hook.offset, clobbers)
+        key = hook.kind, code.gate, clobbers
+        patch = home.templates.filled(planned, home.cursor, bias, key, code, hook.offset)
         if patch is None or size > len(whole):
             return None
         home.put(patch.code)

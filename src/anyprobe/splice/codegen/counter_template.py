@@ -1,8 +1,9 @@
-"""The commonest patch by the thousand: one counter before instructions after which control goes on.
+"""The commonest patches by the thousand: one counter, or the call that begins to time a function, before instructions
+after which control goes on.
 
 The first such patch of a kind is written by ``emit`` and becomes the template of the others, which differ in their
-counter, in the displaced copies, and in where they lie. Made by filling in, a patch costs a tenth.
-"""
+counter or record, in the displaced copies, and in where they lie. Made by filling in, a patch costs a tenth.
+"""  # noqa: D205 - one sentence
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +22,7 @@ from anyprobe.splice.plan.splices import Clobbers, PlannedSplice, Strategy, Want
 class _Template:
     code: bytes
     arguments: tuple[int, ...]
-    """Where the counter's offset stands."""
+    """Where the offset of the counter or record stands."""
     outward: tuple[tuple[int, int], ...]
     """(place, absolute target) of displacements that depend on where the patch lies."""
     back_at: int
@@ -32,26 +33,36 @@ class _Template:
 class _Front:
     """What patches that do the same before the displaced copies have in common."""
 
-    key: tuple[int, Clobbers]
+    key: "FrontKey"
     displaced_at: int
     by_size: dict[int, _Template]
     """By how many bytes are displaced."""
 
 
+FrontKey = tuple[ActionKind, int, Clobbers]
+"""What is done, the gate of the bank by which it is done, and what it may overwrite."""
+
+
+def front_key(action: Action, clobbers_of: Callable[[], Clobbers]) -> FrontKey:
+    """Return what tells the patches of one action from others; what begins a call overwrites nothing."""
+    return action.kind, action.bank.gate, clobbers_of() if action.kind is ActionKind.COUNT else _NOTHING
+
+
 def is_plain(splice: PlannedSplice, action: Action) -> bool:
-    """Return whether a splice's action is a counter before its first displaced instruction, and all there is."""
-    return _is_counter(splice, action) and splice.strategy is not Strategy.RETARGET
+    """Return whether a splice's action counts, or begins a call, before all that is displaced, and is all there is."""
+    counts = action.kind is ActionKind.COUNT or (action.kind is ActionKind.ENTER and not action.bank.stackless)
+    return counts and _is_alone(splice, action) and splice.strategy is not Strategy.RETARGET
 
 
 def is_plain_branch(splice: PlannedSplice, action: Action) -> bool:
-    """Return the same of a jump or call that leads into the patch by itself: a counter, and all there is."""
+    """Return whether a jump or call leads into the patch by itself, and a counter there is all there is."""
     retargeted = splice.strategy is Strategy.RETARGET and splice.insns[0].flow in (Flow.JUMP, Flow.CALL)
-    return retargeted and _is_counter(splice, action)
+    return retargeted and action.kind is ActionKind.COUNT and _is_alone(splice, action)
 
 
-def _is_counter(splice: PlannedSplice, action: Action) -> bool:
+def _is_alone(splice: PlannedSplice, action: Action) -> bool:
     want = splice.wants[0]
-    if action.kind is not ActionKind.COUNT or len(splice.wants) != 1 or want.conditional or want.block or want.after:
+    if len(splice.wants) != 1 or want.conditional or want.block or want.after:
         return False
     return action.bank.slot is not None and want.address == splice.start
 
@@ -61,7 +72,7 @@ class CounterTemplates:
 
     def __init__(self) -> None:
         """Start with none."""
-        self._fronts: dict[tuple[int, Clobbers], _Front] = {}
+        self._fronts: dict[FrontKey, _Front] = {}
 
     def fill(
         self, splice: PlannedSplice, address: int, bias: int, action: Action, clobbers_of: Callable[[], Clobbers],
@@ -73,19 +84,19 @@ class CounterTemplates:
         """
         if not is_plain(splice, action) or not shape_of(splice.insns):
             return None
-        return self.counter(splice, address, bias, action.bank, action.offset, clobbers_of(), after)
+        return self.filled(splice, address, bias, front_key(action, clobbers_of), action.bank, action.offset, after)
 
-    def counter(
-        self, splice: PlannedSplice, address: int, bias: int, bank: BankCode, offset: int, clobbers: Clobbers,
+    def filled(
+        self, splice: PlannedSplice, address: int, bias: int, key: FrontKey, bank: BankCode, offset: int,
         after: Mapping[int, int] = MappingProxyType({}),
     ) -> EmittedPatch | None:  # fmt: skip
-        """Return the patch of a splice of the simple kind whose counter has an ``offset`` in the blocks of a bank.
+        """Return the patch of a splice of the simple kind, for an ``offset`` in the blocks of a bank.
 
         Precondition: what it displaces has a shape.
         """
         want, insns = splice.wants[0], splice.insns
         start, shape, content = want.address + bias, shape_of(insns), content_of(insns)
-        front = self._fronts.get((bank.gate, clobbers)) or self._front(address, bank, clobbers)
+        front = self._fronts.get(key) or self._front(address, bank, key)
         at = front.displaced_at
         made = displaced(content, shape, start, address + at)
         if made is None or (made.targets and not _leave(splice, bias, after, made.targets)):
@@ -103,15 +114,14 @@ class CounterTemplates:
         entered = address + at if want.kind is WantKind.ENTRY else address
         return EmittedPatch(address, bytes(code), starts, copies, entered, front.key)
 
-    def _front(self, address: int, bank: BankCode, clobbers: Clobbers) -> _Front:
+    def _front(self, address: int, bank: BankCode, key: FrontKey) -> _Front:
         writer = PatchWriter(address)
-        writer.action(Action(ActionKind.COUNT, 0, bank), clobbers)
-        key = bank.gate, clobbers
+        writer.action(Action(key[0], 0, bank), key[2])
         front = self._fronts[key] = _Front(key, len(writer.out), {})
         return front
 
     def _template(self, address: int, bank: BankCode, front: _Front, size: int) -> _Template:
-        template = front.by_size[size] = _make(address, bank, front.key[1], size)
+        template = front.by_size[size] = _make(address, bank, front.key, size)
         return template
 
 
@@ -122,12 +132,13 @@ def _leave(splice: PlannedSplice, bias: int, after: Mapping[int, int], targets: 
 
 
 _I32 = struct.Struct("<i")
+_NOTHING = Clobbers()
 
 
-def _make(address: int, bank: BankCode, clobbers: Clobbers, size: int) -> _Template:
+def _make(address: int, bank: BankCode, key: FrontKey, size: int) -> _Template:
     """Write the patch once, with nothing displaced, and note what depends on place and counter."""
     writer = PatchWriter(address)
-    writer.action(Action(ActionKind.COUNT, 0, bank), clobbers)
+    writer.action(Action(key[0], 0, bank), key[2])
     writer.raw(bytes(size))
     writer.relative("jmp back", writer.here)
     back_at = len(writer.out) - 4

@@ -9,7 +9,7 @@ from anyprobe.isa.decode import Flow, Insn
 from anyprobe.isa.encode import CONDITIONS, head
 from anyprobe.isa.lines import KeptLine, is_copied
 from anyprobe.isa.relocate import displace
-from anyprobe.splice.codegen.counter_template import is_plain, is_plain_branch
+from anyprobe.splice.codegen.counter_template import FrontKey, front_key, is_plain, is_plain_branch
 from anyprobe.splice.codegen.patch import (
     REPLACING,
     Action,
@@ -165,12 +165,12 @@ class _Emission:
         copies = tuple([(numbers[original], start, end) for original, start, end in self._spans])
         return PatchParts(tuple(self._writer.arguments), tuple(self._writer.displacements), copies)
 
-    def _front(self) -> tuple[int, Clobbers] | None:
-        """Return what tells the front from others where one plain counter comes before everything else."""
+    def _front(self) -> FrontKey | None:
+        """Return what tells the front from others where one plain action comes before everything else."""
         splice, wants = self._splice, self._splice.wants
         actions = self._source.actions(wants[0]) if len(wants) == 1 else ()
         plain = len(actions) == 1 and (is_plain(splice, actions[0]) or is_plain_branch(splice, actions[0]))
-        return (actions[0].bank.gate, self._source.clobbers(wants[0])) if plain else None
+        return front_key(actions[0], partial(self._source.clobbers, wants[0])) if plain else None
 
     def _wants_at(self, address: int) -> list[Want]:
         """Return the wants at a link-time address, in the order in which they run."""

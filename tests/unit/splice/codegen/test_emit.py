@@ -350,18 +350,23 @@ DEAD_OR_ALIVE = [
         "e3057510e800000000",  # jrcxz; jne short; call
     ],
 )
-@pytest.mark.parametrize("kind", [WantKind.ENTRY, WantKind.OFFSET])
-def test_a_patch_filled_into_a_template_is_the_patch_that_would_be_written(clobbers, code, kind):
+@pytest.mark.parametrize(
+    ("kind", "does"),
+    [(WantKind.ENTRY, ActionKind.COUNT), (WantKind.OFFSET, ActionKind.COUNT), (WantKind.ENTRY, ActionKind.ENTER)],
+)
+def test_a_patch_filled_into_a_template_is_the_patch_that_would_be_written(clobbers, code, kind, does):
     templates = CounterTemplates()
     for address, offset in ((PATCH, 0x40), (PATCH + 0x150, 0x48), (PATCH - 0x40000, 0x12340)):
         splice = splice_of(code, (0, kind))
-        action = Action(ActionKind.COUNT, offset, SLOTS)
+        action = Action(does, offset, SLOTS)
         filled = templates.fill(splice, address, BIAS, action, lambda: clobbers)
         source = ActionSource(lambda want, action=action: (action,), lambda want: clobbers)
         assert filled is not None
         assert (len(filled.starts), len(filled.copies)) == (len(splice.insns), len(splice.insns) + 1)
         told = replace(filled, starts=tuple(filled.starts), copies=tuple(filled.copies))
-        assert told == emit_patch(splice, address, BIAS, source, {})
+        written = emit_patch(splice, address, BIAS, source, {})
+        assert told == written
+        assert told.front == written.front
         assert filled.copies[-1] == told.copies[-1]
 
 
@@ -393,7 +398,7 @@ def test_a_branch_that_goes_behind_what_runs_elsewhere_has_no_template():
 
 def test_other_actions_and_atomic_counters_have_no_template():
     splice = splice_of("b801000000", (0, WantKind.ENTRY))
-    for action in (Action(ActionKind.ENTER, 0x40, SLOTS), Action(ActionKind.COUNT, 0x40, ATOMIC)):
+    for action in (Action(ActionKind.LEAVE, 0x40, SLOTS), Action(ActionKind.COUNT, 0x40, ATOMIC)):
         assert CounterTemplates().fill(splice, PATCH, BIAS, action, Clobbers) is None
     assert splice.head == LINK
 

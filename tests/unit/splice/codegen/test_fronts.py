@@ -71,7 +71,11 @@ BRANCHES = [
 ]
 """Jumps and calls, one to itself, one with a prefix."""
 DEAD = [Clobbers(), Clobbers((), flags=True), Clobbers(("rax",), flags=True), Clobbers(("r10", "r11"))]
-KINDS = [WantKind.ENTRY, WantKind.OFFSET]
+KINDS = [
+    (WantKind.ENTRY, ActionKind.COUNT),
+    (WantKind.OFFSET, ActionKind.COUNT),
+    (WantKind.ENTRY, ActionKind.ENTER),
+]
 
 
 def splice_of(code, kind):
@@ -88,17 +92,17 @@ def branch_of(code, kind):
     return PlannedSplice(Strategy.RETARGET, LINK, insns, [Want(LINK, kind)], 4, insns[0].end - 4)
 
 
-def patch_of(splice, dead, address, templates):
-    action = Action(ActionKind.COUNT, 0x40 + address % 0x1000, SLOTS)
+def patch_of(splice, dead, address, templates, does=ActionKind.COUNT):
+    action = Action(does, 0x40 + address % 0x1000, SLOTS)
     source = ActionSource(lambda want: (action,), lambda want: dead)
     return templates.fill(splice, address, BIAS, action, lambda: dead) or emit_patch(splice, address, BIAS, source, {})
 
 
 def patches():
     templates = CounterTemplates()
-    for number, (dead, kind, code) in enumerate(itertools.product(DEAD, KINDS, CODES)):
+    for number, (dead, (kind, does), code) in enumerate(itertools.product(DEAD, KINDS, CODES)):
         splice = splice_of(code, kind)
-        yield splice, patch_of(splice, dead, PATCH + 0x100 * number, templates)
+        yield splice, patch_of(splice, dead, PATCH + 0x100 * number, templates, does)
 
 
 @pytest.mark.parametrize("looped", [False, True])
