@@ -1,7 +1,7 @@
 """The benchmarks: raw figures and ratios against other tools in one run.
 
-``python bench/run.py [--quick] [ROW...]``, a row by its group: shell, attach, entry, timing, returns, truth, disarmed,
-arming, analysis, blocks, python, coverage, data, handlers, kprobes, usdt, following, server,
+``python bench/run.py [--quick] [ROW...]``, a row by its group: shell, start, attach, entry, timing, returns, truth,
+disarmed, arming, analysis, blocks, python, coverage, data, handlers, kprobes, usdt, following, server,
 kernel, splices.
 """
 
@@ -31,12 +31,14 @@ def groups() -> dict[str, object]:
     import return_rows
     import server_rows
     import splice_rows
+    import start_rows
     import truth_rows
     import usdt_rows
     import wholesale
 
     return {
         "shell": lambda report, _: latency.shell_rows(report),
+        "start": lambda report, _: start_rows.start_rows(report),
         "attach": lambda report, _: latency.attach_rows(report),
         "entry": per_call.entry_rows,
         "timing": per_call.timing_row,

@@ -76,6 +76,15 @@ def is_copied(shape: int) -> bool:
     return not shape & _KINDS
 
 
+def has_branch(shape: int) -> bool:
+    """Return whether conditional jumps are in a line."""
+    while shape:
+        if shape >> 4 & 15 >= _COUNTED:
+            return True
+        shape >>= 8
+    return False
+
+
 def count_of(shape: int) -> int:
     """Return how many instructions a line has, by its shape."""
     return (shape.bit_length() + 7) // 8

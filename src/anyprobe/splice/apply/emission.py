@@ -10,7 +10,7 @@ from anyprobe.core.errors import InternalError, TargetError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.data.layout import JUMPED, PASSED_ON
 from anyprobe.isa.assemble import JUMP_BYTES
-from anyprobe.isa.lines import KeptLine, content_of
+from anyprobe.isa.lines import KeptLine, content_of, has_branch
 from anyprobe.splice.apply.site_clobbers import SiteClobbers
 from anyprobe.splice.codegen.emit import (
     PATCH_ALIGNMENT,
@@ -27,7 +27,7 @@ from anyprobe.splice.plan.splices import HEADS, PlannedSplice, Strategy, Want, W
 from anyprobe.splice.plan.springboards import Springboards
 from anyprobe.splice.plan.together import member_at
 from anyprobe.splice.regions.banks import Hook
-from anyprobe.splice.regions.code_region import ROUTINE_BYTES, CodeRegion, SlotBank
+from anyprobe.splice.regions.code_region import ROUTINE_BYTES, CodeRegion, SlotBank, after_code
 
 if TYPE_CHECKING:
     from anyprobe.splice.codegen.handlers.facts import HandlerFacts
@@ -76,8 +76,8 @@ class Emission:
         wants, plan = edit.planned.wants, edit.planned.plan
         if not plan.splices:
             return _change_of(edit)
-        if len(wants) == 1 and not self._moves and not edit.module.left:
-            found = self._emit_counter(edit, wants[0], plan.splices)
+        if not self._moves and not edit.module.left:
+            found = self._emit_counters(edit, plan.splices)
             if found is not None:
                 return found
         again = self._home_with_left(edit) if edit.module.left else None
@@ -112,40 +112,38 @@ class Emission:
             return Refusal(Reason.OVERLAP, twice, "two splices of the function would write this byte")
         return _change_of(edit, added)
 
-    def _emit_counter(self, edit: Edit, want: Want, splices: Sequence[PlannedSplice]) -> FunctionChange | None:
-        """Write the one patch of a function of which only its entry is wanted, for a counter: most functions.
+    def _emit_counters(self, edit: Edit, splices: Sequence[PlannedSplice]) -> FunctionChange | None:
+        """Write the patches of functions of which only the entries are wanted, for counters: most functions.
 
         Returns:
-            What leads there; ``None`` where it is not that simple.
+            What leads there; ``None`` where it is not that simple, and nothing is written.
         """
-        planned, hook, address = splices[0], want.tag, want.address
-        insns = planned.insns
-        if planned.strategy is not Strategy.JUMP or not isinstance(insns, KeptLine) or not isinstance(hook, Hook):
+        module, alone = edit.module, len(splices) == 1
+        if edit.state.splices or len(edit.planned.wants) != len(splices):
             return None
-        bank = hook.bank
-        if hook.kind is not ActionKind.COUNT or hook.handler is not None or hook.spares_stack:
-            return None
-        if type(bank) is not SlotBank:
-            return None
-        if want.kind is not WantKind.ENTRY or not address == insns.address == planned.head:
-            return None
-        if len(splices) > 1 or edit.state.splices or len(planned.wants) != 1 or planned.wants[0] is not want:
-            return None
-        module, whole, size = edit.module, insns.content, planned.written
-        home, bias = self._home_of(module), module.bias
-        code = home.slot_code(bank)  # its routines come before the first patch that uses them
-        clobbers = self._clobbers.of(edit, want)
-        key = hook.kind, code.gate, clobbers
-        patch = home.templates.filled(planned, home.cursor, bias, key, code, hook.offset)
-        if patch is None or size > len(whole):
-            return None
-        home.put(patch.code)
-        module.claims.landings.add(insns.end)
-        new = head_bytes(planned, bias, patch.address)
-        made = EmittedSplice(
-            planned, bias, address + bias, whole[:size], new, patch, 0, b"", is_springboard=False, whole=whole
-        )
-        return FunctionChange(edit.state.code.start + bias, (), (made,))
+        home, bias, made = self._home_of(module), module.bias, list[EmittedSplice]()
+        codes = [home.slot_code(bank) if (bank := _counted_by(each, alone=alone)) else None for each in splices]
+        address = home.cursor  # the banks' routines come before the first patch that uses them
+        for planned, code in zip(splices, codes, strict=True):
+            if code is None:
+                return None
+            want, whole, size = planned.wants[0], content_of(planned.insns), planned.written
+            key = ActionKind.COUNT, code.gate, self._clobbers.of(edit, want)
+            patch = home.templates.filled(planned, address, bias, key, code, getattr(want.tag, "offset", 0))
+            if patch is None or size > len(whole):
+                return None
+            new = head_bytes(planned, bias, address)
+            at = planned.head + bias
+            emitted = EmittedSplice(
+                planned, bias, at, whole[:size], new, patch, 0, b"", is_springboard=False, whole=whole
+            )
+            made.append(emitted)
+            address = after_code(address + len(patch.code))
+        for planned, each in zip(splices, made, strict=True):
+            if each.patch is not None:
+                home.put(each.patch.code)
+            module.claims.landings.add(planned.end)
+        return FunctionChange(edit.state.code.start + bias, (), tuple(made))
 
     def _emit_only(
         self, edit: Edit, home: CodeRegion, moved: Mapping[PlannedSplice, EmittedPatch] | None
@@ -329,6 +327,22 @@ class Emission:
         if not fit:
             raise TargetError(f"there is no code memory within reach of {module.name}")
         return fit[0] if len(fit) == 1 else max(fit, key=lambda home: home.room(self._banks))
+
+
+def _counted_by(planned: PlannedSplice, *, alone: bool) -> SlotBank | None:
+    """Return the bank by which a splice counts an entry, if that is all, and nothing depends on others of its plan."""
+    insns, wants = planned.insns, planned.wants
+    if planned.strategy is not Strategy.JUMP or type(insns) is not KeptLine or len(wants) != 1 or planned.leans_on:
+        return None
+    (want,) = wants
+    hook = want.tag
+    if not isinstance(hook, Hook) or hook.kind is not ActionKind.COUNT or hook.handler is not None:
+        return None
+    if want.kind is not WantKind.ENTRY or not want.address == insns.address == planned.head:
+        return None
+    if not alone and has_branch(insns.shape):  # which may lead to another entry of its function
+        return None
+    return hook.bank if type(hook.bank) is SlotBank else None
 
 
 def _change_of(edit: Edit, added: Iterable[EmittedSplice] = ()) -> FunctionChange:

@@ -39,6 +39,11 @@ VIEW_BYTES, _VIEW_MOST, _VIEW_PART = 600, 6 << 20, 10
 instructions may take that much each; thousands share most of it, and take a part of what is beyond ``_VIEW_MOST``."""
 
 
+def after_code(end: int) -> int:
+    """Return where code may begin after other code that ends at an address."""
+    return (end + PATCH_ALIGNMENT - 1) & -PATCH_ALIGNMENT
+
+
 @dataclass(frozen=True, slots=True)
 class Still:
     """A bank as it was at one moment: only its pages with data are there."""
@@ -209,7 +214,7 @@ class CodeRegion:
         if address + len(code) > self.limit:
             raise InternalError("a patch does not fit its code region")
         self.arena.write(self.code, address, code)
-        self.cursor = (address + len(code) + PATCH_ALIGNMENT - 1) & -PATCH_ALIGNMENT
+        self.cursor = after_code(address + len(code))
         return address
 
     @contextmanager

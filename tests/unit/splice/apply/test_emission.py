@@ -7,7 +7,7 @@ import pytest
 from anyprobe.core.errors import InternalError
 from anyprobe.probes.probe import exit_want
 from anyprobe.probes.reading import BankValues
-from anyprobe.splice.apply.emission import MANY_FUNCTIONS, worth_moving
+from anyprobe.splice.apply.emission import MANY_FUNCTIONS, Emission, worth_moving
 from anyprobe.splice.codegen.patch import ActionKind
 from anyprobe.splice.plan.splices import Want, WantKind
 from anyprobe.splice.regions.banks import Hook, TimingGroup
@@ -144,3 +144,36 @@ def test_nothing_is_written_over_a_patch_that_is_compared(program):
         assert home.put(b"\xcc") == cursor
         assert program.call("twice", CALLS) == 2 * CALLS
         assert session.hits([hook]) == [1]
+
+
+NEIGHBOURS = {
+    "next": ".byte 89 f8 83 c0 01 c3",  # mov eax, edi; add eax, 1; ret
+    "opposite": ".byte 89 f8 f7 d8 90 c3",
+    "sign": ".byte 85 ff 74 02 89 f8 c3",  # test edi, edi; je past; mov eax, edi; past: ret
+    "half": ".byte 89 f8 d1 f8 90 c3",
+}
+"""Functions without room of their own, which are planned together."""
+
+
+@pytest.mark.parametrize("names", [["next"], ["next", "opposite"], [*NEIGHBOURS]], ids=len)
+def test_patches_of_counters_are_those_that_would_be_written_for_anything_else(simulated, monkeypatch, names):
+    program = Program(simulated, {name: NEIGHBOURS[name] for name in names}, alignment=1)
+
+    def emitted():
+        with splicing(program) as session:
+            (edit,) = session.edits({name: session.wants(name) for name in names})
+            session.engine.change([edit])
+            splices = edit.state.splices
+            assert len(splices) == len(names)
+            assert [program.call(name, 7) for name in names] == results
+            return [
+                (each.address, each.old, each.new, each.whole, each.patch.address, each.patch.code, each.patch.after,
+                 tuple(each.patch.starts), tuple(each.patch.copies))
+                for each in splices
+            ]  # fmt: skip
+
+    monkeypatch.setattr("anyprobe.splice.apply.preparation.choose_slot", lambda *_: 0x258)  # of several, any one
+    results = [program.call(name, 7) for name in names]
+    simply = emitted()
+    monkeypatch.setattr(Emission, "_emit_counters", lambda *_: None)
+    assert emitted() == simply
