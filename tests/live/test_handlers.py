@@ -11,6 +11,7 @@ import anyprobe
 from anyprobe import Count, HandlerError, Hist, Map, Sum, cstr, emit, f32, f64, i8, i16, i32, i64, ptr, u8, u64
 from anyprobe.handlers.compile_cache import native_code
 from anyprobe.probes.handlers import handling
+from anyprobe.probes.specs.spec import parsed
 from anyprobe.splice.codegen.handlers.call import PATIENCE
 from support.driver import build, started, wait_until
 from support.results import counts
@@ -127,7 +128,7 @@ def test_both_ends_of_calls_are_placed_in_one_change(target):
 
     with anyprobe.attach(target.pid) as session:
         target.run_freely()
-        session.handling.place_call(["a.out:sized"], on_sized, on_sized_done)
+        session.handling.place_call(parsed(["a.out:sized"]), on_sized, on_sized_done)
         wait_until(lambda: session.snapshot().hits > 0, "it runs on with its probes")
         target.halt()
         target.go(3)

@@ -32,14 +32,14 @@ class TimerProvider:
         self._now = now
 
     def claims(self, spec):
-        return spec.startswith("timer:")
+        return spec.text.startswith("timer:")
 
     def resolve(self, spec):
         timers, refused = [], []
-        for part in spec.removeprefix("timer:").split(","):
+        for part in spec.text.removeprefix("timer:").split(","):
             number = part.removesuffix("ms")
             if not number.isdigit() or number == part:
-                raise SpecError(spec, spec.index(part), "a timer needs milliseconds, as timer:10ms")
+                raise SpecError(spec.text, spec.text.index(part), "a timer needs milliseconds, as timer:10ms")
             canonical = f"timer:{part}"
             if int(number) < SHORTEST_MS:
                 refused.append((canonical, Refusal(Reason.TOO_SHORT, 0, "no timer is that short")))

@@ -112,9 +112,9 @@ def one_by_one(session: "Measured", specs: Sequence[str], *, markers: bool = Fal
 def _each_marker(session: "Session", text: str) -> list[str]:
     """Return a spec for each of several markers that one means, unless it is to mean what is loaded later, too."""
     from anyprobe.core.errors import SpecError
-    from anyprobe.probes.specs.spec import means_markers, parse
+    from anyprobe.probes.specs.spec import parse
 
-    if not means_markers(text) or session.options.pending == "always" or parse(text).within is not None:
+    if not parse(text).is_marker or session.options.pending == "always" or parse(text).within is not None:
         return [text]
     try:
         markers = dict.fromkeys(site.canonical for site in session.resolve(text)[0])
@@ -236,6 +236,7 @@ class HandlerMaker(NamedTuple):
         """Place a pair of handlers: the entry's keeps what the return's uses."""
         from anyprobe.handlers import intrinsics
         from anyprobe.handlers.types.annotations import u64
+        from anyprobe.probes.specs.spec import parsed
 
         timed = any(each.uses("latency_ns") for each in self.expressions)
         parts = split(self.expressions, (*PARAMETERS, *self.knowledge.names))
@@ -267,5 +268,5 @@ class HandlerMaker(NamedTuple):
                 in_the_kernel(session).call(self.place.spec, retval=self.retval)(ends[0]).ret(ends[1])
                 return kept
             retval = self.retval or (None if reads_result else u64)  # tells at least whether it returns
-            on_process(session).handling.place_call([self.place.spec], *ends, retval=retval)
+            on_process(session).handling.place_call(parsed([self.place.spec]), *ends, retval=retval)
         return kept

@@ -102,13 +102,14 @@ def knowledge_of(session: "Measured", spec: str, expressions: Sequence[Expressio
     if session.pid == KERNEL:
         return _known_in_kernel(in_the_kernel(session), spec, expressions)
     from anyprobe.handlers.types.calling_convention import PassedOtherwise
+    from anyprobe.probes.specs.spec import parsed
 
     process = on_process(session)
     try:
         sites, _ = process.resolve(spec)
         if len({site.function.start for site in sites if site.marker is None}) > FUNCTIONS_LIMIT:
             return Knowledge(None, f"{spec} means many functions")
-        prototype = process.handling.prototypes.known((spec,))()
+        prototype = process.handling.prototypes.known(parsed((spec,)))()
         if prototype.is_marker:
             return Knowledge(prototype)
         _ = prototype.places

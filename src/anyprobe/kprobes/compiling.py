@@ -27,6 +27,7 @@ from anyprobe.probes.handlers.actions import (
 )
 from anyprobe.probes.handlers.handling import Call
 from anyprobe.probes.handlers.points import HandlerAt, Point
+from anyprobe.probes.specs.parts import Spec
 from anyprobe.splice.codegen.fault_exit import can_land
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class When(Enum):
 class Site:
     """One spec of a registration, and the handler that runs there; ``None``: hits are only counted."""
 
-    spec: str
+    spec: Spec
     handler: "HandlerFacts | None"
     when: When = When.BEFORE
     at_tails: "Callable[[], HandlerFacts] | None" = None
@@ -166,7 +167,7 @@ class Compiler:
                 self._compiled[key] = found
         return found
 
-    def _c_return_sites(self, rp: Kretprobe, handler: CHandler, location: Location, spec: str) -> list[Site]:
+    def _c_return_sites(self, rp: Kretprobe, handler: CHandler, location: Location, spec: Spec) -> list[Site]:
         """Return the sites of a return handler in C, which runs at all returns: it has no instance."""
         if rp.maxactive or rp.data_size or not isinstance(rp.entry_handler, CHandler | None):
             detail = "a return handler in C has no instance: no maxactive, no data_size, no entry handler in Python"
@@ -174,7 +175,7 @@ class Compiler:
         entry = [] if rp.entry_handler is None else [self._facts(wrapping.before, rp.entry_handler, rp, location)]
         facts = self._session.handling.prepared(HandlerAt(function=handler, point=Point.RETURN))
         following = self._session.handling.following(facts, None)
-        at_return = Site(spec.removesuffix(":entry") + ":return", facts, following=following)
+        at_return = Site(spec.end("return"), facts, following=following)
         return [*(Site(spec, each) for each in entry), at_return]
 
     def _check_replacing(self, rp: Kretprobe) -> None:
@@ -231,15 +232,14 @@ class Compiler:
             handler = wrapping.come_back(rp.handler, missed, instance, REGISTERS_AT_RETURN)
             facts = self._knowing_stubs(handling.prepared(HandlerAt(function=handler, point=Point.RETURN, call=call)))
             trampolines = self._session.host.trampolines
-            sites.append(Site(spec.removesuffix(":entry") + ":return", facts, trampolines=trampolines))
+            sites.append(Site(spec.end("return"), facts, trampolines=trampolines))
         elif rp.handler is not None:
             handler = wrapping.returned(rp.handler, instance, REGISTERS_AT_RETURN)
             at = HandlerAt(function=handler, point=Point.RETURN, call=call)
             at_tails = cache(partial(handling.prepared, at.at_tail()))
             facts = handling.prepared(at)
             following = handling.following(facts, at_tails, call)
-            name = spec.removesuffix(":entry") + ":return"
-            sites.append(Site(name, facts, at_tails=at_tails, following=following))
+            sites.append(Site(spec.end("return"), facts, at_tails=at_tails, following=following))
         return sites, missed
 
 

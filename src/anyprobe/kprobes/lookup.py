@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 
 from anyprobe.binary.flow.function import FunctionCode
 from anyprobe.core.errors import KprobeError, SpecError
+from anyprobe.core.quoting import shown_module
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.kprobes.structures import Kprobe
 from anyprobe.probes.providers.function.inlined_sites import instances
 from anyprobe.probes.providers.function.load_order import in_load_order
+from anyprobe.probes.specs.spec import Spec, parse
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +29,7 @@ class Location:
     module: str
     function: str
     offset: int
-    spec: str
+    spec: Spec
     """The instruction as a spec."""
     site: "ResolvedSite"
     """The instruction, as it was found for that spec."""
@@ -59,8 +61,8 @@ def _location(session: "Session", site: "ResolvedSite") -> Location:
         near = ", ".join(f"+{at - site.function.start:#x}" for at in code.boundaries_near(link))
         why = Refusal(Reason.NOT_A_BOUNDARY, site.address, f"no instruction starts here; nearest: {near}")
         raise KprobeError(errno.EILSEQ, str(why), why)
-    spec = f"pid:{_module_part(session, site.object)}:-:{link:#x}"
-    here = site._replace(spec_text=spec, canonical=spec, offset=offset, kind="offset")
+    spec = _at(session, site.object, link)
+    here = site._replace(spec_text=spec.text, canonical=spec.text, offset=offset, kind="offset")
     return Location(site.address, site.object.name, site.function.name, offset, spec, here, code, link)
 
 
@@ -68,7 +70,7 @@ def _module_part(session: "Session", loaded: "LoadedObject") -> str:
     """Return what means the module in a spec: its name, or its path where others have that name, too."""
     name, path = loaded.name, loaded.path
     same = [each for each in session.objects.objects if each.name == name]
-    return name if len(same) == 1 or not path.startswith("/") or any(c in path for c in "*?[: ") else path
+    return shown_module(name if len(same) == 1 or not path.startswith("/") or any(c in path for c in "*?[: ") else path)
 
 
 def locations(session: "Session", kp: Kprobe) -> list[Location]:
@@ -89,13 +91,18 @@ def locations(session: "Session", kp: Kprobe) -> list[Location]:
     return found
 
 
-def entry_spec(session: "Session", location: Location) -> str:
+def _at(session: "Session", loaded: "LoadedObject", link: int) -> Spec:
+    """Return the spec of an instruction by its address in its file."""
+    return parse(f"pid:{_module_part(session, loaded)}:-:{link:#x}")
+
+
+def entry_spec(session: "Session", location: Location) -> Spec:
     """Return the function's entry as a spec."""
     site = location.site
     functions = site.object.image.functions
     for name in site.function.names:
         if len(functions.lookup(name)) == 1 and not any(character in name for character in "*?[: "):
-            return f"pid:{_module_part(session, site.object)}:{name}:entry"
+            return parse(f"pid:{_module_part(session, site.object)}:{name}:entry")
     raise KprobeError(errno.EADDRNOTAVAIL, f"{location.function} has no name that means it alone")
 
 
@@ -136,7 +143,7 @@ def _by_address(session: "Session", address: int) -> "ResolvedSite":
     if loaded is None:
         raise KprobeError(errno.EINVAL, f"{address:#x} is in no code of a file; our own code is not probed either")
     try:
-        sites, _ = session.resolve(f"pid:{_module_part(session, loaded)}:-:{loaded.link_time(address):#x}")
+        sites, _ = session.resolve(_at(session, loaded, loaded.link_time(address)))
     except SpecError as error:
         raise KprobeError(errno.EINVAL, str(error)) from error
     return next(site for site in sites if site.address == address)

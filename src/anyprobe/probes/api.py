@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 class ProbeApi(Protocol):
     """A probe: what ``count``, ``time`` and ``probes_of`` return, and ``remove`` and ``enable`` take."""
 
-    spec: str
+    @property
+    def spec(self) -> str:
+        """The spec as it was written."""
+        ...
 
     @property
     def armed(self) -> bool:

@@ -21,6 +21,7 @@ from anyprobe.probes.parts.results import Results
 from anyprobe.probes.parts.timing import CallEnds, Times
 from anyprobe.probes.probe import Probe
 from anyprobe.probes.providers.function.resolve import ResolvedSite
+from anyprobe.probes.specs.parts import Spec
 from anyprobe.target.base import RunningProcess
 
 if TYPE_CHECKING:
@@ -64,17 +65,17 @@ class ComposedHost(ProbeHost):
         return self.life.wait(timeout)
 
     def resolve(
-        self, spec: str, within: Collection[LoadedObject] | None = None
+        self, spec: Spec, within: Collection[LoadedObject] | None = None
     ) -> tuple[Sequence[ResolvedSite], list[tuple[str, Refusal]]]:
         """Resolve a spec, as ``ModuleReconciler`` does."""
         return self.modules.resolve(spec, within)
 
-    def wanted_once(self, spec: str) -> Probe:
+    def wanted_once(self, spec: Spec) -> Probe:
         """Return a probe, as ``ModuleReconciler`` does."""
         return self.modules.wanted_once(spec)
 
     def place_made(
-        self, specs: Sequence[str], configure: Callable[[Probe], None], sites: Sequence[ResolvedSite | None] = (), *,
+        self, specs: Sequence[Spec], configure: Callable[[Probe], None], sites: Sequence[ResolvedSite | None] = (), *,
         follow: bool | None = None,
     ) -> list[Probe]:  # fmt: skip
         """Arm probes, as ``Arming`` does."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from anyprobe.binary.images.modules import DELETED, VDSO
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.probes.probe import HandledCalls, Place, Probe, Timed
-from anyprobe.probes.specs.spec import awaits_module, parse
+from anyprobe.probes.specs.spec import awaits_module
 from anyprobe.splice.codegen.patch import ActionKind
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Desired:
 
     def wait_for(self, error: "SpecError") -> bool:
         """Note that it means nothing in the objects of now; return whether it can wait for others."""
-        if self.policy is Policy.WAIT and awaits_module(parse(self.probe.spec), error):
+        if self.policy is Policy.WAIT and awaits_module(self.probe.wanted, error):
             self.policy, self.nearest = Policy.FOLLOW, error.nearest
         return self.policy is Policy.FOLLOW
 
@@ -263,11 +263,11 @@ class DesiredState:
             return []
         from anyprobe.data.pending import PendingSpec
 
-        texts = {each.probe.spec for each in nothing}
+        other_ends = {each.probe.wanted.end("return") for each in nothing if each.probe.wanted.name == "entry"}
         return [
-            PendingSpec(each.probe.spec, parse(each.probe.spec).awaited.text, each.nearest)
+            PendingSpec(each.probe.spec, each.probe.wanted.awaited.text, each.nearest)
             for each in nothing
-            if each.probe.spec.removesuffix("%return") not in texts - {each.probe.spec}  # the other end of a call
+            if each.probe.wanted not in other_ends  # of a call that waits at its entry, too
         ]
 
     def has_lost(self, modules: "Sequence[LoadedObject]") -> bool:

@@ -20,6 +20,7 @@ from anyprobe.probes.providers.function.copies import Copies
 from anyprobe.probes.providers.function.objects import ObjectTable
 from anyprobe.probes.providers.function.provider import FunctionProvider
 from anyprobe.probes.providers.function.resolve import ResolvedSite
+from anyprobe.probes.specs.parts import Spec
 from anyprobe.splice.edits import Module
 from anyprobe.splice.plan.splices import AUTO, Strategy
 from anyprobe.splice.processes import ProcessSplicing
@@ -256,17 +257,17 @@ class ProbeHost(ABC):
 
     @abstractmethod
     def resolve(
-        self, spec: str, within: "Collection[LoadedObject] | None" = None
+        self, spec: Spec, within: "Collection[LoadedObject] | None" = None
     ) -> "tuple[Sequence[ResolvedSite], list[tuple[str, Refusal]]]":
         """Return the sites that a spec means in the process now, or in some of its objects, and what is refused."""
 
     @abstractmethod
-    def wanted_once(self, spec: str) -> Probe:
+    def wanted_once(self, spec: Spec) -> Probe:
         """Return the probe that a spec means in the objects of now, which ends with them."""
 
     @abstractmethod
     def place_made(
-        self, specs: Sequence[str], configure: Callable[[Probe], None], sites: Sequence[ResolvedSite | None] = (), *,
+        self, specs: Sequence[Spec], configure: Callable[[Probe], None], sites: Sequence[ResolvedSite | None] = (), *,
         follow: bool | None = None,
     ) -> list[Probe]:  # fmt: skip
         """Arm probes; ``configure`` sets what each is for before it is armed; ``sites``: resolved already.

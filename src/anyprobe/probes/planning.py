@@ -26,6 +26,7 @@ from anyprobe.splice.plan.splices import FunctionPlan, PlannedSplice, Want, Want
 if TYPE_CHECKING:
     from anyprobe.probes.host import ProbeHost
     from anyprobe.probes.providers.function.resolve import ResolvedSite
+    from anyprobe.probes.specs.parts import Spec
 
 _BEFORE, _BEHIND = 4, 8
 CALLS_GO_ON = "calls that leave by a jump are timed to where their caller goes on, which is spliced there"
@@ -78,7 +79,7 @@ def _wants(site: "ResolvedSite", code: FunctionCode, *, timed: bool = False) -> 
     return [Want(site.function.start + site.offset, WantKind.OFFSET)]
 
 
-def explain(session: "ProbeHost", spec: str, *, timed: bool = False) -> Explanation:
+def explain(session: "ProbeHost", spec: "Spec", *, timed: bool = False) -> Explanation:
     """Return the plan for the first site that a spec means; of all that timing its function needs, if ``timed``."""
     sites, refused = session.resolve(spec)
     if not sites:
@@ -277,7 +278,7 @@ def _leads_into(text: str, within: range) -> bool:
     return target is not None and target in within
 
 
-def listed(session: "ProbeHost", specs: Sequence[str]) -> list[ListedSite]:
+def listed(session: "ProbeHost", specs: "Sequence[Spec]") -> list[ListedSite]:
     """Return the sites that specs mean, each with the strategy that would be used or the reason against it."""
     from anyprobe.probes.providers.function.prototypes import Prototypes
 

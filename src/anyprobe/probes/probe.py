@@ -10,6 +10,7 @@ from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.data.layout import CERTAIN, JUMPED
 from anyprobe.probes.providers.function.resolve import ResolvedSite
 from anyprobe.probes.specs.dtrace import EACH
+from anyprobe.probes.specs.parts import Spec
 from anyprobe.splice.codegen.patch import REPLACING, ActionKind
 from anyprobe.splice.edits import Edit, FunctionState, Module
 from anyprobe.splice.plan.splices import Want, WantKind
@@ -278,7 +279,7 @@ def function_of(place: Place) -> Exitless:
 class Probe:
     """What one spec asked for. ``places`` count (``Session.count``), ``timed`` measure (``Session.time``)."""
 
-    spec: str
+    wanted: Spec
     places: list[Place] = field(default_factory=list)
     timed: list[Timed] = field(default_factory=list)
     handled: list[HandledCalls] = field(default_factory=list)
@@ -293,6 +294,11 @@ class Probe:
     """Whether both ends of calls are wanted."""
     part_of: object = None
     """What it is listed as a part of, if not by itself."""
+
+    @property
+    def spec(self) -> str:
+        """The spec as it was written."""
+        return self.wanted.text
 
     def __repr__(self) -> str:
         """Return the spec and how much of it is armed."""

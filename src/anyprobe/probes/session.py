@@ -105,7 +105,7 @@ class Session:
     place_made = forwarded(lambda host: host.arming, Arming.place_made)
     explain = forwarded(lambda host: host.arming, Arming.explain)
     list = forwarded(lambda host: host.arming, Arming.list)
-    resolve = forwarded(lambda host: host.modules, ModuleReconciler.resolve)
+    resolve = forwarded(lambda host: host.arming, Arming.resolve)
     reconcile = forwarded(lambda host: host.modules, ModuleReconciler.reconcile)
     placing_once = forwarded(lambda host: host.arming, Arming.placing_once)
     splicing = Shown(lambda host: host.splicing, "What splices the target, in its parts.")

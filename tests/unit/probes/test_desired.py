@@ -8,6 +8,7 @@ import pytest
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.probes.desired import Desired, DesiredState, Policy
 from anyprobe.probes.probe import Probe
+from anyprobe.probes.specs.spec import parse
 
 LOADER, LIBC, PLUGIN = "loader", "libc", "plugin"
 
@@ -20,7 +21,7 @@ class Loaded:
 
 
 def wanted(policy, *seen, is_open=True):
-    return Desired(Probe("libc:f"), policy, set(seen), is_open)
+    return Desired(Probe(parse("libc:f")), policy, set(seen), is_open)
 
 
 def lacking(state, modules):
@@ -79,7 +80,7 @@ def test_a_spec_without_a_meaning_yet_is_a_mistake_unless_it_follows(policy, exp
 
 
 def test_what_is_refused_is_said_once():
-    desired, part = wanted(Policy.FOLLOW), Probe("libc:f")
+    desired, part = wanted(Policy.FOLLOW), Probe(parse("libc:f"))
     part.refused = [("libc:f", Refusal(Reason.NO_EXIT, 0, "it never returns"))]
     desired.add(part)
     desired.add(part)

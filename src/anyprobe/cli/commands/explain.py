@@ -86,7 +86,9 @@ def command(
     if as_json:
         document = as_document(explanation)
         if script is not None:
-            document["handlers"] = [dataclasses.asdict(each) for each in handlers]
+            document["handlers"] = [
+                dataclasses.asdict(each) | {"specs": [spec.text for spec in each.specs]} for each in handlers
+            ]
         output.write_json(document, sys.stdout)
     else:
         console = output.console(sys.stdout)
@@ -133,7 +135,7 @@ def render_handlers(handlers: "Sequence[RehearsedHandler]", console: "Console") 
 
     console.print("\n[bold]handlers[/bold]")
     for each in handlers:
-        what = f"{each.name} ({each.file}:{each.line}), {each.place} of {', '.join(each.specs)}"
+        what = f"{each.name} ({each.file}:{each.line}), {each.place} of {', '.join(spec.text for spec in each.specs)}"
         bound = f"at most {each.steps:,} operations and {each.stack:,} bytes of stack; {each.size:,} bytes of code"
         console.print(f"  {escape(what)}\n    {bound}", soft_wrap=True)
         console.print(f"    is given {', '.join(each.inputs) or 'nothing'}", style="dim", soft_wrap=True)

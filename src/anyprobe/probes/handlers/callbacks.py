@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from anyprobe.probes.handlers.hit_stacks import Stack
     from anyprobe.probes.handlers.points import Handler
     from anyprobe.probes.host import ProbeHost
+    from anyprobe.probes.specs.parts import Spec
     from anyprobe.splice.userspace.signal_view import Place
 
 Callback = Callable[["Hit"], object]
@@ -179,7 +180,7 @@ class Callbacks:
         """Hits that were answered."""
 
     def place(
-        self, specs: Sequence[str], function: Callback, *, timeout: float, when: "Handler | None" = None
+        self, specs: "Sequence[Spec]", function: Callback, *, timeout: float, when: "Handler | None" = None
     ) -> list[Probe]:
         """Have the hits of some specs wait for a function of ours; ``when``: those for which it holds."""
         if self._ending:

@@ -8,20 +8,23 @@ from anyprobe.core.errors import SpecError, UnsupportedTarget, UsageError
 from anyprobe.core.memory import Memory
 from anyprobe.core.refusal import Refusal
 from anyprobe.probes.handlers.errno_place import find_errno, find_word
+from anyprobe.probes.specs.spec import parsed
 
 if TYPE_CHECKING:
     from anyprobe.probes.host import ProbeHost
     from anyprobe.probes.providers.function.resolve import ResolvedSite
+    from anyprobe.probes.specs.parts import Spec
     from anyprobe.target.base import ProcessTarget
 
 
-def replacing(session: "ProbeHost", spec: str, by: str) -> Callable[..., Any]:
+def replacing(session: "ProbeHost", spec: "Spec", by: "Spec") -> Callable[..., Any]:
     """Return the handler that sends calls to another function; those that come from there reach what it replaces."""
     if not session.unsafe:
         raise UsageError("replace changes what the program computes: unsafe=True, where the session is opened")
     sites, refused = session.resolve(by)
     if len(sites) != 1 or refused or sites[0].kind != "entry":
-        raise SpecError(by, 0, f"one function is needed to replace {spec}, this names {len(sites) + len(refused)}")
+        message = f"one function is needed to replace {spec.text}, this names {len(sites) + len(refused)}"
+        raise SpecError(by.text, 0, message)
     (site,) = sites
     replaced, _ = session.resolve(spec)
     _refuse_tail_jumps(session, site, replaced)
@@ -84,7 +87,7 @@ def errno_word_in(session: "ProbeHost") -> int:
 
 def _errno_places(session: "ProbeHost") -> list[tuple[Memory, int, int]]:
     places: list[tuple[Memory, int, int]] = []
-    for spec in ("libc:__errno_location", "a.out:__errno_location"):
+    for spec in parsed(("libc:__errno_location", "a.out:__errno_location")):
         try:
             sites, _ = session.resolve(spec)
         except SpecError:

@@ -8,12 +8,12 @@ from anyprobe.core.code import InputKind, NativeCode
 from anyprobe.core.errors import HandlerError
 from anyprobe.handlers.frontend.source import Condition
 from anyprobe.probes.handlers.points import Handler, HandlerAt, Point
-from anyprobe.probes.specs.spec import parse
 from anyprobe.splice.codegen.handlers import rendezvous
 from anyprobe.splice.codegen.handlers.facts import HandlerFacts
 
 if TYPE_CHECKING:
     from anyprobe.probes.handlers.handling import Handling
+    from anyprobe.probes.specs.parts import Spec
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class WaitCondition:
     """One condition, for the places that some specs name."""
 
     handling: "Handling"
-    specs: Sequence[str]
+    specs: "Sequence[Spec]"
     when: Handler
 
     def check(self) -> None:
@@ -39,6 +39,6 @@ class WaitCondition:
     def _at(self) -> HandlerAt:
         """The condition, where all specs have something in common: entries, returns, or else any instructions."""
         points = {"entry": Point.ENTRY, "return": Point.RETURN}
-        names = {parse(spec).name for spec in self.specs}
+        names = {spec.name for spec in self.specs}
         point = points.get(next(iter(names)), Point.BEFORE) if len(names) == 1 else Point.BEFORE
         return HandlerAt(function=Condition(self.when), point=point, specs=self.specs)

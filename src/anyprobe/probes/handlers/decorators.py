@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 from anyprobe.core.cachedproperty import Lazy
 from anyprobe.probes.api import Emitted
 from anyprobe.probes.scripts.hooks import Scripted
-from anyprobe.probes.specs.spec import see_texts
+from anyprobe.probes.specs.spec import Spec, parsed
 
 if TYPE_CHECKING:
     from anyprobe.data.records import Records
@@ -158,7 +158,11 @@ class Decorators(Emitted, Scripted):
             hooks.end()
 
     def entry(
-        self, *specs: str, when: "Handler | None" = None, handler: "Handler | None" = None, follow: bool | None = None
+        self,
+        *specs: str | Spec,
+        when: "Handler | None" = None,
+        handler: "Handler | None" = None,
+        follow: bool | None = None,
     ) -> "Callable[[Handler], Handler]":
         """Place a handler at the entries of functions; ``when`` is a condition for it to run.
 
@@ -180,7 +184,7 @@ class Decorators(Emitted, Scripted):
 
     def ret(
         self,
-        *specs: str,
+        *specs: str | Spec,
         when: "Handler | None" = None,
         retval: "AnyType | None" = None,
         handler: "Handler | None" = None,
@@ -206,7 +210,11 @@ class Decorators(Emitted, Scripted):
         return self._decorator(specs, when, handler, "RETURN", retval=retval, follow=follow)
 
     def at(
-        self, *specs: str, when: "Handler | None" = None, handler: "Handler | None" = None, follow: bool | None = None
+        self,
+        *specs: str | Spec,
+        when: "Handler | None" = None,
+        handler: "Handler | None" = None,
+        follow: bool | None = None,
     ) -> "Callable[[Handler], Handler]":
         """Place a handler before instructions, as ``libc:malloc+0x1c``; it has ``ctx`` alone.
 
@@ -227,7 +235,11 @@ class Decorators(Emitted, Scripted):
         return self._decorator(specs, when, handler, "BEFORE", follow=follow)
 
     def after(
-        self, *specs: str, when: "Handler | None" = None, handler: "Handler | None" = None, follow: bool | None = None
+        self,
+        *specs: str | Spec,
+        when: "Handler | None" = None,
+        handler: "Handler | None" = None,
+        follow: bool | None = None,
     ) -> "Callable[[Handler], Handler]":
         """Place a handler behind instructions, on whatever way control leaves them; ``ctx.ip`` is where it goes.
 
@@ -248,17 +260,17 @@ class Decorators(Emitted, Scripted):
         return self._decorator(specs, when, handler, "AFTER", follow=follow)
 
     def callback(
-        self, *specs: str, timeout: float = 0.1, when: "Handler | None" = None
+        self, *specs: str | Spec, timeout: float = 0.1, when: "Handler | None" = None
     ) -> "Callable[[Callback], Callback]":
         """Have threads wait at some sites while a Python function runs here; it gets the hit, with its registers.
 
         A thread waits ``timeout`` seconds at most, and no longer than this process lives; where ``when``, a condition
         as handlers have it, does not hold, it does not wait.
         """
-        see_texts(specs)
+        wanted = parsed(specs)
 
         def place(function: "Callback") -> "Callback":
-            self.callbacks.place(specs, function, timeout=timeout, when=when)
+            self.callbacks.place(wanted, function, timeout=timeout, when=when)
             return function
 
         return place
@@ -268,7 +280,7 @@ class Decorators(Emitted, Scripted):
         if (callbacks := self.used_callbacks) is not None:
             callbacks.end()
 
-    def replace(self, spec: str, by: str) -> "list[Probe]":
+    def replace(self, spec: str | Spec, by: str | Spec) -> "list[Probe]":
         """Have functions' calls go to another function of the program, which may call what it replaces.
 
         Args:
@@ -280,10 +292,15 @@ class Decorators(Emitted, Scripted):
         """
         from anyprobe.probes.handlers.changing import replacing
 
-        return self.handling.place((spec,), replacing(self._host, spec, by))
+        replaced, instead = parsed((spec, by))
+        return self.handling.place((replaced,), replacing(self._host, replaced, instead))
 
     def call(
-        self, *specs: str, when: "Handler | None" = None, retval: "AnyType | None" = None, follow: bool | None = None
+        self,
+        *specs: str | Spec,
+        when: "Handler | None" = None,
+        retval: "AnyType | None" = None,
+        follow: bool | None = None,
     ) -> "Callable[[Handler], Call]":
         """Place a handler at the entries of functions, and by ``.ret`` of the result another at their returns.
 
@@ -304,16 +321,16 @@ class Decorators(Emitted, Scripted):
             SpecError: a spec means nothing.
             HandlerError: the handler does not compile; nothing is changed.
         """
-        see_texts(specs)
+        wanted = parsed(specs)
 
         def place(function: "Handler") -> "Call":
-            return self.handling.begin_call(specs, function, when=when, retval=retval, follow=follow)
+            return self.handling.begin_call(wanted, function, when=when, retval=retval, follow=follow)
 
         return place
 
     def _decorator(
         self,
-        specs: tuple[str, ...],
+        specs: tuple[str | Spec, ...],
         when: "Handler | None",
         handler: "Handler | None",
         point: "Literal['ENTRY', 'RETURN', 'BEFORE', 'AFTER']" = "ENTRY",
@@ -321,12 +338,12 @@ class Decorators(Emitted, Scripted):
         retval: "AnyType | None" = None,
         follow: bool | None = None,
     ) -> "Callable[[Handler], Handler]":
-        see_texts(specs)
+        wanted = parsed(specs)
 
         def place(function: "Handler") -> "Handler":
             from anyprobe.probes.handlers.points import Point
 
-            self.handling.place(specs, function, Point[point], when=when, retval=retval, follow=follow)
+            self.handling.place(wanted, function, Point[point], when=when, retval=retval, follow=follow)
             return function
 
         if handler is not None:

@@ -30,11 +30,10 @@ from anyprobe.probes.handlers.actions import Following, dress_with, dressing_beh
 from anyprobe.probes.handlers.go_memory import GoMemory
 from anyprobe.probes.handlers.guarded_memory import READS_BYTES, MemoryReads
 from anyprobe.probes.handlers.native_needs import asks_kernel, has, reads_clock, releasing, uses
-from anyprobe.probes.handlers.points import Handler, HandlerAt, Point, return_spec
+from anyprobe.probes.handlers.points import Handler, HandlerAt, Point
 from anyprobe.probes.handlers.stack_tables import StackTables
 from anyprobe.probes.probe import Probe
 from anyprobe.probes.providers.function.prototypes import Prototypes
-from anyprobe.probes.specs.spec import means_markers
 from anyprobe.probes.timing.clock import step_of_handlers, tick_nanoseconds, tsc_refusal
 from anyprobe.splice.codegen.handlers.facts import (
     INSTANCE_BYTES,
@@ -50,6 +49,7 @@ from anyprobe.target.system.procfs import count_threads
 
 if TYPE_CHECKING:
     from anyprobe.probes.host import ProbeHost
+    from anyprobe.probes.specs.parts import Spec
 
 STACK_LIMIT = 2048
 """Bytes of the program's stack that a handler may take."""
@@ -60,7 +60,7 @@ class Call:
     """A handler of both ends of a call; ``ret`` gives it the one for the return, and both are placed in one change."""
 
     handling: "Handling"
-    specs: tuple[str, ...]
+    specs: "tuple[Spec, ...]"
     waiting: "tuple[Handler, Handler | None] | None" = None
     """The entry's handler and its condition, as long as they wait for ``ret``."""
     entry: list[Probe] = field(default_factory=list)
@@ -115,7 +115,7 @@ class Handling:
 
     def place(
         self,
-        specs: Sequence[str],
+        specs: "Sequence[Spec]",
         function: Handler,
         point: Point = Point.ENTRY,
         *,
@@ -130,7 +130,7 @@ class Handling:
         ``follow``: also in what is loaded later; None: as the session's option ``pending`` says.
         """
         self.place_waiting()
-        markers = [spec for spec in specs if means_markers(spec)]
+        markers = [spec for spec in specs if spec.is_marker]
         if markers and len(markers) < len(specs):
             raise UsageError("markers and functions have handlers of their own: place one for each")
         at = HandlerAt(
@@ -140,7 +140,7 @@ class Handling:
         if markers:
             return self._place_at_markers(at, follow)
         dress = dressing_behind(self.prepared(at)) if point is Point.AFTER else self._dressing(at)
-        meant = [return_spec(spec) for spec in specs] if point.is_return else specs
+        meant = [spec.end("return") for spec in specs] if point.is_return else specs
         probes = self._session.place_made(meant, dress, follow=follow)
         self._probes.setdefault(function, []).extend(probes)
         return probes
@@ -156,7 +156,7 @@ class Handling:
         return probes
 
     def place_call(
-        self, specs: Sequence[str], entry: Handler, leaving: Handler, *, retval: AnyType | None = None
+        self, specs: "Sequence[Spec]", entry: Handler, leaving: Handler, *, retval: AnyType | None = None
     ) -> Call:
         """Compile the handlers of both ends of calls, then place them in one change: none is seen at one end alone.
 
@@ -167,7 +167,7 @@ class Handling:
         return call
 
     def begin_call(
-        self, specs: tuple[str, ...], entry: Handler, *, when: Handler | None = None, retval: AnyType | None = None,
+        self, specs: "tuple[Spec, ...]", entry: Handler, *, when: Handler | None = None, retval: AnyType | None = None,
         follow: bool | None = None,
     ) -> Call:  # fmt: skip
         """Compile the handler of the entries of calls; it is placed with the one of their returns, see ``Call.ret``."""
@@ -189,7 +189,7 @@ class Handling:
     def place_both(self, call: Call, entry: Handler, leaving: Handler, *, when: Handler | None = None) -> None:
         """Place the handlers of both ends of calls in one change."""
         self.place_waiting()
-        returns = [return_spec(spec) for spec in call.specs]
+        returns = [spec.end("return") for spec in call.specs]
         at = HandlerAt(function=entry, call=call, when=when, specs=call.specs, known=self.prototypes.known(call.specs))
         end = replace(at, function=leaving, point=Point.RETURN, when=None, retval=call.retval)
         try:
@@ -201,10 +201,10 @@ class Handling:
             at_entry, at_return = self._dressing(at), self._dressing(end)
 
         def dress(probe: Probe) -> None:
-            (at_return if probe.spec in returns else at_entry)(probe)
+            (at_return if probe.wanted in returns else at_entry)(probe)
 
         for probe in self._session.place_made([*call.specs, *returns], dress, follow=call.follow):
-            handler, ends = (leaving, call.returns) if probe.spec in returns else (entry, call.entry)
+            handler, ends = (leaving, call.returns) if probe.wanted in returns else (entry, call.entry)
             self._probes.setdefault(handler, []).append(probe)
             ends.append(probe)
 

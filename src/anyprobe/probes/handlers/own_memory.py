@@ -6,6 +6,7 @@ from iced_x86 import Code, Decoder, OpKind, Register
 
 from anyprobe.core.errors import SpecError
 from anyprobe.core.memory import MemoryFault
+from anyprobe.probes.specs.spec import parsed
 from anyprobe.splice.codegen.handlers.memory_routines import ReadingFacts
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def _main_stack(session: "ProbeHost") -> range:
 
 
 def _stack_block(session: "ProbeHost") -> int | None:
-    for spec in ("libc:pthread_getattr_np", "a.out:pthread_getattr_np"):
+    for spec in parsed(("libc:pthread_getattr_np", "a.out:pthread_getattr_np")):
         try:
             sites, _ = session.resolve(spec)
             for site in sites:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from anyprobe.handlers.types.calling_convention import KnownPrototype
     from anyprobe.handlers.types.marker import MarkerAt
     from anyprobe.probes.handlers.handling import Call
+    from anyprobe.probes.specs.parts import Spec
 
 Handler = Callable[..., Any]
 
@@ -45,7 +46,7 @@ class HandlerAt:
 
     function: Handler
     point: Point = Point.ENTRY
-    specs: Sequence[str] = ()
+    specs: "Sequence[Spec]" = ()
     """The functions, for what debug information says of them."""
     when: Handler | None = None
     """A condition for it to run."""
@@ -62,10 +63,3 @@ class HandlerAt:
     def at_tail(self) -> "HandlerAt":
         """Return the variant for jumps to other functions."""
         return replace(self, point=Point.TAIL)
-
-
-def return_spec(spec: str) -> str:
-    """Return the spec of the returns of a function."""
-    if spec.endswith((":return", "%return")):
-        return spec
-    return spec.removesuffix(":entry") + ":return" if spec.endswith(":entry") else spec + "%return"

@@ -1,16 +1,18 @@
 """A session in which handlers are compiled and nothing is placed: what ``explain`` says about a script."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from anyprobe.probes.handlers.points import HandlerAt, Point
+from anyprobe.probes.specs.spec import parsed
 
 if TYPE_CHECKING:
     from anyprobe.core.code import NativeCode
     from anyprobe.probes.handlers.handling import Call
     from anyprobe.probes.handlers.points import Handler
     from anyprobe.probes.session import Session
+    from anyprobe.probes.specs.parts import Spec
 
 _SHOWN = {Point.BEFORE: "at"}
 """Points that sessions have under another name."""
@@ -24,7 +26,7 @@ class RehearsedHandler:
     name: str
     file: str
     line: int
-    specs: tuple[str, ...]
+    specs: "tuple[Spec, ...]"
     place: str
     """``entry``, ``return``, ``at`` or ``after``."""
     steps: int
@@ -61,34 +63,38 @@ class Rehearsal:
         """Do nothing either."""
         return lambda function: function
 
-    def entry(self, *specs: str, when: "Handler | None" = None) -> "Callable[[Handler], Handler]":
+    def entry(self, *specs: "str | Spec", when: "Handler | None" = None) -> "Callable[[Handler], Handler]":
         """Compile a handler of entries."""
-        return self._rehearsed(specs, Point.ENTRY, when=when)
+        return self._rehearsed(parsed(specs), Point.ENTRY, when=when)
 
-    def ret(self, *specs: str, when: "Handler | None" = None, retval: Any = None) -> "Callable[[Handler], Handler]":  # noqa: ANN401
+    def ret(
+        self, *specs: "str | Spec", when: "Handler | None" = None, retval: Any = None  # noqa: ANN401 - as sessions have it
+    ) -> "Callable[[Handler], Handler]":  # fmt: skip
         """Compile a handler of returns."""
-        return self._rehearsed(specs, Point.RETURN, when=when, retval=retval)
+        return self._rehearsed(parsed(specs), Point.RETURN, when=when, retval=retval)
 
-    def at(self, *specs: str, when: "Handler | None" = None) -> "Callable[[Handler], Handler]":
+    def at(self, *specs: "str | Spec", when: "Handler | None" = None) -> "Callable[[Handler], Handler]":
         """Compile a handler before instructions."""
-        return self._rehearsed(specs, Point.BEFORE, when=when)
+        return self._rehearsed(parsed(specs), Point.BEFORE, when=when)
 
-    def after(self, *specs: str, when: "Handler | None" = None) -> "Callable[[Handler], Handler]":
+    def after(self, *specs: "str | Spec", when: "Handler | None" = None) -> "Callable[[Handler], Handler]":
         """Compile a handler behind instructions."""
-        return self._rehearsed(specs, Point.AFTER, when=when)
+        return self._rehearsed(parsed(specs), Point.AFTER, when=when)
 
     def callback(self, *specs: str, **_: object) -> "Callable[[Handler], Handler]":  # noqa: ARG002 - as sessions have it
         """Leave a callback alone: it runs here, and has no bound."""
         return lambda function: function
 
-    def call(self, *specs: str, when: "Handler | None" = None, **settings: Any) -> "Callable[[Handler], Call]":  # noqa: ANN401
+    def call(self, *specs: "str | Spec", when: "Handler | None" = None, **settings: Any) -> "Callable[[Handler], Call]":  # noqa: ANN401
         """Compile a pair of handlers."""
         from anyprobe.probes.handlers.handling import Call
 
+        wanted = parsed(specs)
+
         def place(function: "Handler") -> Call:
-            made = _RehearsedCall(self._session.handling, specs, retval=settings.get("retval"))
-            made.rehearse = self._rehearsed(specs, Point.RETURN, call=made, retval=made.retval)
-            self._rehearsed(specs, Point.ENTRY, when=when, call=made)(function)
+            made = _RehearsedCall(self._session.handling, wanted, retval=settings.get("retval"))
+            made.rehearse = self._rehearsed(wanted, Point.RETURN, call=made, retval=made.retval)
+            self._rehearsed(wanted, Point.ENTRY, when=when, call=made)(function)
             return made
 
         class _RehearsedCall(Call):
@@ -99,18 +105,20 @@ class Rehearsal:
 
         return place
 
-    def _rehearsed(self, specs: Sequence[str], point: Point, **settings: Any) -> "Callable[[Handler], Handler]":  # noqa: ANN401
+    def _rehearsed(
+        self, specs: "tuple[Spec, ...]", point: Point, **settings: Any  # noqa: ANN401 - as ``HandlerAt`` has them
+    ) -> "Callable[[Handler], Handler]":  # fmt: skip
         def rehearse(function: "Handler") -> "Handler":
             code, _ = self._session.handling.compiled(
                 HandlerAt(function=function, point=point, specs=specs, **settings)
             )
-            self.handlers.append(_described(function, tuple(specs), _SHOWN.get(point, point.value), code))
+            self.handlers.append(_described(function, specs, _SHOWN.get(point, point.value), code))
             return function
 
         return rehearse
 
 
-def _described(function: "Handler", specs: tuple[str, ...], place: str, code: "NativeCode") -> RehearsedHandler:
+def _described(function: "Handler", specs: "tuple[Spec, ...]", place: str, code: "NativeCode") -> RehearsedHandler:
     inner = getattr(function, "__wrapped__", function)
     where = inner.__code__
     # a parameter by where it is; its name is that of its type

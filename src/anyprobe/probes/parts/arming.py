@@ -1,7 +1,7 @@
 """How probes are armed, disarmed and armed again."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
@@ -21,10 +21,14 @@ from anyprobe.probes.probe import Probe, dressed, places_of, shared
 from anyprobe.probes.providers import provided
 from anyprobe.probes.providers.function.copies import AUDITED, has_libraries
 from anyprobe.probes.providers.function.resolve import ResolvedSite
-from anyprobe.probes.specs.spec import see_functions
+from anyprobe.probes.specs.spec import Spec, parsed, see_functions
 from anyprobe.probes.target_errors import typed
 
 if TYPE_CHECKING:
+    import builtins
+
+    from anyprobe.binary.images.modules import LoadedObject
+    from anyprobe.core.refusal import Refusal
     from anyprobe.data.explanation import Explanation, ListedSite
     from anyprobe.probes.host import ProbeHost
     from anyprobe.probes.overhead import OverheadWatch
@@ -46,7 +50,7 @@ class Arming:
         self._installer, self._modules, self._gates = installer, modules, gates
         self._watch: OverheadWatch | None = None
 
-    def count(self, *specs: str, follow: bool | None = None) -> Probes:
+    def count(self, *specs: str | Spec, follow: bool | None = None) -> Probes:
         """Count hits: entries, returns or single instructions, as the specs say.
 
         Raises ``SpecError`` for a spec that means nothing (then nothing is armed). Sites that cannot be spliced are in
@@ -64,13 +68,13 @@ class Arming:
             SpecError: a spec means nothing; then nothing is armed.
             TargetExited: the process is gone.
         """
-        return self.arm(specs, timed=False, follow=follow)
+        return self.arm(parsed(specs), timed=False, follow=follow)
 
     def add_provider(self, provider: "Provider[Any]") -> None:
         """Have specs that a provider claims resolved, attached and read by it: see ``probes.providers.base``."""
         self._modules.providers.add(provider)
 
-    def time(self, *specs: str, follow: bool | None = None) -> Probes:
+    def time(self, *specs: str | Spec, follow: bool | None = None) -> Probes:
         """Measure how long functions take, from entry to return. The specs name functions (their entries).
 
         Args:
@@ -83,8 +87,9 @@ class Arming:
         Raises:
             SpecError: a spec means nothing; then nothing is armed.
         """
-        see_functions(specs)
-        return self.arm(specs, timed=True, follow=follow)
+        wanted = parsed(specs)
+        see_functions(wanted)
+        return self.arm(wanted, timed=True, follow=follow)
 
     def remove(self, *probes: Probe) -> None:
         """Disarm probes; what they counted stays in ``snapshot``. What had to stay armed is in ``warnings``.
@@ -100,7 +105,7 @@ class Arming:
         host.warn(*provided.detach(probes))
 
     def place_made(
-        self, specs: Sequence[str], configure: "Callable[[Probe], None]", sites: Sequence[ResolvedSite | None] = (), *,
+        self, specs: Sequence[Spec], configure: "Callable[[Probe], None]", sites: Sequence[ResolvedSite | None] = (), *,
         follow: bool | None = None,
     ) -> Probes:  # fmt: skip
         """Arm probes whose places are turned by ``configure`` into what they are for; ``sites``: resolved already."""
@@ -152,7 +157,7 @@ class Arming:
         registering.note(host, probes)
 
     @locked
-    def explain(self, spec: str, *, timed: bool = False) -> "Explanation":
+    def explain(self, spec: str | Spec, *, timed: bool = False) -> "Explanation":
         """Return the plan or the refusals for one site, with liveness and generated code; touches nothing.
 
         ``timed``: as ``time`` would need it, at both ends of calls.
@@ -166,10 +171,18 @@ class Arming:
         """
         from anyprobe.probes import planning
 
-        return planning.explain(self._host, spec, timed=timed)
+        (wanted,) = parsed((spec,))
+        return planning.explain(self._host, wanted, timed=timed)
+
+    def resolve(
+        self, spec: str | Spec, within: "Collection[LoadedObject] | None" = None
+    ) -> "tuple[Sequence[ResolvedSite], builtins.list[tuple[str, Refusal]]]":
+        """Return the sites that a spec means in the process now, or in some of its objects, and what is refused."""
+        (wanted,) = parsed((spec,))
+        return self._modules.resolve(wanted, within)
 
     @locked
-    def list(self, *specs: str) -> "Sequence[ListedSite]":
+    def list(self, *specs: str | Spec) -> "Sequence[ListedSite]":
         """Return what could be probed, and by which strategy; touches nothing.
 
         Args:
@@ -177,12 +190,12 @@ class Arming:
         """
         from anyprobe.probes import planning
 
-        return planning.listed(self._host, specs)
+        return planning.listed(self._host, parsed(specs))
 
     @locked
     def arm(
         self,
-        specs: Sequence[str],
+        specs: Sequence[Spec],
         *,
         timed: bool,
         dress: "Callable[[Probe], None] | None" = None,

@@ -24,7 +24,7 @@ from anyprobe.probes.providers.function.copies import has_libraries
 from anyprobe.probes.providers.function.placing import add_counted, add_timed, see_places, survey
 from anyprobe.probes.providers.function.resolve import ResolvedSite, resolve_all
 from anyprobe.probes.providers.provided import Providers
-from anyprobe.probes.specs.spec import means_markers, parse
+from anyprobe.probes.specs.parts import Spec
 from anyprobe.probes.target_errors import typed
 from anyprobe.probes.timing.clock import own_clock
 
@@ -66,7 +66,7 @@ class ModuleReconciler:
         """Whether it is a static program with glibc whose first thread has no memory of its own yet."""
 
     def resolve(
-        self, spec: str, within: Collection[LoadedObject] | None = None
+        self, spec: Spec, within: Collection[LoadedObject] | None = None
     ) -> tuple[Sequence[ResolvedSite], list[tuple[str, Refusal]]]:
         """Return the sites that a spec means in the process now, or in some of its objects, and what is refused."""
         host = self._host
@@ -118,12 +118,12 @@ class ModuleReconciler:
 
         return MarkerTable(self._host.warn)
 
-    def _markers_of(self, spec: str) -> "Resolution | None":
+    def _markers_of(self, spec: Spec) -> "Resolution | None":
         """Return the USDT markers that a spec means, ``None`` if it is about something else."""
         host = self._host
-        if not means_markers(spec):
+        if not spec.is_marker:
             return None
-        return self._markers.resolve(parse(spec), host.objects.objects, host.mappings())
+        return self._markers.resolve(spec, host.objects.objects, host.mappings())
 
     def look_at_objects(self, *, needs_threads: bool = False) -> None:
         """See what the program has loaded by now: if it had only begun, its C library, and what threads have of it.
@@ -171,7 +171,7 @@ class ModuleReconciler:
         found: list[tuple[Desired, set[LoadedObject], Probe]] = []
         with typed(host.process, "resolving specs in"):
             for each, fresh in list(self.desired.lacking(modules)):
-                part = self._make(each.probe.spec, each, fresh)
+                part = self._make(each.probe.wanted, each, fresh)
                 if each.probe.dress is not None:
                     dressed(part, each.probe.dress)
                 found.append((each, fresh, part))
@@ -207,12 +207,12 @@ class ModuleReconciler:
         expected.note({place.site.object.path for _, _, part in found for place in part.all_places})
         return changed
 
-    def wanted_once(self, spec: str) -> Probe:
+    def wanted_once(self, spec: Spec) -> Probe:
         """Return the probe that a spec means in the objects of now, which ends with them."""
         return self.want(spec, False, Policy.PRESENT, None)
 
     def want(
-        self, spec: str, timed: bool, policy: Policy, known: ResolvedSite | None, *, late: bool = False
+        self, spec: Spec, timed: bool, policy: Policy, known: ResolvedSite | None, *, late: bool = False
     ) -> Probe:  # fmt: skip
         """Return the probe that a spec means in the objects of now, not armed yet.
 
@@ -239,7 +239,7 @@ class ModuleReconciler:
         return desired.probe
 
     def _make(
-        self, spec: str, desired: Desired, modules: "set[LoadedObject]", *, known: ResolvedSite | None = None
+        self, spec: Spec, desired: Desired, modules: "set[LoadedObject]", *, known: ResolvedSite | None = None
     ) -> Probe:
         """Return what a spec means in some objects, not armed yet."""
         host = self._host
@@ -327,7 +327,7 @@ class ModuleReconciler:
             with typed(host.process, "arming probes in"):
                 self._loads.place(host.objects, host.handler_watch.function_at)
             self.reconcile()  # what has been loaded since the specs were resolved
-            expected.get_ready(host.objects, [parse(each.probe.spec) for each in self.desired.following])
+            expected.get_ready(host.objects, [each.probe.wanted for each in self.desired.following])
         self.tell_of_late_looks()
 
     def tell_of_late_looks(self) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 if TYPE_CHECKING:
     from anyprobe.core.refusal import Refusal
     from anyprobe.data.snapshot import SiteResult
+    from anyprobe.probes.specs.parts import Spec
 
 
 class Attachment(Protocol):
@@ -39,11 +40,11 @@ class Provider(Protocol[A]):
     name: str
     """How messages call it."""
 
-    def claims(self, spec: str) -> bool:
+    def claims(self, spec: "Spec") -> bool:
         """Return whether a spec is this provider's; the function provider has all that no other claims."""
         ...
 
-    def resolve(self, spec: str) -> Resolution[A]:
+    def resolve(self, spec: "Spec") -> Resolution[A]:
         """Return what a spec means; nothing is changed.
 
         Raises:

@@ -10,6 +10,7 @@ from anyprobe.probes.probe import Probe
 if TYPE_CHECKING:
     from anyprobe.data.snapshot import SiteResult
     from anyprobe.probes.providers.base import Attachment, Provider
+    from anyprobe.probes.specs.parts import Spec
 
 
 @dataclass(eq=False, repr=False)
@@ -41,19 +42,19 @@ class Providers:
         """Ask one more, before those that are there."""
         self._providers.insert(0, provider)
 
-    def claiming(self, spec: str) -> "Provider[Any] | None":
+    def claiming(self, spec: "Spec") -> "Provider[Any] | None":
         """Return whose spec it is, None for one about functions."""
         return next((each for each in self._providers if each.claims(spec)), None)
 
-    def refuse_handlers(self, specs: Sequence[str], what: str) -> None:
+    def refuse_handlers(self, specs: "Sequence[Spec]", what: str) -> None:
         """Raise where something is wanted that only functions have."""
         for spec in specs:
             provider = self.claiming(spec)
             if provider is not None:
-                raise UsageError(f"{spec}: probes of the {provider.name} provider count; {what} functions")
+                raise UsageError(f"{spec.text}: probes of the {provider.name} provider count; {what} functions")
 
     @staticmethod
-    def resolved(provider: "Provider[Any]", spec: str) -> ProvidedProbe:
+    def resolved(provider: "Provider[Any]", spec: "Spec") -> ProvidedProbe:
         """Return the probe that a spec means, not armed yet."""
         found = provider.resolve(spec)
         return ProvidedProbe(spec, refused=list(found.refused), provider=provider, attachments=tuple(found.attachments))

@@ -1,16 +1,18 @@
 """A probe spec's parts, and how a text is cut into them."""
 
 import re
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
 
 from anyprobe.core.errors import SpecError
-from anyprobe.core.quoting import QUOTE, quoted_at, shown_module, unquoted
+from anyprobe.core.quoting import QUOTE, quoted, quoted_at, shown_module, unquoted
 
 PROVIDERS = ("pid", "usdt", "kernel", "kprobe", "fentry", "tracepoint", "syscall")
 _HEADS = frozenset((*PROVIDERS, "uprobe", "uretprobe", "u", "ur"))
 PID = re.compile(r"^pid(\d*|\$target)$")
 """The process provider; ``$target`` is the process that is probed, as DTrace calls it."""
+EVENT_LINE = re.compile(r"[pr]\d*(?::\S*)?\s+\S")
+"""How a line for ``kprobe_events`` begins; nothing can be appended to one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,52 @@ class Spec(NamedTuple):
         """Return the four-part form for one module and function that the spec matched."""
         offset = self.offset if offset is None else offset
         return f"{self.provider}:{shown_module(module)}:{function}:{self.name if offset is None else f'{offset:#x}'}"
+
+    @property
+    def is_marker(self) -> bool:
+        """Whether it means USDT markers."""
+        return self.provider == "usdt"
+
+    def end(self, name: 'Literal["entry", "return"]') -> "Spec":
+        """Return the spec of one end of the same functions, written as this one is where that is possible.
+
+        Raises ``SpecError`` where single instructions or markers are meant, which have no ends.
+        """
+        if self.name == name:
+            return self
+        whole = self._whole
+        written = self.text.rstrip()
+        if name == "entry" or EVENT_LINE.match(written.lstrip()):
+            return whole.in_full(name)
+        stands = whole.name_position
+        if stands > whole.function.position and written[stands:] in {"entry", ""}:
+            return whole._replace(text=written[:stands] + name, name=name, name_length=len(name))
+        text = f"{written}%{name}"
+        return whole._replace(text=text, name=name, name_position=len(written) + 1, name_length=len(name))
+
+    @property
+    def _whole(self) -> "Spec":
+        """The same where functions are meant: ``bare+0x1139`` is also what a function without a name is called."""
+        if self.name in {"entry", "return"}:
+            return self
+        if self.is_marker:
+            raise self.name_error("a marker is one place; it has no return")
+        stands = self.name_position
+        if self.name != "offset" or self.function.quoted or self.text[stands - 1 : stands] != "+":
+            raise self.name_error("instructions have no return; name the function")
+        called = f"{self.function.text}+{self.text[stands : stands + self.name_length]}"
+        function = replace(self.function, text=called)
+        return self._replace(function=function, name="entry", offset=None, name_position=function.position)
+
+    def in_full(self, name: str) -> "Spec":
+        """Return the four-part form for an end of the same functions."""
+        text, parts = f"pid{self.pid or ''}:", []
+        for part in (self.module, self.function):
+            parts.append(replace(part, position=len(text) + part.quoted))
+            text += f"{quoted(part.text) if part.quoted else part.text}:"
+        module, function = parts
+        whole = self._replace(text=text + name, module=module, function=function, name=name)
+        return whole._replace(name_position=len(text), name_length=len(name))
 
     def error(self, part: Part, message: str, nearest: tuple[str, ...] = ()) -> SpecError:
         """Return an error with the caret under a part."""

@@ -7,9 +7,9 @@ from dataclasses import replace
 from anyprobe.core.errors import SpecError, UsageError
 from anyprobe.probes.specs.dialects import BPFTRACE, bpftrace, kprobe_event
 from anyprobe.probes.specs.dtrace import EACH, dtrace
-from anyprobe.probes.specs.parts import Part, Spec, split
+from anyprobe.probes.specs.parts import EVENT_LINE, Part, Spec, split
 
-__all__ = ["Part", "Spec", "awaits_module", "parse", "see_functions", "see_texts"]
+__all__ = ["Part", "Spec", "awaits_module", "parse", "parsed", "see_functions", "see_texts"]
 
 _ARROW = re.compile(r"\s*→\s*[^%+\s]+")
 
@@ -21,7 +21,7 @@ def parse(text: str) -> Spec:
         raise SpecError(text, 0, "the spec is empty", ("libc:malloc", "pid:libc:malloc:entry"))
     _refuse_odd_characters(text)
     lead = len(text) - len(text.lstrip())
-    if re.match(r"[pr]\d*(?::\S*)?\s+\S", stripped):
+    if EVENT_LINE.match(stripped):
         return kprobe_event(text, lead)
     parts = [_without_arrow(part) for part in split(text, lead, lead + len(stripped))]
     for part in parts:
@@ -59,20 +59,21 @@ def see_texts(specs: Iterable[object]) -> None:
             raise UsageError(f"{what}: write a text, as @session.entry('libc:malloc')")
 
 
-def means_markers(spec: str) -> bool:
-    """Return whether a spec is about USDT markers."""
-    return isinstance(spec, str) and _may_be_usdt(spec) and parse(spec).provider == "usdt"
+def parsed(specs: "Iterable[str | Spec]") -> tuple[Spec, ...]:
+    """Return the values of specs that a user has given as texts, or that are read already."""
+    given = tuple(specs)
+    see_texts(given)
+    return tuple(parse(each) if isinstance(each, str) else each for each in given)
 
 
 def _may_be_usdt(text: str) -> bool:
     return "usdt" in text or "sdt_" in text
 
 
-def see_functions(specs: Iterable[str]) -> None:
+def see_functions(specs: Iterable[Spec]) -> None:
     """Complain where a spec names instructions, and a function is wanted."""
-    see_texts(specs)
-    for spec in map(parse, specs):
-        if spec.provider == "usdt":
+    for spec in specs:
+        if spec.is_marker:
             raise spec.name_error("a marker is one place, and functions are timed; name the function that it is in")
         if not spec.is_absolute and spec.name in {"offset", "line", "any", *EACH}:
             raise spec.name_error("functions are timed, from their entry to their return; leave this away")

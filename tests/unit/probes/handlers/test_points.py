@@ -8,6 +8,7 @@ from anyprobe.handlers.types.annotations import i64
 from anyprobe.probes.handlers.conditions import WaitCondition
 from anyprobe.probes.handlers.handling import Handling
 from anyprobe.probes.handlers.points import HandlerAt, Point
+from anyprobe.probes.specs.spec import parsed
 
 
 class Session:
@@ -50,8 +51,8 @@ def test_results_are_seen_at_returns_only():
 
 
 def test_the_variant_for_tail_calls_has_no_result_and_is_a_return():
-    at = HandlerAt(function=on_result, point=Point.RETURN, specs=("a.out:f",))
-    assert at.at_tail() == HandlerAt(function=on_result, point=Point.TAIL, specs=("a.out:f",))
+    at = HandlerAt(function=on_result, point=Point.RETURN, specs=parsed(["a.out:f"]))
+    assert at.at_tail() == HandlerAt(function=on_result, point=Point.TAIL, specs=parsed(["a.out:f"]))
     assert [point for point in Point if point.is_return] == [Point.RETURN, Point.TAIL]
 
 
@@ -74,5 +75,5 @@ def test_a_condition_sees_what_all_its_sites_have(specs, point):
             raise HandlerError("enough")
 
     with pytest.raises(HandlerError, match="enough"):
-        WaitCondition(Compiles(), specs, on_result).check()
-    assert [(at.point, at.specs) for at in asked] == [(point, specs)]
+        WaitCondition(Compiles(), parsed(specs), on_result).check()
+    assert [(at.point, at.specs) for at in asked] == [(point, parsed(specs))]

@@ -12,6 +12,7 @@ from anyprobe.probes.providers import provided
 from anyprobe.probes.providers.base import Provider
 from anyprobe.probes.providers.function.provider import FunctionProvider
 from anyprobe.probes.providers.provided import Providers
+from anyprobe.probes.specs.spec import parse, parsed
 from support.timer_provider import TimerProvider
 
 TESTS = Path(__file__).parents[3]
@@ -38,7 +39,8 @@ def providers(clock):
     return providers
 
 
-def probe_of(providers, spec):
+def probe_of(providers, text):
+    spec = parse(text)
     return providers.resolved(providers.claiming(spec), spec)
 
 
@@ -58,7 +60,8 @@ def test_providers_take_what_the_interface_says(kind, name):
 def test_a_provider_needs_no_code_that_splices():
     program = (
         f"import sys; sys.path.insert(0, {str(TESTS)!r}); import support.timer_provider as made;"
-        "found = made.TimerProvider().resolve('timer:10ms').attachments; made.TimerProvider().attach(found);"
+        "from anyprobe.probes.specs.spec import parse;"
+        "found = made.TimerProvider().resolve(parse('timer:10ms')).attachments; made.TimerProvider().attach(found);"
         "print(*[each for each in sys.modules if each.startswith('anyprobe.')])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
@@ -83,8 +86,8 @@ def test_what_is_attached_counts_until_it_is_detached_and_again_afterwards(provi
 
 
 def test_specs_of_functions_are_claimed_by_no_other(providers):
-    assert providers.claiming("libc:malloc") is None
-    assert Providers().claiming("timer:10ms") is None
+    assert providers.claiming(parse("libc:malloc")) is None
+    assert Providers().claiming(parse("timer:10ms")) is None
 
 
 def test_what_is_refused_and_what_means_nothing(providers):
@@ -97,14 +100,14 @@ def test_what_is_refused_and_what_means_nothing(providers):
 
 def test_handlers_and_times_are_for_functions(providers):
     with pytest.raises(UsageError, match="timer provider"):
-        providers.refuse_handlers(["libc:malloc", "timer:10ms"], "handlers are for")
-    providers.refuse_handlers(["libc:malloc"], "handlers are for")
+        providers.refuse_handlers(parsed(["libc:malloc", "timer:10ms"]), "handlers are for")
+    providers.refuse_handlers(parsed(["libc:malloc"]), "handlers are for")
 
 
 def test_all_are_attached_or_none(providers):
     class Fails(TimerProvider):
         def claims(self, spec):
-            return spec.startswith("timer:7")
+            return spec.text.startswith("timer:7")
 
         def attach(self, attachments):
             raise TargetError("it cannot be had")

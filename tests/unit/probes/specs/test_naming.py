@@ -12,6 +12,7 @@ from anyprobe.core.errors import SpecError
 from anyprobe.probes.providers.function.resolve import resolve
 from anyprobe.probes.specs import naming
 from anyprobe.probes.specs.naming import as_spec
+from anyprobe.probes.specs.spec import parse
 
 SPELLED = pathlib.Path(__file__).parents[3] / "live" / "targets" / "spelled.cpp"
 OTHERS = [
@@ -55,13 +56,17 @@ OTHERS = [
 ]
 
 
+def resolved(text, objects):
+    return resolve(parse(text), objects)
+
+
 def functions_in(objects, spec):
-    return sorted({site.function.start for site in resolve(spec, objects)})
+    return sorted({site.function.start for site in resolved(spec, objects)})
 
 
 def pasted(objects):
     """Yield what is shown of each function, and where it is."""
-    for site in resolve("spelled:*", objects):
+    for site in resolved("spelled:*", objects):
         yield from ((text, site.function.start) for text in (site.canonical, f"spelled:{site.name}", site.name))
         yield f"spelled:{site.name}%return", site.function.start
 
@@ -80,7 +85,7 @@ def test_other_spellings_find_the_function_too(process):
     """Without parameters, without template arguments, and as gdb and c++filt write it."""
     process.load(SPELLED.read_text(encoding="utf-8"), "spelled", "-std=c++20", "-O2", language="c++")
     objects = process.objects()
-    for site in resolve("spelled:*", objects):
+    for site in resolved("spelled:*", objects):
         name = site.function.name
         shorter = spellings(name)
         filtered = subprocess.run(["c++filt", name], capture_output=True, text=True, check=True).stdout.strip()
@@ -99,7 +104,7 @@ def test_other_spellings_find_the_function_too(process):
 )
 def test_names_of_other_tools(process, text, name):
     process.load(SPELLED.read_text(encoding="utf-8"), "spelled", "-std=c++20", "-O1", language="c++")
-    found = [site.function.names for site in resolve(f"spelled:{text}", process.objects())]
+    found = [site.function.names for site in resolved(f"spelled:{text}", process.objects())]
     assert found
     assert all(name in names for names in found)
 
@@ -113,7 +118,7 @@ def test_each_operator_is_found_without_its_parameters(process):
     objects = process.objects()
     for operator in (*(f"operator{sign}" for sign in SIGNS.split()), *SPACED):
         for spec in (f"Number::{operator}", f"spelled:Number::{operator}", f"pid:spelled:Number::{operator}:entry"):
-            found = [site.function.demangled for site in resolve(spec, objects)]
+            found = [site.function.demangled for site in resolved(spec, objects)]
             assert found
             assert all(f"Number::{operator}" in name for name in found), (spec, found)
             assert all(name.split(f"Number::{operator}")[1][:1] in "(<" for name in found), (spec, found)
@@ -125,7 +130,7 @@ def test_names_of_other_languages_and_any_other_are_found_again(process):
     source += '.section .note.GNU-stack,"",@progbits\n'
     process.load(source, "spelled", "-shared", "-nostdlib", language="assembler")
     objects = process.objects()
-    assert len(resolve("spelled:*", objects)) == len(OTHERS) + 1
+    assert len(resolved("spelled:*", objects)) == len(OTHERS) + 1
     wrong = {text: start for text, start in pasted(objects) if functions_in(objects, text) != [start]}
     assert not wrong
 
@@ -134,7 +139,7 @@ def test_functions_of_one_name_are_shown_with_their_addresses(process):
     other = "struct S { virtual ~S(); }; S::~S() {}"
     process.load(other, "spelled", "-shared", "-O1", "-fPIC", language="c++")
     objects = process.objects()
-    names = [site.name for site in resolve("spelled:S::~S", objects)]
+    names = [site.name for site in resolved("spelled:S::~S", objects)]
     assert len(names) == 2
     for name in names:
         base, _, start = name.rpartition("@")
@@ -150,9 +155,9 @@ def test_each_shown_module_is_found_again(process, name):
     process.load("int work(int x) { return x; }", name, "-shared", "-O1")
     process.load("int work(int x) { return x; }", "other", "-shared", "-O1", bias=0x7F0000800000)
     objects = process.objects()
-    (site,) = [each for each in resolve("work", objects) if each.object.name == name]
+    (site,) = [each for each in resolved("work", objects) if each.object.name == name]
     assert site.canonical.isprintable()
-    (again,) = resolve(site.canonical, objects)
+    (again,) = resolved(site.canonical, objects)
     assert (again.object.name, again.address) == (name, site.address)
 
 
@@ -221,7 +226,7 @@ def test_most_names_of_c_plus_plus_are_not_tried(name):
 def test_quotes_that_cannot_be_read(process, spec, message):
     process.load("int malloc(int x) { return x; }", "libc", "-shared", "-O1")
     with pytest.raises(SpecError, match=message):
-        resolve(spec, process.objects())
+        resolved(spec, process.objects())
 
 
 def test_what_stands_behind_quotes(process):
@@ -233,7 +238,7 @@ def test_what_stands_behind_quotes(process):
         ('"my lib.so":"work"+0x3', "offset", 3),
         ('pid:"my lib":"work":insn', "insn", 0),
     ):
-        (site,) = resolve(spec, objects)
+        (site,) = resolved(spec, objects)
         assert (site.kind, site.offset) == (kind, offset)
     with pytest.raises(SpecError):
-        resolve('"my lib*":work', objects)
+        resolved('"my lib*":work', objects)

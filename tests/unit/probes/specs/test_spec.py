@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anyprobe.core.errors import SpecError, UsageError
-from anyprobe.probes.specs.spec import parse, see_functions, see_texts
+from anyprobe.probes.specs.spec import parse, parsed, see_functions
 
 # text, module, function, name, offset
 READ = [
@@ -112,16 +112,16 @@ def test_the_process_may_be_in_the_provider():
 
 @pytest.mark.parametrize(("spec", "message"), [(lambda: 0, "a function is no spec"), (5, "5 is no spec")])
 def test_what_is_no_text_is_no_spec(spec, message):
-    see_texts(["libc:malloc", parse("libc:free")])
+    assert parsed(["libc:malloc", parse("libc:free")]) == (parse("libc:malloc"), parse("libc:free"))
     with pytest.raises(UsageError, match=message):
-        see_texts([spec])
+        parsed([spec])
 
 
 @pytest.mark.parametrize("spec", ["libc:malloc+0x4", "libc:malloc%insn", "pid:libc:malloc:call"])
 def test_instructions_are_not_timed(spec):
-    see_functions(["libc:malloc", "libc:malloc%return", "libc:-:0x1000", "uprobe:/lib/libc.so.6:malloc"])
+    see_functions(parsed(["libc:malloc", "libc:malloc%return", "libc:-:0x1000", "uprobe:/lib/libc.so.6:malloc"]))
     with pytest.raises(SpecError, match="functions are timed"):
-        see_functions([spec])
+        see_functions([parse(spec)])
 
 
 def test_source_lines_are_recognised():
@@ -245,4 +245,48 @@ def test_a_glob_of_names_is_over_entries_returns_and_offsets(name):
     spec = parse(f"pid$target:libc:malloc:{name}")
     assert (spec.name, spec.pattern) == ("any", name)
     with pytest.raises(SpecError, match="functions are timed"):
-        see_functions([spec.text])
+        see_functions([spec])
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("libc:malloc", "libc:malloc%return"),
+        ("libc:malloc%entry", "libc:malloc%return"),
+        ("libc:malloc%return", "libc:malloc%return"),
+        ("pid:libc:malloc:entry", "pid:libc:malloc:return"),
+        ("pid7:libc:malloc:", "pid7:libc:malloc:return"),
+        ("pid:libc:entry:entry", "pid:libc:entry:return"),
+        ("a.out:entry", "a.out:entry%return"),
+        ("uprobe:/bin/bash:readline", "uprobe:/bin/bash:readline%return"),
+        ("uretprobe:/bin/bash:readline", "uretprobe:/bin/bash:readline"),
+        ('libc:"a:b"', 'libc:"a:b"%return'),
+        ("a.out:f(unsigned int) const", "a.out:f(unsigned int) const%return"),
+        ("bare+0x1139", "bare+0x1139%return"),
+        ("p:opens libc:open path=+0(%di):string", "pid:libc:open:return"),
+    ],
+)
+def test_the_return_of_a_spec_is_the_same_functions_and_reads_as_it_is_written(text, written):
+    end = parse(text).end("return")
+    assert end.text == written
+    assert end.name == parse(written).name == "return"
+    assert [(each.module.text, each.function.text, each.pid) for each in (end, parse(written))] == [
+        (end.module.text, end.function.text, end.pid)
+    ] * 2
+    assert end.end("return") is end
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [("libc:malloc%return", "pid:libc:malloc:entry"), ('pid7:libc:"a:b":return', 'pid7:libc:"a:b":entry')],
+)
+def test_the_entry_of_a_return_is_the_same_functions(text, written):
+    end = parse(text).end("entry")
+    assert end == parse(written)
+
+
+@pytest.mark.parametrize("text", ["libc:malloc:insn", "libc:malloc:*", "pid:libc:-:0x10", "file.c:12", "usdt:a:b"])
+def test_what_is_no_function_has_no_return_and_the_caret_says_where(text):
+    with pytest.raises(SpecError, match="no return") as error:
+        parse(text).end("return")
+    assert error.value.position == parse(text).name_position

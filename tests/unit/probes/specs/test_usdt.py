@@ -51,7 +51,7 @@ def test_names_that_only_look_like_it_are_functions(text):
 
 def test_markers_are_not_timed():
     with pytest.raises(SpecError, match="a marker is one place"):
-        see_functions(["usdt:postgresql:query__start"])
+        see_functions([parse("usdt:postgresql:query__start")])
 
 
 @pytest.mark.parametrize(

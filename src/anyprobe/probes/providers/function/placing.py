@@ -8,7 +8,6 @@ from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.probes.probe import Place, Probe, Timed, exit_want, exits_of, has_exits, instructions_of
 from anyprobe.probes.providers.function.resolve import ResolvedSite
 from anyprobe.probes.specs.dtrace import EACH
-from anyprobe.probes.specs.spec import parse
 from anyprobe.splice.codegen.patch import ActionKind
 from anyprobe.splice.edits import Module
 from anyprobe.splice.plan.splices import Want, WantKind
@@ -64,7 +63,7 @@ def see_places(probe: Probe, beside: Probe | None, sites: Sequence[ResolvedSite]
     kinds = {site.kind for site in sites} & EACH
     if kinds:
         of = sites[0].name if len(sites) == 1 else f"any of {len(sites)} functions"
-        raise parse(probe.spec).name_error(f"there is no {_SAID[kinds.pop()]} in {of}")
+        raise probe.wanted.name_error(f"there is no {_SAID[kinds.pop()]} in {of}")
 
 
 def _add(

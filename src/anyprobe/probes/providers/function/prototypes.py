@@ -15,6 +15,7 @@ from anyprobe.handlers.types.layouts import ArrayType, StructType
 if TYPE_CHECKING:
     from anyprobe.binary.images.modules import LoadedObject
     from anyprobe.probes.providers.function.resolve import ResolvedSite
+    from anyprobe.probes.specs.parts import Spec
 
 
 class Shown(TypedDict):
@@ -26,7 +27,7 @@ class Shown(TypedDict):
 
 _COMPARED = 5000
 """Pairs of types that are compared at most; where there are more, nothing is said to be the same."""
-Resolve = Callable[[str], "Sequence[ResolvedSite]"]
+Resolve = Callable[["Spec"], "Sequence[ResolvedSite]"]
 
 
 class Prototypes:
@@ -37,7 +38,7 @@ class Prototypes:
         self._resolve = resolve
         self._types: dict[int, tuple[Image, DebugTypes]] = {}
 
-    def known(self, specs: Sequence[str]) -> KnownPrototype:
+    def known(self, specs: "Sequence[Spec]") -> KnownPrototype:
         """Return what finds the prototype of the functions that specs mean, once it is asked."""
 
         @cache
@@ -55,7 +56,7 @@ class Prototypes:
 
         return find
 
-    def returns_in_memory(self, specs: Sequence[str]) -> bool:
+    def returns_in_memory(self, specs: "Sequence[Spec]") -> bool:
         """Return whether functions have their result in memory of the caller, and do not return where that is."""
         try:
             return self.known(specs)().is_result_in_memory
@@ -103,7 +104,7 @@ class Prototypes:
                 reasons = [str(error)]
         raise UnsupportedTarget(f"no type {name}: {reasons[0]}")
 
-    def _common(self, specs: Sequence[str]) -> Prototype:
+    def _common(self, specs: "Sequence[Spec]") -> Prototype:
         try:
             sites = [site for spec in specs for site in self._resolve(spec)]
         except SpecError as error:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from anyprobe.data.snapshot import SiteResult
     from anyprobe.probes.providers.base import Resolution
     from anyprobe.probes.providers.function.copies import Copies
+    from anyprobe.probes.specs.parts import Spec
     from anyprobe.splice.edits import Edit
     from anyprobe.splice.processes import ProcessSplicing
 
@@ -22,16 +23,16 @@ class FunctionProvider:
 
     name = "function"
 
-    def __init__(self, splicing: "ProcessSplicing", copies: "Copies", make: Callable[[str], Probe]) -> None:
+    def __init__(self, splicing: "ProcessSplicing", copies: "Copies", make: "Callable[[Spec], Probe]") -> None:
         """Splice by the engine of ``splicing``; ``make`` returns what a spec means, not armed yet."""
         self._splicing, self._copies, self._make = splicing, copies, make
         self._joining: list[Edit] = []
 
-    def claims(self, spec: str) -> bool:  # noqa: ARG002 - the interface
+    def claims(self, spec: "Spec") -> bool:  # noqa: ARG002 - the interface
         """Return that every spec is about functions: this provider is asked last."""
         return True
 
-    def resolve(self, spec: str) -> "Resolution[Place]":
+    def resolve(self, spec: "Spec") -> "Resolution[Place]":
         """Return the places that count what a spec means."""
         from anyprobe.probes.providers.base import Resolution
 

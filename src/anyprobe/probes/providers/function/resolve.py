@@ -14,7 +14,7 @@ from anyprobe.core.errors import SpecError, TargetError, UnsupportedTarget
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.probes.providers.function.named import INSTANCES, Named, has_glob, is_glob, named_in
 from anyprobe.probes.specs.naming import as_spec
-from anyprobe.probes.specs.spec import Spec, parse, see_texts
+from anyprobe.probes.specs.spec import Spec
 
 if TYPE_CHECKING:
     from anyprobe.binary.objects.markers import Marker
@@ -76,23 +76,20 @@ class Resolution:
 
 
 def resolve(
-    spec: Spec | str, objects: Sequence[LoadedObject], *, ifunc_targets: IfuncTargets | None = None
+    spec: Spec, objects: Sequence[LoadedObject], *, ifunc_targets: IfuncTargets | None = None
 ) -> list[ResolvedSite]:
     """Return the sites of a spec; raise ``SpecError`` if it means none."""
     return list(resolve_all(spec, objects, ifunc_targets=ifunc_targets).sites)
 
 
 def resolve_all(
-    spec: Spec | str, objects: Sequence[LoadedObject], *, ifunc_targets: IfuncTargets | None = None, pid: int = 0,
+    spec: Spec, objects: Sequence[LoadedObject], *, ifunc_targets: IfuncTargets | None = None, pid: int = 0,
     within: Collection[LoadedObject] | None = None,
 ) -> Resolution:  # fmt: skip
     """Return the sites of a spec in process ``pid`` (0: any), and the functions that are refused already here.
 
     ``within``: only functions of these objects are looked for; it is no mistake if there are none.
     """
-    see_texts((spec,))
-    if isinstance(spec, str):
-        spec = parse(spec)
     if pid and spec.pid not in (None, pid):
         at = spec.text.index("pid")
         length = len(f"pid{spec.pid}")

@@ -40,6 +40,10 @@ int main(int argc, char **argv) {
 """
 
 
+def resolved(text, objects, **more):
+    return resolve(parse(text), objects, **more)
+
+
 @pytest.fixture
 def fruit(process):
     process.load(PROGRAM, "market", "-O1", bias=0x555555554000)
@@ -53,34 +57,34 @@ def names(sites):
 
 @pytest.mark.parametrize("module", ["libfruit", "libfruit.so", "libfruit.so.3", "libfruit.so.3.1", "libf*", "lib?ruit"])
 def test_modules_by_file_name_with_less_and_less_version(fruit, module):
-    (site,) = resolve(f"{module}:banana", fruit)
+    (site,) = resolved(f"{module}:banana", fruit)
     assert site.canonical == "pid:libfruit.so.3.1:banana:entry"
     assert site.address == 0x7F0000000000 + site.function.start
     assert site.kind == "entry"
 
 
 def test_the_executable_is_a_out(fruit):
-    (site,) = resolve("a.out:apple", fruit)
+    (site,) = resolved("a.out:apple", fruit)
     assert site.object.name == "market"
     assert [each.is_executable for each in fruit] == [True, False]
 
 
 def test_paths_name_modules_too(fruit, tmp_path):
-    (site,) = resolve(f"uprobe:{tmp_path}/libfruit.so.3.1:apricot", fruit)
+    (site,) = resolved(f"uprobe:{tmp_path}/libfruit.so.3.1:apricot", fruit)
     assert site.object.name == "libfruit.so.3.1"
     (tmp_path / "link.so").symlink_to(tmp_path / "libfruit.so.3.1")
-    assert resolve(f"uprobe:{tmp_path}/link.so:apricot", fruit) != []
+    assert resolved(f"uprobe:{tmp_path}/link.so:apricot", fruit) != []
 
 
 def test_a_function_alone_searches_all_modules(fruit):
-    assert names(resolve("apple", fruit)) == [("libfruit.so.3.1", "apple"), ("market", "apple")]
+    assert names(resolved("apple", fruit)) == [("libfruit.so.3.1", "apple"), ("market", "apple")]
 
 
 def test_globs_and_empty_parts_match_many(fruit):
-    assert names(resolve("libfruit:ap*", fruit)) == [("libfruit.so.3.1", "apple"), ("libfruit.so.3.1", "apricot")]
-    everything = {site.function.name for site in resolve("pid:libfruit::entry", fruit)}
+    assert names(resolved("libfruit:ap*", fruit)) == [("libfruit.so.3.1", "apple"), ("libfruit.so.3.1", "apricot")]
+    everything = {site.function.name for site in resolved("pid:libfruit::entry", fruit)}
     assert {"apple", "apricot", "banana"} <= everything
-    assert len(resolve("libfruit:*", fruit)) == len(everything)
+    assert len(resolved("libfruit:*", fruit)) == len(everything)
 
 
 PARTED = """
@@ -101,14 +105,14 @@ def test_a_glob_lists_no_unnamed_part_of_a_function_but_its_code(process, stripp
     (loaded,) = process.objects()
     parts = {f"libparted.so+{start:#x}" for start in loaded.image.unnamed_parts}
     assert len(parts) == len(stripped)
-    listed = {site.function.name for site in resolve("libparted.so:*", process.objects())}
+    listed = {site.function.name for site in resolved("libparted.so:*", process.objects())}
     assert {"works", "fails"} <= listed
     assert parts.isdisjoint(listed)
     for name in ("block", "insn", "call"):
-        listed = {site.function.name for site in resolve(f"libparted.so:*:{name}", process.objects())}
+        listed = {site.function.name for site in resolved(f"libparted.so:*:{name}", process.objects())}
         assert parts <= listed
     for start in loaded.image.unnamed_parts:
-        (site,) = resolve(f"pid:libparted.so:-:{start:#x}", process.objects())
+        (site,) = resolved(f"pid:libparted.so:-:{start:#x}", process.objects())
         assert site.function.start == start
 
 
@@ -116,36 +120,36 @@ def test_functions_without_names_are_found_by_what_lists_call_them(process):
     process.load(
         "static int hidden(int x) { return x + 3; } int main(int n) { return hidden(n); }", "bare", "-O0", "-s"
     )
-    for site in resolve("bare:*", process.objects()):
-        (again,) = resolve(f"bare:{site.name}", process.objects())
+    for site in resolved("bare:*", process.objects()):
+        (again,) = resolved(f"bare:{site.name}", process.objects())
         assert (again.address, again.kind, again.canonical) == (site.address, "entry", site.canonical)
         assert site.name == f"bare+{site.function.start:#x}"
-        (inside,) = resolve(f"{site.name}+0x1", process.objects())
+        (inside,) = resolved(f"{site.name}+0x1", process.objects())
         assert (inside.address, inside.kind) == (site.address + 1, "offset")
 
 
 def test_several_names_of_one_address_are_one_site(fruit):
-    assert len([site for site in resolve("libfruit:*", fruit) if "apple" in site.function.names]) == 1
-    (site,) = resolve("libfruit:alias_of_apple", fruit)
+    assert len([site for site in resolved("libfruit:*", fruit) if "apple" in site.function.names]) == 1
+    (site,) = resolved("libfruit:alias_of_apple", fruit)
     assert site.canonical == "pid:libfruit.so.3.1:alias_of_apple:entry"
     assert site.name == "alias_of_apple"
     assert "apple" in site.function.names
 
 
 def test_returns_and_offsets(fruit):
-    (site,) = resolve("libfruit:banana%return", fruit)
+    (site,) = resolved("libfruit:banana%return", fruit)
     assert (site.kind, site.canonical) == ("return", "pid:libfruit.so.3.1:banana:return")
-    (site,) = resolve("libfruit:banana+0x3", fruit)
+    (site,) = resolved("libfruit:banana+0x3", fruit)
     assert (site.kind, site.offset, site.canonical) == ("offset", 3, "pid:libfruit.so.3.1:banana:0x3")
     absolute = site.function.start + 3
-    (same,) = resolve(f"pid:libfruit:-:{absolute:#x}", fruit)
+    (same,) = resolved(f"pid:libfruit:-:{absolute:#x}", fruit)
     assert (same.address, same.function, same.offset) == (site.address, site.function, 3)
 
 
 def test_every_canonical_form_resolves_to_the_same_site(fruit):
     for text in ("apple", "libfruit:*", "libfruit:banana+0x3", "libfruit:ap*:return", "pid:market:main:0"):
-        for site in resolve(text, fruit):
-            (again,) = resolve(site.canonical, fruit)
+        for site in resolved(text, fruit):
+            (again,) = resolved(site.canonical, fruit)
             assert (again.address, again.kind, again.canonical) == (site.address, site.kind, site.canonical)
 
 
@@ -167,7 +171,7 @@ def test_every_canonical_form_resolves_to_the_same_site(fruit):
 )
 def test_specs_that_mean_nothing_point_at_the_part(fruit, text, caret, message, nearest):
     with pytest.raises(SpecError) as caught:
-        resolve(text, fruit)
+        resolved(text, fruit)
     assert message in caught.value.message
     assert str(caught.value).splitlines()[2] == "  " + caret
     assert nearest is None or nearest in caught.value.nearest
@@ -176,14 +180,14 @@ def test_specs_that_mean_nothing_point_at_the_part(fruit, text, caret, message, 
 def test_a_function_that_is_only_imported_is_said_so(process):
     process.load('#include <stdio.h>\nint main(void) { return puts("x"); }', "prints", "-O1", bias=0x555555554000)
     with pytest.raises(SpecError, match="prints imports it from another module"):
-        resolve("prints:puts", process.objects())
+        resolved("prints:puts", process.objects())
 
 
 @pytest.mark.parametrize(("flags", "is_said"), [(("-s",), True), ((), False)], ids=["stripped", "named"])
 def test_a_name_that_a_stripped_file_lacks_is_said_so(process, flags, is_said):
     process.load(PROGRAM, "market", "-O1", *flags, bias=0x555555554000)
     with pytest.raises(SpecError) as caught:
-        resolve("a.out:pear", process.objects())
+        resolved("a.out:pear", process.objects())
     assert ("it is stripped" in caught.value.message) == is_said
 
 
@@ -196,7 +200,7 @@ def test_a_name_that_damaged_symbols_would_have_is_said_so(process, tmp_path):
     subprocess.run(["objcopy", "--add-section", f".gnu_debugdata={packed}", path], check=True)
     process.place(str(path), 0x555555554000)
     with pytest.raises(SpecError, match=r"its symbols are in .gnu_debugdata, which is damaged"):
-        resolve("a.out:pear", process.objects())
+        resolved("a.out:pear", process.objects())
 
 
 INLINED = """
@@ -209,7 +213,7 @@ int main(int argc, char **argv) { volatile int n = argc; return pip(&n) + pip(&n
 def test_a_function_that_was_inlined_everywhere_is_said_to_be(process, flags, is_said):
     process.load(INLINED, "inlining", "-O1", *flags, bias=0x555555554000)
     with pytest.raises(SpecError) as caught:
-        resolve("a.out:pip", process.objects())
+        resolved("a.out:pip", process.objects())
     assert ("it has been inlined at 2 places" in caught.value.message) == is_said
 
 
@@ -218,9 +222,9 @@ def test_a_command_that_is_a_link_names_the_executable(fruit, tmp_path, monkeypa
     (tmp_path / "stall").symlink_to(tmp_path / "market")
     (tmp_path / "fruit").symlink_to(tmp_path / "libfruit.so.3.1")
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert names(resolve("stall:apple", fruit)) == [("market", "apple")]
+    assert names(resolved("stall:apple", fruit)) == [("market", "apple")]
     with pytest.raises(SpecError, match="no module 'fruit' is loaded"):
-        resolve("fruit:apple", fruit)
+        resolved("fruit:apple", fruit)
 
 
 def test_demangled_names_match_with_and_without_parameters(process):
@@ -228,7 +232,7 @@ def test_demangled_names_match_with_and_without_parameters(process):
     objects = process.objects()
 
     def found(text):
-        return sorted(site.function.demangled for site in resolve(text, objects))
+        return sorted(site.function.demangled for site in resolved(text, objects))
 
     assert found("a.out:ns::f") == ["ns::f(char const*)", "ns::f(int)"]
     assert found("a.out:ns::f(int)") == ["ns::f(int)"]
@@ -237,9 +241,9 @@ def test_demangled_names_match_with_and_without_parameters(process):
     assert found("ns::C::get") == ["ns::C::get(char)", "ns::C::get(int)"]
     assert found("ns::twice") == ["double ns::twice<double>(double)", "int ns::twice<int>(int)"]
     with pytest.raises(SpecError, match=r"(?s)no function.*nearest: .*ns::C::get"):
-        resolve("ns::C::gat", objects)
-    assert [site.name for site in resolve("ns::twice<int>", objects)] == ["int ns::twice<int>(int)"]
-    assert [site.name for site in resolve("_ZN2ns1fE?", objects)] == ["ns::f(int)"]
+        resolved("ns::C::gat", objects)
+    assert [site.name for site in resolved("ns::twice<int>", objects)] == ["int ns::twice<int>(int)"]
+    assert [site.name for site in resolved("_ZN2ns1fE?", objects)] == ["ns::f(int)"]
     assert found("ns::twice<int>") == ["int ns::twice<int>(int)"]
     assert len(found("ns::operator+")) == 1
     assert found("a.out:ns::C::*") == ["ns::C::get(char)", "ns::C::get(int)"]
@@ -248,8 +252,8 @@ def test_demangled_names_match_with_and_without_parameters(process):
     assert found("*ns::f(char*") == ["ns::f(char const*)"]
     assert found("(anonymous namespace)::helper") == ["(anonymous namespace)::helper(int)"]
     for text in ("ns::f", "ns::twice", "ns::operator+", "(anonymous namespace)::helper"):
-        for site in resolve(text, objects):
-            assert [each.address for each in resolve(site.canonical, objects)] == [site.address], site.canonical
+        for site in resolved(text, objects):
+            assert [each.address for each in resolved(site.canonical, objects)] == [site.address], site.canonical
 
 
 def test_local_functions_of_one_name(process, tmp_path):
@@ -264,12 +268,12 @@ def test_local_functions_of_one_name(process, tmp_path):
     )
     process.load("", "libtwo.so", "-shared", "-fPIC", "-O1", "-x", "c", str(first), str(second))
     objects = process.objects()
-    assert len(resolve("libtwo:helpe[r]", objects)) == 2
+    assert len(resolved("libtwo:helpe[r]", objects)) == 2
     with pytest.raises(SpecError, match=r"2 functions of libtwo\.so are named 'helper'"):
-        resolve("libtwo:helper", objects)
+        resolved("libtwo:helper", objects)
     with pytest.raises(SpecError, match=r"2 functions of libtwo\.so are named 'helper'") as caught:
-        resolve("libtwo:helper+0x1", objects)
-    (site,) = resolve(caught.value.nearest[0], objects)
+        resolved("libtwo:helper+0x1", objects)
+    (site,) = resolved(caught.value.nearest[0], objects)
     assert (site.function.name, site.offset) == ("helper", 1)
 
 
@@ -285,11 +289,11 @@ def test_ifuncs_lead_to_what_the_process_uses_or_are_refused(process):
     path = process.load(IFUNC, "libpick.so", "-shared", "-fPIC", "-O1")
     objects = process.objects()
     fast = Image.open(path).functions.lookup("fast")[0]
-    resolution = resolve_all("libpick:pick", objects)
+    resolution = resolve_all(parse("libpick:pick"), objects)
     assert not resolution.sites
     assert resolution.refused[0].refusal.reason is Reason.IFUNC_UNRESOLVED
     resolution = resolve_all(
-        "libpick:pick", objects, ifunc_targets=lambda _loaded, _function: [0x7F0000000000 + fast.start]
+        parse("libpick:pick"), objects, ifunc_targets=lambda _loaded, _function: [0x7F0000000000 + fast.start]
     )
     (site,) = resolution.sites
     assert site.function.name == "fast"
@@ -304,9 +308,9 @@ def test_an_implementation_is_one_site_however_it_is_reached(process):
     for text, count in (
         ("libpick:pick", 1),
         ("libpick:?[ia][cs][kt]", 1),
-        ("libpick:*", len(resolve("libpick:*", objects))),
+        ("libpick:*", len(resolved("libpick:*", objects))),
     ):
-        sites = resolve(text, objects, ifunc_targets=lambda _loaded, _function: [fast, fast])
+        sites = resolved(text, objects, ifunc_targets=lambda _loaded, _function: [fast, fast])
         assert [site.address for site in sites].count(fast) == 1
         assert len({site.address for site in sites}) == len(sites) == count
 
@@ -316,22 +320,18 @@ def test_an_object_that_cannot_be_read_matters_only_if_it_was_meant(process, tmp
     process.load(LIBRARY, "libgone.so", "-shared", "-fPIC", "-O1", bias=0x7E0000000000)
     (tmp_path / "libgone.so").write_bytes(b"not an object any more")
     objects = process.objects()
-    assert len(resolve("banana", objects)) == 1
+    assert len(resolved("banana", objects)) == 1
     with pytest.raises(UnsupportedTarget, match="not an ELF file"):
-        resolve("libgone:banana", objects)
+        resolved("libgone:banana", objects)
     for text in ("libfruit:cherry", "cherry", "lib*:cherry"):
         with pytest.raises(SpecError, match="no function 'cherry'"):
-            resolve(text, objects)
+            resolved(text, objects)
 
 
 def test_a_spec_for_another_process_is_pointed_at(fruit):
-    assert resolve_all("pid77:libfruit:banana:entry", fruit, pid=77).sites
+    assert resolve_all(parse("pid77:libfruit:banana:entry"), fruit, pid=77).sites
     with pytest.raises(SpecError, match=r"names process 77, and not 78(?s:.*)\n  \^\^\^\^\^$"):
-        resolve_all("pid77:libfruit:banana:entry", fruit, pid=78)
-
-
-def test_specs_may_be_given_read(fruit):
-    assert resolve(parse("libfruit:banana"), fruit) != []
+        resolve_all(parse("pid77:libfruit:banana:entry"), fruit, pid=78)
 
 
 def test_all_of_libc_resolves_within_its_budget(process):
@@ -343,38 +343,38 @@ def test_all_of_libc_resolves_within_its_budget(process):
     process.place(path, 0x7F0000000000)
     with collection_paused():  # as in a session; else it is the other tests' garbage that is measured
         start = time.process_time()
-        sites = resolve("libc:*", process.objects())
+        sites = resolved("libc:*", process.objects())
         first = time.process_time() - start
     assert len(sites) > 2000
     assert first < 0.3
     objects = process.objects()
     names = collections.Counter(name for site in sites for name in site.function.names)
     for site in sites[::40]:
-        assert [each.address for each in resolve(site.canonical, objects)] == [site.address]
+        assert [each.address for each in resolved(site.canonical, objects)] == [site.address]
         if names[site.function.name] > 1:
             with pytest.raises(SpecError, match="ambiguous"):
-                resolve(f"libc:{site.function.name}", objects)
-    shown = [site.canonical for site in resolve("libc:mem*", objects)]
+                resolved(f"libc:{site.function.name}", objects)
+    shown = [site.canonical for site in resolved("libc:mem*", objects)]
     assert all(each.startswith(f"pid:{name}:mem") for each in shown), "by the name that was asked for"
 
 
 def test_an_absolute_address_without_a_module(fruit):
-    (site,) = resolve("libfruit:banana+0x3", fruit)
-    (same,) = resolve(f"pid$target::-:{site.address:x}", fruit)
+    (site,) = resolved("libfruit:banana+0x3", fruit)
+    (same,) = resolved(f"pid$target::-:{site.address:x}", fruit)
     assert (same.address, same.function.name) == (site.address, "banana")
     with pytest.raises(SpecError, match="no file's code is at 0x10"):
-        resolve("pid::-:10", fruit)
+        resolved("pid::-:10", fruit)
 
 
 def test_a_glob_of_names_means_entries_returns_and_instructions(fruit):
     kinds = {
-        pattern: {site.kind for site in resolve(f"pid:libfruit:banana:{pattern}", fruit)}
+        pattern: {site.kind for site in resolved(f"pid:libfruit:banana:{pattern}", fruit)}
         for pattern in ("*", "e*", "ret*", "[0-9]")
     }
     assert kinds == {
         "*": {"entry", "return", "insn"}, "e*": {"entry", "insn"}, "ret*": {"return"}, "[0-9]": {"insn"},
     }  # fmt: skip
-    several = next(site for site in resolve("pid:libfruit:banana:0x1?", fruit) if site.kind == "insn")
+    several = next(site for site in resolved("pid:libfruit:banana:0x1?", fruit) if site.kind == "insn")
     assert (several.pattern, several.canonical) == ("1?", "pid:libfruit.so.3.1:banana:1?")
 
 
@@ -382,7 +382,7 @@ def test_mistyped_names_of_cpp_are_told_as_a_programmer_writes_them(process):
     source = "namespace shop { int weigh(int n) { return n + 1; } } int main() { return shop::weigh(1); }"
     process.load(source, "scale", "-O0", bias=0x555555554000, language="c++")
     with pytest.raises(SpecError) as caught:
-        resolve("shop::weihg", process.objects())
+        resolved("shop::weihg", process.objects())
     assert caught.value.nearest[0] == "shop::weigh"
 
 
@@ -400,22 +400,22 @@ OLD_LIBC = "int pthread_mutex_lock(void) { return 1; }"
 )
 def test_libraries_that_are_a_part_of_libc_now_mean_libc(process, spec, function):
     process.load(LIBC, "libc.so.6", "-O1", "-shared", "-fno-builtin", bias=0x7F0000000000)
-    assert names(resolve(spec, process.objects())) == [("libc.so.6", function)]
+    assert names(resolved(spec, process.objects())) == [("libc.so.6", function)]
 
 
 def test_a_library_that_is_merged_is_not_all_of_libc(process):
     process.load(LIBC, "libc.so.6", "-O1", "-shared", "-fno-builtin", bias=0x7F0000000000)
     with pytest.raises(SpecError, match=r"libpthread is a part of .* since glibc .*; name its functions"):
-        resolve("libpthread:*", process.objects())
+        resolved("libpthread:*", process.objects())
 
 
 def test_an_old_libc_has_no_other_library_merged(process):
     process.load(OLD_LIBC, "libc.so.6", "-O1", "-shared", bias=0x7F0000000000)
     with pytest.raises(SpecError, match="no module 'libpthread' is loaded"):
-        resolve("libpthread:pthread_mutex_lock", process.objects())
+        resolved("libpthread:pthread_mutex_lock", process.objects())
 
 
 def test_an_empty_library_of_the_old_name_leads_to_libc_too(process):
     process.load(LIBC, "libc.so.6", "-O1", "-shared", "-fno-builtin", bias=0x7F0000000000)
     process.load("int __libpthread_placeholder;", "libpthread.so.0", "-O1", "-shared", bias=0x7E0000000000)
-    assert names(resolve("libpthread:pthread_create", process.objects())) == [("libc.so.6", "pthread_create")]
+    assert names(resolved("libpthread:pthread_create", process.objects())) == [("libc.so.6", "pthread_create")]
