@@ -14,6 +14,7 @@ from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.probes.providers.kernel.code import RunningCode, running
 from anyprobe.probes.providers.kernel.explaining import explain
 from anyprobe.probes.providers.kernel.places.sites import KernelNames
+from anyprobe.probes.providers.kernel.places.specs import parse
 from anyprobe.target.kernel import symbols, tracefs
 from anyprobe.target.kernel.kcore import LiveMemory
 
@@ -155,7 +156,7 @@ def test_an_explanation_shows_live_code_and_what_reaches_it(code):
     start = names.symbols.named("vfs_read")[0].address
     function = code.module("vmlinux").code.function_at(start - BIAS)
     inner = function.addresses[4] - function.start
-    explanation = explain(f"kernel::vfs_read:{inner:#x}", names, code)
+    explanation = explain(parse(f"kernel::vfs_read:{inner:#x}"), names, code)
     assert explanation.address == start + inner
     marked = {line.address: line.marks for line in explanation.disassembly if line.marks}
     assert marked[start + inner][0] == "IA"
@@ -167,7 +168,7 @@ def test_an_explanation_shows_live_code_and_what_reaches_it(code):
 
 
 def test_entries_are_reached_by_the_function_tracer_s_mechanisms(code):
-    verdicts = dict(explain("kernel::vfs_read", KernelNames(), code).verdicts)
+    verdicts = dict(explain(parse("kernel::vfs_read"), KernelNames(), code).verdicts)
     assert list(verdicts.values()).count("chosen") == 1
     assert verdicts.keys() == {"fentry", "kprobe.multi", "kprobe"}
 
@@ -213,7 +214,7 @@ def test_kprobes_that_are_set_are_not_seen(code, events):
         assert live.read(trap + BIAS, 1) == b"\xcc"
         again = RunningCode(names.symbols, live)
         assert again.source.memory.read(function.start, len(before)) == before
-        explanation = explain(f"kernel::vfs_write:{jump - function.start:#x}", names, again)
+        explanation = explain(parse(f"kernel::vfs_write:{jump - function.start:#x}"), names, again)
     assert any("kprobes are set in this function" in note for note in explanation.notes)
 
 

@@ -6,6 +6,7 @@ import anyprobe
 from anyprobe import Count, HandlerError, buf, emit, ptr
 from anyprobe.cli import main
 from anyprobe.probes.providers.function.inlined_sites import listed
+from anyprobe.probes.specs.spec import parsed
 from support.results import records
 
 pytestmark = pytest.mark.live
@@ -228,7 +229,7 @@ def test_polls_are_counted_by_future(plain):
 def test_inlined_instances_are_those_that_were_linked(run_target):
     target = run_target("rust_values.rs", options=OPTIMISED)
     with anyprobe.attach(target.pid) as session:
-        found = listed(session, ["a.out:is_empty"])
+        found = listed(session, parsed(["a.out:is_empty"]))
         assert found
         assert all(each.address for each in found)
     target.finish()

@@ -13,7 +13,7 @@ from anyprobe.cli.handlertext import HandlerText, check_names, uses_returns
 from anyprobe.cli.knownfunctions import knowledge_of
 
 if TYPE_CHECKING:
-    from anyprobe.cli.targets import Measured
+    from anyprobe.cli.targets import AnySpec, Measured
     from anyprobe.data.aggregations import Aggregation
     from anyprobe.data.snapshot import Snapshot
 
@@ -38,7 +38,7 @@ class Counting(NamedTuple):
     def _expressions(self) -> list[Expression]:
         return [each for each in (self.of, *self.by, self.when) if each is not None]
 
-    def arm(self, session: "Measured", specs: Sequence[str]) -> None:
+    def arm(self, session: "Measured", specs: "Sequence[AnySpec]") -> None:
         """Place the handlers of all specs in one session; they share an aggregation."""
         from anyprobe.data.aggregations import Count
 

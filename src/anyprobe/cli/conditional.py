@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from anyprobe.cli.handlerplaces import HandlerPlace
     from anyprobe.cli.handlertext import HandlerText
     from anyprobe.cli.knownfunctions import Knowledge
-    from anyprobe.cli.targets import Measured
+    from anyprobe.cli.targets import AnySpec, Measured
     from anyprobe.data.results import CellValue
     from anyprobe.data.snapshot import FunctionTiming, SiteResult, Snapshot
 
@@ -47,7 +47,7 @@ class _Conditional(ABC):
 
         return cls(parse_one("--when", text), pending)
 
-    def arm(self, session: "Measured", specs: Sequence[str]) -> None:
+    def arm(self, session: "Measured", specs: "Sequence[AnySpec]") -> None:
         """Place what counts."""
         if self.when is None:
             self._plainly(session, specs)
@@ -75,11 +75,10 @@ class _Conditional(ABC):
         """
         if not place.in_kernel:
             return 0
-        from anyprobe.cli.targets import in_the_kernel
-        from anyprobe.probes.providers.kernel.places.specs import parse
+        from anyprobe.cli.targets import in_the_kernel, kernel_spec
 
         self._last_number += 1
-        for site in in_the_kernel(session).resolve(parse(place.spec)):
+        for site in in_the_kernel(session).resolve(kernel_spec(place.wanted)):
             address = site.address if place.has_address else 0
             self._numbers.setdefault((site.spec, site.address), (address, self._last_number))
         return self._last_number
@@ -144,7 +143,7 @@ class _Conditional(ABC):
         return self._numbers.get((site.spec, site.address), (site.address, 0))
 
     @abstractmethod
-    def _plainly(self, session: "Measured", specs: Sequence[str]) -> None:
+    def _plainly(self, session: "Measured", specs: "Sequence[AnySpec]") -> None:
         """Measure without a condition."""
 
     @abstractmethod
@@ -163,7 +162,7 @@ class _Conditional(ABC):
 class Counts(_Conditional):
     """``count``: hits at each site; calls, where the condition is about what only their end knows."""
 
-    def _plainly(self, session: "Measured", specs: Sequence[str]) -> None:
+    def _plainly(self, session: "Measured", specs: "Sequence[AnySpec]") -> None:
         targets.count(session, specs, pending=self.pending)
 
     def _made(self) -> dict[str, Any]:
@@ -193,12 +192,13 @@ class Times(_Conditional):
 
     also = ("latency_ns",)
 
-    def _plainly(self, session: "Measured", specs: Sequence[str]) -> None:
-        from anyprobe.cli.targets import on_process
-
+    def _plainly(self, session: "Measured", specs: "Sequence[AnySpec]") -> None:
         if self.pending:
-            on_process(session, "times of what is loaded later")
-        session.time(*specs)
+            targets.on_process(session, "times of what is loaded later")
+        if session.pid == targets.KERNEL:
+            targets.in_the_kernel(session).time(*map(targets.kernel_spec, specs))
+        else:
+            targets.on_process(session).time(*map(targets.process_spec, specs))
 
     def _made(self) -> dict[str, Any]:
         from anyprobe.data.aggregations import Count, Hist

@@ -9,11 +9,13 @@ from anyprobe.cli.atentry import split, words_of
 from anyprobe.cli.expressions import Expression
 from anyprobe.cli.handlertext import OF_RETURNS, PARAMETERS, HandlerText, context_lines
 from anyprobe.cli.knownfunctions import Knowledge, Received, received
-from anyprobe.cli.targets import KERNEL, in_the_kernel, on_process
+from anyprobe.cli.targets import KERNEL, in_the_kernel, kernel_spec, on_process, process_spec, read
 
 if TYPE_CHECKING:
-    from anyprobe.cli.targets import Measured
+    from anyprobe.cli.targets import AnySpec, Measured
+    from anyprobe.probes.providers.kernel.places.specs import KernelSpec
     from anyprobe.probes.session import Session
+    from anyprobe.probes.specs.parts import Spec
 
 CALL_WORDS = 8
 """Words that can be kept from a call's entry to its return."""
@@ -46,10 +48,15 @@ class Ends(StrEnum):
 class HandlerPlace(NamedTuple):
     """A spec, and what a handler for it needs."""
 
-    spec: str
+    wanted: "AnySpec"
     ends: Ends
     in_kernel: bool = False
     has_address: bool = True
+
+    @property
+    def spec(self) -> str:
+        """The spec as it is shown."""
+        return self.wanted.text
 
     @property
     def address(self) -> str:
@@ -75,12 +82,14 @@ class HandlerPlace(NamedTuple):
         return self.ends in {Ends.ENTRY, Ends.CALL}
 
 
-def place_in(session: "Measured", text: str, expressions: Sequence[Expression], known: Sequence[str]) -> HandlerPlace:
+def place_in(
+    session: "Measured", spec: "AnySpec", expressions: Sequence[Expression], known: Sequence[str]
+) -> HandlerPlace:
     """Return where a handler has to run to know what expressions need; ``known`` are the names of parameters."""
     of_entry = (*PARAMETERS, *known)
     if session.pid == KERNEL:
-        return _place_in_kernel(text, expressions, of_entry)
-    return place_for(text, expressions, of_entry)
+        return _place_in_kernel(kernel_spec(spec), expressions, of_entry)
+    return place_for(process_spec(spec), expressions, of_entry)
 
 
 def once_each(session: "Measured", *, each_mechanism: bool = False) -> AbstractContextManager[None]:
@@ -93,53 +102,54 @@ def once_each(session: "Measured", *, each_mechanism: bool = False) -> AbstractC
     return on_process(session).placing_once()
 
 
-def one_by_one(session: "Measured", specs: Sequence[str], *, markers: bool = False) -> list[str]:
+def one_by_one(session: "Measured", specs: "Sequence[AnySpec]", *, markers: bool = False) -> "list[AnySpec]":
     """Return specs, in the kernel those of what is no function one by one: of its hits no address is known.
 
     ``markers``: those of programs' markers, too, each of which has arguments of its own.
     """
     if session.pid != KERNEL:
-        return [each for text in specs for each in _each_marker(on_process(session), text)] if markers else list(specs)
-    from anyprobe.probes.providers.kernel.places.specs import parse
+        if not markers:
+            return list(specs)
+        return [each for spec in map(process_spec, specs) for each in _each_marker(on_process(session), spec)]
+    found: dict[str, AnySpec] = {}
+    for spec in map(kernel_spec, specs):
+        if spec.tells_address:
+            found.setdefault(spec.text, spec)
+            continue
+        sites = in_the_kernel(session).resolve(spec)
+        found |= {each.text: each for each in read(session, [site.spec for site in sites if site.spec not in found])}
+    return list(found.values())
 
-    found: list[str] = []
-    for text in specs:
-        spec = parse(text)
-        found += [text] if spec.tells_address else [site.spec for site in in_the_kernel(session).resolve(spec)]
-    return list(dict.fromkeys(found))
 
-
-def _each_marker(session: "Session", text: str) -> list[str]:
+def _each_marker(session: "Session", spec: "Spec") -> "Sequence[Spec]":
     """Return a spec for each of several markers that one means, unless it is to mean what is loaded later, too."""
     from anyprobe.core.errors import SpecError
-    from anyprobe.probes.specs.spec import parse
+    from anyprobe.probes.specs.spec import parsed
 
-    if not parse(text).is_marker or session.options.pending == "always" or parse(text).within is not None:
-        return [text]
+    if not spec.is_marker or session.options.pending == "always" or spec.within is not None:
+        return [spec]
     try:
-        markers = dict.fromkeys(site.canonical for site in session.resolve(text)[0])
+        markers = dict.fromkeys(site.canonical for site in session.resolve(spec)[0])
     except SpecError:  # of a library that is not there yet
-        return [text]
-    return list(markers) if len(markers) > 1 else [text]
+        return [spec]
+    return parsed(markers) if len(markers) > 1 else [spec]
 
 
-def _place_in_kernel(text: str, expressions: Sequence[Expression], of_entry: Sequence[str]) -> HandlerPlace:
-    from anyprobe.probes.providers.kernel.places.specs import parse
-
-    spec = parse(text)
+def _place_in_kernel(spec: "KernelSpec", expressions: Sequence[Expression], of_entry: Sequence[str]) -> HandlerPlace:
     of_both = [name for name in of_entry if any(each.uses(name) for each in expressions)]
     of_returns = [name for name in OF_RETURNS if any(each.uses(name) for each in expressions)]
     if not spec.has_return and of_returns:
         instead = "syscall::NAME:return, kernel::NAME:return"
-        _refuse(expressions, of_returns, f"there is no return ({text})", instead)
+        _refuse(expressions, of_returns, f"there is no return ({spec.text})", instead)
     if spec.name not in {"entry", "return"}:
-        _refuse(expressions, [*of_both, *of_returns], f"{{}} is not known at an instruction ({text})", "ctx.regs.rdi")
-        return HandlerPlace(text, Ends.INSIDE, in_kernel=True)
+        message = f"{{}} is not known at an instruction ({spec.text})"
+        _refuse(expressions, [*of_both, *of_returns], message, "ctx.regs.rdi")
+        return HandlerPlace(spec, Ends.INSIDE, in_kernel=True)
     if "latency_ns" in of_returns or (of_both and (of_returns or spec.name == "return")):
         return HandlerPlace(spec.end("entry"), Ends.CALL, in_kernel=True, has_address=spec.tells_address)
     if of_returns or spec.name == "return":
         return HandlerPlace(spec.end("return"), Ends.RETURN, in_kernel=True, has_address=spec.tells_address)
-    return HandlerPlace(text, Ends.ENTRY, in_kernel=True, has_address=spec.tells_address)
+    return HandlerPlace(spec, Ends.ENTRY, in_kernel=True, has_address=spec.tells_address)
 
 
 def _refuse(expressions: Sequence[Expression], names: Sequence[str], message: str, instead: str) -> None:
@@ -150,45 +160,41 @@ def _refuse(expressions: Sequence[Expression], names: Sequence[str], message: st
                 raise each.error(line, column, message.format(name), instead)
 
 
-def place_for(text: str, expressions: Sequence[Expression], of_entry: Sequence[str] = PARAMETERS) -> HandlerPlace:
+def place_for(spec: "Spec", expressions: Sequence[Expression], of_entry: Sequence[str] = PARAMETERS) -> HandlerPlace:
     """Return where a handler in a program has to run; ``of_entry`` are the names of parameters."""
-    from anyprobe.probes.specs.spec import parse
-
-    spec = parse(text)
-    if spec.provider == "usdt":
-        return _at_marker(text, expressions)
+    if spec.is_marker:
+        return _at_marker(spec, expressions)
     needs_return = any(each.uses(name) for each in expressions for name in OF_RETURNS)
     needs_entry = any(each.uses(name) for each in expressions for name in (*of_entry, "latency_ns"))
-    plain = _entry_spec(text)
-    is_line = any(character.isspace() for character in text.strip())  # of kprobe_events; nothing can be appended to it
     match spec.name:
         case "entry":
             needs_return = needs_return or any(each.uses("errno") for each in expressions)  # before, it is of others
-            return HandlerPlace(plain if is_line and needs_return else text, Ends.CALL if needs_return else Ends.ENTRY)
+            return HandlerPlace(_in_one_word(spec), Ends.CALL) if needs_return else HandlerPlace(spec, Ends.ENTRY)
         case "return" if needs_entry:
-            return HandlerPlace(plain, Ends.CALL)
+            return HandlerPlace(spec.end("entry"), Ends.CALL)
         case "return":
-            return HandlerPlace(plain.removesuffix("entry") + "return" if is_line else text, Ends.RETURN)
-    unknown = (*of_entry, *OF_RETURNS)
-    _refuse(expressions, unknown, f"{{}} is not known at an instruction ({text})", "ctx.regs.rdi or another register")
-    return HandlerPlace(text, Ends.INSIDE)
+            return HandlerPlace(_in_one_word(spec), Ends.RETURN)
+    unknown, message = (*of_entry, *OF_RETURNS), f"{{}} is not known at an instruction ({spec.text})"
+    _refuse(expressions, unknown, message, "ctx.regs.rdi or another register")
+    return HandlerPlace(spec, Ends.INSIDE)
 
 
-def _entry_spec(text: str) -> str:
-    """Return a spec of the entries of the functions that a spec means."""
-    from anyprobe.probes.specs.spec import parse
+def _in_one_word(spec: "Spec") -> "Spec":
+    """Return the same spec, as results show it: in full, where it is a line of ``kprobe_events``."""
+    if not any(character.isspace() for character in spec.text.strip()):
+        return spec
+    from anyprobe.probes.specs.parts import in_full
 
-    spec = parse(text)
-    return f"pid{spec.pid or ''}:{spec.module.text}:{spec.function.text}:entry"
+    return in_full(spec.module, spec.function, spec.name, pid=spec.pid)
 
 
-def _at_marker(text: str, expressions: Sequence[Expression]) -> HandlerPlace:
+def _at_marker(spec: "Spec", expressions: Sequence[Expression]) -> HandlerPlace:
     """Return the place at a marker: its arguments are parameters, and it has no return."""
     for each in expressions:
         for name, line, column in each.names:
             if name in OF_RETURNS:
-                raise each.error(line, column, f"{name} is not known at a marker ({text})", "arg0, ctx.regs.rdi")
-    return HandlerPlace(text, Ends.ENTRY)
+                raise each.error(line, column, f"{name} is not known at a marker ({spec.text})", "arg0, ctx.regs.rdi")
+    return HandlerPlace(spec, Ends.ENTRY)
 
 
 class HandlerMaker(NamedTuple):
@@ -212,7 +218,7 @@ class HandlerMaker(NamedTuple):
         if place.ends is Ends.CALL:
             return self._put_call(session, wanted)
         if place.ends is Ends.RETURN and self._is_result_in_memory:
-            return self._replace(place=HandlerPlace(_entry_spec(place.spec), Ends.CALL)).put(session)
+            return self._replace(place=HandlerPlace(process_spec(place.wanted).end("entry"), Ends.CALL)).put(session)
         text = HandlerText(place.in_kernel, left=split(self.expressions, (), keeps=False).left)
         at_entry = place.ends is Ends.ENTRY
         text.add(f"def handler({', '.join(['ctx', *(wanted.declared if at_entry else ())])}):")
@@ -220,9 +226,10 @@ class HandlerMaker(NamedTuple):
         text.add(*context_lines(self.expressions, self.knowledge.names))
         text.add(*["    retval = ctx.retval"] * (place.returns and self.knowledge.reads_result(self.expressions)))
         self.write(text, wanted.shown if at_entry else (), place.returns and self.knowledge.has_result)
-        given = {Ends.ENTRY: session.entry, Ends.RETURN: session.ret, Ends.INSIDE: session.at}[place.ends]
+        ways = {Ends.ENTRY: session.entry, Ends.RETURN: session.ret, Ends.INSIDE: session.at}
+        given: Callable[..., Any] = ways[place.ends]
         with text.pointing():
-            given(place.spec)(text.function("handler", self.things))
+            given(place.wanted)(text.function("handler", self.things))
         return wanted
 
     @property
@@ -236,7 +243,6 @@ class HandlerMaker(NamedTuple):
         """Place a pair of handlers: the entry's keeps what the return's uses."""
         from anyprobe.handlers import intrinsics
         from anyprobe.handlers.types.annotations import u64
-        from anyprobe.probes.specs.spec import parsed
 
         timed = any(each.uses("latency_ns") for each in self.expressions)
         parts = split(self.expressions, (*PARAMETERS, *self.knowledge.names))
@@ -265,8 +271,9 @@ class HandlerMaker(NamedTuple):
                 leaving.function("handler", {**self.things, **kept.kinds}),
             )
             if in_kernel:
-                in_the_kernel(session).call(self.place.spec, retval=self.retval)(ends[0]).ret(ends[1])
+                wanted_calls = kernel_spec(self.place.wanted)
+                in_the_kernel(session).call(wanted_calls, retval=self.retval)(ends[0]).ret(ends[1])
                 return kept
             retval = self.retval or (None if reads_result else u64)  # tells at least whether it returns
-            on_process(session).handling.place_call(parsed([self.place.spec]), *ends, retval=retval)
+            on_process(session).handling.place_call([process_spec(self.place.wanted)], *ends, retval=retval)
         return kept

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from anyprobe.cli.expressions import Expression
 from anyprobe.cli.handlertext import OF_RETURNS, PARAMETERS
-from anyprobe.cli.targets import KERNEL, in_the_kernel, on_process
+from anyprobe.cli.targets import KERNEL, in_the_kernel, kernel_spec, on_process, process_spec
 from anyprobe.core.errors import SpecError, UnsupportedTarget, UsageError
 
 if TYPE_CHECKING:
-    from anyprobe.cli.targets import Measured
+    from anyprobe.cli.targets import AnySpec, Measured
     from anyprobe.handlers.types.calling_convention import Prototype
     from anyprobe.probes.providers.kernel.places.sites import KernelSite
     from anyprobe.probes.providers.kernel.places.specs import KernelSpec
@@ -75,15 +75,14 @@ class Knowledge(NamedTuple):
         """Return whether a handler with some expressions reads the result: to show it, or because they use it."""
         return self.has_result or (self.hides_result and any(each.uses("retval") for each in expressions))
 
-    def failure(self, spec: str) -> "Callable[[Any], bool]":
+    def failure(self, spec: "AnySpec") -> "Callable[[Any], bool]":
         """Return what tells of a result whether the call has failed: -1, and where it is an address, also 0."""
         from anyprobe.handlers.types.annotations import IntegerType, PointerType
-        from anyprobe.probes.specs.spec import parse
 
         kind = None if self.prototype is None else self.prototype.result
         if isinstance(kind, IntegerType):
             return lambda result: result is not None and (result < 0 or (not kind.signed and result == kind.high))
-        if isinstance(kind, PointerType) or (kind is None and parse(spec).function.text in _GIVING_ADDRESSES):
+        if isinstance(kind, PointerType) or (kind is None and spec.function.text in _GIVING_ADDRESSES):
             return lambda result: result in _NO_ADDRESS
         return lambda result: result in _MINUS_ONE
 
@@ -94,27 +93,28 @@ class Knowledge(NamedTuple):
                 raise each.error(line, column, f"{self.prototype.function} returns nothing", "latency_ns")
 
 
-def knowledge_of(session: "Measured", spec: str, expressions: Sequence[Expression] = ()) -> Knowledge:
+def knowledge_of(session: "Measured", spec: "AnySpec", expressions: Sequence[Expression] = ()) -> Knowledge:
     """Return what debug information, or the kernel, says of the functions of a spec.
 
     At a tracepoint ``expressions`` decide what is wanted: fields of its record, or what it passes.
     """
     if session.pid == KERNEL:
-        return _known_in_kernel(in_the_kernel(session), spec, expressions)
+        return _known_in_kernel(in_the_kernel(session), kernel_spec(spec), expressions)
     from anyprobe.handlers.types.calling_convention import PassedOtherwise
-    from anyprobe.probes.specs.spec import parsed
 
-    process = on_process(session)
+    process, wanted = on_process(session), process_spec(spec)
     try:
-        sites, _ = process.resolve(spec)
+        sites, _ = process.resolve(wanted)
         if len({site.function.start for site in sites if site.marker is None}) > FUNCTIONS_LIMIT:
-            return Knowledge(None, f"{spec} means many functions")
-        prototype = process.handling.prototypes.known(parsed((spec,)))()
+            return Knowledge(None, f"{spec.text} means many functions")
+        prototype = process.handling.prototypes.known((wanted,))()
         if prototype.is_marker:
             return Knowledge(prototype)
         _ = prototype.places
     except SpecError as error:
-        return Knowledge(None, f"{spec}: {error.message}")  # if that is for lack of libraries only, they come later
+        return Knowledge(
+            None, f"{spec.text}: {error.message}"
+        )  # if that is for lack of libraries only, they come later
     except UnsupportedTarget as error:
         return Knowledge(None, str(error), otherwise=isinstance(error, PassedOtherwise))
     return _usable(Knowledge(prototype))
@@ -129,10 +129,9 @@ def _usable(known: Knowledge) -> Knowledge:
     return known
 
 
-def _known_in_kernel(session: "KernelSession", text: str, expressions: Sequence[Expression]) -> Knowledge:
-    from anyprobe.probes.providers.kernel.places.specs import Provider, parse
+def _known_in_kernel(session: "KernelSession", spec: "KernelSpec", expressions: Sequence[Expression]) -> Knowledge:
+    from anyprobe.probes.providers.kernel.places.specs import Provider
 
-    spec = parse(text)
     sites = session.resolve(spec)
     if spec.is_event:
         return Knowledge(None, "timers and events pass nothing", most=0)
@@ -141,13 +140,15 @@ def _known_in_kernel(session: "KernelSession", text: str, expressions: Sequence[
     if not spec.has_return:
         return _known_of_tracepoints(session, spec, sites, expressions)
     if len({site.address for site in sites}) > FUNCTIONS_LIMIT:
-        return Knowledge(None, f"{text} means many functions")
+        return Knowledge(None, f"{spec.text} means many functions")
     try:
         found = _types(session.system_call if spec.provider is Provider.SYSCALL else session.prototype, sites)
     except UnsupportedTarget as error:
         return Knowledge(None, str(error), otherwise=spec.provider is Provider.SYSCALL)
     if len(found) > 1:
-        return Knowledge(None, f"{text} means functions of several types", otherwise=spec.provider is Provider.SYSCALL)
+        return Knowledge(
+            None, f"{spec.text} means functions of several types", otherwise=spec.provider is Provider.SYSCALL
+        )
     (prototype,) = found.values()
     return _usable(Knowledge(prototype))
 

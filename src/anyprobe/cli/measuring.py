@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from anyprobe.cli.records import Records
-    from anyprobe.cli.targets import Measured
+    from anyprobe.cli.targets import AnySpec, Measured
     from anyprobe.data.pending import PendingSpec
     from anyprobe.probes.following.followed import Followed
     from anyprobe.probes.providers.kernel.session import KernelSession
@@ -41,7 +41,7 @@ class Plan:
     """What to do, apart from where: the command line of a measuring command, read."""
 
     specs: tuple[str, ...]
-    arm: "Callable[[Measured, Sequence[str]], object]"
+    arm: "Callable[[Measured, Sequence[AnySpec]], object]"
     render: "Callable[[Snapshot, Console, int], None]"
     seconds: float | None
     every: float | None
@@ -268,7 +268,7 @@ def arm(session: "Measured", target: targets.Target, plan: Plan) -> None:
     if plan.specs and not specs:
         return
     try:
-        plan.arm(session, specs)
+        plan.arm(session, targets.read(session, specs))
     except (TargetExited, Interrupted) as event:
         plan.warn(str(event))
     except TargetError as error:

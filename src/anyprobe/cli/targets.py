@@ -12,10 +12,13 @@ from anyprobe.core.errors import NoSuchProcess, TargetExited
 
 if TYPE_CHECKING:
     from anyprobe.probes.following.selection import Selection
+    from anyprobe.probes.providers.kernel.places.specs import KernelSpec
     from anyprobe.probes.providers.kernel.session import KernelSession
     from anyprobe.probes.session import Session
+    from anyprobe.probes.specs.parts import Spec
 
     Measured = Session | KernelSession
+    AnySpec = Spec | KernelSpec
 
 PID_IN_SPEC = re.compile(r"pid(\d+):")
 SOURCE_LINE = re.compile(r"[\w./-]+\.[chS]:\d+")
@@ -140,6 +143,27 @@ def meant_for(target: Target, pid: int, specs: Sequence[str]) -> list[str]:
     return [each for each in specs if each not in target.in_kernel and not meant_elsewhere(each, [pid])]
 
 
+def kernel_spec(spec: "AnySpec") -> "KernelSpec":
+    """Return a spec that is known to be for a session on the kernel."""
+    return cast("KernelSpec", spec)
+
+
+def process_spec(spec: "AnySpec") -> "Spec":
+    """Return a spec that is known to be for a session on a process."""
+    return cast("Spec", spec)
+
+
+def read(session: "Measured", specs: Sequence[str]) -> "Sequence[AnySpec]":
+    """Return the values of specs that are meant for a session, by the grammar of what it is on."""
+    if session.pid == KERNEL:
+        from anyprobe.probes.providers.kernel.places import specs as kernel_specs
+
+        return kernel_specs.parsed(specs)
+    from anyprobe.probes.specs.spec import parsed
+
+    return parsed(specs)
+
+
 def meant_elsewhere(spec: str, pids: Sequence[int]) -> bool:
     """Return whether a spec names a process (``pid1234:...``), and none of these."""
     found = PID_IN_SPEC.match(spec)
@@ -247,12 +271,14 @@ def in_the_kernel(session: "Measured") -> "KernelSession":
     return cast("KernelSession", session)
 
 
-def count(session: "Measured", specs: "Sequence[str]", *, pending: bool | None) -> None:
+def count(session: "Measured", specs: "Sequence[AnySpec]", *, pending: bool | None) -> None:
     """Count hits in a session; ``pending``: in the kernel also in modules that are loaded later."""
     if session.pid == KERNEL and pending:
-        in_the_kernel(session).count(*specs, follow=True)
+        in_the_kernel(session).count(*map(kernel_spec, specs), follow=True)
+    elif session.pid == KERNEL:
+        in_the_kernel(session).count(*map(kernel_spec, specs))
     else:
-        session.count(*specs)
+        cast("Session", session).count(*map(process_spec, specs))
 
 
 def open_sessions(stack: ExitStack, target: Target, **settings: Any) -> "list[Session]":  # noqa: ANN401 - passed on

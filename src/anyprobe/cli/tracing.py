@@ -14,12 +14,12 @@ from anyprobe.cli.handlerplaces import Ends, HandlerMaker, HandlerPlace, once_ea
 from anyprobe.cli.handlertext import HandlerText, check_names
 from anyprobe.cli.knownfunctions import Knowledge, knowledge_of
 from anyprobe.cli.records import TIME, MonotonicTime, Row, rows
-from anyprobe.cli.targets import KERNEL, in_the_kernel, on_process
+from anyprobe.cli.targets import KERNEL, in_the_kernel, kernel_spec, on_process
 from anyprobe.cli.threads import Threads
 from anyprobe.core.errors import OutputFailed
 
 if TYPE_CHECKING:
-    from anyprobe.cli.targets import Measured
+    from anyprobe.cli.targets import AnySpec, Measured
     from anyprobe.probes.session import Session
 
 RING_BYTES = 4 << 20
@@ -85,7 +85,7 @@ class Trace:
         """Whether as many hits were shown as were wanted."""
         return self.most is not None and self.shown >= self.most
 
-    def arm(self, session: "Measured", specs: Sequence[str]) -> None:
+    def arm(self, session: "Measured", specs: "Sequence[AnySpec]") -> None:
         """Place the handlers of all specs in one session."""
         if not self._began:
             self._began, self._zero = time.monotonic_ns(), time.time()
@@ -93,7 +93,7 @@ class Trace:
             self._begin_process(session)
         written = (*self.printed, *self._conditions)
         specs = one_by_one(session, specs, markers=not written)  # what is written is about all of them
-        wanted = [(fetched(spec), knowledge_of(session, spec, written)) for spec in specs]
+        wanted = [(fetched(spec.text), knowledge_of(session, spec, written)) for spec in specs]
         for _, known in wanted:
             check_names(written, known.names, known.reason)
         places = [
@@ -158,7 +158,7 @@ class Trace:
             place, seen, names, tuple(fields), place.has_parameters or bool(arguments),
             more=not arguments and self.parameters is not None and len(known.names) > self.parameters,
             hides_result=known.hides_result,
-            failed=known.failure(place.spec) if place.returns and not place.in_kernel else lambda _: True,
+            failed=known.failure(place.wanted) if place.returns and not place.in_kernel else lambda _: True,
             places=_places_in_kernel(session, place) if place.in_kernel else {},
         )  # fmt: skip
 
@@ -316,14 +316,13 @@ def _places(session: "Session") -> "list[tuple[int, tuple[str, str]]]":
 
 
 def _places_in_kernel(session: "Measured", place: HandlerPlace) -> dict[int, tuple[str, str]]:
-    from anyprobe.probes.providers.kernel.places.specs import parse
-
     found = {}
-    for site in in_the_kernel(session).resolve(parse(place.spec)):
+    ends = kernel_spec(place.wanted)
+    ends = ends.at("return") if place.ends is Ends.CALL else ends
+    for site in in_the_kernel(session).resolve(ends):
         inside = f"+{site.offset:#x}" if site.kind == "offset" else ""
-        spec = parse(site.spec).end("return") if place.ends is Ends.CALL else site.spec
         shown = ":".join(filter(None, (site.module, site.name)))
-        found[site.address if place.has_address else 0] = spec, f"{shown}{inside}"
+        found[site.address if place.has_address else 0] = site.spec, f"{shown}{inside}"
     return found
 
 

@@ -11,7 +11,7 @@ from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.kprobes.structures import Kprobe
 from anyprobe.probes.providers.function.inlined_sites import instances
 from anyprobe.probes.providers.function.load_order import in_load_order
-from anyprobe.probes.specs.spec import Spec, parse
+from anyprobe.probes.specs.parts import Part, Spec, in_full
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,11 +66,13 @@ def _location(session: "Session", site: "ResolvedSite") -> Location:
     return Location(site.address, site.object.name, site.function.name, offset, spec, here, code, link)
 
 
-def _module_part(session: "Session", loaded: "LoadedObject") -> str:
+def _module_part(session: "Session", loaded: "LoadedObject") -> Part:
     """Return what means the module in a spec: its name, or its path where others have that name, too."""
     name, path = loaded.name, loaded.path
     same = [each for each in session.objects.objects if each.name == name]
-    return shown_module(name if len(same) == 1 or not path.startswith("/") or any(c in path for c in "*?[: ") else path)
+    has_path = len(same) > 1 and path.startswith("/") and not any(c in path for c in "*?[: ")
+    called = path if has_path else name
+    return Part(called, 0, quoted=shown_module(called) != called)
 
 
 def locations(session: "Session", kp: Kprobe) -> list[Location]:
@@ -93,7 +95,7 @@ def locations(session: "Session", kp: Kprobe) -> list[Location]:
 
 def _at(session: "Session", loaded: "LoadedObject", link: int) -> Spec:
     """Return the spec of an instruction by its address in its file."""
-    return parse(f"pid:{_module_part(session, loaded)}:-:{link:#x}")
+    return in_full(_module_part(session, loaded), Part("-", 0), "offset", offset=link)
 
 
 def entry_spec(session: "Session", location: Location) -> Spec:
@@ -102,7 +104,7 @@ def entry_spec(session: "Session", location: Location) -> Spec:
     functions = site.object.image.functions
     for name in site.function.names:
         if len(functions.lookup(name)) == 1 and not any(character in name for character in "*?[: "):
-            return parse(f"pid:{_module_part(session, site.object)}:{name}:entry")
+            return in_full(_module_part(session, site.object), Part(name, 0), "entry")
     raise KprobeError(errno.EADDRNOTAVAIL, f"{location.function} has no name that means it alone")
 
 

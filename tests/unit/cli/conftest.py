@@ -73,7 +73,7 @@ class FakeSession:
         self.calls.append("exit")
 
     def count(self, *specs):
-        self.calls.append(("count", specs))
+        self.calls.append(("count", tuple(spec.text for spec in specs)))
         if self.fakes.failure:
             raise self.fakes.failure
 

@@ -31,7 +31,7 @@ def explained(monkeypatch):
 def test_the_code_the_mechanisms_and_the_optimiser_are_shown(explained, capsys):
     assert main(["explain", "kernel::vfs_read:0x9"]) == 0
     shown = capsys.readouterr().out
-    assert explained == ["kernel::vfs_read:0x9"]
+    assert [spec.text for spec in explained] == ["kernel::vfs_read:0x9"]
     assert "would be placed by a kprobe, 290 to 720 instructions a hit" in shown
     assert "vmlinux:vfs_read+0x9" in shown
     assert "push r15" in shown

@@ -66,7 +66,7 @@ class FakeKernel(Scripted):
         self.calls.append("exit")
 
     def count(self, *specs):
-        self.calls.append(specs)
+        self.calls.append(tuple(spec.text for spec in specs))
         self.probes.append(Probe())
 
     def snapshot(self):
@@ -214,7 +214,10 @@ def test_short_names_of_bpftrace_are_read(kernel, capsys):
 
 def test_modules_that_are_loaded_later_are_looked_for(kernel, monkeypatch, capsys):
     asked, looks = [], []
-    kernel.count = lambda *specs, follow=False: (asked.append((specs, follow)), kernel.probes.append(Probe()))
+    kernel.count = lambda *specs, follow=False: (
+        asked.append((tuple(spec.text for spec in specs), follow)),
+        kernel.probes.append(Probe()),
+    )
     kernel.reconcile = lambda: looks.append(1)
     monkeypatch.setattr("anyprobe.probes.duties.PROGRAM_LOOKS", 0.05)
     assert main(["count", "kernel:nfs:*", "--pending", "--for", "0.4"]) == 0

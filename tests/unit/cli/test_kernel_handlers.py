@@ -21,7 +21,9 @@ from anyprobe.handlers.types.layouts import ArrayType
 from anyprobe.probes.providers.kernel import session as kernel_session
 from anyprobe.probes.providers.kernel.places.sites import KernelSite
 from anyprobe.probes.providers.kernel.places.specs import parse as parse_spec
+from anyprobe.probes.providers.kernel.places.specs import parsed
 from anyprobe.probes.scripts.hooks import Scripted
+from anyprobe.probes.specs.spec import parse as parse_of_program
 from support.sample_snapshots import snapshot
 
 READ = Prototype("vfs_read", (("file", ptr), ("count", u64)), i64)
@@ -99,7 +101,7 @@ class Kernel:
     ],
 )
 def test_handler_runs_where_its_values_are_known(spec, expressions, ends, placed, address):
-    place = place_in(Kernel(), spec, parse("--of", expressions), ("file", "count"))
+    place = place_in(Kernel(), parse_spec(spec), parse("--of", expressions), ("file", "count"))
     assert (place.ends, place.spec, place.address, place.in_kernel) == (ends, placed, address, True)
     assert parse_spec(place.spec).function.text == parse_spec(spec).function.text
 
@@ -115,7 +117,7 @@ def test_handler_runs_where_its_values_are_known(spec, expressions, ends, placed
 )
 def test_what_is_nowhere_known_has_a_caret(spec, expression, message):
     with pytest.raises(HandlerError, match=message) as caught:
-        place_in(Kernel(), spec, parse("--of", f"pid + {expression}"), ("file", "count"))
+        place_in(Kernel(), parse_spec(spec), parse("--of", f"pid + {expression}"), ("file", "count"))
     assert caught.value.column == 7
 
 
@@ -123,12 +125,13 @@ def test_tracepoints_are_placed_one_by_one():
     kernel = Kernel("sched_switch", "sched_wakeup")
     specs = ["kernel::vfs_*", "tracepoint:sched:sched_*", "tracepoint:sched:sched_switch"]
     expected = ["kernel::vfs_*", "tracepoint:sched:sched_switch", "tracepoint:sched:sched_wakeup"]
-    assert one_by_one(kernel, specs) == expected
-    assert one_by_one(SimpleNamespace(pid=42), ["libc:read"]) == ["libc:read"]
+    assert [each.text for each in one_by_one(kernel, parsed(specs))] == expected
+    of_program = [parse_of_program("libc:read")]
+    assert one_by_one(SimpleNamespace(pid=42), of_program) == of_program
 
 
 def test_parameters_are_known_by_the_kernels_types():
-    known = knowledge_of(Kernel(), "kernel::vfs_read")
+    known = knowledge_of(Kernel(), parse_spec("kernel::vfs_read"))
     assert known.names == ("file", "count")
     assert known.has_result
     assert received(known, parse("--of", "count"), 0).declared == ("count",)
@@ -136,24 +139,24 @@ def test_parameters_are_known_by_the_kernels_types():
 
 def test_functions_of_several_types_are_known_by_position():
     kernel = Kernel("a", "b", prototype={"a": READ, "b": Prototype("b", (("x", i32),), None)})
-    known = knowledge_of(kernel, "kernel::*")
+    known = knowledge_of(kernel, parse_spec("kernel::*"))
     assert known.names == ()
     assert "several types" in known.reason
     assert received(known, parse("--of", "arg1"), 0).declared == ("arg0: u64", "arg1: u64")
-    assert "no type of" in knowledge_of(Kernel(prototype=None), "kernel::vfs_read").reason
+    assert "no type of" in knowledge_of(Kernel(prototype=None), parse_spec("kernel::vfs_read")).reason
     many = [f"f{number}" for number in range(FUNCTIONS_LIMIT + 1)]
-    assert "many functions" in knowledge_of(Kernel(*many), "kernel::f*").reason
+    assert "many functions" in knowledge_of(Kernel(*many), parse_spec("kernel::f*")).reason
 
 
 def test_parameters_of_a_system_call_are_known_by_name():
-    known = knowledge_of(Kernel("write", prototype=CALL), "syscall::write")
+    known = knowledge_of(Kernel("write", prototype=CALL), parse_spec("syscall::write"))
     found = received(known, parse("--of", "count + arg0"), 0)
     assert found.declared == ("fd", "count")
     assert found.lines == ("    arg0 = u64(fd)",)
 
 
 def test_without_the_names_of_a_system_calls_parameters_no_position_is_guessed():
-    known = knowledge_of(Kernel("write", prototype=None), "syscall::write")
+    known = knowledge_of(Kernel("write", prototype=None), parse_spec("syscall::write"))
     with pytest.raises(HandlerError, match="BTF has no type"):
         received(known, parse("--of", "arg2"), 0)
 
@@ -161,7 +164,7 @@ def test_without_the_names_of_a_system_calls_parameters_no_position_is_guessed()
 def test_a_tracepoint_passes_so_many():
     kernel = Kernel("sched_switch")
     kernel.number_passed = 4
-    known = knowledge_of(kernel, "rawtracepoint:sched_switch")
+    known = knowledge_of(kernel, parse_spec("rawtracepoint:sched_switch"))
     assert received(known, (), None).shown == ("arg0", "arg1", "arg2", "arg3")
     with pytest.raises(HandlerError, match="4 parameters are passed"):
         received(known, parse("--of", "arg4"), 0)
@@ -170,29 +173,29 @@ def test_a_tracepoint_passes_so_many():
 def test_fields_of_a_tracepoint_are_known_by_name():
     kernel = Kernel("sched_switch")
     kernel.number_passed, kernel.record, kernel.raw = 4, SWITCH, PASSED
-    known = knowledge_of(kernel, "tracepoint:sched:sched_switch")
+    known = knowledge_of(kernel, parse_spec("tracepoint:sched:sched_switch"))
     assert received(known, (), None).labels == ("prev_comm", "next_pid", "args")
     assert received(known, (), None).fields == (0, 1, None)  # a text and a number, and what has no one value
     by_name = parse("--of", "next_pid")
-    assert received(knowledge_of(kernel, "tracepoint:sched:sched_switch", by_name), by_name, 0).declared == (
-        "next_pid",
-    )
+    assert received(
+        knowledge_of(kernel, parse_spec("tracepoint:sched:sched_switch"), by_name), by_name, 0
+    ).declared == ("next_pid",)
     passed = parse("--of", "prev")
-    assert knowledge_of(kernel, "tracepoint:sched:sched_switch", passed).names == ("preempt", "prev")
-    assert knowledge_of(kernel, "rawtracepoint:sched_switch", passed).names == ("preempt", "prev")
+    assert knowledge_of(kernel, parse_spec("tracepoint:sched:sched_switch"), passed).names == ("preempt", "prev")
+    assert knowledge_of(kernel, parse_spec("rawtracepoint:sched_switch"), passed).names == ("preempt", "prev")
     position = parse("--of", "arg1")
-    known = knowledge_of(kernel, "tracepoint:sched:sched_switch", position)
+    known = knowledge_of(kernel, parse_spec("tracepoint:sched:sched_switch"), position)
     assert received(known, position, 0).declared == ("arg0: u64", "arg1: u64")
 
 
 def test_without_types_a_tracepoint_is_known_by_position():
     kernel = Kernel("sched_switch")
     kernel.number_passed = 4
-    known = knowledge_of(kernel, "tracepoint:sched:sched_switch")
+    known = knowledge_of(kernel, parse_spec("tracepoint:sched:sched_switch"))
     assert received(known, (), None).shown == ("arg0", "arg1", "arg2", "arg3")
     assert known.reason == "no record can be read; BTF has no type of it"
     many = Kernel(*(f"t{number}" for number in range(FUNCTIONS_LIMIT + 1)))
-    assert "means many tracepoints" in knowledge_of(many, "tracepoint:sched:*").reason
+    assert "means many tracepoints" in knowledge_of(many, parse_spec("tracepoint:sched:*")).reason
 
 
 def test_no_call_leaves_by_a_jump():

@@ -10,6 +10,7 @@ from anyprobe.cli import records
 from anyprobe.cli.handlerplaces import Ends, HandlerPlace
 from anyprobe.cli.tracing import Trace, Traced
 from anyprobe.data.records import Field, RecordType
+from anyprobe.probes.specs.spec import parse
 from anyprobe.reports.records import line
 from anyprobe.reports.trace import value
 
@@ -76,7 +77,7 @@ def test_values(given, shown):
 
 def trace(session, *, as_json, **settings):
     made = Trace(as_json=as_json, **settings)
-    place = HandlerPlace("libc:read", Ends.ENTRY)
+    place = HandlerPlace(parse("libc:read"), Ends.ENTRY)
     fields = ("tid", "cpu", "ip", "parameter0", "parameter1")
     made._traced[session] = {"hit 0": Traced(place, fields[3:], ("fd", "buf"), fields, True)}
     return made

@@ -49,7 +49,7 @@ def command(
     from anyprobe.cli import measuring, targets
 
     target = targets.choose(pids, names, program, specs, **targets.selected(settings))
-    arm: Callable[[targets.Measured, Sequence[str]], object] = partial(targets.count, pending=pending)
+    arm: Callable[[targets.Measured, Sequence[targets.AnySpec]], object] = partial(targets.count, pending=pending)
     seen: Callable[[Snapshot], Snapshot] | None = None
     if when is not None:
         from anyprobe.cli import conditional

@@ -104,9 +104,10 @@ def _explain_kernel(spec: str, *, as_json: bool) -> int:
 
     from anyprobe.cli import output
     from anyprobe.probes.providers.kernel.explaining import explain
+    from anyprobe.probes.providers.kernel.places.specs import parse
 
     with output.progress("analysing the kernel", quiet=False):
-        explanation = explain(spec)
+        explanation = explain(parse(spec))
     if as_json:
         output.write_json(as_document(explanation), sys.stdout)
     else:

@@ -92,10 +92,11 @@ def _see_options(target: "targets.Target", mechanism: str | None, strategy: str,
 
 def _with_instances(session: "Session", specs: "Sequence[str]") -> "Sequence[ListedSite]":
     from anyprobe.probes.providers.function import inlined_sites
+    from anyprobe.probes.specs.spec import parsed
 
     if not specs:
         raise click.UsageError("--inlined needs the names of functions")
-    return inlined_sites.listed(session, specs)
+    return inlined_sites.listed(session, parsed(specs))
 
 
 def as_document(site: "ListedSite") -> dict[str, Any]:

@@ -25,7 +25,7 @@ from anyprobe.probes.providers.kernel.calls import KernelCall
 from anyprobe.probes.providers.kernel.handlers import KernelCallData, KernelHandler
 from anyprobe.probes.providers.kernel.mechanisms import SPLICE
 from anyprobe.probes.providers.kernel.places.sites import KernelSite
-from anyprobe.probes.providers.kernel.places.specs import parse
+from anyprobe.probes.providers.kernel.places.specs import of_function
 
 if TYPE_CHECKING:
     from anyprobe.probes.providers.kernel.session import KernelSession
@@ -131,8 +131,7 @@ def of_kretprobe(
     if probe.handler is not None:
         leave = wrapping.returned(probe.handler, instance, KERNEL_REGISTERS_AT_RETURN)
     data = KernelCallData(storage=CallData(max(probe.maxactive, 0)))
-    spec = parse(f"kernel:{site.module}:{site.name}:entry")
-    return KernelCall(session, [spec], entry, data=data), leave
+    return KernelCall(session, [of_function(site.module, site.name)], entry, data=data), leave
 
 
 def _registers(session: "KernelSession") -> type:

@@ -13,7 +13,7 @@ from anyprobe.kprobes.structures import Djprobe, Kprobe
 from anyprobe.probes.providers.kernel.code import RunningCode, lower, running, shown
 from anyprobe.probes.providers.kernel.places.behind import following
 from anyprobe.probes.providers.kernel.places.sites import KernelSite
-from anyprobe.probes.providers.kernel.places.specs import parse
+from anyprobe.probes.providers.kernel.places.specs import of_function
 from anyprobe.splice.kernel.places import entry_of
 from anyprobe.target.kernel import symbols
 
@@ -61,9 +61,8 @@ def locate(session: "KernelSession", kp: Kprobe, *, entry: bool = False) -> Kern
 def _sites(session: "KernelSession", name: str, offset: int, module: str) -> list[KernelSite]:
     if not name or any(character in name for character in "*?[:%+ "):
         raise KprobeError(errno.ENOENT, f"{name!r} is no symbol")
-    end = f"{offset:#x}" if offset else "entry"
     try:
-        return session.resolve(parse(f"kernel:{module}:{name}:{end}"))
+        return session.resolve(of_function(module, name, "offset" if offset else "entry", offset))
     except SpecError as error:
         number = errno.EINVAL if offset and symbols.running().named(name) else errno.ENOENT
         nearest = f"; nearest: {', '.join(error.nearest)}" if error.nearest else ""

@@ -196,7 +196,7 @@ class KernelRegistry:
             if self._spliced:
                 (probe,) = self._session.splice_each([(made.site, None)])
             else:
-                probe = self._session.arm_sites(made.site.spec, [made.site], KPROBE.name, None)
+                probe = self._session.arm_sites(made.site.as_function, [made.site], KPROBE.name, None)
             self._session.forget(probe)
             if probe.refused:
                 raise refused(probe.refused[0][1])
@@ -212,7 +212,7 @@ class KernelRegistry:
                 else:
                     with self._session.together():  # the post handler begins first: no pre handler runs without it
                         for site, handler in own:
-                            each.placed.append(self._session.arm_sites(site.spec, [site], KPROBE.name, handler))
+                            each.placed.append(self._session.arm_sites(site.as_function, [site], KPROBE.name, handler))
         if places:
             with _telling(places[0][0]):
                 placed = self._session.splice_each([place for _, place in places])

@@ -90,7 +90,7 @@ class Spec(NamedTuple):
         whole = self._whole
         written = self.text.rstrip()
         if name == "entry" or EVENT_LINE.match(written.lstrip()):
-            return whole.in_full(name)
+            return in_full(whole.module, whole.function, name, pid=whole.pid)
         stands = whole.name_position
         if stands > whole.function.position and written[stands:] in {"entry", ""}:
             return whole._replace(text=written[:stands] + name, name=name, name_length=len(name))
@@ -99,7 +99,7 @@ class Spec(NamedTuple):
 
     @property
     def _whole(self) -> "Spec":
-        """The same where functions are meant: ``bare+0x1139`` is also what a function without a name is called."""
+        """The functions that are meant: ``bare+0x1139`` is also what a function without a name is called."""
         if self.name in {"entry", "return"}:
             return self
         if self.is_marker:
@@ -111,16 +111,6 @@ class Spec(NamedTuple):
         function = replace(self.function, text=called)
         return self._replace(function=function, name="entry", offset=None, name_position=function.position)
 
-    def in_full(self, name: str) -> "Spec":
-        """Return the four-part form for an end of the same functions."""
-        text, parts = f"pid{self.pid or ''}:", []
-        for part in (self.module, self.function):
-            parts.append(replace(part, position=len(text) + part.quoted))
-            text += f"{quoted(part.text) if part.quoted else part.text}:"
-        module, function = parts
-        whole = self._replace(text=text + name, module=module, function=function, name=name)
-        return whole._replace(name_position=len(text), name_length=len(name))
-
     def error(self, part: Part, message: str, nearest: tuple[str, ...] = ()) -> SpecError:
         """Return an error with the caret under a part."""
         return SpecError(self.text, part.position, message, nearest, length=len(part))
@@ -128,6 +118,19 @@ class Spec(NamedTuple):
     def name_error(self, message: str, nearest: tuple[str, ...] = ()) -> SpecError:
         """Return an error with the caret under the name or offset."""
         return SpecError(self.text, self.name_position, message, nearest, length=self.name_length)
+
+
+def in_full(module: Part, function: Part, name: str, *, offset: int | None = None, pid: int | None = None) -> Spec:
+    """Return the spec of some functions, or of an instruction at an offset, in the four-part form."""
+    text, parts = f"pid{pid or ''}:", []
+    for part in (module, function):
+        shown = quoted(part.text) if part.quoted else part.text
+        after = len(text) + len(shown) if part.quoted else 0
+        parts.append(Part(part.text, len(text) + part.quoted, part.quoted, tail_position=after))
+        text += f"{shown}:"
+    last = name if offset is None else f"{offset:#x}"
+    spec = Spec(text + last, "pid", parts[0], parts[1], name, offset=offset, pid=pid)
+    return spec._replace(name_position=len(text), name_length=len(last))
 
 
 _IN_MEMORY = re.compile(r"/?memfd:[^:\s]+(?=:(?!(?:entry|return|insn|block|call|(?:0x)?[a-f]*[0-9][0-9a-f]*)$))").match

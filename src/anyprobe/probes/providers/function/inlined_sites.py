@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 
 from anyprobe.binary.dwarf.inlined import inlined_instances
 from anyprobe.core.errors import SpecError, TargetError
-from anyprobe.probes.specs.spec import parse
 
 if TYPE_CHECKING:
     from anyprobe.binary.images.modules import LoadedObject
     from anyprobe.data.explanation import ListedSite
     from anyprobe.probes.session import Session
+    from anyprobe.probes.specs.parts import Spec
 
 
 def instances(session: "Session", name: str, module: str = "") -> list[tuple["LoadedObject", int]]:
@@ -27,14 +27,13 @@ def instances(session: "Session", name: str, module: str = "") -> list[tuple["Lo
     return found
 
 
-def listed(session: "Session", specs: Sequence[str]) -> "list[ListedSite]":
+def listed(session: "Session", specs: "Sequence[Spec]") -> "list[ListedSite]":
     """Return the inlined instances of the functions that specs name, and the functions themselves if there are any."""
     sites: list[ListedSite] = []
-    for text in specs:
-        spec = parse(text)
+    for spec in specs:
         found = instances(session, spec.function.text, spec.module.text)
         try:
-            sites += session.list(text)
+            sites += session.list(spec)
         except SpecError:
             if not found:
                 raise

@@ -55,7 +55,7 @@ class KernelCall:
             if self.waiting:
                 self.session.check_handler(spec, entering)
             # first the ends: a call whose beginning alone is seen would keep its data
-            (returns,) = self.session.arm([spec._replace(name="return")], self.mechanism, leaving)
+            (returns,) = self.session.arm([spec.at("return")], self.mechanism, leaving)
             self.returns.append(returns)
             if self.waiting:
                 self.entry += self._entries(spec, returns, entering)
@@ -67,12 +67,12 @@ class KernelCall:
         """Place the handler at the entries of the functions whose returns are seen, each by the same kind of way."""
         names = {(each.module, each.name): way.mechanism for way in returns.attachments for each in way.sites}
         by_way: dict[str, list[KernelSite]] = {}
-        for site in self.session.resolve(spec._replace(name="entry")):
+        for site in self.session.resolve(spec.at("entry")):
             way = names.get((site.module, site.name))
             if way is not None:
                 by_way.setdefault(_TWINS[way], []).append(site)
         for mechanism, sites in by_way.items():
-            yield self.session.arm_sites(spec.text.strip(), sites, mechanism, handler)
+            yield self.session.arm_sites(spec.at("entry"), sites, mechanism, handler)
 
     def place_alone(self) -> None:
         """Place the entry's handler without one for the return."""
@@ -114,7 +114,7 @@ class Timing:
         """See both ends of all calls."""
         if not spec.is_function:
             raise spec.error(spec.function, "functions of the kernel and system calls are timed here")
-        sites = session.resolve(spec._replace(name="entry"))
+        sites = session.resolve(spec.at("entry"))
         self._times = Hist("times", by=("func",), capacity=len(sites))
         self._unmatched = Count("unmatched", by=("func",), capacity=len(sites))
         self._tails = Count("tails", by=("func",), capacity=len(sites))

@@ -18,7 +18,7 @@ from anyprobe.isa.decode import Insn, decode_one
 from anyprobe.probes.providers.kernel import mechanisms
 from anyprobe.probes.providers.kernel.code import LiveModule, RunningCode, running, shown
 from anyprobe.probes.providers.kernel.places.sites import KernelNames, KernelSite
-from anyprobe.probes.providers.kernel.places.specs import parse
+from anyprobe.probes.providers.kernel.places.specs import KernelSpec
 from anyprobe.target.kernel import tracefs
 
 _BEFORE, _BEHIND = 4, 8
@@ -27,14 +27,13 @@ _ENDS_ONLY = "not used: it sees entries and returns of functions"
 _NOT_TRACED = "not used: the kernel's tracer cannot follow this function"
 
 
-def explain(text: str, names: KernelNames | None = None, code: RunningCode | None = None) -> Explanation:
+def explain(spec: KernelSpec, names: KernelNames | None = None, code: RunningCode | None = None) -> Explanation:
     """Return what is known of the first place that a spec means; raise ``SiteRefused`` where there is no code."""
     names = names or KernelNames()
-    spec = parse(text)
     sites = names.resolve(spec)
     site = sites[0]
     if site.function is None:
-        raise UsageError(f"{text}: a tracepoint has no place in the code; explain a function of the kernel")
+        raise UsageError(f"{spec.text}: a tracepoint has no place in the code; explain a function of the kernel")
     code = code or running(names.symbols)
     module = code.module(site.function.module)
     function = module.code.function_at(site.function.address - BIAS)

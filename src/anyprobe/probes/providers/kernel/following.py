@@ -13,7 +13,6 @@ from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.probes.duties import PROGRAM_LOOKS, Duties, Tended, locked
 from anyprobe.probes.providers.kernel.attacher import Begin, at_once
 from anyprobe.probes.providers.kernel.places.sites import KernelNames, KernelSite
-from anyprobe.probes.providers.kernel.places.specs import KernelSpec
 from anyprobe.probes.providers.kernel.probe import KernelProbe, detach_all, go_on, present
 from anyprobe.probes.scripts.hooks import Scripted
 from anyprobe.target.kernel import loaded_modules
@@ -33,7 +32,6 @@ _LEAVING = "kprobe"
 class FollowedProbe(KernelProbe):
     """A probe with the sites of the kernel itself, and one for each module, as long as that is loaded."""
 
-    wanted: KernelSpec = field(kw_only=True)
     in_modules: dict[str, KernelProbe] = field(default_factory=dict)
     _others: list[KernelProbe] = field(default_factory=list)
     """Those of modules that came again with other functions; they are counted no more."""
@@ -41,10 +39,10 @@ class FollowedProbe(KernelProbe):
     """The modules in which sites have been looked for."""
 
     @classmethod
-    def instead(cls, probe: KernelProbe, wanted: KernelSpec, names: KernelNames) -> "FollowedProbe":
+    def instead(cls, probe: KernelProbe, names: KernelNames) -> "FollowedProbe":
         """Return a probe that follows what one means now."""
         own = [site for site in probe.sites if names.module_of(site) == KERNEL]
-        return cls(probe.spec, own, probe.counters, probe.mechanism, probe.handler, wanted=wanted)
+        return cls(probe.wanted, own, probe.counters, probe.mechanism, probe.handler)
 
     def __repr__(self) -> str:
         """Return the spec and the modules in which it is attached."""
@@ -100,7 +98,7 @@ class FollowedProbe(KernelProbe):
             if part is not None:
                 self._others.append(part)
             way = self.mechanism or (_LEAVING if sites[0].function is not None else None)
-            part = self.in_modules[module] = KernelProbe.of(self.spec, sites, way, self.handler, self.counters.chosen)
+            part = self.in_modules[module] = KernelProbe.of(self.wanted, sites, way, self.handler, self.counters.chosen)
         part.sites = sites
         try:
             part.attach(names)

@@ -10,7 +10,7 @@ from anyprobe.core.cachedproperty import Lazy
 from anyprobe.core.errors import UsageError
 from anyprobe.probes.api import Emitted
 from anyprobe.probes.providers.kernel.places.sites import KernelNames, KernelSite
-from anyprobe.probes.providers.kernel.places.specs import KernelSpec, parse
+from anyprobe.probes.providers.kernel.places.specs import KernelSpec, parsed
 from anyprobe.probes.scripts.hooks import Scripted
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Handled(Emitted, Scripted):
 
     @abstractmethod
     def arm_sites(
-        self, text: str, sites: Sequence[KernelSite], mechanism: str | None, handler: "KernelHandler | None"
+        self, spec: KernelSpec, sites: Sequence[KernelSite], mechanism: str | None, handler: "KernelHandler | None"
     ) -> "KernelProbe":
         """Attach a handler to some sites."""
 
@@ -83,7 +83,7 @@ class Handled(Emitted, Scripted):
 
     def entry(
         self,
-        *specs: str,
+        *specs: str | KernelSpec,
         when: Handler | None = None,
         handler: Handler | None = None,
         mechanism: str | None = None,
@@ -105,11 +105,11 @@ class Handled(Emitted, Scripted):
         Returns:
             A decorator that gives the function back.
         """
-        return self._decorator([parse(text) for text in specs], when, None, mechanism, handler, follow=follow)
+        return self._decorator(parsed(specs), when, None, mechanism, handler, follow=follow)
 
     def ret(
         self,
-        *specs: str,
+        *specs: str | KernelSpec,
         when: Handler | None = None,
         retval: "AnyType | None" = None,
         handler: Handler | None = None,
@@ -129,11 +129,11 @@ class Handled(Emitted, Scripted):
         Returns:
             A decorator that gives the function back.
         """
-        returns = [parse(text)._replace(name="return") for text in specs]
+        returns = [spec.at("return") for spec in parsed(specs)]
         return self._decorator(returns, when, retval, mechanism, handler, follow=follow)
 
     def at(
-        self, *specs: str, when: Handler | None = None, handler: Handler | None = None
+        self, *specs: str | KernelSpec, when: Handler | None = None, handler: Handler | None = None
     ) -> Callable[[Handler], Handler]:
         """Place a handler before instructions, as ``kernel::vfs_read+0x1c``; it has ``ctx`` alone.
 
@@ -145,11 +145,11 @@ class Handled(Emitted, Scripted):
         Returns:
             A decorator that gives the function back.
         """
-        return self._decorator([parse(text) for text in specs], when, None, None, handler)
+        return self._decorator(parsed(specs), when, None, None, handler)
 
     def call(
         self,
-        *specs: str,
+        *specs: str | KernelSpec,
         when: Handler | None = None,
         retval: "AnyType | None" = None,
         mechanism: str | None = None,
@@ -168,18 +168,18 @@ class Handled(Emitted, Scripted):
         Returns:
             A decorator of the handler at the entries.
         """
-        parsed = [parse(text) for text in specs]
+        wanted = parsed(specs)
 
         def place(function: Handler) -> "KernelCall":
             from anyprobe.probes.providers.kernel.calls import KernelCall
 
             self.place_waiting()
-            self._waiting = KernelCall(self, parsed, function, when, retval, mechanism)
+            self._waiting = KernelCall(self, wanted, function, when, retval, mechanism)
             return self._waiting
 
         return place
 
-    def time(self, *specs: str, mechanism: str | None = None) -> "list[KernelProbe]":
+    def time(self, *specs: str | KernelSpec, mechanism: str | None = None) -> "list[KernelProbe]":
         """Take the durations of the calls of functions; ``snapshot().functions`` has them.
 
         Args:
@@ -191,7 +191,7 @@ class Handled(Emitted, Scripted):
         """
         from anyprobe.probes.providers.kernel.calls import Timing
 
-        made = [Timing(self, parse(text), mechanism) for text in specs]
+        made = [Timing(self, spec, mechanism) for spec in parsed(specs)]
         self._timings += made
         return [probe for each in made for probe in each.probes]
 

@@ -12,7 +12,7 @@ from anyprobe.probes.providers.kernel.attacher import Attacher, Attachment, Begi
 from anyprobe.probes.providers.kernel.chosen import Chosen
 from anyprobe.probes.providers.kernel.counters import Counters
 from anyprobe.probes.providers.kernel.places.sites import KernelNames, KernelSite
-from anyprobe.probes.providers.kernel.places.specs import KernelSpec, Provider, parse
+from anyprobe.probes.providers.kernel.places.specs import KernelSpec, Provider
 from anyprobe.target.kernel import loaded_modules
 from anyprobe.target.kernel.symbols import KERNEL
 
@@ -43,7 +43,7 @@ def go_on() -> None:
 class KernelProbe:
     """What one spec asked for: sites, a counter for each, and what is attached."""
 
-    spec: str
+    wanted: KernelSpec
     sites: Sequence[KernelSite]
     counters: Counters
     mechanism: str | None = None
@@ -60,6 +60,11 @@ class KernelProbe:
     earlier: list[Attachment] = field(default_factory=list)
     """What was attached before the probe was removed and enabled again."""
 
+    @property
+    def spec(self) -> str:
+        """The spec as it was written."""
+        return self.wanted.text.strip()
+
     def __repr__(self) -> str:
         """Return the spec and how much of it is attached."""
         attached = sum(len(each.sites) for each in self.attachments) if self.armed else 0
@@ -73,7 +78,7 @@ class KernelProbe:
     @classmethod
     def of(
         cls,
-        spec: str,
+        spec: KernelSpec,
         sites: Sequence[KernelSite],
         mechanism: str | None,
         handler: "KernelHandler | None",
@@ -113,8 +118,11 @@ class KernelProbe:
         names.look_again()
         if any(names.module_of(site) == KERNEL for site in self.sites):
             return False
-        found = [[each for each in present(names, parse(site.spec)) if each.spec == site.spec] for site in self.sites]
-        if any(len(each) != 1 for each in found):
+        there: dict[str, list[KernelSite]] = {}
+        for each in present(names, self.wanted):
+            there.setdefault(each.spec, []).append(each)
+        found = [there.get(site.spec, []) for site in self.sites]
+        if any(len(sites) != 1 for sites in found):
             return False
         self.sites = [site for (site,) in found]
         return True

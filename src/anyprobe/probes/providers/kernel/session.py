@@ -23,7 +23,7 @@ from anyprobe.probes.providers.kernel.counters import Counters
 from anyprobe.probes.providers.kernel.following import FollowedProbe, FollowingModules
 from anyprobe.probes.providers.kernel.handling import Handled
 from anyprobe.probes.providers.kernel.places.sites import FunctionType, KernelNames, KernelSite
-from anyprobe.probes.providers.kernel.places.specs import KernelSpec, parse
+from anyprobe.probes.providers.kernel.places.specs import KernelSpec, parsed
 from anyprobe.probes.providers.kernel.probe import KernelProbe, calls_of, detach_all, present
 from anyprobe.probes.scripts import entering
 from anyprobe.target.kernel import programs
@@ -95,7 +95,7 @@ class KernelSession(FollowingModules, Handled, AnySessionApi[KernelProbe]):
         """Whether it is over."""
         return self._last is not None
 
-    def count(self, *specs: str, follow: bool = False, mechanism: str | None = None) -> list[KernelProbe]:
+    def count(self, *specs: str | KernelSpec, follow: bool = False, mechanism: str | None = None) -> list[KernelProbe]:
         """Count hits: entries and returns of functions, single instructions, tracepoints and system calls.
 
         ``follow``: in modules that are loaded later, too, as ``pump`` or ``reconcile`` find them; a spec that means
@@ -113,7 +113,7 @@ class KernelSession(FollowingModules, Handled, AnySessionApi[KernelProbe]):
         Raises:
             SpecError: a spec means nothing; then nothing is attached.
         """
-        return self.arm([parse(text) for text in specs], mechanism, follow=follow)
+        return self.arm(parsed(specs), mechanism, follow=follow)
 
     def resolve(self, spec: KernelSpec) -> list[KernelSite]:
         """Return the sites that a spec means."""
@@ -160,10 +160,10 @@ class KernelSession(FollowingModules, Handled, AnySessionApi[KernelProbe]):
 
     @locked
     def arm_sites(
-        self, text: str, sites: Sequence[KernelSite], mechanism: str | None, handler: "KernelHandler | None"
+        self, spec: KernelSpec, sites: Sequence[KernelSite], mechanism: str | None, handler: "KernelHandler | None"
     ) -> KernelProbe:
         """Attach a handler to some sites."""
-        made = KernelProbe.of(text, sites, mechanism, handler, self.chosen)
+        made = KernelProbe.of(spec, sites, mechanism, handler, self.chosen)
         try:
             made.attach(self._names, checkpoint, self._joining)
         except BaseException:
@@ -201,8 +201,8 @@ class KernelSession(FollowingModules, Handled, AnySessionApi[KernelProbe]):
         spliced: dict[KernelProbe, Spliced] = {}
         try:
             for spec, sites, demanded in resolved:
-                probe = KernelProbe.of(spec.text.strip(), sites, demanded, handler, self.chosen)
-                made.append(FollowedProbe.instead(probe, spec, self._names) if follow else probe)
+                probe = KernelProbe.of(spec, sites, demanded, handler, self.chosen)
+                made.append(FollowedProbe.instead(probe, self._names) if follow else probe)
             if not follow:
                 spliced = self._splice_together(made)
             for each in made:
@@ -240,7 +240,8 @@ class KernelSession(FollowingModules, Handled, AnySessionApi[KernelProbe]):
         """Splice some sites, each with a handler of its own, in one stop; several may be at one place."""
         self._check_attached()
         made = [
-            KernelProbe.of(site.spec, [site], mechanisms.SPLICE.name, handler, self.chosen) for site, handler in places
+            KernelProbe.of(site.as_function, [site], mechanisms.SPLICE.name, handler, self.chosen)
+            for site, handler in places
         ]
         try:
             for each, spliced in self._splice_together(made, shared=True).items():
@@ -265,14 +266,13 @@ class KernelSession(FollowingModules, Handled, AnySessionApi[KernelProbe]):
         self._check_attached()
         from anyprobe.probes.providers.kernel.splices.splicing import splice_ends
 
-        specs = spec._replace(name="entry"), spec._replace(name="return")
+        specs = spec.at("entry"), spec.at("return")
         sites = [self.resolve(each) for each in specs]
         for handler, (site, *_) in zip((entering, leaving), sites, strict=True):
             handler.check(site, self._names.type_of(site))
-        text = spec.text.strip()
         made = [
-            KernelProbe.of(text, each, mechanisms.SPLICE.name, handler, self.chosen)
-            for each, handler in zip(sites, (entering, leaving), strict=True)
+            KernelProbe.of(end, each, mechanisms.SPLICE.name, handler, self.chosen)
+            for end, each, handler in zip(specs, sites, (entering, leaving), strict=True)
         ]
         groups = (sites[0], entering.handling), (sites[1], leaving.handling)
         spliced = splice_ends(self._names, *groups, self.chosen)
@@ -318,7 +318,7 @@ class KernelSession(FollowingModules, Handled, AnySessionApi[KernelProbe]):
         self._taken.update(named.values())
         return free
 
-    def list(self, *specs: str) -> "Sequence[ListedSite]":
+    def list(self, *specs: str | KernelSpec) -> "Sequence[ListedSite]":
         """Return what could be probed, with the mechanisms for it and the types of parameters; places nothing.
 
         Mechanisms are tried at a system call that does nothing; for single instructions, events and places in files it
@@ -328,9 +328,9 @@ class KernelSession(FollowingModules, Handled, AnySessionApi[KernelProbe]):
 
         self._check_attached()
         listing = Listing(self._names)
-        return [each for spec in map(parse, specs) for each in listing.listed(spec, self._mechanism or spec.mechanism)]
+        return [each for spec in parsed(specs) for each in listing.listed(spec, self._mechanism or spec.mechanism)]
 
-    def explain(self, spec: str) -> "Explanation":
+    def explain(self, spec: str | KernelSpec) -> "Explanation":
         """Return the live code at a place, which mechanisms reach it, and what the kernel's optimiser would do there.
 
         Args:
@@ -342,7 +342,8 @@ class KernelSession(FollowingModules, Handled, AnySessionApi[KernelProbe]):
         from anyprobe.probes.providers.kernel.explaining import explain
 
         self._check_attached()
-        return explain(spec, self._names)
+        (wanted,) = parsed((spec,))
+        return explain(wanted, self._names)
 
     @locked
     def remove(self, *probes: KernelProbe) -> None:

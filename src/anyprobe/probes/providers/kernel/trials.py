@@ -20,7 +20,7 @@ from anyprobe.probes.providers.kernel import mechanisms
 from anyprobe.probes.providers.kernel.attacher import Attacher, Attachment
 from anyprobe.probes.providers.kernel.counters import Counters
 from anyprobe.probes.providers.kernel.places.sites import KernelNames, Unable
-from anyprobe.probes.providers.kernel.places.specs import parse
+from anyprobe.probes.providers.kernel.places.specs import KernelSpec, parsed
 from anyprobe.target.kernel import bpf, perf, programs
 
 _CALLS = 20
@@ -75,12 +75,13 @@ def all_trials() -> Iterator[Trial]:
     yield _taken("error injection", _overriding)
 
 
-_ENTRY, _RETURN = "syscall::getppid:entry", "syscall::getppid:return"
+_ENTRY, _RETURN = parsed(("syscall::getppid:entry", "syscall::getppid:return"))
+_RAW, _TRACEPOINT = parsed(("rawtracepoint:sys_enter", "tracepoint:raw_syscalls:sys_enter"))
 _MECHANISMS = {
     "fentry": (_ENTRY, FUNCTIONS), "kprobe.multi": (_ENTRY, FUNCTIONS), "kprobe": (_ENTRY, FUNCTIONS),
     "fexit": (_RETURN, RETURNS), "kretprobe.multi": (_RETURN, RETURNS), "kretprobe": (_RETURN, RETURNS),
-    "raw_tp": ("rawtracepoint:sys_enter", TRACEPOINTS), "tp_btf": ("rawtracepoint:sys_enter", TRACEPOINTS),
-    "tracepoint": ("tracepoint:raw_syscalls:sys_enter", TRACEPOINTS),
+    "raw_tp": (_RAW, TRACEPOINTS), "tp_btf": (_RAW, TRACEPOINTS),
+    "tracepoint": (_TRACEPOINT, TRACEPOINTS),
 }  # fmt: skip
 """Where each is tried, and for which places it is."""
 
@@ -101,10 +102,10 @@ def _getppid() -> int:
     return _CALLS
 
 
-def _mechanism(names: KernelNames, spec: str, demanded: str, at: str) -> Trial:
+def _mechanism(names: KernelNames, spec: KernelSpec, demanded: str, at: str) -> Trial:
     """Place a probe at a system call that does nothing, by one mechanism, and make the call."""
     try:
-        (site,) = names.resolve(parse(spec))
+        (site,) = names.resolve(spec)
         counters = Counters(1)
     except (SpecError, TargetError, OSError) as failure:
         return _failed(demanded, at, failure)

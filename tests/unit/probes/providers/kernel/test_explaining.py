@@ -9,6 +9,7 @@ from anyprobe.probes.providers.kernel import explaining, mechanisms
 from anyprobe.probes.providers.kernel.code import RunningCode
 from anyprobe.probes.providers.kernel.explaining import explain
 from anyprobe.probes.providers.kernel.places.sites import KernelNames
+from anyprobe.probes.providers.kernel.places.specs import parse
 from anyprobe.probes.providers.kernel.session import KernelSession
 from anyprobe.target.kernel.symbols import Symbols
 from support.builder import Builder
@@ -29,7 +30,7 @@ def asked(kernel, monkeypatch, black=0):
     names = KernelNames()
     names.__dict__["symbols"] = Symbols(kernel.listing)
     code = RunningCode(names.symbols, kernel.memory)
-    return lambda spec: explain(spec, names, code)
+    return lambda text: explain(parse(text), names, code)
 
 
 @pytest.fixture
@@ -127,4 +128,4 @@ def test_sessions_explain_by_what_they_know_of_the_kernel(monkeypatch):
     session = object.__new__(KernelSession)
     session._last, session._names = None, object()
     assert session.explain("kernel::vfs_read:0x5") == "explained"
-    assert asked == [("kernel::vfs_read:0x5", session._names)]
+    assert asked == [(parse("kernel::vfs_read:0x5"), session._names)]

@@ -44,6 +44,6 @@ def test_what_is_refused_counts_while_the_module_is_there(monkeypatch, afterward
     monkeypatch.setattr(following.loaded_modules, "loaded", lambda: next(states))
     monkeypatch.setattr(following.KernelProbe, "of", lambda *_: Part())
     counters = type("", (), {"chosen": None})()
-    probe = FollowedProbe(SPEC, [], counters, wanted=parse(SPEC), armed=True)
+    probe = FollowedProbe(parse(SPEC), [], counters, armed=True)
     assert probe.look(Names())
     assert probe.refused == told

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from anyprobe.core.errors import UnsupportedTarget
 from anyprobe.probes.providers.kernel.places.events import Event, event_of
 from anyprobe.probes.providers.kernel.places.files import InFile, places
-from anyprobe.probes.providers.kernel.places.specs import EACH, KernelSpec, Name, Provider, is_pattern
+from anyprobe.probes.providers.kernel.places.specs import EACH, KernelSpec, Name, Provider, is_pattern, of_function
 from anyprobe.probes.specs.nearest import nearest_names
 from anyprobe.probes.specs.parts import Part
 from anyprobe.target.kernel import btf, loaded_modules, symbols, tracefs
@@ -59,6 +59,11 @@ class KernelSite(NamedTuple):
         if self.function is not None:
             return (self.address, self.kind)
         return (self.address, self.kind, self.raw or self.tracepoint, self.event, self.file and self.file.path)
+
+    @property
+    def as_function(self) -> KernelSpec:
+        """The spec of it at a function of the kernel."""
+        return of_function(self.module, self.name, self.kind, self.offset)
 
     @property
     def marker(self) -> "MarkerAt | None":
@@ -198,7 +203,7 @@ class KernelNames:
             from anyprobe.probes.providers.kernel.places.instructions import offsets_of
 
             return [
-                self._at(spec._replace(name="offset", offset=offset), function)
+                self._at(spec.at("offset", offset), function)
                 for function in reversed(by_address.values())
                 for offset in offsets_of(self.symbols, spec, function)
             ]

@@ -1,6 +1,7 @@
 """Specs of probes in the kernel: text to parts, with a caret where it cannot be read."""
 
 import re
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Literal, NamedTuple, cast
 
@@ -105,9 +106,23 @@ class KernelSpec(NamedTuple):
         """Whether what it means returns."""
         return self.is_function or self.provider is Provider.UPROBE
 
-    def end(self, name: Name) -> str:
-        """Return the spec of an end of the same functions."""
-        return self._replace(name=name, offset=0).canonical(self.module.text, self.function.text)
+    def at(self, name: Name, offset: int = 0) -> "KernelSpec":
+        """Return the same functions at another place of theirs; results call it as this one is written."""
+        return self._replace(name=name, offset=offset)
+
+    def end(self, name: Name) -> "KernelSpec":
+        """Return the spec of an end of the same functions, in full."""
+        if self.line:
+            raise self.error(self.function, "a line has no ends; name the function")
+        end = self.at(name)
+        text = end.canonical(self.module.text, self.function.text)
+        module = text.index(":") + 1
+        function = text.index(self.function.text, module + len(self.module))
+        return end._replace(
+            text=text,
+            module=Part(self.module.text, module),
+            function=Part(self.function.text, function),
+        )
 
     def canonical(self, module: str, function: str) -> str:
         """Return the full form for one function, tracepoint or system call that it means."""
@@ -184,6 +199,19 @@ def parse(text: str) -> KernelSpec:
     if head.text in _IN_FILES:
         return _in_file(text, head, rest)
     raise SpecError(text, head.position, f"no provider {head.text!r} in the kernel", _EXAMPLES, length=len(head))
+
+
+def parsed(specs: "Iterable[str | KernelSpec]") -> list[KernelSpec]:
+    """Return the values of specs that a user has given as texts, or that are read already."""
+    return [parse(each) if isinstance(each, str) else each for each in specs]
+
+
+def of_function(module: str, name: str, end: Name = "entry", offset: int = 0) -> KernelSpec:
+    """Return the spec of a function of the kernel, or of an instruction of it."""
+    function = KernelSpec("", Provider.FUNCTION, Part(module, 0), Part(name, 0), end, offset)
+    at = len("kernel:")
+    text = function.canonical(module, name)
+    return function._replace(text=text, module=Part(module, at), function=Part(name, at + len(module) + 1))
 
 
 def _is_line(file: Part, number: Part) -> bool:
