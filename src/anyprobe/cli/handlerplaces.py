@@ -116,8 +116,8 @@ def one_by_one(session: "Measured", specs: "Sequence[AnySpec]", *, markers: bool
         if spec.tells_address:
             found.setdefault(spec.text, spec)
             continue
-        sites = in_the_kernel(session).resolve(spec)
-        found |= {each.text: each for each in read(session, [site.spec for site in sites if site.spec not in found])}
+        texts = [site.spec for site in in_the_kernel(session).resolve(spec) if site.spec not in found]
+        found |= {each.text: each for each in read(texts, in_kernel=True)}
     return list(found.values())
 
 

@@ -268,7 +268,7 @@ def arm(session: "Measured", target: targets.Target, plan: Plan) -> None:
     if plan.specs and not specs:
         return
     try:
-        plan.arm(session, targets.read(session, specs))
+        plan.arm(session, targets.read(specs, in_kernel=session.pid == targets.KERNEL))
     except (TargetExited, Interrupted) as event:
         plan.warn(str(event))
     except TargetError as error:

@@ -153,9 +153,9 @@ def process_spec(spec: "AnySpec") -> "Spec":
     return cast("Spec", spec)
 
 
-def read(session: "Measured", specs: Sequence[str]) -> "Sequence[AnySpec]":
-    """Return the values of specs that are meant for a session, by the grammar of what it is on."""
-    if session.pid == KERNEL:
+def read(specs: Sequence[str], *, in_kernel: bool) -> "Sequence[AnySpec]":
+    """Return the values of specs, by the grammar of what a session is on: below here nothing reads a text."""
+    if in_kernel:
         from anyprobe.probes.providers.kernel.places import specs as kernel_specs
 
         return kernel_specs.parsed(specs)

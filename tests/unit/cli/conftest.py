@@ -105,7 +105,7 @@ class FakeSession:
 
     def explain(self, spec):
         return Explanation(
-            spec=spec,
+            spec=spec.text,
             module="libc.so.6",
             function="malloc",
             address=0x1004,

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from anyprobe.data.explanation import Explanation
     from anyprobe.probes.handlers.rehearsal import RehearsedHandler
     from anyprobe.probes.session import Session
+    from anyprobe.probes.specs.parts import Spec
 
 MOST_SITES = 60
 """So many sites have a line of their own; the others are summed up."""
@@ -76,11 +77,12 @@ def command(
         return _explain_kernel(spec, as_json=as_json)
     script = None if file is None else scripts.load(file)
     pid = targets.choose_one(pids, names, (spec,))
+    (wanted,) = map(targets.process_spec, targets.read((spec,), in_kernel=False))
     with ExitStack() as stack:
         settings = {"strategy": strategy, "live": live or None, "unsafe": unsafe or None, "returns": returns}
         session = targets.open_sessions(stack, targets.Target((pid,)), **settings)[0]
         with output.progress("planning", quiet=False):
-            explanation = explained(session, spec, timed=purpose == "time")
+            explanation = explained(session, wanted, timed=purpose == "time")
         there = explanation.disassembly and script is not None
         handlers = scripts.rehearse(script, session, explanation.function_start) if there and script else []
     if as_json:
@@ -102,12 +104,12 @@ def _explain_kernel(spec: str, *, as_json: bool) -> int:
     """Explain a place in the running kernel."""
     import sys
 
-    from anyprobe.cli import output
+    from anyprobe.cli import output, targets
     from anyprobe.probes.providers.kernel.explaining import explain
-    from anyprobe.probes.providers.kernel.places.specs import parse
 
     with output.progress("analysing the kernel", quiet=False):
-        explanation = explain(parse(spec))
+        (wanted,) = map(targets.kernel_spec, targets.read((spec,), in_kernel=True))
+        explanation = explain(wanted)
     if as_json:
         output.write_json(as_document(explanation), sys.stdout)
     else:
@@ -115,7 +117,7 @@ def _explain_kernel(spec: str, *, as_json: bool) -> int:
     return ExitStatus.DONE
 
 
-def explained(session: "Session", spec: str, *, timed: bool) -> "Explanation":
+def explained(session: "Session", spec: "Spec", *, timed: bool) -> "Explanation":
     """Return the explanation of a site; of one that is refused before anything is planned, why."""
     from anyprobe.core.errors import SiteRefused
     from anyprobe.data.explanation import Explanation
@@ -126,7 +128,7 @@ def explained(session: "Session", spec: str, *, timed: bool) -> "Explanation":
         why = error.refusal
         refused = f"{why.reason.value}: {why.detail}"
         return Explanation(
-            spec, "", "", why.address, why.address, (), (), (), (), False, (), refused=refused, timed=timed
+            spec.text, "", "", why.address, why.address, (), (), (), (), False, (), refused=refused, timed=timed
         )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from anyprobe.cli import targets
     from anyprobe.data.explanation import ListedMarker, ListedSite
     from anyprobe.probes.session import Session
+    from anyprobe.probes.specs.parts import Spec
 
 DETAILED = 3
 """So many of the kernel's different reasons against a site are shown."""
@@ -68,15 +69,19 @@ def command(
     specs, program = targets.program_among(specs)
     target = targets.choose_listed(pids, names, specs, program)
     _see_options(target, mechanism, strategy, inlined=inlined)
+    if inlined and not specs:
+        raise click.UsageError("--inlined needs the names of functions")
     with ExitStack() as stack, output.progress("planning", quiet=False):
         sites: Sequence[ListedSite]
         if target.kernel:
-            sites = targets.open_kernel(stack, target, mechanism).list(*specs)
+            wanted = map(targets.kernel_spec, targets.read(specs, in_kernel=True))
+            sites = targets.open_kernel(stack, target, mechanism).list(*wanted)
         else:
             session = targets.open_sessions(stack, target, strategy=strategy)[0]
             if target.program:  # it is held before its first instruction, and ends there
                 stack.callback(os.kill, session.pid, signal.SIGKILL)
-            sites = _with_instances(session, specs) if inlined else session.list(*(specs or ("a.out:*",)))
+            of_process = [*map(targets.process_spec, targets.read(specs or ("a.out:*",), in_kernel=False))]
+            sites = _with_instances(session, of_process) if inlined else session.list(*of_process)
     if as_json:
         output.write_json({"sites": [as_document(site) for site in sites]}, sys.stdout)
     else:
@@ -90,13 +95,10 @@ def _see_options(target: "targets.Target", mechanism: str | None, strategy: str,
         raise click.UsageError(f"{'--inlined' if inlined else '--strategy'} is about programs, not about the kernel")
 
 
-def _with_instances(session: "Session", specs: "Sequence[str]") -> "Sequence[ListedSite]":
+def _with_instances(session: "Session", specs: "Sequence[Spec]") -> "Sequence[ListedSite]":
     from anyprobe.probes.providers.function import inlined_sites
-    from anyprobe.probes.specs.spec import parsed
 
-    if not specs:
-        raise click.UsageError("--inlined needs the names of functions")
-    return inlined_sites.listed(session, parsed(specs))
+    return inlined_sites.listed(session, specs)
 
 
 def as_document(site: "ListedSite") -> dict[str, Any]:
