@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING
 
 from anyprobe.binary.flow.function import FunctionCode
 from anyprobe.core.errors import KprobeError, SpecError
-from anyprobe.core.quoting import shown_module
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.kprobes.structures import Kprobe
 from anyprobe.probes.providers.function.inlined_sites import instances
 from anyprobe.probes.providers.function.load_order import in_load_order
-from anyprobe.probes.specs.parts import Part, Spec, in_full
+from anyprobe.probes.specs.parts import Part, Spec, in_full, module_part
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -71,8 +70,7 @@ def _module_part(session: "Session", loaded: "LoadedObject") -> Part:
     name, path = loaded.name, loaded.path
     same = [each for each in session.objects.objects if each.name == name]
     has_path = len(same) > 1 and path.startswith("/") and not any(c in path for c in "*?[: ")
-    called = path if has_path else name
-    return Part(called, 0, quoted=shown_module(called) != called)
+    return module_part(path if has_path else name)
 
 
 def locations(session: "Session", kp: Kprobe) -> list[Location]:

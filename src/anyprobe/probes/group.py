@@ -13,6 +13,7 @@ from anyprobe.core.errors import UsageError
 from anyprobe.data.snapshot import Snapshot
 from anyprobe.probes.duties import Duties, duties_of
 from anyprobe.probes.options import OptionNames, SessionOptions
+from anyprobe.probes.specs.spec import Spec, parsed
 
 if TYPE_CHECKING:
     from anyprobe.probes.probe import Probe
@@ -89,23 +90,25 @@ class SessionGroup:
 
     # -- probes
 
-    def count(self, *specs: str) -> "list[Probe]":
+    def count(self, *specs: str | Spec) -> "list[Probe]":
         """Count hits in all processes; return the probes of all. Where one raises, the others' probes are removed.
 
         Args:
             specs: as for ``Session.count``.
         """
-        return self._together(lambda session: session.count(*specs))
+        wanted = parsed(specs)
+        return self._together(lambda session: session.count(*wanted))
 
-    def time(self, *specs: str) -> "list[Probe]":
+    def time(self, *specs: str | Spec) -> "list[Probe]":
         """Measure in all processes how long functions take; return the probes of all.
 
         Args:
             specs: as for ``Session.time``.
         """
-        return self._together(lambda session: session.time(*specs))
+        wanted = parsed(specs)
+        return self._together(lambda session: session.time(*wanted))
 
-    def entry(self, *specs: str, **settings: Any) -> Callable[[Handler], Handler]:  # noqa: ANN401 - as ``Session.entry``
+    def entry(self, *specs: str | Spec, **settings: Any) -> Callable[[Handler], Handler]:  # noqa: ANN401 - as ``Session.entry``
         """Place a handler at the entries of functions, in all processes.
 
         Args:
@@ -115,9 +118,9 @@ class SessionGroup:
         Returns:
             A decorator that gives the function back.
         """
-        return self._in_all("entry", specs, settings)
+        return self._in_all("entry", parsed(specs), settings)
 
-    def ret(self, *specs: str, **settings: Any) -> Callable[[Handler], Handler]:  # noqa: ANN401 - as ``Session.ret``
+    def ret(self, *specs: str | Spec, **settings: Any) -> Callable[[Handler], Handler]:  # noqa: ANN401 - as ``Session.ret``
         """Place a handler where functions return, in all processes.
 
         Args:
@@ -127,9 +130,9 @@ class SessionGroup:
         Returns:
             A decorator that gives the function back.
         """
-        return self._in_all("ret", specs, settings)
+        return self._in_all("ret", parsed(specs), settings)
 
-    def _in_all(self, name: str, specs: tuple[str, ...], settings: dict[str, Any]) -> Callable[[Handler], Handler]:
+    def _in_all(self, name: str, specs: tuple[Spec, ...], settings: dict[str, Any]) -> Callable[[Handler], Handler]:
         def place(function: Handler) -> Handler:
             def one(session: "Session") -> "list[Probe]":
                 getattr(session, name)(*specs, **settings)(function)

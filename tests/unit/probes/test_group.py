@@ -18,10 +18,10 @@ class Session:
         self.calls = []
 
     def count(self, *specs):
-        for spec in specs:
+        for spec in (each.text for each in specs):
             if spec not in self.knows:
                 raise SpecError(spec, 0, "no such function")
-        return [f"{self.pid} {spec}" for spec in specs]
+        return [f"{self.pid} {spec.text}" for spec in specs]
 
     def remove(self, *probes):
         self.calls.append(("remove", *probes))

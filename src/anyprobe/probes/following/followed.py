@@ -27,6 +27,7 @@ from anyprobe.probes.group import SessionGroup
 from anyprobe.probes.options import OptionNames, SessionOptions, chosen
 from anyprobe.probes.removal import forget_places
 from anyprobe.probes.session import Session
+from anyprobe.probes.specs.spec import Spec, parsed
 from anyprobe.probes.target_errors import refuse_emulated, typed
 from anyprobe.splice.journal.installed import processes_with_splices
 from anyprobe.target.process.execution import Unfollowed, follow_execution
@@ -142,23 +143,25 @@ class Followed(SessionGroup):
 
     # -- probes
 
-    def count(self, *specs: str, follow: bool | None = None) -> "list[Probe]":
+    def count(self, *specs: str | Spec, follow: bool | None = None) -> "list[Probe]":
         """Count hits in all programs, and in those that are executed later.
 
         Args:
             specs: as for ``Session.count``; in later programs they may mean nothing.
             follow: as for ``Session.count``.
         """
-        return self._ask(lambda session: session.count(*specs, follow=follow))
+        wanted = parsed(specs)
+        return self._ask(lambda session: session.count(*wanted, follow=follow))
 
-    def time(self, *specs: str, follow: bool | None = None) -> "list[Probe]":
+    def time(self, *specs: str | Spec, follow: bool | None = None) -> "list[Probe]":
         """Measure how long functions take, in all programs and in those that are executed later.
 
         Args:
             specs: as for ``Session.time``; in later programs they may mean nothing.
             follow: as for ``Session.time``.
         """
-        return self._ask(lambda session: session.time(*specs, follow=follow))
+        wanted = parsed(specs)
+        return self._ask(lambda session: session.time(*wanted, follow=follow))
 
     def _ask(self, arm: "Callable[[Session], list[Probe]]") -> "list[Probe]":
         with self._guard:
@@ -166,7 +169,7 @@ class Followed(SessionGroup):
             self._asked.append(arm)
         return probes
 
-    def _in_all(self, name: str, specs: tuple[str, ...], settings: dict[str, Any]) -> Callable[[Any], Any]:
+    def _in_all(self, name: str, specs: tuple[Spec, ...], settings: dict[str, Any]) -> Callable[[Any], Any]:
         place = super()._in_all(name, specs, settings)
 
         def decorate(function: Any) -> Any:  # noqa: ANN401 - a handler

@@ -120,6 +120,11 @@ class Spec(NamedTuple):
         return SpecError(self.text, self.name_position, message, nearest, length=self.name_length)
 
 
+def module_part(name: str) -> Part:
+    """Return the part of a spec that means a module of this name, and no other."""
+    return Part(name, 0, quoted=shown_module(name) != name)
+
+
 def in_full(module: Part, function: Part, name: str, *, offset: int | None = None, pid: int | None = None) -> Spec:
     """Return the spec of some functions, or of an instruction at an offset, in the four-part form."""
     text, parts = f"pid{pid or ''}:", []

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anyprobe.core.errors import SpecError, UsageError
+from anyprobe.probes.specs.parts import Part, in_full, module_part
 from anyprobe.probes.specs.spec import parse, parsed, see_functions
 
 # text, module, function, name, offset
@@ -290,3 +291,13 @@ def test_what_is_no_function_has_no_return_and_the_caret_says_where(text):
     with pytest.raises(SpecError, match="no return") as error:
         parse(text).end("return")
     assert error.value.position == parse(text).name_position
+
+
+def test_a_spec_in_full_reads_as_the_same_value():
+    function = Part("a:b", 0, quoted=True)
+    for made in (
+        in_full(module_part("libc.so.6"), Part("malloc", 0), "return", pid=7),
+        in_full(module_part("my lib"), function, "entry"),
+        in_full(module_part("libc.so.6"), Part("-", 0), "offset", offset=0x1234),
+    ):
+        assert made == parse(made.text)

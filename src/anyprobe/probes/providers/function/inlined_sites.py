@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 
 from anyprobe.binary.dwarf.inlined import inlined_instances
 from anyprobe.core.errors import SpecError, TargetError
+from anyprobe.probes.specs.parts import Part, Spec, in_full, module_part
 
 if TYPE_CHECKING:
     from anyprobe.binary.images.modules import LoadedObject
     from anyprobe.data.explanation import ListedSite
     from anyprobe.probes.session import Session
-    from anyprobe.probes.specs.parts import Spec
 
 
 def instances(session: "Session", name: str, module: str = "") -> list[tuple["LoadedObject", int]]:
@@ -27,7 +27,7 @@ def instances(session: "Session", name: str, module: str = "") -> list[tuple["Lo
     return found
 
 
-def listed(session: "Session", specs: "Sequence[Spec]") -> "list[ListedSite]":
+def listed(session: "Session", specs: Sequence[Spec]) -> "list[ListedSite]":
     """Return the inlined instances of the functions that specs name, and the functions themselves if there are any."""
     sites: list[ListedSite] = []
     for spec in specs:
@@ -38,5 +38,6 @@ def listed(session: "Session", specs: "Sequence[Spec]") -> "list[ListedSite]":
             if not found:
                 raise
         if found:
-            sites += session.list(*(f"pid:{loaded.name}:-:{loaded.link_time(at):#x}" for loaded, at in found))
+            places = [(module_part(loaded.name), loaded.link_time(at)) for loaded, at in found]
+            sites += session.list(*(in_full(part, Part("-", 0), "offset", offset=at) for part, at in places))
     return sites

@@ -3,7 +3,14 @@
 import pytest
 
 from anyprobe.core.errors import SpecError
-from anyprobe.probes.providers.kernel.places.specs import Provider, is_in_any_process, is_kernel, parse
+from anyprobe.probes.providers.kernel.places.specs import (
+    Provider,
+    is_in_any_process,
+    is_kernel,
+    of_function,
+    parse,
+    parsed,
+)
 
 
 @pytest.mark.parametrize(
@@ -154,3 +161,36 @@ def test_places_in_files_that_cannot_be_read(text, under, message):
     with pytest.raises(SpecError, match=message) as caught:
         parse(text)
     assert caught.value.position == under
+
+
+@pytest.mark.parametrize(
+    ("text", "entry", "returns"),
+    [
+        ("kernel::vfs_read+0x1c", "kernel::vfs_read:entry", "kernel::vfs_read:return"),
+        (" kernel:nfs:nfs_* ", "kernel:nfs:nfs_*:entry", "kernel:nfs:nfs_*:return"),
+        ("kprobe:nfs:nfs_open", "kprobe:nfs:nfs_open", "kretprobe:nfs:nfs_open"),
+        ("fexit:vfs_read", "fentry:vfs_read", "fexit:vfs_read"),
+        ("syscall::openat", "syscall::openat:entry", "syscall::openat:return"),
+        ("uprobe:/bin/bash:bash", "uprobe:/bin/bash:bash", "uretprobe:/bin/bash:bash"),
+    ],
+)
+def test_the_ends_of_functions_read_as_they_are_written(text, entry, returns):
+    spec = parse(text)
+    for name, written in (("entry", entry), ("return", returns)):
+        assert spec.end(name) == parse(written)
+        assert spec.at(name).text == text
+
+
+def test_a_line_has_no_ends():
+    with pytest.raises(SpecError, match="no ends"):
+        parse("fs/read_write.c:463").end("return")
+
+
+def test_a_function_of_the_kernel_is_what_its_text_says():
+    assert of_function("nfs", "nfs_open") == parse("kernel:nfs:nfs_open:entry")
+    assert of_function("", "vfs_read", "offset", 0x1C) == parse("kernel::vfs_read:0x1c")
+
+
+def test_what_is_read_already_stays_as_it_is():
+    spec = parse("kernel::vfs_read")
+    assert parsed([spec, "kernel::vfs_read"]) == [spec, spec]
