@@ -54,7 +54,8 @@ class Spec(NamedTuple):
     line: int | None = None
     """The line of ``file.c:120``; the file is in ``function``."""
     pattern: str = ""
-    """A glob over ``entry``, ``return`` and offsets, where the name is one; ``name`` is ``any`` then."""
+    """A glob over ``entry``, ``return`` and offsets, where the name is one: ``name`` is ``any`` then, or ``insn`` for
+    its part that is about offsets."""
     group: Part | None = None
     """The provider of a USDT marker; without a module it may also be the module's name."""
     within: Part | None = None
@@ -73,7 +74,8 @@ class Spec(NamedTuple):
     def canonical(self, module: str, function: str, offset: int | None = None) -> str:
         """Return the four-part form for one module and function that the spec matched."""
         offset = self.offset if offset is None else offset
-        return f"{self.provider}:{shown_module(module)}:{function}:{self.name if offset is None else f'{offset:#x}'}"
+        name = (self.pattern or self.name) if offset is None else f"{offset:#x}"
+        return f"{self.provider}:{shown_module(module)}:{function}:{name}"
 
     @property
     def is_marker(self) -> bool:

@@ -107,7 +107,7 @@ def resolve_all(
         return Resolution(tuple(site for each, address in places for site in _inside(spec, each, address)))
     if spec.is_absolute:
         return _absolute(spec, chosen)
-    if spec.pattern:
+    if spec.name == "any":
         return _any_name(spec, lambda each: resolve_all(each, objects, ifunc_targets=ifunc_targets, within=within))
     found = _named(spec, chosen)
     if not found and spec.offset is not None:  # "bare+0x1139" is what a function without a name is called
@@ -127,11 +127,8 @@ def _any_name(spec: Spec, resolve_one: "Callable[[Spec], Resolution]") -> Resolu
     parts = [resolve_one(spec._replace(name=kind, pattern="")) for kind in kinds]
     offsets = spec.pattern.removeprefix("0x")
     may_match = re.fullmatch(r"[0-9a-f*?\[\]!-]+", offsets)
-    every = resolve_one(spec._replace(name="insn", pattern="")) if may_match else Resolution(())
-    several = (
-        each._replace(canonical=f"{each.canonical.removesuffix(':insn')}:{offsets}", pattern=offsets)
-        for each in every.sites
-    )
+    every = resolve_one(spec._replace(name="insn", pattern=offsets)) if may_match else Resolution(())
+    several = (each._replace(pattern=offsets) for each in every.sites)
     found = {(each.canonical, each.refusal): each for part in (*parts, every) for each in part.refused}
     return Resolution((*(site for part in parts for site in part.sites), *several), tuple(found.values()))
 
