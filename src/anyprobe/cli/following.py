@@ -99,4 +99,4 @@ def meant_nothing(snapshots: Sequence[Snapshot], plan: "Plan", *, later: bool) -
     meant = any(each.all_sites or each.refused or each.aggregations or each.pending for each in snapshots)
     if meant or not (plan.follow or (later and snapshots[0].target.pid)):
         return []
-    return [f"{' '.join(plan.specs)}: nothing of that name in any of {len(snapshots)} programs"]
+    return [f"{' '.join(spec.text for spec in plan.specs)}: nothing of that name in any of {len(snapshots)} programs"]

@@ -40,7 +40,7 @@ RECORD_LOOKS = 0.02
 class Plan:
     """What to do, apart from where: the command line of a measuring command, read."""
 
-    specs: tuple[str, ...]
+    specs: "tuple[AnySpec, ...]"
     arm: "Callable[[Measured, Sequence[AnySpec]], object]"
     render: "Callable[[Snapshot, Console, int], None]"
     seconds: float | None
@@ -268,7 +268,7 @@ def arm(session: "Measured", target: targets.Target, plan: Plan) -> None:
     if plan.specs and not specs:
         return
     try:
-        plan.arm(session, targets.read(specs, in_kernel=session.pid == targets.KERNEL))
+        plan.arm(session, specs)
     except (TargetExited, Interrupted) as event:
         plan.warn(str(event))
     except TargetError as error:

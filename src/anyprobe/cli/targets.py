@@ -57,6 +57,10 @@ class Target(NamedTuple):
 
         return [] if self.pids or self.program else sorted(filter(is_in_any_process, self.in_kernel))
 
+    def read(self, specs: Sequence[str]) -> "tuple[AnySpec, ...]":
+        """Return the values of specs, each by the grammar of what it is meant for."""
+        return tuple(each for spec in specs for each in read((spec,), in_kernel=spec in self.in_kernel))
+
     @property
     def owns_standard_output(self) -> bool:
         """Whether standard output belongs to the started command."""
@@ -136,11 +140,12 @@ def is_in_kernel(spec: str, *, chosen: bool) -> bool:
     return is_kernel(spec, short=not chosen) or (not chosen and is_in_any_process(spec))
 
 
-def meant_for(target: Target, pid: int, specs: Sequence[str]) -> list[str]:
+def meant_for(target: Target, pid: int, specs: "Sequence[AnySpec]") -> "list[AnySpec]":
     """Return which specs are meant for a process, or for the kernel (``KERNEL``)."""
     if pid == KERNEL:
-        return [each for each in specs if each in target.in_kernel]
-    return [each for each in specs if each not in target.in_kernel and not meant_elsewhere(each, [pid])]
+        return [each for each in specs if each.text in target.in_kernel]
+    of_processes = [process_spec(each) for each in specs if each.text not in target.in_kernel]
+    return [each for each in of_processes if each.pid in {None, pid}]
 
 
 def kernel_spec(spec: "AnySpec") -> "KernelSpec":

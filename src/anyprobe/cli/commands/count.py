@@ -58,7 +58,7 @@ def command(
         only = conditional.Counts.of(when, pending=pending)
         arm, seen = only.arm, only.seen
     render = _by_pid if settings["by"] else _render
-    plan = measuring.Plan(specs=specs, arm=arm, render=render, seen=seen, pending=pending, **settings)
+    plan = measuring.Plan(specs=target.read(specs), arm=arm, render=render, seen=seen, pending=pending, **settings)
     return measuring.measure(target, plan)
 
 

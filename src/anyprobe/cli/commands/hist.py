@@ -70,7 +70,12 @@ def command(
     target = targets.choose(pids, names, program, specs, **targets.selected(settings))
     targets.see_pending(target, settings["pending"])
     plan = measuring.Plan(
-        specs=specs, arm=counting.arm, seen=counting.seen, render=_render, always={"aggregations": {}}, **settings
+        specs=target.read(specs),
+        arm=counting.arm,
+        seen=counting.seen,
+        render=_render,
+        always={"aggregations": {}},
+        **settings,
     )
     return measuring.measure(target, plan)
 

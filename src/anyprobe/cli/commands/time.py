@@ -85,7 +85,7 @@ def command(
         settings |= {"by": None, "tree": True}
     only = conditional.Times.of(when, pending=pending)
     plan = measuring.Plan(
-        specs=specs,
+        specs=target.read(specs),
         arm=only.arm,
         seen=only.seen,
         render=render,

@@ -65,7 +65,15 @@ def command(
     trace.quiet = settings["quiet"]
     trace.when = None if when is None else expressions.parse_one("--when", when)
     plan = measuring.Plan(
-        specs=specs, arm=trace.arm, render=_render, records=trace, every=None, fold=False, top=0, lines=True, **settings
+        specs=target.read(specs),
+        arm=trace.arm,
+        render=_render,
+        records=trace,
+        every=None,
+        fold=False,
+        top=0,
+        lines=True,
+        **settings,
     )
     return measuring.measure(target, plan)
 
