@@ -3,6 +3,7 @@
 import pytest
 
 import anyprobe
+from anyprobe.probes.specs.spec import parse
 from support.driver import build, started
 from support.timer_provider import TimerProvider
 
@@ -54,7 +55,7 @@ def test_probes_of_two_providers_are_counted_side_by_side():
 def test_the_provider_of_functions_can_be_used_by_itself():
     with started(build("aggregated.c")) as target, anyprobe.attach(target.pid) as session:
         functions = session.host.functions
-        places = functions.resolve("a.out:work").attachments
+        places = functions.resolve(parse("a.out:work")).attachments
         assert [each.armed for each in places] == [False]
         assert functions.read(places) == []
         functions.attach(places)
