@@ -1,5 +1,6 @@
 """``anyprobe profile``: shares that the program itself has measured, and no chain of calls that it cannot make."""
 
+import errno
 import json
 import re
 import shlex
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from anyprobe import profile
-from anyprobe.target.system import procfs
+from anyprobe.target.system import gateway, procfs
 from live.test_command_line import anyprobe
 from support.driver import build, wait_until
 
@@ -123,6 +124,11 @@ def check_chains(document):
             assert caller in CALLERS.get(callee, {caller}), stack
 
 
+def expected(seconds):
+    """Return how many samples there are of so many seconds on processors: where these are sampled, by chance."""
+    return pytest.approx(99 * seconds, abs=4 * (99 * seconds) ** 0.5 + 4)
+
+
 def near(count, share, samples):
     """Return whether a share of samples is one that chance makes: within four standard deviations."""
     return abs(count - share * samples) <= 4 * (samples * share * (1 - share)) ** 0.5 + 2
@@ -138,7 +144,7 @@ def test_shares_are_those_that_the_program_has_measured(known, what, tmp_path):
     assert document["processor_s"] == pytest.approx(spent, rel=0.1, abs=0.1)
     assert near(samples_with(document, "sixty"), first / spent, document["samples"])
     assert near(samples_with(document, "both"), 1 - first / spent, document["samples"])
-    assert document["samples"] + document["lost"] == pytest.approx(99 * document["processor_s"], abs=8)
+    assert document["samples"] + document["lost"] == expected(document["processor_s"])
     own = {each["function"]: each["self"] for each in document["functions"]}
     assert own["sixty"] > own["thirty"] > own["ten"] > 0
 
@@ -219,7 +225,7 @@ def test_from_python(known):
     with subprocess.Popen([known, "a", "100"], stderr=subprocess.DEVNULL) as process:
         found = profile(process.pid, duration=2.0)
         process.kill()
-    assert found.samples == pytest.approx(99 * found.processor_s, abs=4)
+    assert found.samples == expected(found.processor_s)
     assert {"main", "work", "sixty"} <= {each.function for each in found.functions}
     assert found.as_json()["samples"] == found.samples
     assert found.next.startswith("anyprobe time --self profiled:")
@@ -275,7 +281,7 @@ def test_threads_that_are_there_already_are_each_sampled_once(known):
         wait_until(lambda: len(procfs.read_tasks(process.pid)) == 3, "its threads run")
         found = profile(process.pid, duration=1.5, by="tid")
         process.kill()
-    assert found.samples == pytest.approx(99 * found.processor_s, abs=6)
+    assert found.samples == expected(found.processor_s)
     assert len(found.keys) == 2
 
 
@@ -334,3 +340,57 @@ def test_nothing_is_hot_in_a_program_that_sleeps(known):
     assert timed.returncode == 1
     assert timed.stderr.startswith("anyprobe: --hot: nothing is hot")
     assert timed.stderr.count("\n") == 1
+
+
+SHORT = """
+#include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
+volatile unsigned long sink;
+__attribute__((noinline)) void spin(void) { for (int i = 0; i < 400000; i++) sink += i; }
+static void *thread(void *unused) { spin(); return unused; }
+int main(void) {
+    for (int i = 0; i < 600; i++) {
+        pthread_t t;
+        pthread_create(&t, 0, thread, 0);
+        pthread_join(t, 0);
+        pid_t child = fork();
+        if (!child) { spin(); _exit(0); }
+        waitpid(child, 0, 0);
+    }
+}
+"""
+
+
+@pytest.mark.root
+def test_threads_and_children_that_run_for_a_moment_have_their_share(tmp_path):
+    path = tmp_path / "profile.json"
+    done = anyprobe("profile", "--json", "-o", path, "--", build("short_threads.c", "-O1", "-pthread", text=SHORT))
+    assert done.returncode == 0, done.stderr
+    document = json.loads(path.read_text())
+    samples = document["samples"]
+    assert samples == expected(document["processor_s"])
+    stacks = [function_names(each) for each in document["stacks"] for _ in range(each["count"])]
+    spinning = [names for names in stacks if "spin" in names]
+    assert len(spinning) > 0.5 * samples
+    in_threads = sum("thread" in names for names in spinning)
+    assert near(in_threads, 0.5, len(spinning))
+    assert all(names[names.index("spin") + 1] in {"thread", "main"} for names in spinning)
+
+
+def test_users_who_may_sample_their_own_programs_alone_have_the_same(known, monkeypatch):
+    opened = gateway.perf_event_open
+
+    def own_alone(attribute, processor, task=-1):
+        if task == -1:
+            raise PermissionError(errno.EACCES, "permission denied")
+        return opened(attribute, processor, task)
+
+    monkeypatch.setattr(gateway, "perf_event_open", own_alone)
+    with subprocess.Popen([known, "t", "100"], stderr=subprocess.DEVNULL) as process:
+        wait_until(lambda: len(procfs.read_tasks(process.pid)) == 3, "its threads run")
+        found = profile(process.pid, duration=1.5, by="tid")
+        process.kill()
+    assert found.samples == pytest.approx(99 * found.processor_s, abs=6)
+    assert len(found.keys) == 2
+    check_chains(found.as_json())

@@ -94,7 +94,7 @@ def _print_heading(profile: Profile, console: "Console") -> None:
     console.print("; ".join(parts), style="dim", soft_wrap=True)
     share = profile.unsampled_share
     if share > _WORTH_SAYING:
-        where = "in threads that run for shorter than a sample takes to come"
+        where = f"in threads that run for less than {1000 / profile.hz:.3g} ms, of which a higher --hz has more"
         if not profile.kernel:
             where = f"in the kernel, or {where}"
         text = f"{100 * share:.0f} % of the time on processors is in no sample: it was {where}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from anyprobe.core.errors import TargetError
 from anyprobe.data.profile import ProfileFrame
 from anyprobe.probes.profiling.compiled_names import compiled_names
-from anyprobe.probes.profiling.spaces import Place
+from anyprobe.probes.profiling.spaces import ENTRY_BYTES, Place
 from anyprobe.probes.symbols import spelled
 from anyprobe.target.kernel import symbols
 
@@ -83,7 +83,8 @@ def _named(loaded: "LoadedObject", addresses: Iterable[int]) -> Iterator[tuple[i
         return
     for address, function in found.items():
         if function is None:
-            name = loaded.image.stub_at(address) or f"{loaded.name}+{address:#x}"
+            begins = 0 <= address - loaded.image.entry < ENTRY_BYTES
+            name = loaded.image.stub_at(address) or ("_start" if begins else f"{loaded.name}+{address:#x}")
             yield address, ProfileFrame(loaded.name, name)
             continue
         whole = starts.get(parts.get(function.name, ""), [])

@@ -133,6 +133,8 @@ class Profiler:
     def _walked(self, sample: Sample, space: Space) -> tuple[list[Place], bool]:
         assert sample.registers is not None
         bp, sp, ip = sample.registers
+        if sample.in_kernel and space.rule(ip) is None:  # it executes a program, and has nothing yet
+            return [], False
         stack = sample.stack
 
         def word(address: int) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from anyprobe.binary.images.image import Image
 from anyprobe.binary.images.modules import VDSO, LoadedObject, ProcessFiles, loaded_objects
-from anyprobe.binary.unwind.rules import NONE, go_rule
+from anyprobe.binary.unwind.rules import END, NONE, go_rule
 from anyprobe.core.errors import TargetError, UnsupportedTarget
 from anyprobe.core.mapping import MappingLike
 from anyprobe.core.memory import MemoryFault
@@ -21,6 +21,8 @@ from anyprobe.target.system import gateway, procfs
 if TYPE_CHECKING:
     from anyprobe.binary.images.modules import Placed
 
+ENTRY_BYTES = 64
+"""So much code at the beginning of a program or a loader needs no rules, as nothing has called it."""
 _LONGEST_CALL = 7
 _CALL = re.compile(
     rb"(?s:\xe8.{4}|\xff(?:[\xd0-\xd7]|[\x50-\x53\x55-\x57].|\x54..|[\x90-\x93\x95-\x97\x15].{4}|\x94.{5}))"
@@ -146,7 +148,11 @@ class Space(Code):
         try:
             image, address = loaded.image, at - loaded.bias
             rule = image.few_unwind_rules.at(address - image.lowest_address)
-            return go_rule(image.go_functions, address) if rule == NONE and image.go_functions is not None else rule
+            if rule != NONE:
+                return rule
+            if 0 <= address - image.entry < ENTRY_BYTES:
+                return END
+            return NONE if image.go_functions is None else go_rule(image.go_functions, address)
         except TargetError:
             return NONE
 

@@ -15,12 +15,13 @@ _ATTRIBUTE_BYTES = 128
 _DISABLED, _FREQUENCY = 1 << 0, 1 << 10
 _HARDWARE, _SOFTWARE, _TRACEPOINT = 0, 1, 2
 _ENABLE, _SET_OUTPUT, _SET_PROGRAM = 0x2400, 0x2405, 0x40042408
-_INHERIT, _NO_KERNEL, _NO_HYPERVISOR, _MAPPINGS, _NAMES = 1 << 1, 1 << 5, 1 << 6, 1 << 8, 1 << 9
+_INHERIT, _NO_KERNEL, _NO_HYPERVISOR, _NO_IDLE, _MAPPINGS, _NAMES = 1 << 1, 1 << 5, 1 << 6, 1 << 7, 1 << 8, 1 << 9
 _TASKS, _ALL_IDENTIFIED, _NO_USER_CHAIN, _MAPPINGS_WITH_FILES = 1 << 13, 1 << 18, 1 << 22, 1 << 23
 _EXECUTIONS, _BY_CLOCK = 1 << 24, 1 << 25
 TASK, TIME, CHAIN, REGISTERS, STACK = 1 << 1, 1 << 2, 1 << 5, 1 << 12, 1 << 13
 """What samples can have, in this order."""
 _BP_SP_IP = 0b111 << 6
+ANY_PROCESSOR = -1
 _MONOTONIC = 1
 _SEMAPHORE_BIT = 32
 """From which bit on a uprobe's configuration has the place of a semaphore (``format/ref_ctr_offset``)."""
@@ -126,18 +127,40 @@ class Sampling(NamedTuple):
     """Whether time in the kernel is sampled, too, with the stack there."""
 
 
+ALL = -1
+"""In place of a task: all of them, idle ones left out."""
+
+
 def open_sampler(task: int, processor: int, how: Sampling) -> int:
     """Return a descriptor of an event that samples a task by its time on a processor, and those that it makes later.
 
     Once it has a ring, what is mapped executable and which programs are executed are told there, too.
     """
-    flags = _INHERIT | _FREQUENCY | _NO_HYPERVISOR | _MAPPINGS | _MAPPINGS_WITH_FILES | _NAMES | _EXECUTIONS | _TASKS
+    flags = (
+        (_NO_IDLE if task == ALL else _INHERIT)
+        | _FREQUENCY
+        | _NO_HYPERVISOR
+        | _MAPPINGS
+        | _MAPPINGS_WITH_FILES
+        | _NAMES
+        | _EXECUTIONS
+        | _TASKS
+    )
     flags |= _ALL_IDENTIFIED | _BY_CLOCK | _NO_USER_CHAIN | (0 if how.kernel else _NO_KERNEL)
     what = TASK | TIME | REGISTERS | STACK | (CHAIN if how.kernel else 0)
     clock = SOFTWARE["cpu-clock"]
     head = struct.pack("<IIQQQQQ", _SOFTWARE, _ATTRIBUTE_BYTES, clock, how.hertz, what, 0, flags)
     rest = struct.pack("<IIQQQQIi", 0, 0, 0, 0, 0, _BP_SP_IP, how.stack_bytes, _MONOTONIC)
     return _open("sample a task", head + rest, processor, task)
+
+
+def open_clock(task: int) -> int:
+    """Return a descriptor of an event that counts the nanoseconds of a task, and of those that it makes, on processors.
+
+    It needs no right to sample the kernel.
+    """
+    attribute = _attribute(_SOFTWARE, SOFTWARE["task-clock"], flags=_INHERIT | _NO_KERNEL)
+    return _open("count the time of a task", attribute, ANY_PROCESSOR, task)
 
 
 def share_ring(event: int, other: int) -> None:

@@ -1,13 +1,13 @@
 """Samples of tasks, taken by the kernel's clock events: rings in memory that the kernel writes and anyprobe reads.
 
-Each task has an event on each processor, and all events of a processor write into one ring. Tasks that a sampled one
-makes later inherit its events. Nothing is stopped, and nothing is written into a process.
+Each processor has an event; for users who may not have that, each task has one on each processor, which those that it
+makes later inherit. All events of a processor write into one ring. Nothing is stopped, or written into a process.
 """
 
 import errno
 import struct
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from mmap import PAGESIZE
 from typing import NamedTuple
@@ -30,6 +30,10 @@ _HEAD, _TAIL, _SIZE = 1024 // 8, 1032 // 8, 1048 // 8
 """Words of a ring's first page: what the kernel has written, what has been read, how much room there is."""
 _RECORD = struct.Struct("<IHH")
 _LOST, _NAME, _THROTTLED, _FORK, _SAMPLE, _MAPPED, _LOST_SAMPLES = 2, 3, 5, 7, 9, 10, 13
+_OF_PROCESSES = frozenset({_NAME, _FORK, _SAMPLE, _MAPPED})
+"""Kinds of records that have the process first."""
+_SHORTEST = 24
+"""Bytes that each record has at least."""
 _EXECUTED = 1 << 13
 _KERNEL_CONTEXTS = (1 << 64) - 4095
 """From here on numbers in a chain of calls are no addresses, but say what kind those after them are."""
@@ -107,15 +111,34 @@ class Ring:
         self._mapped = gateway.mmap_shared(event, (1 + pages) * PAGESIZE)
         self._words = memoryview(self._mapped)[:PAGESIZE].cast("Q")
         self.size = len(self._mapped) - PAGESIZE
+        self._seen = 0
 
-    def drain(self) -> Iterator[bytes]:
-        """Yield the records that have been written since the last time."""
-        tail, head = self._words[_TAIL], self._words[_HEAD]
-        while tail < head:
-            size = _RECORD.unpack(self._at(tail, _RECORD.size))[2]
+    @property
+    def head(self) -> int:
+        """Up to where there are records now."""
+        return self._words[_HEAD]
+
+    def heads(self, until: int) -> Iterator[bytes]:
+        """Yield the beginnings of the records up to a position that have not been seen by this yet."""
+        self._seen = max(self._seen, self._words[_TAIL])
+        while self._seen < until:
+            content = self._at(self._seen, _SHORTEST)
+            size = _RECORD.unpack_from(content)[2]
             if not size:  # which the kernel does not write
+                return
+            yield content
+            self._seen += size
+
+    def drain(self, until: int, is_wanted: Callable[[bytes], bool]) -> Iterator[bytes]:
+        """Yield the records up to a position that have not been read yet, of those whose beginnings are wanted."""
+        tail = self._words[_TAIL]
+        while tail < until:
+            begin = self._at(tail, _SHORTEST)
+            size = _RECORD.unpack_from(begin)[2]
+            if not size:
                 break
-            yield self._at(tail, size)
+            if is_wanted(begin):
+                yield self._at(tail, size)
             tail += size
         self._words[_TAIL] = tail
 
@@ -131,11 +154,20 @@ class Ring:
 
 
 class Sampler:
-    """Samples some processes, and what they make later."""
+    """Samples some processes, and what they make later.
+
+    Where that is permitted, all processors are sampled, and what is of other processes is left out: so threads that run
+    for a short time have their share of samples. An event of a thread samples it after a whole period at first.
+    """
 
     def __init__(self, hertz: int, stack_bytes: int | None = None) -> None:
         """Sample nothing yet. Without ``stack_bytes``, as much of each stack as the rings have room for."""
         self.how = Sampling(hertz, stack_bytes or MOST_STACK_BYTES, kernel=True)
+        self.everywhere = True
+        """Whether events are of processors, and not of threads."""
+        self._members: set[int] = set()
+        """The processes that are wanted."""
+        self._clocks: list[int] = []
         self._given = stack_bytes is not None
         self._processors = bpf.online_processors()
         self._events: dict[int, list[int]] = {number: [] for number in self._processors}
@@ -150,29 +182,50 @@ class Sampler:
 
     def watch(self, pid: int) -> None:
         """Sample all threads of a process from now on."""
+        self._members.add(pid)
+        if self.everywhere and not self._rings:
+            self._begin_everywhere()
         for _ in range(_ROUNDS):
             with suppress(FileNotFoundError, ProcessLookupError):
                 found = set(procfs.read_tasks(pid)) - self._tasks
-                if self._rings:
+                if self._tasks:
                     time.sleep(_SETTLED)
                     self._take()  # those that threads with events have made have their own
                 found -= self._tasks
                 if not found:
                     return
                 for tid in sorted(found):
-                    self._open(tid)
+                    self._add(tid)
 
-    def _open(self, tid: int) -> None:
-        """Sample a thread; one that has ended is left out."""
+    def _begin_everywhere(self) -> None:
+        """Sample all processors, if this user may."""
+        try:
+            self._begin(perf.ALL)
+        except KernelRefused as refusal:
+            if refusal.errno not in _REFUSED:
+                raise
+            self.everywhere = False
+
+    def _add(self, tid: int) -> None:
+        """Sample a thread, and count its time; one that has ended is left out."""
         self._tasks.add(tid)
+        try:
+            if self.everywhere:
+                self._clocks.append(perf.open_clock(tid))
+            else:
+                self._begin(tid)
+        except KernelRefused as refusal:
+            if refusal.errno != errno.ESRCH:
+                raise
+
+    def _begin(self, task: int) -> None:
+        """Open events of a task on each processor, and a ring for each processor if there are none yet."""
         opened: list[int] = []
         try:
-            opened.extend(self._opened(tid, processor) for processor in self._processors)
-        except KernelRefused as refusal:
+            opened.extend(self._opened(task, processor) for processor in self._processors)
+        except KernelRefused:
             for event in opened:
                 gateway.close(event)
-            if refusal.errno == errno.ESRCH:
-                return
             raise
         for processor, event in zip(self._processors, opened, strict=True):
             self._events[processor].append(event)
@@ -186,16 +239,16 @@ class Sampler:
             self.close()
             self._given = True
             self.how = self.how._replace(stack_bytes=min(room, USUAL_STACK_BYTES) & ~7)
-            self._open(tid)
+            self._begin(task)
 
-    def _opened(self, tid: int, processor: int) -> int:
+    def _opened(self, task: int, processor: int) -> int:
         try:
-            return perf.open_sampler(tid, processor, self.how)
+            return perf.open_sampler(task, processor, self.how)
         except KernelRefused as refusal:
-            if not self.how.kernel or refusal.errno not in _REFUSED:
+            if self.everywhere or not self.how.kernel or refusal.errno not in _REFUSED:
                 raise
         self.how = self.how._replace(kernel=False)  # as the user may sample programs alone
-        return perf.open_sampler(tid, processor, self.how)
+        return perf.open_sampler(task, processor, self.how)
 
     def _map_rings(self) -> None:
         """Map a ring for each processor, all of one size: as large as can be locked."""
@@ -232,17 +285,41 @@ class Sampler:
         return found
 
     def _take(self) -> None:
+        """Read the rings.
+
+        A child's samples may be in another ring than what tells of its making. So the ends of all rings are noted
+        first; all that is there by then tells which processes have been made; and reading stops at the ends.
+        """
+        ends = {processor: ring.head for processor, ring in self._rings.items()}
         for ring in self._rings.values():
-            for content in ring.drain():
+            for begin in ring.heads(ring.head):
+                if _RECORD.unpack_from(begin)[0] == _FORK:
+                    self._note_fork(*struct.unpack_from("<III", begin, 8))
+        for processor, ring in self._rings.items():
+            for content in ring.drain(ends[processor], self._is_wanted):
                 record = parsed(content, chains=self.how.kernel)
                 if record is not None:
                     self._records.append(record)
-                if isinstance(record, Forked):
-                    self._tasks.add(record.tid)
+
+    def _note_fork(self, pid: int, parent: int, tid: int) -> None:
+        if parent in self._members:
+            self._members.add(pid)
+            self._tasks.add(tid)
+        else:  # the number was another one's
+            self._members.discard(pid)
+
+    def _is_wanted(self, begin: bytes) -> bool:
+        """Return whether a record is about a process that is sampled, or about none."""
+        kind, _, _ = _RECORD.unpack_from(begin)
+        if not self.everywhere or kind not in _OF_PROCESSES:
+            return True
+        pid, _ = struct.unpack_from("<II", begin, 8)
+        return pid in self._members
 
     def processor_ns(self) -> int:
         """Return how long all sampled tasks, those that were made later included, have run on processors."""
-        return sum(map(perf.count, (event for events in self._events.values() for event in events)))
+        events = self._clocks if self.everywhere else [each for own in self._events.values() for each in own]
+        return sum(map(perf.count, events))
 
     def close(self) -> None:
         """End sampling."""
@@ -251,6 +328,9 @@ class Sampler:
             for event in events:
                 gateway.close(event)
             events.clear()
+        for event in self._clocks:
+            gateway.close(event)
+        self._clocks.clear()
 
 
 def permits(*, kernel: bool) -> bool:
