@@ -11,9 +11,11 @@ from anyprobe.exporters import base
 from support.sample_snapshots import snapshot
 
 EXPORTER = """
+from anyprobe.exporters import base
+
 class Lines:
     name = "lines"
-    needs_tree = False
+    needs = base.Needs.ANYTHING
     holds_warnings = False
     may_repeat = True
 

@@ -25,6 +25,7 @@ COMMANDS = {
     "trace": "Print a line for each hit.",
     "hist": "Show how a value is distributed: parameters, results, latencies.",
     "script": "Run handlers from a Python file.",
+    "cover": "Show which blocks and source lines have run.",
     "list": "List what could be probed, and by which strategy.",
     "explain": "Show the plan or the refusals for one site; changes nothing.",
     "probes": "Show what all sessions have installed in a process.",

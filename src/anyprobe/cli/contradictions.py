@@ -41,10 +41,11 @@ def _refuse_format(plan: "Plan") -> None:
     """Raise ``click.UsageError`` for a format that cannot hold what is measured."""
     if plan.format is None:
         return
-    from anyprobe.exporters.base import exporter_of
+    from anyprobe.exporters.base import Needs, exporter_of
 
     exporter = exporter_of(plan.format)
-    if exporter.needs_tree and not plan.tree:
-        raise click.UsageError(f"--format {plan.format} is of trees of calls: anyprobe time --tree")
+    held = {Needs.ANYTHING: True, Needs.TREE: plan.tree, Needs.COVERAGE: plan.covers}
+    if not held[exporter.needs]:
+        raise click.UsageError(f"--format {plan.format} {exporter.needs.value}")
     if plan.every is not None and not exporter.may_repeat:
         raise click.UsageError(f"--format {plan.format} is one document; --every would write several")

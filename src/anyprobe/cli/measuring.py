@@ -95,6 +95,8 @@ class Plan:
     """Whether to show what maps hold, too."""
     full_names: bool = True
     """Whether tables show long names of functions whole."""
+    covers: bool = False
+    """Whether results have the coverage."""
     lines: bool = False
     """Whether records are all that there is to show: then what is left to say goes to standard error."""
 

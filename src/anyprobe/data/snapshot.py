@@ -16,6 +16,7 @@ from anyprobe.data.taken import Taken, all_taken, share_taken
 
 if TYPE_CHECKING:
     from anyprobe.data.calltree import CallNode
+    from anyprobe.data.coverage import Coverage
     from anyprobe.data.interval import Interval
     from anyprobe.data.nested import NestedTiming
     from anyprobe.data.pending import PendingSpec
@@ -311,6 +312,8 @@ class Snapshot:
     """What share of the processors' time a hypervisor has taken meanwhile."""
     in_no_row: "NestedTiming | None" = None
     """What timed calls have taken that is no function's own time, where self times are known."""
+    coverage: "Coverage | None" = None
+    """Which blocks and lines have run, where that was asked for."""
     interval: "Interval | None" = None
     """The time in which this was counted, where that is a part of the session."""
 
@@ -367,8 +370,7 @@ class Snapshot:
         dropped = {result.name: {"no room": result.dropped} for result in self.aggregations if result.dropped}
         if dropped or self.dropped:
             document["dropped"] = {**self.dropped, **dropped}
-        if self.missing:
-            document["missing"] = dict(self.missing)
+        document |= {"missing": dict(self.missing)} if self.missing else {}
         if self.tree:
             from anyprobe.data.calltree import by_caller
 
@@ -383,6 +385,7 @@ class Snapshot:
             document["processes"] = [each.process.as_json() for each in self.processes]
         document |= {"threads": [each.as_json() for each in self.threads]} if self.threads else {}
         document |= {"warnings": list(self.warnings)} if self.warnings else {}
+        document |= self.coverage.as_json() if self.coverage else {}
         return document
 
     def nonzero(self) -> "tuple[Snapshot, dict[str, int]]":
@@ -449,7 +452,7 @@ class Snapshot:
         """
         from anyprobe.data.calltree import merged as merged_trees
         from anyprobe.data.results import AggregationResult, MapResult
-        from anyprobe.data.sums import added, both, longest, sums, union
+        from anyprobe.data.sums import added, both, longest, sums, sums_of, union
 
         return Snapshot(
             target=self.target,
@@ -471,10 +474,7 @@ class Snapshot:
                 AggregationResult.merged,
             ),
             maps=added((*self.maps, *other.maps), lambda each: (each.name, each.by), MapResult.merged),
-            dropped={
-                name: sums(self.dropped.get(name, {}), other.dropped.get(name, {}))
-                for name in {**self.dropped, **other.dropped}
-            },
+            dropped=sums_of(self.dropped, other.dropped),
             missing=sums(self.missing, other.missing),
             others=self._others(other),
             processes=(*self.processes, *other.processes),
@@ -486,6 +486,7 @@ class Snapshot:
             tail_exits=both(self.tail_exits, other.tail_exits),
             learning=both(self.learning, other.learning),
             in_no_row=both(self.in_no_row, other.in_no_row),
+            coverage=both(self.coverage, other.coverage),
         )
 
     def _others(self, other: "Snapshot") -> tuple[TargetInfo, ...]:

@@ -50,6 +50,11 @@ def sums(left: Mapping[str, int], right: Mapping[str, int]) -> dict[str, int]:
     return {name: left.get(name, 0) + right.get(name, 0) for name in {**left, **right}}
 
 
+def sums_of(left: Mapping[str, dict[str, int]], right: Mapping[str, dict[str, int]]) -> dict[str, dict[str, int]]:
+    """Return the sums of numbers by two names."""
+    return {each: sums(left.get(each, {}), right.get(each, {})) for each in {**left, **right}}
+
+
 def both(left: Sum | None, right: Sum | None) -> Sum | None:
     """Return the sum of two values, of which either may be unknown."""
     if left is None or right is None:

@@ -6,6 +6,7 @@ A new format is one module with an ``Exporter`` object and one line in ``BUILT_I
 import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Protocol, TextIO
 
 from anyprobe.data.snapshot import Snapshot
@@ -15,6 +16,9 @@ BUILT_IN = {
     "folded": "anyprobe.exporters.folded",
     "speedscope": "anyprobe.exporters.speedscope",
     "flame": "anyprobe.exporters.flame",
+    "lcov": "anyprobe.exporters.lcov",
+    "cobertura": "anyprobe.exporters.cobertura",
+    "html": "anyprobe.exporters.covered_source",
 }
 """The module of each format, which is imported when the format is asked for; its ``EXPORTER`` is the exporter."""
 
@@ -47,13 +51,21 @@ class Measurement:
     """Fields with the records that handlers have emitted."""
 
 
+class Needs(Enum):
+    """What results must have for a format."""
+
+    ANYTHING = ""
+    TREE = "is of trees of calls: anyprobe time --tree"
+    COVERAGE = "is of coverage: anyprobe cover"
+
+
 class Exporter(Protocol):
     """A file format for results."""
 
     name: str
     """What ``--format`` calls it."""
-    needs_tree: bool
-    """Whether it shows a tree of calls, and nothing else."""
+    needs: Needs
+    """What it shows, and nothing else."""
     holds_warnings: bool
     """Whether a file has the warnings; else the user is told of them."""
     may_repeat: bool

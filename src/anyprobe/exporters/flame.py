@@ -9,8 +9,8 @@ from typing import Any, TextIO
 
 from anyprobe.core.printable import printable
 from anyprobe.data.calltree import CallNode
-from anyprobe.exporters.base import Measurement
-from anyprobe.exporters.json_document import json_text
+from anyprobe.exporters.base import Measurement, Needs
+from anyprobe.exporters.json_document import in_page
 from anyprobe.exporters.stacks import trees
 
 
@@ -18,16 +18,14 @@ class Flame:
     """Writes one HTML page."""
 
     name = "flame"
-    needs_tree = True
+    needs = Needs.TREE
     holds_warnings = False
     may_repeat = False
 
     def write(self, found: Measurement, stream: TextIO) -> None:
         """Write the page with the trees in it, each under its process where processes are told apart."""
         page = files("anyprobe.exporters").joinpath("pages/flame.html").read_text(encoding="utf-8")
-        # a name may have </script> in it, which would end the data there
-        text = json_text(profile(found)).replace("<", "\\u003c")
-        stream.write(page.replace("@PROFILE@", text))
+        stream.write(page.replace("@PROFILE@", in_page(profile(found))))
         stream.flush()
 
 

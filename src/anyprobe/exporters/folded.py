@@ -6,7 +6,7 @@ The format of Brendan Gregg's FlameGraph (``stackcollapse``), which flamegraph.p
 from typing import TextIO
 
 from anyprobe.core.printable import printable
-from anyprobe.exporters.base import Measurement
+from anyprobe.exporters.base import Measurement, Needs
 from anyprobe.exporters.stacks import stacks, trees
 
 
@@ -14,7 +14,7 @@ class Folded:
     """Writes a line for each stack."""
 
     name = "folded"
-    needs_tree = True
+    needs = Needs.TREE
     holds_warnings = False
     may_repeat = True  # readers add up lines of the same stack
 

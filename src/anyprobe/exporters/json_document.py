@@ -9,14 +9,14 @@ from typing import Any, TextIO
 
 from anyprobe.data.snapshot import FunctionTiming, Snapshot
 from anyprobe.data.sums import total
-from anyprobe.exporters.base import Measurement
+from anyprobe.exporters.base import Measurement, Needs
 
 
 class JsonDocument:
     """Writes one JSON document, on a line of its own where several follow each other."""
 
     name = "json"
-    needs_tree = False
+    needs = Needs.ANYTHING
     holds_warnings = True
     may_repeat = True
 
@@ -172,6 +172,11 @@ def _add_interval(document: dict[str, Any], last: Snapshot, by: str | None) -> N
         )
     if by == "tid":
         _add_times(document, "interval_by_tid", _times((str(each.tid), each.functions) for each in last.threads))
+
+
+def in_page(document: Any) -> str:  # noqa: ANN401 - any document
+    """Return a document as JSON within a page of HTML: a name may have ``</script>`` in it, which ends it."""
+    return json_text(document).replace("<", "\\u003c")
 
 
 def json_text(document: Any, *, one_line: bool = True) -> str:  # noqa: ANN401 - any document

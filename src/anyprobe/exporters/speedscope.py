@@ -8,7 +8,7 @@ from typing import Any, TextIO
 
 from anyprobe.core.printable import printable
 from anyprobe.data.calltree import CallNode
-from anyprobe.exporters.base import Measurement
+from anyprobe.exporters.base import Measurement, Needs
 from anyprobe.exporters.json_document import json_text
 from anyprobe.exporters.stacks import stacks, trees
 
@@ -17,7 +17,7 @@ class Speedscope:
     """Writes one JSON file."""
 
     name = "speedscope"
-    needs_tree = True
+    needs = Needs.TREE
     holds_warnings = False
     may_repeat = False
 

@@ -121,6 +121,15 @@ class DebugInfo:
                 raise self.dwarf.damaged() from None
         return self._lines[file]
 
+    def statements(self) -> "list[tuple[int, str, int]]":
+        """Return the address, file and line of each place at which a statement begins."""
+        from anyprobe.binary.dwarf.lines import statements
+
+        try:
+            return list(statements(self.dwarf))
+        except (IndexError, ValueError, OverflowError):
+            raise self.dwarf.damaged() from None
+
     def units_naming(self, name: str) -> Iterator[dw.Unit]:
         """Yield the units in which a name occurs: where its text is, and from where that is referred to."""
         dwarf, text = self.dwarf, name.encode() + b"\0"

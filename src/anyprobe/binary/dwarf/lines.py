@@ -48,6 +48,15 @@ def lines_of(dwarf: Dwarf, file: str) -> dict[str, Lines]:
     return {path: {line: sorted(each) for line, each in lines.items()} for path, lines in found.items()}
 
 
+def statements(dwarf: Dwarf) -> Iterator[tuple[int, str, int]]:
+    """Yield the address, file and line of each row at which a statement begins, of all units."""
+    content = dwarf.section(".debug_line")
+    for program in _programs(dwarf, content, ""):
+        for row in _statements(content, program):
+            if row is not None and row[1] in program.files:
+                yield row[0], program.files[row[1]], row[2]
+
+
 def _is_called(path: str, file: str) -> bool:
     """Return whether a path is, or ends with, a name; of some files the path from where they were compiled is known."""
     return path == file or path.endswith("/" + file) or (path[:1] != "/" == file[:1] and file.endswith("/" + path))
@@ -74,7 +83,7 @@ def _programs(dwarf: Dwarf, content: bytes, file: str) -> Iterator[_Program]:
         size, offset_size, start = forms.initial_length(content, at)
         end = start + size
         # from version 5 on names are elsewhere
-        if content[start] >= 5 or content.find(name, start, end) >= 0:
+        if content[start] >= 5 or not file or content.find(name, start, end) >= 0:
             yield _program(dwarf, content, start, end, offset_size)
         at = end
 

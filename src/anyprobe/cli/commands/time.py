@@ -66,9 +66,9 @@ def command(
     elif not specs:
         raise click.MissingParameter(ctx=click.get_current_context(), param_hint="'SPEC...'", param_type="argument")
     if settings["format"] is not None:
-        from anyprobe.exporters.base import exporter_of
+        from anyprobe.exporters.base import Needs, exporter_of
 
-        settings["tree"] |= exporter_of(settings["format"]).needs_tree
+        settings["tree"] |= exporter_of(settings["format"]).needs is Needs.TREE
     target = targets.choose(pids, names, program, specs, **targets.selected(settings))
     if when is not None:
         if settings["self_time"] or settings["tree"] or settings["by"] == _CALLER:

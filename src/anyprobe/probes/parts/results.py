@@ -11,6 +11,7 @@ from anyprobe.data.taken import included
 from anyprobe.probes import reading
 from anyprobe.probes.duties import locked
 from anyprobe.probes.handlers.decorators import Decorators
+from anyprobe.probes.parts.covering import Covering
 from anyprobe.probes.parts.installing import Installer
 from anyprobe.probes.parts.modules import ModuleReconciler
 from anyprobe.probes.parts.timing import Times
@@ -32,11 +33,13 @@ class Results:
     """Snapshots of one session, the last of which is kept when it is over."""
 
     def __init__(
-        self, host: "ProbeHost", times: Times, handlers: Decorators, installer: Installer, modules: ModuleReconciler
-    ) -> None:
+        self, host: "ProbeHost", times: Times, handlers: Decorators, installer: Installer, modules: ModuleReconciler,
+        covering: Covering,
+    ) -> None:  # fmt: skip
         """Have no results yet."""
         self._host, self.lock = host, host.lock
         self._times, self._handlers, self._installer, self._modules = times, handlers, installer, modules
+        self._covering = covering
         self._last: Snapshot | None = None
         """What was counted, once it is over."""
         self._last_is_armed = False
@@ -115,6 +118,7 @@ class Results:
             pause_us=dict(host.splicing.access.pause_us),
             setup_s=dict(host.engine.seconds),
             sites=found,
+            coverage=self._covering.read(zip(found, armed, strict=False)),
             functions=functions,
             refused=tuple(
                 RefusedSite(spec, why.address, why.reason.value, why.detail, timed=probe.is_timing)

@@ -1,0 +1,112 @@
+"""``anyprobe cover``."""
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from anyprobe.cli import helping, options
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from anyprobe.cli.targets import Measured
+    from anyprobe.data.snapshot import Snapshot
+
+
+@click.command("cover", cls=helping.Command, starts=True)
+@options.optional_specs
+@click.option(
+    "--annotate",
+    metavar="FILES",
+    help="Print the source of the files that match a glob, with how often each line has run; ##### is not run, "
+    "? not known.",
+)
+@click.option(
+    "--fail-under",
+    type=click.FloatRange(0, 100),
+    metavar="PERCENT",
+    help="Exit with 1 where less of the lines has run (of the blocks, where no lines are known).",
+)
+@options.pending
+@options.follow
+@options.children
+@options.target
+@options.appearing
+@options.measuring
+@click.pass_obj
+def command(
+    program: tuple[str, ...],
+    /,
+    specs: tuple[str, ...],
+    annotate: str | None,
+    fail_under: float | None,
+    pids: Any,  # noqa: ANN401
+    names: Any,  # noqa: ANN401
+    **settings: Any,  # noqa: ANN401
+) -> int:
+    """Show which blocks, functions and source lines have run, of modules or functions; without any, of the program.
+
+    \b
+    anyprobe cover -- ./program
+    anyprobe cover libssl a.out -p 4242 --for 60
+    anyprobe cover 'a.out:parse_*' --annotate parse.c -- ./program
+    anyprobe cover --format html -o coverage.html -- ./program
+    anyprobe cover --format lcov -o coverage.info -p 4242 --for 60
+    """  # noqa: D301 - click's mark for lines that stay as they are
+    from anyprobe.cli import ExitStatus, measuring, targets
+
+    specs = specs or ("a.out",)
+    target = targets.choose(pids, names, program, specs, **targets.selected(settings))
+    if target.kernel:
+        raise click.UsageError(
+            "coverage is of programs; anyprobe count kernel::FUNCTION%block counts blocks of the kernel"
+        )
+    plan = measuring.Plan(
+        specs=specs,
+        arm=_arm,
+        render=partial(_render, annotate=annotate),
+        seen=_without_sites,
+        covers=True,
+        always={"modules": [], "files": []},
+        **settings,
+    )
+    status = measuring.measure(target, plan)
+    if status == ExitStatus.DONE and fail_under is not None and _share(plan.shown) * 100 < fail_under:
+        plan.warn(f"{_share(plan.shown):.1%} covered; --fail-under asks for {fail_under:g} %")
+        return ExitStatus.NOT_PERMITTED
+    return status
+
+
+def _arm(session: "Measured", specs: "Sequence[str]") -> None:
+    from anyprobe.cli import targets
+
+    targets.on_process(session).cover(*specs)
+
+
+def _without_sites(snapshot: "Snapshot") -> "Snapshot":
+    """Return the results without a row for each block, which are the coverage's."""
+    return replace(snapshot, sites=())
+
+
+def _share(shown: "Sequence[Snapshot]") -> float:
+    from anyprobe.data.coverage import Tally
+
+    modules = [module for each in shown for module in (each.coverage.modules if each.coverage else ())]
+    lines = sum((each.lines for each in modules), Tally())
+    return (lines if lines.total else sum((each.blocks for each in modules), Tally())).share or 0.0
+
+
+def _render(snapshot: "Snapshot", console: "Console", top: int, *, annotate: str | None) -> None:
+    """Print the tables, or source."""
+    from anyprobe.reports import coverage
+
+    coverage.print_coverage(snapshot, console, top)
+    if annotate is not None:
+        from anyprobe.exporters.covered_source import source_of
+
+        if not coverage.print_source(snapshot, console, annotate, source_of):
+            console.print(f"no file with code matches {annotate!r}", markup=False)

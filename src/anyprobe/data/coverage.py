@@ -1,0 +1,171 @@
+"""What of a program has run: blocks, functions and source lines, with how often, of one run or the sum of several."""
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Hits = int | None
+"""How often something has run; None: that is not known, since no probe could be placed there."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoveredFunction:
+    """One function, with its blocks by their offsets from its start."""
+
+    name: str
+    start: int
+    """Its link-time address."""
+    blocks: Mapping[int, Hits]
+    file: str = ""
+    line: int = 0
+    """Where its code begins in the source, 0 where that is not known."""
+
+    @property
+    def hits(self) -> Hits:
+        """How often it was entered at its start."""
+        return self.blocks[min(self.blocks)] if self.blocks else None
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """How many things have run, of how many; and of how many of these that is not known."""
+
+    covered: int = 0
+    total: int = 0
+    unknown: int = 0
+
+    @classmethod
+    def of(cls, hits: Iterable[Hits]) -> "Tally":
+        """Count what has run."""
+        found = list(hits)
+        return cls(sum(bool(each) for each in found), len(found), sum(each is None for each in found))
+
+    def __add__(self, other: "Tally") -> "Tally":
+        """Return the sum."""
+        return Tally(self.covered + other.covered, self.total + other.total, self.unknown + other.unknown)
+
+    @property
+    def share(self) -> float | None:
+        """What part of all has run (0 to 1), None of nothing. What is not known counts as not run."""
+        return self.covered / self.total if self.total else None
+
+
+@dataclass(frozen=True, slots=True)
+class CoveredModule:
+    """One file with code: its functions, and the lines of the sources that these were compiled from."""
+
+    name: str
+    path: str
+    build_id: str | None = None
+    functions: tuple[CoveredFunction, ...] = ()
+    files: Mapping[str, Mapping[int, Hits]] = field(default_factory=dict)
+    """Source files by path, with the hits of their lines that have code: of a line with several blocks, the most."""
+    without_lines: str = ""
+    """Why there are no lines, where there are none."""
+
+    @property
+    def key(self) -> str:
+        """What is the same in all runs of the same file."""
+        return self.build_id or self.path
+
+    @property
+    def blocks(self) -> Tally:
+        """How many blocks have run."""
+        return Tally.of(hits for each in self.functions for hits in each.blocks.values())
+
+    @property
+    def entered(self) -> Tally:
+        """How many functions were entered."""
+        return Tally.of(each.hits for each in self.functions)
+
+    @property
+    def lines(self) -> Tally:
+        """How many lines have run."""
+        return Tally.of(hits for lines in self.files.values() for hits in lines.values())
+
+    def plus(self, other: "CoveredModule") -> "CoveredModule":
+        """Return the sum of two runs of the same file."""
+        functions = {each.start: each for each in self.functions}
+        for each in other.functions:
+            known = functions.get(each.start)
+            blocks = each.blocks if known is None else added(known.blocks, each.blocks)
+            functions[each.start] = dataclasses.replace(each, blocks=blocks)
+        files = dict(self.files)
+        for path, lines in other.files.items():
+            files[path] = added(files.get(path, {}), lines)
+        return dataclasses.replace(self, functions=tuple(functions[start] for start in sorted(functions)), files=files)
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """What has run of each file with code, since the probes were placed."""
+
+    modules: tuple[CoveredModule, ...] = ()
+
+    def __add__(self, other: "Coverage") -> "Coverage":
+        """Return the sum of two runs, or of two processes."""
+        found: dict[str, CoveredModule] = {}
+        for each in (*self.modules, *other.modules):
+            found[each.key] = found[each.key].plus(each) if each.key in found else each
+        return Coverage(tuple(found.values()))
+
+    @property
+    def files(self) -> dict[str, dict[int, Hits]]:
+        """The lines of each source file, in all modules that have code of it, in the order of paths."""
+        found: dict[str, dict[int, Hits]] = {}
+        for module in self.modules:
+            for path, lines in module.files.items():
+                found[path] = added(found.get(path, {}), lines)
+        return dict(sorted(found.items()))
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the members of a JSON document: ``modules`` and ``files``; a line's hits are null if not known."""
+        return {
+            "modules": [
+                {
+                    "module": each.name,
+                    "path": each.path,
+                    "build_id": each.build_id,
+                    **{
+                        name: dataclasses.asdict(tally)
+                        for name, tally in (("functions", each.entered), ("blocks", each.blocks), ("lines", each.lines))
+                    },
+                }
+                for each in self.modules
+            ],
+            "files": [
+                {"file": path, "lines": {str(line): hits for line, hits in lines.items()}}
+                for path, lines in self.files.items()
+            ],
+        }
+
+
+def added(one: Mapping[int, Hits], other: Mapping[int, Hits]) -> dict[int, Hits]:
+    """Return the sums of hits. What is not known of one run and did not run in the other is not known."""
+    return {each: _sum(one.get(each, 0), other.get(each, 0)) for each in sorted({**one, **other})}
+
+
+def _sum(one: Hits, other: Hits) -> Hits:
+    known = (one or 0) + (other or 0)
+    return None if not known and (one is None or other is None) else known
+
+
+def most(hits: Iterable[Hits]) -> Hits:
+    """Return the hits of a line that has several blocks; not known if none that is known has run."""
+    found = list(hits)
+    return max((each for each in found if each is not None), default=0) or (None if None in found else 0)
+
+
+def ranges(lines: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Yield the first and the last of numbers that follow one another."""
+    first = last = None
+    for each in sorted(lines):
+        if last is not None and each == last + 1:
+            last = each
+            continue
+        if first is not None and last is not None:
+            yield first, last
+        first = last = each
+    if first is not None and last is not None:
+        yield first, last

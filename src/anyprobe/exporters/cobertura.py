@@ -1,0 +1,73 @@
+"""Coverage as Cobertura's XML (coverage-04.dtd), which GitLab, Jenkins and others show."""
+
+import posixpath
+import time
+import xml.etree.ElementTree as ET
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import TextIO
+
+from anyprobe.core.printable import printable
+from anyprobe.data.coverage import Hits
+from anyprobe.exporters.base import Measurement, Needs
+
+_DOCTYPE = '<!DOCTYPE coverage SYSTEM "http://cobertura.sourceforge.net/xml/coverage-04.dtd">'
+
+
+class Cobertura:
+    """Writes one document; a folder of sources is a package. Lines of which nothing is known are left out."""
+
+    name = "cobertura"
+    needs = Needs.COVERAGE
+    holds_warnings = False
+    may_repeat = False
+
+    def write(self, found: Measurement, stream: TextIO) -> None:
+        """Write the lines of each file."""
+        coverage = found.together.coverage
+        if coverage is None:
+            return
+        files = coverage.files
+        root = ET.Element("coverage", _rates(line for lines in files.values() for line in lines.items()))
+        root.set("version", "anyprobe")
+        root.set("timestamp", str(int(time.time())))
+        ET.SubElement(ET.SubElement(root, "sources"), "source").text = "/"
+        folders: defaultdict[str, dict[str, Mapping[int, Hits]]] = defaultdict(dict)
+        for path, lines in files.items():
+            folders[posixpath.dirname(path)][path] = lines
+        packages = ET.SubElement(root, "packages")
+        for folder, inside in folders.items():
+            package = ET.SubElement(
+                packages, "package", _rates(line for lines in inside.values() for line in lines.items())
+            )
+            package.set("name", printable(folder).strip("/").replace("/", "."))
+            classes = ET.SubElement(package, "classes")
+            for path, covered in inside.items():
+                one = ET.SubElement(classes, "class", _rates(covered.items()))
+                one.set("name", printable(posixpath.basename(path)))
+                one.set("filename", printable(path).lstrip("/"))
+                ET.SubElement(one, "methods")
+                rows = ET.SubElement(one, "lines")
+                for line, hits in covered.items():
+                    if hits is not None:
+                        ET.SubElement(rows, "line", number=str(line), hits=str(hits), branch="false")
+        stream.write(f'<?xml version="1.0" ?>\n{_DOCTYPE}\n{ET.tostring(root, encoding="unicode")}\n')
+        stream.flush()
+
+
+def _rates(lines: Iterable[tuple[int, Hits]]) -> dict[str, str]:
+    """Return the attributes that tell how many of some lines have run."""
+    known = [hits for _, hits in lines if hits is not None]
+    covered = sum(map(bool, known))
+    return {
+        "line-rate": f"{covered / len(known) if known else 0:.4f}",
+        "branch-rate": "0",
+        "lines-covered": str(covered),
+        "lines-valid": str(len(known)),
+        "branches-covered": "0",
+        "branches-valid": "0",
+        "complexity": "0",
+    }
+
+
+EXPORTER = Cobertura()

@@ -1,0 +1,40 @@
+"""Coverage as tracefiles of LCOV (geninfo(1)), which genhtml, gcovr, editors and CI services read."""
+
+from collections import defaultdict
+from typing import TextIO
+
+from anyprobe.core.printable import printable
+from anyprobe.data.coverage import CoveredFunction
+from anyprobe.exporters.base import Measurement, Needs
+
+
+class Lcov:
+    """Writes a record for each source file. Lines of which nothing is known are left out: the format cannot say it."""
+
+    name = "lcov"
+    needs = Needs.COVERAGE
+    holds_warnings = False
+    may_repeat = False
+
+    def write(self, found: Measurement, stream: TextIO) -> None:
+        """Write the functions and the lines of each file."""
+        coverage = found.together.coverage
+        if coverage is None:
+            return
+        functions: defaultdict[str, list[CoveredFunction]] = defaultdict(list)
+        for module in coverage.modules:
+            for function in module.functions:
+                functions[function.file].append(function)
+        for path, lines in coverage.files.items():
+            known = {line: hits for line, hits in lines.items() if hits is not None}
+            own = [each for each in functions[path] if each.hits is not None]
+            stream.write(f"TN:\nSF:{printable(path)}\n")
+            stream.writelines(f"FN:{each.line},{printable(each.name)}\n" for each in own)
+            stream.writelines(f"FNDA:{each.hits},{printable(each.name)}\n" for each in own)
+            stream.write(f"FNF:{len(own)}\nFNH:{sum(bool(each.hits) for each in own)}\n")
+            stream.writelines(f"DA:{line},{hits}\n" for line, hits in known.items())
+            stream.write(f"LF:{len(known)}\nLH:{sum(map(bool, known.values()))}\nend_of_record\n")
+        stream.flush()
+
+
+EXPORTER = Lcov()

@@ -1,0 +1,114 @@
+"""Coverage: which blocks of functions have run, and which source lines these are."""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from anyprobe.core.errors import UnsupportedTarget
+from anyprobe.data.coverage import Coverage, CoveredFunction, CoveredModule, Hits, most
+from anyprobe.data.snapshot import SiteResult
+from anyprobe.probes.parts.arming import Arming
+from anyprobe.probes.probe import Place, Probe
+
+if TYPE_CHECKING:
+    from anyprobe.binary.images.modules import LoadedObject
+    from anyprobe.splice.edits import Module
+
+BLOCKS = "%block"
+
+
+class Covering:
+    """The probes at the blocks of which a session measures the coverage."""
+
+    def __init__(self, arming: Arming) -> None:
+        """Measure nothing yet."""
+        self._arming = arming
+        self._probes: list[Probe] = []
+
+    def cover(self, *specs: str, follow: bool | None = None) -> list[Probe]:
+        """Count how often each block of some functions runs; ``snapshot().coverage`` has what that says of lines.
+
+        Args:
+            specs: modules, such as ``a.out`` or ``libssl``, or functions, such as ``a.out:parse_*``.
+            follow: as for ``count``.
+
+        Returns:
+            One probe for each spec; blocks that cannot be probed are in ``refused``, and not known in the results.
+
+        Raises:
+            SpecError: a spec means nothing; then nothing is armed.
+        """
+        found = self._arming.count(*map(blocks_of, specs), follow=follow)
+        self._probes += found
+        return found
+
+    def read(self, counted: "Iterable[tuple[SiteResult, Place]]") -> Coverage | None:
+        """Return what has run, of what was counted at places; None where no coverage was asked for."""
+        if not self._probes:
+            return None
+        own = {id(place) for probe in self._probes for place in probe.places}
+        modules: dict[int, tuple[LoadedObject, Module]] = {}
+        functions: dict[int, dict[int, tuple[str, dict[int, Hits]]]] = {}
+
+        def add(place: Place, hits: Hits) -> None:
+            loaded = place.site.object
+            modules[id(loaded)] = loaded, place.module
+            start = place.site.function.start
+            _, blocks = functions.setdefault(id(loaded), {}).setdefault(start, (place.site.name, {}))
+            known = blocks.get(place.offset, 0)
+            blocks[place.offset] = hits if hits is None or known is None else known + hits
+
+        for site, place in counted:
+            if id(place) in own:
+                add(place, site.hits)
+        for probe in self._probes:
+            for place in probe.places:
+                if place.hook.refusal is not None:
+                    add(place, None)
+        refused = [refusal.address for probe in self._probes for _, refusal in probe.refused]
+        return Coverage(tuple(_covered(*modules[each], functions[each], refused) for each in functions))
+
+
+def blocks_of(spec: str) -> str:
+    """Return the spec of the blocks of functions, or of all that a module has."""
+    return (spec if ":" in spec else f"{spec}:*") + BLOCKS
+
+
+def _covered(
+    loaded: "LoadedObject",
+    module: "Module",
+    functions: dict[int, tuple[str, dict[int, Hits]]],
+    refused: Sequence[int],
+) -> CoveredModule:
+    """Return the coverage of one module; ``refused``: run-time addresses in functions of which nothing is known."""
+    layout = module.code.layout
+    for address in refused:
+        start = layout.start_of(loaded.link_time(address)) if address in loaded else None
+        if start is not None:
+            functions.setdefault(start, (f"{start:#x}", {0: None}))
+    starts = {start: sorted(blocks) for start, (_, blocks) in functions.items()}
+    places: dict[tuple[int, int], tuple[str, int]] = {}
+    files: dict[str, dict[int, list[Hits]]] = {}
+    image, why = loaded.image, ""
+    try:
+        for address, path, line in image.debug_info.statements():
+            start = layout.start_of(address)
+            if start is None or start not in functions or not line:
+                continue
+            places.setdefault((start, address - start), (path, line))
+            # what is before the first block is endbr64, which runs with it
+            block = starts[start][max(bisect_right(starts[start], address - start) - 1, 0)]
+            files.setdefault(path, {}).setdefault(line, []).append(functions[start][1][block])
+    except UnsupportedTarget as refusal:
+        why = str(refusal)
+    return CoveredModule(
+        loaded.name,
+        loaded.path,
+        image.build_id,
+        tuple(
+            CoveredFunction(name, start, dict(sorted(blocks.items())), *places.get((start, 0), ("", 0)))
+            for start, (name, blocks) in sorted(functions.items())
+        ),
+        {path: {line: most(hits) for line, hits in sorted(lines.items())} for path, lines in sorted(files.items())},
+        why,
+    )

@@ -1,0 +1,96 @@
+"""Coverage: how much of each module and source file has run, the worst first, and annotated source."""
+
+import fnmatch
+from typing import TYPE_CHECKING
+
+from anyprobe.core.printable import printable
+from anyprobe.data.coverage import Coverage, Hits, Tally
+from anyprobe.data.snapshot import Snapshot
+from anyprobe.reports.heading import print_heading, print_refusals
+from anyprobe.reports.losses import print_losses
+from anyprobe.reports.plain import Rows, escape
+from anyprobe.reports.quantities import counted, percent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rich.console import Console
+
+_WIDTH = 9
+"""Columns of the hits before a line of source."""
+
+
+def print_coverage(snapshot: Snapshot, console: "Console", top: int = 0) -> None:
+    """Print a line on all, the table of modules and that of files; ``top`` limits their rows unless 0."""
+    coverage = snapshot.coverage or Coverage()
+    lines, blocks, functions = Tally(), Tally(), Tally()
+    for module in coverage.modules:
+        lines, blocks, functions = lines + module.lines, blocks + module.blocks, functions + module.entered
+    parts = [(lines, "line"), (blocks, "block"), (functions, "function")]
+    what = ", ".join(f"{tally.covered:,} of {counted(tally.total, noun)}" for tally, noun in parts if tally.total)
+    print_heading(snapshot, console, f"{what or 'nothing'} covered since the probes were placed")
+    rows = [(each.name, each.lines, each.blocks, each.entered) for each in coverage.modules]
+    if rows:
+        table = Rows()
+        for name in ("lines", "blocks", "functions"):
+            table.add_column(name, justify="right")
+        table.add_column("module", overflow="fold")
+        for name, *tallies in rows:
+            table.add_row(*map(_share, tallies), escape(printable(name)))
+        console.print()
+        console.print(table)
+    _print_files(coverage, console, top)
+    for module in coverage.modules:
+        if module.without_lines:
+            console.print(f"no lines of {escape(module.name)}: {escape(module.without_lines)}", soft_wrap=True)
+    unknown = blocks.unknown
+    if unknown:
+        console.print(f"{counted(unknown, 'block')} could not be probed: not known, and not among what has run")
+    print_losses(snapshot, console)
+    print_refusals(snapshot, console)
+
+
+def _print_files(coverage: Coverage, console: "Console", top: int) -> None:
+    tallies = {path: Tally.of(lines.values()) for path, lines in coverage.files.items()}
+    worst = sorted(tallies, key=lambda path: (tallies[path].share or 0.0, -tallies[path].total, path))
+    shown = worst[:top] if top else worst
+    if not shown:
+        return
+    table = Rows()
+    for name in ("covered", "lines", "run", "not run"):
+        table.add_column(name, justify="right")
+    table.add_column("file", overflow="fold")
+    for path in shown:
+        tally = tallies[path]
+        missed = tally.total - tally.covered - tally.unknown
+        table.add_row(_share(tally), f"{tally.total:,}", f"{tally.covered:,}", f"{missed:,}", escape(printable(path)))
+    console.print()
+    console.print(table)
+    if len(shown) < len(worst):
+        console.print(f"… and {counted(len(worst) - len(shown), 'more file')}; --top 0 shows all", style="dim")
+
+
+def _share(tally: Tally) -> str:
+    return f"{percent(tally.covered, tally.total)} %" if tally.total else "-"
+
+
+def print_source(snapshot: Snapshot, console: "Console", pattern: str, source_of: "Callable[[str], list[str]]") -> int:
+    """Print the source of files that match a glob, each line with its hits; return how many files these are."""
+    files = (snapshot.coverage or Coverage()).files
+    chosen = [path for path in files if fnmatch.fnmatchcase(path, pattern) or fnmatch.fnmatchcase(path, f"*/{pattern}")]
+    for path in chosen:
+        console.print(f"\n{printable(path)}", markup=False, style="bold", soft_wrap=True)
+        text, lines = source_of(path), files[path]
+        if not text:
+            console.print("(its source is not on this machine)", style="dim")
+        for number in range(1, len(text) + 1) if text else lines:
+            line = f"{_hits(lines, number):>{_WIDTH}} {number:5}  {text[number - 1] if text else ''}"
+            console.print(line.rstrip(), markup=False, highlight=False, soft_wrap=True)
+    return len(chosen)
+
+
+def _hits(lines: "dict[int, Hits]", number: int) -> str:
+    if number not in lines:
+        return ""
+    hits = lines[number]
+    return "?" if hits is None else f"{hits:,}" if hits else "#####"
