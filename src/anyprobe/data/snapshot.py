@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from anyprobe.data.results import AggregationResult, MapResult
 
 Json = dict[str, Any]
-Kind = Literal["entry", "return", "offset", "insn", "block", "call", "usdt"]
+Kind = Literal["entry", "return", "offset", "insn", "block", "run", "call", "usdt"]
 ExitKind = Literal["ret", "tail", "trampoline", "caller"]
 """How a return is seen: at the instruction, at a jump to another function, at a replaced return address, or only where
 the caller goes on."""
@@ -31,7 +31,7 @@ MARKERS: frozenset[Kind] = frozenset({"usdt"})
 """Kinds of which all places together are what was asked for."""
 _ADDED = ("count", "tail_exits", "unmatched", "sum_ns", "nmissed", "in_flight", "learning", "left", "callers")
 """What of calls is added up."""
-_MANY: frozenset[Kind] = MARKERS | {"insn", "block", "call"}
+_MANY: frozenset[Kind] = MARKERS | {"insn", "block", "run", "call"}
 """Kinds of which one spec may mean many places that can be told of as one."""
 
 

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from anyprobe.binary.images.modules import LoadedObject
     from anyprobe.splice.edits import Module
 
-BLOCKS = "%block"
+RUNS = "%run"
+"""Calls end a run of instructions: they may throw, jump away, or end the program."""
 
 
 class Covering:
@@ -71,7 +72,7 @@ class Covering:
 
 def blocks_of(spec: str) -> str:
     """Return the spec of the blocks of functions, or of all that a module has."""
-    return (spec if ":" in spec else f"{spec}:*") + BLOCKS
+    return (spec if ":" in spec else f"{spec}:*") + RUNS
 
 
 def _covered(

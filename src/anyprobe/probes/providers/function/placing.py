@@ -13,7 +13,7 @@ from anyprobe.splice.edits import Module
 from anyprobe.splice.plan.splices import Want, WantKind
 from anyprobe.splice.regions.banks import Hook, TimingGroup
 
-_SAID = {"insn": "instruction", "block": "basic block", "call": "call"}
+_SAID = {"insn": "instruction", "block": "basic block", "run": "run of instructions", "call": "call"}
 
 
 def survey(sites: Sequence[ResolvedSite], module_of: Callable[[LoadedObject], Module], *, timed: bool) -> None:
