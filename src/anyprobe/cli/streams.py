@@ -57,20 +57,39 @@ class Sink(io.FileIO):
 
     def write(self, data: Any, /) -> int:  # noqa: ANN401 - any buffer
         """Write some bytes, as any raw file does; raise ``OSError`` with ``ETIMEDOUT`` where the reader has stopped."""
-        if self._may_wait:
-            self._await_room()
-            data = memoryview(data).cast("B")[:_ROOM]  # more might block
-        return super().write(data) or 0
-
-    def _await_room(self) -> None:
+        data = memoryview(data).cast("B")
+        if not (self._may_wait and data.nbytes):
+            return super().write(data) or 0
+        data = data[:_ROOM]  # more might block
         poll = select.poll()
         poll.register(self.fileno(), select.POLLOUT)
         asked, since = 0 if Asked.ends_lines else Asked.count, None
-        while not poll.poll(_LOOKS * 1000):
+        while not (poll.poll(_LOOKS * 1000) and (written := self._write_now(data))):
             if since is None and Asked.count > asked:
                 since = time.monotonic()
             if since is not None and time.monotonic() - since > _PATIENCE:
                 raise OSError(errno.ETIMEDOUT, "its reader has stopped reading")
+        return written
+
+    def _write_now(self, data: memoryview) -> int:
+        """Write what there is room for, and return how much; 0 where a terminal has not even room for a line's end.
+
+        A terminal can be written to as soon as it has room for a byte, and blocks for the rest; a second description
+        of it does not, and leaves that of others as it is.
+        """
+        if not os.isatty(self.fileno()):
+            return super().write(data) or 0
+        try:
+            again = os.open(f"/proc/self/fd/{self.fileno()}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        except OSError:  # another user's terminal
+            return super().write(data) or 0
+        try:
+            return os.write(again, data)
+        except BlockingIOError:
+            time.sleep(_LOOKS / 10)
+            return 0
+        finally:
+            os.close(again)
 
 
 class Output(io.TextIOWrapper):

@@ -3,8 +3,11 @@
 import contextlib
 import io
 import os
+import select
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 
@@ -170,3 +173,43 @@ def test_results_wait_for_a_slow_reader_though_the_end_was_asked_for_before(monk
     sink = streams.Sink(writer, closefd=False)
     assert sink.write(b"results") == len(b"results")
     assert os.read(reader, 100) == b"results"
+
+
+@pytest.fixture
+def nearly_full_terminal():
+    """Make a terminal that is full but for a few bytes; return its descriptor."""
+    reader, writer = os.openpty()
+    again = os.open(f"/proc/self/fd/{writer}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    poll = select.poll()
+    poll.register(writer, select.POLLOUT)
+    since = time.monotonic()
+    while time.monotonic() - since < 0.3:  # it makes room as it goes on
+        with contextlib.suppress(BlockingIOError):
+            os.write(again, b"x" * 64)
+            since = time.monotonic()
+    while not poll.poll(100):
+        os.read(reader, 16)
+    yield writer
+    for each in (reader, writer, again):
+        os.close(each)
+
+
+def test_a_terminal_with_little_room_takes_what_it_has_room_for(nearly_full_terminal):
+    """It can be written to, but not without waiting for its reader: what is asked to end would not look up."""
+    written = []
+    sink = streams.Sink(nearly_full_terminal, closefd=False)
+    thread = threading.Thread(target=lambda: written.append(sink.write(b"y" * 4096)), daemon=True)
+    thread.start()
+    thread.join(30)
+    assert 0 < written[0] < 4096
+
+
+def test_a_terminal_that_was_given_up_is_written_to_no_more(monkeypatch, nearly_full_terminal):
+    monkeypatch.setattr(streams.Asked, "count", 1)
+    monkeypatch.setattr(streams.Asked, "ends_lines", True)
+    descriptor = os.dup(nearly_full_terminal)
+    output = streams.Output(io.BufferedWriter(streams.Sink(descriptor)), "it", encoding="utf-8")
+    with pytest.raises(OutputFailed, match="its reader has stopped reading"):
+        output.write("y" * 100_000)
+    streams.abandon(output)
+    output.close()
