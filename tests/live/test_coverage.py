@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import shutil
 import subprocess
 import xml.etree.ElementTree as ET
@@ -9,8 +10,9 @@ import xml.etree.ElementTree as ET
 import pytest
 
 import anyprobe
-from anyprobe.data.coverage import Tally
 from live.test_command_line import anyprobe as command
+from live.test_flame_graphs import opened_in_a_browser
+from support.driver import build
 
 pytestmark = pytest.mark.live
 BRANCHES = """
@@ -150,8 +152,14 @@ int main(int argc, char **argv) {
     return 0;
 }
 """
-PROGRAMS = {"branches.c": BRANCHES, "jumps.c": JUMPS, "exceptions.cc": EXCEPTIONS, "forks.c": FORKS, "threads.c": THREADS,
-            "tails.c": TAILS}  # fmt: skip
+PROGRAMS = {
+    "branches.c": BRANCHES,
+    "jumps.c": JUMPS,
+    "exceptions.cc": EXCEPTIONS,
+    "forks.c": FORKS,
+    "threads.c": THREADS,
+    "tails.c": TAILS,
+}
 
 
 def built(folder, name, *options):
@@ -180,21 +188,146 @@ def gcovs(folder, name):
 def test_lines_that_have_run_are_gcovs(tmp_path, name, level):
     program = built(tmp_path, name, level, "--coverage")
     with anyprobe.run([str(program)], cwd=str(tmp_path)) as session:
-        session.cover(f"a.out:*")
+        session.cover("a.out")
         session.resume()
         session.wait(60)
         coverage = session.snapshot().coverage
     ours = coverage.files[str(tmp_path / name)]
     theirs = gcovs(tmp_path, name)
     common = ours.keys() & theirs.keys()
-    print(
-        name,
-        level,
-        len(ours),
-        len(theirs),
-        len(common),
-        {n: (ours[n], theirs[n]) for n in common if ours[n] != theirs[n]},
+    assert len(common) > 9
+    assert {line: bool(ours[line]) for line in common} == {line: bool(theirs[line]) for line in common}
+    assert None not in ours.values()
+
+
+@pytest.fixture(scope="module")
+def branches(tmp_path_factory):
+    """A program, and what has run of it: by line, as gcov says for the same program with the counters of its own."""
+    folder = tmp_path_factory.mktemp("branches")
+    program = built(folder, "branches.c", "-O0", "--coverage")
+    subprocess.run([program], cwd=folder, check=True, stdout=subprocess.DEVNULL)
+    found = gcovs(folder, "branches.c")
+    for each in folder.glob("*.gc*"):
+        each.unlink()
+    return built(folder, "branches.c", "-O0"), found
+
+
+def covered(program, *options):
+    """Cover a program by the command; return what it writes."""
+    results = program.parent / "results"
+    done = command("cover", *options, "-o", results, "--", program)
+    assert done.returncode == 0, done.stderr
+    return results.read_text()
+
+
+def test_the_document_has_lines_and_sums_of_them(branches):
+    program, theirs = branches
+    document = json.loads(covered(program, "--json", "--fold"))
+    (module,), (file,) = document["modules"], document["files"]
+    lines = {int(line): hits for line, hits in file["lines"].items()}
+    assert file["file"] == str(program.parent / "branches.c")
+    assert {line: lines[line] for line in lines.keys() & theirs.keys()} == {
+        line: hits for line, hits in theirs.items() if line in lines
+    }
+    assert module["module"] == "program"
+    assert re.fullmatch("[0-9a-f]{40}", module["build_id"])
+    assert module["lines"] == {"covered": sum(map(bool, lines.values())), "total": len(lines), "unknown": 0}
+    assert module["functions"]["covered"] < module["functions"]["total"]
+    assert document["sites"] == []
+
+
+def test_source_is_shown_with_how_often_each_line_has_run(branches):
+    program, _ = branches
+    shown = covered(program, "--annotate", "branches.c").splitlines()
+    assert re.match(
+        r"program \(pid \d+, which has ended\): \d+ of 25 lines, \d+ of \d+ blocks, \d+ of \d+ functions", shown[0]
     )
-    print("only ours", sorted(ours.keys() - theirs.keys()), "only gcov", sorted(theirs.keys() - ours.keys()))
-    assert len(common) > 5
-    assert {n: bool(ours[n]) for n in common} == {n: bool(theirs[n]) for n in common}
+    assert "    #####    17      return n + 1;" in shown
+    assert "        4    22          sum += kind_of(i);" in shown
+    assert "             20      volatile int sum = 0;" not in shown
+    assert "no file with code matches 'other.c'" in covered(program, "--annotate", "other.c")
+
+
+def test_tracefiles_are_lcovs(branches, tmp_path):
+    program, theirs = branches
+    text = covered(program, "--format", "lcov")
+    (tmp_path / "coverage.info").write_text(text)
+    lines = {int(line): int(hits) for line, hits in re.findall(r"^DA:(\d+),(\d+)$", text, re.MULTILINE)}
+    assert {line: lines[line] for line in lines.keys() & theirs.keys()} == {
+        line: hits for line, hits in theirs.items() if line in lines
+    }
+    if shutil.which("genhtml") is None:
+        pytest.skip("lcov is not installed")
+    pages = ["genhtml", "-o", tmp_path / "pages", tmp_path / "coverage.info"]
+    done = subprocess.run(pages, capture_output=True, text=True, check=True)
+    assert f"lines......: {100 * sum(map(bool, lines.values())) / len(lines):.1f}%" in done.stdout
+    assert "(2 of 3 functions)" in done.stdout
+
+
+def test_coberturas_document_says_the_same(branches):
+    program, _ = branches
+    document = json.loads(covered(program, "--json"))
+    lines = {int(line): hits for line, hits in document["files"][0]["lines"].items()}
+    root = ET.fromstring(covered(program, "--format", "cobertura").partition("\n")[2].partition("\n")[2])  # noqa: S314 - our own
+    (one,) = root.iter("class")
+    assert "/" + one.get("filename") == document["files"][0]["file"]
+    assert {int(line.get("number")): int(line.get("hits")) for line in one.iter("line")} == lines
+    assert root.get("line-rate") == f"{sum(map(bool, lines.values())) / len(lines):.4f}"
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium is not installed")
+def test_the_page_shows_source(branches, tmp_path):
+    program, theirs = branches
+    (tmp_path / "page.html").write_text(covered(program, "--format", "html"))
+    document = opened_in_a_browser(tmp_path / "page.html")
+    shown = re.findall(r'<div class="(ran|not|unknown|)"><i class="">(\d+)</i><i class="">([\d,]*)</i>', document)
+    lines = {int(line): int(hits.replace(",", "")) for kind, line, hits in shown if kind}
+    assert {line: lines[line] for line in lines.keys() & theirs.keys()} == {
+        line: hits for line, hits in theirs.items() if line in lines
+    }
+    assert {kind for kind, line, _ in shown if int(line) == 17} == {"not"}
+
+
+@pytest.mark.parametrize(("least", "status"), [("50", 0), ("99", 1)])
+def test_too_little_is_a_failure_on_demand(branches, least, status):
+    done = command("cover", "--fail-under", least, "--", branches[0])
+    assert done.returncode == status, done.stderr
+    assert ("--fail-under asks for 99 %" in done.stderr) == bool(status)
+
+
+def test_what_ran_before_is_not_covered(run_target):
+    target = run_target("aggregated.c", options=("-g",))
+    earlier = target.go(3).calls["work"]
+    with anyprobe.attach(target.pid) as session:
+        session.cover("a.out:work")
+        before = session.snapshot().coverage
+        calls = target.go(2).calls["work"] - earlier
+        after = session.snapshot().coverage
+    (module,) = before.modules
+    assert module.blocks.covered == 0 < module.blocks.total
+    (function,) = after.modules[0].functions
+    assert (function.name, module.functions[0].hits) == ("work", 0)
+    assert function.hits == calls > 0
+    target.finish()
+
+
+def test_without_debug_information_there_are_blocks_alone(tmp_path):
+    program = build("stripped.c", "-O1", "-s", text=BRANCHES)
+    shown = covered(program, "--annotate", "*.c")
+    assert re.search(r": \d+ of \d+ blocks, \d+ of \d+ functions covered", shown)
+    assert "no lines of stripped: stripped has no debug information" in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["cover", "kernel::vfs_read", "--for", "1"], "coverage is of programs"),
+        (["cover", "--format", "flame", "--", "true"], "--format flame is of trees of calls"),
+        (["count", "a.out:main", "--format", "lcov", "--", "true"], "--format lcov is of coverage"),
+        (["cover", "--format", "lcov", "--every", "1", "--", "true"], "--every would write several"),
+        (["cover", "a.out:no_such_function", "--", "true"], "no_such_function"),
+    ],
+)
+def test_what_cannot_be_is_one_line(words, said):
+    done = command(*words)
+    assert (done.returncode, said in done.stderr) == (2, True), done.stderr

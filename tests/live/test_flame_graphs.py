@@ -21,6 +21,15 @@ MAIN = CallNode("server", "main", 1, 1000.0, 100.0, (PARSE, CallNode("libc.so.6"
 RECURSION = CallNode("server", "again", 1, 1000.0, 400.0, (CallNode("server", "again", 1, 600.0, 600.0),))
 
 
+def opened_in_a_browser(page, link=""):
+    """Return the document of a page once its scripts have run in a browser; ``link``: the end of its address."""
+    command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--window-size=1032,800",
+               f"--user-data-dir={page.parent / 'browser'}", "--dump-dom", f"{page.as_uri()}{link}"]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 @pytest.fixture
 def shown(tmp_path):
     """Return a function that has a browser open a page of some trees, and gives its document back."""
@@ -30,11 +39,7 @@ def shown(tmp_path):
         base.exporter_of("flame").write(base.Measurement(snapshots=(), together=snapshot(tree=tree)), stream)
         page = tmp_path / "page.html"
         page.write_text(stream.getvalue() + f"<script>{then}</script>")
-        command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--window-size=1032,800",
-                   f"--user-data-dir={tmp_path / 'browser'}", "--dump-dom", f"{page.as_uri()}{link}"]  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        return opened_in_a_browser(page, link)
 
     return show
 

@@ -1,7 +1,7 @@
 """What of a program has run: blocks, functions and source lines, with how often, of one run or the sum of several."""
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -155,17 +155,3 @@ def most(hits: Iterable[Hits]) -> Hits:
     """Return the hits of a line that has several blocks; not known if none that is known has run."""
     found = list(hits)
     return max((each for each in found if each is not None), default=0) or (None if None in found else 0)
-
-
-def ranges(lines: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Yield the first and the last of numbers that follow one another."""
-    first = last = None
-    for each in sorted(lines):
-        if last is not None and each == last + 1:
-            last = each
-            continue
-        if first is not None and last is not None:
-            yield first, last
-        first = last = each
-    if first is not None and last is not None:
-        yield first, last

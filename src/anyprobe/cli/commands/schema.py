@@ -12,6 +12,7 @@ SUFFIX = ".json"
 _SHARED: dict[str, tuple[str, list[str]]] = {
     "count": ("snapshot", []),
     "time": ("snapshot", ["functions"]),
+    "cover": ("snapshot", ["modules", "files"]),
     "hist": ("snapshot", ["aggregations"]),
     "script": ("snapshot", ["aggregations"]),
     "enable": ("switched", []),
