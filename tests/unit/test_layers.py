@@ -48,7 +48,8 @@ ATTIC_NAMES = {"utils", "util", "common", "helpers", "helper", "misc"}
 # Reports see snapshots and nothing else; a report that needs more is a report that touches a process.
 REPORTS_MAY_IMPORT = {
     "anyprobe.data.snapshot", "anyprobe.data.processes", "anyprobe.data.histogram", "anyprobe.data.results",
-    "anyprobe.data.calltree", "anyprobe.data.profile", "anyprobe.data.refused", "anyprobe.data.sums",
+    "anyprobe.data.calltree", "anyprobe.data.coverage", "anyprobe.data.profile", "anyprobe.data.refused",
+    "anyprobe.data.sums",
     "anyprobe.core.printable",
 }  # fmt: skip
 

@@ -13,7 +13,6 @@ from anyprobe.probes.host import ProbeHost
 from anyprobe.probes.options import SessionOptions
 from anyprobe.probes.parts.arming import Arming
 from anyprobe.probes.parts.children import ChildWatch, Gates
-from anyprobe.probes.parts.covering import Covering
 from anyprobe.probes.parts.installing import Installer
 from anyprobe.probes.parts.lifecycle import Lifecycle
 from anyprobe.probes.parts.loop import DutyLoop
@@ -50,8 +49,7 @@ class ComposedHost(ProbeHost):
         self.loop = DutyLoop(
             self, self.times, self.handlers, self.calls, self.installer, self.modules, self.child_watch
         )
-        self.covering = Covering(self.arming)
-        self.results = Results(self, self.times, self.handlers, self.installer, self.modules, self.covering)
+        self.results = Results(self, self.times, self.handlers, self.installer, self.modules, self.arming)
         self.life = Lifecycle(
             self, self.times, self.handlers, self.installer, self.modules, self.gates, self.arming, self.results,
             self.loop,

@@ -8,7 +8,6 @@ from anyprobe.probes.composed import ComposedHost
 from anyprobe.probes.handlers.decorators import Decorators
 from anyprobe.probes.options import DEFAULT, SessionOptions
 from anyprobe.probes.parts.arming import Arming
-from anyprobe.probes.parts.covering import Covering
 from anyprobe.probes.parts.lifecycle import Lifecycle
 from anyprobe.probes.parts.loop import DutyLoop
 from anyprobe.probes.parts.modules import ModuleReconciler
@@ -99,7 +98,7 @@ class Session:
     pending = Shown(lambda host: host.modules.pending, "The specs that wait for a library, and have meant nothing yet.")
     count = forwarded(lambda host: host.arming, Arming.count)
     time = forwarded(lambda host: host.arming, Arming.time)
-    cover = forwarded(lambda host: host.covering, Covering.cover)
+    cover = forwarded(lambda host: host.arming, Arming.cover)
     remove = forwarded(lambda host: host.arming, Arming.remove)
     enable = forwarded(lambda host: host.arming, Arming.enable)
     limit_overhead = forwarded(lambda host: host.arming, Arming.limit_overhead)

@@ -42,7 +42,8 @@ def print_coverage(snapshot: Snapshot, console: "Console", top: int = 0) -> None
     _print_files(coverage, console, top)
     for module in coverage.modules:
         if module.without_lines:
-            console.print(f"no lines of {escape(module.name)}: {escape(module.without_lines)}", soft_wrap=True)
+            name, why = printable(module.name), printable(module.without_lines)
+            console.print(f"no lines of {name}: {why}", markup=False, soft_wrap=True)
     unknown = blocks.unknown
     if unknown:
         console.print(f"{counted(unknown, 'block')} could not be probed: not known, and not among what has run")
@@ -74,13 +75,18 @@ def _share(tally: Tally) -> str:
     return f"{percent(tally.covered, tally.total)} %" if tally.total else "-"
 
 
-def print_source(snapshot: Snapshot, console: "Console", pattern: str, source_of: "Callable[[str], list[str]]") -> int:
-    """Print the source of files that match a glob, each line with its hits; return how many files these are."""
+def print_source(
+    snapshot: Snapshot, console: "Console", pattern: str = "*", source_of: "Callable[[str], list[str]] | None" = None
+) -> int:
+    """Print the source of files that match a glob, each line with its hits; return how many files these are.
+
+    ``source_of`` returns the lines of a file, as they may be printed; without it there are the hits alone.
+    """
     files = (snapshot.coverage or Coverage()).files
     chosen = [path for path in files if fnmatch.fnmatchcase(path, pattern) or fnmatch.fnmatchcase(path, f"*/{pattern}")]
     for path in chosen:
         console.print(f"\n{printable(path)}", markup=False, style="bold", soft_wrap=True)
-        text, lines = source_of(path), files[path]
+        text, lines = source_of(path) if source_of else [], files[path]
         if not text:
             console.print("(its source is not on this machine)", style="dim")
         for number in range(1, len(text) + 1) if text else lines:

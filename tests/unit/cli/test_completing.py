@@ -31,7 +31,7 @@ def test_functions_as_a_word_and_in_the_pieces_that_bash_makes_of_it():
     assert {"libc:memcpy", "libc:memchr"} <= set(completed("count", "libc:mem"))
     assert {"memcpy", "memchr"} <= set(completed("count", "libc", ":", "mem"))
     assert "malloc" in completed("explain", "pid", ":", "libc", ":", "mallo")
-    assert completed("count", "libc", ":", "malloc%r") == ["malloc%return"]
+    assert completed("count", "libc", ":", "malloc%re") == ["malloc%return"]
     assert completed("count", "pid:libc:malloc:e") == ["pid:libc:malloc:entry"]
     assert completed("count", "nothing:x") == []
 

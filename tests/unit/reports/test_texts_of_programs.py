@@ -13,6 +13,7 @@ from rich.console import Console
 from anyprobe import reports
 from anyprobe.core.printable import printable
 from anyprobe.data.calltree import CallNode
+from anyprobe.data.coverage import Coverage, CoveredFunction, CoveredModule
 from anyprobe.data.histogram import Bucket
 from anyprobe.data.nested import NestedTiming
 from anyprobe.data.processes import ProcessCounts, ProcessInfo, TargetInfo, ThreadTimes
@@ -78,6 +79,18 @@ def hostile() -> Snapshot:
         dropped={named("ring"): {named("cause"): 2}},
         missing={named("missing"): 2, "abandoned": 1},
         processes=(ProcessCounts(process, {site.key: 5 for site in sites}, timings),),
+        coverage=Coverage(
+            (
+                CoveredModule(
+                    named("module"),
+                    named("path"),
+                    None,
+                    (CoveredFunction(named("function"), 1, {0: None}),),
+                    {named("file"): {3: None, 4: 0}},
+                    named("reason"),
+                ),
+            )
+        ),
         threads=(ThreadTimes(process, 9, named("thread"), timings),),
         tree=(CallNode(named("m"), named("outer"), 2, 9.0, 3.0, (CallNode(named("m"), named("inner"), 1, 6.0, 6.0),)),),
     )

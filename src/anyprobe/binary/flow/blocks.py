@@ -32,7 +32,7 @@ def block_starts(code_map: ModuleView, function: FunctionView) -> tuple[int, ...
 
 
 def run_starts(code: "FunctionCode") -> tuple[int, ...]:
-    """Return where pieces that run as a whole begin, ascending: blocks, and what follows calls, which may not return."""
+    """Return where what runs as a whole begins, ascending: blocks, and what follows calls, which may not return."""
     blocks = set(code.blocks)
     after = {insn.end for insn in code.special if insn.is_call and insn.end < code.end} - blocks
     return tuple(code.sites_among(blocks | {at for at in after if _has_code(code, at, blocks)}))

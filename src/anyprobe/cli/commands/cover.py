@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from anyprobe.cli.targets import Measured
+    from anyprobe.cli.targets import AnySpec, Measured
     from anyprobe.data.snapshot import Snapshot
 
 
@@ -58,15 +58,16 @@ def command(
     anyprobe cover --format lcov -o coverage.info -p 4242 --for 60
     """  # noqa: D301 - click's mark for lines that stay as they are
     from anyprobe.cli import ExitStatus, measuring, targets
+    from anyprobe.probes.covering import blocks_of
 
-    specs = specs or ("a.out",)
+    specs = tuple(map(blocks_of, specs or ("a.out",)))
     target = targets.choose(pids, names, program, specs, **targets.selected(settings))
     if target.kernel:
         raise click.UsageError(
             "coverage is of programs; anyprobe count kernel::FUNCTION%block counts blocks of the kernel"
         )
     plan = measuring.Plan(
-        specs=specs,
+        specs=target.read(specs),
         arm=_arm,
         render=partial(_render, annotate=annotate),
         seen=_without_sites,
@@ -81,10 +82,10 @@ def command(
     return status
 
 
-def _arm(session: "Measured", specs: "Sequence[str]") -> None:
+def _arm(session: "Measured", specs: "Sequence[AnySpec]") -> None:
     from anyprobe.cli import targets
 
-    targets.on_process(session).cover(*specs)
+    targets.on_process(session).cover(*specs)  # type: ignore[arg-type]  # none is in the kernel
 
 
 def _without_sites(snapshot: "Snapshot") -> "Snapshot":

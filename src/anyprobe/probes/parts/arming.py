@@ -49,6 +49,8 @@ class Arming:
         self._times, self._handlers, self._calls = times, handlers, calls
         self._installer, self._modules, self._gates = installer, modules, gates
         self._watch: OverheadWatch | None = None
+        self.covered: list[Probe] = []
+        """The probes at the blocks of which the coverage is measured."""
 
     def count(self, *specs: str | Spec, follow: bool | None = None) -> Probes:
         """Count hits: entries, returns or single instructions, as the specs say.
@@ -90,6 +92,26 @@ class Arming:
         wanted = parsed(specs)
         see_functions(wanted)
         return self.arm(wanted, timed=True, follow=follow)
+
+    def cover(self, *specs: str | Spec, follow: bool | None = None) -> Probes:
+        """Count how often each block of some functions runs; ``snapshot().coverage`` has what that says of lines.
+
+        Args:
+            specs: modules, such as ``a.out`` or ``libssl``, or functions, such as ``a.out:parse_*``; one that was read
+                already names the blocks itself (``%run``).
+            follow: as for ``count``.
+
+        Returns:
+            One probe for each spec; blocks that cannot be probed are in ``refused``, and not known in the results.
+
+        Raises:
+            SpecError: a spec means nothing; then nothing is armed.
+        """
+        from anyprobe.probes.covering import blocks_of
+
+        found = self.count(*(blocks_of(each) if isinstance(each, str) else each for each in specs), follow=follow)
+        self.covered += found
+        return found
 
     def remove(self, *probes: Probe) -> None:
         """Disarm probes; what they counted stays in ``snapshot``. What had to stay armed is in ``warnings``.

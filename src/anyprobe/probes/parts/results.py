@@ -11,7 +11,7 @@ from anyprobe.data.taken import included
 from anyprobe.probes import reading
 from anyprobe.probes.duties import locked
 from anyprobe.probes.handlers.decorators import Decorators
-from anyprobe.probes.parts.covering import Covering
+from anyprobe.probes.parts.arming import Arming
 from anyprobe.probes.parts.installing import Installer
 from anyprobe.probes.parts.modules import ModuleReconciler
 from anyprobe.probes.parts.timing import Times
@@ -34,12 +34,12 @@ class Results:
 
     def __init__(
         self, host: "ProbeHost", times: Times, handlers: Decorators, installer: Installer, modules: ModuleReconciler,
-        covering: Covering,
+        arming: Arming,
     ) -> None:  # fmt: skip
         """Have no results yet."""
         self._host, self.lock = host, host.lock
         self._times, self._handlers, self._installer, self._modules = times, handlers, installer, modules
-        self._covering = covering
+        self._arming = arming
         self._last: Snapshot | None = None
         """What was counted, once it is over."""
         self._last_is_armed = False
@@ -106,6 +106,11 @@ class Results:
         if host.options.call_tree:
             tree, processes = reading.call_trees(probes, children, ns_per_tick, processes)
         waited, stolen = self._times.waited()
+        coverage = None
+        if self._arming.covered:
+            from anyprobe.probes.covering import read_coverage
+
+            coverage = read_coverage(self._arming.covered, zip(found, armed, strict=False))
         if functions:
             from anyprobe.probes.timing.other_time import other_time
         return Snapshot(
@@ -118,7 +123,7 @@ class Results:
             pause_us=dict(host.splicing.access.pause_us),
             setup_s=dict(host.engine.seconds),
             sites=found,
-            coverage=self._covering.read(zip(found, armed, strict=False)),
+            coverage=coverage,
             functions=functions,
             refused=tuple(
                 RefusedSite(spec, why.address, why.reason.value, why.detail, timed=probe.is_timing)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from anyprobe.core.errors import UnsupportedTarget
 from anyprobe.data.coverage import Coverage, CoveredFunction, CoveredModule, Hits, most
 from anyprobe.data.snapshot import SiteResult
-from anyprobe.probes.parts.arming import Arming
 from anyprobe.probes.probe import Place, Probe
 
 if TYPE_CHECKING:
@@ -18,56 +17,29 @@ RUNS = "%run"
 """Calls end a run of instructions: they may throw, jump away, or end the program."""
 
 
-class Covering:
-    """The probes at the blocks of which a session measures the coverage."""
+def read_coverage(probes: "Sequence[Probe]", counted: "Iterable[tuple[SiteResult, Place]]") -> Coverage:
+    """Return what has run of functions at whose blocks there are probes, of what was counted at places."""
+    own = {id(place) for probe in probes for place in probe.places}
+    modules: dict[int, tuple[LoadedObject, Module]] = {}
+    functions: dict[int, dict[int, tuple[str, dict[int, Hits]]]] = {}
 
-    def __init__(self, arming: Arming) -> None:
-        """Measure nothing yet."""
-        self._arming = arming
-        self._probes: list[Probe] = []
+    def add(place: Place, hits: Hits) -> None:
+        loaded = place.site.object
+        modules[id(loaded)] = loaded, place.module
+        start = place.site.function.start
+        _, blocks = functions.setdefault(id(loaded), {}).setdefault(start, (place.site.name, {}))
+        known = blocks.get(place.offset, 0)
+        blocks[place.offset] = hits if hits is None or known is None else known + hits
 
-    def cover(self, *specs: str, follow: bool | None = None) -> list[Probe]:
-        """Count how often each block of some functions runs; ``snapshot().coverage`` has what that says of lines.
-
-        Args:
-            specs: modules, such as ``a.out`` or ``libssl``, or functions, such as ``a.out:parse_*``.
-            follow: as for ``count``.
-
-        Returns:
-            One probe for each spec; blocks that cannot be probed are in ``refused``, and not known in the results.
-
-        Raises:
-            SpecError: a spec means nothing; then nothing is armed.
-        """
-        found = self._arming.count(*map(blocks_of, specs), follow=follow)
-        self._probes += found
-        return found
-
-    def read(self, counted: "Iterable[tuple[SiteResult, Place]]") -> Coverage | None:
-        """Return what has run, of what was counted at places; None where no coverage was asked for."""
-        if not self._probes:
-            return None
-        own = {id(place) for probe in self._probes for place in probe.places}
-        modules: dict[int, tuple[LoadedObject, Module]] = {}
-        functions: dict[int, dict[int, tuple[str, dict[int, Hits]]]] = {}
-
-        def add(place: Place, hits: Hits) -> None:
-            loaded = place.site.object
-            modules[id(loaded)] = loaded, place.module
-            start = place.site.function.start
-            _, blocks = functions.setdefault(id(loaded), {}).setdefault(start, (place.site.name, {}))
-            known = blocks.get(place.offset, 0)
-            blocks[place.offset] = hits if hits is None or known is None else known + hits
-
-        for site, place in counted:
-            if id(place) in own:
-                add(place, site.hits)
-        for probe in self._probes:
-            for place in probe.places:
-                if place.hook.refusal is not None:
-                    add(place, None)
-        refused = [refusal.address for probe in self._probes for _, refusal in probe.refused]
-        return Coverage(tuple(_covered(*modules[each], functions[each], refused) for each in functions))
+    for site, place in counted:
+        if id(place) in own:
+            add(place, site.hits)
+    for probe in probes:
+        for place in probe.places:
+            if place.hook.refusal is not None:
+                add(place, None)
+    refused = [refusal.address for probe in probes for _, refusal in probe.refused]
+    return Coverage(tuple(_covered(*modules[each], functions[each], refused) for each in functions))
 
 
 def blocks_of(spec: str) -> str:
