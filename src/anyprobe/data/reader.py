@@ -425,6 +425,19 @@ class BankReader:
             instances = _instances_of(block, self._layout)
             instances[instances[:, at.INSTANCE_SP // 8] > 1, at.INSTANCE_T0 // 8] += np.uint64(ticks)
 
+    def gone_at(self) -> int:
+        """Return when the process was last seen to call ``_exit``, 0 if it was not."""
+        from anyprobe.data.open_calls import gone_at
+
+        return max(map(gone_at, self._own.with_calls() if self._layout.nested else ()), default=0)
+
+    def end_calls(self, now: int) -> Counter[int]:
+        """End what the threads have open, as ``data.open_calls`` says: of a process that has ended at that time."""
+        from anyprobe.data.open_calls import end_open_calls
+
+        blocks = self._own.with_calls() if self._layout.maxactive else ()
+        return sum((end_open_calls(block, self._layout, now) for block in blocks), Counter[int]())
+
 
 def _owners(region: memoryview, layout: BankLayout) -> list[tuple[int, int]]:
     """Return the numbers of the copies that fork children have, and whose they are."""

@@ -29,7 +29,8 @@ ExitKind = Literal["ret", "tail", "trampoline", "caller"]
 the caller goes on."""
 MARKERS: frozenset[Kind] = frozenset({"usdt"})
 """Kinds of which all places together are what was asked for."""
-_ADDED = ("count", "tail_exits", "unmatched", "sum_ns", "nmissed", "in_flight", "learning", "left", "callers")
+_CALLS = ("count", "tail_exits", "unmatched", "sum_ns", "nmissed", "in_flight", "learning", "left", "callers")
+_ADDED = (*_CALLS, "open_ns")
 """What of calls is added up."""
 _MANY: frozenset[Kind] = MARKERS | {"insn", "block", "run", "call"}
 """Kinds of which one spec may mean many places that can be told of as one."""
@@ -77,18 +78,8 @@ class SiteResult:
 
     def as_json(self) -> Json:
         """Return the JSON object; ``exit_kind`` and what is below it only where there is any."""
-        document = {
-            "spec": self.spec,
-            "module": self.module,
-            "function": self.function,
-            "offset": self.offset,
-            "address": self.address,
-            "strategy": self.strategy,
-            "armed": self.armed,
-            "hits": self.hits,
-            "nmissed": self.nmissed,
-            "kind": self.kind,
-        }
+        plain = ("spec", "module", "function", "offset", "address", "strategy", "armed", "hits", "nmissed", "kind")
+        document = {name: getattr(self, name) for name in plain}
         document |= {"exit_kind": self.exit_kind} if self.exit_kind is not None else {}
         document |= {"arming": self.arming} if self.arming else {}
         document |= {"notes": list(self.notes)} if self.notes else {}
@@ -146,6 +137,10 @@ class FunctionTiming(histogram.Percentiles):
     buckets: tuple[histogram.Bucket, ...] = ()
     nmissed: int = 0
     in_flight: int = 0
+    open_ns: float = 0.0
+    """The time, up to the program's end, of calls that it has ended in: of recursion the outermost one's."""
+    open_is_bound: bool = False
+    """Whether they have taken no more than that, as the program's end was seen, and not told by itself."""
     exit_kind: ExitKind | None = None
     """``trampoline`` where the ends are seen at replaced return addresses."""
     address: int = 0
@@ -217,14 +212,9 @@ class FunctionTiming(histogram.Percentiles):
 
     def as_json(self) -> Json:
         """Return the JSON object; durations that do not exist are null, ``exit_kind`` is there only if it is set."""
+        plain = ("spec", "module", "function", "address", "count", "tail_exits", "unmatched")
         document = {
-            "spec": self.spec,
-            "module": self.module,
-            "function": self.function,
-            "address": self.address,
-            "count": self.count,
-            "tail_exits": self.tail_exits,
-            "unmatched": self.unmatched,
+            **{name: getattr(self, name) for name in plain},
             "sum_ns": round(self.sum_ns),
             "min_ns": _rounded(self.min_ns if self.count else None),
             "max_ns": _rounded(self.max_ns if self.count else None),
@@ -233,9 +223,11 @@ class FunctionTiming(histogram.Percentiles):
             "buckets": [[_rounded(low), _rounded(high), count] for low, high, count in self.buckets],
             "nmissed": self.nmissed,
             "in_flight": self.in_flight,
+            "open_ns": round(self.open_ns),
             "learning": self.learning,
             "complete": self.complete,
         }
+        document |= {"open_at_most": True} if self.open_is_bound else {}
         document |= self.nested.as_json() if self.nested else {}
         document |= self.taken.as_json(self.sum_ns, self.nested.self_ns if self.nested else None) if self.taken else {}
         if self.nested is not None or self.left:
@@ -256,6 +248,7 @@ class FunctionTiming(histogram.Percentiles):
         return dataclasses.replace(
             self,
             **{name: sum(getattr(timing, name) for timing in every) for name in _ADDED},
+            open_is_bound=any(timing.open_is_bound for timing in every),
             min_ns=min((timing.min_ns for timing in with_calls), default=0.0),
             max_ns=max((timing.max_ns for timing in with_calls), default=0.0),
             buckets=histogram.merged(*(timing.buckets for timing in with_calls)),

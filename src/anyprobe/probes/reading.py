@@ -359,6 +359,7 @@ def _timing(
 
     places, callers, refused, exit_kind = known or _known(timed)
     record = values.reader(bank).record(group.offset, whose)
+    running_until = bank.open_at_end.get(group.offset, 0) * ns_per_tick if whose in {"all", "target"} else 0.0
     return FunctionTiming(
         spec=timed.site.canonical,
         module=timed.site.object.name,
@@ -374,6 +375,8 @@ def _timing(
         buckets=histogram.in_ns(record.buckets, ns_per_tick),
         nmissed=record.missed,
         in_flight=values.in_flight(bank, group.offset, whose),
+        open_ns=running_until,
+        open_is_bound=running_until > 0 and not bank.end_is_told,
         address=timed.site.address,
         callers=callers,
         callers_refused=refused,

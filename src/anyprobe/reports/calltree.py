@@ -43,7 +43,7 @@ def print_branches(snapshot: Snapshot, console: Console, top: int = 0) -> None:
     counts = marked([(node.count, whole) for (*_, node), whole in zip(shown, complete, strict=True)])
     for (prefix, below, node), count in zip(shown, counts, strict=True):
         own = duration(max(node.self_ns, 0.0), step) if node.count or node.self_ns else "-"
-        times = [duration(node.sum_ns, step) if node.count else "-", own]
+        times = [duration(node.sum_ns, step) if node.count or node.sum_ns else "-", own]
         name = Branch(prefix, below, printable(node.function))
         table.add_row(count, *times, name, escape(node.shown_module))
     _print_whole(table, snapshot, console, whole=all(complete))

@@ -105,7 +105,7 @@ def _print_footnotes(timings: list[FunctionTiming], console: Console) -> None:
                     "return",
                     "of calls that came in elsewhere than at the entry, or earlier",
                 ),
-                (timing.in_flight, "call", "still running"),
+                (timing.in_flight, "call", "still running at the end" if timing.open_ns else "still running"),
                 (timing.left, "call", "left by an exception, a panic or longjmp, and not timed"),
                 (
                     timing.nmissed,

@@ -22,11 +22,15 @@ _WHAT_REST = "outside of all timed functions while some waited on another stack,
 TAKEN_MARK = "†"
 """With the error of a function of whose time probes have taken the most."""
 _DURATIONS: dict[str, Callable[[FunctionTiming, float], str]] = {
-    "total": lambda timing, step: _within(total_ns(timing), _total_error(timing), step),
+    "total": lambda timing, step: "≤ " * timing.open_is_bound + _within(total_ns(timing), _total_error(timing), step),
     "±": lambda timing, step: _error(
         total_ns(timing), _total_error(timing), step, is_marked=not timing.nested and _is_mostly_taken(timing)
     ),
-    "self": lambda timing, step: _within(timing.nested.self_ns, _self_error(timing), step) if timing.nested else "-",
+    "self": lambda timing, step: (
+        "≤ " * timing.open_is_bound + _within(timing.nested.self_ns, _self_error(timing), step)
+        if timing.nested
+        else "-"
+    ),
     "± self": lambda timing, step: (
         _error(timing.nested.self_ns, _self_error(timing), step, is_marked=_is_mostly_taken(timing))
         if timing.nested
@@ -63,6 +67,8 @@ def times_of(timings: Sequence[FunctionTiming], step: float) -> dict[str, list[s
 
 def _is_known(name: str, timing: FunctionTiming) -> bool:
     """Return whether there is anything to say of a function in a column; calls that wait have time of their own."""
+    if name == "total" and timing.open_ns:
+        return True
     return timing.count > 0 or ("self" in name and timing.nested is not None and timing.nested.self_ns != 0)
 
 
@@ -190,8 +196,11 @@ def table_of(numbers: Iterable[str], cells: Mapping[str, list[str]]) -> Rows:
 
 
 def total_ns(timing: FunctionTiming) -> float:
-    """Return the time of all calls of a function, with recursion once where that is known."""
-    return timing.nested.outermost_ns if timing.nested else timing.sum_ns
+    """Return the time of all calls of a function, with recursion once where that is known.
+
+    That of calls which the program has ended in is in it, up to its end.
+    """
+    return timing.open_ns + (timing.nested.outermost_ns if timing.nested else timing.sum_ns)
 
 
 def weight_ns(timing: FunctionTiming) -> float:

@@ -457,6 +457,11 @@ class RunningProcess(ProcessTarget, Protocol):
         ...
 
     @property
+    def ended_at(self) -> float:
+        """When it was first seen to have ended, by ``time.monotonic``; 0 before that."""
+        ...
+
+    @property
     def waited_at_end(self) -> dict[int, int]:
         """Nanoseconds for which threads that were there at its end had waited for a processor; nothing before that."""
         ...

@@ -90,6 +90,7 @@ class SimulatedTarget:
         self.exe, self.called = "/simulated/program", "program"
         self.exit_status: int | None = None
         self.waited_at_end: dict[int, int] = {}
+        self.ended_at = 0.0
         self.held: SimulatedThread | None = None
         self.borrowed_us = self.paused_us = 0
         self.parks = self.meets_traps = False

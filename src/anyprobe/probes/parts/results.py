@@ -75,6 +75,7 @@ class Results:
         What ends is read before what begins: no function seems to have returned more often than it was entered since
         its probes were armed.
         """
+        self._times.end_calls()
         host, ns_per_tick, aggregations = self._host, self._times.ns_per_tick, self._handlers.collected()
         duration, probes, children = self._times.duration(), host.probes, host.children
         dropped, missing = self.lost()

@@ -32,6 +32,7 @@ class Times:
         self.ns_per_tick: float = 0.0
         self.step_ns: float = 0.0
         """Nanoseconds of a tick of the clock, as measured last, and by how much it goes on at once."""
+        self._are_ended = False
 
     def choose(self, *, probed: bool) -> None:
         """Choose a clock for calls that are to be timed; ``probed``: the vdso has probes itself."""
@@ -52,8 +53,19 @@ class Times:
 
     def end(self) -> None:
         """Measure how long a tick is for the last time."""
+        self.end_calls()
         self.measure()
         self.clock = None
+
+    def end_calls(self) -> None:
+        """Give calls that the program has ended in their time up to its end, once it has ended."""
+        host = self._host
+        if self.clock is not None and not self._are_ended and host.process.exited():
+            from anyprobe.probes.timing.ended import end_calls
+
+            self._are_ended = True
+            self.measure()
+            end_calls(host.process, self.clock, self.ns_per_tick, host.probes)
 
     def known_refusal(self) -> Refusal | None:
         """Return why nothing can be timed here, as far as that is known without a change."""

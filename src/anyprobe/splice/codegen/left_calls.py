@@ -12,6 +12,12 @@ from anyprobe.splice.codegen.nested_calls import low, roots_of
 from anyprobe.splice.codegen.stacks import same_stack
 
 _SIZE = at.INSTANCE_BYTES
+_NOTE_TIME = f"""
+            mov rax, dark; test rax, rax; jz unwind_lit
+            cmp dword [rax], 0; jne unwind_untold
+        unwind_lit:
+            mov rcx, rdx; rdtsc; shl rdx, 32; or rax, rdx; mov rdx, rcx; mov [rdi+{at.BLOCK_SLOW}], rax
+"""
 
 
 def emit_settle(asm: Assembler, name: str, layout: BankLayout) -> None:
@@ -37,8 +43,11 @@ def emit_settle(asm: Assembler, name: str, layout: BankLayout) -> None:
     """)
 
 
-def emit_unwind(asm: Assembler, slot: int, gate: int, layout: BankLayout) -> None:
+def emit_unwind(asm: Assembler, slot: int, gate: int, layout: BankLayout, clock: int, dark: int) -> None:
     """Emit ``unwind``: calls are left behind from here on. Argument: ``UNWIND_LEAVES`` and the like.
+
+    Where the process ends, and threads may read the time stamp counter, it is noted when (``clock``, ``dark``: as in
+    ``RoutineFacts``).
 
     None of those that wait on other stacks is: these take note that there is one unwinding more, before it is counted.
 
@@ -80,6 +89,8 @@ def emit_unwind(asm: Assembler, slot: int, gate: int, layout: BankLayout) -> Non
             pop r11; pop r9; pop r8; pop rdi; pop rcx; pop rax
             add al, 0x7f; sahf; pop rax; ret
         unwind_gone:  # where the thread goes on all others are as they were
+            {"" if clock else _NOTE_TIME}
+        unwind_untold:
             dec r11; or r11, {at.GONE}; jmp unwind_noted
         unwind_caught:  # what is above goes on, but for what is being left behind there
             mov rax, [rdi+{at.BLOCK_UNWOUND}]; mov rcx, [rdi+{at.BLOCK_TOP}]; shl rcx, 6
@@ -110,6 +121,7 @@ def emit_unwind(asm: Assembler, slot: int, gate: int, layout: BankLayout) -> Non
         """,
         slot=slot,
         gate=gate,
+        dark=dark,
         outer=layout.outer_offset,
         switches=layout.offset_of(SWITCHES),
         switched=layout.offset_of(SWITCHES) + at.SWITCHED,

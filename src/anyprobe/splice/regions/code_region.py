@@ -75,6 +75,10 @@ class SlotBank:
     """Address of the word that says which return points the text has jumps at, where fork children are timed."""
     dark: int = 0
     """Address of the word that says that the time stamp counter may not be read any more."""
+    open_at_end: dict[int, int] = field(default_factory=dict)
+    """Ticks of calls that were running when the process ended, by the offsets of their records."""
+    end_is_told: bool = False
+    """Whether the process has told when that was, by a call that is seen."""
     hosts_handlers: bool = False
     """Whether handlers are called by it."""
     costs: Costs = NO_COSTS

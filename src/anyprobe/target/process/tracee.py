@@ -48,6 +48,8 @@ class Tracee:
         """Keep a process whose identity is fixed by ``pidfd``; use ``open`` or ``launch``."""
         self.pid = pid
         self.exit_status: int | None = None
+        self.ended_at = 0.0
+        """When it was first seen to have ended, by ``time.monotonic``; 0: it runs."""
         self.waited_at_end: dict[int, int] = {}
         """The wait status of its end, where that is known."""
         self._ending = threading.RLock()
@@ -221,6 +223,12 @@ class Tracee:
 
     def exited(self) -> bool:
         """Whether it has ended; a child's status is then in ``exit_status``."""
+        over = self._is_over()
+        if over and not self.ended_at:
+            self.ended_at = time.monotonic()
+        return over
+
+    def _is_over(self) -> bool:
         if self.child and self.exit_status is None:
             with self._ending, suppress(OSError):  # the process that has reaped it has its status, no other one does
                 if self.exit_status is not None:

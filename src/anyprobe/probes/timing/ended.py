@@ -1,0 +1,35 @@
+"""The end of a program, for calls that it ends in: they have run until then."""
+
+import os
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from anyprobe.probes.reading import BankValues
+from anyprobe.splice.regions.code_region import GoroutineBank
+
+if TYPE_CHECKING:
+    from anyprobe.probes.probe import Probe
+    from anyprobe.probes.timing.clock import Clock
+    from anyprobe.target.base import RunningProcess
+
+_LATE = 1.0
+"""Seconds by which the end of a program is seen late at most, where it has told it itself."""
+
+
+def end_calls(process: "RunningProcess", clock: "Clock", ns_per_tick: float, probes: "Iterable[Probe]") -> None:
+    """Give calls that were running when a process ended their time up to there, in its memory; once.
+
+    The moment is that of its call of ``_exit``, where it has made one that is seen, and else that at which its end was.
+    Calls in fork children, and of goroutines, stay as they are.
+    """
+    ticks_per_second = 1e9 / ns_per_tick
+    seen = clock.now() - round((time.monotonic() - process.ended_at) * ticks_per_second)
+    groups = (group for probe in probes for timed in probe.timed for group in (timed.group, *timed.earlier))
+    banks = {group.bank for group in groups if group.bank is not None and not isinstance(group.bank, GoroutineBank)}
+    readers = {bank: BankValues().reader(bank) for bank in banks}
+    told = max((reader.gone_at() for bank, reader in readers.items() if not bank.clock), default=0)
+    status = process.exit_status
+    has_told = status is not None and os.WIFEXITED(status) and 0 <= seen - told <= _LATE * ticks_per_second
+    for bank, reader in readers.items():
+        bank.open_at_end, bank.end_is_told = reader.end_calls(told if has_told else seen), has_told
