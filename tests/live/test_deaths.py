@@ -1,6 +1,8 @@
 """A program that a signal ends while it is probed: results say which, where that was, and in whose code."""
 
 import json
+import os
+import re
 import signal
 import subprocess
 import sys
@@ -68,6 +70,56 @@ int main(int argc, char **argv) {
         }
         wait(NULL);
     }
+    return 0;
+}
+"""
+KILLED = r"""
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <signal.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+__attribute__((noinline, noclone)) long probed(volatile long *place) { return *place + 1; }
+static void forbidden(void) {
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_getppid, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+    struct sock_fprog program = {4, filter};
+    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
+    getppid();
+}
+static void outside_of_a_file(void) {
+    FILE *file = tmpfile();
+    volatile char *page = mmap(NULL, 4096, PROT_READ, MAP_PRIVATE, fileno(file), 0);
+    *page;
+}
+int main(int argc, char **argv) {
+    volatile long word = 1;
+    int status, number = argc > 1 ? atoi(argv[1]) : 0;
+    probed(&word);
+    if (argc > 2) forbidden();
+    pid_t child = fork();
+    if (!child) {
+        probed(&word);
+        usleep(1500000);  // until it has been seen
+        if (number == SIGSYS) forbidden();
+        else if (number == SIGBUS) outside_of_a_file();
+        else if (number) raise(number);
+        _exit(3);
+    }
+    waitpid(child, &status, 0);
+    printf("child %d %d\n", child, WIFSIGNALED(status) ? WTERMSIG(status) : 0);
+    usleep(500000);
     return 0;
 }
 """
@@ -167,6 +219,42 @@ def test_of_a_fork_child(where, command):
         assert ": ended by a fault at 0x" in line
         assert f"(forking_deaths:{where}" in line
         assert line.endswith("in the program's own code")
+
+
+def runs_since_6_15():
+    release = re.match(r"(\d+)\.(\d+)", os.uname().release)
+    return (int(release[1]), int(release[2])) >= (6, 15)
+
+
+@pytest.mark.skipif(not runs_since_6_15(), reason="before Linux 6.15 only a parent is told how its child has ended")
+@pytest.mark.parametrize("number", [0, signal.SIGKILL, signal.SIGTERM, signal.SIGSYS, signal.SIGBUS], ids=str)
+def test_of_a_fork_child_that_a_signal_ends(number):
+    killed = build("killed_children.c", "-O1", text=KILLED)
+    command = [ANYPROBE, "count", "a.out:probed", "--", killed, str(int(number))]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    _, child, status = found.stdout.split()
+    assert int(status) == number
+    told = [line for line in found.stderr.splitlines() if "fork child" in line]
+    assert len(told) == bool(number), found.stderr
+    name = signal.Signals(number).name if number else ""
+    if number == signal.SIGSYS and "ended by" in told[0]:  # the kernel's log has had it, too
+        assert f"fork child {child}: ended by a system call that is forbidden at 0x" in told[0]
+    elif number:
+        assert told[0].endswith(f"fork child {child}: killed by {name}")
+
+
+def test_a_forbidden_call_of_the_program_has_a_place_where_the_log_has_it(tmp_path):
+    results = tmp_path / "results.json"
+    killed = build("killed_children.c", "-O1", text=KILLED)
+    command = [ANYPROBE, "count", "a.out:probed", "--json", "-o", str(results), "--", killed, str(int(signal.SIGSYS))]
+    subprocess.run([*command, "itself"], timeout=PATIENCE, check=True)
+    target = json.loads(results.read_text())["target"]
+    assert target["killed_by"] == "SIGSYS"
+    if "died_at" in target:  # no daemon takes audit records
+        assert (target["died_at"]["in"], target["died_at"]["place"].partition("+")[0]) == (
+            "program",
+            "libc.so.6:getppid",
+        )
 
 
 def test_code_of_a_patch_is_the_programs_where_it_is_a_copy():

@@ -335,6 +335,8 @@ def wait(
     duties.every(PROGRAM_LOOKS, lambda: look_for_libraries(sessions.processes), first=PROGRAM_LOOKS)
     if plan.by is not None or plan.children == "free":
         duties.every(PROGRAM_LOOKS, lambda: [each.host.child_watch.look() for each in sessions.processes])
+    else:
+        duties.every(PROGRAM_LOOKS, lambda: look_for_children(sessions.processes))
     if plan.every is not None:
         duties.every(plan.every, lambda: show_meanwhile(sessions, plan, stream), first=plan.every, steady=True)
     if plan.max_overhead is not None:
@@ -358,6 +360,12 @@ def wait(
             pause = max(min(moments) - time.monotonic(), 0.0) if moments else None
             for descriptor in interrupts.wait(ends, pause):
                 del ends[descriptor]
+
+
+def look_for_children(sessions: "Sequence[Session]") -> None:
+    """Learn which fork children count by now, so that it is known which signals end them."""
+    for session in sessions:
+        session.host.child_watch.look_for_new()
 
 
 def look_for_libraries(sessions: "Sequence[Session]") -> None:

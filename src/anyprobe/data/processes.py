@@ -48,12 +48,7 @@ class TargetInfo:
     @property
     def killed_by(self) -> str:
         """The name of the signal that has ended it, empty if none has or that is not known."""
-        if self.exited is None or not os.WIFSIGNALED(self.exited):
-            return ""
-        number = os.WTERMSIG(self.exited)
-        with suppress(ValueError):
-            return signal.Signals(number).name
-        return f"signal {number}"
+        return "" if self.exited is None or not os.WIFSIGNALED(self.exited) else signal_of(self.exited)
 
     @property
     def shell_status(self) -> int | None:
@@ -164,6 +159,14 @@ def by_spec(counts: Iterable[ProcessCounts], sites: Sequence[tuple[str, Key]]) -
         for spec, key in sites:
             hits[spec] = hits.get(spec, 0) + each.hits.get(key, 0)
     return found
+
+
+def signal_of(status: int) -> str:
+    """Return the name of the signal that has ended a process with a wait status."""
+    number = os.WTERMSIG(status)
+    with suppress(ValueError):
+        return signal.Signals(number).name
+    return f"signal {number}"
 
 
 def place_of_death(pc: int, place: str, whose: str) -> str:

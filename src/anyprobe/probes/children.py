@@ -1,5 +1,6 @@
 """The fork children of a session that count in blocks of their own, and what each process of it has counted."""
 
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,7 +12,7 @@ from anyprobe.data.processes import Key, ProcessCounts, ProcessInfo
 from anyprobe.splice.journal.installed import processes_with_splices
 from anyprobe.splice.journal.memfds import is_ours
 from anyprobe.splice.regions.code_region import SlotBank
-from anyprobe.target.process.tracee import all_ended
+from anyprobe.target.process.tracee import all_ended, readable
 from anyprobe.target.system import gateway, procfs
 
 if TYPE_CHECKING:
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
 
 Sites = Sequence[tuple[Key, "Sequence[Hook]", int]]
 """Of each site its key, where it counts and has counted, and all its hits."""
+
+
+_MOST_WATCHED = 256
+"""Children of which a descriptor is kept at once."""
 
 
 class Children:
@@ -36,6 +41,33 @@ class Children:
         self._blocks: dict[tuple[int, ForkChild], ProcessInfo] = {}
         self._told: set[tuple[int, ForkChild]] = set()
         """The blocks of which it is known that their process has ended."""
+        self._descriptors: dict[int, tuple[int, float]] = {}
+        """By process: what the kernel tells its end by, and when it began."""
+        self._killed: dict[int, int] = {}
+
+    def killed(self) -> Mapping[int, int]:
+        """Return the wait statuses of children that signals have ended, of those that were seen alive."""
+        for pid, (descriptor, started) in list(self._descriptors.items()):
+            if readable(descriptor, 0):
+                status = _status_of(pid, started, descriptor)
+                gateway.close(self._descriptors.pop(pid)[0])
+                if status is not None and os.WIFSIGNALED(status):
+                    self._killed[pid] = status
+        return self._killed
+
+    def close(self) -> None:
+        """Watch for the ends of children no longer."""
+        self.killed()
+        while self._descriptors:
+            gateway.close(self._descriptors.popitem()[1][0])
+
+    def _watch(self, pid: int, started: float) -> None:
+        if pid in self._descriptors or len(self._descriptors) >= _MOST_WATCHED:
+            return
+        with suppress(OSError):
+            self._descriptors[pid] = gateway.pidfd_open(pid), started
+            if _start_of(pid) != started:  # it has ended meanwhile: the number may be another one's
+                gateway.close(self._descriptors.pop(pid)[0])
 
     def begin(self) -> None:
         """Note when the target began, as long as it is there."""
@@ -171,8 +203,24 @@ class Children:
                     found = inner.get(child.tid, set())
                     pid = next(iter(found)) if len(found) == 1 else None
                 started = None if pid is None else _start_of(pid)
+                if pid is not None and started is not None:
+                    self._watch(pid, started)
                 pid = child.tid if pid is None else pid
                 self._blocks[id(bank), child] = ProcessInfo(pid, self._exe, started=started, alive=False)
+
+
+def _status_of(pid: int, started: float, descriptor: int) -> int | None:
+    """Return the wait status of a process that has ended, None where the kernel does not tell it (before Linux 6.15).
+
+    Until its parent has waited for it ``/proc`` has it.
+    """
+    with suppress(OSError):
+        stat = procfs.read_stat(pid)
+        if stat.ended and round(_booted() + stat.start_time / procfs.TICKS, 2) == started:
+            return stat.exit_code
+    with suppress(OSError):
+        return gateway.pidfd_exit_code(descriptor)
+    return None
 
 
 def _process_of(tid: int, inode: int) -> int | None:

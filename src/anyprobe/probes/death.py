@@ -1,18 +1,21 @@
-"""Where a program was when a fault ended it: as the kernel's log has it, and whose code it was."""
+"""Where a program was when a fault ended it: as the kernel's log has it, and whose code it was.
+
+The log has no SIGBUS: of these no place is known.
+"""
 
 import os
 import signal
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from anyprobe.data.processes import place_of_death
+from anyprobe.data.processes import place_of_death, signal_of
 from anyprobe.target.system.kernel_log import Fault, kernel_log
 
 if TYPE_CHECKING:
     from anyprobe.probes.host import ProbeHost
     from anyprobe.splice.emitted import EmittedPatch
 
-_FAULTS = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGTRAP})
+_FAULTS = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGTRAP, signal.SIGSYS})
 
 
 class Death(NamedTuple):
@@ -26,22 +29,24 @@ class Death(NamedTuple):
 
 
 def deaths_of_children(session: "ProbeHost") -> list[str]:
-    """Return in words which fork children faults have ended, and where these were.
+    """Return in words which fork children signals have ended, and where faults were.
 
-    A child is told by its number, or by memory of the session's that the instruction lies in.
+    A child is told by its number, or by memory of the session's that the instruction of a fault lies in.
     """
-    log = kernel_log()
-    if log is None:
-        return []
-    children = session.children.numbers() if log.has_our_numbers else frozenset[int]()
+    log, killed = kernel_log(), dict(session.children.killed())
+    children = session.children.numbers() if log is not None and log.has_our_numbers else frozenset[int]()
     own = death_of(session, session.exit_status)
     found = []
-    for fault in log.faults():
+    for fault in () if log is None else log.faults():
         covered = fault.tid != session.pid and session.splicing.holdings.covers(fault.pc)
         if fault.tid in children or (covered and (own is None or own.pc != fault.pc)):
-            death = _at(session, fault.pc)
-            found.append(f"fork child {fault.tid}: ended by a fault{place_of_death(*death)}")
-    return found
+            death, status = _at(session, fault.pc), killed.pop(fault.tid, None)
+            what = "a system call that is forbidden" if fault.is_forbidden else "a fault"
+            if status is None or os.WTERMSIG(status) in _FAULTS:
+                found.append(f"fork child {fault.tid}: ended by {what}{place_of_death(*death)}")
+            else:  # it has gone on after that
+                killed[fault.tid] = status
+    return [*found, *(f"fork child {pid}: killed by {signal_of(status)}" for pid, status in sorted(killed.items()))]
 
 
 def death_of(session: "ProbeHost", status: int | None) -> Death | None:

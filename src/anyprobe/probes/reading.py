@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from anyprobe.core.refusal import Refusal
 from anyprobe.data import histogram
-from anyprobe.data.layout import CALL_LEARNING, CALL_UNSEEN, CROWDED
+from anyprobe.data.layout import CALL_LEARNING, CALL_UNSEEN, CROWDED, NEXT_BLOCK
 from anyprobe.data.near_reader import NearReader
 from anyprobe.data.processes import ProcessInfo
 from anyprobe.data.reader import BankReader, Extents, ForkChild, Whose
@@ -123,6 +123,16 @@ def hits_alone(hook: Hook) -> int:
     if not isinstance(hook.bank, SlotBank):
         return BankValues().hits(hook)
     return at_least_none(_reader(hook.bank, None).counter(hook.offset))
+
+
+def forked_alone(bank: SlotBank, known: tuple[int, int]) -> "tuple[tuple[int, int], list[ForkChild]]":
+    """Return how much of a bank is taken, and the fork children that have counted if it is more than was known."""
+    blocks = int.from_bytes(_view(bank)[NEXT_BLOCK : NEXT_BLOCK + 8], "little")
+    if blocks == known[0] and not bank.layout.children:
+        return known, []
+    reader = _reader(bank, None)
+    taken = blocks, len(reader.copies)
+    return taken, reader.forked() if taken != known else []
 
 
 def _reader(bank: SlotBank, extents: Extents | None) -> BankReader:

@@ -37,7 +37,7 @@ class FakeHost:
     """The parts of a session that commands use themselves."""
 
     modules = SimpleNamespace(may_count=False, look_for_libraries=nothing, permit_absent=nothing)
-    child_watch = SimpleNamespace(look=nothing)
+    child_watch = SimpleNamespace(look=nothing, look_for_new=nothing)
     handlers = SimpleNamespace(used=None)
     became = staticmethod(nothing)
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from anyprobe.probes.following.follower import Follower
     from anyprobe.probes.following.fork_gate import ForkGate
     from anyprobe.probes.host import ProbeHost
+    from anyprobe.splice.regions.code_region import SlotBank
 
 
 class Gates:
@@ -123,6 +124,7 @@ class ChildWatch:
         """Have seen no child yet."""
         self._host, self.lock = host, host.lock
         self._handlers, self._calls, self._modules, self._gates = handlers, calls, modules, gates
+        self._taken: dict[SlotBank, tuple[int, int]] = {}
 
     @locked
     def look(self) -> None:
@@ -152,6 +154,16 @@ class ChildWatch:
                         self._forget(child.number + 1)
         if self._calls.used is not None and not host.detached:
             self._calls.used.look_at_children()
+
+    def look_for_new(self) -> None:
+        """Learn which processes the fork children are that have begun to count since, and look at nothing else."""
+        from anyprobe.probes.reading import forked_alone
+
+        host = self._host
+        with host.lock:
+            for bank in () if host.closed else host.splicing.holdings.banks:
+                self._taken[bank], there = forked_alone(bank, self._taken.get(bank, (0, 0)))
+                host.children.note(bank, there)
 
     @Lazy
     def _ended(self) -> "EndedChildren":

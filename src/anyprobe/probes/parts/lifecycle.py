@@ -131,6 +131,7 @@ class Lifecycle:
             with host.lock:  # which a thread may wait for that has not ended in time
                 host.closed = True
                 host.splicing.close()
+                host.children.close()
                 host.process.close()
             collect_what_was_made()  # in earlier sessions: only this frees what is bound together
 

@@ -162,7 +162,7 @@ class Results:
         host = self._host
         said = self._times.clock_warnings()
         log = kernel_log()
-        if log is not None and log.faults():
+        if host.children.killed() or (log is not None and log.faults()):
             from anyprobe.probes.death import deaths_of_children
 
             said += deaths_of_children(host)

@@ -237,7 +237,7 @@ class Tracee:
                     self._last_name = procfs.read_stat(self.pid).comm  # until it is reaped
                     self.waited_at_end = procfs.waited_for_processor(self.pid)
                 self.exit_status = gateway.wait_end(self.pid, reap=self._launched)
-        if self.exit_status is None and self._pidfd >= 0 and _readable(self._pidfd, 0):
+        if self.exit_status is None and self._pidfd >= 0 and readable(self._pidfd, 0):
             self.exit_status = self._told_status()
             return True
         return self.exit_status is not None or self._pidfd < 0
@@ -262,7 +262,7 @@ class Tracee:
 
     def wait(self, timeout: float | None = None) -> int | None:
         """Wait for the end; return the wait status where it is a child and has ended."""
-        _readable(self._pidfd, timeout)
+        readable(self._pidfd, timeout)
         self.exited()
         return self.exit_status
 
@@ -409,7 +409,8 @@ def _root_prefix(pid: int) -> str:
         return prefix
 
 
-def _readable(fd: int, timeout: float | None) -> bool:
+def readable(fd: int, timeout: float | None) -> bool:
+    """Wait for something to be read from a descriptor, as of a process that ends; return whether there is."""
     if fd < 0:
         return True
     poll = select.poll()

@@ -1,4 +1,6 @@
-"""What the kernel's log says of faults that have ended programs: which instruction it was (``/dev/kmsg``).
+"""What the kernel's log says of what has ended programs: at which instruction that was (``/dev/kmsg``).
+
+These are faults, and system calls that a seccomp filter ends a process for, where no daemon takes audit records.
 
 Every user may read it where ``kernel.dmesg_restrict`` is 0, else the administrator. Faults are told while
 ``debug.exception-trace`` is 1, as it is from the start, and not more than ten in five seconds.
@@ -16,6 +18,8 @@ _FAULT = re.compile(
     r";(?:traps: )?(?P<name>.*)\[(?P<tid>\d+)\]:? (?P<what>.*?) ip[ :](?P<pc>[0-9a-f]+) sp[ :][0-9a-f]+"
     r"(?:.*? in (?P<file>[^\[]+)\[)?"
 )
+_FORBIDDEN = re.compile(r"audit: type=1326 .* pid=(?P<tid>\d+) .* sig=31 .* ip=0x(?P<pc>[0-9a-f]+) code=0x80000000")
+"""SECCOMP_RET_KILL_PROCESS: SIGSYS."""
 _FIRST_PIDS = 0xEFFFFFFC
 """The inode of the first namespace of process ids, whose numbers the log has."""
 
@@ -28,6 +32,8 @@ class Fault(NamedTuple):
     pc: int
     file: str
     """The name of the file that the instruction is of, or the special name of its memory; empty where it is of none."""
+    is_forbidden: bool = False
+    """Whether it is a system call that a filter forbids."""
 
 
 class KernelLog:
@@ -50,8 +56,11 @@ class KernelLog:
                 continue
             except OSError:
                 return self._faults
-            if found := _FAULT.search(record.decode(errors="replace")):
+            text = record.decode(errors="replace")
+            if found := _FAULT.search(text):
                 self._faults.append(Fault(int(found["tid"]), int(found["pc"], 16), found["file"] or ""))
+            elif found := _FORBIDDEN.search(text):
+                self._faults.append(Fault(int(found["tid"]), int(found["pc"], 16), "", is_forbidden=True))
 
 
 @cache

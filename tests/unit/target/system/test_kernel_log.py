@@ -2,7 +2,7 @@
 
 import pytest
 
-from anyprobe.target.system.kernel_log import _FAULT
+from anyprobe.target.system.kernel_log import _FAULT, _FORBIDDEN
 
 LINES = {
     "6,9,28,-;many[24712]: segfault at 8 ip 000055f6671163a0 sp 00007ffe5d24b7f8 error 4 in"
@@ -24,3 +24,19 @@ def test_a_fault(line):
 
 def test_what_tells_of_none():
     assert _FAULT.search("6,1,1,-;usb 1-1: new device ip 12 found") is None
+
+
+FORBIDDEN = (
+    "5,9,1,-;audit: type=1326 audit(1795954734.176:43): auid=4294967295 uid=0 gid=0 ses=4294967295 pid=17439"
+    ' comm="sys" exe="/tmp/sys" sig={} arch=c000003e syscall=110 compat=0 ip=0x7f67ab322829 code={}'
+)
+
+
+def test_a_forbidden_system_call():
+    found = _FORBIDDEN.search(FORBIDDEN.format(31, "0x80000000"))
+    assert (int(found["tid"]), int(found["pc"], 16)) == (17439, 0x7F67AB322829)
+
+
+@pytest.mark.parametrize(("sig", "code"), [(0, "0x7ffc0000"), (31, "0x0")], ids=["that is logged", "of one thread"])
+def test_one_that_ends_no_process(sig, code):
+    assert _FORBIDDEN.search(FORBIDDEN.format(sig, code)) is None
