@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from anyprobe.core.errors import NoSuchProcess, TargetExited
+from anyprobe.target.process import borrowing
 from anyprobe.target.process.process import Process
 from support.driver import PATIENCE, build
 
@@ -113,6 +114,23 @@ def test_a_sleep_goes_on_for_the_time_that_was_left(call, where):
             assert process.stdout.readline() == "sleeps\n"
             stopped_until_it_has_slept(process, process.pid)
             assert process.wait(PATIENCE) == 0
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("call", ["clock_nanosleep", "futex", "poll"])
+def test_a_thread_that_was_of_no_use_is_tried_again(call, monkeypatch):
+    """It did not stop in time, say: it sleeps on, and nothing traces it when its turn comes again."""
+    reasons = ["busy", "busy"]
+    fitness = borrowing.fitness
+    monkeypatch.setattr(borrowing, "fitness", lambda *about: reasons.pop() if reasons else fitness(*about))
+    with started(call, KILL) as process:
+        try:
+            assert process.stdout.readline() == "sleeps\n"
+            with closing(Process.open(process.pid)) as opened, opened.borrow() as remote:
+                assert remote.thread.tid == process.pid
+            assert not reasons
+            assert process.stdout.readline() == "slept\n"
         finally:
             process.kill()
 

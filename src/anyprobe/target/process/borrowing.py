@@ -182,6 +182,7 @@ def _try_borrow(process: Tracee, tid: int, room: int) -> RemoteCalls | str | Per
             raise
         if isinstance(found, str):
             _let_go(process, thread)
+            process.end_keeper()  # it traces a thread that sleeps on, which could not be tried again
         return found
 
 

@@ -193,9 +193,7 @@ class Process(Tracee):
                     yield value
             finally:
                 self._holder = None
-                keeper, self.keeper = self.keeper, None
-                if keeper is not None:
-                    keeper.end()
+                self.end_keeper()
 
     def _retry_unreleased(self) -> None:
         self.unreleased = [thread for thread in self.unreleased if not thread.release(0)]

@@ -95,6 +95,12 @@ class Tracee:
         """The name by which the program was started, where that leads to its file, else the file's."""
         return called_name(self.pid, self.exe)
 
+    def end_keeper(self) -> None:
+        """Let go of threads that sleep on, traced by the keeper as long as it is there."""
+        keeper, self.keeper = self.keeper, None
+        if keeper is not None:
+            keeper.end()
+
     @property
     def root(self) -> str:
         """What to put before a path of its so that it is found from this process's mount namespace."""
