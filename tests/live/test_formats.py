@@ -1,6 +1,8 @@
 """Files for other tools have the times of the documents, of a program whose calls are known."""
 
 import json
+import shutil
+import subprocess
 
 import pytest
 
@@ -49,6 +51,22 @@ def test_a_profile_of_speedscope_has_the_programs_stacks(program, tmp_path):
     assert profile["endValue"] == sum(profile["weights"])
 
 
+def test_a_profile_of_pprof_has_the_programs_stacks(program, tmp_path):
+    timed(program, "--format", "pprof", "-o", tmp_path / "profile.pb.gz")
+    timed(program, "--format", "folded", "-o", tmp_path / "stacks")
+    if shutil.which("go") is None:
+        pytest.skip("go is not installed")
+    command = ["go", "tool", "pprof", "-sample_index=calls", "-traces", tmp_path / "profile.pb.gz"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = {}
+    for each in shown.split("-----------+-------------------------------------------------------")[1:]:
+        first, *others = each.split("\n")[1:] if each.strip() else [""]
+        if first:
+            calls, innermost = first.split()
+            found[";".join(reversed([innermost, *(other.strip() for other in others if other.strip())]))] = int(calls)
+    assert found == {"main": 1, "main;middle": 100, "main;middle;leaf": 300, "main;leaf": 100}
+
+
 def test_json_by_either_option_is_the_same_document(program, tmp_path):
     for number, words in enumerate((["--json"], ["--format", "json"])):
         timed(program, *words, "-o", tmp_path / str(number))
@@ -62,7 +80,10 @@ def test_json_by_either_option_is_the_same_document(program, tmp_path):
     [
         (["count", "libc:malloc", "--format", "folded"], "--format folded is of trees of calls"),
         (["time", "libc:malloc", "--format", "speedscope", "--every", "1"], "--every would write several"),
-        (["time", "libc:malloc", "--format", "pictures"], "'pictures' is none of json, folded, speedscope, flame"),
+        (
+            ["time", "libc:malloc", "--format", "pictures"],
+            "'pictures' is none of json, folded, speedscope, flame, pprof",
+        ),
     ],
 )
 def test_what_a_format_cannot_hold_is_refused_before_the_program_runs(words, said, tmp_path):

@@ -16,6 +16,7 @@ BUILT_IN = {
     "folded": "anyprobe.exporters.folded",
     "speedscope": "anyprobe.exporters.speedscope",
     "flame": "anyprobe.exporters.flame",
+    "pprof": "anyprobe.exporters.pprof",
     "lcov": "anyprobe.exporters.lcov",
     "cobertura": "anyprobe.exporters.cobertura",
     "html": "anyprobe.exporters.covered_source",

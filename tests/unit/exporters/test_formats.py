@@ -9,6 +9,7 @@ import pytest
 from anyprobe.data.calltree import CallNode
 from anyprobe.data.processes import ProcessCounts, ProcessInfo
 from anyprobe.exporters import base
+from anyprobe.exporters.pprof import number, numbers, part
 from support.sample_snapshots import snapshot
 
 READ = CallNode("libc.so.6", "read", 7, 300.4, 300.4)
@@ -91,3 +92,11 @@ def test_names_with_markup_stay_names_in_a_flame_graph():
 def test_recursion_may_be_deep(name):
     lines = written(name, together=snapshot(tree=(deep(2_000),))).count("\n")
     assert lines == {"folded": 2_001, "speedscope": 1}.get(name, written(name, together=snapshot(tree=())).count("\n"))
+
+
+def test_numbers_are_written_as_protocol_buffers_write_them():
+    """The examples of the encoding's own documentation."""
+    assert number(1, 150) == bytes.fromhex("089601")
+    assert part(2, b"testing") == bytes.fromhex("120774657374696e67")
+    assert numbers(6, (3, 270, 86942)) == bytes.fromhex("3206038e029ea705")
+    assert number(1, -2) == bytes.fromhex("08feffffffffffffffff01")
