@@ -10,7 +10,6 @@ import click
 
 from anyprobe.cli import ExitStatus, ending, output, targets
 from anyprobe.cli.interrupts import Interrupts
-from anyprobe.cli.started import Unprobed
 from anyprobe.core.errors import UnsupportedTarget
 from anyprobe.probes.profiling.profiler import Profiler
 
@@ -50,7 +49,7 @@ def hot_specs(target: targets.Target, most: int, *, quiet: bool) -> tuple[str, .
     with output.progress("sampling", quiet=quiet), Interrupts() as interrupts, ExitStack() as stack:
         profiler = stack.enter_context(Profiler(target.pids))
         ends = targets.end_descriptors(stack, target.pids)
-        _wait(profiler, ends, interrupts, time.monotonic() + MOMENT)
+        _wait(profiler, ends, interrupts, profiler.began + MOMENT)
         found = profiler.result()
     specs: list[str] = []
     for pid in target.pids:
@@ -70,7 +69,11 @@ def profile(target: targets.Target, plan: Plan) -> int:
         output.results(plan.output, program_owns_output=target.owns_standard_output) as stream,
         Interrupts() as interrupts,
     ):
-        started = stack.enter_context(Unprobed(target.program)) if target.program else None
+        started = None
+        if target.program:
+            from anyprobe.cli.started import Unprobed
+
+            started = stack.enter_context(Unprobed(target.program))
         pids: Sequence[int] = target.pids if started is None else (started.pid,)
         if started is not None:
             interrupts.serve(started.pid)
@@ -80,7 +83,7 @@ def profile(target: targets.Target, plan: Plan) -> int:
         if started is not None:
             started.resume()
         seconds = SECONDS if plan.seconds is None and started is None else plan.seconds
-        _wait(profiler, ends, interrupts, None if seconds is None else time.monotonic() + seconds)
+        _wait(profiler, ends, interrupts, None if seconds is None else profiler.began + seconds)
         profiler.end()
         own_end = bool(ends) and not interrupts.requested
         found = profiler.result(target.program)

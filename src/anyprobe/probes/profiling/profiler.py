@@ -2,34 +2,17 @@
 
 import errno
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from anyprobe.core.errors import KernelRefused, NoSuchProcess, PermissionDenied, TargetError, UsageError
-from anyprobe.core.memory import MemoryFault
-from anyprobe.data.processes import ProcessInfo, TargetInfo
-from anyprobe.data.profile import Key, Profile, ProfiledStack, ProfileFrame
-from anyprobe.probes.profiling.names import IN_KERNEL, Names
-from anyprobe.probes.profiling.next_command import next_command
-from anyprobe.probes.profiling.spaces import Place, Space, Spaces
-from anyprobe.probes.unwinding import Frame, walk
-from anyprobe.target.kernel import switches
-from anyprobe.target.kernel.samples import (
-    MOST_STACK_BYTES,
-    Forked,
-    Lost,
-    Mapped,
-    Named,
-    Record,
-    Sample,
-    Sampler,
-    Throttled,
-)
-from anyprobe.target.process import permission
-from anyprobe.target.process.process import check_exists, check_kind
+from anyprobe.target.kernel.samples import MOST_STACK_BYTES, Lost, Record, Sampler, Throttled
 from anyprobe.target.system import procfs
+
+if TYPE_CHECKING:
+    from anyprobe.data.profile import Profile
 
 HERTZ = 99
 _BY = ("pid", "tid", "comm")
@@ -55,18 +38,13 @@ class Profiler:
             raise UsageError(f"{stack_bytes} bytes of a stack: 8 to {MOST_STACK_BYTES:,} are possible")
         self.pids = list(pids)
         self._by = by
-        self._began = time.monotonic()
         for pid in pids:
             _check(pid)
-        self._spaces = Spaces(pids)
-        self._stacks: Counter[tuple[int, Key, tuple[Place, ...], bool]] = Counter()
         self._pending: deque[Record] = deque()
         self._lost = 0
         self._ended: float | None = None
         self._processor_ns = 0
         self._is_throttled = False
-        self._seen = dict.fromkeys(pids)
-        """All processes that were sampled, in the order in which they came."""
         self._sampler = Sampler(hz, stack_bytes and stack_bytes & ~7)
         try:
             for pid in pids:
@@ -76,7 +54,11 @@ class Profiler:
             if isinstance(error, KernelRefused) and error.errno in _REFUSALS:
                 raise _not_permitted(pid) from error
             raise
-        self._began = time.monotonic()
+        self.began = time.monotonic()
+        """From this moment of the monotonic clock on there are samples."""
+        from anyprobe.probes.profiling.stacks import SampledStacks  # which takes a while, and the first samples come
+
+        self._stacks = SampledStacks(pids, by)
 
     def __enter__(self) -> Self:
         """Return it."""
@@ -103,55 +85,16 @@ class Profiler:
         self._pending += self._sampler.records(final=final)
         while self._pending and (final or time.monotonic() < until):
             self._handle(self._pending.popleft())
+        if not final and not self._pending and self.interval == _LOOKS:
+            self._stacks.prepare()
 
     def _handle(self, record: Record) -> None:
-        if isinstance(record, Sample):
-            self._add(record)
-        elif isinstance(record, Mapped):
-            self._spaces.of(record.pid).add(record.mapping)
-        elif isinstance(record, Forked):
-            self._spaces.fork(record.parent, record.pid, record.tid, record.made_by)
-        elif isinstance(record, Named):
-            self._spaces.rename(record.pid, record.tid, record.name, executed=record.executed)
-        elif isinstance(record, Lost):
+        if isinstance(record, Lost):
             self._lost += record.records
         elif isinstance(record, Throttled):
             self._is_throttled = True
-
-    def _add(self, sample: Sample) -> None:
-        self._seen.setdefault(sample.pid)
-        space = self._spaces.of(sample.pid)
-        frames: list[Place] = [(IN_KERNEL, address) for address in sample.in_kernel]
-        complete = True
-        if sample.registers is not None:
-            own, complete = self._walked(sample, space)
-            frames += own
-        elif not frames:
-            complete = False
-        self._stacks[sample.pid, self._key(sample), tuple(frames), complete] += 1
-
-    def _walked(self, sample: Sample, space: Space) -> tuple[list[Place], bool]:
-        assert sample.registers is not None
-        bp, sp, ip = sample.registers
-        if sample.in_kernel and space.rule(ip) is None:  # it executes a program, and has nothing yet
-            return [], False
-        stack = sample.stack
-
-        def word(address: int) -> int:
-            at = address - sp
-            if not 0 <= at <= len(stack) - 8:
-                raise MemoryFault(address, 8)
-            return int.from_bytes(stack[at : at + 8], "little")
-
-        found = walk(space, Frame(ip, sp, bp, exact=True), word)
-        return [space.place(frame.at) for frame in found.frames], found.complete
-
-    def _key(self, sample: Sample) -> Key:
-        if self._by == "pid":
-            return sample.pid
-        if self._by == "tid":
-            return sample.tid
-        return self._spaces.name(sample.pid, sample.tid) if self._by == "comm" else None
+        else:
+            self._stacks.handle(record)
 
     def end(self) -> None:
         """Sample no more, and take what has been sampled."""
@@ -161,59 +104,48 @@ class Profiler:
             self.look(final=True)
             self._sampler.close()
 
-    def result(self, command: Sequence[str] = ()) -> Profile:
+    def result(self, command: Sequence[str] = ()) -> "Profile":
         """End sampling and return what was sampled, named; ``command``: what was started to be sampled."""
+        from anyprobe.data.profile import Profile
+
         self.end()
         assert self._ended is not None
-        names = Names({place for _, _, places, _ in self._stacks for place in places})
-        stacks: Counter[tuple[int, Key, tuple[ProfileFrame, ...], bool]] = Counter()
-        for (pid, key, places, complete), count in self._stacks.items():
-            stacks[pid, key, tuple(map(names.frame, places)), complete] += count
         found = Profile(
-            targets=tuple(map(self._target, self.pids)),
-            processes=tuple(map(self._process, self._seen)),
-            duration_s=self._ended - self._began,
+            targets=tuple(map(self._stacks.target, self.pids)),
+            processes=tuple(self._stacks.processes()),
+            duration_s=self._ended - self.began,
             hz=self._sampler.how.hertz,
-            stacks=tuple(
-                ProfiledStack(frames, count, truncated=not complete, key=key, pid=pid)
-                for (pid, key, frames, complete), count in stacks.items()
-            ),
+            stacks=self._stacks.named(),
             lost=self._lost,
             kernel=self._sampler.how.kernel,
             processor_s=self._processor_ns / 1e9,
             by=self._by,
-            warnings=tuple(self._warnings(names)),
+            warnings=tuple(self._warnings()),
         )
         return replace(found, next=self._next(found, command))
 
-    def _next(self, found: Profile, command: Sequence[str]) -> str:
+    def _next(self, found: "Profile", command: Sequence[str]) -> str:
         """Return the command to run next: on what was started, else on the busiest process that still runs."""
+        from anyprobe.probes.profiling.next_command import next_command
+
         if command:
             return next_command(found.stacks, ["--", *command])
-        for pid in filter(_is_alive, found.busiest):
+        for pid in filter(procfs.is_alive, found.busiest):
             line = next_command([each for each in found.stacks if each.pid == pid], ["-p", str(pid)])
             if line:
                 return line
         return ""
 
-    def _target(self, pid: int) -> TargetInfo:
-        space = self._spaces.of(pid)
-        return TargetInfo(pid, space.exe, alive=_is_alive(pid), called=space.called)
-
-    def _process(self, pid: int) -> ProcessInfo:
-        space = self._spaces.of(pid)
-        return ProcessInfo(pid, space.exe, space.generation, started=None, alive=_is_alive(pid))
-
-    def _warnings(self, names: Names) -> Iterator[str]:
+    def _warnings(self) -> Iterator[str]:
         if self._is_throttled:
             yield "the kernel has taken fewer samples for a while (kernel.perf_cpu_time_max_percent): use a lower --hz"
-        if names.hidden:
+        if self._stacks.hidden:
             yield "the kernel does not tell the names of its functions: be root, or set kernel.kptr_restrict to 0"
 
 
 def profile(
     pid: int, duration: float = 5.0, *, hz: int = HERTZ, by: str | None = None, stack_bytes: int | None = None
-) -> Profile:
+) -> "Profile":
     """Show where a process spends its time on processors, by samples; nothing is stopped, and no probe placed.
 
     Threads and processes that it makes meanwhile are sampled, too.
@@ -233,22 +165,18 @@ def profile(
         UsageError: an argument has a value that means nothing.
     """
     with Profiler([pid], hz=hz, by=by, stack_bytes=stack_bytes) as profiler:
-        until = time.monotonic() + duration
-        while (left := until - time.monotonic()) > 0 and _is_alive(pid):
+        until = profiler.began + duration
+        while (left := until - time.monotonic()) > 0 and procfs.is_alive(pid):
             time.sleep(min(left, profiler.interval))
             profiler.look()
         return profiler.result()
 
 
-def _is_alive(pid: int) -> bool:
-    try:
-        return not procfs.read_stat(pid).ended
-    except OSError:
-        return False
-
-
 def _check(pid: int) -> None:
     """Refuse what cannot be sampled."""
+    from anyprobe.target.process import permission
+    from anyprobe.target.process.process import check_exists, check_kind
+
     check_exists(pid)
     try:
         check_kind(pid)
@@ -260,6 +188,9 @@ def _check(pid: int) -> None:
 
 def _not_permitted(pid: int) -> TargetError:
     """Return why the kernel does not let this user sample a process."""
+    from anyprobe.target.kernel import switches
+    from anyprobe.target.process import permission
+
     level = paranoia()
     if level is not None and level > MOST_PARANOID and not switches.has_capability(switches.CAP_PERFMON):
         return PermissionDenied(

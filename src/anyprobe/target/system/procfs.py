@@ -128,6 +128,14 @@ def read_stat(pid: int, tid: int | None = None) -> TaskStat:
     return parse_stat(_read_line(path))
 
 
+def is_alive(pid: int) -> bool:
+    """Return whether a process is there, and no zombie."""
+    try:
+        return not read_stat(pid).ended
+    except OSError:
+        return False
+
+
 def parse_stat(content: bytes) -> TaskStat:
     """Read the text of a stat file; the name may hold anything, parentheses too."""
     head, _, tail = content.rpartition(b")")

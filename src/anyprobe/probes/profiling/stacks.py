@@ -1,0 +1,111 @@
+"""The stacks of samples: gone up as they come, counted, and named at the end."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from anyprobe.core.errors import TargetError
+from anyprobe.core.memory import MemoryFault
+from anyprobe.data.processes import ProcessInfo, TargetInfo
+from anyprobe.data.profile import Key, ProfiledStack, ProfileFrame
+from anyprobe.probes.profiling.names import IN_KERNEL, Names
+from anyprobe.probes.profiling.spaces import Place, Space, Spaces
+from anyprobe.probes.unwinding import Frame, walk
+from anyprobe.target.kernel.samples import Forked, Mapped, Named, Record, Sample
+from anyprobe.target.system import procfs
+
+if TYPE_CHECKING:
+    from anyprobe.binary.images.modules import LoadedObject
+
+
+class SampledStacks:
+    """The stacks of some processes, and of what they start."""
+
+    def __init__(self, pids: Sequence[int], by: str | None) -> None:
+        """Begin with what the processes have mapped now; ``by``: what is told apart."""
+        self._by = by
+        self._spaces = Spaces(pids)
+        self._counts: Counter[tuple[int, Key, tuple[Place, ...], bool]] = Counter()
+        self._seen = dict.fromkeys(pids)
+        """All processes that were sampled, in the order in which they came."""
+        self._prepared: set[LoadedObject] = set()
+        self.hidden = False
+        """Whether the kernel does not tell where its functions are."""
+
+    def handle(self, record: Record) -> None:
+        """Take a sample, or what is to be known for those that come."""
+        if isinstance(record, Sample):
+            self._add(record)
+        elif isinstance(record, Mapped):
+            self._spaces.of(record.pid).add(record.mapping)
+        elif isinstance(record, Forked):
+            self._spaces.fork(record.parent, record.pid, record.tid, record.made_by)
+        elif isinstance(record, Named):
+            self._spaces.rename(record.pid, record.tid, record.name, executed=record.executed)
+
+    def _add(self, sample: Sample) -> None:
+        self._seen.setdefault(sample.pid)
+        space = self._spaces.of(sample.pid)
+        frames: list[Place] = [(IN_KERNEL, address) for address in sample.in_kernel]
+        complete = False  # one that ends has no stack of its own any more
+        if sample.registers is not None:
+            own, complete = self._walked(sample, space)
+            frames += own
+        self._counts[sample.pid, self._key(sample), tuple(frames), complete] += 1
+
+    def _walked(self, sample: Sample, space: Space) -> tuple[list[Place], bool]:
+        assert sample.registers is not None
+        bp, sp, ip = sample.registers
+        if sample.in_kernel and space.rule(ip) is None:  # it executes a program, and has nothing yet
+            return [], False
+        stack = sample.stack
+
+        def word(address: int) -> int:
+            at = address - sp
+            if not 0 <= at <= len(stack) - 8:
+                raise MemoryFault(address, 8)
+            return int.from_bytes(stack[at : at + 8], "little")
+
+        found = walk(space, Frame(ip, sp, bp, exact=True), word)
+        return [space.place(frame.at) for frame in found.frames], found.complete
+
+    def _key(self, sample: Sample) -> Key:
+        if self._by == "pid":
+            return sample.pid
+        if self._by == "tid":
+            return sample.tid
+        return self._spaces.name(sample.pid, sample.tid) if self._by == "comm" else None
+
+    def prepare(self) -> None:
+        """Read, while nothing else is to be done, the symbols of one object that was sampled."""
+        for _, _, places, _ in self._counts:
+            for where, _ in places:
+                if not isinstance(where, (int, str)) and where not in self._prepared:
+                    self._prepared.add(where)
+                    with suppress(TargetError):
+                        _ = where.image.known_functions
+                    return
+
+    def named(self) -> tuple[ProfiledStack, ...]:
+        """Return the stacks with the names of their functions."""
+        names = Names({place for _, _, places, _ in self._counts for place in places})
+        stacks: Counter[tuple[int, Key, tuple[ProfileFrame, ...], bool]] = Counter()
+        for (pid, key, places, complete), count in self._counts.items():
+            stacks[pid, key, tuple(map(names.frame, places)), complete] += count
+        self.hidden = names.hidden
+        return tuple(
+            ProfiledStack(frames, count, truncated=not complete, key=key, pid=pid)
+            for (pid, key, frames, complete), count in stacks.items()
+        )
+
+    def target(self, pid: int) -> TargetInfo:
+        """Return what is known of a process."""
+        space = self._spaces.of(pid)
+        return TargetInfo(pid, space.exe, alive=procfs.is_alive(pid), called=space.called)
+
+    def processes(self) -> Iterator[ProcessInfo]:
+        """Yield all processes that were sampled."""
+        for pid in self._seen:
+            space = self._spaces.of(pid)
+            yield ProcessInfo(pid, space.exe, space.generation, started=None, alive=procfs.is_alive(pid))
