@@ -299,7 +299,7 @@ def test_what_ran_before_is_not_covered(run_target):
     target = run_target("aggregated.c", options=("-g",))
     earlier = target.go(3).calls["work"]
     with anyprobe.attach(target.pid) as session:
-        session.cover("a.out:work")
+        session.cover("a.out:work", "a.out:work*")
         before = session.snapshot().coverage
         calls = target.go(2).calls["work"] - earlier
         after = session.snapshot().coverage

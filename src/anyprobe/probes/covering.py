@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import UnsupportedTarget
 from anyprobe.data.coverage import Coverage, CoveredFunction, CoveredModule, Hits, most
-from anyprobe.data.snapshot import SiteResult
-from anyprobe.probes.probe import Place, Probe
 
 if TYPE_CHECKING:
     from anyprobe.binary.images.modules import LoadedObject
+    from anyprobe.data.snapshot import SiteResult
+    from anyprobe.probes.probe import Place, Probe
     from anyprobe.splice.edits import Module
 
 RUNS = "%run"
@@ -19,25 +19,16 @@ RUNS = "%run"
 
 def read_coverage(probes: "Sequence[Probe]", counted: "Iterable[tuple[SiteResult, Place]]") -> Coverage:
     """Return what has run of functions at whose blocks there are probes, of what was counted at places."""
-    own = {id(place) for probe in probes for place in probe.places}
+    hits_of = {id(place): site.hits + site.nmissed for site, place in counted}
     modules: dict[int, tuple[LoadedObject, Module]] = {}
     functions: dict[int, dict[int, tuple[str, dict[int, Hits]]]] = {}
-
-    def add(place: Place, hits: Hits) -> None:
-        loaded = place.site.object
+    for place in (place for probe in probes for place in probe.places):
+        loaded, start = place.site.object, place.site.function.start
         modules[id(loaded)] = loaded, place.module
-        start = place.site.function.start
         _, blocks = functions.setdefault(id(loaded), {}).setdefault(start, (place.site.name, {}))
-        known = blocks.get(place.offset, 0)
-        blocks[place.offset] = hits if hits is None or known is None else known + hits
-
-    for site, place in counted:
-        if id(place) in own:
-            add(place, site.hits)
-    for probe in probes:
-        for place in probe.places:
-            if place.hook.refusal is not None:
-                add(place, None)
+        # not known of what never counted; specs that overlap count the same
+        known = [each for each in (hits_of.get(id(place)), blocks.get(place.offset)) if each is not None]
+        blocks[place.offset] = max(known, default=None)
     refused = [refusal.address for probe in probes for _, refusal in probe.refused]
     return Coverage(tuple(_covered(*modules[each], functions[each], refused) for each in functions))
 
