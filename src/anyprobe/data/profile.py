@@ -136,7 +136,7 @@ class Profile:
 
     @property
     def tree(self) -> tuple[CallNode, ...]:
-        """The stacks as a tree of calls, from the outermost on: samples as counts, and the time that they stand for."""
+        """The stacks as a tree of calls, from the outermost on: counts are of samples in which the function itself ran."""
         return tree_of(self.stacks, _NS / self.hz)
 
     def of(self, key: Key) -> "Profile":
@@ -220,4 +220,4 @@ _Nodes = dict[ProfileFrame, _Node]
 def _finished(nodes: _Nodes, ns: float) -> Iterator[CallNode]:
     for frame, node in nodes.items():
         calls = ordered(_finished(node.calls, ns))
-        yield CallNode(frame.module, frame.function, node.total, node.total * ns, node.own * ns, calls)
+        yield CallNode(frame.module, frame.function, node.own, node.total * ns, node.own * ns, calls)

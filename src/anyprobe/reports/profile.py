@@ -69,7 +69,7 @@ def _print_tree(roots: list[CallNode], samples: int, console: "Console", top: in
     lines = list(branches(roots))
     shown = [each for each in lines if time_of(each[-1]) >= least]
     ns = sum(node.sum_ns for node in roots) / samples if samples else 1.0
-    for prefix, below, node in shown:  # counts of recursion add up what its times have once
+    for prefix, below, node in shown:
         shares = (percent(round(each / ns), samples) for each in (node.sum_ns, node.self_ns))
         table.add_row(*shares, Branch(prefix, below, printable(node.function)), escape(node.shown_module))
     console.print()

@@ -100,3 +100,14 @@ def test_numbers_are_written_as_protocol_buffers_write_them():
     assert part(2, b"testing") == bytes.fromhex("120774657374696e67")
     assert numbers(6, (3, 270, 86942)) == bytes.fromhex("3206038e029ea705")
     assert number(1, -2) == bytes.fromhex("08feffffffffffffffff01")
+
+
+def test_a_profile_by_samples_has_its_samples_in_pprof():
+    main, leaf = ProfileFrame("server", "main"), ProfileFrame("server", "leaf")
+    found = Profile(
+        (TargetInfo(7, "/bin/server"),), (), 1.0, 100,
+        (ProfiledStack((leaf, main), 3), ProfiledStack((main,), 2)), lost=0, kernel=True, processor_s=0.05,
+    )  # fmt: skip
+    measured = measurement_of(found)
+    assert [(each.calls[-1].count, each.self_ns) for each in stacks(measured.together.tree)] == [(2, 2e7), (3, 3e7)]
+    assert measured.counted == "samples"
