@@ -136,7 +136,7 @@ class Profile:
 
     @property
     def tree(self) -> tuple[CallNode, ...]:
-        """The stacks as a tree of calls, from the outermost on: counts are of samples in which the function itself ran."""
+        """The stacks as a tree of calls, outermost first: counts are of samples in which the function itself ran."""
         return tree_of(self.stacks, _NS / self.hz)
 
     def of(self, key: Key) -> "Profile":

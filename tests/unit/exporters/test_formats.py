@@ -7,9 +7,12 @@ from collections import Counter
 import pytest
 
 from anyprobe.data.calltree import CallNode
-from anyprobe.data.processes import ProcessCounts, ProcessInfo
+from anyprobe.data.processes import ProcessCounts, ProcessInfo, TargetInfo
+from anyprobe.data.profile import Profile, ProfiledStack, ProfileFrame
 from anyprobe.exporters import base
 from anyprobe.exporters.pprof import number, numbers, part
+from anyprobe.exporters.profiles import measurement_of
+from anyprobe.exporters.stacks import stacks
 from support.sample_snapshots import snapshot
 
 READ = CallNode("libc.so.6", "read", 7, 300.4, 300.4)
