@@ -311,6 +311,81 @@ def test_what_ran_before_is_not_covered(run_target):
     target.finish()
 
 
+CHOSEN = """
+static int slow(int n) { return n * 3; }
+static int work(int n) {
+    if (n > 5) {
+        n += 2;
+        return slow(n);
+    }
+    return n;
+}
+int main(int argc, char **argv) { (void)argv; return work(argc > 1 ? 9 : 0) < 0; }
+"""
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Write the documents of two runs; return their paths, and the source's."""
+    folder = tmp_path_factory.mktemp("runs")
+    (folder / "chosen.c").write_text(CHOSEN)
+    subprocess.run(["gcc", "-g", "-O0", "-o", "chosen", "chosen.c"], check=True, cwd=folder)
+    for number in (1, 2):
+        words = ["cover", "--json", "-o", folder / f"{number}.json", "--", folder / "chosen"]
+        done = command(*words, *["more"] * (number - 1))
+        assert done.returncode == 0, done.stderr
+    return folder / "1.json", folder / "2.json", str(folder / "chosen.c")
+
+
+def test_a_difference_is_what_ran_in_the_second_alone(runs):
+    first, second, source = runs
+    shown = command("cover", "diff", first, second).stdout
+    assert shown.splitlines()[0] == "3 lines, 4 blocks, 1 function ran in the second and not in the first"
+    assert f"{source}: 2, 5-6" in shown
+    assert command("cover", "diff", second, first).stdout.splitlines()[-1] == f"{source}: 8"
+    document = json.loads(command("cover", "diff", first, second, "--json").stdout)
+    assert [each["function"] for each in document["modules"][0]["symbols"]] == ["slow", "work", "main"]
+    assert command("cover", "diff", first, first).stdout.startswith("0 lines, 0 blocks, 0 functions ran")
+
+
+def test_runs_are_added_up(runs):
+    first, second, source = runs
+    document = json.loads(command("cover", "merge", first, second, second, "--json").stdout)
+    assert document["files"] == [
+        {"file": source, "lines": {"2": 2, "3": 3, "4": 3, "5": 2, "6": 2, "8": 1, "9": 3, "10": 3}}
+    ]
+    assert document["modules"][0]["lines"] == {"covered": 8, "total": 8, "unknown": 0}
+    assert "DA:5,2\n" in command("cover", "merge", first, second, second, "--format", "lcov").stdout
+    assert command("cover", "merge", first, "--fail-under", "90").returncode == 1
+    assert command("cover", "merge", first, second, "--fail-under", "90").returncode == 0
+
+
+def test_another_build_is_told_apart(runs, tmp_path):
+    first, second, _ = runs
+    document = json.loads(second.read_text())
+    document["modules"][0]["build_id"] = "00" * 20
+    (tmp_path / "other.json").write_text(json.dumps(document))
+    done = command("cover", "merge", first, tmp_path / "other.json", "--json")
+    assert "has changed between the runs" in done.stderr
+    assert len(json.loads(done.stdout)["modules"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["merge"], "anyprobe cover merge takes documents"),
+        (["diff", "{first}"], "anyprobe cover diff takes two documents"),
+        (["merge", "{source}"], "has no coverage; anyprobe cover --json -o FILE writes one that has"),
+        (["merge", "/no/such/file"], "No such file or directory"),
+        (["diff", "{first}", "{second}", "--", "true"], "anyprobe cover diff is of documents, not of programs"),
+    ],
+)
+def test_what_is_no_coverage_is_said(runs, words, said):
+    first, second, source = runs
+    done = command("cover", *(each.format(first=first, second=second, source=source) for each in words))
+    assert (done.returncode in {1, 2}, said in done.stderr) == (True, True), done.stderr
+
+
 def test_without_debug_information_there_are_blocks_alone(tmp_path):
     program = build("stripped.c", "-O1", "-s", text=BRANCHES)
     shown = covered(program, "--annotate", "*.c")

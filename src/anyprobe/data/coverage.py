@@ -96,6 +96,21 @@ class CoveredModule:
             files[path] = added(files.get(path, {}), lines)
         return dataclasses.replace(self, functions=tuple(functions[start] for start in sorted(functions)), files=files)
 
+    def beyond(self, other: "CoveredModule | None") -> "CoveredModule":
+        """Return what has run here and not in another run, or ever where there was none."""
+        functions = {each.start: each.blocks for each in other.functions} if other else {}
+        files = other.files if other else {}
+        new = [
+            dataclasses.replace(each, blocks=_new(each.blocks, functions.get(each.start, {})))
+            for each in self.functions
+        ]
+        lines = {path: _new(lines, files.get(path, {})) for path, lines in self.files.items()}
+        return dataclasses.replace(
+            self,
+            functions=tuple(each for each in new if each.blocks),
+            files={path: each for path, each in lines.items() if each},
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
@@ -131,14 +146,51 @@ class Coverage:
                         name: dataclasses.asdict(tally)
                         for name, tally in (("functions", each.entered), ("blocks", each.blocks), ("lines", each.lines))
                     },
+                    "symbols": [
+                        {
+                            "function": one.name,
+                            "start": one.start,
+                            "file": one.file,
+                            "line": one.line,
+                            "blocks": _by_text(one.blocks),
+                        }
+                        for one in each.functions
+                    ],
+                    "files": _files_json(each.files),
+                    "without_lines": each.without_lines,
                 }
                 for each in self.modules
             ],
-            "files": [
-                {"file": path, "lines": {str(line): hits for line, hits in lines.items()}}
-                for path, lines in self.files.items()
-            ],
+            "files": _files_json(self.files),
         }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> "Coverage":
+        """Return a document's coverage; raise ``KeyError``, ``TypeError`` or ``ValueError`` where it has none."""
+        return cls(
+            tuple(
+                CoveredModule(
+                    each["module"],
+                    each["path"],
+                    each["build_id"],
+                    tuple(
+                        CoveredFunction(
+                            one["function"], one["start"], _by_number(one["blocks"]), one["file"], one["line"]
+                        )
+                        for one in each["symbols"]
+                    ),
+                    {one["file"]: _by_number(one["lines"]) for one in each["files"]},
+                    each["without_lines"],
+                )
+                for each in document["modules"]
+            )
+        )
+
+    def beyond(self, other: "Coverage") -> "Coverage":
+        """Return what has run here and not there, of the same files."""
+        there = {each.key: each for each in other.modules}
+        found = [each.beyond(there[each.key]) if each.key in there else each.beyond(None) for each in self.modules]
+        return Coverage(tuple(each for each in found if each.functions or each.files))
 
 
 def added(one: Mapping[int, Hits], other: Mapping[int, Hits]) -> dict[int, Hits]:
@@ -155,3 +207,19 @@ def most(hits: Iterable[Hits]) -> Hits:
     """Return the hits of a line that has several blocks; not known if none that is known has run."""
     found = list(hits)
     return max((each for each in found if each is not None), default=0) or (None if None in found else 0)
+
+
+def _new(here: Mapping[int, Hits], there: Mapping[int, Hits]) -> dict[int, Hits]:
+    return {each: hits for each, hits in here.items() if hits and not there.get(each)}
+
+
+def _by_text(hits: Mapping[int, Hits]) -> dict[str, Hits]:
+    return {str(each): one for each, one in hits.items()}
+
+
+def _by_number(hits: Mapping[str, Hits]) -> dict[int, Hits]:
+    return {int(each): one for each, one in hits.items()}
+
+
+def _files_json(files: Mapping[str, Mapping[int, Hits]]) -> list[dict[str, Any]]:
+    return [{"file": path, "lines": _by_text(lines)} for path, lines in files.items()]

@@ -1,6 +1,7 @@
 """Coverage: how much of each module and source file has run, the worst first, and annotated source."""
 
 import fnmatch
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from anyprobe.core.printable import printable
@@ -49,6 +50,46 @@ def print_coverage(snapshot: Snapshot, console: "Console", top: int = 0) -> None
         console.print(f"{counted(unknown, 'block')} could not be probed: not known, and not among what has run")
     print_losses(snapshot, console)
     print_refusals(snapshot, console)
+
+
+def print_difference(snapshot: Snapshot, console: "Console", top: int = 0) -> None:
+    """Print what ran in one run and not in the other: functions, those with the most new blocks first, and lines."""
+    coverage = snapshot.coverage or Coverage()
+    functions = [(each, module) for module in coverage.modules for each in module.functions]
+    functions.sort(key=lambda each: (-len(each[0].blocks), each[0].name))
+    files = coverage.files
+    parts = [
+        counted(sum(map(len, files.values())), "line"),
+        counted(sum(len(each.blocks) for each, _ in functions), "block"),
+        counted(sum(0 in each.blocks for each, _ in functions), "function"),
+    ]
+    console.print(f"{', '.join(parts)} ran in the second and not in the first")
+    shown = functions[:top] if top else functions
+    if shown:
+        table = Rows()
+        table.add_column("new blocks", justify="right")
+        table.add_column("function", overflow="fold")
+        table.add_column("module", overflow="fold")
+        for each, module in shown:
+            table.add_row(f"{len(each.blocks):,}", escape(printable(each.name)), escape(printable(module.name)))
+        console.print()
+        console.print(table)
+    if len(shown) < len(functions):
+        console.print(f"… and {counted(len(functions) - len(shown), 'more function')}; --top 0 shows all", style="dim")
+    for path, lines in files.items():
+        spans = ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in _spans(lines))
+        console.print(f"\n{printable(path)}: {spans}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _spans(lines: Iterable[int]) -> list[tuple[int, int]]:
+    """Return the first and the last of numbers that follow one another."""
+    found: list[tuple[int, int]] = []
+    for each in sorted(lines):
+        if found and each == found[-1][1] + 1:
+            found[-1] = found[-1][0], each
+        else:
+            found.append((each, each))
+    return found
 
 
 def _print_files(coverage: Coverage, console: "Console", top: int) -> None:

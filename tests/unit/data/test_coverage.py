@@ -1,5 +1,7 @@
 """Coverage that is added up: what one run does not know, another may."""
 
+import json
+
 import pytest
 
 from anyprobe.data.coverage import Coverage, CoveredFunction, CoveredModule, Tally, most
@@ -44,3 +46,19 @@ def test_a_document_has_null_where_nothing_is_known():
     document = Coverage((module(),)).as_json()
     assert document["files"] == [{"file": "x.c", "lines": {"7": 3, "9": None}}]
     assert document["modules"][0]["blocks"] == {"covered": 1, "total": 3, "unknown": 1}
+
+
+def test_a_document_is_read_as_what_it_was_written_from():
+    found = Coverage((module(), module(build_id=None)))
+    assert Coverage.from_json(json.loads(json.dumps(found.as_json()))) == found
+
+
+def test_what_ran_beyond_another_run():
+    here, there = (
+        Coverage((module(blocks=(3, 2, 1), lines=(3, 1)),)),
+        Coverage((module(blocks=(1, None, 0), lines=(1, 0)),)),
+    )
+    (found,) = here.beyond(there).modules
+    assert (found.functions[0].blocks, found.files) == ({8: 2, 20: 1}, {"x.c": {9: 1}})
+    assert here.beyond(here) == Coverage()
+    assert here.beyond(Coverage()).modules[0].functions[0].blocks == {0: 3, 8: 2, 20: 1}

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from anyprobe.cli.measuring import Plan
     from anyprobe.cli.targets import AnySpec, Measured
     from anyprobe.data.snapshot import Snapshot
 
@@ -56,10 +57,23 @@ def command(
     anyprobe cover 'a.out:parse_*' --annotate parse.c -- ./program
     anyprobe cover --format html -o coverage.html -- ./program
     anyprobe cover --format lcov -o coverage.info -p 4242 --for 60
+    anyprobe cover merge run1.json run2.json --format html -o coverage.html
+    anyprobe cover diff without.json with.json
     """  # noqa: D301 - click's mark for lines that stay as they are
-    from anyprobe.cli import ExitStatus, measuring, targets
+    from anyprobe.cli import measuring, targets
     from anyprobe.probes.covering import blocks_of
 
+    way = specs[0] if specs and specs[0] in {"merge", "diff"} else None
+    if way is not None:
+        if program or pids or names:
+            raise click.UsageError(f"anyprobe cover {way} is of documents, not of programs")
+        from anyprobe.cli import covered
+
+        for name in (*targets.selected(settings), "follow"):
+            settings.pop(name, None)
+        render = _render_difference if way == "diff" else partial(_render, annotate=annotate)
+        read = measuring.Plan(specs=(), arm=_arm, render=render, covers=True, **settings)
+        return _enough(covered.combine(way, specs[1:], read), fail_under, read)
     specs = tuple(map(blocks_of, specs or ("a.out",)))
     target = targets.choose(pids, names, program, specs, **targets.selected(settings))
     if target.kernel:
@@ -75,11 +89,24 @@ def command(
         always={"modules": [], "files": []},
         **settings,
     )
-    status = measuring.measure(target, plan)
-    if status == ExitStatus.DONE and fail_under is not None and _share(plan.shown) * 100 < fail_under:
-        plan.warn(f"{_share(plan.shown):.1%} covered; --fail-under asks for {fail_under:g} %")
-        return ExitStatus.NOT_PERMITTED
-    return status
+    return measuring.measure(target, plan) or _enough(plan.shown, fail_under, plan)
+
+
+def _enough(shown: "Sequence[Snapshot]", least: float | None, plan: "Plan") -> int:
+    """Return the exit status for how much has run, of which ``least`` per cent are wanted."""
+    from anyprobe.cli import ExitStatus
+
+    if least is None or _share(shown) * 100 >= least:
+        return ExitStatus.DONE
+    plan.warn(f"{_share(shown):.1%} covered; --fail-under asks for {least:g} %")
+    return ExitStatus.NOT_PERMITTED
+
+
+def _render_difference(snapshot: "Snapshot", console: "Console", top: int) -> None:
+    """Print what has run in addition."""
+    from anyprobe.reports import coverage
+
+    coverage.print_difference(snapshot, console, top)
 
 
 def _arm(session: "Measured", specs: "Sequence[AnySpec]") -> None:

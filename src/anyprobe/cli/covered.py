@@ -1,0 +1,57 @@
+"""Coverage from documents that ``anyprobe cover --json`` has written: added up, or what one has beyond another."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import click
+
+from anyprobe.cli import measuring, output
+from anyprobe.data.coverage import Coverage
+from anyprobe.data.processes import TargetInfo
+from anyprobe.data.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from anyprobe.cli.measuring import Plan
+
+_SIGNALS = 128
+
+
+def combine(way: str, paths: Sequence[str], plan: "Plan") -> list[Snapshot]:
+    """Write the sum of documents, or what the second has beyond the first, as a plan says; return what was written."""
+    least = 2 if way == "diff" else 1
+    if len(paths) < least or (way == "diff" and len(paths) > least):
+        wanted = "two documents: what ran in the second and not in the first" if way == "diff" else "documents"
+        raise click.UsageError(f"anyprobe cover {way} takes {wanted}")
+    found = [read(path) for path in paths]
+    builds: dict[str, str] = {}
+    for each in found:
+        for module in (each.coverage or Coverage()).modules:
+            if builds.setdefault(module.path, module.key) != module.key:
+                plan.warn(f"{module.path} has changed between the runs: its builds are told apart")
+    if way == "diff":
+        first, second = (each.coverage or Coverage() for each in found)
+        found = [replace(found[1], coverage=second.beyond(first))]
+    with output.results(plan.output, program_owns_output=False) as stream:
+        measuring.show(found, plan, stream)
+    return list(plan.shown)
+
+
+def read(path: str) -> Snapshot:
+    """Return the results that a document has of coverage; raise ``click.UsageError`` where it is none."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            document = json.load(file)
+        target, status = document["target"], document["target"]["exited"]
+        if status is not None:  # a shell's: 128 and more are of signals
+            status = status << 8 if status < _SIGNALS else status - _SIGNALS
+        return Snapshot(
+            TargetInfo(target["pid"], target["exe"], status, alive=target["alive"]),
+            document["duration_s"],
+            coverage=Coverage.from_json(document),
+        )
+    except OSError as error:
+        raise click.FileError(path, error.strerror) from error
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise click.UsageError(f"{path} has no coverage; anyprobe cover --json -o FILE writes one that has") from None
