@@ -4,7 +4,9 @@ import errno
 import json
 import re
 import shlex
+import signal
 import subprocess
+import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import pytest
 
 from anyprobe import profile
 from anyprobe.target.system import gateway, procfs
-from live.test_command_line import anyprobe
+from live.test_command_line import anyprobe, start
 from support.driver import build, wait_until
 
 pytestmark = pytest.mark.live
@@ -89,6 +91,7 @@ CALLERS = {
     "work": {"main", "thread"},
 }
 """Who calls whom."""
+SAMPLING_SINCE = {}
 ROOTS = {"_start", "clone", "clone3", "__clone", "__clone3"}
 
 
@@ -394,3 +397,21 @@ def test_users_who_may_sample_their_own_programs_alone_have_the_same(known, monk
     assert found.samples == pytest.approx(99 * found.processor_s, abs=6)
     assert len(found.keys) == 2
     check_chains(found.as_json())
+
+
+def samples_since(pid):
+    """Return for how many seconds a command has had an event of the kernel open, as far as that has been seen."""
+    has_event = "[perf_event]" in Path(f"/proc/{pid}/maps").read_text()
+    first = SAMPLING_SINCE.setdefault(pid, time.monotonic()) if has_event else time.monotonic()
+    return time.monotonic() - first
+
+
+def test_ctrl_c_has_what_there_was(known):
+    with subprocess.Popen([known, "a", "100"], stderr=subprocess.DEVNULL) as process:
+        with start("profile", "-p", str(process.pid), "--for", "1000") as profiling:
+            wait_until(lambda: samples_since(profiling.pid) > 1, "it has sampled for a second")
+            profiling.send_signal(signal.SIGINT)
+            shown, said = profiling.communicate(timeout=180)
+        process.kill()
+    assert profiling.returncode == 130, said
+    assert "sixty" in shown

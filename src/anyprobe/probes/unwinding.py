@@ -86,8 +86,8 @@ def walk(code: Code, first: Frame, word: Word, depth: int = DEPTH) -> Walk:
                 break
         except (MemoryFault, TargetError):  # what is beyond is not known
             break
-        if caller.pc == 0:
-            return Walk(frames, complete=True)
+        if caller.pc == 0:  # which is no proof where it was found by what may be no frame pointer
+            return Walk(frames, complete=rule & 7 != NONE)
         frames.append(caller)
     return Walk(frames[:depth], complete=False)
 

@@ -5,7 +5,7 @@ import os
 import re
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from anyprobe.binary.images.image import Image
@@ -92,10 +92,8 @@ class Space(Code):
         return found
 
     def forked(self, pid: int) -> "Space":
-        """Return what a child has, which is the same at first."""
-        child = Space(pid, self.files, self.exe, self.called, list(self.mappings), self._objects, dict(self._placed))
-        child._rules, child._places = dict(self._rules), dict(self._places)
-        return child
+        """Return what a child has: the same, and what is found out about it, until either maps something else."""
+        return replace(self, pid=pid, generation=1)
 
     def add(self, mapping: procfs.Mapping) -> None:
         """Take note of what has been mapped, in place of what was there."""
@@ -161,10 +159,12 @@ class Space(Code):
         found = self._places.get(at)
         if found is None:
             loaded = self.holder(at)
+            if loaded is None:  # which its children do not share
+                return self.pid, at
             try:
-                found = (self.pid, at) if loaded is None else (loaded, at - loaded.bias)
+                found = loaded, at - loaded.bias
             except TargetError:  # its file cannot be read
-                found = (loaded or self.pid, at)
+                found = loaded, at
             self._places[at] = found
         return found
 
