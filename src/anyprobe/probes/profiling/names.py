@@ -82,9 +82,9 @@ def _named(loaded: "LoadedObject", addresses: Iterable[int]) -> Iterator[tuple[i
         yield from ((address, ProfileFrame(loaded.name, f"{loaded.name}+{address:#x}")) for address in addresses)
         return
     for address, function in found.items():
-        if function is None:
-            begins = 0 <= address - loaded.image.entry < ENTRY_BYTES
-            name = loaded.image.stub_at(address) or ("_start" if begins else f"{loaded.name}+{address:#x}")
+        if function is None or function.name == f"{loaded.image.name}+{loaded.image.entry:#x}":
+            begins = function is not None or 0 <= address - loaded.image.entry < ENTRY_BYTES
+            name = "_start" if begins else loaded.image.stub_at(address) or f"{loaded.name}+{address:#x}"
             yield address, ProfileFrame(loaded.name, name)
             continue
         whole = starts.get(parts.get(function.name, ""), [])
