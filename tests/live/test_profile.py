@@ -10,9 +10,11 @@ import time
 from itertools import pairwise
 from pathlib import Path
 
+import jsonschema
 import pytest
 
 from anyprobe import profile
+from anyprobe.cli.commands.schema import text_of
 from anyprobe.target.system import gateway, procfs
 from live.test_command_line import anyprobe, start
 from support.driver import build, wait_until
@@ -105,7 +107,9 @@ def document_of(known, what, seconds=2, *options, tmp_path):
     path = tmp_path / "profile.json"
     done = anyprobe("profile", "--json", "-o", path, *options, "--", known, what, str(seconds))
     assert done.returncode == 0, done.stderr
-    return json.loads(path.read_text()), done.stderr
+    document = json.loads(path.read_text())
+    jsonschema.validate(document, json.loads(text_of("profile")))
+    return document, done.stderr
 
 
 def function_names(stack):
