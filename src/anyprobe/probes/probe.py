@@ -363,7 +363,7 @@ def instructions_of(code: FunctionCode, kind: str, pattern: str = "") -> Sequenc
         return [each for each in found if fnmatch.fnmatchcase(f"{each - code.start:x}", pattern)]
 
     if kind in {"block", "run"}:
-        return code.blocks if kind == "block" else run_starts(code)
+        return code.blocks if kind == "block" else run_starts(code, frozenset(code.blocks))
     return calls_of(code) if kind == "call" else code.sites_among(code.addresses)
 
 

@@ -5,14 +5,11 @@ call does not end a block: as a rule it comes back. Padding that nothing reaches
 """
 
 from bisect import bisect_left
-from typing import TYPE_CHECKING
+from collections.abc import Collection
 
 from anyprobe.binary.analysis.views import FunctionView, ModuleView
 from anyprobe.binary.objects.padding import PADDING_BEGINS, is_padding
 from anyprobe.isa.decode import Flow, flow_of
-
-if TYPE_CHECKING:
-    from anyprobe.binary.flow.function import FunctionCode
 
 _GOES_ON = frozenset({Flow.NEXT, Flow.CALL, Flow.INDIRECT_CALL, Flow.SYSCALL})
 
@@ -31,20 +28,19 @@ def block_starts(code_map: ModuleView, function: FunctionView) -> tuple[int, ...
     return tuple(sorted({entry, *function.sites_among(at for at in entered if at > entry)}))
 
 
-def run_starts(code: "FunctionCode") -> tuple[int, ...]:
-    """Return where what runs as a whole begins, ascending: blocks, and what follows calls, which may not return."""
-    blocks = set(code.blocks)
-    after = {insn.end for insn in code.special if insn.is_call and insn.end < code.end} - blocks
-    return tuple(code.sites_among(blocks | {at for at in after if _has_code(code, at, blocks)}))
+def run_starts(function: FunctionView, blocks: Collection[int]) -> tuple[int, ...]:
+    """Return where what runs as a whole begins, ascending: ``blocks``, and what follows calls: these may not return."""
+    after = {insn.end for insn in function.special if insn.is_call and insn.end < function.end}.difference(blocks)
+    return tuple(function.sites_among({*blocks, *(at for at in after if _has_code(function, at, blocks))}))
 
 
-def _has_code(code: "FunctionCode", address: int, blocks: set[int]) -> bool:
+def _has_code(function: FunctionView, address: int, blocks: Collection[int]) -> bool:
     """Return whether there is more than padding up to the next block: calls that never return have that after them."""
-    number = bisect_left(code.addresses, address)
-    for at in code.addresses[number:]:
+    number = bisect_left(function.addresses, address)
+    for at in function.addresses[number:]:
         if at in blocks:
             return False
-        if not is_padding(code.raw_at(number)):
+        if not is_padding(function.raw_at(number)):
             return True
         number += 1
     return False
