@@ -1,6 +1,6 @@
 import pytest
 
-from anyprobe.binary.flow.blocks import calls_of
+from anyprobe.binary.flow.blocks import calls_of, run_starts
 from anyprobe.binary.flow.exits import ExitKind
 from anyprobe.core.refusal import Reason, Refusal
 from support.module_under_test import Module, function
@@ -452,6 +452,22 @@ def test_a_branch_back_to_a_return_address_begins_a_block(build):
     )
     looping = module["looping"]
     assert [looping.insn_at(address).text.split()[0] for address in looping.blocks] == ["call", "dec", "ret"]
+
+
+def test_runs_of_instructions_end_at_calls_too_and_padding_after_one_that_never_returns_is_none(build):
+    module = Module.assembled(
+        build,
+        function(
+            "calling",
+            "call helper\n nop\n inc eax\n call helper\n movzx eax,al\n test edi,edi\n jz 1f\n call helper\n"
+            " .p2align 4\n1: call helper\n call helper\n ret\n call helper",
+        ),
+        function("helper", "ret"),
+    )
+    calling = module["calling"]
+    runs = run_starts(calling, frozenset(calling.blocks))
+    texts = [calling.insn_at(address).text.split()[0] for address in runs]
+    assert texts == ["call", "nop", "movzx", "call", "call", "call", "ret", "call"]
 
 
 def test_calls_are_direct_and_indirect_ones(build):
