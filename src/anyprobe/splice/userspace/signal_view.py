@@ -163,6 +163,9 @@ class SignalView:
         """Return the edits that a handler needs which is about to be set."""
         self._expected |= bool(flags & SA_SIGINFO) << signal - 1
         hook = self.hooks.get(handler)
+        if hook is None and signal not in FAULT_SIGNALS:  # what it is to be shown is placed at the next look
+            self._note_alternate(handler, on_alternate=bool(flags & SA_ONSTACK))
+            return ()
         others = hook.offset & ~(1 << signal) if hook is not None else 0
         return self._edit_for(handler, others | _untold(signal, flags), {}, on_alternate=bool(flags & SA_ONSTACK))
 
