@@ -43,6 +43,8 @@ class HandlerGate:
         """Nothing is placed yet."""
         self._callbacks, self._splicing = Callbacks(session), session.splicing
         self._coming: SimpleQueue[_Coming] = SimpleQueue()
+        self.waited = 0.0
+        """Seconds that threads have waited here, and some more until each wait was noticed."""
         self._ending = False
         self._began = 0.0
         """When the change began that is being made for somebody who waits; 0: there is none."""
@@ -61,6 +63,12 @@ class HandlerGate:
 
     def _ask(self, hit: Hit) -> None:
         """In the thread that serves: hand a handler over to the one that changes the program."""
+        began = time.monotonic()
+        self._see(hit)
+        self.waited += time.monotonic() - began
+
+    def _see(self, hit: Hit) -> None:
+        """Have what a handler needs placed, and wait until that is done."""
         try:
             handler = int.from_bytes(hit.read(hit.regs.rsi, 8), "little")
             flags = int.from_bytes(hit.read(hit.regs.rsi + FLAGS_AT, 4), "little")

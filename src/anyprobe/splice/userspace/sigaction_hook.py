@@ -18,14 +18,18 @@ _INPUTS = (
 
 
 def sets_watched_action() -> NativeCode:
-    """Return the condition: there is an action, for the signal of a fault or on an alternate stack."""
+    """Return the condition: there is a handler, for the signal of a fault or on an alternate stack."""
+    # a number that is no signal's is refused before the action is looked at, wherever that is; SIG_DFL and SIG_IGN
+    # are 0 and 1
     listing = f"""
+        mov ecx, [rdi]
+        dec ecx; cmp ecx, 63; ja short other
         mov rax, [rdi+8]
         test rax, rax; jz short other
+        cmp qword [rax], 1; jbe short other
         test dword [rax+{FLAGS_AT}], {SA_ONSTACK}; jnz short wanted
-        mov ecx, [rdi]
-        cmp ecx, 31; ja short other
-        mov eax, {sum(1 << signal for signal in FAULT_SIGNALS)}
+        cmp ecx, 30; ja short other
+        mov eax, {sum(1 << signal - 1 for signal in FAULT_SIGNALS)}
         bt eax, ecx; jnc short other
     wanted:
         ret
