@@ -1,7 +1,7 @@
 """What probes have taken of the times of a function as they were measured, and how far the rest may be off."""
 
 from collections.abc import Iterable
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -68,6 +68,13 @@ class _Timed(Protocol):
     def count(self) -> int: ...
     @property
     def taken(self) -> Taken | None: ...
+
+
+def settled(sum_ns: float, taken: Taken | None) -> tuple[float, Taken | None]:
+    """Return a sum of times, not below zero, and what was taken of it: of short calls no more than was measured."""
+    if sum_ns >= 0 or taken is None:
+        return max(sum_ns, 0.0), taken
+    return 0.0, replace(taken, sum_ns=taken.sum_ns + sum_ns)
 
 
 def costs_in(reader: "BankReader", layout: "BankLayout", costs: "Costs") -> "Costs":

@@ -55,7 +55,7 @@ def walk(
     while waiting:  # trees of recursion are deeper than Python's own stack
         depth, node = waiting.pop()
         key = printable(node.shown_module), printable(node.function)
-        yield depth, names.setdefault(key, len(names)), round(node.self_ns), node.count
+        yield depth, names.setdefault(key, len(names)), max(round(node.self_ns), 0), node.count
         waiting += [(depth + 1, each) for each in reversed(node.calls)]
 
 

@@ -31,6 +31,6 @@ def stacks(nodes: Iterable[CallNode]) -> Iterator[Stack]:
     waiting: list[tuple[CallNode, ...]] = [(node,) for node in reversed(tuple(nodes))]
     while waiting:  # trees of recursion are deeper than Python's own stack
         calls = waiting.pop()
-        if own := round(calls[-1].self_ns):
+        if (own := round(calls[-1].self_ns)) > 0:  # what probes take is known within an error
             yield Stack(calls, own)
         waiting += [(*calls, each) for each in reversed(calls[-1].calls)]

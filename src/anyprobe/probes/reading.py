@@ -13,7 +13,7 @@ from anyprobe.data.near_reader import NearReader
 from anyprobe.data.processes import ProcessInfo
 from anyprobe.data.reader import BankReader, Extents, ForkChild, Whose
 from anyprobe.data.snapshot import ExitKind, FunctionTiming, SiteResult
-from anyprobe.data.taken import costs_in
+from anyprobe.data.taken import costs_in, settled
 from anyprobe.probes.probe import Place, Probe, Timed, at_run_time
 from anyprobe.splice.codegen.patch import ActionKind
 from anyprobe.splice.codegen.trampoline import UNREPLACED
@@ -369,6 +369,8 @@ def _timing(
 
     places, callers, refused, exit_kind = known or _known(timed)
     record = values.reader(bank).record(group.offset, whose)
+    taken = _taken(record, values.costs(bank), ns_per_tick) if exit_kind != "trampoline" else None
+    sum_ns, taken = settled(record.sum * ns_per_tick, taken)
     running_until = bank.open_at_end.get(group.offset, 0) * ns_per_tick if whose in {"all", "target"} else 0.0
     return FunctionTiming(
         spec=timed.site.canonical,
@@ -379,7 +381,7 @@ def _timing(
         tail_exits=record.tail,
         learning=record.learning,
         unmatched=record.unmatched,
-        sum_ns=record.sum * ns_per_tick,
+        sum_ns=sum_ns,
         min_ns=record.min * ns_per_tick,
         max_ns=record.max * ns_per_tick,
         buckets=histogram.in_ns(record.buckets, ns_per_tick),
@@ -394,7 +396,7 @@ def _timing(
         places=places,
         left=record.left,
         nested=NestedTiming.of(record, ns_per_tick) if bank.layout.nested else None,
-        taken=_taken(record, values.costs(bank), ns_per_tick) if exit_kind != "trampoline" else None,
+        taken=taken,
     )
 
 

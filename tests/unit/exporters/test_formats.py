@@ -84,6 +84,14 @@ def test_a_flame_graph_has_the_stacks_of_the_other_formats():
     assert data["names"][0] == ["main", "server"]
 
 
+def test_no_stack_has_less_than_no_time():
+    """What probes take is known within an error, and may be more than what was measured."""
+    short = CallNode("server", "main", 1, 5.0, 7.0, (CallNode("server", "leaf", 3, -2.0, -2.0),))
+    assert written("folded", together=snapshot(tree=(short,))) == "main 7\n"
+    assert json.loads(written("speedscope", together=snapshot(tree=(short,))))["profiles"][0]["weights"] == [7]
+    assert [own for _, _, own, _ in data_of(written("flame", together=snapshot(tree=(short,))))["nodes"]] == [7, 0]
+
+
 def test_names_with_markup_stay_names_in_a_flame_graph():
     name = '</script><script>alert("1")</script><!--'
     page = written("flame", together=snapshot(tree=(CallNode("server", name, 1, 1.0, 1.0),)))
