@@ -86,7 +86,8 @@ def exact(situation: Situation, target: Target, mode: str) -> None:
         assert strategies(session.snapshot()) <= {"trap"} | ({"jump"} if caught(target.pid) & ~TRAP_BIT else set())
         counts = since(before, target.go(ROUNDS if situation.rounds > ROUNDS else situation.rounds // 10 + 1))
         refused = refusals(session.refused)
-        assert mode == "time" or refused == {}
+        # a trap's frame would be written to a stack that must not be, too
+        assert mode == "time" or set(refused.values()) <= {"alternate-stack"}
         compare(situation, mode, counts, session.snapshot(), refused)
     image.assert_restored(target.pid)
     assert not catches_trap(target.pid)
