@@ -14,7 +14,7 @@ from anyprobe.splice.edits import FunctionState, Module, hook_of
 from anyprobe.splice.plan.splices import Clobbers, Want
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from anyprobe.binary.flow.cfg import CodeMap
     from anyprobe.binary.flow.function import FunctionCode
@@ -90,3 +90,18 @@ class AlternateStacks:
         """Return whether what is armed in a function writes to such a stack, as it was not known to be one."""
         armed = ((want, hook) for want in state.wants if (hook := hook_of(want)) is not None and hook.armed)
         return any(not hook.spares_stack and self._spares(module, want) for want, hook in armed)
+
+
+def may_spare_stack(modules: "Iterable[Module]", handler: int) -> bool:
+    """Return whether a handler may never write to its stack, and there are probes in its module.
+
+    Another thread may place more meanwhile.
+    """
+    module = next((each for each in modules if each.low <= handler < each.high), None)
+    if module is None or all(want.internal for state in list(module.functions.values()) for want in list(state.wants)):
+        return False
+    function = module.code.containing(handler - module.bias)
+    if function is None:
+        return True
+    found = unwritten_stack(function, handler - module.bias)
+    return bool(found.places or found.onward)

@@ -171,32 +171,16 @@ class SignalView:
 
     def expects(self, signal: int, handler: int, flags: int) -> bool:
         """Return whether nothing is left to be done for such a handler."""
-        on_alternate = flags & SA_ONSTACK and handler not in self._on_alternate and self._may_spare_stack(handler)
+        on_alternate = flags & SA_ONSTACK and handler not in self._on_alternate
+        if on_alternate:
+            from anyprobe.splice.userspace.alternate_stacks import may_spare_stack
+
+            on_alternate = may_spare_stack(list(self._modules), handler)
         if on_alternate or signal not in FAULT_SIGNALS:
             return not on_alternate
         hook, told = self.hooks.get(handler), bool(flags & SA_SIGINFO)
         spliced = hook is not None and hook.armed and hook.offset & 1 << signal == _untold(signal, flags)
         return (spliced or handler in self.refused) and (not told or bool(self._expected >> signal - 1 & 1))
-
-    def _may_spare_stack(self, handler: int) -> bool:
-        """Return whether a handler may never write to its stack, and there are probes in its module.
-
-        Another thread may place more meanwhile.
-        """
-        for module in list(self._modules):
-            if not module.low <= handler < module.high:
-                continue
-            states = list(module.functions.values())
-            if not any(not want.internal for state in states for want in list(state.wants)):
-                return False
-            from anyprobe.binary.flow.unwritten_stack import unwritten_stack
-
-            function = module.code.containing(handler - module.bias)
-            if function is None:
-                return True
-            found = unwritten_stack(function, handler - module.bias)
-            return bool(found.places or found.onward)
-        return False
 
     def planned_amiss(self) -> Sequence[Edit]:
         """Return the edits of functions that were planned for a program without such handlers as it has now.
