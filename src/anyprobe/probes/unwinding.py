@@ -1,11 +1,13 @@
 """Stacks gone up in the controller, by the rules that handlers go by in the target."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import NamedTuple
 
 from anyprobe.binary.unwind.rules import (
     AT_RBP,
     END,
+    FRAME_LIMIT,
     GO,
     NONE,
     OF_RBP,
@@ -14,6 +16,9 @@ from anyprobe.binary.unwind.rules import (
     SAVED_MASK,
     SAVED_SHIFT,
     SIGNAL,
+    SIGNAL_RBP,
+    SIGNAL_RIP,
+    SIGNAL_RSP,
     STUB,
 )
 from anyprobe.core.errors import TargetError
@@ -22,10 +27,6 @@ from anyprobe.core.memory import MemoryFault
 Word = Callable[[int], int]
 """Returns the word at an address of the stack, or raises ``MemoryFault``."""
 DEPTH = 126
-_FRAME_LIMIT = 1 << 20
-"""Bytes between a stack pointer and what can be a frame pointer."""
-_SIGNAL_RBP, _SIGNAL_RSP, _SIGNAL_RIP = 120, 160, 168
-"""In the kernel's ``ucontext``, which a signal-return trampoline finds at its stack pointer."""
 
 
 class Frame(NamedTuple):
@@ -51,16 +52,16 @@ class Walk(NamedTuple):
     """Whether the last one is the outermost; else it is not known what has called it."""
 
 
-class Code:
+class Code(ABC):
     """What is known of the code of a process: where there is any, and by which rules frames are left."""
 
+    @abstractmethod
     def rule(self, at: int) -> int | None:
         """Return the unwinding rule of an instruction, ``NONE`` where there is none; None where there is no code."""
-        raise NotImplementedError
 
+    @abstractmethod
     def begins(self, pc: int) -> bool:
         """Return whether a function begins here: then the return address is on top of the stack."""
-        raise NotImplementedError
 
     def has_frame(self, frame: Frame, *, innermost: bool) -> bool:  # noqa: ARG002 - for those who know more
         """Return whether code without a rule may be taken to keep its frame pointer."""
@@ -96,7 +97,7 @@ def _caller(code: Code, rule: int, frame: Frame, word: Word, *, innermost: bool)
     kind, offset = rule & 7, rule >> OFFSET_SHIFT & 0xFFFF
     words = offset - (offset >> 15 << 16)
     if kind == SIGNAL:
-        pc, sp, bp = (word(frame.sp + each) for each in (_SIGNAL_RIP, _SIGNAL_RSP, _SIGNAL_RBP))
+        pc, sp, bp = (word(frame.sp + each) for each in (SIGNAL_RIP, SIGNAL_RSP, SIGNAL_RBP))
         return Frame(pc, sp, bp, exact=True)
     if kind == NONE:
         return _by_frame_pointer(code, frame, word, innermost=innermost)
@@ -127,7 +128,7 @@ def _is_return(code: Code, pc: int) -> bool:
 def _by_frame_pointer(code: Code, frame: Frame, word: Word, *, innermost: bool) -> Frame | None:
     if innermost and code.begins(frame.pc):
         return Frame(word(frame.sp), frame.sp + 8, frame.bp)
-    if not 0 <= frame.bp - frame.sp < _FRAME_LIMIT or frame.bp % 8 or not code.has_frame(frame, innermost=innermost):
+    if not 0 <= frame.bp - frame.sp < FRAME_LIMIT or frame.bp % 8 or not code.has_frame(frame, innermost=innermost):
         return None
     pc = word(frame.bp + 8)
     return Frame(pc, frame.bp + 16, word(frame.bp)) if pc == 0 or code.is_return(pc) else None

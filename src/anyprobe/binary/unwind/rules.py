@@ -30,6 +30,10 @@ Offsets are in words, in the upper half, signed.
 SAVED_SHIFT, SAVED_MASK = 3, (1 << 13) - 1
 """How many words below the frame address ``rbp`` is saved; 0: it is still there."""
 OFFSET_SHIFT = 16
+FRAME_LIMIT = 1 << 20
+"""Bytes between a stack pointer and what can be a frame pointer."""
+SIGNAL_RBP, SIGNAL_RSP, SIGNAL_RIP = 120, 160, 168
+"""In the kernel's ``ucontext``, which a signal-return trampoline finds at its stack pointer."""
 _RBP, _RSP, _RETURN = 6, 7, 16
 _WORD = 8
 _DEREFERENCED = 0x06

@@ -14,6 +14,7 @@ from llvmlite import ir
 from anyprobe.binary.unwind.rules import (
     AT_RBP,
     END,
+    FRAME_LIMIT,
     NONE,
     OF_RBP,
     OF_RSP,
@@ -21,6 +22,9 @@ from anyprobe.binary.unwind.rules import (
     SAVED_MASK,
     SAVED_SHIFT,
     SIGNAL,
+    SIGNAL_RBP,
+    SIGNAL_RIP,
+    SIGNAL_RSP,
     STUB,
 )
 from anyprobe.data import unwinding
@@ -29,10 +33,6 @@ from anyprobe.handlers.llvm.words import I64, Local, Value, constant, internal_f
 UNKNOWN = (1 << 64) - 1
 """Instead of a rule: there is no code at the address."""
 _PRESERVING = "preserve_mostcc"
-_FRAME_LIMIT = 1 << 20
-"""Bytes between a stack pointer and what can be a frame pointer."""
-_SIGNAL_RBP, _SIGNAL_RSP, _SIGNAL_RIP = 120, 160, 168
-"""In the kernel's ``ucontext``, which a signal-return trampoline finds at its stack pointer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,9 +213,9 @@ class _Step:
         builder.branch(joined)
 
         builder.position_at_end(blocks[SIGNAL])
-        back.set(word(builder.add(self._sp, constant(_SIGNAL_RIP))))
-        after_sp.set(word(builder.add(self._sp, constant(_SIGNAL_RSP))))
-        after_bp.set(word(builder.add(self._sp, constant(_SIGNAL_RBP))))
+        back.set(word(builder.add(self._sp, constant(SIGNAL_RIP))))
+        after_sp.set(word(builder.add(self._sp, constant(SIGNAL_RSP))))
+        after_bp.set(word(builder.add(self._sp, constant(SIGNAL_RBP))))
         after_exact.set(constant(1))
         builder.branch(after)
 
@@ -251,7 +251,7 @@ class _Step:
                 back.set(word(self._sp))
                 after_sp.set(builder.add(self._sp, constant(8)))
                 builder.branch(after)
-        above = builder.icmp_unsigned("<", builder.sub(self._bp, self._sp), constant(_FRAME_LIMIT))
+        above = builder.icmp_unsigned("<", builder.sub(self._bp, self._sp), constant(FRAME_LIMIT))
         aligned = builder.icmp_unsigned("==", builder.and_(self._bp, constant(7)), constant(0))
         follow = builder.append_basic_block("frame_pointer")
         builder.cbranch(builder.and_(above, aligned), follow, end)
