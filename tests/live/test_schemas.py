@@ -95,6 +95,11 @@ def test_count(documents, more):
     assert documents("count", "count", "a.out:work", "a.out:endless%return", *FOR, *more)[-1]["refused"]
 
 
+def test_coverage(documents):
+    (document,) = documents("cover", "cover", "a.out:work", *FOR)
+    assert document["modules"][0]["symbols"]
+
+
 def test_under_a_condition(documents):
     documents("count", "count", "a.out:work", *FOR, "--when", "n > 3")
     documents("time", "time", "a.out:work", *FOR, "--when", "n > 3")

@@ -46,6 +46,11 @@ class Tally:
         return Tally(self.covered + other.covered, self.total + other.total, self.unknown + other.unknown)
 
     @property
+    def known(self) -> int:
+        """How many there are of which it is known whether they have run."""
+        return self.total - self.unknown
+
+    @property
     def share(self) -> float | None:
         """What part of all has run (0 to 1), None of nothing. What is not known counts as not run."""
         return self.covered / self.total if self.total else None

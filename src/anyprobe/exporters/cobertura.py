@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import TextIO
 
 from anyprobe.core.printable import printable
-from anyprobe.data.coverage import Hits
+from anyprobe.data.coverage import Hits, Tally
 from anyprobe.exporters.base import Measurement, Needs
 
 _DOCTYPE = '<!DOCTYPE coverage SYSTEM "http://cobertura.sourceforge.net/xml/coverage-04.dtd">'
@@ -28,7 +28,7 @@ class Cobertura:
         if coverage is None:
             return
         files = coverage.files
-        root = ET.Element("coverage", _rates(line for lines in files.values() for line in lines.items()))
+        root = ET.Element("coverage", _rates(hits for lines in files.values() for hits in lines.values()))
         root.set("version", "anyprobe")
         root.set("timestamp", str(int(time.time())))
         ET.SubElement(ET.SubElement(root, "sources"), "source").text = "/"
@@ -38,12 +38,12 @@ class Cobertura:
         packages = ET.SubElement(root, "packages")
         for folder, inside in folders.items():
             package = ET.SubElement(
-                packages, "package", _rates(line for lines in inside.values() for line in lines.items())
+                packages, "package", _rates(hits for lines in inside.values() for hits in lines.values())
             )
             package.set("name", printable(folder).strip("/").replace("/", "."))
             classes = ET.SubElement(package, "classes")
             for path, covered in inside.items():
-                one = ET.SubElement(classes, "class", _rates(covered.items()))
+                one = ET.SubElement(classes, "class", _rates(covered.values()))
                 one.set("name", printable(posixpath.basename(path)))
                 one.set("filename", printable(path).lstrip("/"))
                 ET.SubElement(one, "methods")
@@ -55,15 +55,14 @@ class Cobertura:
         stream.flush()
 
 
-def _rates(lines: Iterable[tuple[int, Hits]]) -> dict[str, str]:
+def _rates(lines: Iterable[Hits]) -> dict[str, str]:
     """Return the attributes that tell how many of some lines have run."""
-    known = [hits for _, hits in lines if hits is not None]
-    covered = sum(map(bool, known))
+    tally = Tally.of(lines)
     return {
-        "line-rate": f"{covered / len(known) if known else 0:.4f}",
+        "line-rate": f"{tally.covered / tally.known if tally.known else 0:.4f}",
         "branch-rate": "0",
-        "lines-covered": str(covered),
-        "lines-valid": str(len(known)),
+        "lines-covered": str(tally.covered),
+        "lines-valid": str(tally.known),
         "branches-covered": "0",
         "branches-valid": "0",
         "complexity": "0",

@@ -4,7 +4,7 @@ from collections import defaultdict
 from typing import TextIO
 
 from anyprobe.core.printable import printable
-from anyprobe.data.coverage import CoveredFunction
+from anyprobe.data.coverage import CoveredFunction, Tally
 from anyprobe.exporters.base import Measurement, Needs
 
 
@@ -26,14 +26,14 @@ class Lcov:
             for function in module.functions:
                 functions[function.file].append(function)
         for path, lines in coverage.files.items():
-            known = {line: hits for line, hits in lines.items() if hits is not None}
+            tally = Tally.of(lines.values())
             own = [each for each in functions[path] if each.hits is not None]
             stream.write(f"TN:\nSF:{printable(path)}\n")
             stream.writelines(f"FN:{each.line},{printable(each.name)}\n" for each in own)
             stream.writelines(f"FNDA:{each.hits},{printable(each.name)}\n" for each in own)
             stream.write(f"FNF:{len(own)}\nFNH:{sum(bool(each.hits) for each in own)}\n")
-            stream.writelines(f"DA:{line},{hits}\n" for line, hits in known.items())
-            stream.write(f"LF:{len(known)}\nLH:{sum(map(bool, known.values()))}\nend_of_record\n")
+            stream.writelines(f"DA:{line},{hits}\n" for line, hits in lines.items() if hits is not None)
+            stream.write(f"LF:{tally.known}\nLH:{tally.covered}\nend_of_record\n")
         stream.flush()
 
 

@@ -20,17 +20,17 @@ RUNS = "%run"
 def read_coverage(probes: "Sequence[Probe]", counted: "Iterable[tuple[SiteResult, Place]]") -> Coverage:
     """Return what has run of functions at whose blocks there are probes, of what was counted at places."""
     hits_of = {id(place): site.hits + site.nmissed for site, place in counted}
-    modules: dict[int, tuple[LoadedObject, Module]] = {}
-    functions: dict[int, dict[int, tuple[str, dict[int, Hits]]]] = {}
+    modules: dict[LoadedObject, Module] = {}
+    functions: dict[LoadedObject, dict[int, tuple[str, dict[int, Hits]]]] = {}
     for place in (place for probe in probes for place in probe.places):
         loaded, start = place.site.object, place.site.function.start
-        modules[id(loaded)] = loaded, place.module
-        _, blocks = functions.setdefault(id(loaded), {}).setdefault(start, (place.site.name, {}))
+        modules[loaded] = place.module
+        _, blocks = functions.setdefault(loaded, {}).setdefault(start, (place.site.name, {}))
         # not known of what never counted; specs that overlap count the same
         known = [each for each in (hits_of.get(id(place)), blocks.get(place.offset)) if each is not None]
         blocks[place.offset] = max(known, default=None)
     refused = [refusal.address for probe in probes for _, refusal in probe.refused]
-    return Coverage(tuple(_covered(*modules[each], functions[each], refused) for each in functions))
+    return Coverage(tuple(_covered(each, modules[each], functions[each], refused) for each in modules))
 
 
 def blocks_of(spec: str) -> str:

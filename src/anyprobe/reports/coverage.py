@@ -104,7 +104,7 @@ def _print_files(coverage: Coverage, console: "Console", top: int) -> None:
     table.add_column("file", overflow="fold")
     for path in shown:
         tally = tallies[path]
-        missed = tally.total - tally.covered - tally.unknown
+        missed = tally.known - tally.covered
         table.add_row(_share(tally), f"{tally.total:,}", f"{tally.covered:,}", f"{missed:,}", escape(printable(path)))
     console.print()
     console.print(table)

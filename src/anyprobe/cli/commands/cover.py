@@ -69,8 +69,7 @@ def command(
             raise click.UsageError(f"anyprobe cover {way} is of documents, not of programs")
         from anyprobe.cli import covered
 
-        for name in (*targets.selected(settings), "follow"):
-            settings.pop(name, None)
+        targets.selected(settings)
         render = _render_difference if way == "diff" else partial(_render, annotate=annotate)
         read = measuring.Plan(specs=(), arm=_arm, render=render, covers=True, **settings)
         return _enough(covered.combine(way, specs[1:], read), fail_under, read)
