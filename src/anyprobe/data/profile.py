@@ -1,9 +1,10 @@
 """What a profile has found: stacks that were sampled, and how often each function was met."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from anyprobe.core.quoting import shown_module
 from anyprobe.data.calltree import CallNode, ordered
@@ -12,6 +13,7 @@ from anyprobe.data.processes import ProcessInfo, TargetInfo
 TRUNCATED = "[truncated]"
 """In place of an outermost function: what has called those below it is not known."""
 _NS = 1e9
+T = TypeVar("T", bound=Hashable)
 Key = int | str | None
 """The id of a process or a thread, or a thread's name, where samples are told apart by it."""
 
@@ -120,16 +122,14 @@ class Profile:
     @cached_property
     def functions(self) -> tuple[ProfiledFunction, ...]:
         """The functions that were met, what ran most first; of each process or thread, where these are told apart."""
-        own: dict[tuple[Key, ProfileFrame], int] = {}
-        total: dict[tuple[Key, ProfileFrame], int] = {}
+        own, total = Counter[tuple[Key, ProfileFrame]](), Counter[tuple[Key, ProfileFrame]]()
         for stack in self.stacks:
             for frame in set(stack.frames):
-                total[stack.key, frame] = total.get((stack.key, frame), 0) + stack.count
+                total[stack.key, frame] += stack.count
             if stack.frames:
-                key = stack.key, stack.frames[0]
-                own[key] = own.get(key, 0) + stack.count
+                own[stack.key, stack.frames[0]] += stack.count
         found = [
-            ProfiledFunction(frame.module, frame.function, own.get((key, frame), 0), samples, key)
+            ProfiledFunction(frame.module, frame.function, own[key, frame], samples, key)
             for (key, frame), samples in total.items()
         ]
         return tuple(sorted(found, key=lambda each: (-each.self_samples, -each.total_samples, each.function)))
@@ -146,27 +146,18 @@ class Profile:
     @property
     def keys(self) -> list[Key]:
         """The processes or threads that are told apart, those with most samples first."""
-        counts: dict[Key, int] = {}
-        for each in self.stacks:
-            counts[each.key] = counts.get(each.key, 0) + each.count
-        return sorted(counts, key=lambda key: -counts[key])
+        return [key for key, _ in _most_first((each.key, each.count) for each in self.stacks)]
 
     @property
     def merged(self) -> list[ProfiledStack]:
         """The stacks of all processes together, but for what is told apart; the most frequent first."""
-        counts: dict[ProfiledStack, int] = {}
-        for each in self.stacks:
-            one = replace(each, count=0, pid=0)
-            counts[one] = counts.get(one, 0) + each.count
-        return sorted((replace(each, count=count) for each, count in counts.items()), key=lambda each: -each.count)
+        counted = _most_first((replace(each, count=0, pid=0), each.count) for each in self.stacks)
+        return [replace(each, count=count) for each, count in counted]
 
     @property
     def busiest(self) -> list[int]:
         """The processes, those with most samples first."""
-        counts: dict[int, int] = {}
-        for each in self.stacks:
-            counts[each.pid] = counts.get(each.pid, 0) + each.count
-        return sorted(counts, key=lambda pid: -counts[pid])
+        return [pid for pid, _ in _most_first((each.pid, each.count) for each in self.stacks)]
 
     def as_json(self) -> dict[str, Any]:
         """Return the JSON document."""
@@ -188,6 +179,14 @@ class Profile:
 
     def _keyed(self, each: ProfiledFunction | ProfiledStack) -> dict[str, Any]:
         return each.as_json() if self.by is None else {self.by: each.key, **each.as_json()}
+
+
+def _most_first(counted: Iterable[tuple[T, int]]) -> list[tuple[T, int]]:
+    """Return the sums of counts, the largest first."""
+    sums = Counter[T]()
+    for each, count in counted:
+        sums[each] += count
+    return sums.most_common()
 
 
 def tree_of(stacks: Iterable[ProfiledStack], ns: float) -> tuple[CallNode, ...]:

@@ -259,10 +259,6 @@ class Spaces:
             found = self._spaces[pid] = Space.of_running(pid, self._files)
         return found
 
-    def all(self) -> list[Space]:
-        """Return the present spaces of all processes."""
-        return list(self._spaces.values())
-
     def name(self, pid: int, tid: int) -> str:
         """Return the name of a thread as it was last told."""
         found = self._names.get(tid)
