@@ -6,6 +6,9 @@ from anyprobe.data.processes import TargetInfo
 from anyprobe.data.refused import RefusedSite
 from anyprobe.data.snapshot import FunctionTiming, SiteResult, Snapshot
 
+NO_PROCESS = 4194305
+"""A number that no process can have (Linux gives 2 ** 22 of them at most): what ends a made-up one ends no other."""
+
 
 def site(function="malloc", hits=12345, **changes) -> SiteResult:
     parts = {
@@ -43,7 +46,7 @@ def refused(function="_dl_relocate", reason="jump-target-in-jtpr") -> RefusedSit
 
 def snapshot(**changes) -> Snapshot:
     parts = {
-        "target": TargetInfo(4194305, "/usr/bin/redis-server"),
+        "target": TargetInfo(NO_PROCESS, "/usr/bin/redis-server"),
         "duration_s": 5.0,
         "pause_us": {"arm": 310, "disarm": 120},
         "setup_s": {"resolve": 0.05, "plan": 0.21, "prepare": 0.11, "arm": 0.002},

@@ -171,13 +171,13 @@ class SignalView:
 
     def expects(self, signal: int, handler: int, flags: int) -> bool:
         """Return whether nothing is left to be done for such a handler."""
-        on_alternate = flags & SA_ONSTACK and handler not in self._on_alternate
-        if on_alternate:
+        if flags & SA_ONSTACK and handler not in self._on_alternate:
             from anyprobe.splice.userspace.alternate_stacks import may_spare_stack
 
-            on_alternate = may_spare_stack(list(self._modules), handler)
-        if on_alternate or signal not in FAULT_SIGNALS:
-            return not on_alternate
+            if may_spare_stack(list(self._modules), handler):
+                return False
+        if signal not in FAULT_SIGNALS:
+            return True
         hook, told = self.hooks.get(handler), bool(flags & SA_SIGINFO)
         spliced = hook is not None and hook.armed and hook.offset & 1 << signal == _untold(signal, flags)
         return (spliced or handler in self.refused) and (not told or bool(self._expected >> signal - 1 & 1))
