@@ -100,6 +100,11 @@ def test_coverage(documents):
     assert document["modules"][0]["symbols"]
 
 
+def test_faults(documents):
+    (document,) = documents("inject", "inject", "--unsafe", "a.out:work", "--delay", "0.001", "--every", "3", *FOR)
+    assert document["injected"]
+
+
 def test_under_a_condition(documents):
     documents("count", "count", "a.out:work", *FOR, "--when", "n > 3")
     documents("time", "time", "a.out:work", *FOR, "--when", "n > 3")

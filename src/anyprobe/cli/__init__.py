@@ -26,6 +26,7 @@ COMMANDS = {
     "hist": "Show how a value is distributed: parameters, results, latencies.",
     "script": "Run handlers from a Python file.",
     "cover": "Show which blocks and source lines have run.",
+    "inject": "Have calls of functions fail, or wait: a fault for chosen calls.",
     "list": "List what could be probed, and by which strategy.",
     "explain": "Show the plan or the refusals for one site; changes nothing.",
     "probes": "Show what all sessions have installed in a process.",

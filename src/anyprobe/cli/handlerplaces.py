@@ -209,6 +209,8 @@ class HandlerMaker(NamedTuple):
     """How many parameters are shown, whether expressions use them or not; None for all that are known of."""
     retval: Any = None
     """The type of the result, if it is not to be what debug information says."""
+    placed: "Callable[[AnySpec], Callable[[Callable[..., Any]], object]] | None" = None
+    """How it is placed, where that is not as handlers are."""
 
     def put(self, session: "Measured") -> Received:
         """Compile and place it; return which parameters it shows."""
@@ -227,7 +229,7 @@ class HandlerMaker(NamedTuple):
         text.add(*["    retval = ctx.retval"] * (place.returns and self.knowledge.reads_result(self.expressions)))
         self.write(text, wanted.shown if at_entry else (), place.returns and self.knowledge.has_result)
         ways = {Ends.ENTRY: session.entry, Ends.RETURN: session.ret, Ends.INSIDE: session.at}
-        given: Callable[..., Any] = ways[place.ends]
+        given: Callable[..., Any] = self.placed or ways[place.ends]
         with text.pointing():
             given(place.wanted)(text.function("handler", self.things))
         return wanted

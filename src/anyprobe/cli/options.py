@@ -275,6 +275,14 @@ following = together(
     _output,
 )
 
+injecting = together(
+    _until,
+    _ending,
+    click.option("--json", "format", help="Print one JSON document.", **_json_of_results),
+    _arming,
+    _output,
+)
+
 _top = click.option(
     "--top",
     type=Whole(0),

@@ -13,6 +13,7 @@ value and the words of its key.
   died or serves another key by now has another link. Where it is not, a free node is filled and becomes the first of
   its bucket, if the bucket's word is still the one from which the look-up began. New nodes come in nowhere else, so a
   key that was not there then is not there now, and no key is there twice.
+- *Increase*: a set to the sum with the value that was read; an exchange fails where another thread was faster.
 - *Delete*: the mark is set by ``cmpxchg16b`` of link and value, which is the moment of the deletion, and returns the
   value that was deleted. The next thread that passes takes the node out of the list.
 
@@ -137,6 +138,17 @@ class Map(ByKey[int | str]):
             value: 64 bits.
         """
         self._only_in_handlers("set")
+
+    def increase(self, key: tuple[object, ...], by: int = 1) -> NoReturn:  # noqa: ARG002 - what handlers write
+        """Add to the value of a key, 0 at first, and return the sum; only inside of handlers.
+
+        No two threads get the same sum: it numbers what happens. Missing where there is no room for the key.
+
+        Args:
+            key: a tuple, as long as ``by``.
+            by: what is added, 64 bits.
+        """
+        self._only_in_handlers("increase")
 
     def delete(self, key: tuple[object, ...]) -> NoReturn:  # noqa: ARG002 - what handlers write
         """Delete a key and return its value, missing if there is none; only inside of handlers.

@@ -268,6 +268,8 @@ class BpfMachine:
         if name == "set":
             maps.put(self._builder, region, table, key, values[0])
             return None
+        if name == "increase":
+            raise HandlerError("a map in the kernel cannot be increased", instead="Count(by=(…,)), or get and set")
         return (maps.get if name == "get" else maps.delete)(self._builder, region, table, key)
 
 

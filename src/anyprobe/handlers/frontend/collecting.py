@@ -58,10 +58,11 @@ class Collecting:
         match member:
             case Member(Aggregation() as aggregation, key, "add"):
                 return self._add(expressions, node, aggregation, key)
-            case Member(Map() as table, None, "get" | "set" | "delete" as method):
+            case Member(Map() as table, None, "get" | "set" | "delete" | "increase" as method):
                 return self._map_call(expressions, node, table, method)
             case Member(storage, _, method):
-                methods = ".get(key), .set(key, value), .delete(key)" if isinstance(storage, Map) else ".add(…)"
+                of_maps = ".get(key), .set(key, value), .increase(key), .delete(key)"
+                methods = of_maps if isinstance(storage, Map) else ".add(…)"
                 raise expressions.error(node, f"{type(storage).__name__} has no {method or 'call'}", methods)
 
     def _add(self, expressions: Expressions, node: ast.Call, aggregation: Aggregation, key: Value | None) -> Value:
@@ -108,9 +109,11 @@ class Collecting:
 
     def _map_call(self, expressions: Expressions, node: ast.Call, table: Map, method: str) -> Value:
         wanted = 2 if method == "set" else 1
-        if node.keywords or len(node.args) not in ({1, 2} if method == "get" else {wanted}):
+        if node.keywords or len(node.args) not in ({1, 2} if method in {"get", "increase"} else {wanted}):
             raise expressions.error(node, f"{method} takes {'a key and a value' if method == 'set' else 'a key'}")
         key = expressions.value(node.args[0])
+        if method == "increase":
+            return self._increase(expressions, node, table, key)
         if method == "set":
             value = expressions.operand(node.args[1])
             self.set_item(expressions, node, table, key, value)
@@ -139,8 +142,24 @@ class Collecting:
         typed = _VALUES.get(table.value)
         return Maybe(present, Scalar(target if typed is None else operators.convert(target, typed)))
 
+    def _increase(self, expressions: Expressions, node: ast.Call, table: Map, key: Value) -> Value:
+        """Compile ``table.increase(key, by)``: the sum, missing where there is no room for the key."""
+        by = expressions.operand(node.args[1]) if len(node.args) == 2 else Literal(1)
+        storage, parts, expr = self._changed(expressions, node, table, key, by)
+        emit = expressions.emit
+        present, target = emit.temporary(boolean), emit.temporary(i64 if storage.layout.signed else u64)
+        emit.add(ir.Update(emit.storage(storage), "increase", (expr,), parts, present, target))
+        return Maybe(present, Scalar(target))
+
     def set_item(self, expressions: Expressions, node: ast.AST, table: Map, key: Value, value: Value) -> None:
         """Compile ``table[key] = value``."""
+        storage, parts, expr = self._changed(expressions, node, table, key, value)
+        expressions.emit.add(ir.Update(expressions.emit.storage(storage), "set", (expr,), parts))
+
+    def _changed(
+        self, expressions: Expressions, node: ast.AST, table: Map, key: Value, value: Value
+    ) -> tuple[MapTable, tuple[ir.Expr | ir.Buffer, ...], ir.Expr]:
+        """Return a map that is given a value under a key, the key's parts, and the value."""
         expr = _whole(expressions, expressions.present(value, node), node)
         if isinstance(value, Literal):
             known = self.storages.get(table)
@@ -150,7 +169,7 @@ class Collecting:
             table.value = kind.label  # what is shown by name is, where it is looked up, too
         parts, kinds = self._key(expressions, node, key, table)
         storage = self._map(expressions, node, table, (parts, kinds), signed_value=is_signed(expr.type))
-        expressions.emit.add(ir.Update(expressions.emit.storage(storage), "set", (expr,), parts))
+        return storage, parts, expr
 
     def _map(self, expressions: Expressions, node: ast.AST, table: Map, key: Key, *, signed_value: bool) -> MapTable:
         try:

@@ -1,6 +1,7 @@
 """Operations on maps in LLVM's language; ``data/maps.py`` has the algorithm and why it needs no locks."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from llvmlite import ir
 
@@ -51,6 +52,13 @@ def map_delete(builder: ir.IRBuilder, layout: MapLayout, base: Value, key: Seque
 def map_set(builder: ir.IRBuilder, layout: MapLayout, base: Value, key: Sequence[Value], value: Value) -> None:
     """Set the value of a key. See ``handlers.llvm.updates``."""
     _call(builder, layout, "set", _build_set, [base, *key, value])
+
+
+def map_increase(
+    builder: ir.IRBuilder, layout: MapLayout, base: Value, key: Sequence[Value], by: Value
+) -> tuple[Value, Value]:
+    """Add to the value of a key, 0 at first; return whether it was done (a bit) and the sum."""
+    return _call(builder, layout, "increase", partial(_build_set, adds=True), [base, *key, by])
 
 
 _Build = Callable[["_Operation", Sequence[Value]], None]
@@ -235,11 +243,15 @@ def _build_delete(operation: _Operation, _: Sequence[Value]) -> None:
     operation.finish(constant(0), constant(0))
 
 
-def _build_set(operation: _Operation, arguments: Sequence[Value]) -> None:
+def _build_set(operation: _Operation, arguments: Sequence[Value], *, adds: bool = False) -> None:
+    """Build: set the value of a key, or add to it, and return what it is then."""
     builder, value = operation.builder, arguments[0]
-    done, fill = builder.append_basic_block("done"), builder.append_basic_block("fill")
+    done, fill, changed = (builder.append_basic_block(name) for name in ("done", "fill", "changed"))
     builder.position_at_end(operation.found)
-    builder.cbranch(operation.exchange_pair(operation.link, value), done, operation.restart)
+    result = builder.add(operation.value, value) if adds else value
+    builder.cbranch(operation.exchange_pair(operation.link, result), changed, operation.restart)
+    builder.position_at_end(changed)
+    operation.finish(constant(1), result)
     builder.position_at_end(operation.absent)
     with builder.if_then(builder.icmp_unsigned("==", operation.held.get(), constant(0))):
         operation.held.set(operation.take())
@@ -248,7 +260,7 @@ def _build_set(operation: _Operation, arguments: Sequence[Value]) -> None:
     builder.cbranch(builder.icmp_unsigned("!=", number, constant(0)), fill, full)
     builder.position_at_end(full)
     increase(builder, operation.base, DROPPED, atomic=True)
-    builder.branch(done)
+    operation.finish(constant(0), constant(0))
     builder.position_at_end(fill)
     node = operation.nodes.address(number)
     first = operation.first.get()

@@ -8,6 +8,7 @@ All builders take the ``IRBuilder`` of the handler, the layout of the structure 
     map_set(builder, layout: MapLayout, base, key, value) -> None
     map_get(builder, layout, base, key) -> (bit: whether it is there, value)
     map_delete(builder, layout, base, key) -> (bit: whether it was there, value)
+    map_increase(builder, layout, base, key, by) -> (bit: whether there was room, sum)
 
 ``base`` is the address of the structure's region in the target; zeroed memory is an empty structure. ``thread`` is a
 number that no other living thread of the process has, counted from 1, or 0 for a thread that has none: that one uses
@@ -21,8 +22,8 @@ and compiled with ``cx16``. Everything is safe under any number of threads, and 
 update to do others of the same structure, whether they return into it or not.
 """
 
-from anyprobe.handlers.llvm.maps import map_delete, map_get, map_set
+from anyprobe.handlers.llvm.maps import map_delete, map_get, map_increase, map_set
 from anyprobe.handlers.llvm.rings import emit
 from anyprobe.handlers.llvm.tables import add
 
-__all__ = ["add", "emit", "map_delete", "map_get", "map_set"]
+__all__ = ["add", "emit", "map_delete", "map_get", "map_increase", "map_set"]

@@ -110,6 +110,9 @@ class NativeMachine:
         elif operation.operation == "set":
             assert isinstance(store, MapTable)
             updates.map_set(builder, store.layout, base, flat(key), values[0])
+        elif operation.operation == "increase":
+            assert isinstance(store, MapTable)
+            return updates.map_increase(builder, store.layout, base, flat(key), values[0])
         else:
             assert isinstance(store, MapTable)
             look_up = updates.map_get if operation.operation == "get" else updates.map_delete

@@ -18,7 +18,7 @@ from anyprobe.probes.handlers.filter_watch import FilterWatch
 from anyprobe.probes.handlers.hit_stacks import HitStacks
 from anyprobe.probes.probe import Probe
 from anyprobe.probes.scripts.entering import enter
-from anyprobe.splice.codegen.handlers import rendezvous
+from anyprobe.splice.codegen.handlers import rendezvous, sleep
 from anyprobe.splice.codegen.handlers.facts import HandlerFacts
 from anyprobe.splice.codegen.patch import ActionKind
 from anyprobe.splice.edits import Edit
@@ -183,12 +183,27 @@ class Callbacks:
         self, specs: "Sequence[Spec]", function: Callback, *, timeout: float, when: "Handler | None" = None
     ) -> list[Probe]:
         """Have the hits of some specs wait for a function of ours; ``when``: those for which it holds."""
+        code = rendezvous.waiting_code(
+            len(self._functions), round(timeout * 1e9), context=_CONTEXT, writes=self._session.unsafe, room=self._room
+        )
+        self._functions.append(function)  # before the first hit can ask for it
+        self._patience = max(self._patience, timeout)
+        return self._place(specs, code, timeout, when, rendezvous.CALLS)
+
+    def place_delay(self, specs: "Sequence[Spec]", seconds: float, when: "Handler | None" = None) -> list[Probe]:
+        """Have the hits of some specs sleep for a while; ``when``: those for which it holds."""
+        return self._place(specs, sleep.sleeping_code(round(seconds * 1e9)), seconds, when, sleep.CALLS)
+
+    def _place(
+        self, specs: "Sequence[Spec]", code: NativeCode, seconds: float, when: "Handler | None", calls: frozenset[int]
+    ) -> list[Probe]:
+        """Have hits wait in some code, which makes some system calls."""
         if self._ending:
             raise UsageError("this session has been detached")
-        if not 0 < timeout <= _LONGEST:
-            raise UsageError(f"a hit cannot wait for {timeout} seconds")
-        if self._session.process.is_filtered(rendezvous.CALLS):
-            raise UnsupportedTarget("a program that filters its system calls cannot wait for callbacks")
+        if not 0 < seconds <= _LONGEST:
+            raise UsageError(f"a hit cannot wait for {seconds} seconds")
+        if self._session.process.is_filtered(calls):
+            raise UnsupportedTarget("hits cannot wait in a program that filters its system calls")
         condition = None
         if when is not None:
             assert self._handling is not None  # who has conditions has said by what they are compiled
@@ -198,12 +213,6 @@ class Callbacks:
         self._begin()
         assert self._store is not None
         self.recheck()
-        number = len(self._functions)
-        self._functions.append(function)
-        self._patience = max(self._patience, timeout)
-        code = rendezvous.waiting_code(
-            number, round(timeout * 1e9), context=_CONTEXT, writes=self._session.unsafe, room=self._room
-        )
         if condition is None:
             facts = HandlerFacts(code, (self._store.address,), pid=self._session.pid)
         else:

@@ -9,7 +9,7 @@ from llvmlite import ir
 from anyprobe.core.errors import UsageError
 from anyprobe.data.keys import UNKEYED, KeyPart, KeyShape
 from anyprobe.data.maps import FREE, INSERTING, MARK, NODE_LINK, NUMBER_MASK, USED, Map, MapLayout, MapView
-from anyprobe.handlers.llvm.updates import map_delete, map_get, map_set
+from anyprobe.handlers.llvm.updates import map_delete, map_get, map_increase, map_set
 from anyprobe.handlers.llvm.words import constant, increase
 from support import inprocess
 
@@ -108,6 +108,42 @@ def test_a_full_map_counts_what_it_drops_and_takes_new_keys_when_others_go():
         assert code.call(shared.region.address, DELETE, 0, 4) in {4, 1000}
         code.call(shared.region.address, SET, 1000, 4)
     assert shared.view.dropped == 5
+
+
+def test_increases_of_many_threads_and_signal_handlers_yield_each_sum_once():
+    shared = Shared(16, words=1 << 19)
+    layout = shared.layout
+
+    def build(builder, base, thread, value, step):
+        there, total = map_increase(builder, layout, base, [builder.and_(step, constant(3))], constant(1))
+        extra = builder.add(base, constant(layout.size))
+        with builder.if_then(there):
+            place = builder.add(builder.mul(total, constant(4)), builder.and_(step, constant(3)))
+            increase(builder, builder.add(extra, builder.mul(place, constant(8))), 0, atomic=True)
+
+    code = inprocess.Compiled(4, build)
+    steps = inprocess.hammer(code, shared.region.address, threads=8, count=8_000, signals=True)
+    assert shared.view.contended == shared.view.dropped == 0
+    ends = {key: int((steps & np.uint64(3) == key).sum()) for key in range(4)}
+    assert shared.view.items() == {(key,): count for key, count in ends.items()}
+    for key, count in ends.items():
+        assert shared.extra[key::4][1 : count + 1].tolist() == [1] * count
+
+
+def test_an_increase_adds_and_finds_no_room_in_a_full_map():
+    shared = Shared(1)
+    code = inprocess.Compiled(
+        3, lambda builder, base, key, by: _sum(builder, *map_increase(builder, shared.layout, base, [key], by))
+    )
+    assert [code.call(shared.region.address, 7, by) for by in (1, 1, 5, (1 << 64) - 2)] == [1, 2, 7, 5]
+    for key in range(100, 100 + INSERTING):
+        assert code.call(shared.region.address, key, 1) == 1
+    assert code.call(shared.region.address, 99, 1) == MISSING
+    assert code.call(shared.region.address, 7, 1) == 6
+
+
+def _sum(builder, there, total):
+    return builder.select(there, total, constant(MISSING))
 
 
 def test_each_key_is_deleted_exactly_once_by_whoever_comes():

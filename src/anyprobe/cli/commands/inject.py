@@ -1,0 +1,95 @@
+"""``anyprobe inject``."""
+
+from typing import Any
+
+import click
+
+from anyprobe.cli import helping, options
+
+
+class _Number(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 only
+    name = "whole number of 64 bits"
+
+    def convert(self, value: str, parameter: click.Parameter | None, context: click.Context | None) -> int:
+        try:
+            number = int(value, 0)
+        except ValueError:
+            self.fail(f"{value!r} is no whole number", parameter, context)
+        if not -(1 << 63) <= number < 1 << 64:
+            self.fail(f"{value} does not fit 64 bits", parameter, context)
+        return number
+
+
+@click.command("inject", cls=helping.Command, starts=True)
+@options.specs
+@click.option("--return", "returned", type=_Number(), metavar="V", help="What the call returns; it does not run.")
+@click.option("--errno", "error", metavar="E", help="The errno that it leaves: ENOMEM, or a number.")
+@click.option(
+    "--delay",
+    type=options.Seconds(min=0, max=3600, min_open=True),
+    metavar="SECONDS",
+    help="How long the thread waits before the call returns, or, without --return, runs.",
+)
+@click.option("--every", "every_nth", type=options.Whole(1), metavar="N", help="Every N-th call. Default: every call.")
+@click.option("--nth", type=options.Whole(1), metavar="N", help="The N-th call alone.")
+@click.option("--probability", type=click.FloatRange(0, 1), metavar="P", help="A share P of the calls, 0 to 1.")
+@click.option("--seed", type=options.Whole(0), default=0, metavar="S", help="Which calls these are. Default: 0.")
+@options.when
+@options.pending
+@options.follow
+@options.children
+@options.target
+@options.appearing
+@options.injecting
+@options.unsafe
+@click.pass_obj
+def command(
+    program: tuple[str, ...],
+    /,
+    specs: tuple[str, ...],
+    returned: int | None,
+    error: str | None,
+    delay: float | None,
+    every_nth: int | None,
+    nth: int | None,
+    probability: float | None,
+    seed: int,
+    when: str | None,
+    pids: Any,  # noqa: ANN401
+    names: Any,  # noqa: ANN401
+    **settings: Any,  # noqa: ANN401
+) -> int:
+    """Have calls of functions fail: they return V at once and leave errno E. Each is listed. Needs --unsafe.
+
+    Calls are numbered by function and process, from 1, once the probes are placed; with --when, those for which it
+    holds. The same numbers and seed mean the same calls each time.
+
+    \b
+    anyprobe inject --unsafe libc:malloc --return 0 --errno ENOMEM --nth 100 -- ./program
+    anyprobe inject --unsafe libc:write --return -1 --errno ENOSPC --when 'arg0 > 2' -p 4242
+    anyprobe inject --unsafe libc:connect --delay 0.2 --probability 0.1 --seed 7 -p 4242
+    """  # noqa: D301 - click's mark for lines that stay as they are
+    from anyprobe.cli import expressions, injecting, measuring, targets
+
+    if not settings["unsafe"]:
+        raise click.UsageError("inject changes what the program computes; --unsafe says that this is wanted")
+    fault = injecting.Fault(returned, None if error is None else injecting.number_of_errno(error), delay)
+    choice = injecting.Choice(every_nth, nth, probability, seed)
+    condition = None if when is None else expressions.parse_one("--when", when)
+    injection = injecting.Injection(fault, choice, condition, as_json=settings["format"] == "json")
+    target = targets.choose(pids, names, program, specs, **targets.selected(settings))
+    if target.kernel:
+        raise click.UsageError("inject changes programs, and not the kernel")
+    targets.see_pending(target, settings["pending"])
+    plan = measuring.Plan(
+        specs=target.read(specs),
+        arm=injection.arm,
+        render=injection.render,
+        records=injection,
+        always={"injected": [], "injections": 0, "calls": 0},
+        every=None,
+        fold=False,
+        top=0,
+        **settings,
+    )
+    return measuring.measure(target, plan)

@@ -1,0 +1,234 @@
+"""What ``inject`` does: chosen calls return something else than they would, or wait, and each is listed."""
+
+import errno
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, TextIO
+
+import click
+
+from anyprobe.cli.expressions import Expression
+from anyprobe.cli.handlerplaces import Ends, HandlerMaker, once_each, place_in
+from anyprobe.cli.handlertext import HandlerText, check_names
+from anyprobe.cli.knownfunctions import knowledge_of
+from anyprobe.cli.records import TIME, MonotonicTime, rows
+from anyprobe.cli.targets import on_process, process_spec
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from anyprobe.cli.targets import AnySpec, Measured
+    from anyprobe.data.maps import Map
+    from anyprobe.data.snapshot import Snapshot
+
+RECORD = "injected"
+_FUNCTIONS = 1 << 14
+"""Functions, in all processes together, whose calls are numbered."""
+_BITS = 53
+"""Bits of a mixed number that decide, as many as the fraction of a float has."""
+_MOST_LINES = 1_000_000
+"""Injections that a document lists."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which calls: every n-th, the n-th alone, or some with a probability that a seed decides. Calls count from 1."""
+
+    every: int | None = None
+    nth: int | None = None
+    probability: float | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse more than one."""
+        given = {"--every": self.every, "--nth": self.nth, "--probability": self.probability}
+        names = [name for name, value in given.items() if value is not None]
+        if len(names) > 1:
+            raise click.UsageError(f"{names[0]} and {names[1]} both say which calls: one of them")
+        if self.seed and self.probability is None:
+            raise click.UsageError("--seed is about --probability")
+
+    def lines(self) -> list[str]:
+        """Return the lines that work out, in a handler, whether call ``n`` is ``chosen``."""
+        if self.nth is not None:
+            return [f"    chosen = n == {self.nth}"]
+        if self.probability is None:
+            return [f"    chosen = n % {self.every or 1} == 0"]
+        # splitmix64: a number for each call that depends on its own number and the seed alone
+        return [
+            f"    mixed = u64({_mixed_seed(self.seed)}) + n * u64(0x9E3779B97F4A7C15)",
+            "    mixed = (mixed ^ (mixed >> 30)) * u64(0xBF58476D1CE4E5B9)",
+            "    mixed = (mixed ^ (mixed >> 27)) * u64(0x94D049BB133111EB)",
+            f"    chosen = ((mixed ^ (mixed >> 31)) >> {64 - _BITS}) < u64({round(self.probability * (1 << _BITS))})",
+        ]
+
+
+def _mixed_seed(seed: int) -> int:
+    return seed * 0xD1342543DE82EF95 & (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What a chosen call does: it waits, and then returns without having run, or runs."""
+
+    returned: int | None = None
+    errno: int | None = None
+    delay: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what says too little."""
+        if self.returned is None and self.errno is not None:
+            raise click.UsageError("--errno needs --return: -1 as a rule, 0 where an address is returned")
+        if self.returned is None and self.delay is None:
+            raise click.UsageError("what is to be injected? --return V, --return V --errno E, --delay SECONDS")
+
+    @property
+    def line(self) -> str:
+        """The line of a handler that ends a call."""
+        given = "" if self.errno is None else f", errno={self.errno}"
+        kind = "i64" if (self.returned or 0) < 1 << 63 else "u64"
+        return f"    ctx.skip({kind}({self.returned}){given})"
+
+    @property
+    def shown(self) -> str:
+        """What is done, for people."""
+        parts = [] if self.delay is None else [f"waited {self.delay:g} s"]
+        if self.returned is not None:
+            name = f", errno {errno.errorcode.get(self.errno, self.errno)}" if self.errno is not None else ""
+            parts.append(f"returned {self.returned}{name}")
+        return "; ".join(parts)
+
+
+@dataclass
+class Injection:
+    """The faults of one command, and the list of those that were injected."""
+
+    fault: Fault
+    choice: Choice
+    when: Expression | None = None
+    as_json: bool = False
+    _numbers: "Map | None" = None
+    _waited: "Map | None" = None
+    _began: int = 0
+    _count: int = 0
+    _listed: list[dict[str, Any]] = field(default_factory=list)
+    _times: MonotonicTime = field(default_factory=MonotonicTime)
+    enough: bool = False
+
+    def arm(self, session: "Measured", specs: "Sequence[AnySpec]") -> None:
+        """Place the handlers of all specs in one session."""
+        from anyprobe.data.maps import Map
+        from anyprobe.handlers.intrinsics import emit
+
+        self._began = self._began or time.monotonic_ns()
+        self._numbers = self._numbers or Map("calls", by=("function", "pid"), capacity=_FUNCTIONS)
+        self._waited = self._waited or Map("waited", by=("tid",), capacity=_FUNCTIONS)
+        written = () if self.when is None else (self.when,)
+        known = [knowledge_of(session, spec, written) for spec in specs]
+        for each in known:
+            check_names(written, each.names, each.reason)
+        things = {"numbers": self._numbers, "waited": self._waited, "emit": emit}
+        with once_each(session):
+            for spec, each in zip(specs, known, strict=True):
+                place = place_in(session, spec, written, each.names)
+                if place.ends is not Ends.ENTRY:
+                    raise click.UsageError(f"{spec.text}: faults are decided on where a function is entered alone")
+                maker = HandlerMaker(place, written, each, self._write, things)
+                if self.fault.delay is None:
+                    maker.put(session)
+                    continue
+                maker._replace(placed=partial(_delaying, session, self.fault.delay)).put(session)
+                if self.fault.returned is not None:
+                    maker._replace(expressions=(), write=self._write_after_delay).put(session)
+
+    def _write(self, text: HandlerText, shown: Sequence[str], returns: bool) -> None:  # noqa: ARG002 - a Write
+        delays = self.fault.delay is not None
+        leave = f"        return{' False' * delays}"
+        if self.when is not None:
+            text.add_expression("    if not ", self.when, ":")
+            text.add(leave)
+        text.add("    n = numbers.increase((ctx.func, ctx.pid))", "    if n is None:", leave)
+        text.add(*self.choice.lines(), "    if not chosen:", leave)
+        text.add(f'    emit("{RECORD}", n=n, tid=ctx.tid, pid=ctx.pid, function=ctx.func)')
+        if delays:
+            text.add("    waited[ctx.tid] = n", "    return True")
+        else:
+            text.add(self.fault.line)
+
+    def _write_after_delay(self, text: HandlerText, shown: Sequence[str], returns: bool) -> None:  # noqa: ARG002
+        text.add("    if waited.delete(ctx.tid) is None:", "        return", self.fault.line)
+
+    # -- what was injected
+
+    def look(self, sessions: "Sequence[Measured]", stream: TextIO, *, final: bool = False) -> int:
+        """List what was injected since the last look: as lines, or for the document."""
+        found = 0
+        for row in rows(sessions, final=final):
+            if row.name != RECORD:
+                continue
+            found += 1
+            if self.as_json and len(self._listed) < _MOST_LINES:
+                self._listed.append(self._listing(row.fields))
+            elif not self.as_json:
+                stream.write(self._line(row.fields) + "\n")
+        self._count += found
+        if found:
+            stream.flush()
+        return found
+
+    def _listing(self, fields: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "n": fields["n"],
+            "ts_ns": self._times.of(fields[TIME]),
+            "pid": fields["pid"],
+            "tid": fields["tid"],
+            "function": str(fields["function"]),
+            "returned": self.fault.returned,
+            "errno": errno.errorcode.get(self.fault.errno or 0, self.fault.errno),
+            "delay_s": self.fault.delay,
+        }
+
+    def _line(self, fields: dict[str, Any]) -> str:
+        seconds = (self._times.of(fields[TIME]) - self._began) / 1e9
+        where = f"{fields['pid']}/{fields['tid']}"
+        return f"{seconds:12.6f} {where:>15} {fields['function']} call {fields['n']:,}: {self.fault.shown}"
+
+    @property
+    def calls(self) -> int:
+        """How many calls were numbered: all for which --when holds."""
+        return 0 if self._numbers is None else sum(int(value) for value in self._numbers.items().values())
+
+    def document(self) -> dict[str, Any]:
+        """Return the list, and of how many calls."""
+        return {"injected": self._listed, "injections": self._count, "calls": self.calls}
+
+    def render(self, snapshot: "Snapshot", console: "Console", top: int) -> None:  # noqa: ARG002 - reports' signature
+        """Print how many of the calls had a fault injected, and what could not be done."""
+        from anyprobe.reports import heading, losses
+
+        losses.print_losses(snapshot, console)
+        losses.print_unhandled(snapshot, console)
+        heading.print_refusals(snapshot, console)
+        console.print(f"{self._count:,} of {self.calls:,} calls: {self.fault.shown}", markup=False)
+
+
+def _delaying(session: "Measured", seconds: float, spec: "AnySpec") -> "Callable[[Callable[..., Any]], object]":
+    """Return what places a condition under which calls wait."""
+    callbacks = on_process(session).host.handlers.callbacks
+    return lambda condition: callbacks.place_delay([process_spec(spec)], seconds, condition)
+
+
+def number_of_errno(text: str) -> int:
+    """Read an error's name or number."""
+    found = {name: number for number, name in errno.errorcode.items()}.get(text.upper())
+    if found is None and text.isdecimal() and 0 < int(text) < 4096:
+        found = int(text)
+    if found is None:
+        import difflib
+
+        near = difflib.get_close_matches(text.upper(), errno.errorcode.values(), 3)
+        hint = f": {', '.join(near)}?" if near else ", such as ENOMEM or 12"
+        raise click.BadParameter(f"{text!r} is no error's name or number{hint}", param_hint="--errno")
+    return found
