@@ -105,6 +105,11 @@ def test_faults(documents):
     assert document["injected"]
 
 
+def test_locks(documents):
+    (document,) = documents("locks", "locks", *FOR)
+    assert document["locks"] == []
+
+
 def test_under_a_condition(documents):
     documents("count", "count", "a.out:work", *FOR, "--when", "n > 3")
     documents("time", "time", "a.out:work", *FOR, "--when", "n > 3")

@@ -22,7 +22,7 @@ ORDERS = {
     "handlers": ("types", "ir", "passes", "llvm", "x86", "frontend", "bpf"),
     "probes": (
         "scripts", "specs", "timing", "providers", "handlers", "profiling", "outside", "following", "parts",
-        "selfattach",
+        "selfattach", "waiting",
     ),
     "splice": (
         "journal", "memory", "plan", "emitted", "translate", "codegen", "kernel", "regions", "edits", "userspace",
@@ -49,7 +49,7 @@ ATTIC_NAMES = {"utils", "util", "common", "helpers", "helper", "misc"}
 REPORTS_MAY_IMPORT = {
     "anyprobe.data.snapshot", "anyprobe.data.processes", "anyprobe.data.histogram", "anyprobe.data.results",
     "anyprobe.data.calltree", "anyprobe.data.coverage", "anyprobe.data.profile", "anyprobe.data.refused",
-    "anyprobe.data.sums",
+    "anyprobe.data.sums", "anyprobe.data.waiting",
     "anyprobe.core.printable",
 }  # fmt: skip
 

@@ -356,9 +356,9 @@ class Snapshot:
             document |= {"in_no_row": self.in_no_row.as_rest()} if self.in_no_row else {}
             document |= {"probe_share": self.probe_share, "waited": self.waited, "stolen": self.stolen}
         if self.aggregations:
-            from anyprobe.data.results import by_name
+            from anyprobe.data.waiting import document_of
 
-            document["aggregations"] = by_name(self.aggregations)
+            document |= document_of(self.aggregations)
         document |= {"maps": {each.name: each.as_json() for each in self.maps}} if self.maps else {}
         dropped = {result.name: {"no room": result.dropped} for result in self.aggregations if result.dropped}
         if dropped or self.dropped:

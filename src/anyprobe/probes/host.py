@@ -87,6 +87,8 @@ class ProbeHost(ABC):
         """What is loaded in the target."""
         self.awaits_libraries = held and any(self.objects.is_loader(each) for each in self.objects.objects)
         """Whether the target is a dynamic program that has not mapped its libraries yet."""
+        self.once_mapped: list[Callable[[], None]] = []
+        """What ``when_mapped`` has been given."""
         self.copies = Copies(self.objects)
         self.splicing: ProcessSplicing = ProcessSplicing(
             process,
@@ -101,6 +103,14 @@ class ProbeHost(ABC):
         self.handler_watch = HandlerWatch(self.splicing, self.objects, self.module)
         self.functions = FunctionProvider(self.splicing, self.copies, self.wanted_once)
         """What arms places in functions."""
+
+    def when_mapped(self, place: Callable[[], None]) -> None:
+        """Call what places handlers by what libraries contain, once they are mapped and nothing in them has run."""
+        if self.awaits_libraries:
+            self.thread_ids.want()  # before the loader has given the first thread memory that has no id in it yet
+            self.once_mapped.append(place)
+        else:
+            place()
 
     @property
     def stops_explained(self) -> Sequence[str]:

@@ -13,6 +13,7 @@ _SHARED: dict[str, tuple[str, list[str]]] = {
     "count": ("snapshot", []),
     "time": ("snapshot", ["functions"]),
     "cover": ("snapshot", ["modules", "files"]),
+    "locks": ("snapshot", ["locks"]),
     "hist": ("snapshot", ["aggregations"]),
     "inject": ("snapshot", ["injected", "injections", "calls"]),
     "script": ("snapshot", ["aggregations"]),

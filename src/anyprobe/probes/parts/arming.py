@@ -279,8 +279,11 @@ class Arming:
             host.warn(AUDITED)
         self._modules.note_libraries()
         host.objects.refresh()
-        self._modules.thread_slots.begin(needed=any(probe.is_timing or probe.dress for probe in host.probes))
+        needed = bool(host.once_mapped) or any(probe.is_timing or probe.dress for probe in host.probes)
+        self._modules.thread_slots.begin(needed=needed)
         self._handlers.recheck(host.objects.reads_thread_word)
+        for place in host.once_mapped:
+            place()
         with self._gates.watching_execs():
             self._modules.reconcile(host.objects.objects)
         hold = None

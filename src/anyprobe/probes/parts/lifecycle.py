@@ -44,7 +44,8 @@ class Lifecycle:
         if host.held:
             self._handlers.place_waiting()
             host.held = False
-            if self._modules.desired.wanted or (host.awaits_libraries and self._gates.follower is not None):
+            follows = host.awaits_libraries and self._gates.follower is not None
+            if self._modules.desired.wanted or host.once_mapped or follows:
                 self._arming.arm_pending()
             self._gates.watch_execs()
             host.began = time.monotonic()

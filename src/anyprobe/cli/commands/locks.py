@@ -1,0 +1,69 @@
+"""``anyprobe locks``."""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from anyprobe.cli import helping, options
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from anyprobe.cli.targets import AnySpec, Measured
+    from anyprobe.data.snapshot import Snapshot
+
+
+@click.command("locks", cls=helping.Command, starts=True)
+@click.option(
+    "--no-hold", is_flag=True, help="Measure no hold times, and not who holds: a lock that is free costs far less then."
+)
+@options.follow
+@options.children
+@options.target
+@options.appearing
+@options.measuring
+@click.pass_obj
+def command(
+    program: tuple[str, ...],
+    /,
+    no_hold: bool,
+    pids: Any,  # noqa: ANN401
+    names: Any,  # noqa: ANN401
+    **settings: Any,  # noqa: ANN401
+) -> int:
+    """Show which locks threads wait for and how long, how long they are held, and by whom while others wait.
+
+    Mutexes, read-write locks, semaphores, condition variables and barriers of the C library, which most languages use,
+    and futexes by its function syscall.
+
+    \b
+    anyprobe locks -p 4242 --for 5
+    anyprobe locks --no-hold -n mariadbd --for 5
+    anyprobe locks --json -- ./program
+    """  # noqa: D301 - click's mark for lines that stay as they are
+    from anyprobe.cli import measuring, targets
+    from anyprobe.probes.waiting.locks import place_locks
+
+    target = targets.choose(pids, names, program, (), **targets.selected(settings))
+
+    def arm(session: "Measured", _: "Sequence[AnySpec]") -> None:
+        place_locks(targets.on_process(session), holds=not no_hold)
+
+    settings["returns"] = "exits"  # what a function ends in is known, and has handlers of its own
+    plan = measuring.Plan(specs=(), arm=arm, render=_render, seen=_without_sites, always={"locks": []}, **settings)
+    return measuring.measure(target, plan)
+
+
+def _without_sites(snapshot: "Snapshot") -> "Snapshot":
+    """Return the results without rows for places in the C library but those where hits were missed."""
+    return replace(snapshot, sites=tuple(each for each in snapshot.sites if each.nmissed))
+
+
+def _render(snapshot: "Snapshot", console: "Console", top: int) -> None:
+    """Print the tables."""
+    from anyprobe.reports import waiting
+
+    waiting.print_locks(snapshot, console, top)

@@ -1,0 +1,287 @@
+# mypy: disable-error-code="valid-type"
+"""Handlers for locks: how often each was taken, how long threads waited for it and held it, and who made them wait.
+
+A mutex that is free is taken without a look at the clock but for its hold time. One that is not is waited for in a
+function of its own, so that contention costs nothing where there is none. What else can be waited for is timed as a
+whole, and counts as contended where the thread was put to sleep meanwhile.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from anyprobe.core.errors import UnsupportedTarget, UsageError
+from anyprobe.data.aggregations import Count, Hist, Sum
+from anyprobe.data.maps import Map
+from anyprobe.data.waiting import ACQUIRED, HELD, HOLDERS, WAITED, WAITERS, LockKind
+from anyprobe.handlers.types.annotations import func, i32, i64, ptr, stack, u32, u64
+from anyprobe.probes.waiting.libc_places import FUTEX, LockPlaces, lock_places
+
+if TYPE_CHECKING:
+    from anyprobe.probes.session import Session
+
+LOCKS, DISTRIBUTIONS, PLACES = 4096, 1024, 4096
+"""Locks of which there are counts, those of which there are distributions, and pairs of a lock and a place."""
+_INNER = 1 << 62
+"""Added to the time since when a mutex is held where its owner has taken it again."""
+_RECURSION, _OWNER_DIED = 1, 130
+"""The word of glibc's mutex that counts how often its owner has taken it, and the result where an owner has died."""
+_WAIT, _LOCK_PI, _WAIT_BITSET, _LOCK_PI2 = 0, 6, 9, 13
+_OPERATION = 0x7F
+"""The operations on futexes that wait, and the bits of their numbers."""
+MUTEX, RWLOCK, SEMAPHORE, CONDITION, BARRIER, FUTEX_WORD = map(int, LockKind)
+Hit = Any
+"""What a handler is called with is typed by their compiler, and so is what they store."""
+Stored = Any
+
+
+def place_locks(session: "Session", *, holds: bool = True) -> None:
+    """Place the handlers in what C libraries have for locks; in a program that has only begun once they are mapped.
+
+    Args:
+        session: with ``returns="exits"``, since functions that end in others are known here and have handlers there.
+        holds: whether hold times are measured, and who holds: two thirds of what an uncontended lock costs.
+
+    Raises:
+        UnsupportedTarget: the program has no library whose mutexes are known.
+    """
+    if session.options.returns != "exits":
+        raise UsageError('locks are measured in a session with returns="exits"')
+    session.host.when_mapped(_Handlers(session, holds=holds).place)
+
+
+class _Handlers:
+    """The aggregations, and the handlers that fill them."""
+
+    def __init__(self, session: "Session", *, holds: bool) -> None:
+        self._session, self._holds = session, holds
+        by = "lock", "kind"
+        self.acquired: Stored = Count(ACQUIRED, by=by, capacity=LOCKS)
+        self.waited: Stored = Hist(WAITED, by=by, capacity=DISTRIBUTIONS)
+        self.held: Stored = Hist(HELD, by=by, capacity=DISTRIBUTIONS)
+        self.holders: Stored = Sum(HOLDERS, by=(*by, "place"), capacity=PLACES)
+        self.waiters: Stored = Sum(WAITERS, by=(*by, "stack"), capacity=PLACES)
+        self.since: Stored = Map("held since", by=("lock",), capacity=LOCKS, shown=False)
+        self.since_by_thread: Stored = Map("held since, by thread", by=("lock", "tid"), capacity=LOCKS, shown=False)
+        self.place_of: Stored = Map("taken at", by=("lock",), capacity=LOCKS, shown=False)
+        self.slept: Stored = Map("slept", by=("tid",), capacity=LOCKS, shown=False)
+
+    def place(self) -> None:
+        """Place them all, or say why there are none."""
+        found = lock_places(self._session)
+        if not found:
+            raise UnsupportedTarget(
+                f"no C library of process {self._session.pid} has mutexes that are known: its pthread_mutex_lock, if "
+                "there is one, does not wait as glibc's does"
+            )
+        for places in found:
+            self._mutex_waits(places)
+            self._sleeps(places)
+            for place in (self._mutexes, self._timed_mutexes, self._rwlocks, self._semaphores, self._conditions):
+                place(places)
+            self._barriers(places)
+            self._futexes(places)
+            if self._holds:
+                self._releases(places)
+
+    # what handlers use has to be in variables of the functions that make them
+
+    def _recorded(self) -> Callable[..., None]:
+        """Return the function of handlers that takes note of a wait."""
+        waited, holders, waiters, holds = self.waited, self.holders, self.waiters, self._holds
+
+        def recorded(lock: ptr, kind: i64, ns: u64, holder: u64, where: stack) -> None:
+            waited[lock, kind].add(ns)
+            waiters[lock, kind, where].add(ns)
+            if holds and holder != 0:
+                holders[lock, kind, func(holder)].add(ns)
+
+        return recorded
+
+    def _taken(self) -> Callable[..., None]:
+        """Return the function of handlers that takes note of a mutex that was taken."""
+        acquired, since, place_of, holds = self.acquired, self.since, self.place_of, self._holds
+
+        def taken(lock: ptr, now: u64, caller: ptr) -> None:
+            acquired[lock, MUTEX].add()
+            if holds:
+                before = since.get(lock, 0)
+                if before != 0 and is_inner(lock):
+                    since[lock] = before | _INNER
+                else:
+                    since[lock] = now
+                    place_of[lock] = caller
+
+        return taken
+
+    def _released(self) -> Callable[..., None]:
+        """Return the function of handlers that takes note of a mutex that is given back."""
+        since, held = self.since, self.held
+
+        def released(lock: ptr, now: u64) -> None:
+            before = since.get(lock, 0)
+            if before != 0 and not (before >= _INNER and is_inner(lock)):
+                held[lock, MUTEX].add(now - (before & (_INNER - 1)))
+                since[lock] = 0
+
+        return released
+
+    def _mutex_waits(self, places: LockPlaces) -> None:
+        place_of, recorded = self.place_of, self._recorded()
+
+        @self._session.call(*places.mutex_wait)
+        def wait(ctx: Hit, lock: ptr) -> None:
+            ctx.data.lock = lock
+            ctx.data.holder = place_of.get(lock, 0)
+            ctx.data.began = ctx.now
+
+        @wait.ret
+        def waited(ctx: Hit) -> None:
+            recorded(ctx.data.lock, MUTEX, ctx.now - ctx.data.began, ctx.data.holder, ctx.ustack())
+
+    def _mutexes(self, places: LockPlaces) -> None:
+        taken = self._taken()
+
+        @self._session.call(*places.mutex)
+        def take(ctx: Hit, lock: ptr) -> None:
+            ctx.data.lock = lock
+
+        @take.ret
+        def took(ctx: Hit) -> None:
+            if ctx.retval is not None and succeeded(ctx.retval):
+                taken(ctx.data.lock, ctx.now, ctx.caller)
+
+    def _timed_mutexes(self, places: LockPlaces) -> None:
+        taken, recorded, slept, place_of = self._taken(), self._recorded(), self.slept, self.place_of
+
+        @self._session.call(*places.mutex_timed)
+        def take(ctx: Hit, lock: ptr) -> None:
+            ctx.data.lock = lock
+            ctx.data.holder = place_of.get(lock, 0)
+            ctx.data.began = ctx.now
+
+        @take.ret
+        def took(ctx: Hit) -> None:
+            now = ctx.now
+            if slept.get(ctx.tid, 0) >= ctx.data.began:
+                recorded(ctx.data.lock, MUTEX, now - ctx.data.began, ctx.data.holder, ctx.ustack())
+            if ctx.retval is not None and succeeded(ctx.retval):
+                taken(ctx.data.lock, now, ctx.caller)
+
+    def _releases(self, places: LockPlaces) -> None:
+        released = self._released()
+
+        @self._session.entry(*places.mutex_release)
+        def release(ctx: Hit, lock: ptr) -> None:
+            released(lock, ctx.now)
+
+    def _sleeps(self, places: LockPlaces) -> None:
+        slept = self.slept
+
+        @self._session.at(*places.sleeps)
+        def sleep(ctx: Hit) -> None:
+            if ctx.regs.rax == FUTEX and waits(ctx.regs.rsi):
+                slept[ctx.tid] = ctx.now
+
+    def _rwlocks(self, places: LockPlaces) -> None:
+        acquired, recorded, slept, place_of = self.acquired, self._recorded(), self.slept, self.place_of
+        since, held, holds = self.since_by_thread, self.held, self._holds
+
+        @self._session.call(*places.rwlock)
+        def take(ctx: Hit, lock: ptr) -> None:
+            ctx.data.lock = lock
+            ctx.data.holder = place_of.get(lock, 0)
+            ctx.data.began = ctx.now
+
+        @take.ret
+        def took(ctx: Hit) -> None:
+            now = ctx.now
+            lock = ctx.data.lock
+            if slept.get(ctx.tid, 0) >= ctx.data.began:
+                recorded(lock, RWLOCK, now - ctx.data.began, ctx.data.holder, ctx.ustack())
+            if ctx.retval is not None and succeeded(ctx.retval):
+                acquired[lock, RWLOCK].add()
+                if holds:
+                    since[lock, ctx.tid] = now
+                    place_of[lock] = ctx.caller
+
+        if holds:
+
+            @self._session.entry(*places.rwlock_release)
+            def release(ctx: Hit, lock: ptr) -> None:
+                before = since.delete((lock, ctx.tid))
+                if before is not None:
+                    held[lock, RWLOCK].add(ctx.now - before)
+
+    def _semaphores(self, places: LockPlaces) -> None:
+        acquired, recorded, slept = self.acquired, self._recorded(), self.slept
+
+        @self._session.call(*places.semaphore)
+        def take(ctx: Hit, lock: ptr) -> None:
+            ctx.data.lock = lock
+            ctx.data.began = ctx.now
+
+        @take.ret
+        def took(ctx: Hit) -> None:
+            if slept.get(ctx.tid, 0) >= ctx.data.began:
+                recorded(ctx.data.lock, SEMAPHORE, ctx.now - ctx.data.began, 0, ctx.ustack())
+            if ctx.retval is not None and i32(ctx.retval) == 0:
+                acquired[ctx.data.lock, SEMAPHORE].add()
+
+    def _conditions(self, places: LockPlaces) -> None:
+        acquired, recorded, taken, released = self.acquired, self._recorded(), self._taken(), self._released()
+
+        @self._session.call(*places.condition)
+        def wait(ctx: Hit, condition: ptr, lock: ptr) -> None:
+            ctx.data.condition = condition
+            ctx.data.lock = lock
+            ctx.data.began = ctx.now
+            released(lock, ctx.now)
+
+        @wait.ret
+        def waited(ctx: Hit) -> None:
+            acquired[ctx.data.condition, CONDITION].add()
+            recorded(ctx.data.condition, CONDITION, ctx.now - ctx.data.began, 0, ctx.ustack())
+            taken(ctx.data.lock, ctx.now, ctx.caller)
+
+    def _barriers(self, places: LockPlaces) -> None:
+        acquired, recorded = self.acquired, self._recorded()
+
+        @self._session.call(*places.barrier)
+        def wait(ctx: Hit, barrier: ptr) -> None:
+            ctx.data.lock = barrier
+            ctx.data.began = ctx.now
+
+        @wait.ret
+        def waited(ctx: Hit) -> None:
+            acquired[ctx.data.lock, BARRIER].add()
+            recorded(ctx.data.lock, BARRIER, ctx.now - ctx.data.began, 0, ctx.ustack())
+
+    def _futexes(self, places: LockPlaces) -> None:
+        recorded = self._recorded()
+
+        @self._session.call(*places.futex)
+        def wait(ctx: Hit, number: u64, word: ptr, operation: u64) -> None:
+            if number == FUTEX and waits(operation):
+                ctx.data.lock = word
+                ctx.data.began = ctx.now
+
+        @wait.ret
+        def waited(ctx: Hit) -> None:
+            if ctx.data.began is not None:
+                recorded(ctx.data.lock, FUTEX_WORD, ctx.now - ctx.data.began, 0, ctx.ustack())
+
+
+def succeeded(result: i64) -> bool:
+    """Return whether a lock was taken, in handlers; the one whose owner has died is."""
+    return i32(result) == 0 or i32(result) == _OWNER_DIED
+
+
+def is_inner(lock: ptr) -> bool:
+    """Return whether the owner of a mutex has taken it more than once, in handlers."""
+    depth = ptr[u32](lock)[_RECURSION]  # type: ignore[index]  # memory of the program
+    return depth is not None and depth > 1
+
+
+def waits(operation: u64) -> bool:
+    """Return whether an operation on a futex puts a thread to sleep, in handlers."""
+    return operation & _OPERATION in (_WAIT, _LOCK_PI, _WAIT_BITSET, _LOCK_PI2)

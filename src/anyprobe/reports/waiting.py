@@ -1,0 +1,98 @@
+"""What threads wait for: locks, where threads wait for them, and where the threads took them that hold them."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from anyprobe.data.snapshot import Snapshot
+from anyprobe.data.waiting import OF_LOCKS, Lock, Waits, locks_of, outside
+from anyprobe.reports.heading import print_heading, print_refusals
+from anyprobe.reports.losses import print_losses, print_unhandled
+from anyprobe.reports.plain import Rows, escape
+from anyprobe.reports.quantities import counted, duration, percent
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from anyprobe.data.results import CellValue
+
+_DETAILED = 3
+"""Locks of which waiters and holders are shown, and places of each."""
+_C_LIBRARY = ("libc.so.6", "libpthread.so.0", "libstdc++.so.6")
+
+
+def print_locks(snapshot: Snapshot, console: "Console", top: int = 0) -> None:
+    """Print locks, those that were waited for longest first, waiters and holders; ``top`` limits the rows unless 0."""
+    found = locks_of(snapshot.aggregations)
+    held = [each for each in found if each.kind.is_held]
+    others = [each for each in found if not each.kind.is_held]
+    taken, waits = sum(each.acquisitions for each in held), sum(each.contended for each in held)
+    waited = duration(sum(each.wait_ns for each in held))
+    what = f"{counted(len(held), 'lock')} taken {counted(taken, 'time')}, {counted(waits, 'time')} after a wait"
+    print_heading(snapshot, console, f"{what}, {waited} of waiting")
+    for locks, noun in ((held, "lock"), (others, "wait")):
+        _print_table(locks, console, top, with_holds=locks is held, noun=noun)
+    contended = [each for each in held if each.contended][: min(_DETAILED, top or _DETAILED)]
+    for lock in contended:
+        _print_details(lock, console)
+    if found and not contended:
+        console.print("\nno thread has waited for a lock that another one held", soft_wrap=True)
+    _print_lost(snapshot, console)
+    print_losses(snapshot, console)
+    print_unhandled(snapshot, console)
+    print_refusals(snapshot, console)
+
+
+def _print_table(locks: Sequence[Lock], console: "Console", top: int, *, with_holds: bool, noun: str) -> None:
+    shown = locks[:top] if top else locks
+    if not shown:
+        return
+    with_holds = with_holds and any(each.hold.count for each in locks)
+    table = Rows()
+    names = ["waited", "p50", "p99", "max", "waits", *(["held", "p50", "p99", "max"] if with_holds else []), "taken"]
+    for name in [*names, "waited %"] if with_holds else names:
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("lock", overflow="fold", style="cyan")
+    table.add_column("kind", no_wrap=True)
+    for each in shown:
+        cells = [*_times(each.wait), f"{each.contended:,}", *(_times(each.hold) if with_holds else [])]
+        cells.append(f"{each.acquisitions:,}" if each.acquisitions else "-")
+        if with_holds:
+            cells.append(percent(each.contended, each.acquisitions) if each.acquisitions else "-")
+        table.add_row(*cells, escape(each.name), each.kind.name.lower())
+    console.print()
+    console.print(table)
+    if len(locks) > len(shown):
+        text = f"… and {counted(len(locks) - len(shown), f'more {noun}')}; --top 0 shows all"
+        console.print(text, style="dim", soft_wrap=True)
+
+
+def _times(cell: "CellValue") -> list[str]:
+    """Return the sum of some times, two percentiles and the longest."""
+    if not cell.count:
+        return ["-"] * 4
+    return [duration(cell.sum or 0), *(duration(cell.percentile(share)) for share in (0.5, 0.99)), duration(cell.max)]
+
+
+def _print_details(lock: Lock, console: "Console") -> None:
+    console.print(f"\n[bold]{escape(lock.name)}[/bold]: {duration(lock.wait_ns)} waited", soft_wrap=True)
+    for title, places in (("held meanwhile, taken at", lock.holders), ("waited for at", lock.waiters)):
+        for each in places[:_DETAILED]:
+            frames = [outside(each.stack, _C_LIBRARY), *_callers(each)]
+            share = percent(each.waited_ns, lock.wait_ns)
+            text = f"  {share:>5} %  {counted(each.count, 'wait')}  {title} {' < '.join(frames)}"
+            console.print(escape(text), soft_wrap=True)
+        if len(places) > _DETAILED:
+            console.print(f"  … and {counted(len(places) - _DETAILED, 'more place')}", style="dim", soft_wrap=True)
+
+
+def _callers(waits: Waits) -> Sequence[str]:
+    """Return the frames after the one that is shown, as far as they are the program's."""
+    at = waits.stack.index(outside(waits.stack, _C_LIBRARY))
+    return [each for each in waits.stack[at + 1 : at + 4] if not each.startswith("libc.so.6:")]
+
+
+def _print_lost(snapshot: Snapshot, console: "Console") -> None:
+    for each in snapshot.aggregations:
+        if each.name in OF_LOCKS and each.dropped:
+            text = f"{each.name}: {counted(each.dropped, 'value')} of locks for which there was no room"
+            console.print(text, style="yellow", soft_wrap=True)

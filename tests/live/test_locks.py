@@ -1,0 +1,228 @@
+"""``anyprobe locks``: what it says of locks is what the program itself has measured, lock by lock."""
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import anyprobe
+from anyprobe.binary.objects.elf import ElfFile
+from anyprobe.core.errors import UnsupportedTarget, UsageError
+from anyprobe.data.waiting import LockKind, locks_of
+from anyprobe.probes.waiting.locks import place_locks
+from live.test_command_line import anyprobe as command
+from live.test_command_line import start
+from support.driver import build, wait_until
+from support.seen_probes import is_probed
+
+pytestmark = pytest.mark.live
+LIBC = "/lib/x86_64-linux-gnu/libc.so.6"
+HOLD_NS = 150_000
+CONTENDED = ("contended", "4", "2000", str(HOLD_NS), "100000")
+STAMPS_NS = 60_000
+"""What may lie between the program's look at the clock and anyprobe's, for each wait."""
+KINDS = {
+    "plain": "mutex",
+    "checked": "mutex",
+    "robust": "mutex",
+    "inherits": "mutex",
+    "limited": "mutex",
+    "recursive": "mutex",
+    "tried": "mutex",
+    "orphan": "mutex",
+    "written": "rwlock",
+    "shared": "rwlock",
+    "counted": "semaphore",
+    "meeting": "barrier",
+    "word": "futex",
+}
+
+
+@pytest.fixture(scope="module")
+def program():
+    return str(build("waits_for_locks.c"))
+
+
+def measured(tmp_path, program, *arguments, options=(), **settings):
+    """Return what the program has measured, and what anyprobe has by the names of locks, for a command after --."""
+    results = tmp_path / "results.json"
+    found = command("locks", "--json", "-o", str(results), *options, "--", program, *arguments, input="\n", **settings)
+    assert found.returncode == 0, found.stderr
+    document = json.loads(results.read_text())
+    shown = {(each["symbol"] or "").rpartition(":")[2]: each for each in document["locks"]}
+    return json.loads(found.stdout[found.stdout.index("{") :]), shown
+
+
+def near(value, truth, share, times):
+    return abs(value - truth) <= share * truth + times * STAMPS_NS
+
+
+@pytest.mark.parametrize("stripped", [False, True], ids=["as it is", "a C library without names"])
+def test_locks_of_each_kind_are_what_the_program_has_measured(tmp_path, program, stripped):
+    settings = {"env": os.environ | {"LD_LIBRARY_PATH": nameless_libc(tmp_path)}} if stripped else {}
+    truth, found = measured(tmp_path, program, "kinds", **settings)
+    assert truth.keys() == KINDS.keys()
+    for name, own in truth.items():
+        lock = found[name]
+        assert lock["kind"] == KINDS[name]
+        if name != "word":
+            assert (name, lock["acquisitions"]) == (name, own["taken"])
+        assert (name, lock["contended"]) == (name, own["waits"])
+        assert near(lock["wait_ns"], own["wait"], 0.02, own["waits"]), (name, lock["wait_ns"], own["wait"])
+        if lock["kind"] in {"mutex", "rwlock"}:
+            assert (name, lock["holds"]) == (name, own["holds"])
+            assert near(lock["hold_ns"], own["hold"], 0.01, own["holds"]), (name, lock["hold_ns"], own["hold"])
+        else:
+            assert lock["holds"] == 0
+        assert sum(each["count"] for each in lock["waiters"]) == own["waits"]
+
+
+def nameless_libc(folder):
+    """Return a folder with a C library that has no debug file: it has another build id, and no link."""
+    copy = folder / "libc.so.6"
+    shutil.copy(LIBC, copy)
+    content = bytearray(copy.read_bytes())
+    at = content.index(bytes.fromhex(ElfFile.open(LIBC).build_id))
+    content[at] ^= 0xFF
+    content[:] = content.replace(b".gnu_debuglink\0", b".xxx_debuglink\0")
+    copy.write_bytes(content)
+    return str(folder)
+
+
+def test_a_lock_that_many_threads_want_names_who_holds_and_who_waits(tmp_path, program):
+    truth, found = measured(tmp_path, program, *CONTENDED)
+    hot, own = found["hot"], truth["hot"]
+    assert hot["acquisitions"] == own["taken"]
+    assert hot["holds"] == own["holds"]
+    assert 0 < hot["contended"] <= own["taken"]
+    assert abs(hot["wait_ns"] - own["wait"]) <= 0.02 * own["wait"]
+    assert abs(hot["hold_ns"] - own["hold"]) <= 0.01 * own["hold"]
+    assert abs(hot["hold_p50_ns"] - HOLD_NS) < 0.05 * HOLD_NS
+    assert max(hot["wait_p50_ns"], HOLD_NS) <= hot["max_wait_ns"]
+    (holder, *_) = hot["holders"]
+    assert "critical+" in holder["stack"][0]
+    assert holder["waited_ns"] > 0.99 * hot["wait_ns"]
+    assert any("critical+" in frame for frame in hot["waiters"][0]["stack"])
+    assert sum(each["waited_ns"] for each in hot["waiters"]) == hot["wait_ns"]
+
+
+def test_a_mutex_is_not_held_while_its_owner_waits_for_a_condition(tmp_path, program):
+    truth, found = measured(tmp_path, program, *CONTENDED)
+    waits, mutex = found["changed"], found["guard"]
+    assert waits["kind"] == "condition"
+    assert waits["contended"] == truth["changed"]["taken"]
+    assert abs(waits["wait_ns"] - truth["changed"]["wait"]) <= 0.02 * truth["changed"]["wait"]
+    assert mutex["acquisitions"] == 2 * truth["changed"]["taken"]  # each wait takes it again
+    assert mutex["hold_ns"] < 0.05 * waits["wait_ns"]
+
+
+def test_without_hold_times_waits_are_told_all_the_same(tmp_path, program):
+    truth, found = measured(tmp_path, program, *CONTENDED, options=("--no-hold",))
+    hot = found["hot"]
+    assert hot["acquisitions"] == truth["hot"]["taken"]
+    assert abs(hot["wait_ns"] - truth["hot"]["wait"]) <= 0.02 * truth["hot"]["wait"]
+    assert (hot["holds"], hot["hold_ns"], hot["holders"]) == (0, 0, [])
+
+
+def test_of_a_running_program_the_table_says_who_waits_for_whom(program):
+    arguments = [program, "contended", "4", "3000", "100000", "100000"]
+    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "ready\n"
+        with start("locks", "-p", str(process.pid)) as shown:
+            wait_until(lambda: is_probed(process.pid, "pthread_barrier_wait"), "the probes are there")
+            process.stdin.write("\n")
+            process.stdin.close()
+            text = shown.stdout.read()
+        assert process.wait() == 0
+    assert "waits_for_locks:hot" in text
+    assert "held meanwhile, taken at waits_for_locks:critical+" in text
+
+
+def test_what_was_written_is_gone_after_the_session(program):
+    with subprocess.Popen([program, "kinds"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "ready\n"
+        before = executable(process.pid)
+        with anyprobe.attach(process.pid, returns="exits") as session:
+            place_locks(session)
+            assert not session.refused
+        assert executable(process.pid) == before
+        out, _ = process.communicate("\n")
+        assert process.returncode == 0
+        assert json.loads(out)["plain"]["taken"] == 6
+
+
+def executable(pid):
+    """Return the bytes of the C library's code in a process."""
+    text = {}
+    lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
+        for line in lines:
+            if "x" in line.split()[1] and "libc.so" in line:
+                low, high = (int(each, 16) for each in line.split()[0].split("-"))
+                memory.seek(low)
+                text[low] = memory.read(high - low)
+    return text
+
+
+def test_locks_in_python_are_those_of_its_c_library(program):
+    with subprocess.Popen([program, "kinds"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "ready\n"
+        with anyprobe.attach(process.pid, returns="exits") as session:
+            place_locks(session, holds=False)
+            process.stdin.write("\n")
+            process.stdin.flush()
+            truth = json.loads(process.stdout.readline())
+            found = {each.symbol.rpartition(":")[2]: each for each in locks_of(session.snapshot().aggregations)}
+        process.communicate()
+    assert found["plain"].kind is LockKind.MUTEX
+    assert found["plain"].acquisitions == truth["plain"]["taken"]
+    assert found["plain"].contended == truth["plain"]["waits"]
+
+
+def test_a_session_that_follows_calls_to_their_callers_is_refused(program):
+    with subprocess.Popen([program, "kinds"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "ready\n"
+        with anyprobe.attach(process.pid) as session, pytest.raises(UsageError, match="exits"):
+            place_locks(session)
+        process.communicate()
+
+
+NO_LIBRARY = """
+static struct { long s, ns; } t = {1, 0};
+void _start(void) {
+    for (;;) {
+        long result;
+        __asm__ volatile("syscall" : "=a"(result) : "a"(35), "D"(&t), "S"(0) : "rcx", "r11", "memory");
+    }
+}
+"""
+
+
+def test_a_program_without_a_c_library_is_refused_in_one_line():
+    program = build("no_library.c", "-nostdlib", "-static", text=NO_LIBRARY)
+    with subprocess.Popen([program]) as process:
+        found = command("locks", "-p", str(process.pid), "--for", "1")
+        assert found.returncode == 1
+        (line,) = found.stderr.splitlines()
+        assert "no C library" in line
+        with anyprobe.attach(process.pid, returns="exits") as session, pytest.raises(UnsupportedTarget):
+            place_locks(session)
+        process.kill()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (("a.out:main", "-p", "1"), "unexpected extra argument"),
+        (("-p", "0"), "is not in the range"),
+        (("-p", "1", "--every"), "requires an argument"),
+        ((), "choose a target"),
+    ],
+)
+def test_a_wrong_command_line_is_told_in_one_line(arguments, what):
+    found = command("locks", *arguments)
+    assert found.returncode == 2
+    assert sum(what in line for line in found.stderr.splitlines()) == 1
