@@ -251,7 +251,7 @@ class FunctionTiming(histogram.Percentiles):
             open_is_bound=any(timing.open_is_bound for timing in every),
             min_ns=min((timing.min_ns for timing in with_calls), default=0.0),
             max_ns=max((timing.max_ns for timing in with_calls), default=0.0),
-            buckets=histogram.merged(*(timing.buckets for timing in with_calls)),
+            buckets=histogram.added(*(timing.buckets for timing in with_calls)),
             callers_refused=summed(timing.callers_refused for timing in every),
             nested=reduce(lambda one, other: one.plus(other), nested) if nested else None,
             taken=all_taken(timing.taken for timing in with_calls) if with_calls else self.taken,
