@@ -15,7 +15,7 @@ def refuse(target: "targets.Target", plan: "Plan") -> None:
         raise click.UsageError("--mechanism is about probes in the kernel; --strategy is about those in programs")
     if plan.include_self and not target.kernel:
         raise click.UsageError("--include-self is about probes in the kernel")
-    _refuse_format(plan)
+    refuse_format(plan)
     given = {
         "--strategy": plan.strategy != "auto",
         "--returns": plan.returns not in {None, "auto"},
@@ -37,7 +37,7 @@ def refuse(target: "targets.Target", plan: "Plan") -> None:
         raise click.UsageError(f"{wrong[0]} is about probes in programs, and there are none")
 
 
-def _refuse_format(plan: "Plan") -> None:
+def refuse_format(plan: "Plan") -> None:
     """Raise ``click.UsageError`` for a format that cannot hold what is measured."""
     if plan.format is None:
         return

@@ -5,6 +5,8 @@ from typing import Any
 
 import click
 
+from anyprobe.cli import options
+
 GROUPS = {
     "Target": ("pids", "names", "everywhere"),
     "What is measured": (
@@ -27,6 +29,8 @@ GROUPS = {
     "How probes are placed": ("strategy", "returns", "live", "maxactive", "max_overhead"),
 }
 """Options by their parameters' names. What is in none of them is the command's own, and comes first."""
+ARCHIVES = ".aprobe"
+"""How the names of archives end."""
 _RANGE = r"(?:; )?(?:\d[\d.]*<=?x(?:<=?\d[\d.]*)?|x[<>]=?\d[\d.]*)(?=\])"
 SPEC_POINTER = "SPEC is module:function, with globs, and %return, +0x1c, %insn, ...: see 'anyprobe help specs'."
 
@@ -38,6 +42,17 @@ class Command(click.Command):
         """``starts``: whether it starts what follows ``--``."""
         super().__init__(*arguments, **settings)
         self.starts = starts
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the options; results that go to a file of archives are one."""
+        rest = super().parse_args(ctx, args)
+        if str(ctx.params.get("output") or "").endswith(ARCHIVES) and ctx.params.get("format", "") is None:
+            if not any(isinstance(each.type, options.Format) for each in self.params):
+                raise click.UsageError(
+                    f"anyprobe {self.name} has no results that an archive ({ARCHIVES}) could keep", ctx
+                )
+            ctx.params["format"] = "archive"
+        return rest
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         """Return the parts of the usage line."""

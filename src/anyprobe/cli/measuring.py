@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from anyprobe.cli.records import Records
     from anyprobe.cli.targets import AnySpec, Measured
     from anyprobe.data.pending import PendingSpec
+    from anyprobe.data.runs import Run
     from anyprobe.probes.following.followed import Followed
     from anyprobe.probes.providers.kernel.session import KernelSession
     from anyprobe.probes.session import Session
@@ -97,6 +98,8 @@ class Plan:
     """Whether tables show long names of functions whole."""
     covers: bool = False
     """Whether results have the coverage."""
+    run: "Run | None" = None
+    """What else is known of results that are kept, or shown again."""
     lines: bool = False
     """Whether records are all that there is to show: then what is left to say goes to standard error."""
 
@@ -116,6 +119,10 @@ def measure(target: targets.Target, plan: Plan) -> int:
         from anyprobe.cli import contradictions
 
         contradictions.refuse(target, plan)
+    if plan.format == "archive":
+        from anyprobe.cli import keeping
+
+        plan = replace(plan, run=keeping.new_run())
     streams.Asked.ends_lines = plan.lines
     for place in target.everywhere:
         plan.warn(
@@ -221,6 +228,8 @@ def measure(target: targets.Target, plan: Plan) -> int:
             placed = placed or (target.new and not any(each.refused for each in snapshots))
             nothing = following.meant_nothing(snapshots, plan, later=target.new)
             snapshots[0] = replace(snapshots[0], warnings=(*snapshots[0].warnings, *tree.notes(), *left, *nothing))
+        if plan.run is not None:
+            plan.run.builds.update(keeping.builds_of(sessions.processes))
         show(snapshots, plan, stream)
         return exit_status(snapshots, status, plan, placed=placed, interrupts=interrupts)
 
@@ -452,7 +461,8 @@ def show(snapshots: Sequence[Snapshot], plan: Plan, stream: TextIO, *, between: 
             nonzero=plan.every is not None if plan.nonzero is None else plan.nonzero,
             buckets=plan.every is None if plan.buckets is None else plan.buckets,
             always=plan.always,
-            records={} if plan.records is None else plan.records.document(),
+            records=plan.records.document() if plan.records is not None else plan.run.records if plan.run else {},
+            run=plan.run,
         )
         exporter.write(found, stream)
         return

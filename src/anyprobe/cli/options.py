@@ -247,7 +247,13 @@ _arming = together(
     ),
 )
 _output = together(
-    click.option("-o", "--output", type=click.Path(dir_okay=False), metavar="FILE", help="Write the results there."),
+    click.option(
+        "-o",
+        "--output",
+        type=click.Path(dir_okay=False),
+        metavar="FILE",
+        help="Write the results there; to a RUN.aprobe all of them, for 'anyprobe show', 'report', 'merge' and 'diff'.",
+    ),
     click.option("--quiet", is_flag=True, help="No progress, no warnings, only results."),
 )
 
@@ -303,7 +309,8 @@ _formats = together(
         type=Format(),
         metavar="NAME",
         help="Write results for other tools: json; of trees of calls flame (a page with a flame graph), folded (stacks "
-        "with nanoseconds, as flamegraph.pl reads them), pprof and speedscope; of coverage html, lcov and cobertura.",
+        "with nanoseconds, as flamegraph.pl reads them), pprof and speedscope; of coverage html, lcov and cobertura; "
+        "archive, which -o RUN.aprobe means.",
     ),
 )
 
@@ -319,15 +326,7 @@ profiling = together(
     _top,
 )  # fmt: skip
 
-measuring = together(
-    _until,
-    _ending,
-    click.option(
-        "--every",
-        type=Seconds(min=0, min_open=True),
-        metavar="SECONDS",
-        help="Print what was counted since the last time, again and again, and all of it at the end.",
-    ),
+_documents = together(
     _formats,
     click.option(
         "--nonzero/--zero",
@@ -341,7 +340,8 @@ measuring = together(
         default=None,
         help="Whether JSON has the buckets of timed functions. Default: with --every it has not.",
     ),
-    _arming,
+)
+_rows = together(
     click.option(
         "--fold",
         is_flag=True,
@@ -351,3 +351,20 @@ measuring = together(
     _output,
     _top,
 )
+measuring = together(
+    _until,
+    _ending,
+    click.option(
+        "--every",
+        type=Seconds(min=0, min_open=True),
+        metavar="SECONDS",
+        help="Print what was counted since the last time, again and again, and all of it at the end.",
+    ),
+    _documents,
+    _arming,
+    _rows,
+)
+comparing = together(_formats, _output, _top)
+showing = together(_documents, _rows)
+archive = click.argument("archive", metavar="RUN.aprobe", type=click.Path(dir_okay=False))
+archives = click.argument("archives", metavar="RUN.aprobe...", type=click.Path(dir_okay=False), nargs=-1, required=True)

@@ -15,6 +15,7 @@ from anyprobe.probes.profiling.profiler import Profiler
 
 if TYPE_CHECKING:
     from anyprobe.data.profile import Profile
+    from anyprobe.data.runs import Run
 
 MOMENT = 2.0
 """For how long processes are sampled whose hot functions are timed then."""
@@ -92,7 +93,7 @@ def profile(target: targets.Target, plan: Plan) -> int:
             how = plan.at_end or (ending.KILL if own_end else ending.LEAVE)
             status = ending.settle(started, how, quiet=plan.quiet)
             found = replace(found, targets=(replace(found.targets[0], exited=started.target_info.exited),))
-        _show(found, plan, stream)
+        show(found, plan, stream)
         if plan.exit_status and status is not None:
             return status
         return ExitStatus.INTERRUPTED if interrupts.by_user else ExitStatus.DONE
@@ -110,8 +111,8 @@ def _wait(profiler: Profiler, ends: dict[int, int], interrupts: Interrupts, dead
         profiler.look()
 
 
-def _show(found: "Profile", plan: Plan, stream: TextIO) -> None:
-    """Write the results, as a table or for other tools."""
+def show(found: "Profile", plan: Plan, stream: TextIO, run: "Run | None" = None) -> None:
+    """Write the results, as a table or for other tools; ``run``: what else is known of results that are shown again."""
     if not plan.quiet and plan.format != "json":
         for warning in found.warnings:
             output.warn(warning)
@@ -119,16 +120,20 @@ def _show(found: "Profile", plan: Plan, stream: TextIO) -> None:
         output.write_json(found.as_json(), stream)
     elif plan.format is not None:
         from anyprobe.exporters.base import exporter_of
-        from anyprobe.exporters.profiles import measurement_of
+        from anyprobe.exporters.profiles import SAMPLES, measurement_of, what_of
 
-        exporter_of(plan.format).write(measurement_of(found), stream)
+        if plan.format == "archive" and run is None:
+            from anyprobe.cli import keeping
+
+            run = keeping.new_run(what=what_of(found), counted=SAMPLES)
+        exporter_of(plan.format).write(measurement_of(found, run), stream)
     else:
         from anyprobe.reports import profile as report
 
-        show = report.print_profile_tree if plan.tree else report.print_profile
+        print_it = report.print_profile_tree if plan.tree else report.print_profile
         if not plan.full_names:
             from anyprobe.reports.names import with_short_frames
 
             found = with_short_frames(found)
-        show(found, output.console(stream), plan.top)
+        print_it(found, output.console(stream), plan.top)
     stream.flush()

@@ -1,120 +1,273 @@
-"""Snapshots as bytes, to be merged elsewhere or later. They hold everything, of which ``--json`` leaves some out."""
+"""Results as documents of JSON that hold everything, of which ``--json`` leaves some out; to be kept, and read again.
+
+A dataclass is an object with the fields that are not as they are when nothing is said of them, so a field may be added;
+a mapping whose keys are no texts is a list of pairs; trees of calls are lists of nodes with their depths, the callers
+first. Whatever is read is checked: documents may come from anywhere.
+"""
 
 import dataclasses
 import json
-from collections.abc import Callable
-from typing import Any
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from typing import Any, Literal, NamedTuple
 
 from anyprobe.core.errors import UsageError
 from anyprobe.data.calltree import CallNode
+from anyprobe.data.cells import CellValue
+from anyprobe.data.coverage import Coverage
+from anyprobe.data.interval import Interval
+from anyprobe.data.keys import Place
 from anyprobe.data.nested import NestedTiming
-from anyprobe.data.processes import ProcessCounts, ProcessInfo, TargetInfo, ThreadTimes
-from anyprobe.data.refused import RefusedSite
+from anyprobe.data.pending import PendingSpec
 from anyprobe.data.results import AggregationResult, MapResult
-from anyprobe.data.snapshot import FunctionTiming, SiteResult, Snapshot
-from anyprobe.data.taken import Taken
+from anyprobe.data.snapshot import FunctionTiming, Snapshot
 
-FORMAT = "anyprobe-snapshot-1"
-
-
-def _timing(**values: Any) -> FunctionTiming:  # noqa: ANN401 - what was written
-    nested, places, taken = values.pop("nested", None), values.pop("places", ()), values.pop("taken", None)
-    return FunctionTiming(
-        **values,
-        places=tuple(SiteResult(**_with_tuples(place)) for place in places),
-        nested=None if nested is None else NestedTiming(**nested),
-        taken=None if taken is None else Taken(**taken),
+FORMAT = "anyprobe-snapshot-2"
+_NAMES: dict[str, Any] = {
+    each.__name__: each
+    for each in (
+        AggregationResult, CallNode, CellValue, Coverage, FunctionTiming, Interval, MapResult, NestedTiming,
+        PendingSpec,
     )
+}  # fmt: skip
+"""What annotations name that their own modules import for them alone."""
+_PLAIN: dict[Any, tuple[type, ...]] = {int: (int,), float: (int, float), str: (str,), bool: (bool,)}
+_DEEPEST = 100_000
+"""Nodes on the way from a root of a tree."""
 
 
-_PARTS: dict[str, Callable[..., Any]] = {
-    "sites": SiteResult,
-    "functions": _timing,
-    "refused": RefusedSite,
-    "others": TargetInfo,
-}
+class _Code(NamedTuple):
+    """How values of one type are written, and how they are read again."""
+
+    write: Callable[[Any], Any]
+    read: Callable[[Any, set[str]], Any]
+    """Takes the set of names of fields that are not known here, to which it adds."""
+
+
+def document_of(value: Any) -> Any:  # noqa: ANN401 - any dataclass of results
+    """Return results as a document."""
+    return _code(type(value)).write(value)
+
+
+def value_of(kind: Any, document: Any, unknown: set[str] | None = None) -> Any:  # noqa: ANN401 - from a file
+    """Return the results that a document has; raise ``ValueError``, ``KeyError`` or ``TypeError`` where it has none.
+
+    Args:
+        kind: the type of the results.
+        document: what ``document_of`` has returned.
+        unknown: a set to which the names of fields are added that are not known here, and were left out.
+    """
+    return _code(kind).read(document, set() if unknown is None else unknown)
 
 
 def dump(snapshot: Snapshot) -> bytes:
     """Return a snapshot as bytes."""
-    document: dict[str, Any] = {"format": FORMAT}
-    for field in dataclasses.fields(Snapshot):
-        value = getattr(snapshot, field.name)
-        if field.name == "aggregations":
-            value = [result.as_document() for result in value]
-        elif field.name == "maps":
-            value = [
-                [each.name, list(each.by), [[list(key), held] for key, held in each.entries.items()]] for each in value
-            ]
-        elif field.name == "processes":
-            value = [
-                [
-                    dataclasses.asdict(each.process),
-                    [[list(key), hits] for key, hits in each.hits.items()],
-                    [dataclasses.asdict(timing) for timing in each.functions],
-                    [dataclasses.asdict(node) for node in each.tree],
-                ]
-                for each in value
-            ]
-        elif field.name == "threads":
-            value = [
-                [
-                    dataclasses.asdict(each.process),
-                    each.tid,
-                    each.name,
-                    [dataclasses.asdict(timing) for timing in each.functions],
-                ]
-                for each in value
-            ]
-        elif field.name in _PARTS:
-            value = [dataclasses.asdict(part) for part in value]
-        elif field.name == "tree":
-            value = [dataclasses.asdict(node) for node in value]
-        elif field.name == "target" or (field.name == "in_no_row" and value is not None):
-            value = dataclasses.asdict(value)
-        document[field.name] = value
-    return json.dumps(document).encode()
+    return json.dumps({"format": FORMAT, "snapshot": document_of(snapshot)}).encode()
 
 
 def load(data: bytes) -> Snapshot:
     """Return the snapshot that ``dump`` has written."""
     try:
         document = json.loads(data)
-        if document.pop("format") != FORMAT:
+        if document["format"] != FORMAT:
             raise UsageError(f"a snapshot of another format than {FORMAT}")
-        document["target"] = TargetInfo(**_with_tuples(document["target"]))
-        for name, part in _PARTS.items():
-            document[name] = tuple(part(**_with_tuples(values)) for values in document.get(name, ()))
-        document["processes"] = tuple(
-            ProcessCounts(
-                ProcessInfo(**process),
-                {tuple(key): hits for key, hits in counts},
-                tuple(_timing(**_with_tuples(values)) for values in (more[0] if more else ())),
-                tuple(map(CallNode.from_document, more[1] if len(more) > 1 else ())),
-            )
-            for process, counts, *more in document.get("processes", ())
-        )
-        document["threads"] = tuple(
-            ThreadTimes(ProcessInfo(**process), tid, name, tuple(_timing(**_with_tuples(each)) for each in timings))
-            for process, tid, name, timings in document.get("threads", ())
-        )
-        document["maps"] = tuple(
-            MapResult(name, tuple(by), {tuple(key): value for key, value in entries})
-            for name, by, entries in document.get("maps", ())
-        )
-        document["aggregations"] = tuple(map(AggregationResult.from_document, document["aggregations"]))
-        rest = document.get("in_no_row")
-        document["in_no_row"] = None if rest is None else NestedTiming(**rest)
-        document["tree"] = tuple(map(CallNode.from_document, document.get("tree", ())))
-        return Snapshot(**_with_tuples(document))
-    except (ValueError, KeyError, TypeError) as error:
+        found: Snapshot = value_of(Snapshot, document["snapshot"])
+        return found
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UsageError(f"this is not a snapshot: {error}") from error
 
 
-def _with_tuples(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the same with tuples for JSON's lists, in the order of their elements."""
-    return {name: _as_tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+def _code_of(kind: Any) -> _Code:  # noqa: ANN401 - an annotation
+    """Return how values of a type are written and read."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if kind in _PLAIN:
+        return _Code(_unchanged, _checked(*_PLAIN[kind]))
+    if kind is Any:
+        return _Code(_unchanged, lambda value, _: value)
+    if kind == tuple[CallNode, ...]:
+        return _Code(lambda nodes: list(_rows(nodes)), _tree)
+    if origin in (typing.Union, types.UnionType):
+        return _union(arguments)
+    if origin is Literal:
+        return _Code(_unchanged, _checked(*{type(each) for each in arguments}))
+    if origin is tuple:
+        return _tuple(arguments)
+    if origin is not None and issubclass(origin, Mapping):
+        return _mapping(*arguments)
+    if isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields"):
+        return _named_tuple(kind)
+    return _object(kind)
 
 
-def _as_tuple(values: list[Any]) -> tuple[Any, ...]:
-    return tuple(_as_tuple(value) if isinstance(value, list) else value for value in values)
+_code: Callable[[Any], _Code] = cache(_code_of)
+
+
+def _unchanged(value: Any) -> Any:  # noqa: ANN401 - what JSON has, too
+    return value
+
+
+def _checked(*plain: type) -> Callable[[Any, set[str]], Any]:
+    allowed = set(plain)  # a bool is an int by its type, and none here
+
+    def read(value: Any, unknown: set[str]) -> Any:  # noqa: ANN401, ARG001
+        if type(value) not in allowed:
+            raise TypeError(f"{str(value)[:40]!r} is no {plain[-1].__name__}")
+        return value
+
+    return read
+
+
+def _union(kinds: tuple[Any, ...]) -> _Code:
+    """Return the code of what may be missing; parts of keys are numbers or texts, and numbers may have a text."""
+    rest = [each for each in kinds if each is not type(None)]
+    if len(rest) > 1:
+        return _Code(_part, _read_part)
+    inner = _code(rest[0])
+    return _Code(
+        lambda value: None if value is None else inner.write(value),
+        lambda value, unknown: None if value is None else inner.read(value, unknown),
+    )
+
+
+def _part(value: Any) -> Any:  # noqa: ANN401
+    return {"number": int(value), "text": value.text} if isinstance(value, Place) else value
+
+
+def _read_part(value: Any, unknown: set[str]) -> Any:  # noqa: ANN401
+    if isinstance(value, dict):
+        return Place(_read_int(value["number"], unknown), _read_text(value["text"], unknown))
+    if value is not None and type(value) not in {int, str, float}:
+        raise TypeError("this is no part of a key")
+    return value
+
+
+_read_int, _read_text = _checked(int), _checked(str)
+
+
+def _listed(value: Any) -> list[Any]:  # noqa: ANN401
+    if not isinstance(value, list):
+        raise TypeError(f"{str(value)[:40]!r} is no list")
+    return value
+
+
+def _tuple(kinds: tuple[Any, ...]) -> _Code:
+    if kinds[-1] is Ellipsis:
+        each = _code(kinds[0])
+        plain = each.write is _unchanged
+        return _Code(
+            list if plain else lambda values: [each.write(value) for value in values],
+            lambda values, unknown: tuple([each.read(value, unknown) for value in _listed(values)]),
+        )
+    parts = [_code(kind) for kind in kinds]
+    if all(part.write is _unchanged for part in parts):  # the buckets of histograms, of which there are many
+        return _Code(_unchanged, _numbers([_PLAIN.get(kind) for kind in kinds]))
+    return _Code(
+        lambda values: [part.write(value) for part, value in zip(parts, values, strict=True)],
+        lambda values, unknown: tuple(
+            part.read(value, unknown) for part, value in zip(parts, _listed(values), strict=True)
+        ),
+    )
+
+
+def _numbers(kinds: list[tuple[type, ...] | None]) -> Callable[[Any, set[str]], Any]:
+    allowed = [set(each) if each else {str} for each in kinds]
+
+    def read(values: Any, unknown: set[str]) -> Any:  # noqa: ANN401, ARG001
+        if len(_listed(values)) != len(allowed):
+            raise ValueError(f"{len(values)} values, and not {len(allowed)}")
+        for value, types_of_it in zip(values, allowed, strict=True):
+            if type(value) not in types_of_it:
+                raise TypeError(f"{str(value)[:40]!r} is none of its kind")
+        return tuple(values)
+
+    return read
+
+
+def _mapping(of_keys: Any, of_values: Any) -> _Code:  # noqa: ANN401 - annotations
+    keys, values = _code(of_keys), _code(of_values)
+    if of_keys is str:
+        return _Code(
+            lambda found: {key: values.write(value) for key, value in found.items()},
+            lambda found, unknown: {key: values.read(value, unknown) for key, value in _items(found)},
+        )
+    return _Code(
+        lambda found: [[keys.write(key), values.write(value)] for key, value in found.items()],
+        lambda found, unknown: {keys.read(key, unknown): values.read(value, unknown) for key, value in _listed(found)},
+    )
+
+
+def _items(found: Any) -> Any:  # noqa: ANN401
+    if not isinstance(found, dict):
+        raise TypeError(f"{str(found)[:40]!r} is no object")
+    return found.items()
+
+
+def _named_tuple(kind: Any) -> _Code:  # noqa: ANN401 - a class
+    hints = typing.get_type_hints(kind, localns=_NAMES)
+    parts = {name: _code(hints[name]) for name in kind._fields}
+    return _Code(
+        lambda value: {name: part.write(getattr(value, name)) for name, part in parts.items()},
+        lambda found, unknown: kind(**_fields(kind, found, parts, unknown)),
+    )
+
+
+def _fields(kind: Any, found: Any, parts: Mapping[str, _Code], unknown: set[str]) -> dict[str, Any]:  # noqa: ANN401
+    """Return the fields that a document has and that are known here."""
+    values = {}
+    for name, value in _items(found):
+        if name in parts:
+            values[name] = parts[name].read(value, unknown)
+        else:
+            unknown.add(f"{kind.__name__}.{name}"[:80])
+    return values
+
+
+def _object(kind: Any) -> _Code:  # noqa: ANN401 - a dataclass
+    hints = typing.get_type_hints(kind, localns=_NAMES)
+    fields = dataclasses.fields(kind)
+    left_out = {"totals"} if kind is Interval else {"calls"} if kind is CallNode else set()  # said elsewhere
+    parts = {each.name: _code(hints[each.name]) for each in fields if each.name not in left_out}
+    defaults = {
+        each.name: each.default_factory() if each.default_factory is not dataclasses.MISSING else each.default
+        for each in fields
+        if each.name in parts
+    }
+
+    def write(value: Any) -> Any:  # noqa: ANN401
+        found = {}
+        for name, part in parts.items():
+            own = getattr(value, name)
+            if own != defaults[name]:
+                found[name] = part.write(own)
+        return found
+
+    return _Code(write, lambda found, unknown: kind(**_fields(kind, found, parts, unknown)))
+
+
+def _rows(nodes: tuple[CallNode, ...]) -> Iterator[dict[str, Any]]:
+    """Yield the nodes of trees with their depths, as a walk from the callers down meets them."""
+    waiting = [(0, node) for node in reversed(nodes)]
+    while waiting:  # trees of recursion are deeper than Python's own stack
+        depth, node = waiting.pop()
+        yield {"depth": depth, **_code(CallNode).write(node)}
+        waiting += [(depth + 1, each) for each in reversed(node.calls)]
+
+
+def _tree(rows: Any, unknown: set[str]) -> tuple[CallNode, ...]:  # noqa: ANN401
+    """Return the trees whose nodes these are."""
+    calls: list[list[CallNode]] = [[]]
+    """The nodes that were read of each depth, and that have no caller yet."""
+    for row in reversed(_listed(rows)):
+        depth = row.pop("depth", None)
+        if type(depth) is not int or not 0 <= depth < _DEEPEST:
+            raise TypeError(f"{str(depth)[:40]!r} is no depth")
+        calls += [[] for _ in range(depth + 2 - len(calls))]
+        below = tuple(reversed(calls[depth + 1]))
+        del calls[depth + 1 :]
+        calls.append([])
+        calls[depth].append(dataclasses.replace(_code(CallNode).read(row, unknown), calls=below))
+    if any(calls[1:]):
+        raise ValueError("a tree without a root")
+    return tuple(reversed(calls[0]))

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
+from anyprobe.core.errors import UsageError
 from anyprobe.core.quoting import shown_module
 from anyprobe.data.calltree import CallNode, ordered
 from anyprobe.data.processes import ProcessInfo, TargetInfo
@@ -142,6 +143,26 @@ class Profile:
     def of(self, key: Key) -> "Profile":
         """Return what one process or thread has of it."""
         return replace(self, stacks=tuple(replace(each, key=None) for each in self.stacks if each.key == key), by=None)
+
+    def plus(self, other: "Profile") -> "Profile":
+        """Return the samples of both.
+
+        Raises:
+            UsageError: their samples stand for different times, or do not tell the same apart.
+        """
+        if (self.hz, self.by) != (other.hz, other.by):
+            raise UsageError("samples of different rates (--hz), or told apart by different things (--by), have no sum")
+        return replace(
+            self,
+            targets=(*self.targets, *other.targets),
+            processes=(*self.processes, *other.processes),
+            duration_s=max(self.duration_s, other.duration_s),
+            stacks=(*self.stacks, *other.stacks),
+            lost=self.lost + other.lost,
+            kernel=self.kernel and other.kernel,
+            processor_s=self.processor_s + other.processor_s,
+            warnings=tuple(dict.fromkeys((*self.warnings, *other.warnings))),
+        )
 
     @property
     def keys(self) -> list[Key]:

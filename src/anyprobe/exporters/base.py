@@ -7,9 +7,12 @@ import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol, TextIO
+from typing import TYPE_CHECKING, Protocol, TextIO
 
 from anyprobe.data.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from anyprobe.data.runs import Run
 
 BUILT_IN = {
     "json": "anyprobe.exporters.json_document",
@@ -20,8 +23,12 @@ BUILT_IN = {
     "lcov": "anyprobe.exporters.lcov",
     "cobertura": "anyprobe.exporters.cobertura",
     "html": "anyprobe.exporters.covered_source",
+    "archive": "anyprobe.exporters.archive",
 }
 """The module of each format, which is imported when the format is asked for; its ``EXPORTER`` is the exporter."""
+
+
+TIMED = "Wall time of timed calls by what called them"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +41,8 @@ class Measurement:
     """The results of all processes."""
     last: Snapshot | None = None
     """What was added since the last time, where results are written again and again."""
+    before: Snapshot | None = None
+    """What it is compared with, where a difference is shown."""
     by: str | None = None
     """Whether processes (``pid``) or threads (``tid``) are told apart."""
     repeated: bool = False
@@ -42,7 +51,7 @@ class Measurement:
     """Whether what was not hit is left out."""
     buckets: bool = True
     """Whether functions have the buckets of their histograms."""
-    what: str = "Wall time of timed calls by what called them"
+    what: str = TIMED
     """What time the trees of calls are of."""
     counted: str = "calls"
     """What the counts of their nodes are of."""
@@ -50,6 +59,8 @@ class Measurement:
     """Fields that a document has even where nothing could be placed."""
     records: Mapping[str, object] = field(default_factory=dict)
     """Fields with the records that handlers have emitted."""
+    run: "Run | None" = None
+    """How this was measured, and what is in no snapshot; None where no format asks for it."""
 
 
 class Needs(Enum):

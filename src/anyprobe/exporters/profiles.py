@@ -1,13 +1,24 @@
 """Profiles by samples as trees of calls, as exporters take them."""
 
+from dataclasses import replace
+
 from anyprobe.data.calltree import CallNode
 from anyprobe.data.profile import Profile
+from anyprobe.data.runs import Run
 from anyprobe.data.snapshot import Snapshot
 from anyprobe.exporters.base import Measurement
 
+SAMPLES = "samples"
+"""What the counts of its trees are of."""
 
-def measurement_of(profile: Profile) -> Measurement:
-    """Return a profile as a measurement; processes or threads that are told apart are the outermost functions."""
+
+def measurement_of(profile: Profile, run: Run | None = None) -> Measurement:
+    """Return a profile as a measurement; processes or threads that are told apart are the outermost functions.
+
+    Args:
+        profile: the samples.
+        run: how they were taken, where that is shown or kept.
+    """
     tree = profile.tree
     if profile.by is not None:
         each = {key: profile.of(key).tree for key in profile.keys}
@@ -15,10 +26,16 @@ def measurement_of(profile: Profile) -> Measurement:
             CallNode("", f"{profile.by} {key}", sum_ns=sum(node.sum_ns for node in calls), calls=calls)
             for key, calls in each.items()
         )
-    snapshot = Snapshot(profile.targets[0], profile.duration_s, tree=tree)
+    snapshot = Snapshot(profile.targets[0], profile.duration_s, warnings=profile.warnings, tree=tree)
     return Measurement(
         snapshots=[snapshot],
         together=snapshot,
-        what=f"Time on processors by {profile.samples:,} samples of stacks",
-        counted="samples",
+        what=what_of(profile),
+        counted=SAMPLES,
+        run=None if run is None else replace(run, profile=profile),
     )
+
+
+def what_of(profile: Profile) -> str:
+    """Return what the time of its trees is."""
+    return f"Time on processors by {profile.samples:,} samples of stacks"

@@ -34,3 +34,20 @@ def stacks(nodes: Iterable[CallNode]) -> Iterator[Stack]:
         if (own := round(calls[-1].self_ns)) > 0:  # what probes take is known within an error
             yield Stack(calls, own)
         waiting += [(*calls, each) for each in reversed(calls[-1].calls)]
+
+
+def pairs(
+    before: Iterable[CallNode], after: Iterable[CallNode]
+) -> Iterator[tuple[int, CallNode | None, CallNode | None]]:
+    """Yield the nodes of two trees with their depths, those that are the same in both together, callers first."""
+    waiting = [(0, *pair) for pair in reversed(_same(before, after))]
+    while waiting:  # trees of recursion are deeper than Python's own stack
+        depth, one, other = waiting.pop()
+        yield depth, one, other
+        below = _same(one.calls if one else (), other.calls if other else ())
+        waiting += [(depth + 1, *pair) for pair in reversed(below)]
+
+
+def _same(before: Iterable[CallNode], after: Iterable[CallNode]) -> list[tuple[CallNode | None, CallNode | None]]:
+    one, other = ({(each.module, each.function): each for each in nodes} for nodes in (before, after))
+    return [(one.get(key), other.get(key)) for key in dict.fromkeys((*other, *one))]

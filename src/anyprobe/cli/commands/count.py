@@ -57,9 +57,14 @@ def command(
         targets.see_pending(target, pending)
         only = conditional.Counts.of(when, pending=pending)
         arm, seen = only.arm, only.seen
-    render = _by_pid if settings["by"] else _render
+    render = renderer(by=settings["by"])
     plan = measuring.Plan(specs=target.read(specs), arm=arm, render=render, seen=seen, pending=pending, **settings)
     return measuring.measure(target, plan)
+
+
+def renderer(*, by: str | None, tree: bool = False) -> "Callable[[Snapshot, Console, int], None]":  # noqa: ARG001
+    """Return what prints results: of processes that are told apart, or of all together."""
+    return _by_pid if by else _render
 
 
 def _by_pid(snapshot: "Snapshot", console: "Console", top: int) -> None:

@@ -9,7 +9,7 @@ import click
 from anyprobe.cli import helping, options
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from rich.console import Console
 
@@ -125,6 +125,11 @@ def _share(shown: "Sequence[Snapshot]") -> float:
     modules = [module for each in shown for module in (each.coverage.modules if each.coverage else ())]
     lines = sum((each.lines for each in modules), Tally())
     return (lines if lines.total else sum((each.blocks for each in modules), Tally())).share or 0.0
+
+
+def renderer(*, by: str | None, tree: bool) -> "Callable[[Snapshot, Console, int], None]":  # noqa: ARG001
+    """Return what prints results."""
+    return partial(_render, annotate=None)
 
 
 def _render(snapshot: "Snapshot", console: "Console", top: int, *, annotate: str | None) -> None:

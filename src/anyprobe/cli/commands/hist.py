@@ -7,6 +7,8 @@ import click
 from anyprobe.cli import helping, options
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rich.console import Console
 
     from anyprobe.data.snapshot import Snapshot
@@ -78,6 +80,11 @@ def command(
         **settings,
     )
     return measuring.measure(target, plan)
+
+
+def renderer(*, by: str | None, tree: bool) -> "Callable[[Snapshot, Console, int], None]":  # noqa: ARG001
+    """Return what prints results."""
+    return _render
 
 
 def _render(snapshot: "Snapshot", console: "Console", top: int) -> None:

@@ -8,7 +8,7 @@ import click
 from anyprobe.cli import helping, options
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from rich.console import Console
 
@@ -60,6 +60,11 @@ def command(
 def _without_sites(snapshot: "Snapshot") -> "Snapshot":
     """Return the results without rows for places in the C library but those where hits were missed."""
     return replace(snapshot, sites=tuple(each for each in snapshot.sites if each.nmissed))
+
+
+def renderer(*, by: str | None, tree: bool) -> "Callable[[Snapshot, Console, int], None]":  # noqa: ARG001
+    """Return what prints results."""
+    return _render
 
 
 def _render(snapshot: "Snapshot", console: "Console", top: int) -> None:

@@ -17,6 +17,8 @@ _SHARED: dict[str, tuple[str, list[str]]] = {
     "hist": ("snapshot", ["aggregations"]),
     "inject": ("snapshot", ["injected", "injections", "calls"]),
     "script": ("snapshot", ["aggregations"]),
+    "show": ("snapshot", []),
+    "merge": ("snapshot", []),
     "enable": ("switched", []),
     "disable": ("switched", []),
 }

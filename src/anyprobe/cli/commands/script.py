@@ -8,6 +8,8 @@ import click
 from anyprobe.cli import helping, options
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rich.console import Console
 
     from anyprobe.data.snapshot import Snapshot
@@ -57,7 +59,9 @@ def command(
     selected = targets.selected(settings)
     target = targets.choose_session(pids, names, program, in_kernel=in_kernel, **selected)
     targets.see_pending(target, settings["pending"])
-    shown: records.Records = records.KeptRecords() if settings["format"] == "json" else records.TextRecords()
+    shown: records.Records = (
+        records.KeptRecords() if settings["format"] in {"json", "archive"} else records.TextRecords()
+    )
     with ExitStack() as stack:
         plan = measuring.Plan(
             specs=(),
@@ -69,6 +73,11 @@ def command(
             **settings,
         )
         return measuring.measure(target, plan)
+
+
+def renderer(*, by: str | None, tree: bool) -> "Callable[[Snapshot, Console, int], None]":  # noqa: ARG001
+    """Return what prints results."""
+    return _render
 
 
 def _render(snapshot: "Snapshot", console: "Console", top: int) -> None:

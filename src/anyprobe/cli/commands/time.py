@@ -7,6 +7,8 @@ import click
 from anyprobe.cli import helping, options
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rich.console import Console
 
     from anyprobe.data.snapshot import Snapshot
@@ -77,11 +79,8 @@ def command(
             what = "threads" if settings["by"] == "tid" else "processes"
             raise click.UsageError(f"--when times calls by handlers, which do not tell {what} apart as --by does")
         targets.see_pending(target, pending)
-    render = {"pid": _by_pid, "tid": _by_tid, _CALLER: _by_caller}.get(
-        settings["by"], _tree if settings["tree"] else _render
-    )
+    render = renderer(by=settings["by"], tree=settings["tree"])
     if settings["by"] == _CALLER:
-        render = _by_caller_and_tree if settings["tree"] else _by_caller
         settings |= {"by": None, "tree": True}
     only = conditional.Times.of(when, pending=pending)
     plan = measuring.Plan(
@@ -94,6 +93,13 @@ def command(
         **settings,
     )
     return measuring.measure(target, plan)
+
+
+def renderer(*, by: str | None, tree: bool) -> "Callable[[Snapshot, Console, int], None]":
+    """Return what prints results: of processes, threads or callers that are told apart, or of all together."""
+    if by == _CALLER:
+        return _by_caller_and_tree if tree else _by_caller
+    return {"pid": _by_pid, "tid": _by_tid}.get(by or "", _tree if tree else _render)
 
 
 def _render(snapshot: "Snapshot", console: "Console", top: int) -> None:

@@ -1,0 +1,81 @@
+"""Results that were kept in archives, shown again as the command would have that has measured them."""
+
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from anyprobe.cli import COMMANDS, MODULES, contradictions, measuring, output, profiling
+from anyprobe.cli.commands import count
+from anyprobe.data.runs import Run, RunInfo, read
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from anyprobe.data.snapshot import Snapshot
+
+SETTINGS: dict[str, Any] = {
+    "seconds": None, "every": None, "strategy": "auto", "maxactive": None, "exit_status": False,
+}  # fmt: skip
+"""What a plan says that measures nothing."""
+
+
+def read_all(paths: Sequence[str]) -> list[Run]:
+    """Read archives; complain of a file that cannot be read in one line."""
+    found = []
+    for path in paths:
+        try:
+            found.append(read(path))
+        except OSError as error:
+            raise click.FileError(path, error.strerror) from error
+    return found
+
+
+def show(run: Run, settings: dict[str, Any]) -> int:
+    """Write the results of a run as its own command would have."""
+    with output.results(settings["output"], program_owns_output=False) as stream:
+        if run.profile is not None:
+            names = ("format", "output", "quiet", "top", "full_names")
+            parts = {name: settings[name] for name in names}
+            idle: dict[str, Any] = {"seconds": None, "stack_bytes": None, "at_end": None, "exit_status": False}
+            plan = profiling.Plan(**parts, **idle, hz=run.profile.hz, by=run.profile.by, tree=run.info.tree)
+            profiling.show(run.profile, plan, stream, run)
+        else:
+            measured = plan_of(run, settings)
+            for warning in run.warnings:
+                measured.warn(warning)
+            measuring.show(run.snapshots, measured, stream)
+    return 0
+
+
+def plan_of(run: Run, settings: dict[str, Any]) -> measuring.Plan:
+    """Return the plan by which results of a run are shown."""
+    always: dict[str, dict[str, Any]] = {
+        "time": {"functions": []}, "hist": {"aggregations": {}}, "script": {"aggregations": {}},
+        "cover": {"modules": [], "files": []}, "locks": {"locks": []},
+    }  # fmt: skip
+    plan = measuring.Plan(
+        specs=(), arm=_arm_nothing, render=renderer(run.info), by=_told_apart(run.info),
+        tree=any(each.tree for each in run.snapshots), covers=any(each.coverage is not None for each in run.snapshots),
+        always=always.get(run.info.command, {}), run=run, **SETTINGS, **settings,
+    )  # fmt: skip
+    contradictions.refuse_format(plan)
+    return plan
+
+
+def renderer(info: RunInfo) -> "Callable[[Snapshot, Console, int], None]":
+    """Return what prints results as the command has that measured them."""
+    name = info.command if info.command in COMMANDS else "count"
+    known = import_module(MODULES.get(name, f"anyprobe.cli.commands.{name}"))
+    make = getattr(known, "renderer", count.renderer)
+    render: Callable[[Snapshot, Console, int], None] = make(by=info.by, tree=info.tree)
+    return render
+
+
+def _told_apart(info: RunInfo) -> str | None:
+    return info.by if info.by in {"pid", "tid"} else None
+
+
+def _arm_nothing(session: object, specs: object) -> None:
+    """Do nothing: what was measured is known."""
