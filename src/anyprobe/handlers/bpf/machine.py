@@ -186,6 +186,10 @@ class BpfMachine:
             length = builder.select(builder.icmp_unsigned("==", byte, I8(0)), number(at), length)
         return builder.icmp_unsigned("==", failed, number(0)), length
 
+    def read_cpu(self) -> tuple[Value, Value]:
+        """Refuse: handlers in the kernel have no such attribute, which the front end says."""
+        raise InternalError("no time on processors in the kernel")
+
     def write(self, address: Value, source: Value, size: int) -> Value:
         """Write bytes by ``bpf_probe_write_user``."""
         failed = call(self._builder, PROBE_WRITE_USER, [self._pointer(address), self._pointer(source), number(size)])

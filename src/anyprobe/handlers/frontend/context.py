@@ -53,6 +53,8 @@ UNCHANGED = "handlers in the kernel change nothing of what it computes"
 _OVERRIDING = frozenset({"skip", "override"})
 CHANGEABLE = ("retval", "ip", "errno")
 """Attributes that a handler may change in an unsafe session."""
+CPU_NOW = "cpu_now"
+"""For how long the thread has been on processors."""
 COMM_BYTES = 16
 """Bytes of a thread's name, its NUL included."""
 CAPTURE = "capture"
@@ -142,9 +144,11 @@ class ContextAccess:
         self._see_kernel(name, fail)
         if name == "comm":
             return _comm(emit)
+        if name == CPU_NOW and self.kernel is None:
+            return _cpu_now(emit)
         kind = ATTRIBUTES.get(name) if self.kernel is None else (ATTRIBUTES | KERNEL_ATTRIBUTES).get(name)
         if kind is None:
-            raise fail(f"ctx has no {name}", "one of " + ", ".join((*ATTRIBUTES, "comm", "ustack", "regs", "data")))
+            raise fail(f"ctx has no {name}", "one of " + ", ".join((*ATTRIBUTES, "comm", CPU_NOW, "ustack", "regs", "data")))
         if name == "retval":
             if self.retval is None:
                 raise fail("there is no return value here", "a handler of a return: session.ret, or .ret of a call")
@@ -407,6 +411,13 @@ def _comm(emit: Emitter) -> Value:
     emit.add(ir.ReadComm(present, length, buffer))
     emit.flow.known[length.name] = (0, COMM_BYTES)
     return Text(present, buffer, length, terminated=True)
+
+
+def _cpu_now(emit: Emitter) -> Value:
+    """Compile ``ctx.cpu_now``, which is asked for at each use; missing where no system calls may be made."""
+    present, found = emit.temporary(boolean), emit.temporary(u64)
+    emit.add(ir.ReadCpu(present, found))
+    return Maybe(present, Scalar(found))
 
 
 def _register(name: str, fail: Fail) -> str:

@@ -68,6 +68,8 @@ class _Checker:
             case ir.ReadComm(present, length, buffer):
                 fits = self._local(present) == boolean and self._local(length) == i64 and self._buffer(buffer)
                 self._require(fits, "wrong types", each)
+            case ir.ReadCpu(present, target):
+                self._require(self._local(present) == boolean and self._local(target) == u64, "wrong types", each)
             case ir.FillBuffer(buffer, words):
                 self._require(self._buffer(buffer) and len(words) * ir.WORD <= buffer.size, "wrong types", each)
                 for word in words:

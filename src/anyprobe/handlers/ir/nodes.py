@@ -200,6 +200,13 @@ class ReadComm(NamedTuple):
     buffer: Buffer
 
 
+class ReadCpu(NamedTuple):
+    """Read how long the thread has been on processors, in nanoseconds."""
+
+    present: Local
+    target: Local
+
+
 class FillBuffer(NamedTuple):
     """Fill a buffer with words; zeros follow."""
 
@@ -284,8 +291,8 @@ class Mark(NamedTuple):
 
 
 Stmt = (
-    Assign | If | Block | Loop | Leave | Return | CountMiss | Read | ReadBytes | ReadComm | FillBuffer | BufferByte
-    | BufferWord | BufferEquals | Write | SetWord | LoadInstance | StoreInstance | Update | Mark
+    Assign | If | Block | Loop | Leave | Return | CountMiss | Read | ReadBytes | ReadComm | ReadCpu | FillBuffer
+    | BufferByte | BufferWord | BufferEquals | Write | SetWord | LoadInstance | StoreInstance | Update | Mark
 )  # fmt: skip
 Body = tuple[Stmt, ...]
 

@@ -84,6 +84,8 @@ def statement(each: ir.Stmt) -> str:
             )
         case ir.ReadComm(present, length, buffer):
             return f"{present.name}, {length.name}, {buffer.name}[{buffer.size}] = comm"
+        case ir.ReadCpu(present, target):
+            return f"{present.name}, {_declared(target)} = time on processors"
         case ir.FillBuffer(buffer, words):
             return f"{buffer.name}[{buffer.size}] = {_listed(expression(word) for word in words)}"
         case ir.BufferByte(target, buffer, index):

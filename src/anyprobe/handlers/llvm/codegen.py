@@ -132,6 +132,10 @@ class Lowering:
                 done, found = machine.read_comm(builder.ptrtoint(self._buffer(buffer), I64))
                 builder.store(builder.select(done, found, number(0)), self._local(length))
                 self._present(present, done)
+            case ir.ReadCpu(present, target):
+                done, found = machine.read_cpu()
+                builder.store(found, self._local(target))
+                self._present(present, done)
             case ir.FillBuffer(buffer, words):
                 for index in range(buffer.size // ir.WORD + 1):
                     word = self.value(words[index]) if index < len(words) else number(0)

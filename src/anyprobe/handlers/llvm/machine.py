@@ -35,6 +35,9 @@ class Machine(Protocol):
     def read_comm(self, target: Value) -> tuple[Value, Value]:
         """Write the thread's name to 16 bytes of the stack; return whether that was possible, and its length."""
 
+    def read_cpu(self) -> tuple[Value, Value]:
+        """Return whether it could be told how long the thread has been on processors, and the nanoseconds."""
+
     def write(self, address: Value, source: Value, size: int) -> Value:
         """Write bytes of the stack to the program; return whether that was possible."""
 

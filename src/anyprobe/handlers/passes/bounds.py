@@ -33,7 +33,7 @@ def _statement(each: ir.Stmt) -> int:
             return READ_COST + operands
         case ir.ReadBytes():
             return READ_COST + each.buffer.size + operands
-        case ir.ReadComm():
+        case ir.ReadComm() | ir.ReadCpu():
             return READ_COST
         case ir.FillBuffer():
             return each.buffer.size // 8 + 1 + operands

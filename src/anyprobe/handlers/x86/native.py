@@ -77,6 +77,11 @@ class NativeMachine:
         length = self._routine("comm", [target])
         return self._builder.icmp_signed(">=", length, number(0)), length
 
+    def read_cpu(self) -> tuple[Value, Value]:
+        """Ask for the thread's time on processors by the routine ``cpu_time()``, negative if it is not to be had."""
+        found = self._routine("cpu_time", [])
+        return self._builder.icmp_signed(">=", found, number(0)), found
+
     def write(self, address: Value, source: Value, size: int) -> Value:
         """Write bytes by the routine ``write(to, from, size)``, which returns 0 if it could."""
         failed = self._routine("write", [address, source, number(size)])

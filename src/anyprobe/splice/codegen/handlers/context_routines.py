@@ -7,9 +7,11 @@ and ``r11`` are preserved. Where a filter may punish system calls, they always f
 from anyprobe.isa.assemble import Assembler
 from anyprobe.splice.codegen.handlers.memory_routines import ReadingFacts, emit_unless_closed
 
-COMM, PEEK = "comm", "peek"
-NAMES = frozenset({COMM, PEEK})
-_GETPID, _PRCTL, _READV, _GET_NAME = 39, 157, 310, 16
+COMM, PEEK, CPU_TIME = "comm", "peek", "cpu_time"
+NAMES = frozenset({COMM, PEEK, CPU_TIME})
+_GETPID, _PRCTL, _CLOCK_GETTIME, _READV, _GET_NAME = 39, 157, 228, 310, 16
+_THREAD_CPUTIME = 3
+_SECOND = 1_000_000_000
 _COMM_BYTES = 16
 
 
@@ -25,6 +27,8 @@ def emit_context_routines(asm: Assembler, names: frozenset[str], facts: ReadingF
         _comm(asm, facts)
     if PEEK in names:
         _peek(asm, facts)
+    if CPU_TIME in names:
+        _cpu_time(asm, facts)
 
 
 def _comm(asm: Assembler, facts: ReadingFacts) -> None:
@@ -61,4 +65,22 @@ def _peek(asm: Assembler, facts: ReadingFacts) -> None:
         mov eax, {_READV}; syscall
         lea rsp, [rsp+32]; pop r10; pop r9; pop r8
         pop rdx; pop rsi; pop rdi; pop rcx; ret
+    """)
+
+
+def _cpu_time(asm: Assembler, facts: ReadingFacts) -> None:
+    """Emit ``cpu_time()``: for how many nanoseconds the thread has been on processors, by the kernel's clock of it."""
+    asm.label(CPU_TIME)
+    emit_unless_closed(asm, CPU_TIME, facts)
+    asm.code(f"""
+        push rcx; push rsi; push rdi; lea rsp, [rsp-16]
+        mov edi, {_THREAD_CPUTIME}; mov rsi, rsp
+        mov eax, {_CLOCK_GETTIME}; syscall
+        test eax, eax; jnz cpu_time_bad
+        imul rax, [rsp], {_SECOND}; add rax, [rsp+8]
+        jmp cpu_time_out
+    cpu_time_bad:
+        or rax, -1
+    cpu_time_out:
+        lea rsp, [rsp+16]; pop rdi; pop rsi; pop rcx; ret
     """)

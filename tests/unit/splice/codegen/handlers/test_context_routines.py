@@ -4,6 +4,7 @@ import ctypes
 import mmap
 import re
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -39,7 +40,7 @@ def test_the_listing_is_what_the_code_says():
     code = asm.finish(0x1000)
     shown = [text for _, _, text in disassemble.format(code, 0x1000)]
     assert "(bad)" not in shown
-    assert shown.count("syscall") == 3
+    assert shown.count("syscall") == 4
     claimed = re.findall(r"\b(?:push|pop) r\w+", asm.listing(0x1000))
     assert [text for text in shown if re.fullmatch(r"(?:push|pop) r\w+", text)] == claimed
 
@@ -84,10 +85,17 @@ def test_as_much_as_can_be_read(routines):
     libc.mprotect(ctypes.c_void_p(start + mmap.PAGESIZE), mmap.PAGESIZE, 3)
 
 
+def test_how_long_a_thread_has_been_on_processors(routines):
+    before = time.clock_gettime_ns(time.CLOCK_THREAD_CPUTIME_ID)
+    found = routines["cpu_time"](0, 0, 0)
+    assert before < found < time.clock_gettime_ns(time.CLOCK_THREAD_CPUTIME_ID)
+
+
 def test_where_system_calls_are_filtered_nothing_is_known():
     area, routines = made(allowed=False)
     target = ctypes.create_string_buffer(b"?" * 24)
     assert routines["comm"](ctypes.addressof(target), 0, 0) == -1
     assert routines["peek"](ctypes.addressof(target), ctypes.addressof(target), 8) == -1
+    assert routines["cpu_time"](0, 0, 0) == -1
     assert target.value == b"?" * 24
     assert area
