@@ -220,7 +220,7 @@ class Times(_Conditional):
         timed, tails = counted.get(_TIMED, {}), counted.get(_TAILS, {})
         entries = self._asked(snapshot.sites)
         places = [(each, self._place_of(each)) for each in entries]
-        functions = [_timing(each, timed.get(place), tails.get(place)) for each, place in places]
+        functions = [timing_of(each, timed.get(place), tails.get(place)) for each, place in places]
         sites = [
             replace(each, hits=function.count + function.tail_exits)
             for each, function in zip(entries, functions, strict=True)
@@ -228,7 +228,8 @@ class Times(_Conditional):
         return replace(snapshot, sites=tuple(sites), functions=tuple(functions))
 
 
-def _timing(site: "SiteResult", cell: "CellValue | None", tails: "CellValue | None") -> "FunctionTiming":
+def timing_of(site: "SiteResult", cell: "CellValue | None", tails: "CellValue | None") -> "FunctionTiming":
+    """Return the calls of a function that handlers have timed; ``tails``: those that left by a jump."""
     from anyprobe.data.snapshot import FunctionTiming
 
     return FunctionTiming(

@@ -213,6 +213,11 @@ self_time = click.option(
     help="Show self times, too: without what other functions take that are timed. Recursion counts once in the total.",
 )
 
+cpu = click.option(
+    "--cpu",
+    is_flag=True,
+    help="Show how much of the time calls were on a processor, and how much not: asleep, or waiting for one.",
+)
 tree = click.option(
     "--tree",
     is_flag=True,

@@ -130,6 +130,7 @@ def _calls_since(after: FunctionTiming, before: FunctionTiming | None) -> Functi
         nmissed=after.nmissed - before.nmissed,
         left=after.left - before.left,
         nested=after.nested.plus(before.nested, -1) if after.nested and before.nested else after.nested,
+        cpu=after.cpu - before.cpu if after.cpu and before.cpu else after.cpu,
         taken=after.taken.plus(before.taken, -1) if after.taken and before.taken else after.taken,
     )
 

@@ -17,6 +17,7 @@ from anyprobe.data.taken import Taken, all_taken, share_taken
 if TYPE_CHECKING:
     from anyprobe.data.calltree import CallNode
     from anyprobe.data.coverage import Coverage
+    from anyprobe.data.cpu_time import CpuTime
     from anyprobe.data.interval import Interval
     from anyprobe.data.nested import NestedTiming
     from anyprobe.data.pending import PendingSpec
@@ -160,6 +161,8 @@ class FunctionTiming(histogram.Percentiles):
     they took is their callers'."""
     nested: "NestedTiming | None" = None
     """What is known by which calls made which, where that was asked for."""
+    cpu: "CpuTime | None" = None
+    """How long calls were on processors, where that was asked for."""
     taken: Taken | None = None
     """What probes have taken, which is in none of the times; None: that is not known, and in all of them."""
 
@@ -228,7 +231,7 @@ class FunctionTiming(histogram.Percentiles):
             "complete": self.complete,
         }
         document |= {"open_at_most": True} if self.open_is_bound else {}
-        document |= self.nested.as_json() if self.nested else {}
+        document |= (self.nested.as_json() if self.nested else {}) | (self.cpu.as_json() if self.cpu else {})
         document |= self.taken.as_json(self.sum_ns, self.nested.self_ns if self.nested else None) if self.taken else {}
         if self.nested is not None or self.left:
             document["left"] = self.left
@@ -240,7 +243,7 @@ class FunctionTiming(histogram.Percentiles):
 
     def merged(self, *others: "FunctionTiming") -> "FunctionTiming":
         """Return this function with the calls of others added."""
-        from anyprobe.data.sums import summed
+        from anyprobe.data.sums import both, summed
 
         every = (self, *others)
         with_calls = [timing for timing in every if timing.count]
@@ -254,6 +257,7 @@ class FunctionTiming(histogram.Percentiles):
             buckets=histogram.added(*(timing.buckets for timing in with_calls)),
             callers_refused=summed(timing.callers_refused for timing in every),
             nested=reduce(lambda one, other: one.plus(other), nested) if nested else None,
+            cpu=reduce(both, (timing.cpu for timing in with_calls), None),
             taken=all_taken(timing.taken for timing in with_calls) if with_calls else self.taken,
         )
 

@@ -26,6 +26,8 @@ _DURATIONS: dict[str, Callable[[FunctionTiming, float], str]] = {
     "±": lambda timing, step: _error(
         total_ns(timing), _total_error(timing), step, is_marked=not timing.nested and _is_mostly_taken(timing)
     ),
+    "cpu": lambda timing, step: duration(timing.cpu.cpu_ns, step) if timing.cpu else "-",
+    "off": lambda timing, step: duration(timing.cpu.off_ns, step) if timing.cpu else "-",
     "self": lambda timing, step: (
         "≤ " * timing.open_is_bound + _within(timing.nested.self_ns, _self_error(timing), step)
         if timing.nested
@@ -60,7 +62,8 @@ def times_of(timings: Sequence[FunctionTiming], step: float) -> dict[str, list[s
     found = {
         name: [text(timing, step) if _is_known(name, timing) else "-" for timing in timings]
         for name, text in _DURATIONS.items()
-        if "self" not in name or any(timing.nested for timing in timings)
+        if ("self" not in name or any(timing.nested for timing in timings))
+        and (name not in {"cpu", "off"} or any(timing.cpu for timing in timings))
     }
     return {name: cells for name, cells in found.items() if "±" not in name or any(each.strip("-") for each in cells)}
 

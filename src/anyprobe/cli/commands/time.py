@@ -30,6 +30,7 @@ _CALLER = "func(caller)"
 @options.clock
 @options.timed_by
 @options.self_time
+@options.cpu
 @options.tree
 @options.raw
 @click.pass_obj
@@ -39,6 +40,7 @@ def command(
     specs: tuple[str, ...],
     hot: int | None,
     when: str | None,
+    cpu: bool,
     pending: bool | None,
     pids: Any,  # noqa: ANN401
     names: Any,  # noqa: ANN401
@@ -51,13 +53,14 @@ def command(
     anyprobe time 'libz:*flate' -- gzip -k FILE
     anyprobe time --self 'a.out:*' -p 4242 --for 5
     anyprobe time --tree 'a.out:*' -- ./program
+    anyprobe time --cpu standard_ExecutorRun -p 4242 --for 5
     anyprobe time --hot 5 -p 4242 --for 5
     anyprobe time libc:write --when 'arg2 > 4096' -p 4242
     anyprobe time kernel::vfs_fsync_range --for 10
     anyprobe time standard_ExecutorRun --by pid -p 4242
     anyprobe time --self 'a.out:*' --by tid -p 4242 --every 1
     """  # noqa: D301 - click's mark for lines that stay as they are
-    from anyprobe.cli import conditional, measuring, targets
+    from anyprobe.cli import conditional, cpu_times, measuring, targets
 
     if hot is not None:
         from anyprobe.cli import profiling
@@ -79,10 +82,17 @@ def command(
             what = "threads" if settings["by"] == "tid" else "processes"
             raise click.UsageError(f"--when times calls by handlers, which do not tell {what} apart as --by does")
         targets.see_pending(target, pending)
+    if cpu:
+        if when is not None or settings["self_time"] or settings["tree"] or settings["by"] is not None:
+            raise click.UsageError(
+                "--cpu is of all calls of a function together, without --self, --tree, --by and --when"
+            )
+        targets.see_pending(target, pending)
     render = renderer(by=settings["by"], tree=settings["tree"])
     if settings["by"] == _CALLER:
         settings |= {"by": None, "tree": True}
-    only = conditional.Times.of(when, pending=pending)
+    only: conditional.Times | cpu_times.CpuTimes
+    only = cpu_times.CpuTimes() if cpu else conditional.Times.of(when, pending=pending)
     plan = measuring.Plan(
         specs=target.read(specs),
         arm=only.arm,

@@ -148,7 +148,8 @@ class ContextAccess:
             return _cpu_now(emit)
         kind = ATTRIBUTES.get(name) if self.kernel is None else (ATTRIBUTES | KERNEL_ATTRIBUTES).get(name)
         if kind is None:
-            raise fail(f"ctx has no {name}", "one of " + ", ".join((*ATTRIBUTES, "comm", CPU_NOW, "ustack", "regs", "data")))
+            others = ("comm", CPU_NOW, "ustack", "regs", "data")
+            raise fail(f"ctx has no {name}", "one of " + ", ".join((*ATTRIBUTES, *others)))
         if name == "retval":
             if self.retval is None:
                 raise fail("there is no return value here", "a handler of a return: session.ret, or .ret of a call")
