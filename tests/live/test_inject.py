@@ -1,6 +1,7 @@
 """``anyprobe inject``: the calls that are chosen fail, as the program itself sees it, and no other one does."""
 
 import json
+import os
 import re
 import subprocess
 import time
@@ -176,7 +177,8 @@ def test_a_running_program_is_as_before_afterwards(endless):
 def text_of(pid):
     """Return the bytes of the program's own code."""
     with open(f"/proc/{pid}/maps") as maps:
-        start, end = next(line for line in maps if "r-xp" in line and "faulty" in line).split()[0].split("-")
+        exe = os.readlink(f"/proc/{pid}/exe")
+        start, end = next(line for line in maps if "r-xp" in line and exe in line).split()[0].split("-")
     with open(f"/proc/{pid}/mem", "rb", 0) as memory:
         memory.seek(int(start, 16))
         return memory.read(int(end, 16) - int(start, 16))

@@ -26,6 +26,7 @@ COMMANDS = {
     "hist": "Show how a value is distributed: parameters, results, latencies.",
     "script": "Run handlers from a Python file.",
     "cover": "Show which blocks and source lines have run.",
+    "break": "Stop where a condition holds: stacks, a core file, or gdb.",
     "inject": "Have calls of functions fail, or wait: a fault for chosen calls.",
     "locks": "Show which locks threads wait for, how long, and who holds them meanwhile.",
     "show": "Show results that were kept in an archive, in any format.",
@@ -45,7 +46,7 @@ COMMANDS = {
     "help": "Say what a SPEC is (anyprobe help specs), or what a command does.",
 }
 """Every command, each a module with a ``command`` of click's: of ``anyprobe.cli.commands``, if not in ``MODULES``."""
-MODULES: dict[str, str] = {}
+MODULES = {"break": "anyprobe.cli.commands.breaking"}
 """The modules of commands that are elsewhere."""
 ELSEWHERE = {
     "stat": "count",

@@ -51,17 +51,18 @@ class Choice:
             raise click.UsageError("--seed is about --probability")
 
     def lines(self) -> list[str]:
-        """Return the lines that work out, in a handler, whether call ``n`` is ``chosen``."""
+        """Return the lines that work out, in a handler, whether the call with a number is chosen."""
         if self.nth is not None:
-            return [f"    chosen = n == {self.nth}"]
+            return [f"    is_chosen_ = number_ == {self.nth}"]
         if self.probability is None:
-            return [f"    chosen = n % {self.every or 1} == 0"]
+            return [f"    is_chosen_ = number_ % {self.every or 1} == 0"]
+        below = round(self.probability * (1 << _BITS))
         # splitmix64: a number for each call that depends on its own number and the seed alone
         return [
-            f"    mixed = u64({_mixed_seed(self.seed)}) + n * u64(0x9E3779B97F4A7C15)",
-            "    mixed = (mixed ^ (mixed >> 30)) * u64(0xBF58476D1CE4E5B9)",
-            "    mixed = (mixed ^ (mixed >> 27)) * u64(0x94D049BB133111EB)",
-            f"    chosen = ((mixed ^ (mixed >> 31)) >> {64 - _BITS}) < u64({round(self.probability * (1 << _BITS))})",
+            f"    mixed_ = u64({_mixed_seed(self.seed)}) + number_ * u64(0x9E3779B97F4A7C15)",
+            "    mixed_ = (mixed_ ^ (mixed_ >> 30)) * u64(0xBF58476D1CE4E5B9)",
+            "    mixed_ = (mixed_ ^ (mixed_ >> 27)) * u64(0x94D049BB133111EB)",
+            f"    is_chosen_ = ((mixed_ ^ (mixed_ >> 31)) >> {64 - _BITS}) < u64({below})",
         ]
 
 
@@ -149,11 +150,11 @@ class Injection:
         if self.when is not None:
             text.add_expression("    if not ", self.when, ":")
             text.add(leave)
-        text.add("    n = numbers.increase((ctx.func, ctx.pid))", "    if n is None:", leave)
-        text.add(*self.choice.lines(), "    if not chosen:", leave)
-        text.add(f'    emit("{RECORD}", n=n, tid=ctx.tid, pid=ctx.pid, function=ctx.func)')
+        text.add("    number_ = numbers.increase((ctx.func, ctx.pid))", "    if number_ is None:", leave)
+        text.add(*self.choice.lines(), "    if not is_chosen_:", leave)
+        text.add(f'    emit("{RECORD}", n=number_, tid=ctx.tid, pid=ctx.pid, function=ctx.func)')
         if delays:
-            text.add("    waited[ctx.tid] = n", "    return True")
+            text.add("    waited[ctx.tid] = number_", "    return True")
         else:
             text.add(self.fault.line)
 

@@ -140,6 +140,8 @@ class NativeCode(NamedTuple):
     """Where it may send the thread, as far as that is known beforehand."""
     update: Update | None = None
     """All that it does, where that is so little that it needs no call."""
+    only_if: tuple[Comparison, ...] = ()
+    """It does nothing, and leaves 0 if a value, where one of these does not hold: then it need not be called."""
 
 
 @dataclass(frozen=True, slots=True)

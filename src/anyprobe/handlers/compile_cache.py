@@ -23,7 +23,7 @@ from anyprobe.core.code import BpfProgram, Input, InputKind, NativeCode, Storage
 from anyprobe.core.errors import TargetError
 from anyprobe.handlers.ir import nodes as ir
 from anyprobe.handlers.ir import show
-from anyprobe.handlers.x86.trivial import trivial_code
+from anyprobe.handlers.x86.trivial import comparisons_of, trivial_code
 
 if TYPE_CHECKING:
     from anyprobe.handlers.bpf.layouts import Passed
@@ -58,7 +58,7 @@ def native_code(handler: ir.Function) -> NativeCode:
         found = compile_native(handler)
         if _compiler():
             _store(name, found)
-    return found
+    return found._replace(only_if=comparisons_of(handler))
 
 
 def spliced_code(handler: ir.Function) -> NativeCode:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -47,6 +47,13 @@ _ERRORS = 100
 AFTER_ALL = 5.0
 """Seconds from the time that a thread waits at most until the place it has taken is another's."""
 _MASK = (1 << 64) - 1
+
+
+class Waiting(Protocol):
+    """The registers of a stopped thread by which it is seen to wait."""
+
+    r12: int
+    r13: int
 
 
 class Registers:
@@ -91,13 +98,14 @@ def _index(name: str) -> int:
 class Hit:
     """What a callback gets: a thread of the program that waits for it to return."""
 
-    __slots__ = ("_let_go", "_place", "_read", "_stacks", "_words", "ip", "pid", "regs", "tid")
+    __slots__ = ("_let_go", "_place", "_read", "_stacks", "_words", "ip", "pid", "regs", "tid", "waits_at")
 
     def __init__(
         self, words: list[int], tid: int, pid: int, read: Callable[[int, int], bytes], *, unsafe: bool,
-        stacks: "HitStacks", let_go: Callable[[], None],
+        stacks: "HitStacks", let_go: Callable[[], None], waits_at: int = 0,
     ) -> None:  # fmt: skip
-        """Describe one hit; ``let_go`` answers it."""
+        """Describe one hit; ``let_go`` answers it. ``waits_at`` is the address of the place where its thread waits."""
+        self.waits_at = waits_at
         self._let_go = let_go
         self.regs = Registers(words, unsafe=unsafe)
         self.ip = words[_WORDS.index("ip")]
@@ -170,7 +178,8 @@ class Callbacks:
         self._filters: FilterWatch | None = None
         self._thread: threading.Thread | None = None
         self._stacks: HitStacks | None = None
-        self._ending = False
+        self.ending = False
+        """Whether the session is about to end, so that no hit waits any more."""
         self._backlog: Callable[[], int] = lambda: 0
         self.errors: list[Exception] = []
         """What callbacks have raised, the first hundred."""
@@ -198,7 +207,7 @@ class Callbacks:
         self, specs: "Sequence[Spec]", code: NativeCode, seconds: float, when: "Handler | None", calls: frozenset[int]
     ) -> list[Probe]:
         """Have hits wait in some code, which makes some system calls."""
-        if self._ending:
+        if self.ending:
             raise UsageError("this session has been detached")
         if not 0 < seconds <= _LONGEST:
             raise UsageError(f"a hit cannot wait for {seconds} seconds")
@@ -267,6 +276,17 @@ class Callbacks:
         """Return whether threads wait at an address of the program's memory."""
         return self._store is not None and 0 <= address - self._store.address < self._room.size
 
+    def words_at(self, registers: "Waiting") -> list[int] | None:
+        """Return the words of a thread's hit, its registers there and its pc; None for one that waits for none."""
+        if self._store is None or registers.r13 != self._store.address:
+            return None
+        at = registers.r12 - registers.r13
+        number, rest = divmod(at - rendezvous.PLACES, rendezvous.PLACE_BYTES)
+        if rest or not 0 <= number < self._room.places:
+            return None
+        begin = at + rendezvous.ASKED
+        return self._store.view()[begin : begin + 8 * len(_WORDS)].cast("Q").tolist()
+
     def recheck(self) -> None:
         """See that a program is noticed that begins to filter its system calls, once its libraries are there."""
         if self._store is not None:
@@ -299,7 +319,7 @@ class Callbacks:
 
     def end(self) -> None:
         """Let all threads go that wait, and have none wait any more."""
-        self._ending = True
+        self.ending = True
         thread, self._thread = self._thread, None
         if thread is not None and self._store is not None:
             address = _address_of(self._store.view())
@@ -339,7 +359,7 @@ class Callbacks:
             self._backlog = lambda: int(np.count_nonzero(tickets != served))
             ready.set()
             try:
-                while not self._ending:
+                while not self.ending:
                     rung, late[0] = int(bell[0]), 0  # threads wait again from now on
                     waiting = np.flatnonzero(tickets != served).tolist()
                     for number in waiting:
@@ -372,7 +392,11 @@ class Callbacks:
                 given.append(ticket)
                 answering.write(number, ticket, reply)
 
-        hit = Hit(asked, tid, session.pid, read, unsafe=session.unsafe, stacks=self._stacks, let_go=answer)
+        assert self._store is not None
+        hit = Hit(
+            asked, tid, session.pid, read, unsafe=session.unsafe, stacks=self._stacks, let_go=answer,
+            waits_at=self._store.address + rendezvous.PLACES + number * rendezvous.PLACE_BYTES,
+        )  # fmt: skip
         changed = False
         try:
             self._functions[callback](hit)

@@ -20,7 +20,7 @@ from anyprobe.splice.plan.splices import SCRATCH_ORDER, Clobbers
 
 if TYPE_CHECKING:
     from anyprobe.splice.codegen.handlers.facts import HandlerFacts
-    from anyprobe.splice.codegen.handlers.inline import Inline
+    from anyprobe.splice.codegen.handlers.inline import Guard, Inline
     from anyprobe.splice.codegen.processes import Processes
 
 RET = machine_code("ret")
@@ -119,7 +119,7 @@ class Action(NamedTuple):
     """Whether the handler expects where control goes pushed before its argument: it is not known beforehand."""
     moves_stack: bool = False
     """Whether the handler may leave another stack pointer."""
-    inline: "Inline | None" = None
+    inline: "Inline | Guard | None" = None
     """What the patch does in the handler's stead."""
     handler: "HandlerFacts | None" = None
     """The handler, where it may be called with others."""

@@ -22,7 +22,7 @@ from anyprobe.splice.translate.progress import Stretch
 if TYPE_CHECKING:
     from anyprobe.data.reader import EndedCounts
     from anyprobe.splice.codegen.handlers.facts import HandlerFacts
-    from anyprobe.splice.codegen.handlers.inline import Inline
+    from anyprobe.splice.codegen.handlers.inline import Guard, Inline
     from anyprobe.splice.codegen.trampoline import Trampolines
 
 ROUTINE_BYTES = 24576
@@ -345,10 +345,12 @@ class CodeRegion:
         if address is not None:
             self.arena.write(self.code, address, RET)  # one byte, in the place of ``lea rsp, [rsp-128]``
 
-    def inline(self, bank: SlotBank, handler: "HandlerFacts") -> "Inline | None":
-        """Return what patches do here in the stead of a handler, if it is trivial."""
-        from anyprobe.splice.codegen.handlers.inline import Inline, sources_of
+    def inline(self, bank: SlotBank, handler: "HandlerFacts") -> "Inline | Guard | None":
+        """Return what patches do here in the stead of a handler, if it is trivial, or before it."""
+        from anyprobe.splice.codegen.handlers.inline import Inline, guard_of, sources_of
 
+        if handler.code.only_if:
+            return guard_of(handler.code)
         sources, update = sources_of(handler.code), handler.code.update
         if sources is None or update is None or bank.numbered + bank.layout.blocks >= update.rows:
             return None

@@ -8,6 +8,7 @@ if it still is what was read; what has come in between was larger than that, and
 Threads that have no number yet, fork children and threads that are left out call the routine, as all other handlers do.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
@@ -46,6 +47,22 @@ class Inline:
     """Where, within reach of the code, the address of the rows is written."""
 
 
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """What a patch finds out before it calls a handler, which does nothing where it does not hold."""
+
+    only_if: tuple[Comparison, ...]
+    sources: tuple[str, ...]
+    """As for ``Inline``."""
+
+
+def guard_of(code: NativeCode) -> Guard | None:
+    """Return what a patch can find out before it calls a handler, ``None`` where that is nothing."""
+    used = {each.number.word for each in code.only_if}
+    found = tuple(_source(each) if index in used else "" for index, each in enumerate(code.inputs))
+    return Guard(code.only_if, cast("tuple[str, ...]", found)) if used and None not in found else None
+
+
 def sources_of(code: NativeCode) -> tuple[str, ...] | None:
     """Return where the words of a handler are that a patch can do the work of, ``None`` for all other handlers."""
     if code.update is None:
@@ -75,10 +92,13 @@ def _source(each: Input) -> str | None:
             return None
 
 
-def emit_inline(writer: "PatchWriter", action: "Action", inline: Inline, clobbers: "Clobbers") -> bool:
+def emit_inline(writer: "PatchWriter", action: "Action", inline: Inline | Guard, clobbers: "Clobbers") -> bool:
     """Append the work of a handler to a patch; return whether that could be: flags are kept in rax where they live."""
     if not clobbers.flags and "rax" in inline.sources:
         return False
+    if isinstance(inline, Guard):
+        _Guarded(writer, action, inline, clobbers).run()
+        return True
     inlined = _Inlined(writer, action, inline, clobbers)
     if not inlined.possible:
         return False
@@ -86,11 +106,80 @@ def emit_inline(writer: "PatchWriter", action: "Action", inline: Inline, clobber
     return True
 
 
-class _Inlined:
+class _InPatch:
+    """Writes what a patch does by itself, with some registers saved."""
+
+    _scratch: str
+    _pushed: Sequence[str]
+    _keeps_flags: bool
+
+    def __init__(self, writer: "PatchWriter", action: "Action", sources: Sequence[str]) -> None:
+        self._writer, self._action, self._sources = writer, action, sources
+
+    def _leave_unless(self, only_if: Comparison) -> int:
+        """Append a comparison; return where the jump ends that is taken where it does not hold."""
+        register = self._register(only_if.number)
+        if register is None:
+            register = self._scratch
+            self._load(only_if.number, register)
+        self._writer.value(f"cmp {register}, constant", only_if.constant)
+        condition = (_UNLESS if only_if.number.signed else _UNLESS_UNSIGNED)[only_if.symbol]
+        self._writer.value(f"j{condition} out", 0)
+        return len(self._writer.out)
+
+    def _register(self, number: Number) -> str | None:
+        """Return the register that has a number as it is to be compared, if one has."""
+        source = self._sources[number.word]
+        return source if source in NUMBERS and not number.steps else None
+
+    def _load(self, number: Number, register: str) -> None:
+        """Append: a register gets a word, converted."""
+        source = self._sources[number.word]
+        if source not in NUMBERS:
+            place = int(source.removeprefix("stack+")) + self._depth
+            self._writer.value(f"mov {register}, [rsp+place]", place)
+            source = register
+        elif not number.steps:
+            self._writer.code(f"mov.s {register}, {source}")
+        for bits, signed in number.steps:
+            mnemonic, wide = _EXTEND[bits, signed]
+            self._writer.code(f"{mnemonic} {part_of(register, wide)}, {part_of(source, bits)}")
+            source = register
+
+    @property
+    def _depth(self) -> int:
+        """How far below the site's stack pointer the stack pointer is."""
+        return _RED_ZONE + 8 * len(self._pushed) if self._pushed else 0
+
+    def _save(self) -> None:
+        if self._pushed:
+            self._writer.code("lea rsp, [rsp-128]")
+        for name in self._pushed:
+            self._writer.code(f"push {name}")
+        if self._keeps_flags:
+            self._writer.code("lahf; seto al")
+
+    def _restore(self) -> None:
+        if self._keeps_flags:
+            self._writer.code("add al, 0x7f; sahf")
+        for name in reversed(self._pushed):
+            self._writer.code(f"pop {name}")
+        if self._pushed:
+            self._writer.code("lea rsp, [rsp+128]")
+
+    def _call_routine(self, after: int) -> None:
+        """Append: everything is as it was, and the routine does it."""
+        self._restore()
+        self._writer.call_handler(self._action)
+        self._writer.relative("jmp after", after)
+
+
+class _Inlined(_InPatch):
     """Writes one."""
 
     def __init__(self, writer: "PatchWriter", action: "Action", inline: Inline, clobbers: "Clobbers") -> None:
-        self._writer, self._action, self._inline = writer, action, inline
+        super().__init__(writer, action, inline.sources)
+        self._inline = inline
         self._keeps_flags = not clobbers.flags
         dead = [name for name in _SCRATCH_ORDER if name in clobbers.registers]
         uses_rax = self._keeps_flags or bool(inline.update.extreme)
@@ -183,61 +272,31 @@ class _Inlined:
         if self._moves_flags:
             writer.code(f"mov.s rax, {self._flags}")
 
-    def _leave_unless(self, only_if: Comparison) -> int:
-        """Append a comparison; return where the jump ends that is taken where it does not hold."""
-        self._load(only_if.number, self._scratch)
-        self._writer.value(f"cmp {self._scratch}, constant", only_if.constant)
-        condition = (_UNLESS if only_if.number.signed else _UNLESS_UNSIGNED)[only_if.symbol]
-        self._writer.value(f"j{condition} out", 0)
-        return len(self._writer.out)
-
-    # -- words
-
-    def _load(self, number: Number, register: str) -> None:
-        """Append: a register gets a word, converted."""
-        source = self._inline.sources[number.word]
-        if source not in NUMBERS:
-            place = int(source.removeprefix("stack+")) + self._depth
-            self._writer.value(f"mov {register}, [rsp+place]", place)
-            source = register
-        elif not number.steps:
-            self._writer.code(f"mov.s {register}, {source}")
-        for bits, signed in number.steps:
-            mnemonic, wide = _EXTEND[bits, signed]
-            self._writer.code(f"{mnemonic} {part_of(register, wide)}, {part_of(source, bits)}")
-            source = register
-
     def _load_block(self) -> None:
         """Append: the scratch register gets the thread's block."""
         slot = self._action.bank.slot
         assert slot is not None
         self._writer.value(f"mov {self._scratch}, fs:[slot]", slot)
 
-    # -- what is saved
 
-    @property
-    def _depth(self) -> int:
-        """How far below the site's stack pointer the stack pointer is."""
-        return _RED_ZONE + 8 * len(self._pushed) if self._pushed else 0
+class _Guarded(_InPatch):
+    """Writes comparisons, and the call of the routine for where they all hold."""
 
-    def _save(self) -> None:
-        if self._pushed:
-            self._writer.code("lea rsp, [rsp-128]")
-        for name in self._pushed:
-            self._writer.code(f"push {name}")
-        if self._keeps_flags:
-            self._writer.code("lahf; seto al")
+    def __init__(self, writer: "PatchWriter", action: "Action", guard: Guard, clobbers: "Clobbers") -> None:
+        super().__init__(writer, action, guard.sources)
+        self._only_if, self._keeps_flags = guard.only_if, not clobbers.flags
+        self._scratch = next(name for name in _SCRATCH_ORDER if name not in (*guard.sources, "rax"))
+        needs_scratch = any(self._register(each.number) is None for each in guard.only_if)
+        # what is dead is saved, too: the handler shows it
+        self._pushed = ["rax"] * self._keeps_flags + [self._scratch] * needs_scratch
 
-    def _restore(self) -> None:
-        if self._keeps_flags:
-            self._writer.code("add al, 0x7f; sahf")
-        for name in reversed(self._pushed):
-            self._writer.code(f"pop {name}")
-        if self._pushed:
-            self._writer.code("lea rsp, [rsp+128]")
-
-    def _call_routine(self, after: int) -> None:
-        """Append: everything is as it was, and the routine does it."""
+    def run(self) -> None:
+        """Append it."""
+        writer, after = self._writer, list[int]()
+        self._save()
+        leaving = [self._leave_unless(each) for each in self._only_if]
+        writer.cold("jmp holds", lambda: self._call_routine(after[0]))
+        for at in leaving:
+            writer.out[at - 4 : at] = i32(len(writer.out) - at)
         self._restore()
-        self._writer.call_handler(self._action)
-        self._writer.relative("jmp after", after)
+        after.append(writer.here)

@@ -123,9 +123,14 @@ def conditional(condition: NativeCode, waiting: NativeCode) -> NativeCode:
     moved = (
         replace(each, index=each.index + 1) if each.kind is InputKind.STORAGE else each for each in condition.inputs
     )
+    only_if = tuple(
+        each._replace(number=each.number._replace(word=each.number.word + len(waiting.inputs)))
+        for each in condition.only_if
+    )
     clobbers = condition.clobbers | waiting.clobbers | {"rdi", "rax", "flags"}
     stack, steps = max(waiting.stack, condition.stack + 16), waiting.steps + condition.steps
-    return NativeCode(asm.finish(0), (*waiting.inputs, *moved), clobbers, stack, steps, vectors=condition.vectors)
+    inputs = (*waiting.inputs, *moved)
+    return NativeCode(asm.finish(0), inputs, clobbers, stack, steps, vectors=condition.vectors, only_if=only_if)
 
 
 class _Waiting:

@@ -11,7 +11,7 @@ import pytest
 from anyprobe.core.code import Comparison, Input, InputKind, NativeCode, Number, Update
 from anyprobe.isa import disassemble
 from anyprobe.splice.codegen.handlers.facts import HandlerFacts
-from anyprobe.splice.codegen.handlers.inline import Inline, registers_read, sources_of
+from anyprobe.splice.codegen.handlers.inline import Guard, Inline, guard_of, registers_read, sources_of
 from anyprobe.splice.codegen.patch import Action, ActionKind, BankCode, PatchWriter
 from anyprobe.splice.edits import beside_handlers
 from anyprobe.splice.plan.splices import Clobbers, Want, WantKind
@@ -62,6 +62,41 @@ def test_what_is_live_is_saved_and_nothing_else():
     assert text[end - 1 : end + 4] == ["add al, 0x7f", "sahf", "pop r11", "pop rax", "lea rsp, [rsp+0x80]"]
     assert sum(each.startswith("push") for each in text) == 3  # and the routine's argument
     assert [each.split()[0] for each in patch(COUNTS, (), Clobbers(("rdi",), flags=True))][:3] == ["mov", "test", "je"]
+
+
+def guarded(guard, clobbers):
+    writer = PatchWriter(AT)
+    writer.action(Action(ActionKind.HANDLER, 0x80, BANK, inline=guard), clobbers)
+    return [text for _, _, text in disassemble.format(writer.finish(), AT)]
+
+
+def test_what_a_condition_compares_is_compared_where_it_is_and_the_routine_finds_all_as_it_was():
+    equal = Comparison("==", Number(1), 7)
+    assert guarded(Guard((equal,), ("", "rdi")), Clobbers((), flags=True)) == [
+        "cmp rdi, 0x7",
+        "jne 0x600012",
+        "jmp 0x600012",  # the routine's call comes after the hot path
+        "lea rsp, [rsp-0x80]",
+        "push 0x80",
+        "call 0x620000",
+        "lea rsp, [rsp+0x88]",
+        "jmp 0x600012",
+    ]
+    text = guarded(
+        Guard((equal, LARGE._replace(number=Number(0, ((32, True),), signed=True))), ("stack+8", "rsi")), Clobbers()
+    )
+    assert text[:6] == ["lea rsp, [rsp-0x80]", "push rax", "push r11", "lahf", "seto al", "cmp rsi, 0x7"]
+    assert text[7] == "mov r11, [rsp+0x98]"
+    call = text.index("call 0x620000")
+    assert text[call - 7 : call - 2] == ["add al, 0x7f", "sahf", "pop r11", "pop rax", "lea rsp, [rsp+0x80]"]
+
+
+def test_a_condition_on_what_no_register_has_is_left_to_the_routine():
+    code = NativeCode(
+        b"", (Input(InputKind.REGISTER, "rsp"),), frozenset(), 8, 1, only_if=(Comparison("==", Number(0), 7),)
+    )
+    assert guard_of(code) is None
+    assert guard_of(code._replace(only_if=())) is None
 
 
 def test_a_register_that_is_added_as_it_is_needs_no_copy():
