@@ -8,8 +8,9 @@ import subprocess
 import pytest
 
 from anyprobe.data.calltree import CallNode
+from anyprobe.data.processes import TargetInfo
 from anyprobe.exporters import base
-from support.sample_snapshots import snapshot
+from support.sample_snapshots import NO_PROCESS, snapshot
 
 pytestmark = [
     pytest.mark.live,
@@ -34,9 +35,12 @@ def opened_in_a_browser(page, link=""):
 def shown(tmp_path):
     """Return a function that has a browser open a page of some trees, and gives its document back."""
 
-    def show(*tree, link="", then=""):
+    def show(*tree, link="", then="", before=None, **facts):
         stream = io.StringIO()
-        base.exporter_of("flame").write(base.Measurement(snapshots=(), together=snapshot(tree=tree)), stream)
+        if before is not None:
+            before = snapshot(tree=before, **facts)
+        found = base.Measurement(snapshots=(), together=snapshot(tree=tree, **facts), before=before)
+        base.exporter_of("flame").write(found, stream)
         page = tmp_path / "page.html"
         page.write_text(stream.getvalue() + f"<script>{then}</script>")
         return opened_in_a_browser(page, link)
@@ -95,3 +99,34 @@ def test_names_with_markup_are_text(shown):
 
 def test_an_empty_page_is_a_page(shown):
     assert told(shown()) == "all: 0 ns in all, 0 %; 0 ns self, 0 %"
+
+
+FASTER = CallNode("server", "main", 1, 500.0, 100.0, (CallNode("server", "extra", 1, 400.0, 400.0),))
+
+
+def colours(document):
+    """Return the hue of each frame: 8 where it takes more than in the first run, 212 where less."""
+    return {text: int(hue) for hue, text in re.findall(r"background: hsl\((\d+) [^>]*>([^<]+)</div>", document)}
+
+
+def test_a_difference_is_as_wide_as_the_second_run_and_coloured_by_what_has_changed(shown):
+    document = shown(FASTER, before=(MAIN,))
+    assert {(text, width) for text, _, width in frames(document)} == {("all", 100), ("main", 100), ("extra", 80)}
+    assert told(document) == "all: 200 ns → 100 ns of each second, -50.0 %; in all 1.00 µs → 500 ns"
+    assert colours(document) == {"all": 212, "main": 212, "extra": 8}
+    table = re.findall(r"<td>(?:<span[^>]*>)?([^<]*)", document.partition("<tbody>")[2])
+    assert table[:4] == ["0 ns → 400 ns", "0 ns → 400 ns", "0 → 1", "extra"]
+
+
+def test_what_is_gone_is_seen_in_the_widths_of_the_first_run(shown):
+    document = shown(FASTER, before=(MAIN,), then="document.getElementById('other').click()")
+    assert ("write", 2, 40) in frames(document)
+    assert "extra" not in {text for text, _, _ in frames(document)}
+
+
+def test_programs_that_have_ended_are_compared_as_a_whole(shown):
+    over = TargetInfo(NO_PROCESS, "/bin/server", exited=0)
+    assert told(shown(FASTER, before=(MAIN,), target=over)) == "all: 1.00 µs → 500 ns, -50.0 %"
+    clicked = shown(FASTER, before=(MAIN,), target=over, then="document.getElementById('basis').click()")
+    assert "of each second" in told(clicked)
+    assert told(shown(before=(MAIN,))).startswith("all: 200 ns → 0 ns of each second, gone")

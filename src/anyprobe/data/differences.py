@@ -52,6 +52,8 @@ class Difference:
     after: Snapshot
     changes: Mapping[str, Sequence[Change]]
     warnings: tuple[str, ...] = ()
+    whole: bool = False
+    """Whether both programs have run to their ends: then all their time is compared, and else that of each second."""
     coverage: Coverage | None = None
     """What ran in the second and not in the first."""
 
@@ -63,11 +65,11 @@ class Difference:
         }
         document |= {kind: [each.as_json() for each in changes] for kind, changes in self.changes.items()}
         document |= self.coverage.as_json() if self.coverage is not None else {}
-        return document | {"warnings": list(self.warnings)}
+        return document | {"whole": self.whole, "warnings": list(self.warnings)}
 
 
-ORDER = {"functions": "time_per_s", "sites": "hits_per_s", "samples": "self_share", "aggregations": "count"}
-"""By which number's change things of each kind are ordered."""
+ORDER = {"samples": "self_share", "aggregations": "count"}
+"""By which number's change things are ordered; functions by time, sites by hits, of each second or of whole runs."""
 
 
 def difference(before: Run, after: Run) -> Difference:
@@ -88,8 +90,10 @@ def difference(before: Run, after: Run) -> Difference:
         "samples": _samples(before, after),
         "aggregations": _aggregations(one, other),
     }
+    whole = one.target.is_over and other.target.is_over
+    order = {**ORDER, "functions": "time_ns" if whole else "time_per_s", "sites": "hits" if whole else "hits_per_s"}
     changes = {
-        kind: sorted(some, key=lambda each: (-abs(each.difference(ORDER[kind])), each.name))
+        kind: sorted(some, key=lambda each: (-abs(each.difference(order[kind])), each.name))
         for kind, some in ((kind, list(each)) for kind, each in found.items())
         if some
     }
@@ -97,7 +101,7 @@ def difference(before: Run, after: Run) -> Difference:
     if other.coverage is not None:
         new = other.coverage.beyond(one.coverage or Coverage())
     warnings = dict.fromkeys((*before.warnings, *after.warnings, *different_builds(changed)))
-    return Difference(one, replace(other, coverage=new), changes, tuple(warnings), coverage=new)
+    return Difference(one, replace(other, coverage=new), changes, tuple(warnings), whole, new)
 
 
 def together(run: Run) -> Snapshot:
@@ -145,6 +149,7 @@ def _of_function(before: FunctionTiming | None, after: FunctionTiming | None, wa
         return {
             "calls": timing.count,
             "calls_per_s": _per_s(timing.count, seconds),
+            "time_ns": own,
             "time_per_s": _per_s(own, seconds),
             "mean_ns": timing.mean_ns,
             "p50_ns": timing.p50_ns,

@@ -51,6 +51,11 @@ class TargetInfo:
         return "" if self.exited is None or not os.WIFSIGNALED(self.exited) else signal_of(self.exited)
 
     @property
+    def is_over(self) -> bool:
+        """Whether it has ended by itself: what it has done is whole."""
+        return self.exited is not None and not self.killed_by
+
+    @property
     def shell_status(self) -> int | None:
         """What a shell would see as the exit status."""
         if self.exited is None:

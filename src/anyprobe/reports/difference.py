@@ -16,7 +16,7 @@ ARROW = "→"
 SAME = "≈"
 """Before a change that is less than the error of what it is between."""
 _NOT_THERE = "-"
-_LEFT_OUT_FIRST = ("p50", "p99", "total %", "module", "time/s", "calls/s")
+_LEFT_OUT_FIRST = ("p50", "p99", "total %", "module", "time/s", "time", "calls/s", "calls")
 
 
 def print_difference(found: Difference, console: "Console", top: int = 0) -> None:
@@ -28,7 +28,7 @@ def print_difference(found: Difference, console: "Console", top: int = 0) -> Non
         shown = changed[:top] if top else changed
         if not shown:
             continue
-        columns = _COLUMNS[kind](shown)
+        columns = _COLUMNS[kind](shown, found.whole)
         fitted = timings.fitting(columns, console.width, _LEFT_OUT_FIRST)
         console.print()
         console.print(timings.table_of([name for name in fitted if name not in {"function", "module"}], fitted))
@@ -63,28 +63,34 @@ def _pairs(changes: Sequence[Change], name: str, text: Callable[[float], str]) -
     return [f"{one.rjust(left)} {ARROW} {other.rjust(right)}" for one, other in rows]
 
 
-def _times(changes: Sequence[Change]) -> dict[str, list[str]]:
+def _times(changes: Sequence[Change], whole: bool) -> dict[str, list[str]]:
     return {
         "change": [_change(each, "mean_ns") for each in changes],
         "mean": _pairs(changes, "mean_ns", duration),
         "p50": _pairs(changes, "p50_ns", duration),
         "p99": _pairs(changes, "p99_ns", duration),
-        "calls/s": _pairs(changes, "calls_per_s", lambda each: rate(round(each * 1000), 1000)),
-        "time/s": _pairs(changes, "time_per_s", duration),
+        **(
+            {"calls": _pairs(changes, "calls", number)} if whole else {"calls/s": _pairs(changes, "calls_per_s", _rate)}
+        ),
+        **(
+            {"time": _pairs(changes, "time_ns", duration)}
+            if whole
+            else {"time/s": _pairs(changes, "time_per_s", duration)}
+        ),
         **_names(changes),
     }
 
 
-def _sites(changes: Sequence[Change]) -> dict[str, list[str]]:
+def _sites(changes: Sequence[Change], whole: bool) -> dict[str, list[str]]:
     return {
-        "change": [_change(each, "hits_per_s") for each in changes],
-        "hits/s": _pairs(changes, "hits_per_s", lambda each: rate(round(each * 1000), 1000)),
+        "change": [_change(each, "hits" if whole else "hits_per_s") for each in changes],
+        "hits/s": _pairs(changes, "hits_per_s", _rate),
         "hits": _pairs(changes, "hits", number),
         **_names(changes),
     }
 
 
-def _samples(changes: Sequence[Change]) -> dict[str, list[str]]:
+def _samples(changes: Sequence[Change], whole: bool) -> dict[str, list[str]]:  # noqa: ARG001 - as others
     return {
         "change": [f"{each.difference('self_share'):+.1f}" for each in changes],
         "self %": _pairs(changes, "self_share", lambda each: f"{each:.1f}"),
@@ -93,7 +99,7 @@ def _samples(changes: Sequence[Change]) -> dict[str, list[str]]:
     }
 
 
-def _aggregations(changes: Sequence[Change]) -> dict[str, list[str]]:
+def _aggregations(changes: Sequence[Change], whole: bool) -> dict[str, list[str]]:  # noqa: ARG001 - as others
     return {
         "change": [_change(each, "count") for each in changes],
         "values": _pairs(changes, "count", number),
@@ -102,6 +108,10 @@ def _aggregations(changes: Sequence[Change]) -> dict[str, list[str]]:
         "p99": _pairs(changes, "p99", number),
         **_names(changes),
     }
+
+
+def _rate(number_per_s: float) -> str:
+    return rate(round(number_per_s * 1000), 1000)
 
 
 _COLUMNS = {"functions": _times, "sites": _sites, "samples": _samples, "aggregations": _aggregations}
