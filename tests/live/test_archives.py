@@ -11,6 +11,7 @@ import pytest
 from anyprobe.cli import main
 from anyprobe.core.errors import UsageError
 from anyprobe.data import runs
+from anyprobe.data.heatmaps import heat_maps
 from anyprobe.data.snapshot import Snapshot
 from support.driver import build, wait_until
 
@@ -79,15 +80,19 @@ def running(program):
         process.kill()
 
 
-def test_intervals_add_up_to_the_results(running, tmp_path):
+def test_intervals_add_up_to_the_results(running, tmp_path, capfd):
     path = str(tmp_path / "run.aprobe")
     assert main(["time", "a.out:work", "-p", running, "--every", "0.2", "--for", "1.1", "-o", path]) == 0
     run = runs.read(path)
     assert len(run.series) >= 4
     added = reduce(Snapshot.merge, run.series)
     (whole,), (sums,) = run.snapshots[0].functions, added.functions
-    assert 0 < sums.count <= whole.count
-    assert sum(count for _, _, count in sums.buckets) == sums.count
+    assert sums.count == whole.count > 0
+    assert sum(count for _, _, count in sums.buckets) == whole.count
+    (drawn,) = heat_maps(run.series, columns=80, most_rows=16)
+    assert drawn.total == whole.count
+    heat = shown(capfd, "show", path, "--heat")
+    assert f"work (archived): {whole.count:,} calls; a column is " in heat
     assert all(each.interval.seconds > 0 for each in run.series)
 
 

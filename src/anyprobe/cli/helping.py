@@ -25,7 +25,19 @@ GROUPS = {
         "unsafe",
     ),
     "When it ends": ("seconds", "most", "at_end", "exit_status"),
-    "Results": ("as_json", "format", "every", "nonzero", "buckets", "top", "fold", "full_names", "output", "quiet"),
+    "Results": (
+        "as_json",
+        "format",
+        "every",
+        "heat",
+        "nonzero",
+        "buckets",
+        "top",
+        "fold",
+        "full_names",
+        "output",
+        "quiet",
+    ),
     "How probes are placed": ("strategy", "returns", "live", "maxactive", "max_overhead"),
 }
 """Options by their parameters' names. What is in none of them is the command's own, and comes first."""

@@ -440,7 +440,7 @@ def show(snapshots: Sequence[Snapshot], plan: Plan, stream: TextIO, *, between: 
     if plan.lines:
         stream = sys.stderr
     last = None
-    if between:
+    if between or (plan.shown and plan.format == "archive"):  # which has what came after the last interval, too
         from anyprobe.data.interval import since
 
         last = since(together, plan.shown[-1] if plan.shown else None, time.strftime("%H:%M:%S"))
@@ -456,6 +456,7 @@ def show(snapshots: Sequence[Snapshot], plan: Plan, stream: TextIO, *, between: 
             snapshots=snapshots,
             together=together,
             last=last,
+            between=between,
             by=plan.by,
             repeated=plan.every is not None,
             nonzero=plan.every is not None if plan.nonzero is None else plan.nonzero,

@@ -232,6 +232,9 @@ timed_by = click.option(
 _until = click.option(
     "--for", "seconds", type=Seconds(min=0), metavar="SECONDS", help="End after so long. Default: Ctrl-C."
 )
+heat = click.option(
+    "--heat", is_flag=True, help="Below the tables also heat maps: which durations or values there were when."
+)
 _arming = together(
     strategy,
     mechanism,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from anyprobe.cli import COMMANDS, MODULES, contradictions, measuring, output, profiling
+from anyprobe.cli import COMMANDS, MODULES, contradictions, heating, measuring, output, profiling
 from anyprobe.cli.commands import count
 from anyprobe.data.runs import Run, RunInfo, read
 
@@ -32,8 +32,10 @@ def read_all(paths: Sequence[str]) -> list[Run]:
     return found
 
 
-def show(run: Run, settings: dict[str, Any]) -> int:
-    """Write the results of a run as its own command would have."""
+def show(run: Run, settings: dict[str, Any], *, heat: bool = False) -> int:
+    """Write the results of a run as its own command would have; ``heat``: heat maps below its table, too."""
+    if heat:
+        heating.refuse(every=1.0 if run.series else None, form=settings["format"])
     with output.results(settings["output"], program_owns_output=False) as stream:
         if run.profile is not None:
             names = ("format", "output", "quiet", "top", "full_names")
@@ -42,21 +44,22 @@ def show(run: Run, settings: dict[str, Any]) -> int:
             plan = profiling.Plan(**parts, **idle, hz=run.profile.hz, by=run.profile.by, tree=run.info.tree)
             profiling.show(run.profile, plan, stream, run)
         else:
-            measured = plan_of(run, settings)
+            measured = plan_of(run, settings, heat=heat)
             for warning in run.warnings:
                 measured.warn(warning)
             measuring.show(run.snapshots, measured, stream)
     return 0
 
 
-def plan_of(run: Run, settings: dict[str, Any]) -> measuring.Plan:
+def plan_of(run: Run, settings: dict[str, Any], *, heat: bool = False) -> measuring.Plan:
     """Return the plan by which results of a run are shown."""
     always: dict[str, dict[str, Any]] = {
         "time": {"functions": []}, "hist": {"aggregations": {}}, "script": {"aggregations": {}},
         "cover": {"modules": [], "files": []}, "locks": {"locks": []},
     }  # fmt: skip
+    render = heating.Heated(renderer(run.info), run.series) if heat else renderer(run.info)
     plan = measuring.Plan(
-        specs=(), arm=_arm_nothing, render=renderer(run.info), by=_told_apart(run.info),
+        specs=(), arm=_arm_nothing, render=render, by=_told_apart(run.info),
         tree=any(each.tree for each in run.snapshots), covers=any(each.coverage is not None for each in run.snapshots),
         always=always.get(run.info.command, {}), run=run, **SETTINGS, **settings,
     )  # fmt: skip

@@ -29,10 +29,11 @@ class Archive:
         writer = self._writers[stream]
         if found.last is not None:
             writer.add_interval(found.last)
+        if found.between:
             writer.add_records(found.records)
-        else:
-            snapshots = () if found.run.profile else tuple(found.snapshots)  # a profile's own are made of it
-            writer.end(replace(found.run, snapshots=snapshots, records=found.records))
+            return
+        snapshots = () if found.run.profile else tuple(found.snapshots)  # a profile's own are made of it
+        writer.end(replace(found.run, snapshots=snapshots, records=found.records))
 
 
 EXPORTER = Archive()

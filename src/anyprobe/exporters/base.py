@@ -41,6 +41,8 @@ class Measurement:
     """The results of all processes."""
     last: Snapshot | None = None
     """What was added since the last time, where results are written again and again."""
+    between: bool = False
+    """Whether more results follow."""
     before: Snapshot | None = None
     """What it is compared with, where a difference is shown."""
     by: str | None = None

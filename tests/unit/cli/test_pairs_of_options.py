@@ -100,7 +100,7 @@ def test_each_pair_works_or_is_refused_by_name(planned, command):
     options = choices(command)
     assert len(options) > 12
     plain = fields(planned(command))
-    changes = {}
+    changes = {name: {} for name in options}  # of one that asks for another one, nothing by itself
     for name, words in options.items():
         plan = planned(command, *words)
         if isinstance(plan, str):

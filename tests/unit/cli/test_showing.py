@@ -9,6 +9,7 @@ import pytest
 from anyprobe.cli import main
 from anyprobe.data import runs
 from anyprobe.data.calltree import CallNode
+from anyprobe.data.interval import since
 from anyprobe.data.processes import ProcessCounts, ProcessInfo, TargetInfo
 from anyprobe.data.profile import Profile, ProfiledStack, ProfileFrame
 from anyprobe.data.results import AggregationResult, CellValue
@@ -166,3 +167,11 @@ def test_what_cannot_be_read_is_one_line(shown, tmp_path, command):
 def test_commands_without_results_keep_none(shown):
     complaint = shown("trace", "libc:malloc", "-p", str(NO_PROCESS), "-o", "x.aprobe", status=2)
     assert "anyprobe trace has no results that an archive (.aprobe) could keep" in complaint
+
+
+def test_heat_maps_are_of_intervals(kept, shown):
+    assert "--every SECONDS" in shown("show", kept(TIMED), "--heat", status=2)
+    assert "--every SECONDS" in shown("time", "libc:malloc", "-p", str(NO_PROCESS), "--heat", status=2)
+    path = kept(TIMED, series=(since(TIMED, None, "12:00:00"),))
+    assert "malloc (libc.so.6): 100 calls; a column is 5 s" in shown("show", path, "--heat")
+    assert "--format json has none" in shown("show", path, "--heat", "--json", status=2)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 @options.target
 @options.appearing
 @options.measuring
+@options.heat
 @click.pass_obj
 def command(
     program: tuple[str, ...],
@@ -43,6 +44,7 @@ def command(
     kind: str | None,
     capacity: int | None,
     when: str | None,
+    heat: bool,
     pids: Any,  # noqa: ANN401
     names: Any,  # noqa: ANN401
     **settings: Any,  # noqa: ANN401
@@ -71,11 +73,17 @@ def command(
     )
     target = targets.choose(pids, names, program, specs, **targets.selected(settings))
     targets.see_pending(target, settings["pending"])
+    render = _render
+    if heat:
+        from anyprobe.cli import heating
+
+        heating.refuse(every=settings["every"], form=settings["format"])
+        render = heating.Heated(_render)
     plan = measuring.Plan(
         specs=target.read(specs),
         arm=counting.arm,
         seen=counting.seen,
-        render=_render,
+        render=render,
         always={"aggregations": {}},
         **settings,
     )

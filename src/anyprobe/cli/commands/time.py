@@ -27,6 +27,7 @@ _CALLER = "func(caller)"
 @options.target
 @options.appearing
 @options.measuring
+@options.heat
 @options.clock
 @options.timed_by
 @options.self_time
@@ -42,6 +43,7 @@ def command(
     when: str | None,
     cpu: bool,
     pending: bool | None,
+    heat: bool,
     pids: Any,  # noqa: ANN401
     names: Any,  # noqa: ANN401
     **settings: Any,  # noqa: ANN401
@@ -91,6 +93,11 @@ def command(
     render = renderer(by=settings["by"], tree=settings["tree"])
     if settings["by"] == _CALLER:
         settings |= {"by": None, "tree": True}
+    if heat:
+        from anyprobe.cli import heating
+
+        heating.refuse(every=settings["every"], form=settings["format"])
+        render = heating.Heated(render)
     only: conditional.Times | cpu_times.CpuTimes
     only = cpu_times.CpuTimes() if cpu else conditional.Times.of(when, pending=pending)
     plan = measuring.Plan(

@@ -1,0 +1,104 @@
+"""Heat maps: how often values of which size were seen when; of timed functions and of distributions, by intervals."""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+from anyprobe.data.histogram import Bucket
+from anyprobe.data.snapshot import Snapshot
+
+NANOSECONDS = "_ns"
+"""How the names of values end that are times."""
+_BELOW_ZERO, _BELOW_ONE = -2, -1
+"""Rows that no power of two is in."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeatMap:
+    """Counts of values by when they were seen (columns, the first ones first) and by their size (rows, from below)."""
+
+    name: str
+    module: str
+    is_time: bool
+    """Whether the values are nanoseconds."""
+    edges: tuple[float, ...]
+    """Where columns begin and the last one ends, in seconds since the beginning."""
+    rows: tuple[tuple[float, float], ...]
+    """The ranges of values, without gaps."""
+    cells: Mapping[tuple[int, int], int] = field(hash=False)
+    """The counts by column and row, of those that have any."""
+
+    @property
+    def total(self) -> int:
+        """How many values there are."""
+        return sum(self.cells.values())
+
+    @property
+    def most(self) -> int:
+        """The highest count of a cell."""
+        return max(self.cells.values(), default=0)
+
+
+def heat_maps(series: Sequence[Snapshot], *, columns: int, most_rows: int) -> list[HeatMap]:
+    """Return a map of each function and distribution, those with most time or most values first.
+
+    Args:
+        series: what was added in each interval, one after the other.
+        columns: how many there may be; more intervals are added up in turn.
+        most_rows: how many rows there may be, unless there are more powers of two; each has 8, 4, 2 or 1 of them.
+    """
+    each = max(math.ceil(len(series) / columns), 1)
+    seconds = [0.0, *accumulate(one.duration_s for one in series)]
+    edges = tuple(seconds[::each]) if len(series) % each == 0 else (*seconds[::each], seconds[-1])
+    found: dict[tuple[str, str, bool], list[tuple[int, Sequence[Bucket]]]] = {}
+    weights = Counter[tuple[str, str, bool]]()
+    for at, one in enumerate(series):
+        for key, weight, buckets in _distributions(one):
+            if buckets:
+                found.setdefault(key, []).append((at // each, buckets))
+                weights[key] += weight
+    return [_map_of(key, edges, found[key], most_rows) for key, _ in weights.most_common() if key in found]
+
+
+def _distributions(one: Snapshot) -> Iterator[tuple[tuple[str, str, bool], int, Sequence[Bucket]]]:
+    for timing in one.functions:
+        yield (timing.label or timing.function, timing.shown_module, True), round(timing.sum_ns), timing.buckets
+    for result in one.aggregations:
+        for cell in result.entries.values():
+            yield (result.name, "", result.name.endswith(NANOSECONDS)), cell.count, cell.buckets
+
+
+def _map_of(
+    key: tuple[str, str, bool], edges: tuple[float, ...], columns: Sequence[tuple[int, Sequence[Bucket]]], most: int
+) -> HeatMap:
+    for parts in (8, 4, 2, 1):
+        cells = Counter[tuple[int, int]]()
+        for column, buckets in columns:
+            for low, high, count in buckets:
+                cells[column, _row(low, high, parts)] += count
+        rows = {row for _, row in cells}
+        first, last = min(rows), max(rows)
+        if last - first < most:
+            break
+    return HeatMap(
+        *key,
+        edges,
+        tuple(_range(row, parts) for row in range(first, last + 1)),
+        {(column, row - first): count for (column, row), count in sorted(cells.items())},
+    )
+
+
+def _row(low: float, high: float, parts: int) -> int:
+    """Return the row that holds a bucket's middle; of one without an end, its beginning."""
+    middle = (low + high) / 2 if low >= 0 and high < 1 << 63 else low
+    if middle < 1:
+        return _BELOW_ZERO if middle < 0 else _BELOW_ONE
+    return math.floor(math.log2(middle) * parts + 1e-9)
+
+
+def _range(row: int, parts: int) -> tuple[float, float]:
+    if row < 0:
+        return (-math.inf, 0.0) if row == _BELOW_ZERO else (0.0, 1.0)
+    return 2 ** (row / parts), 2 ** ((row + 1) / parts)
