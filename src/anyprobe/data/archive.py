@@ -17,6 +17,7 @@ from anyprobe.core.errors import UsageError
 from anyprobe.data.calltree import CallNode
 from anyprobe.data.cells import CellValue
 from anyprobe.data.coverage import Coverage
+from anyprobe.data.cpu_time import CpuTime
 from anyprobe.data.interval import Interval
 from anyprobe.data.keys import Place
 from anyprobe.data.nested import NestedTiming
@@ -28,7 +29,7 @@ FORMAT = "anyprobe-snapshot-2"
 _NAMES: dict[str, Any] = {
     each.__name__: each
     for each in (
-        AggregationResult, CallNode, CellValue, Coverage, FunctionTiming, Interval, MapResult, NestedTiming,
+        AggregationResult, CallNode, CellValue, Coverage, CpuTime, FunctionTiming, Interval, MapResult, NestedTiming,
         PendingSpec,
     )
 }  # fmt: skip

@@ -7,6 +7,7 @@ from anyprobe.core.errors import UsageError
 from anyprobe.data.archive import document_of, dump, load, value_of
 from anyprobe.data.calltree import CallNode
 from anyprobe.data.coverage import Coverage, CoveredFunction, CoveredModule
+from anyprobe.data.cpu_time import CpuTime
 from anyprobe.data.interval import since
 from anyprobe.data.keys import Place
 from anyprobe.data.nested import NestedTiming
@@ -18,7 +19,14 @@ from anyprobe.data.snapshot import Snapshot
 from anyprobe.data.taken import Taken
 from support.sample_snapshots import refused, site, snapshot, timing
 
-NESTED = timing("free", places=(site("free", 1),), left=2, nested=NestedTiming(5.0, 4.0, 3.0), taken=Taken(1.0, 0.5))
+NESTED = timing(
+    "free",
+    places=(site("free", 1),),
+    left=2,
+    nested=NestedTiming(5.0, 4.0, 3.0),
+    taken=Taken(1.0, 0.5),
+    cpu=CpuTime(1.0, 2.0, 0.5),
+)
 INFO = ProcessInfo(71, "/usr/bin/a", 2, 1.5)
 
 
