@@ -93,7 +93,7 @@ def test_what_was_measured_is_in_the_document(run_target):
     target = run_target("tiny_calls.c", options=("-O2",))
     snapshot = timed(target)
     document = snapshot.as_json()
-    assert 0 < document["probe_share"] < 1
+    assert 0 < document["probe_share"] <= 1  # of calls as short as these nothing may be left on a busy machine
     assert {"waited", "stolen"} <= document.keys()
     for each in document["functions"]:
         assert each["raw_sum_ns"] > each["sum_ns"]

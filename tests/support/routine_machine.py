@@ -30,7 +30,7 @@ SIZE = 1 << 20
 HANDLING = 0x3200
 """Code that calls a handler at replaced return addresses; here the handler counts."""
 ENTER, CALLERS, PEEK, POKE, ROUTINES, TRAMPOLINES, STATE, GATE, STACK, REGION = (
-    0x1000, 0x2000, 0x3000, 0x3100, 0x4000, 0x8000, 0xA000, 0xB000, 0x20000, 0x40000,
+    0x1000, 0x2000, 0x3000, 0x3100, 0x4000, 0x9000, 0xB000, 0xC000, 0x20000, 0x40000,
 )  # fmt: skip
 CLOCK = STATE + 0x300
 REGS, HARNESS_RSP, FLAGS = STATE, STATE + 0x200, STATE + 0x210

@@ -72,7 +72,9 @@ BLOCK_TRIALS, BLOCK_TRIED = 88, 96
 BLOCK_SLOW, BLOCK_KEPT = 104, 112
 """Block: when code began that takes longer the more calls are open, so that its own time is added to the cost; and room
 for words that this needs meanwhile: the second one has ``BLOCK_KEPT`` + 8."""
-BLOCK_HEAD_BYTES = 128
+BLOCK_ENDED = 128
+"""Block: when the last call has ended, if the time is taken once more when it is recorded."""
+BLOCK_HEAD_BYTES = 192
 
 INSTANCE_BYTES = 64
 INSTANCE_SP = 0

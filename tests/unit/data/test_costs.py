@@ -2,7 +2,7 @@
 
 import pytest
 
-from anyprobe.data.costs import DOUBT_OF_FEW, DOUBT_OF_MANY, FEW_FUNCTIONS, FIRST_TICKS, UNIT, Costs
+from anyprobe.data.costs import DOUBT_OF_FEW, DOUBT_OF_MANY, FEW_FUNCTIONS, FIRST_TICKS, SLOWED, UNIT, Costs
 
 COSTS = Costs(entered=20 * UNIT, left=60 * UNIT, ended=20 * UNIT, pace=50 * UNIT, doubt=0.06)
 
@@ -19,7 +19,7 @@ def test_what_was_measured_to_be_worse_stays():
     assert COSTS.doubted(0.5).in_use(1, 0).doubt == 0.5
 
 
-def test_all_slows_down_as_trials_do():
-    slower = COSTS.at_pace(100)
-    assert slower.whole == 2 * COSTS.whole
-    assert COSTS.inside < slower.inside < 2 * COSTS.inside
+def test_all_slows_down_more_than_trials_do():
+    slower = COSTS.at_pace(75)
+    assert slower.whole == (1 + SLOWED / 2) * COSTS.whole
+    assert slower.inside == (1 + SLOWED / 2) * COSTS.inside

@@ -134,7 +134,7 @@ class _Bench:
             one, other = plain(calls), probed(calls)
             count, ticks, trials, tried = (now - then for now, then in zip(self._words(), before, strict=True))
             if number >= 4:  # caches and predictors know the code by then
-                runs.append(((other - tried) / calls, one / calls, ticks / max(count, 1), trials, tried))
+                runs.append((other / calls, one / calls, ticks / max(count, 1), trials, tried))
         counted = sorted(runs)[: _SAMPLES * 3 // 4]
         without, probes, insides = (median(run[at] for run in counted) for at in (1, 0, 2))
         return Trial(without, probes, insides, sum(run[4] for run in counted) / max(sum(run[3] for run in counted), 1))

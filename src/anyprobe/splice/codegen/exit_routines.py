@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from anyprobe.data import layout as at
 from anyprobe.data.layout import COST, RECORD, SP, START, TOMBSTONE, UNWOUND
 from anyprobe.isa.assemble import Assembler
-from anyprobe.splice.codegen import left_calls, nested_calls, slow_paths
+from anyprobe.splice.codegen import left_calls, nested_calls, slow_paths, trials
 from anyprobe.splice.codegen.durations import emit_duration, emit_extremes
 from anyprobe.splice.codegen.leftovers import emit_shrink
 from anyprobe.splice.codegen.stacks import same_stack
@@ -57,11 +57,13 @@ def emit_leave(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
     asm.code(
         f"mov rdi, fs:[slot]; mov rax, gate; test [rax], rdi; jz {name}_stranger", slot=facts.slot, gate=facts.gate
     )
+    tries = not tail and not facts.clock
     if not tail:
         _read_clock(asm, facts, name)
     if tail:
         _look_up_caller(asm, facts, name, pushed)
     asm.code(f"""
+        {f"mov [rdi+{at.BLOCK_ENDED}], rdx" if tries else ""}
         lea rax, [rsp+{0xC0 + pushed}]
         mov rcx, [rsp+{0x38 + pushed}]
         mov rsi, [rdi+{at.BLOCK_TOP}]
@@ -81,11 +83,15 @@ def emit_leave(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
     else:
         asm.code(f"mov rsi, rdi; add rdi, rcx; inc qword [rdi+{at.RECORD_COUNT}]")
         emit_duration(asm, name, "rdi")
+    if tries:
+        trials.emit_chance(asm, name)
     asm.label(name + "_done")
     back = "pop r11; pop r9; pop r8; " if nested else ""
     rest = "pop rdi; pop rsi; pop rdx; pop rcx; pop rax; add al, 0x7f; sahf; pop rax; ret"
     _give_back(asm, name, back + rest, 15 if nested else 9)
     _leave_search(asm, name, facts)
+    if tries:
+        trials.emit_trial(asm, facts.costs, name)
     if not tail:
         emit_extremes(asm, name, "rdi", facts.layout, "mov rcx, rdi; sub rcx, rsi")
     if nested:

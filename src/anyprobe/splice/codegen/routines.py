@@ -361,13 +361,8 @@ def emit_enter(
         """,
         site=site,
     )
-    tries = not prepare and not facts.clock
     if prepare:
         asm.code("mov rsi, [rsp]; mov [rax], rsi")
-    elif tries:
-        from anyprobe.splice.codegen.trials import emit_chance
-
-        emit_chance(asm)
     asm.label("enter_done")
     if prepare:
         asm.code("pop rsi")
@@ -387,10 +382,6 @@ def emit_enter(
         shared=facts.shared,
         argument=argument,
     )
-    if tries:
-        from anyprobe.splice.codegen.trials import emit_trial
-
-        emit_trial(asm, facts.costs)
     if layout.by_thread:
         _enter_other(asm, facts)
     from anyprobe.splice.codegen.leftovers import emit_full

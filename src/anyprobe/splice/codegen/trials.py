@@ -1,67 +1,52 @@
-"""Generated code that sees how fast a thread is just now, so that what probes cost is known where it is slowed down.
+"""Generated code that sees how fast a thread's probes are just now, so that their cost is known where they are slow.
 
-At one entry of 64 a few instructions are timed that are like those of probes. Where they take longer than when the
-costs of probes were measured, since another thread runs on the same core or the clock of the processor is lower, so do
-probes. The time of the trial itself is known, and left out.
+At one return of 64 the time is taken once more, when all is recorded. Where that takes longer than when the costs of
+probes were measured, so do the other probes: another thread runs on the same core, the clock of the processor is lower,
+or the program's own data and code have driven those of probes out of the caches.
 """
 
 from anyprobe.data import layout as at
-from anyprobe.data.costs import INSIDE_AS_TRIALS, UNIT, WHOLE_AS_TRIALS, Costs
-from anyprobe.data.layout import START
+from anyprobe.data.costs import SLOWED, Costs
 from anyprobe.isa.assemble import Assembler
 
 _CHANCE = 126
-"""Bits of a call's beginning that are 0 where there is a trial; the lowest bit of the clock may always be."""
-_ROUNDS, _SMOOTHED = 8, 4
-"""Of the trial's loop; and the power of two of trials that the pace is a mean of, more or less."""
-_SLOWEST = 3
-"""Times what it took at first; what takes longer was interrupted."""
-_ANY = 1 << 12
+"""Bits of a call's end that are 0 where there is a trial; the lowest bit of the clock may always be."""
+_SMOOTHED = 4
+"""The power of two of trials that the pace is a mean of, more or less."""
+_SLOWEST = 4000
+"""Ticks; what takes longer was interrupted."""
 _SHIFT = 16
 
 
-def emit_chance(asm: Assembler) -> None:
-    """Emit: go to the trial now and then (rcx = block, rsi = a new instance); the entry is over otherwise."""
-    asm.code(f"""
-        enter_filled:
-            test byte [rcx+rsi+{START}], {_CHANCE}; jz enter_trial
-    """)
+def emit_chance(asm: Assembler, name: str) -> None:
+    """Emit: go to the trial now and then (rsi = block); the exit is over otherwise."""
+    asm.code(f"test byte [rsi+{at.BLOCK_ENDED}], {_CHANCE}; jz {name}_trial")
 
 
-def emit_trial(asm: Assembler, costs: Costs) -> None:
-    """Emit the trial (rcx = block); rax, rdx and rsi are overwritten."""
-    pace, inside = costs.pace, INSIDE_AS_TRIALS * costs.inside
+def emit_trial(asm: Assembler, costs: Costs, name: str) -> None:
+    """Emit the trial (rsi = block); rax and rdx are overwritten."""
     asm.code(
         f"""
-        enter_trial:
-            rdtsc; shl rdx, 32; or rax, rdx; push rax
-            mov edx, {_ROUNDS}
-        enter_again:
-            mov rax, [rcx+{at.BLOCK_TOP}]; lea rsi, [rax+rdx]; mov [rsp-8], rsi
-            mov rax, [rcx+{at.BLOCK_OWNER}]; xor rsi, rax; add rsi, 3
-            mov rax, [rcx+{at.BLOCK_UNWOUND}]; add rax, rsi; mov [rsp-16], rax
-            dec edx; jnz enter_again
+        {name}_trial:
             rdtsc; shl rdx, 32; or rax, rdx
-            pop rsi; sub rax, rsi
-            cmp rax, slowest; ja enter_done
-            inc qword [rcx+{at.BLOCK_TRIALS}]; add [rcx+{at.BLOCK_TRIED}], rax
-            mov rdx, rax; shl rdx, {at.COST_BITS}; add [rcx+{at.BLOCK_COST}], rdx
+            sub rax, [rsi+{at.BLOCK_ENDED}]; cmp rax, slowest; ja {name}_done
+            inc qword [rsi+{at.BLOCK_TRIALS}]; add [rsi+{at.BLOCK_TRIED}], rax
             shl rax, {at.COST_BITS}; sub rax, pace
-            sub rax, [rcx+{at.BLOCK_PACE}]; sar rax, {_SMOOTHED}; add [rcx+{at.BLOCK_PACE}], rax
-            mov rax, [rcx+{at.BLOCK_PACE}]
-            imul rdx, rax, more_inside; sar rdx, {_SHIFT}; add rdx, entered; mov [rcx+{at.BLOCK_ENTERED}], rdx
-            imul rdx, rax, more; sar rdx, {_SHIFT}; add rdx, left; mov [rcx+{at.BLOCK_LEFT}], rdx
-            jmp enter_done
+            sub rax, [rsi+{at.BLOCK_PACE}]; sar rax, {_SMOOTHED}; add [rsi+{at.BLOCK_PACE}], rax
+            mov rax, [rsi+{at.BLOCK_PACE}]
+            imul rdx, rax, more_inside; sar rdx, {_SHIFT}; add rdx, entered; mov [rsi+{at.BLOCK_ENTERED}], rdx
+            imul rdx, rax, more; sar rdx, {_SHIFT}; add rdx, left; mov [rsi+{at.BLOCK_LEFT}], rdx
+            jmp {name}_done
         """,
-        slowest=_SLOWEST * pace // UNIT or _ANY,
-        pace=pace,
+        slowest=_SLOWEST,
+        pace=costs.pace,
         entered=costs.entered,
         left=costs.left,
-        more_inside=_per_pace(inside, pace),
-        more=_per_pace(WHOLE_AS_TRIALS * costs.whole - inside, pace),
+        more_inside=_per_pace(costs.inside, costs.pace),
+        more=_per_pace(costs.whole - costs.inside, costs.pace),
     )
 
 
-def _per_pace(cost: float, pace: int) -> int:
+def _per_pace(cost: int, pace: int) -> int:
     """Return what a part of a tick more of the trial means for a cost, shifted."""
-    return round(cost * (1 << _SHIFT) / pace) if pace else 0
+    return round(SLOWED * cost * (1 << _SHIFT) / pace) if pace else 0

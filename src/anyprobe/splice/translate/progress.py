@@ -62,7 +62,7 @@ _PROGRESS = {
     "count": Progress.BACK, "count_done": Progress.FORWARD, "count_shared": Progress.BACK,
     "count_shared_done": Progress.FORWARD,
     "enter": Progress.BACK, "enter_reserved": Progress.RESERVED, "enter_done": Progress.FORWARD,
-    "enter_filled": Progress.FORWARD, "enter_trial": Progress.FORWARD, "enter_first": Progress.BACK,
+    "enter_first": Progress.BACK,
     "enter_shared_missed": Progress.FORWARD, "enter_other": Progress.BACK,
     "enter_full": Progress.RESERVED,
     "enter_unreserved": Progress.BACK, "enter_missed": Progress.BACK, "enter_missed_done": Progress.FORWARD,
@@ -80,7 +80,7 @@ _LEAVE_PROGRESS = {
     "_unmatched": Progress.BACK, "_unmatched_done": Progress.FORWARD,
     "_stranger": Progress.BACK, "_stranger_done": Progress.FORWARD,
     "_jumped": Progress.BACK, "_jumped_done": Progress.FORWARD, "_left": Progress.HALF,
-    "_leaving": Progress.BACK,
+    "_leaving": Progress.BACK, "_trial": Progress.FORWARD, "_newmax": Progress.HALF,
 }  # fmt: skip
 
 

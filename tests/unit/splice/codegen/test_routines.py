@@ -218,7 +218,7 @@ def texts_of(clock):
 
 
 def test_the_tsc_is_read_where_no_other_clock_is_given():
-    assert texts_of(0).count("rdtsc") == 7  # entry, its trial, returns, return points; copies
+    assert texts_of(0).count("rdtsc") == 7  # entry, returns, their trials, return points; copies
     assert not any(text.startswith("movaps") for text in texts_of(0))
 
 
