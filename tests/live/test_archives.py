@@ -89,7 +89,7 @@ def test_intervals_add_up_to_the_results(running, tmp_path, capfd):
     (whole,), (sums,) = run.snapshots[0].functions, added.functions
     assert sums.count == whole.count > 0
     assert sum(count for _, _, count in sums.buckets) == whole.count
-    (drawn,) = heat_maps(run.series, columns=80, most_rows=16)
+    ((drawn,), _) = heat_maps(run.series, columns=80, most_rows=16, most=9)
     assert drawn.total == whole.count
     heat = shown(capfd, "show", path, "--heat")
     assert f"work (archived): {whole.count:,} calls; a column is " in heat

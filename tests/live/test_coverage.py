@@ -11,7 +11,7 @@ import pytest
 
 import anyprobe
 from live.test_command_line import anyprobe as command
-from live.test_flame_graphs import opened_in_a_browser
+from support.browser import opened_in_a_browser
 from support.driver import build
 
 pytestmark = pytest.mark.live

@@ -3,13 +3,13 @@
 import io
 import re
 import shutil
-import subprocess
 
 import pytest
 
 from anyprobe.data.calltree import CallNode
 from anyprobe.data.processes import TargetInfo
 from anyprobe.exporters import base
+from support.browser import opened_in_a_browser
 from support.sample_snapshots import NO_PROCESS, snapshot
 
 pytestmark = [
@@ -20,15 +20,6 @@ READ = CallNode("libc.so.6", "read", 7, 300.0, 300.0)
 PARSE = CallNode("server", "parse<int>(char const*)", 3, 500.0, 200.0, (READ,))
 MAIN = CallNode("server", "main", 1, 1000.0, 100.0, (PARSE, CallNode("libc.so.6", "write", 2, 400.0, 400.0)))
 RECURSION = CallNode("server", "again", 1, 1000.0, 400.0, (CallNode("server", "again", 1, 600.0, 600.0),))
-
-
-def opened_in_a_browser(page, link=""):
-    """Return the document of a page once its scripts have run in a browser; ``link``: the end of its address."""
-    command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--window-size=1032,800",
-               f"--user-data-dir={page.parent / 'browser'}", "--dump-dom", f"{page.as_uri()}{link}"]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 @pytest.fixture

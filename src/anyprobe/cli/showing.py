@@ -19,6 +19,8 @@ SETTINGS: dict[str, Any] = {
     "seconds": None, "every": None, "strategy": "auto", "maxactive": None, "exit_status": False,
 }  # fmt: skip
 """What a plan says that measures nothing."""
+PLAIN: dict[str, Any] = {"nonzero": None, "buckets": None, "fold": False, "full_names": True, "top": 0}
+"""How results are shown where nothing is said of it."""
 
 
 def read_all(paths: Sequence[str]) -> list[Run]:

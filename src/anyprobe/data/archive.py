@@ -1,8 +1,8 @@
 """Results as documents of JSON that hold everything, of which ``--json`` leaves some out; to be kept, and read again.
 
-A dataclass is an object with the fields that are not as they are when nothing is said of them, so a field may be added;
-a mapping whose keys are no texts is a list of pairs; trees of calls are lists of nodes with their depths, the callers
-first. Whatever is read is checked: documents may come from anywhere.
+A dataclass is an object with the fields that are not as they are when nothing is said of them, so a field may be added.
+A mapping whose keys are no texts is a list of pairs. Buckets are one list, each three numbers. Trees of calls are lists
+of nodes with their depths, the callers first. Whatever is read is checked: documents may come from anywhere.
 """
 
 import dataclasses
@@ -11,6 +11,7 @@ import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
+from itertools import chain
 from typing import Any, Literal, NamedTuple
 
 from anyprobe.core.errors import UsageError
@@ -154,36 +155,34 @@ def _listed(value: Any) -> list[Any]:  # noqa: ANN401
 
 
 def _tuple(kinds: tuple[Any, ...]) -> _Code:
-    if kinds[-1] is Ellipsis:
-        each = _code(kinds[0])
-        plain = each.write is _unchanged
+    if kinds[-1] is not Ellipsis:
+        parts = [_code(kind) for kind in kinds]
         return _Code(
-            list if plain else lambda values: [each.write(value) for value in values],
-            lambda values, unknown: tuple([each.read(value, unknown) for value in _listed(values)]),
+            lambda values: [part.write(value) for part, value in zip(parts, values, strict=True)],
+            lambda values, unknown: tuple(
+                part.read(value, unknown) for part, value in zip(parts, _listed(values), strict=True)
+            ),
         )
-    parts = [_code(kind) for kind in kinds]
-    if all(part.write is _unchanged for part in parts):  # the buckets of histograms, of which there are many
-        return _Code(_unchanged, _numbers([_PLAIN.get(kind) for kind in kinds]))
+    inner = typing.get_args(kinds[0]) if typing.get_origin(kinds[0]) is tuple else ()
+    if inner and all(kind in _PLAIN for kind in inner):
+        return _flat([set(_PLAIN[kind]) for kind in inner])
+    each = _code(kinds[0])
     return _Code(
-        lambda values: [part.write(value) for part, value in zip(parts, values, strict=True)],
-        lambda values, unknown: tuple(
-            part.read(value, unknown) for part, value in zip(parts, _listed(values), strict=True)
-        ),
+        lambda values: [each.write(value) for value in values],
+        lambda values, unknown: tuple([each.read(value, unknown) for value in _listed(values)]),
     )
 
 
-def _numbers(kinds: list[tuple[type, ...] | None]) -> Callable[[Any, set[str]], Any]:
-    allowed = [set(each) if each else {str} for each in kinds]
+def _flat(kinds: list[set[type]]) -> _Code:
+    """Return the code of what there are most of, the buckets of histograms: the parts of each after the other."""
 
     def read(values: Any, unknown: set[str]) -> Any:  # noqa: ANN401, ARG001
-        if len(_listed(values)) != len(allowed):
-            raise ValueError(f"{len(values)} values, and not {len(allowed)}")
-        for value, types_of_it in zip(values, allowed, strict=True):
-            if type(value) not in types_of_it:
-                raise TypeError(f"{str(value)[:40]!r} is none of its kind")
-        return tuple(values)
+        columns = [_listed(values)[at :: len(kinds)] for at in range(len(kinds))]
+        if any(not set(map(type, column)) <= allowed for column, allowed in zip(columns, kinds, strict=True)):
+            raise TypeError("a part of a list is none of its kind")
+        return tuple(zip(*columns, strict=True))
 
-    return read
+    return _Code(lambda values: list(chain.from_iterable(values)), read)
 
 
 def _mapping(of_keys: Any, of_values: Any) -> _Code:  # noqa: ANN401 - annotations

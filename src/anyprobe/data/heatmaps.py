@@ -41,13 +41,14 @@ class HeatMap:
         return max(self.cells.values(), default=0)
 
 
-def heat_maps(series: Sequence[Snapshot], *, columns: int, most_rows: int) -> list[HeatMap]:
-    """Return a map of each function and distribution, those with most time or most values first.
+def heat_maps(series: Sequence[Snapshot], *, columns: int, most_rows: int, most: int) -> tuple[list[HeatMap], int]:
+    """Return maps of the functions with most time, or distributions with most values, and how many more there are.
 
     Args:
         series: what was added in each interval, one after the other.
         columns: how many there may be; more intervals are added up in turn.
         most_rows: how many rows there may be, unless there are more powers of two; each has 8, 4, 2 or 1 of them.
+        most: how many maps.
     """
     each = max(math.ceil(len(series) / columns), 1)
     seconds = [0.0, *accumulate(one.duration_s for one in series)]
@@ -59,7 +60,9 @@ def heat_maps(series: Sequence[Snapshot], *, columns: int, most_rows: int) -> li
             if buckets:
                 found.setdefault(key, []).append((at // each, buckets))
                 weights[key] += weight
-    return [_map_of(key, edges, found[key], most_rows) for key, _ in weights.most_common() if key in found]
+    return [_map_of(key, edges, found[key], most_rows) for key, _ in weights.most_common(most)], max(
+        len(found) - most, 0
+    )
 
 
 def _distributions(one: Snapshot) -> Iterator[tuple[tuple[str, str, bool], int, Sequence[Bucket]]]:

@@ -24,8 +24,8 @@ FORMAT, VERSION = "anyprobe-archive", 1
 LONGEST_LINE = 1 << 29
 """Bytes: ten times what 10,000 functions with all their buckets take. More is no archive but an attempt."""
 _BUILDS, _RECORDS = Mapping[str, str], Mapping[str, Mapping[str, Any]]
-_LEVEL = 6
-"""The level of compression: a tenth smaller than 3 in twice the time, and higher levels take long."""
+_LEVEL = 3
+"""The level of compression: higher ones make a file a tenth smaller and take twice the time."""
 
 
 @dataclass(frozen=True, slots=True)

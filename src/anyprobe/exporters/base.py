@@ -24,6 +24,7 @@ BUILT_IN = {
     "cobertura": "anyprobe.exporters.cobertura",
     "html": "anyprobe.exporters.covered_source",
     "archive": "anyprobe.exporters.archive",
+    "report": "anyprobe.exporters.report",
 }
 """The module of each format, which is imported when the format is asked for; its ``EXPORTER`` is the exporter."""
 

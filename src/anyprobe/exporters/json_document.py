@@ -176,22 +176,22 @@ def _add_interval(document: dict[str, Any], last: Snapshot, by: str | None) -> N
 
 def in_page(document: Any) -> str:  # noqa: ANN401 - any document
     """Return a document as JSON within a page of HTML: a name may have ``</script>`` in it, which ends it."""
-    return json_text(document).replace("<", "\\u003c")
+    return json_text(document, compact=True).replace("<", "\\u003c")
 
 
-def json_text(document: Any, *, one_line: bool = True) -> str:  # noqa: ANN401 - any document
+def json_text(document: Any, *, one_line: bool = True, compact: bool = False) -> str:  # noqa: ANN401 - any document
     r"""Return a document as JSON (RFC 8259), which lacks what some values are.
 
     No number and infinities are the texts ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``; ``null`` is what is missing.
     Bytes of names that are no UTF-8 are ``\xNN``, as they are in texts that were read from memory.
     """
-    indent = None if one_line else 1
+    form: dict[str, Any] = {"indent": None if one_line else 1, "separators": (",", ":") if compact else None}
     try:
-        text = json.dumps(document, indent=indent, allow_nan=False)
+        text = json.dumps(document, **form, allow_nan=False)
     except ValueError:  # what takes time is done where it is needed
         text = None
     if text is None or "\\udc" in text:
-        return json.dumps(_in_json(document), indent=indent, allow_nan=False)
+        return json.dumps(_in_json(document), **form, allow_nan=False)
     return text
 
 

@@ -25,11 +25,12 @@ STYLES = dict(zip((shade for _, shade in SHADES), ("red", "yellow", "green", "cy
 
 def print_heat(series: Sequence[Snapshot], console: "Console") -> None:
     """Print the maps of the functions with most time, or of distributions with most values."""
-    found = heat_maps(series, columns=max(console.width - LABEL - 2, 8), most_rows=MOST_ROWS)
-    for each in found[:DRAWN_MAPS]:
+    columns = max(console.width - LABEL - 2, 8)
+    found, more = heat_maps(series, columns=columns, most_rows=MOST_ROWS, most=DRAWN_MAPS)
+    for each in found:
         _print_map(each, console, max((one.clock_step_ns for one in series), default=0.0))
-    if len(found) > DRAWN_MAPS:
-        text = f"… and {counted(len(found) - DRAWN_MAPS, 'more heat map')}: anyprobe report has them"
+    if more:
+        text = f"… and {counted(more, 'more heat map')}: anyprobe report has them"
         console.print(text, style="dim", soft_wrap=True)
     if not found:
         console.print("\nno heat map: no interval has a distribution", style="dim")
