@@ -19,7 +19,7 @@ pytestmark = pytest.mark.live
 
 PROGRAM = """
 #include <unistd.h>
-__attribute__((noinline)) long leaf(long n) { __asm__ volatile(""); return n + 1; }
+__attribute__((noinline)) long leaf(long n) { for (volatile int i = 0; i < 500; i++); return n + 1; }
 __attribute__((noinline)) long work(long n) { return leaf(leaf(n)) + 1; }
 int main(int count, char **values) {
     long n = 0;
