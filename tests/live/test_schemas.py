@@ -110,6 +110,11 @@ def test_locks(documents):
     assert document["locks"] == []
 
 
+def test_sleep(documents):
+    (document,) = documents("offcpu", "offcpu", *FOR)
+    assert {each["cause"] for each in document["stacks"]} == {"timer"}
+
+
 def test_under_a_condition(documents):
     documents("count", "count", "a.out:work", *FOR, "--when", "n > 3")
     documents("time", "time", "a.out:work", *FOR, "--when", "n > 3")

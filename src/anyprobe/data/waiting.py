@@ -7,6 +7,7 @@ from typing import Any
 
 from anyprobe.data.cells import CellValue
 from anyprobe.data.keys import Place
+from anyprobe.data.offcpu import asleep_in, tells_causes
 from anyprobe.data.results import AggregationResult, by_name
 
 Json = dict[str, Any]
@@ -124,11 +125,14 @@ def locks_of(aggregations: Iterable[AggregationResult]) -> tuple[Lock, ...]:
 
 
 def document_of(aggregations: Iterable[AggregationResult]) -> Json:
-    """Return what aggregations hold as members of a document: those of locks as locks, all others by name."""
+    """Return what aggregations hold as members of a document: of locks and of where threads slept as lists of these."""
     results = list(aggregations)
-    others = [each for each in results if each.name not in OF_LOCKS]
+    asleep = [each for each in results if tells_causes(each)]
+    others = [each for each in results if each.name not in OF_LOCKS and each not in asleep]
     document: Json = {"aggregations": by_name(others)} if others else {}
-    if len(others) < len(results):
+    if asleep:
+        document["stacks"] = [each.as_json() for each in asleep_in(asleep)]
+    if len(others) + len(asleep) < len(results):
         document["locks"] = [each.as_json() for each in locks_of(results)]
     return document
 

@@ -1,8 +1,9 @@
-"""What threads wait for: locks, where threads wait for them, and where the threads took them that hold them."""
+"""What threads wait for: locks, with their waiters and holders, and where threads sleep."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from anyprobe.data.offcpu import Asleep, Cause, asleep_in
 from anyprobe.data.snapshot import Snapshot
 from anyprobe.data.waiting import OF_LOCKS, Lock, Waits, locks_of, outside
 from anyprobe.reports.heading import print_heading, print_refusals
@@ -17,6 +18,21 @@ if TYPE_CHECKING:
 
 _DETAILED = 3
 """Locks of which waiters and holders are shown, and places of each."""
+CAUSES = {
+    Cause.TIMER: "a time to pass",
+    Cause.LOCK: "a lock",
+    Cause.CONDITION: "a condition or barrier",
+    Cause.THREAD: "a thread to end",
+    Cause.POLL: "any of several descriptors",
+    Cause.SOCKET: "a socket",
+    Cause.IO: "a read or write",
+    Cause.FILE: "a file system",
+    Cause.CHILD: "a child process",
+    Cause.SIGNAL: "a signal",
+    Cause.IPC: "a message or semaphore of another process",
+    Cause.CALL: "a system call by its number",
+}
+"""What is waited for, in words."""
 _C_LIBRARY = ("libc.so.6", "libpthread.so.0", "libstdc++.so.6")
 
 
@@ -89,6 +105,46 @@ def _callers(waits: Waits) -> Sequence[str]:
     """Return the frames after the one that is shown, as far as they are the program's."""
     at = waits.stack.index(outside(waits.stack, _C_LIBRARY))
     return [each for each in waits.stack[at + 1 : at + 4] if not each.startswith("libc.so.6:")]
+
+
+def print_offcpu(snapshot: Snapshot, console: "Console", top: int = 0) -> None:
+    """Print what threads slept for, then where, the longest first; ``top`` limits the places unless 0."""
+    found = asleep_in(snapshot.aggregations)
+    total = sum(each.off_ns for each in found)
+    print_heading(snapshot, console, f"{duration(total)} off processors in {counted(len(found), 'place')}")
+    if found:
+        table = Rows()
+        for name in ("off", "%", "waits", "longest"):
+            table.add_column(name, justify="right", no_wrap=True)
+        table.add_column("for", no_wrap=True)
+        for cause in sorted({each.cause for each in found}, key=lambda cause: -_off(found, cause)):
+            own = [each for each in found if each.cause is cause]
+            off, longest = _off(own, cause), duration(max(each.longest_ns for each in own))
+            waits = f"{sum(each.count for each in own):,}"
+            table.add_row(duration(off), percent(off, total), waits, longest, CAUSES[cause])
+        console.print()
+        console.print(table)
+        console.print()
+    for each in found[:top] if top else found:
+        text = f"{duration(each.off_ns):>8}  {counted(each.count, 'wait')}  {' < '.join(each.frames)}"
+        console.print(escape(text), soft_wrap=True)
+    if top and len(found) > top:
+        console.print(
+            f"… and {counted(len(found) - top, 'more place')}; --top 0 shows all", style="dim", soft_wrap=True
+        )
+    if not found:
+        console.print("\nno thread has slept in a call that began and ended in this time", soft_wrap=True)
+    for result in snapshot.aggregations:
+        if result.dropped:
+            text = f"{counted(result.dropped, 'wait')} in places for which there was no room"
+            console.print(text, style="yellow", soft_wrap=True)
+    print_losses(snapshot, console)
+    print_unhandled(snapshot, console)
+    print_refusals(snapshot, console)
+
+
+def _off(found: Sequence[Asleep], cause: Cause) -> int:
+    return sum(each.off_ns for each in found if each.cause is cause)
 
 
 def _print_lost(snapshot: Snapshot, console: "Console") -> None:

@@ -14,6 +14,7 @@ _SHARED: dict[str, tuple[str, list[str]]] = {
     "time": ("snapshot", ["functions"]),
     "cover": ("snapshot", ["modules", "files"]),
     "locks": ("snapshot", ["locks"]),
+    "offcpu": ("snapshot", ["stacks"]),
     "hist": ("snapshot", ["aggregations"]),
     "inject": ("snapshot", ["injected", "injections", "calls"]),
     "script": ("snapshot", ["aggregations"]),

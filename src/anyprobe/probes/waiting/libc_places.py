@@ -52,6 +52,8 @@ class LockPlaces:
     barrier: tuple[str, ...]
     sleeps: tuple[str, ...]
     """System calls by which these may sleep."""
+    sleepers: tuple[str, ...]
+    """The functions inside that make these calls."""
     futex: tuple[str, ...]
     """The function that makes any system call."""
 
@@ -148,7 +150,8 @@ def _places(library: _Library) -> LockPlaces | None:
     timed = [*library.jumps_to([*mutex, *timed]), *map(library.whole, timed)]
     rwlock, semaphore = library.starts(*RWLOCK), library.starts(*SEMAPHORE)
     slow_semaphore = library.jumps_to(semaphore)
-    sleeping = library.reached([*timed, *rwlock, *semaphore, *slow_semaphore], _DEEP)
+    roots = [*rwlock, *semaphore]
+    sleeping = [each for each in library.reached([*timed, *roots, *slow_semaphore], _DEEP) if library.waits(each)]
     return LockPlaces(
         library.specs(waits),
         library.specs([*mutex, *library.starts("pthread_mutex_trylock")]),
@@ -160,5 +163,20 @@ def _places(library: _Library) -> LockPlaces | None:
         library.specs(library.starts(*CONDITION)),
         library.specs(library.starts(*BARRIER)),
         tuple(library.spec(start, at) for start in sleeping if start not in waits for at in library.futex_calls(start)),
+        library.specs(each for each in sleeping if each not in roots),
         library.specs(library.starts("syscall")),
     )
+
+
+def functions_in_libraries(session: "Session", names: Sequence[str]) -> list[str]:
+    """Return the specs of functions of some names that C libraries of a program have."""
+    found: list[str] = []
+    for loaded in session.objects.objects:
+        if not (loaded.matches("libc") or loaded.matches("libpthread") or loaded.is_executable):
+            continue
+        try:
+            library = _Library(session, loaded)
+            found += library.specs(map(library.whole, library.starts(*names)))
+        except TargetError:
+            continue
+    return found

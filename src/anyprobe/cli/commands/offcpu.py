@@ -1,0 +1,66 @@
+"""``anyprobe offcpu``."""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from anyprobe.cli import helping, options
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from anyprobe.cli.targets import AnySpec, Measured
+    from anyprobe.data.snapshot import Snapshot
+
+
+@click.command("offcpu", cls=helping.Command, starts=True)
+@options.follow
+@options.children
+@options.target
+@options.appearing
+@options.measuring
+@click.pass_obj
+def command(
+    program: tuple[str, ...],
+    /,
+    pids: Any,  # noqa: ANN401
+    names: Any,  # noqa: ANN401
+    **settings: Any,  # noqa: ANN401
+) -> int:
+    """Show where threads sleep, for how long and what for, by their stacks.
+
+    What is seen are the calls of the C library that may wait: each by the time that its thread was on no processor.
+
+    \b
+    anyprobe offcpu -p 4242 --for 5
+    anyprobe offcpu --json -n gunicorn --for 5
+    anyprobe offcpu -- ./program
+    """  # noqa: D301 - click's mark for lines that stay as they are
+    from anyprobe.cli import measuring, targets
+    from anyprobe.data.offcpu import Causes, with_causes
+    from anyprobe.probes.waiting.offcpu import place_offcpu
+
+    target = targets.choose(pids, names, program, (), **targets.selected(settings))
+    causes: Causes = {}
+
+    def arm(session: "Measured", _: "Sequence[AnySpec]") -> None:
+        place_offcpu(targets.on_process(session), causes)
+
+    def seen(snapshot: "Snapshot") -> "Snapshot":
+        sites = tuple(each for each in snapshot.sites if each.nmissed)
+        results = tuple(with_causes(each, causes) for each in snapshot.aggregations)
+        return replace(snapshot, sites=sites, aggregations=results)
+
+    settings["returns"] = "exits"  # what a function ends in is known, and has handlers of its own
+    plan = measuring.Plan(specs=(), arm=arm, render=_render, seen=seen, always={"stacks": []}, **settings)
+    return measuring.measure(target, plan)
+
+
+def _render(snapshot: "Snapshot", console: "Console", top: int) -> None:
+    """Print the tables."""
+    from anyprobe.reports import waiting
+
+    waiting.print_offcpu(snapshot, console, top)

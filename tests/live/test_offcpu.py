@@ -1,0 +1,97 @@
+"""``anyprobe offcpu``: for what threads slept, and how long, is what the program itself has measured."""
+
+import json
+import os
+import subprocess
+
+import pytest
+
+import anyprobe
+from anyprobe.core.errors import UsageError
+from anyprobe.probes.waiting.offcpu import place_offcpu
+from live.test_command_line import anyprobe as command
+from live.test_command_line import start
+from live.test_locks import NO_LIBRARY, nameless_libc
+from support.driver import build, wait_until
+from support.seen_probes import is_probed
+
+pytestmark = pytest.mark.live
+TIMES = 20
+CAUSES = {
+    "naps": "timer",
+    "awaits_condition": "condition",
+    "awaits_semaphore": "lock",
+    "awaits_mutex": "lock",
+    "awaits_rwlock": "lock",
+    "polls": "poll",
+    "awaits_signal": "signal",
+    "reads": "io",
+    "receives": "socket",
+    "joins": "thread",
+    "waits_for_child": "child",
+}
+DOUBT_NS = 100_000
+"""Time off processors between the two clocks of the program, or of anyprobe, for each wait."""
+
+
+@pytest.fixture(scope="module")
+def program():
+    return str(build("sleeps_for_reasons.c", "-fno-inline", "-fno-optimize-sibling-calls"))
+
+
+@pytest.mark.parametrize("stripped", [False, True], ids=["as it is", "a C library without names"])
+def test_each_wait_has_its_cause_and_its_time(tmp_path, program, stripped):
+    environment = os.environ | ({"LD_LIBRARY_PATH": nameless_libc(tmp_path)} if stripped else {})
+    results = tmp_path / "results.json"
+    found = command("offcpu", "--json", "-o", str(results), "--", program, input="\n", env=environment)
+    assert found.returncode == 0, found.stderr
+    truth = json.loads(found.stdout[found.stdout.index("{") :])
+    stacks = json.loads(results.read_text())["stacks"]
+    for name, cause in CAUSES.items():
+        own = [each for each in stacks if any(f":{name}+" in frame for frame in each["frames"])]
+        assert {(name, each["cause"]) for each in own} == {(name, cause)}
+        assert (name, sum(each["count"] for each in own)) == (name, TIMES)
+        off = sum(each["off_ns"] for each in own)
+        assert abs(off - truth[name]) <= 0.02 * truth[name] + TIMES * DOUBT_NS, (name, off, truth[name])
+    idle = sum(each["off_ns"] for each in stacks if any(":does_not_wait+" in frame for frame in each["frames"]))
+    assert idle <= truth["does_not_wait"] + TIMES * DOUBT_NS
+
+
+def test_a_running_program_is_shown_by_what_it_waits_for(program):
+    with subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "ready\n"
+        with start("offcpu", "-p", str(process.pid)) as shown:
+            wait_until(lambda: is_probed(process.pid, "sigtimedwait"), "the probes are there")
+            process.stdin.write("\n")
+            process.stdin.close()
+            text = shown.stdout.read()
+        assert process.wait() == 0
+    assert "a lock" in text
+    assert "any of several descriptors" in text
+    assert "sleeps_for_reasons:naps+" in text
+
+
+def test_a_session_that_follows_calls_to_their_callers_is_refused(program):
+    with subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "ready\n"
+        with anyprobe.attach(process.pid) as session, pytest.raises(UsageError, match="exits"):
+            place_offcpu(session, {})
+        process.communicate()
+
+
+def test_a_program_without_a_c_library_is_refused_in_one_line():
+    with subprocess.Popen([build("no_library.c", "-nostdlib", "-static", text=NO_LIBRARY)]) as process:
+        found = command("offcpu", "-p", str(process.pid), "--for", "1")
+        assert found.returncode == 1
+        (line,) = found.stderr.splitlines()
+        assert "no C library" in line
+        process.kill()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"), [(("libc:poll", "-p", "1"), "unexpected extra argument"), ((), "choose a target")]
+)
+def test_a_wrong_command_line_is_told_in_one_line(arguments, what):
+    found = command("offcpu", *arguments)
+    assert found.returncode == 2
+    assert sum(what in line for line in found.stderr.splitlines()) == 1
