@@ -22,8 +22,10 @@ pytestmark = pytest.mark.live
 LIBC = "/lib/x86_64-linux-gnu/libc.so.6"
 HOLD_NS = 150_000
 CONTENDED = ("contended", "4", "2000", str(HOLD_NS), "100000")
-STAMPS_NS = 60_000
-"""What may lie between the program's look at the clock and anyprobe's, for each wait."""
+CLOCKS = 0.001
+"""By which share the two clocks may differ."""
+SWITCH_NS = 1_500_000
+"""What may lie between the program's look at the clock and anyprobe's, for each wait: a switch of threads."""
 KINDS = {
     "plain": "mutex",
     "checked": "mutex",
@@ -56,10 +58,6 @@ def measured(tmp_path, program, *arguments, options=(), **settings):
     return json.loads(found.stdout[found.stdout.index("{") :]), shown
 
 
-def near(value, truth, share, times):
-    return abs(value - truth) <= share * truth + times * STAMPS_NS
-
-
 @pytest.mark.parametrize("stripped", [False, True], ids=["as it is", "a C library without names"])
 def test_locks_of_each_kind_are_what_the_program_has_measured(tmp_path, program, stripped):
     settings = {"env": os.environ | {"LD_LIBRARY_PATH": nameless_libc(tmp_path)}} if stripped else {}
@@ -71,10 +69,13 @@ def test_locks_of_each_kind_are_what_the_program_has_measured(tmp_path, program,
         if name != "word":
             assert (name, lock["acquisitions"]) == (name, own["taken"])
         assert (name, lock["contended"]) == (name, own["waits"])
-        assert near(lock["wait_ns"], own["wait"], 0.02, own["waits"]), (name, lock["wait_ns"], own["wait"])
+        # the program's clock is read around anyprobe's where it waits, and between where it holds
+        assert lock["wait_ns"] <= (1 + CLOCKS) * own["wait"], (name, lock["wait_ns"], own["wait"])
+        assert own["wait"] - lock["wait_ns"] <= 0.02 * own["wait"] + own["waits"] * SWITCH_NS, (name, own["wait"])
         if lock["kind"] in {"mutex", "rwlock"}:
             assert (name, lock["holds"]) == (name, own["holds"])
-            assert near(lock["hold_ns"], own["hold"], 0.01, own["holds"]), (name, lock["hold_ns"], own["hold"])
+            assert lock["hold_ns"] >= (1 - CLOCKS) * own["hold"], (name, lock["hold_ns"], own["hold"])
+            assert lock["hold_ns"] - own["hold"] <= 0.01 * own["hold"] + own["holds"] * SWITCH_NS, (name, own["hold"])
         else:
             assert lock["holds"] == 0
         assert sum(each["count"] for each in lock["waiters"]) == own["waits"]

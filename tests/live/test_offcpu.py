@@ -16,7 +16,7 @@ from support.driver import build, wait_until
 from support.seen_probes import is_probed
 
 pytestmark = pytest.mark.live
-TIMES = 20
+TIMES, NAP_NS = 20, 4_990_000
 CAUSES = {
     "naps": "timer",
     "awaits_condition": "condition",
@@ -30,7 +30,9 @@ CAUSES = {
     "joins": "thread",
     "waits_for_child": "child",
 }
-DOUBT_NS = 100_000
+ALWAYS_WAIT = {name for name in CAUSES if name not in {"reads", "receives", "joins", "waits_for_child"}}
+"""What waits for a time; for another thread it may be late."""
+DOUBT_NS = 200_000
 """Time off processors between the two clocks of the program, or of anyprobe, for each wait."""
 
 
@@ -48,11 +50,20 @@ def test_each_wait_has_its_cause_and_its_time(tmp_path, program, stripped):
     truth = json.loads(found.stdout[found.stdout.index("{") :])
     stacks = json.loads(results.read_text())["stacks"]
     for name, cause in CAUSES.items():
-        own = [each for each in stacks if any(f":{name}+" in frame for frame in each["frames"])]
-        assert {(name, each["cause"]) for each in own} == {(name, cause)}
-        assert (name, sum(each["count"] for each in own)) == (name, TIMES)
-        off = sum(each["off_ns"] for each in own)
-        assert abs(off - truth[name]) <= 0.02 * truth[name] + TIMES * DOUBT_NS, (name, off, truth[name])
+        within = [each for each in stacks if any(f":{name}+" in frame for frame in each["frames"])]
+        own = [each for each in within if each["cause"] == cause]
+        off, count = (sum(each[part] for each in own) for part in ("off_ns", "count"))
+        elsewhere = sum(each["off_ns"] for each in within) - off  # other calls, in which the thread lost its processor
+        assert -0.001 * truth[name] <= truth[name] - off - elsewhere <= 0.02 * truth[name] + TIMES * DOUBT_NS, (
+            name,
+            off,
+            truth[name],
+        )
+        if name in ALWAYS_WAIT:
+            assert (name, count) == (name, TIMES)
+            assert off >= TIMES * NAP_NS, name
+        else:
+            assert 0 < count <= TIMES, name
     idle = sum(each["off_ns"] for each in stacks if any(":does_not_wait+" in frame for frame in each["frames"]))
     assert idle <= truth["does_not_wait"] + TIMES * DOUBT_NS
 

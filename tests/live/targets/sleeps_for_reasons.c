@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { TIMES = 20, NAP_US = 2000 };
+enum { TIMES = 20, NAP_US = 5000 };
 static long clock_of(clockid_t clock) {
     struct timespec t;
     clock_gettime(clock, &t);

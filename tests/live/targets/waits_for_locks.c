@@ -87,7 +87,7 @@ static void contended(int threads) {
 
 /* -- one thread holds, another one waits */
 
-enum { NAP = 20000000, TIMES = 3 };
+enum { NAP = 100000000, TIMES = 3 };
 pthread_mutex_t plain = PTHREAD_MUTEX_INITIALIZER, limited = PTHREAD_MUTEX_INITIALIZER, recursive, checked, robust, inherits;
 pthread_mutex_t tried = PTHREAD_MUTEX_INITIALIZER, orphan;
 pthread_rwlock_t shared = PTHREAD_RWLOCK_INITIALIZER, written = PTHREAD_RWLOCK_INITIALIZER;
@@ -145,6 +145,7 @@ static struct truth blocked(int (*mine)(void *), int (*take)(void *), int (*give
         usleep(NAP / 1000);
         long b = now();
         give(it);
+        if (give == meet) one.truth.wait += now() - b;
         pthread_join(thread, 0);
         one.truth.hold += b - a, one.truth.taken += mine != nothing, one.truth.holds += mine != nothing;
     }

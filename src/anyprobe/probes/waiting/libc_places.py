@@ -8,17 +8,25 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from iced_x86 import OpKind, Register
+
 from anyprobe.binary.flow.function import FunctionCode
 from anyprobe.core.errors import TargetError
 from anyprobe.core.quoting import quoted
 from anyprobe.probes.specs.naming import as_spec
 
 if TYPE_CHECKING:
+    from iced_x86 import Instruction
+
     from anyprobe.binary.images.modules import LoadedObject
     from anyprobe.probes.session import Session
 
 FUTEX = 202
 """The number of the system call."""
+OPERATION, _WAKE = 0x7F, 1
+"""The bits that say which operation it is, and the one that wakes threads."""
+_OPERATION_REGISTERS = frozenset({Register.RSI, Register.ESI, Register.SIL})
+_CONSTANTS = frozenset({OpKind.IMMEDIATE8, OpKind.IMMEDIATE8TO32, OpKind.IMMEDIATE8TO64, OpKind.IMMEDIATE32})
 _LOADS_FUTEX = b"\xb8\xca\x00\x00\x00"
 """``mov eax, 202``."""
 _SYSCALL = b"\x0f\x05"
@@ -53,9 +61,14 @@ class LockPlaces:
     sleeps: tuple[str, ...]
     """System calls by which these may sleep."""
     sleepers: tuple[str, ...]
-    """The functions inside that make these calls."""
+    """The functions inside that make these calls, but for those that only wake others."""
     futex: tuple[str, ...]
     """The function that makes any system call."""
+
+
+def _sets(one: "Instruction") -> bool:
+    """Return whether an instruction puts a constant into the register of the operation, or changes it by one."""
+    return one.op_count == 2 and one.op0_register in _OPERATION_REGISTERS and one.op1_kind in _CONSTANTS
 
 
 class _Library:
@@ -124,7 +137,18 @@ class _Library:
                     yield address - start
 
     def waits(self, start: int) -> bool:
+        """Return whether a function makes the system call, to wait or to wake."""
         return any(self.futex_calls(start))
+
+    def only_wakes(self, start: int) -> bool:
+        """Return whether the operation that a function asks for, where it is a constant, is to wake others."""
+        code = self.code(start)
+        found = (
+            []
+            if code is None
+            else [one.immediate(1) for one in map(code.one, range(len(code.addresses))) if _sets(one)]
+        )
+        return bool(found) and all(each & OPERATION == _WAKE for each in found)
 
 
 def lock_places(session: "Session") -> Sequence[LockPlaces]:
@@ -163,7 +187,7 @@ def _places(library: _Library) -> LockPlaces | None:
         library.specs(library.starts(*CONDITION)),
         library.specs(library.starts(*BARRIER)),
         tuple(library.spec(start, at) for start in sleeping if start not in waits for at in library.futex_calls(start)),
-        library.specs(each for each in sleeping if each not in roots),
+        library.specs(each for each in sleeping if each not in roots and not library.only_wakes(each)),
         library.specs(library.starts("syscall")),
     )
 

@@ -14,7 +14,7 @@ from anyprobe.data.aggregations import Count, Hist, Sum
 from anyprobe.data.maps import Map
 from anyprobe.data.waiting import ACQUIRED, HELD, HOLDERS, WAITED, WAITERS, LockKind
 from anyprobe.handlers.types.annotations import func, i32, i64, ptr, stack, u32, u64
-from anyprobe.probes.waiting.libc_places import FUTEX, LockPlaces, lock_places
+from anyprobe.probes.waiting.libc_places import FUTEX, OPERATION, LockPlaces, lock_places
 
 if TYPE_CHECKING:
     from anyprobe.probes.session import Session
@@ -26,8 +26,7 @@ _INNER = 1 << 62
 _RECURSION, _OWNER_DIED = 1, 130
 """The word of glibc's mutex that counts how often its owner has taken it, and the result where an owner has died."""
 _WAIT, _LOCK_PI, _WAIT_BITSET, _LOCK_PI2 = 0, 6, 9, 13
-_OPERATION = 0x7F
-"""The operations on futexes that wait, and the bits of their numbers."""
+"""The operations on futexes that wait."""
 MUTEX, RWLOCK, SEMAPHORE, CONDITION, BARRIER, FUTEX_WORD = map(int, LockKind)
 Hit = Any
 """What a handler is called with is typed by their compiler, and so is what they store."""
@@ -284,4 +283,4 @@ def is_inner(lock: ptr) -> bool:
 
 def waits(operation: u64) -> bool:
     """Return whether an operation on a futex puts a thread to sleep, in handlers."""
-    return operation & _OPERATION in (_WAIT, _LOCK_PI, _WAIT_BITSET, _LOCK_PI2)
+    return operation & OPERATION in (_WAIT, _LOCK_PI, _WAIT_BITSET, _LOCK_PI2)
