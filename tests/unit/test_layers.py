@@ -49,7 +49,8 @@ ATTIC_NAMES = {"utils", "util", "common", "helpers", "helper", "misc"}
 REPORTS_MAY_IMPORT = {
     "anyprobe.data.snapshot", "anyprobe.data.processes", "anyprobe.data.histogram", "anyprobe.data.results",
     "anyprobe.data.calltree", "anyprobe.data.coverage", "anyprobe.data.profile", "anyprobe.data.refused",
-    "anyprobe.data.sums", "anyprobe.data.waiting", "anyprobe.data.offcpu", "anyprobe.data.differences", "anyprobe.data.heatmaps",
+    "anyprobe.data.sums", "anyprobe.data.waiting", "anyprobe.data.offcpu", "anyprobe.data.differences",
+    "anyprobe.data.heatmaps",
     "anyprobe.core.printable",
 }  # fmt: skip
 
