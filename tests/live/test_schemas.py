@@ -16,7 +16,8 @@ pytestmark = pytest.mark.live
 
 PROGRAM = """
 #include <unistd.h>
-__attribute__((noinline)) int work(int n) { __asm__ volatile(""); return n % 3 ? n : -1; }
+int written;
+__attribute__((noinline)) int work(int n) { written = n; __asm__ volatile(""); return n % 3 ? n : -1; }
 __attribute__((noinline, noreturn)) void endless(void) { for (int n = 0;; n++) { work(n); usleep(200); } }
 int main(void) { write(1, "r", 1); endless(); }
 """
@@ -115,6 +116,15 @@ def test_sleep(documents):
     assert {each["cause"] for each in document["stacks"]} == {"timer"}
 
 
+def test_hits_that_wait(documents):
+    documents("break", "break", "a.out:work", "--count", "2")
+    documents("break", "break", "a.out:work", "--do", "stop", *FOR)
+
+
+def test_accesses(documents):
+    documents("watch", "watch", "written", "--count", "2")
+
+
 def test_under_a_condition(documents):
     documents("count", "count", "a.out:work", *FOR, "--when", "n > 3")
     documents("time", "time", "a.out:work", *FOR, "--when", "n > 3")
@@ -195,4 +205,4 @@ def test_the_command_prints_each(capsys):
         assert main(["schema", kind]) == 0
         assert json.loads(capsys.readouterr().out)["title"] == f"anyprobe {kind}"
     assert main(["schema", "nothing"]) == 2
-    assert "there are count, cover, detach, " in capsys.readouterr().err
+    assert "there are break, count, cover, " in capsys.readouterr().err

@@ -21,7 +21,7 @@ ROW = {package: row for row, packages in enumerate(ROWS) for package in packages
 ORDERS = {
     "handlers": ("types", "ir", "passes", "llvm", "x86", "frontend", "bpf"),
     "probes": (
-        "scripts", "specs", "timing", "providers", "handlers", "profiling", "outside", "following", "parts",
+        "scripts", "specs", "timing", "providers", "handlers", "profiling", "watching", "outside", "following", "parts",
         "selfattach", "waiting",
     ),
     "splice": (

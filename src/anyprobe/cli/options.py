@@ -289,6 +289,13 @@ following = together(
     _output,
 )
 
+watching = together(
+    _until,
+    _ending,
+    click.option("--json", "format", help="Print one JSON document per line.", **_json_of_results),
+    _output,
+)
+
 injecting = together(
     _until,
     _ending,

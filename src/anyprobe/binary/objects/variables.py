@@ -39,3 +39,23 @@ def variable_at(tables: Sequence[SymbolTable], address: int) -> Variable | None:
             if name and (best is None or rank < best):
                 best = rank
     return None if best is None else Variable(best[-1], -best[0])
+
+
+class Sized(NamedTuple):
+    """A variable with its size, 0 where no table says it."""
+
+    start: int
+    size: int
+
+
+def variables_named(tables: Sequence[SymbolTable], name: str) -> list[Sized]:
+    """Return the variables with static storage that have a name, each once."""
+    found: dict[int, Sized] = {}
+    for table in tables:
+        symbols = table.symbols
+        defined = (symbols["shndx"] != SHN_UNDEF) & (symbols["shndx"] != SHN_ABS)
+        for index in np.flatnonzero(((symbols["info"] & 15) == _STT_OBJECT) & defined).tolist():
+            if table.name(index) == name:
+                start, size = int(symbols["value"][index]), int(symbols["size"][index])
+                found.setdefault(start, Sized(start, size))
+    return [found[start] for start in sorted(found)]

@@ -181,10 +181,11 @@ class Space(Code):
 
     def begins(self, pc: int) -> bool:
         """Return whether a function begins here, or after its ``endbr64``."""
-        start = self._start_of(pc)
+        start = self.start_of(pc)
         return start is not None and pc - start in (0, 4)
 
-    def _start_of(self, pc: int) -> int | None:
+    def start_of(self, pc: int) -> int | None:
+        """Return where the function begins that an address lies in; None where none is known."""
         loaded = self.holder(pc)
         with suppress(TargetError):
             function = None if loaded is None else loaded.image.known_functions.containing(pc - loaded.bias)
@@ -199,13 +200,13 @@ class Space(Code):
             return False
         if not innermost:
             return True
-        start = self._start_of(frame.pc)
+        start = self.start_of(frame.pc)
         if start is None:  # compilers that work at run time set it
             return loaded is None
         try:
-            begin = self._code(start, 8).removeprefix(_ENDBR)
+            begin = self.code(start, 8).removeprefix(_ENDBR)
             after = start + 8 - len(begin) + len(_FRAME_IS_MADE[0])
-            return begin.startswith(_FRAME_IS_MADE) and frame.pc >= after and self._code(frame.pc, 1) != _RET
+            return begin.startswith(_FRAME_IS_MADE) and frame.pc >= after and self.code(frame.pc, 1) != _RET
         except (MemoryFault, TargetError):
             return False
 
@@ -214,14 +215,14 @@ class Space(Code):
         found = self._returns.get(pc)
         if found is None:
             try:
-                before = self._code(pc - _LONGEST_CALL, _LONGEST_CALL)
+                before = self.code(pc - _LONGEST_CALL, _LONGEST_CALL)
                 found = any(_CALL.fullmatch(before, at) for at in range(_LONGEST_CALL - 1))
             except (MemoryFault, TargetError):
                 found = False
             self._returns[pc] = found
         return found
 
-    def _code(self, address: int, size: int) -> bytes:
+    def code(self, address: int, size: int) -> bytes:
         """Return instructions: those of the file, or, of what is in none, those that are there now."""
         loaded = self.holder(address)
         if loaded is not None:

@@ -19,6 +19,25 @@ if TYPE_CHECKING:
     from anyprobe.binary.images.modules import LoadedObject
 
 
+def walked(space: Space, registers: tuple[int, int, int], stack: bytes, *, in_kernel: bool) -> tuple[list[Frame], bool]:
+    """Return the frames of a sample, innermost first, and whether the last one is the outermost.
+
+    ``registers`` are ``rbp``, ``rsp`` and ``rip``; ``stack`` is what is at ``rsp``.
+    """
+    bp, sp, ip = registers
+    if in_kernel and space.rule(ip) is None:  # it executes a program, and has nothing yet
+        return [], False
+
+    def word(address: int) -> int:
+        at = address - sp
+        if not 0 <= at <= len(stack) - 8:
+            raise MemoryFault(address, 8)
+        return int.from_bytes(stack[at : at + 8], "little")
+
+    found = walk(space, Frame(ip, sp, bp, exact=True), word)
+    return found.frames, found.complete
+
+
 class SampledStacks:
     """The stacks of some processes, and of what they start."""
 
@@ -50,25 +69,9 @@ class SampledStacks:
         frames: list[Place] = [(IN_KERNEL, address) for address in sample.in_kernel]
         complete = False  # one that ends has no stack of its own any more
         if sample.registers is not None:
-            own, complete = self._walked(sample, space)
-            frames += own
+            own, complete = walked(space, sample.registers, sample.stack, in_kernel=bool(sample.in_kernel))
+            frames += [space.place(frame.at) for frame in own]
         self._counts[sample.pid, self._key(sample), tuple(frames), complete] += 1
-
-    def _walked(self, sample: Sample, space: Space) -> tuple[list[Place], bool]:
-        assert sample.registers is not None
-        bp, sp, ip = sample.registers
-        if sample.in_kernel and space.rule(ip) is None:  # it executes a program, and has nothing yet
-            return [], False
-        stack = sample.stack
-
-        def word(address: int) -> int:
-            at = address - sp
-            if not 0 <= at <= len(stack) - 8:
-                raise MemoryFault(address, 8)
-            return int.from_bytes(stack[at : at + 8], "little")
-
-        found = walk(space, Frame(ip, sp, bp, exact=True), word)
-        return [space.place(frame.at) for frame in found.frames], found.complete
 
     def _key(self, sample: Sample) -> Key:
         if self._by == "pid":

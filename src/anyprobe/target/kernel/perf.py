@@ -13,14 +13,21 @@ from anyprobe.target.system import gateway
 
 _ATTRIBUTE_BYTES = 128
 _DISABLED, _FREQUENCY = 1 << 0, 1 << 10
-_HARDWARE, _SOFTWARE, _TRACEPOINT = 0, 1, 2
+_HARDWARE, _SOFTWARE, _TRACEPOINT, _BREAKPOINT = 0, 1, 2, 5
 _ENABLE, _SET_OUTPUT, _SET_PROGRAM = 0x2400, 0x2405, 0x40042408
 _INHERIT, _NO_KERNEL, _NO_HYPERVISOR, _NO_IDLE, _MAPPINGS, _NAMES = 1 << 1, 1 << 5, 1 << 6, 1 << 7, 1 << 8, 1 << 9
 _TASKS, _ALL_IDENTIFIED, _NO_USER_CHAIN, _MAPPINGS_WITH_FILES = 1 << 13, 1 << 18, 1 << 22, 1 << 23
 _EXECUTIONS, _BY_CLOCK = 1 << 24, 1 << 25
-TASK, TIME, CHAIN, REGISTERS, STACK = 1 << 1, 1 << 2, 1 << 5, 1 << 12, 1 << 13
+TASK, TIME, ADDRESS, CHAIN, REGISTERS, STACK = 1 << 1, 1 << 2, 1 << 3, 1 << 5, 1 << 12, 1 << 13
 """What samples can have, in this order."""
 _BP_SP_IP = 0b111 << 6
+_GENERAL = 0xFF03FF
+GENERAL_REGISTERS = (
+    "rax", "rbx", "rcx", "rdx", "rsi", "rdi", "rbp", "rsp", "rip", "rflags",
+    "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15",
+)  # fmt: skip
+"""What samples of watchpoints have, in this order."""
+_READS, _WRITES = 1, 2
 ANY_PROCESSOR = -1
 _MONOTONIC = 1
 _SEMAPHORE_BIT = 32
@@ -136,22 +143,46 @@ def open_sampler(task: int, processor: int, how: Sampling) -> int:
 
     Once it has a ring, what is mapped executable and which programs are executed are told there, too.
     """
-    flags = (
-        (_NO_IDLE if task == ALL else _INHERIT)
-        | _FREQUENCY
-        | _NO_HYPERVISOR
-        | _MAPPINGS
-        | _MAPPINGS_WITH_FILES
-        | _NAMES
-        | _EXECUTIONS
-        | _TASKS
-    )
-    flags |= _ALL_IDENTIFIED | _BY_CLOCK | _NO_USER_CHAIN | (0 if how.kernel else _NO_KERNEL)
+    flags = (_NO_IDLE if task == ALL else _INHERIT) | _FREQUENCY | _telling(how)
     what = TASK | TIME | REGISTERS | STACK | (CHAIN if how.kernel else 0)
     clock = SOFTWARE["cpu-clock"]
     head = struct.pack("<IIQQQQQ", _SOFTWARE, _ATTRIBUTE_BYTES, clock, how.hertz, what, 0, flags)
     rest = struct.pack("<IIQQQQIi", 0, 0, 0, 0, 0, _BP_SP_IP, how.stack_bytes, _MONOTONIC)
     return _open("sample a task", head + rest, processor, task)
+
+
+def _telling(how: Sampling) -> int:
+    """Return the flags of an event in whose ring it is told what is mapped, executed and made."""
+    flags = _NO_HYPERVISOR | _MAPPINGS | _MAPPINGS_WITH_FILES | _NAMES | _EXECUTIONS | _TASKS
+    return flags | _ALL_IDENTIFIED | _BY_CLOCK | _NO_USER_CHAIN | (0 if how.kernel else _NO_KERNEL)
+
+
+class Watchpoint(NamedTuple):
+    """Memory that a debug register watches: 1, 2, 4 or 8 bytes, at a multiple of as many."""
+
+    address: int
+    size: int
+    reads: bool = False
+    """Whether reads are met, too."""
+
+
+def open_watchpoint(task: int, processor: int, how: Sampling, watched: Watchpoint) -> int:
+    """Return a descriptor of an event that samples a task, and those that it makes, where it writes to some memory.
+
+    It is met after the write. The debug register is in use until its ring is unmapped, whatever is closed before.
+    """
+    what = TASK | TIME | ADDRESS | REGISTERS | STACK | (CHAIN if how.kernel else 0)
+    head = struct.pack("<IIQQQQQ", _BREAKPOINT, _ATTRIBUTE_BYTES, 0, 1, what, 0, _INHERIT | _telling(how))
+    kind = _WRITES | _READS * watched.reads
+    place = struct.pack("<IIQQ", 0, kind, watched.address, watched.size)
+    rest = struct.pack("<QQIi", 0, _GENERAL, how.stack_bytes, _MONOTONIC)
+    try:
+        return _open("watch memory", head + place + rest, processor, task)
+    except KernelRefused as refusal:
+        if refusal.errno != errno.ENOSPC:
+            raise
+        detail = "no debug register is free: there are four, and a debugger or another watch has some"
+        raise KernelRefused(refusal.what, errno.ENOSPC, detail) from None
 
 
 def open_clock(task: int) -> int:

@@ -7,14 +7,14 @@ makes later inherit. All events of a processor write into one ring. Nothing is s
 import errno
 import struct
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from mmap import PAGESIZE
 from typing import NamedTuple
 
 from anyprobe.core.errors import KernelRefused
 from anyprobe.target.kernel import bpf, perf
-from anyprobe.target.kernel.perf import Sampling
+from anyprobe.target.kernel.perf import GENERAL_REGISTERS, Sampling
 from anyprobe.target.system import gateway, procfs
 
 MOST_STACK_BYTES, USUAL_STACK_BYTES = 65528, 16384
@@ -55,6 +55,10 @@ class Sample(NamedTuple):
     """``rbp``, ``rsp`` and ``rip`` of the program; None where that has none, or is no 64-bit one."""
     stack: bytes
     """What is at ``rsp``: the whole stack, or its beginning."""
+    address: int = 0
+    """Where the memory is, if it is of a watchpoint."""
+    general: tuple[int, ...] = ()
+    """The values of ``perf.GENERAL_REGISTERS``, if it is of a watchpoint."""
 
 
 class Mapped(NamedTuple):
@@ -160,6 +164,11 @@ class Sampler:
     for a short time have their share of samples. An event of a thread samples it after a whole period at first.
     """
 
+    watches = False
+    """Whether samples are of watchpoints."""
+    room = 1
+    """How many times as much memory as usual the rings have, where so much can be locked."""
+
     def __init__(self, hertz: int, stack_bytes: int | None = None) -> None:
         """Sample nothing yet. Without ``stack_bytes``, as much of each stack as the rings have room for."""
         self.how = Sampling(hertz, stack_bytes or MOST_STACK_BYTES, kernel=True)
@@ -243,17 +252,20 @@ class Sampler:
 
     def _opened(self, task: int, processor: int) -> int:
         try:
-            return perf.open_sampler(task, processor, self.how)
+            return self._open(task, processor)
         except KernelRefused as refusal:
             if self.everywhere or not self.how.kernel or refusal.errno not in _REFUSED:
                 raise
         self.how = self.how._replace(kernel=False)  # as the user may sample programs alone
+        return self._open(task, processor)
+
+    def _open(self, task: int, processor: int) -> int:
         return perf.open_sampler(task, processor, self.how)
 
     def _map_rings(self) -> None:
         """Map a ring for each processor, all of one size: as large as can be locked."""
-        pages = RING_PAGES
-        while pages > _LEAST_PAGES and pages * len(self._processors) > _ALL_PAGES:
+        pages = self.room * RING_PAGES
+        while pages > _LEAST_PAGES and pages * len(self._processors) > self.room * _ALL_PAGES:
             pages //= 2
         while True:
             try:
@@ -297,7 +309,7 @@ class Sampler:
                     self._note_fork(*struct.unpack_from("<III", begin, 8))
         for processor, ring in self._rings.items():
             for content in ring.drain(ends[processor], self._is_wanted):
-                record = parsed(content, chains=self.how.kernel)
+                record = parsed(content, chains=self.how.kernel, watches=self.watches)
                 if record is not None:
                     self._records.append(record)
 
@@ -342,11 +354,39 @@ def permits(*, kernel: bool) -> bool:
     return True
 
 
-def parsed(content: bytes, *, chains: bool) -> Record | None:
-    """Return a record; None for one that says nothing here. ``chains``: samples have the kernel's stacks."""
+class WatchSampler(Sampler):
+    """Samples some processes, and what they make later, where they write to some memory."""
+
+    watches, room = True, 4  # a loop makes a hundred thousand a second
+
+    def __init__(self, watchpoints: Sequence[perf.Watchpoint], stack_bytes: int) -> None:
+        """Watch nothing yet."""
+        super().__init__(1, stack_bytes)
+        self.everywhere = False
+        self._watchpoints = list(watchpoints)
+        self._present = self._watchpoints[0]
+
+    def _begin(self, task: int) -> None:
+        for each in self._watchpoints:
+            self._present = each
+            super()._begin(task)
+
+    def _open(self, task: int, processor: int) -> int:
+        return perf.open_watchpoint(task, processor, self.how, self._present)
+
+    def count(self) -> int:
+        """Return how often the memory was written to."""
+        return sum(perf.count(event) for own in self._events.values() for event in own)
+
+
+def parsed(content: bytes, *, chains: bool, watches: bool = False) -> Record | None:
+    """Return a record; None for one that says nothing here.
+
+    ``chains``: samples have the kernel's stacks; ``watches``: they are of watchpoints.
+    """
     kind, what, _ = _RECORD.unpack_from(content)
     if kind == _SAMPLE:
-        return _sample(content, chains=chains)
+        return _sample(content, chains=chains, watches=watches)
     moment = struct.unpack_from("<Q", content, len(content) - 8)[0]
     if kind == _MAPPED:
         pid, _, start, size, offset, major, minor, inode, _, protection, _ = struct.unpack_from(
@@ -368,9 +408,12 @@ def parsed(content: bytes, *, chains: bool) -> Record | None:
     return Throttled(moment) if kind == _THROTTLED else None
 
 
-def _sample(content: bytes, *, chains: bool) -> Sample:
+def _sample(content: bytes, *, chains: bool, watches: bool) -> Sample:
     pid, tid, moment = struct.unpack_from("<IIQ", content, 8)
     at = 24
+    address = 0
+    if watches:
+        address, at = struct.unpack_from("<Q", content, at)[0], at + 8
     chain: Iterable[int] = ()
     if chains:
         count = struct.unpack_from("<Q", content, at)[0]
@@ -378,15 +421,20 @@ def _sample(content: bytes, *, chains: bool) -> Sample:
         at += 8 + 8 * count
     kind = struct.unpack_from("<Q", content, at)[0]
     at += 8
-    registers = None
-    if kind:
+    registers: tuple[int, int, int] | None = None
+    general: tuple[int, ...] = ()
+    if kind and watches:
+        general = struct.unpack_from(f"<{len(GENERAL_REGISTERS)}Q", content, at)
+        registers, at = (general[6], general[7], general[8]), at + 8 * len(GENERAL_REGISTERS)
+    elif kind:
         registers = struct.unpack_from("<QQQ", content, at)
         at += 24
     room = struct.unpack_from("<Q", content, at)[0]
     filled = struct.unpack_from("<Q", content, at + 8 + room)[0] if room else 0
     stack = content[at + 8 : at + 8 + filled]
     in_kernel = tuple(each for each in chain if each < _KERNEL_CONTEXTS)
-    return Sample(moment, pid, tid, in_kernel, registers if kind == 2 else None, stack)
+    is_whole = kind == 2
+    return Sample(moment, pid, tid, in_kernel, registers if is_whole else None, stack, address, general)
 
 
 def _text(content: bytes, at: int) -> str:
