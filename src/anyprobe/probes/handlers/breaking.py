@@ -136,6 +136,7 @@ class Breakpoints:
         self._session.remove(*self._probes)
         with job_stops.continued_afterwards(pid):
             self._put_back(held)
+            job_stops.wait_until_stopped(pid)
             yield
             if not self._closed and not permission.tracer_of(pid):
                 self._standing[held.hit.tid] = held.hit.ip, held.hit.regs.rsp

@@ -8,11 +8,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
+from anyprobe.target.remote.thread import looks
 from anyprobe.target.system import procfs
 
 _GUARDIAN = "import os,signal,sys;os.read(0,1);signal.pidfd_send_signal(int(sys.argv[1]),signal.SIGCONT)"
 """Reads until its standard input ends, as it does with this process, whatever becomes of that."""
 _LOOK = 0.05
+_STOPPING = 5.0
+"""Seconds that threads may take to stop, on a busy machine."""
+_STOPPED = frozenset("TtZX")
 
 
 @contextmanager
@@ -40,6 +44,17 @@ def continued_afterwards(pid: int) -> Iterator[None]:
 def stop_by_signal(pid: int) -> None:
     """Have a process stop: its threads do before they run another instruction, if they are held at this moment."""
     os.kill(pid, signal.SIGSTOP)
+
+
+def wait_until_stopped(pid: int) -> None:
+    """Wait until all threads of a process that has been sent SIGSTOP are stopped, which takes each a turn to run."""
+    for _ in looks(time.monotonic() + _STOPPING):
+        try:
+            states = {procfs.read_stat(pid, tid).state for tid in procfs.read_tasks(pid)}
+        except OSError:  # one has just ended, or all have
+            continue
+        if states <= _STOPPED:
+            return
 
 
 def wait_until_it_goes_on(pid: int, asked: Callable[[], bool]) -> None:
