@@ -82,6 +82,16 @@ def test_a_running_program_is_shown_by_what_it_waits_for(program):
     assert "sleeps_for_reasons:naps+" in text
 
 
+def test_what_was_kept_is_shown_as_it_was(tmp_path, program):
+    kept = str(tmp_path / "kept.aprobe")
+    assert command("offcpu", "-o", kept, "--", program, input="\n").returncode == 0
+    shown = command("show", kept)
+    assert "any of several descriptors" in shown.stdout
+    assert "sleeps_for_reasons:naps+" in shown.stdout
+    stacks = json.loads(command("show", kept, "--json").stdout)["stacks"]
+    assert set(CAUSES.values()) <= {each["cause"] for each in stacks}
+
+
 def test_a_session_that_follows_calls_to_their_callers_is_refused(program):
     with subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "ready\n"

@@ -58,6 +58,7 @@ def plan_of(run: Run, settings: dict[str, Any], *, heat: bool = False) -> measur
     always: dict[str, dict[str, Any]] = {
         "time": {"functions": []}, "hist": {"aggregations": {}}, "script": {"aggregations": {}},
         "cover": {"modules": [], "files": []}, "locks": {"locks": []},
+        "offcpu": {"stacks": []},
     }  # fmt: skip
     render = heating.Heated(renderer(run.info), run.series) if heat else renderer(run.info)
     plan = measuring.Plan(

@@ -8,7 +8,7 @@ import click
 from anyprobe.cli import helping, options
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from rich.console import Console
 
@@ -57,6 +57,11 @@ def command(
     settings["returns"] = "exits"  # what a function ends in is known, and has handlers of its own
     plan = measuring.Plan(specs=(), arm=arm, render=_render, seen=seen, always={"stacks": []}, **settings)
     return measuring.measure(target, plan)
+
+
+def renderer(*, by: str | None, tree: bool) -> "Callable[[Snapshot, Console, int], None]":  # noqa: ARG001
+    """Return what prints results."""
+    return _render
 
 
 def _render(snapshot: "Snapshot", console: "Console", top: int) -> None:
