@@ -58,9 +58,10 @@ def measured(tmp_path, program, *arguments, options=(), **settings):
     return json.loads(found.stdout[found.stdout.index("{") :]), shown
 
 
-@pytest.mark.parametrize("stripped", [False, True], ids=["as it is", "a C library without names"])
-def test_locks_of_each_kind_are_what_the_program_has_measured(tmp_path, program, stripped):
-    settings = {"env": os.environ | {"LD_LIBRARY_PATH": nameless_libc(tmp_path)}} if stripped else {}
+@pytest.mark.parametrize("linked", ["as it is", "to a C library without names", "statically"])
+def test_locks_of_each_kind_are_what_the_program_has_measured(tmp_path, program, linked):
+    settings = {"env": os.environ | {"LD_LIBRARY_PATH": nameless_libc(tmp_path)}} if "without" in linked else {}
+    program = str(build("waits_for_locks.c", "-static")) if linked == "statically" else program
     truth, found = measured(tmp_path, program, "kinds", **settings)
     assert truth.keys() == KINDS.keys()
     for name, own in truth.items():
@@ -117,7 +118,8 @@ def test_a_mutex_is_not_held_while_its_owner_waits_for_a_condition(tmp_path, pro
     assert waits["contended"] == truth["changed"]["taken"]
     assert abs(waits["wait_ns"] - truth["changed"]["wait"]) <= 0.02 * truth["changed"]["wait"]
     assert mutex["acquisitions"] == 2 * truth["changed"]["taken"]  # each wait takes it again
-    assert mutex["hold_ns"] < 0.05 * waits["wait_ns"]
+    # a thread may lose its processor while it holds the mutex, so that sums say little of a busy machine
+    assert mutex["hold_p50_ns"] < 0.05 * waits["wait_p50_ns"]
 
 
 def test_without_hold_times_waits_are_told_all_the_same(tmp_path, program):

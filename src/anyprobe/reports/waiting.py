@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from anyprobe.data.offcpu import Asleep, Cause, asleep_in
 from anyprobe.data.snapshot import Snapshot
-from anyprobe.data.waiting import OF_LOCKS, Lock, Waits, locks_of, outside
+from anyprobe.data.waiting import OF_LOCKS, Lock, LockKind, Waits, locks_of, outside
 from anyprobe.reports.heading import print_heading, print_refusals
 from anyprobe.reports.losses import print_losses, print_unhandled
 from anyprobe.reports.plain import Rows, escape
@@ -47,8 +47,10 @@ def print_locks(snapshot: Snapshot, console: "Console", top: int = 0) -> None:
     print_heading(snapshot, console, f"{what}, {waited} of waiting")
     for locks, noun in ((held, "lock"), (others, "wait")):
         _print_table(locks, console, top, with_holds=locks is held, noun=noun)
-    contended = [each for each in held if each.contended][: min(_DETAILED, top or _DETAILED)]
-    for lock in contended:
+    most = min(_DETAILED, top or _DETAILED)
+    contended = [each for each in held if each.contended]
+    as_locks = [each for each in others if each.contended and each.kind in {LockKind.SEMAPHORE, LockKind.FUTEX}]
+    for lock in (*contended[:most], *as_locks[:most]):
         _print_details(lock, console)
     if found and not contended:
         console.print("\nno thread has waited for a lock that another one held", soft_wrap=True)

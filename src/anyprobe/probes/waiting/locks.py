@@ -14,7 +14,7 @@ from anyprobe.data.aggregations import Count, Hist, Sum
 from anyprobe.data.maps import Map
 from anyprobe.data.waiting import ACQUIRED, HELD, HOLDERS, WAITED, WAITERS, LockKind
 from anyprobe.handlers.types.annotations import func, i32, i64, ptr, stack, u32, u64
-from anyprobe.probes.waiting.libc_places import FUTEX, OPERATION, LockPlaces, lock_places
+from anyprobe.probes.waiting.libc_places import FUTEX, OPERATION, lock_places
 
 if TYPE_CHECKING:
     from anyprobe.probes.session import Session
@@ -28,6 +28,7 @@ _RECURSION, _OWNER_DIED = 1, 130
 _WAIT, _LOCK_PI, _WAIT_BITSET, _LOCK_PI2 = 0, 6, 9, 13
 """The operations on futexes that wait."""
 MUTEX, RWLOCK, SEMAPHORE, CONDITION, BARRIER, FUTEX_WORD = map(int, LockKind)
+Specs = tuple[str, ...]
 Hit = Any
 """What a handler is called with is typed by their compiler, and so is what they store."""
 Stored = Any
@@ -73,14 +74,22 @@ class _Handlers:
                 "there is one, does not wait as glibc's does"
             )
         for places in found:
-            self._mutex_waits(places)
-            self._sleeps(places)
-            for place in (self._mutexes, self._timed_mutexes, self._rwlocks, self._semaphores, self._conditions):
-                place(places)
-            self._barriers(places)
-            self._futexes(places)
-            if self._holds:
-                self._releases(places)
+            ways = [
+                (self._mutex_waits, places.mutex_wait),
+                (self._sleeps, places.sleeps),
+                (self._mutexes, places.mutex),
+                (self._timed_mutexes, places.mutex_timed),
+                (self._rwlocks, places.rwlock),
+                (self._semaphores, places.semaphore),
+                (self._conditions, places.condition),
+                (self._barriers, places.barrier),
+                (self._futexes, places.futex),
+                *([(self._releases, places.mutex_release)] if self._holds else []),
+                *([(self._rwlock_releases, places.rwlock_release)] if self._holds else []),
+            ]
+            for place, specs in ways:
+                if specs:  # a static program has what it uses
+                    place(specs)
 
     # what handlers use has to be in variables of the functions that make them
 
@@ -124,10 +133,10 @@ class _Handlers:
 
         return released
 
-    def _mutex_waits(self, places: LockPlaces) -> None:
+    def _mutex_waits(self, specs: Specs) -> None:
         place_of, recorded = self.place_of, self._recorded()
 
-        @self._session.call(*places.mutex_wait)
+        @self._session.call(*specs)
         def wait(ctx: Hit, lock: ptr) -> None:
             ctx.data.lock = lock
             ctx.data.holder = place_of.get(lock, 0)
@@ -137,10 +146,10 @@ class _Handlers:
         def waited(ctx: Hit) -> None:
             recorded(ctx.data.lock, MUTEX, ctx.now - ctx.data.began, ctx.data.holder, ctx.ustack())
 
-    def _mutexes(self, places: LockPlaces) -> None:
+    def _mutexes(self, specs: Specs) -> None:
         taken = self._taken()
 
-        @self._session.call(*places.mutex)
+        @self._session.call(*specs)
         def take(ctx: Hit, lock: ptr) -> None:
             ctx.data.lock = lock
 
@@ -149,10 +158,10 @@ class _Handlers:
             if ctx.retval is not None and succeeded(ctx.retval):
                 taken(ctx.data.lock, ctx.now, ctx.caller)
 
-    def _timed_mutexes(self, places: LockPlaces) -> None:
+    def _timed_mutexes(self, specs: Specs) -> None:
         taken, recorded, slept, place_of = self._taken(), self._recorded(), self.slept, self.place_of
 
-        @self._session.call(*places.mutex_timed)
+        @self._session.call(*specs)
         def take(ctx: Hit, lock: ptr) -> None:
             ctx.data.lock = lock
             ctx.data.holder = place_of.get(lock, 0)
@@ -166,26 +175,26 @@ class _Handlers:
             if ctx.retval is not None and succeeded(ctx.retval):
                 taken(ctx.data.lock, now, ctx.caller)
 
-    def _releases(self, places: LockPlaces) -> None:
+    def _releases(self, specs: Specs) -> None:
         released = self._released()
 
-        @self._session.entry(*places.mutex_release)
+        @self._session.entry(*specs)
         def release(ctx: Hit, lock: ptr) -> None:
             released(lock, ctx.now)
 
-    def _sleeps(self, places: LockPlaces) -> None:
+    def _sleeps(self, specs: Specs) -> None:
         slept = self.slept
 
-        @self._session.at(*places.sleeps)
+        @self._session.at(*specs)
         def sleep(ctx: Hit) -> None:
             if ctx.regs.rax == FUTEX and waits(ctx.regs.rsi):
                 slept[ctx.tid] = ctx.now
 
-    def _rwlocks(self, places: LockPlaces) -> None:
+    def _rwlocks(self, specs: Specs) -> None:
         acquired, recorded, slept, place_of = self.acquired, self._recorded(), self.slept, self.place_of
-        since, held, holds = self.since_by_thread, self.held, self._holds
+        since, holds = self.since_by_thread, self._holds
 
-        @self._session.call(*places.rwlock)
+        @self._session.call(*specs)
         def take(ctx: Hit, lock: ptr) -> None:
             ctx.data.lock = lock
             ctx.data.holder = place_of.get(lock, 0)
@@ -203,18 +212,19 @@ class _Handlers:
                     since[lock, ctx.tid] = now
                     place_of[lock] = ctx.caller
 
-        if holds:
+    def _rwlock_releases(self, specs: Specs) -> None:
+        since, held = self.since_by_thread, self.held
 
-            @self._session.entry(*places.rwlock_release)
-            def release(ctx: Hit, lock: ptr) -> None:
-                before = since.delete((lock, ctx.tid))
-                if before is not None:
-                    held[lock, RWLOCK].add(ctx.now - before)
+        @self._session.entry(*specs)
+        def release(ctx: Hit, lock: ptr) -> None:
+            before = since.delete((lock, ctx.tid))
+            if before is not None:
+                held[lock, RWLOCK].add(ctx.now - before)
 
-    def _semaphores(self, places: LockPlaces) -> None:
+    def _semaphores(self, specs: Specs) -> None:
         acquired, recorded, slept = self.acquired, self._recorded(), self.slept
 
-        @self._session.call(*places.semaphore)
+        @self._session.call(*specs)
         def take(ctx: Hit, lock: ptr) -> None:
             ctx.data.lock = lock
             ctx.data.began = ctx.now
@@ -226,10 +236,10 @@ class _Handlers:
             if ctx.retval is not None and i32(ctx.retval) == 0:
                 acquired[ctx.data.lock, SEMAPHORE].add()
 
-    def _conditions(self, places: LockPlaces) -> None:
+    def _conditions(self, specs: Specs) -> None:
         acquired, recorded, taken, released = self.acquired, self._recorded(), self._taken(), self._released()
 
-        @self._session.call(*places.condition)
+        @self._session.call(*specs)
         def wait(ctx: Hit, condition: ptr, lock: ptr) -> None:
             ctx.data.condition = condition
             ctx.data.lock = lock
@@ -242,10 +252,10 @@ class _Handlers:
             recorded(ctx.data.condition, CONDITION, ctx.now - ctx.data.began, 0, ctx.ustack())
             taken(ctx.data.lock, ctx.now, ctx.caller)
 
-    def _barriers(self, places: LockPlaces) -> None:
+    def _barriers(self, specs: Specs) -> None:
         acquired, recorded = self.acquired, self._recorded()
 
-        @self._session.call(*places.barrier)
+        @self._session.call(*specs)
         def wait(ctx: Hit, barrier: ptr) -> None:
             ctx.data.lock = barrier
             ctx.data.began = ctx.now
@@ -255,10 +265,10 @@ class _Handlers:
             acquired[ctx.data.lock, BARRIER].add()
             recorded(ctx.data.lock, BARRIER, ctx.now - ctx.data.began, 0, ctx.ustack())
 
-    def _futexes(self, places: LockPlaces) -> None:
+    def _futexes(self, specs: Specs) -> None:
         recorded = self._recorded()
 
-        @self._session.call(*places.futex)
+        @self._session.call(*specs)
         def wait(ctx: Hit, number: u64, word: ptr, operation: u64) -> None:
             if number == FUTEX and waits(operation):
                 ctx.data.lock = word
