@@ -7,6 +7,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any, Literal
 
 from anyprobe.core.bulk import bulk_dataclass
+from anyprobe.core.printable import Brief, Tables
 from anyprobe.core.quoting import shown_module
 from anyprobe.data import histogram
 from anyprobe.data.processes import Key, ProcessCounts, ProcessInfo, TargetInfo, ThreadTimes, by_spec
@@ -38,7 +39,7 @@ _MANY: frozenset[Kind] = MARKERS | {"insn", "block", "run", "call"}
 
 
 @bulk_dataclass(frozen=True, slots=True)
-class SiteResult:
+class SiteResult(Brief):
     """The hits of one probe at one address."""
 
     spec: str
@@ -66,6 +67,7 @@ class SiteResult:
     """Hits seen at a jump whose caller cannot be spliced, where handlers follow calls to their callers."""
     undivided: bool = False
     """Whether hits of fork children are among those of the process, since they are not told apart there."""
+    __repr__ = Brief.__repr__
 
     @property
     def key(self) -> Key:
@@ -122,8 +124,8 @@ class SiteResult:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class FunctionTiming(histogram.Percentiles):
+@dataclass(frozen=True, slots=True, repr=False)
+class FunctionTiming(Brief, histogram.Percentiles):
     """The durations of one function's calls. ``min_ns`` and ``max_ns`` mean nothing while ``count`` is 0."""
 
     spec: str
@@ -262,8 +264,8 @@ class FunctionTiming(histogram.Percentiles):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+@dataclass(frozen=True, slots=True, repr=False)
+class Snapshot(Tables):
     """Everything a session has counted and refused so far.
 
     ``pause_us`` says how long the target's threads stood still, under ``prepare`` (a stop of its own in which memory is
