@@ -49,6 +49,7 @@ def test_each_command_keeps_what_it_would_have_shown(program, tmp_path, capfd):
         "hist": ["a.out:leaf", "--of", "arg0 & 7"],
         "cover": ["a.out:work", "a.out:leaf"],
         "locks": [],
+        "offcpu": [],
     }
     for command, arguments in of.items():
         path = str(tmp_path / f"{command}.aprobe")
@@ -58,12 +59,14 @@ def test_each_command_keeps_what_it_would_have_shown(program, tmp_path, capfd):
         assert shown(capfd, "show", path).strip()
         run = runs.read(path)
         assert (run.info.command, run.info.arguments[-2:]) == (command, (program, "x"))
-        assert len(run.builds["libc.so.6" if command == "locks" else os.path.basename(program)]) == 40
+        assert len(run.builds["libc.so.6" if command in {"locks", "offcpu"} else os.path.basename(program)]) == 40
         match command:
             case "count" | "time":
                 assert {each["function"]: each["hits"] for each in document["sites"]} == CALLS
             case "hist":
                 assert document["aggregations"]["arg0 & 7"]["count"] == 2000
+            case "offcpu":
+                assert isinstance(document["stacks"], list)
             case "locks":
                 assert all(each["acquisitions"] for each in document["locks"])
             case _:

@@ -3,10 +3,11 @@
 import io
 import json
 from dataclasses import replace
+from importlib import import_module
 
 import pytest
 
-from anyprobe.cli import main
+from anyprobe.cli import COMMANDS, MODULES, main
 from anyprobe.data import runs
 from anyprobe.data.calltree import CallNode
 from anyprobe.data.interval import since
@@ -74,6 +75,14 @@ def test_warnings_are_said_again(kept, capsys):
 )
 def test_each_command_has_its_own_table(kept, shown, command, one, expected):
     assert expected in shown("show", kept(one, command=command))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_that_measure_say_what_prints_their_results(command):
+    """Archives are shown by it; without it their results would be counts."""
+    module = import_module(MODULES.get(command, f"anyprobe.cli.commands.{command}"))
+    if any(each.name == "every" for each in module.command.params):
+        assert callable(module.renderer(by=None, tree=False))
 
 
 def test_trees_and_processes_are_told_apart_as_they_were(kept, shown):
