@@ -13,6 +13,7 @@ from anyprobe.binary.objects.elf import ElfFile
 from anyprobe.core.errors import UnsupportedTarget, UsageError
 from anyprobe.data.waiting import LockKind, locks_of
 from anyprobe.probes.waiting.locks import place_locks
+from anyprobe.probes.waiting.offcpu import place_offcpu
 from live.test_command_line import anyprobe as command
 from live.test_command_line import start
 from support.driver import build, wait_until
@@ -155,6 +156,35 @@ def test_what_was_written_is_gone_after_the_session(program):
         out, _ = process.communicate("\n")
         assert process.returncode == 0
         assert json.loads(out)["plain"]["taken"] == 6
+
+
+@pytest.mark.parametrize("place", [place_locks, lambda session: place_offcpu(session, {})], ids=["locks", "offcpu"])
+def test_threads_that_are_asleep_when_probes_come_and_go_wake_as_they_would(place):
+    target = str(build("asleep_in_locks.c"))
+    with subprocess.Popen([target], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+
+        def says(word):
+            assert process.stdout.readline() == f"{word}\n"
+
+        def next_step(word):
+            process.stdin.write("\n")
+            process.stdin.flush()
+            says(word)
+
+        says("ready")
+        for asleep_before, asleep_after in ((False, True), (True, False), (True, True)):
+            if asleep_before:
+                next_step("asleep")
+            with anyprobe.attach(process.pid, returns="exits") as session:
+                place(session)
+                if not asleep_before:
+                    next_step("asleep")
+                if not asleep_after:
+                    next_step("ready")
+            if asleep_after:
+                next_step("ready")
+        process.stdin.close()
+        assert process.wait() == 0
 
 
 def executable(pid):
