@@ -12,6 +12,7 @@ from typing import Any, TextIO
 from anyprobe.core.printable import printable
 from anyprobe.data.heatmaps import heat_maps
 from anyprobe.data.histogram import Bucket, by_powers_of_two, is_open
+from anyprobe.data.processes import TargetInfo
 from anyprobe.data.runs import Run
 from anyprobe.data.snapshot import FunctionTiming, SiteResult, Snapshot
 from anyprobe.exporters import flame
@@ -79,7 +80,10 @@ def _facts(one: Snapshot, run: Run | None) -> Iterable[tuple[str, str]]:
         ended = f", killed by {target.killed_by}" if target.killed_by else ""
         status = target.shell_status
         ended = f", ended with {status}" if status is not None and not ended else ended
-        yield "target", target.shown_name if target.kernel else f"{target.exe} (pid {target.pid}{ended})"
+        yield (
+            "target",
+            target.shown_name if target.kernel else f"{target.exe}{_called(target)} (pid {target.pid}{ended})",
+        )
     if len(one.others) > 7:
         yield "target", f"and {len(one.others) - 7} more"
     yield "measured", f"{one.duration_s:.2f} s"
@@ -92,6 +96,11 @@ def _facts(one: Snapshot, run: Run | None) -> Iterable[tuple[str, str]]:
         at = dt.datetime.fromtimestamp(info.written, dt.UTC).strftime("%Y-%m-%d %H:%M:%S UTC") if info.written else ""
         yield "written", f"{at} by anyprobe {info.version}".strip()
         yield "sum of", f"{info.merged} runs" if info.merged else ""
+
+
+def _called(target: TargetInfo) -> str:
+    """Return the name by which a program was started, where its file has another one."""
+    return "" if target.exe.endswith(f"/{target.shown_name}") else f", called {target.shown_name}"
 
 
 def _warnings(one: Snapshot, run: Run | None) -> Iterable[str]:
@@ -138,28 +147,42 @@ def _functions(one: Snapshot) -> Iterable[dict[str, Any]]:
     if not one.functions:
         return
     own = any(each.nested for each in one.functions)
-    ordered = sorted(one.functions, key=lambda each: -(each.nested.self_ns if each.nested else each.sum_ns))
+    called = [each for each in one.functions if each.was_called]
+    ordered = sorted(called, key=lambda each: -(each.nested.self_ns if each.nested else each.sum_ns))
     rows = [[*_times(each), _histogram(each.buckets) if at < HISTOGRAMS else None] for at, each in enumerate(ordered)]
-    partial = sum(not each.complete for each in ordered if each.was_called)
-    note = "* not all calls of the function were timed" if partial else ""
-    if one.clock_step_ns:
-        note += (
-            f"{'; ' if note else ''}the clock steps by {one.clock_step_ns:.3g} ns: shorter times cannot be told apart"
-        )
+    step = f"the clock steps by {one.clock_step_ns:.3g} ns: shorter times cannot be told apart"
+    notes = (
+        _silent(len(one.functions) - len(called), "function", "called"),
+        "" if all(each.complete for each in called) else "* not all calls of the function were timed",
+        step if one.clock_step_ns else "",
+    )
+    note = "; ".join(filter(None, notes))
     table = _table("Functions", _FUNCTION, rows, "ttnddddddddd", 4 if own else 3, note=note)
     yield table | {"step": one.clock_step_ns, "steps": _OF_ONE_CALL}
+
+
+def _silent(count: int, noun: str, done: str) -> str:
+    """Return how many rows there are not, since there is nothing to say of them."""
+    return f"{count:,} {noun}{'s were' if count > 1 else ' was'} not {done}" if count else ""
 
 
 def _times(timing: FunctionTiming) -> list[Any]:
     numbers = timing.as_json()
     total = numbers.get("outermost_ns", numbers["sum_ns"])
-    names = ("mean_ns", "min_ns", "p50_ns", "p90_ns", "p99_ns", "max_ns")
+    names = ("min_ns", "p50_ns", "p90_ns", "p99_ns", "max_ns")
     mark = "" if timing.complete else " *"
+    error, own_error = numbers.get("outermost_error_ns", numbers.get("error_ns")), numbers.get("self_error_ns")
+    mean = _or_less(numbers["mean_ns"], numbers.get("error_ns", 0) / max(timing.count, 1))
     return [
         printable(timing.label or timing.function) + mark, printable(timing.shown_module), timing.count,
-        *(total if timing.count else None, numbers.get("self_ns")),
-        *(_rounded(numbers[name]) for name in names), numbers.get("outermost_error_ns", numbers.get("error_ns")),
+        _or_less(total, error) if timing.count else None, _or_less(numbers.get("self_ns"), own_error),
+        mean, *(_rounded(numbers[name]) for name in names), error,
     ]  # fmt: skip
+
+
+def _or_less(ns: float | None, error: float | None) -> Any:  # noqa: ANN401 - a cell
+    """Return a time; of one below its error also what it is less than, which is what is shown."""
+    return _rounded(ns) if ns is None or not error or ns >= error else [ns, round(max(ns, 0.0) + error, 3)]
 
 
 def _histogram(buckets: Sequence[Bucket]) -> list[float]:
@@ -180,6 +203,7 @@ def _rounded(ns: float | None) -> float | None:
 
 def _sites(one: Snapshot) -> Iterable[dict[str, Any]]:
     if one.sites:
+        hit = [each for each in one.sites if each.hits or each.nmissed or not each.armed]
         rows = [
             [
                 _place(each),
@@ -189,9 +213,9 @@ def _sites(one: Snapshot) -> Iterable[dict[str, Any]]:
                 each.strategy,
                 ", ".join(_notes(each)),
             ]
-            for each in sorted(one.sites, key=lambda each: -each.hits)
+            for each in sorted(hit, key=lambda each: -each.hits)
         ]
-        yield _table("Hits", _SITE, rows, "ttnntt", 2)
+        yield _table("Hits", _SITE, rows, "ttnntt", 2, note=_silent(len(one.sites) - len(hit), "place", "hit"))
 
 
 def _place(site: SiteResult) -> str:

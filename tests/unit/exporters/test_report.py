@@ -36,6 +36,24 @@ def test_numbers_are_those_of_the_json():
     assert row[0] == "malloc *"  # some calls were not timed
 
 
+def test_of_a_time_below_its_error_it_is_shown_what_it_is_less_than():
+    little = timing(
+        sum_ns=300.0, nested=NestedTiming(-5.0, 300.0, 300.0), taken=Taken(1.0, 400.0, 1.0, 90.0, 1.0, 500.0)
+    )
+    (row,) = table(document(snapshot(functions=(little,), sites=())), "Functions")["rows"]
+    assert row[3:6] == [[300, 800], [-5, 90], [3.0, 7.0]]
+
+
+def test_what_was_not_called_or_hit_is_counted_and_has_no_row():
+    silent = timing("silent", count=0, tail_exits=0, buckets=())
+    found = document(snapshot(functions=(silent, NESTED), target=TargetInfo(7, "/bin/check", called="server")))
+    assert [row[0] for row in table(found, "Functions")["rows"]] == ["malloc *"]
+    assert table(found, "Functions")["note"] == "1 function was not called; * not all calls of the function were timed"
+    assert [row[0] for row in table(found, "Hits")["rows"]] == ["malloc", "free"]
+    assert table(found, "Hits")["note"] == "1 place was not hit"
+    assert ["target", "/bin/check, called server (pid 7)"] in found["facts"]
+
+
 def test_histograms_have_all_calls_and_what_lies_beyond():
     (row,) = table(document(snapshot(functions=(BEYOND,), sites=())), "Functions")["rows"]
     assert row[12] == [128.0, 2, float(HIGHEST), 1]

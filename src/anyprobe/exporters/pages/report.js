@@ -1,4 +1,4 @@
-const PAGE = 100;
+const PAGE = 25;
 const element = (kind, text, parent) => {
   const made = document.createElement(kind);
   if (text !== undefined) made.textContent = text;
@@ -18,10 +18,11 @@ function ranged(low, high, isTime) {
 const SAID = {
   t: (value) => value,
   n: (value) => (value === null ? "-" : plain(value)),
-  d: (value, step) => (value === null ? "-" : value < 1.5 * step ? `≤ ${Number(step.toPrecision(2))} ns` : shown(value)),
+  d: (value, step) => (value === null ? "-" : Array.isArray(value) ? `< ${shown(value[1])}` : value < 1.5 * step ? `≤ ${Number(step.toPrecision(2))} ns` : shown(value)),
   f: (value) => value.toFixed(1),
 };
 
+// Cells: text, numbers, and pairs of a time below its error and what it is less than.
 // A table that is sorted by a click on a heading; a row with a histogram shows it.
 function showTable(table, parent, chosen) {
   const section = element("section", undefined, parent);
@@ -78,7 +79,7 @@ function showTable(table, parent, chosen) {
     const word = filter.value.trim().toLowerCase();
     const matching = table.rows.filter((row) => !word || row.some((cell) => typeof cell === "string" && cell.toLowerCase().includes(word)));
     const order = (one, other) => {
-      const [left, right] = [one[by], other[by]];
+      const [left, right] = [one, other].map((row) => (Array.isArray(row[by]) ? row[by][0] : row[by]));
       if (left === null || right === null) return (left === null) - (right === null);
       const sign = typeof left === "string" ? left.localeCompare(right) : left - right;
       return falling ? -sign : sign;
