@@ -27,6 +27,7 @@ PROGRAM = """
 #define KEPT __attribute__((noinline, noclone))
 static volatile long ran, sink;
 KEPT long work(long n) { __atomic_fetch_add(&ran, 1, __ATOMIC_RELAXED); return 2 * n + 1; }
+KEPT long idle(long n) { sink += n; return n; }
 static double now(void) { struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return t.tv_sec + t.tv_nsec * 1e-9; }
 static long failed, wrong, errors;
 static void calls(long count) {
@@ -56,6 +57,7 @@ int main(int argc, char **words) {
         if (!p) fprintf(stderr, "no %ld\\n", i);
         free(p);
     }
+    if (*words[1] == 'h') for (long i = 1; i <= count; i++) idle(i);
     if (*words[1] == 'e') for (;;) { calls(1); usleep(1000); }
     fprintf(stderr, "failed %ld late %ld ran %ld errors %ld\\n", failed, wrong, ran, errors);
 }
@@ -229,3 +231,10 @@ def test_places_that_are_no_entry_of_a_function_are_refused(program, capfd, spec
 def test_a_program_that_is_not_there(capfd):
     assert main(["inject", "--unsafe", "a.out:work", "--return", "0", "-p", "4194304"]) == 1
     assert "there is no process" in capfd.readouterr().err
+
+
+def test_what_comes_faster_than_it_can_be_listed_is_counted(program):
+    document, _ = inject(program, "a.out:idle", "--return", "9", how="h", count=400_000)
+    assert document["injections"] == document["calls"] == 400_000
+    listed = len(document["injected"])
+    assert listed + document.get("dropped", {}).get("injected", {}).get("ring full", 0) == 400_000

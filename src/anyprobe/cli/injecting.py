@@ -28,6 +28,8 @@ _FUNCTIONS = 1 << 14
 """Functions, in all processes together, whose calls are numbered."""
 _BITS = 53
 """Bits of a mixed number that decide, as many as the fraction of a float has."""
+_RING_BYTES = 4 << 20
+"""Bytes of each thread's ring, in which injections wait to be listed."""
 _MOST_LINES = 1_000_000
 """Injections that a document lists."""
 
@@ -114,6 +116,8 @@ class Injection:
     _waited: "Map | None" = None
     _began: int = 0
     _count: int = 0
+    _unlisted: int = 0
+    """Injections for which there was no room in the list."""
     _listed: list[dict[str, Any]] = field(default_factory=list)
     _times: MonotonicTime = field(default_factory=MonotonicTime)
     enough: bool = False
@@ -124,6 +128,7 @@ class Injection:
         from anyprobe.handlers.intrinsics import emit
 
         self._began = self._began or time.monotonic_ns()
+        on_process(session).handling.ring_bytes = _RING_BYTES
         self._numbers = self._numbers or Map("calls", by=("function", "pid"), capacity=_FUNCTIONS)
         self._waited = self._waited or Map("waited", by=("tid",), capacity=_FUNCTIONS)
         written = () if self.when is None else (self.when,)
@@ -175,6 +180,9 @@ class Injection:
             elif not self.as_json:
                 stream.write(self._line(row.fields) + "\n")
         self._count += found
+        if final:
+            lost = (on_process(each).handling.dropped().get(RECORD, {}) for each in sessions)
+            self._unlisted = sum(count for causes in lost for count in causes.values())
         if found:
             stream.flush()
         return found
@@ -203,7 +211,7 @@ class Injection:
 
     def document(self) -> dict[str, Any]:
         """Return the list, and of how many calls."""
-        return {"injected": self._listed, "injections": self._count, "calls": self.calls}
+        return {"injected": self._listed, "injections": self._count + self._unlisted, "calls": self.calls}
 
     def render(self, snapshot: "Snapshot", console: "Console", top: int) -> None:  # noqa: ARG002 - reports' signature
         """Print how many of the calls had a fault injected, and what could not be done."""
@@ -212,7 +220,9 @@ class Injection:
         losses.print_losses(snapshot, console)
         losses.print_unhandled(snapshot, console)
         heading.print_refusals(snapshot, console)
-        console.print(f"{self._count:,} of {self.calls:,} calls: {self.fault.shown}", markup=False)
+        made = self._count + self._unlisted
+        unlisted = f"; {self._unlisted:,} came faster than they could be listed" * bool(self._unlisted)
+        console.print(f"{made:,} of {self.calls:,} calls: {self.fault.shown}{unlisted}", markup=False)
 
 
 def _delaying(session: "Measured", seconds: float, spec: "AnySpec") -> "Callable[[Callable[..., Any]], object]":

@@ -139,7 +139,8 @@ class Breakpoints:
             job_stops.wait_until_stopped(pid)
             yield
             if not self._closed and not permission.tracer_of(pid):
-                self._standing[held.hit.tid] = held.hit.ip, held.hit.regs.rsp
+                if job_stops.pc_of(pid, held.hit.tid) == held.hit.ip:  # a debugger may have had it go on
+                    self._standing[held.hit.tid] = held.hit.ip, held.hit.regs.rsp
                 self._session.enable(*self._probes)
 
     def _put_back(self, held: Held) -> None:

@@ -57,6 +57,13 @@ def wait_until_stopped(pid: int) -> None:
             return
 
 
+def pc_of(pid: int, tid: int) -> int | None:
+    """Return where a stopped thread goes on; None where that cannot be told."""
+    with suppress(OSError, ValueError, IndexError):
+        return int(procfs.read_file(f"/proc/{pid}/task/{tid}/syscall").split()[-1], 16)
+    return None
+
+
 def wait_until_it_goes_on(pid: int, asked: Callable[[], bool]) -> None:
     """Wait until a stopped process is continued, or a debugger that has come is gone, or this is ``asked`` for."""
     was_traced = False
