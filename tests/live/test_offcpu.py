@@ -3,6 +3,8 @@
 import json
 import os
 import subprocess
+import sys
+from contextlib import ExitStack
 
 import pytest
 
@@ -80,6 +82,23 @@ def test_a_running_program_is_shown_by_what_it_waits_for(program):
     assert "a lock" in text
     assert "any of several descriptors" in text
     assert "sleeps_for_reasons:naps+" in text
+
+
+BUSY = "while True: pass"
+
+
+def test_a_program_that_sleeps_in_no_call_and_waits_for_a_processor_is_told_so():
+    with ExitStack() as stack:
+        others = [stack.enter_context(subprocess.Popen([sys.executable, "-c", BUSY])) for _ in range(cpus() + 1)]
+        for each in others:
+            stack.callback(each.kill)
+        busy = command("offcpu", "-p", str(others[0].pid), "--for", "1").stdout
+    assert "a thread of it waited for a processor" in busy
+    assert "no thread has slept" in busy
+
+
+def cpus():
+    return len(os.sched_getaffinity(0))
 
 
 def test_what_was_kept_is_shown_as_it_was(tmp_path, program):

@@ -30,6 +30,7 @@ def place_cpu_times(session: "Session", specs: "Sequence[str | Spec]") -> None:
         session: of a process; where it filters its system calls, nothing is known of processors.
         specs: the functions.
     """
+    session.host.times.waiting.look()
     calls: Stored = Hist(CALLS, by=("function",), capacity=_DISTRIBUTIONS)
     cpu: Stored = Sum(CPU, by=("function",), capacity=_FUNCTIONS)
     tails: Stored = Count(TAILS, by=("function",), capacity=_FUNCTIONS)

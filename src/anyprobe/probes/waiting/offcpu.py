@@ -62,6 +62,7 @@ def _place(session: "Session", causes: Causes) -> None:
     wanted = {spec: cause for cause, specs in found.items() for spec in specs}
     if not wanted:
         raise UnsupportedTarget(f"process {session.pid} has no C library whose functions could be seen to wait")
+    session.host.times.waiting.look()  # threads that are ready and have no processor wait in no call
     _place_handlers(session, list(wanted))
     for spec, cause in wanted.items():
         for site in session.resolve(parse(spec))[0]:
