@@ -27,6 +27,9 @@ static long cpu(void) {
 __attribute__((noinline)) void burns(long ns) { for (long begin = cpu(); cpu() - begin < ns;) ; }
 __attribute__((noinline)) void sleeps(long ns) { usleep(ns / 1000); __asm__ volatile(""); }
 __attribute__((noinline)) void halves(long ns) { burns(ns); sleeps(ns); __asm__ volatile(""); }
+struct large { long words[9]; };
+__attribute__((noinline)) double half(double n) { __asm__ volatile(""); return n / 2; }
+__attribute__((noinline)) struct large filled(long n) { return (struct large){{n, n, n, n, n, n, n, n, n}}; }
 __attribute__((noinline)) int quick(int n) { __asm__ volatile(""); return n + 1; }
 static long on_processors(void) {
     long ns;
@@ -41,7 +44,7 @@ int main(void) {
     puts("ready");
     fflush(stdout);
     if (!fgets(line, 8, stdin)) return 1;
-    for (int i = 0; i < 20000; i++) n = quick(n);
+    for (int i = 0; i < 20000; i++) n = quick(n) + (half(2.0) != 1.0) + (filled(i).words[8] != i);
     usleep(1000);
     long before = on_processors(); /* as of the last switch of threads: one was just now */
     for (int i = 0; i < 300; i++) halves(1000000);
@@ -89,7 +92,8 @@ def test_time_on_processors_is_what_the_kernel_says_on_a_busy_machine(tmp_path, 
 
 
 def test_what_sleeps_and_what_burns_is_told_apart(tmp_path, program):
-    _, found = measured(tmp_path, program, "burns", "sleeps", "quick")
+    _, found = measured(tmp_path, program, "burns", "sleeps", "quick", "half", "filled")
+    assert found["half"]["count"] == found["filled"]["count"] == 20_000
     burns, sleeps, quick = (found[name] for name in ("burns", "sleeps", "quick"))
     assert abs(burns["cpu_ns"] - CALLS * NS) <= 0.02 * CALLS * NS
     assert sleeps["off_ns"] >= 0.98 * CALLS * NS

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from anyprobe.data.aggregations import Count, Hist, Min, Sum
 from anyprobe.data.cpu_time import CALLS, CPU, READING, TAILS
 from anyprobe.data.maps import Map
+from anyprobe.handlers.types.annotations import u64
 
 if TYPE_CHECKING:
     from anyprobe.probes.session import Session
@@ -37,7 +38,7 @@ def place_cpu_times(session: "Session", specs: "Sequence[str | Spec]") -> None:
     readings: Stored = Min(READING)
     least: Stored = Map("least", by=("nothing",), capacity=1, shown=False)
 
-    @session.call(*specs)
+    @session.call(*specs, retval=u64)  # whatever they return, it is asked only whether they do
     def begins(ctx: Hit) -> None:
         ctx.data.cpu = ctx.cpu_now
         ctx.data.began = ctx.now

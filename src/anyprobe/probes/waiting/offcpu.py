@@ -10,6 +10,7 @@ from anyprobe.core.errors import UnsupportedTarget, UsageError
 from anyprobe.data.aggregations import Quantize
 from anyprobe.data.maps import Map
 from anyprobe.data.offcpu import ASLEEP, Cause, Causes
+from anyprobe.handlers.types.annotations import u64
 from anyprobe.probes.specs.spec import parse
 from anyprobe.probes.waiting.libc_places import functions_in_libraries, lock_places
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from anyprobe.probes.session import Session
 
 STACKS, THREADS = 4096, 4096
-_LEAST_NS = 1000
+_LEAST_NS = 2000
 """What is shorter is no switch of threads, but the doubt of the two clocks."""
 _CALLS: dict[Cause, str] = {
     Cause.TIMER: "nanosleep clock_nanosleep usleep sleep",
@@ -73,7 +74,7 @@ def _place_handlers(session: "Session", specs: list[str]) -> None:
     asleep: Stored = Quantize(ASLEEP, by=("function", "stack"), capacity=STACKS)
     inside: Stored = Map("inside", by=("tid",), capacity=THREADS, shown=False)
 
-    @session.call(*specs)
+    @session.call(*specs, retval=u64)
     def begins(ctx: Hit) -> None:
         outer = inside.get(ctx.tid, 0)
         # a call that was left by longjmp, or in a thread that has ended, was made at another depth of the stack
@@ -88,5 +89,6 @@ def _place_handlers(session: "Session", specs: list[str]) -> None:
             inside[ctx.tid] = 0
             wall = ctx.now - ctx.data.began
             cpu = ctx.cpu_now - ctx.data.cpu
-            if wall > cpu + _LEAST_NS:
+            # a function that ends in another one has not waited yet: that one is asked
+            if ctx.retval is not None and wall > cpu + _LEAST_NS:
                 asleep[ctx.func, ctx.ustack()].add(wall - cpu)
