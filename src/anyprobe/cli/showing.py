@@ -37,7 +37,9 @@ def read_all(paths: Sequence[str]) -> list[Run]:
 def show(run: Run, settings: dict[str, Any], *, heat: bool = False) -> int:
     """Write the results of a run as its own command would have; ``heat``: heat maps below its table, too."""
     if heat:
-        heating.refuse(every=1.0 if run.series else None, form=settings["format"])
+        if not run.series:
+            raise click.UsageError("--heat is over time, and there are no intervals: --every SECONDS of what measures")
+        heating.refuse(every=1.0, form=settings["format"])
     with output.results(settings["output"], program_owns_output=False) as stream:
         if run.profile is not None:
             names = ("format", "output", "quiet", "top", "full_names")

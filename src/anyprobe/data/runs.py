@@ -8,7 +8,7 @@ import io
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from importlib.metadata import version
@@ -17,7 +17,7 @@ from typing import IO, Any
 from anyprobe.core.errors import UsageError
 from anyprobe.data.archive import document_of, value_of
 from anyprobe.data.profile import Profile
-from anyprobe.data.snapshot import Snapshot
+from anyprobe.data.snapshot import FunctionTiming, Snapshot
 
 FORMAT, VERSION = "anyprobe-archive", 1
 """A version is increased by what readers of the one before would misunderstand, which new fields are not."""
@@ -261,8 +261,16 @@ def merged(runs: Sequence[Run]) -> Run:
     profiles = [each.profile for each in runs if each.profile is not None]
     if profiles:
         return replace(found, profile=reduce(Profile.plus, profiles))
-    together = reduce(Snapshot.merge, [snapshot for each in runs for snapshot in each.snapshots])
-    return replace(found, snapshots=(together,))
+    return replace(found, snapshots=(_together([snapshot for each in runs for snapshot in each.snapshots]),))
+
+
+def _together(snapshots: Sequence[Snapshot]) -> Snapshot:
+    """Return the sum of snapshots; of each function all parts are added at once, as histograms are long."""
+    functions: dict[Hashable, list[FunctionTiming]] = {}
+    for timing in (timing for each in snapshots for timing in each.functions):
+        functions.setdefault((timing.spec, timing.module, timing.function), []).append(timing)
+    rest = reduce(Snapshot.merge, [replace(each, functions=()) for each in snapshots])
+    return replace(rest, functions=tuple(first.merged(*others) for first, *others in functions.values()))
 
 
 def different_builds(modules: Sequence[str]) -> list[str]:

@@ -183,6 +183,20 @@ def test_runs_are_added_up_with_what_tells_them_apart():
     assert runs.merged([both, RUN]).info.merged == 3
 
 
+def test_the_sum_does_not_depend_on_the_order_and_is_that_of_snapshots():
+    clocks = [
+        timing(buckets=((low * ns, (low + 1) * ns, low),), count=low, address=1)
+        for low, ns in ((70, 1.0), (75, 0.9), (71, 1.0))
+    ]
+    parts = [Run(INFO, (snapshot(functions=(each, timing("free"))),)) for each in clocks]
+    sums = [runs.merged(order).snapshots[0] for order in (parts, parts[::-1], [runs.merged(parts[:2]), parts[2]])]
+    pairs = parts[0].snapshots[0].merge(parts[1].snapshots[0]).merge(parts[2].snapshots[0])
+    for each in (*sums, pairs):
+        assert each.functions[0].buckets == sums[0].functions[0].buckets
+        assert {one.function: one.count for one in each.functions} == {"malloc": 70 + 75 + 71, "free": 300}
+    assert all(high / low < 1.016 for low, high, _ in sums[0].functions[0].buckets)
+
+
 def test_samples_of_different_rates_have_no_sum():
     one, other = (Run(INFO, profile=sampled(hz=hz)) for hz in (99, 199))
     assert runs.merged([one, one]).profile.samples == 6
