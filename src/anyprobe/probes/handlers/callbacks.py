@@ -98,14 +98,30 @@ def _index(name: str) -> int:
 class Hit:
     """What a callback gets: a thread of the program that waits for it to return."""
 
-    __slots__ = ("_let_go", "_place", "_read", "_stacks", "_words", "ip", "pid", "regs", "tid", "waits_at")
+    __slots__ = (
+        "_let_go",
+        "_place",
+        "_read",
+        "_stacks",
+        "_words",
+        "ip",
+        "owner",
+        "pid",
+        "regs",
+        "since",
+        "tid",
+        "waits_at",
+    )
 
     def __init__(
         self, words: list[int], tid: int, pid: int, read: Callable[[int, int], bytes], *, unsafe: bool,
-        stacks: "HitStacks", let_go: Callable[[], None], waits_at: int = 0,
+        stacks: "HitStacks", let_go: Callable[[], None], waits_at: int = 0, owner: int = 0, since: int = 0,
     ) -> None:  # fmt: skip
-        """Describe one hit; ``let_go`` answers it. ``waits_at`` is the address of the place where its thread waits."""
-        self.waits_at = waits_at
+        """Describe one hit; ``let_go`` answers it. ``waits_at`` is the address of the place where its thread waits.
+
+        ``owner`` tells the blocks of its thread, which waits ``since`` that time (CLOCK_MONOTONIC, nanoseconds).
+        """
+        self.waits_at, self.owner, self.since = waits_at, owner, since
         self._let_go = let_go
         self.regs = Registers(words, unsafe=unsafe)
         self.ip = words[_WORDS.index("ip")]
@@ -379,7 +395,8 @@ class Callbacks:
     def _answer(self, answering: "_Answering", number: int, ticket: int) -> None:
         """Run a callback and write its answer."""
         place = answering.place(number)
-        asked = place.cast("Q")[rendezvous.ASKED // 8 : rendezvous.ASKED // 8 + len(_WORDS)].tolist()
+        words = place.cast("Q")
+        asked = words[rendezvous.ASKED // 8 : rendezvous.ASKED // 8 + len(_WORDS)].tolist()
         halves = place.cast("I")
         callback, tid = halves[rendezvous.CALLBACK // 4], halves[rendezvous.TID // 4]
         session = self._session
@@ -396,6 +413,7 @@ class Callbacks:
         hit = Hit(
             asked, tid, session.pid, read, unsafe=session.unsafe, stacks=self._stacks, let_go=answer,
             waits_at=self._store.address + rendezvous.PLACES + number * rendezvous.PLACE_BYTES,
+            owner=words[rendezvous.THREAD // 8], since=words[rendezvous.BEGAN // 8],
         )  # fmt: skip
         changed = False
         try:

@@ -7,6 +7,7 @@ controller is gone: the kernel lets all go then. Where it does not look, it take
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
@@ -39,12 +40,10 @@ class _Coming:
 class HandlerGate:
     """The gate of one session."""
 
-    def __init__(self, session: "ProbeHost") -> None:
-        """Nothing is placed yet."""
-        self._callbacks, self._splicing = Callbacks(session), session.splicing
+    def __init__(self, session: "ProbeHost", leave_out: Callable[[Hit], None]) -> None:
+        """Nothing is placed yet; ``leave_out`` takes a thread's wait out of its times, before the thread goes on."""
+        self._callbacks, self._splicing, self._leave_out = Callbacks(session), session.splicing, leave_out
         self._coming: SimpleQueue[_Coming] = SimpleQueue()
-        self.waited = 0.0
-        """Seconds that threads have waited here, and some more until each wait was noticed."""
         self._ending = False
         self._began = 0.0
         """When the change began that is being made for somebody who waits; 0: there is none."""
@@ -62,10 +61,9 @@ class HandlerGate:
             self._callbacks.place_inside([Wait(setter, sets_watched_action())], self._ask, timeout=PATIENCE)
 
     def _ask(self, hit: Hit) -> None:
-        """In the thread that serves: hand a handler over to the one that changes the program."""
-        began = time.monotonic()
+        """In the thread that serves: hand a handler over to the one that changes the program, until that is done."""
         self._see(hit)
-        self.waited += time.monotonic() - began
+        self._leave_out(hit)
 
     def _see(self, hit: Hit) -> None:
         """Have what a handler needs placed, and wait until that is done."""

@@ -19,8 +19,6 @@ _SETTERS = ("__libc_sigaction", "__sigaction", "sigaction")
 """What sets actions in glibc, the innermost first: it may be called by others of the library directly."""
 _ASKING = 5
 """How often it is asked in vain which handlers there are until that is said."""
-_TOLD = 0.001
-"""Seconds of waiting that are worth saying."""
 _REST = 0.5
 """Seconds between two changes for the sake of handlers, of whoever looks often."""
 
@@ -31,9 +29,6 @@ class Gate(Protocol):
     def place(self, setter: Place | None) -> None:
         """Have threads wait that come to the function by which glibc sets actions."""
         ...
-
-    waited: float
-    """Seconds that threads have waited, and some more until each wait was noticed."""
 
     def look(self) -> None:
         """Splice handlers for which threads wait, and let these go."""
@@ -57,14 +52,6 @@ class HandlerWatch:
         splicing.view.find_by(self.function_at, self.setter)
         self._rests_until, self._in_vain = 0.0, 0
         self._gate: Gate | None = None
-
-    def told(self) -> list[str]:
-        """Return what is to be known of times, since the program has waited where it has set handlers."""
-        if self._gate is None or self._gate.waited < _TOLD:
-            return []
-        waited = f"{1000 * self._gate.waited:.0f} ms or more"
-        where = "where it set signal handlers, until these were looked at"
-        return [f"the program waited {waited} {where}: in the times of what set them"]
 
     def function_at(self, address: int) -> Place | Refusal:
         """Return the function that begins at a run-time address."""

@@ -140,4 +140,4 @@ class Lifecycle:
         """Have a program that is not running yet wait where it sets handlers for faults, till ``follow_handlers``."""
         from anyprobe.probes.handlers.handler_gate import HandlerGate
 
-        self._host.handler_watch.hold(HandlerGate(self._host))
+        self._host.handler_watch.hold(HandlerGate(self._host, self._times.leave_out))

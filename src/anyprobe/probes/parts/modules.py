@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from anyprobe.binary.images.modules import VDSO, LoadedObject
@@ -350,7 +350,12 @@ class ModuleReconciler:
                 return
             with host.lock:
                 if not host.is_over:
-                    self.place_fresh(None, hit.let_go)
+                    self.place_fresh(None, partial(self._let_go, hit))
+
+    def _let_go(self, hit: "Hit") -> None:
+        """Let a thread of the program's own go on, whose wait is in no time."""
+        self._times.leave_out(hit)
+        hit.let_go()
 
     def _child_that_waits(self, hit: "Hit") -> int | None:
         """Return the fork child whose thread waits; None where it is the program's own, or runs in its memory."""
@@ -378,7 +383,7 @@ class ModuleReconciler:
             if loaded is not None and self._loads is not None:
                 self._loads.choices_end(resolver)  # before more is placed, which may want its room
                 self.desired.look_again(loaded)
-                self.place_fresh(None, hit.let_go)
+                self.place_fresh(None, partial(self._let_go, hit))
 
     def _place_in_child(self, pid: int, let_go: "Callable[[], object]") -> None:
         host = self._host

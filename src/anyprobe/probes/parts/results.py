@@ -135,7 +135,6 @@ class Results:
                 *host.warnings,
                 *told,
                 *([] if host.options.raw else included(functions)),
-                *(host.handler_watch.told() if functions else ()),
                 *self._noticed(missing),
                 *host.stops_explained,
                 *map(str, self._modules.pending),

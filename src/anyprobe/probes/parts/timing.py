@@ -12,6 +12,7 @@ from anyprobe.probes.timing.clock import Clock, ClockChoice
 
 if TYPE_CHECKING:
     from anyprobe.probes.clock_watch import ClockWatch
+    from anyprobe.probes.handlers.callbacks import Hit
     from anyprobe.probes.host import ProbeHost
     from anyprobe.probes.probe import Place, Probe
     from anyprobe.probes.providers.function.resolve import ResolvedSite
@@ -50,6 +51,17 @@ class Times:
         """Time by the clock of another session."""
         self.choice, self.clock, self.refusal = parent.choice, parent.clock, parent.refusal
         self._host.splicing.memory.use_clock(self.choice.address)
+
+    def leave_out(self, hit: "Hit") -> None:
+        """Have calls that a thread has open begin as much later as it has waited for anyprobe, where it waits still."""
+        banks = [bank for bank in self._host.splicing.holdings.banks if bank.layout.records]
+        if self.clock is not None and banks and hit.since:
+            from anyprobe.probes.reading import BankValues
+
+            ticks = (time.monotonic_ns() - hit.since) / self.clock.ns_per_tick()
+            for bank in banks:
+                BankValues().reader(bank).begin_later(round(ticks), hit.owner)
+        hit.since = 0  # once
 
     def end(self) -> None:
         """Measure how long a tick is for the last time."""

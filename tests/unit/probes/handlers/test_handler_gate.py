@@ -30,7 +30,8 @@ class Program:
         view = SimpleNamespace(coming=lambda *what: what, planned_amiss=lambda: "anew", expects=lambda *_: self.known)
         self.engine = SimpleNamespace(change=self.changes.append)
         splicing = SimpleNamespace(engine=self.engine, view=view)
-        self.gate = HandlerGate(SimpleNamespace(splicing=splicing))
+        self.left_out = []
+        self.gate = HandlerGate(SimpleNamespace(splicing=splicing), self.left_out.append)
         content = {ACTION: handler.to_bytes(8, "little"), ACTION + 136: SA_SIGINFO.to_bytes(4, "little")}
 
         def read(address, size):

@@ -60,10 +60,12 @@ class Room:
 NUMBERED = Room()
 SIZE = NUMBERED.size
 
-LOCK, ANSWERED, NODE, CHANGED, HOLDER, CALLBACK, TID, ASKED, REPLY = 0, 8, 16, 24, 32, 56, 60, 64, 288
+LOCK, ANSWERED, NODE, CHANGED, HOLDER, THREAD, BEGAN, CALLBACK, TID, ASKED, REPLY = (
+    0, 8, 16, 24, 32, 40, 48, 56, 60, 64, 288,
+)  # fmt: skip
 """Place: the lock; the ticket that was answered; an element of the robust list; whether the reply is to be taken over;
-its holder's token, 0 if no thread has taken it; which callback is wanted, by which task; its words; the reply, as many
-words."""
+its holder's token, 0 if no thread has taken it; whose blocks have the thread's calls, and since when it waits, in
+nanoseconds of CLOCK_MONOTONIC; which callback is wanted, by which task; its words; the reply, as many words."""
 WORDS_LIMIT = (PLACE_BYTES - REPLY) // 8
 TID_MASK = 0x3FFFFFFF
 WAITERS = 1 << 31
@@ -200,6 +202,7 @@ class _Waiting:
                 lea rsi, [r13+rsi*8+{TICKETS}]; mov [rsp+16], rsi
                 mov eax, {_SYS_GETTID}; syscall
                 mov [r12+{TID}], eax
+                mov rax, fs:[0x10]; mov [r12+{THREAD}], rax
                 mov dword [r12+{CALLBACK}], callback
                 mov ecx, words
             give:
@@ -215,6 +218,7 @@ class _Waiting:
             f"""
                 mov edi, {time.CLOCK_MONOTONIC}; mov rsi, rsp
                 mov eax, {_SYS_CLOCK_GETTIME}; syscall
+                imul rax, [rsp], {_BILLION}; add rax, [rsp+8]; mov [r12+{BEGAN}], rax
                 add qword [rsp], seconds
                 mov rax, [rsp+8]; add rax, nanoseconds
                 cmp rax, {_BILLION}; jb short deadline
