@@ -15,7 +15,7 @@ from anyprobe.target.process import permission
 from anyprobe.target.process.attaching import ATTACHMENTS
 from anyprobe.target.remote.thread import Thread
 from anyprobe.target.system import procfs, ptrace
-from support.driver import PATIENCE, build, wait_until
+from support.driver import PATIENCE, build, has_ended, wait_until
 from support.results import hits
 
 pytestmark = pytest.mark.live
@@ -118,12 +118,12 @@ def test_a_thousand_threads_are_attached_to_and_left_again_and_again(compiled):
                     assert len(session.process.threads()) > THREADS
             process.stdin.write("end\n")
             process.stdin.flush()
-            while process.poll() is None:
+            while not has_ended(process):
                 with suppress(TargetError), anyprobe.attach(process.pid) as session:
                     session.count("a.out:work")
                     session.pump(0.05)
                 assert not is_traced(process.pid)
-            assert process.returncode == 0
+            assert process.wait() == 0
             assert process.stdout.read().endswith("ok\n")
         finally:
             process.kill()

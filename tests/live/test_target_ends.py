@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import anyprobe
-from support.driver import PATIENCE, wait_until
+from support.driver import PATIENCE, has_ended, wait_until
 from support.image import Image
 from support.results import hits
 
@@ -49,7 +49,7 @@ def test_killed_while_arming(run_target, compiled):
         killer.start()
         try:
             with anyprobe.attach(target.pid) as session:
-                while target.process.poll() is None:
+                while not has_ended(target.process):
                     probes = session.count("a.out:work", "a.out:side%return", "a.out:leaf4")
                     session.remove(*probes)
                 session.snapshot()

@@ -235,13 +235,13 @@ class Target:
 
     def check_alive(self) -> None:
         """Fail if the program has ended."""
-        if self.process.poll() is not None:
+        if has_ended(self.process):
             self._expect("a reason")
 
     def close(self) -> None:
         """Kill the program if it still runs."""
-        if self.process.poll() is None:
-            self.process.kill()
+        if not has_ended(self.process):
+            os.kill(self.process.pid, signal.SIGKILL)
         self.process.wait()
         self._reader.join(1)
         if self.process.stdin:
@@ -266,6 +266,17 @@ def wait_until(condition: Callable[[], object], what: str, patience: float = PAT
         if time.monotonic() > deadline:
             raise AssertionError(f"timed out waiting until {what}")
         time.sleep(0.002)
+
+
+_ENDED = frozenset({os.CLD_EXITED, os.CLD_KILLED, os.CLD_DUMPED})
+
+
+def has_ended(process: subprocess.Popen[str]) -> bool:
+    """Whether a child has ended; ``poll`` takes the stop of a thread that a session of this process traces for that."""
+    if process.returncode is not None:
+        return True
+    found = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    return found is not None and found.si_code in _ENDED
 
 
 def waits_for_input(pid: int) -> bool:
