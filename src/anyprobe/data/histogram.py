@@ -143,7 +143,10 @@ def added(*histograms: Sequence[Bucket]) -> tuple[Bucket, ...]:
     are added up makes no difference.
     """
     found = merged(*histograms)
-    if all(high <= other for (_, high, _), (other, _, _) in pairwise(found)):
+    for (_, high, _), (low, _, _) in pairwise(found):
+        if high > low:  # they overlap: not of one clock
+            break
+    else:
         return found
     counts: dict[tuple[float, float], int] = {}
     beyond = [bucket for bucket in found if is_open(bucket)]
