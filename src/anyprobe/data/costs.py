@@ -13,10 +13,10 @@ from anyprobe.data.layout import COST_BITS
 
 UNIT = 1 << COST_BITS
 """Parts of a tick."""
-SLOWED = 1.8
-"""How much more a call's probes are slowed down than what a trial sees of them: they are jumped to and from, and what
-they bring into caches and predictors drives out the program's own. Measured with small and large programs, on idle and
-busy machines: 1.4 to 2.4."""
+SLOWED, SLOWED_INSIDE = 1.8, 0.6
+"""How much more a call's probes are slowed down than what a trial sees of them, in all and inside of the call: they are
+jumped to and from, what they bring into caches and predictors drives out the program's own, and all that they write is
+outside. Measured with small and large programs, on idle and busy machines: 1.4 to 2.4, and 0.3 to 1."""
 
 FEW_FUNCTIONS, DOUBT_OF_FEW, DOUBT_OF_MANY = 64, 0.12, 0.25
 """By what share of what was subtracted a program may still be slowed down: its caches and predictors hold more than
@@ -62,8 +62,9 @@ class Costs:
         """Return what the probes of calls cost where a trial takes so many ticks."""
         if not self.pace:
             return self
-        slower = SLOWED * (ticks * UNIT / self.pace - 1)
-        inside, more = slower * self.inside, slower * (self.whole - self.inside)
+        slower = ticks * UNIT / self.pace - 1
+        inside = SLOWED_INSIDE * slower * self.inside
+        more = SLOWED * slower * self.whole - inside
         return dataclasses.replace(self, entered=round(self.entered + inside), left=round(self.left + more))
 
     def in_use(self, called: int, whole: int) -> "Costs":

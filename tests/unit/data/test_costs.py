@@ -2,7 +2,16 @@
 
 import pytest
 
-from anyprobe.data.costs import DOUBT_OF_FEW, DOUBT_OF_MANY, FEW_FUNCTIONS, FIRST_TICKS, SLOWED, UNIT, Costs
+from anyprobe.data.costs import (
+    DOUBT_OF_FEW,
+    DOUBT_OF_MANY,
+    FEW_FUNCTIONS,
+    FIRST_TICKS,
+    SLOWED,
+    SLOWED_INSIDE,
+    UNIT,
+    Costs,
+)
 
 COSTS = Costs(entered=20 * UNIT, left=60 * UNIT, ended=20 * UNIT, pace=50 * UNIT, doubt=0.06)
 
@@ -22,4 +31,4 @@ def test_what_was_measured_to_be_worse_stays():
 def test_all_slows_down_more_than_trials_do():
     slower = COSTS.at_pace(75)
     assert slower.whole == (1 + SLOWED / 2) * COSTS.whole
-    assert slower.inside == (1 + SLOWED / 2) * COSTS.inside
+    assert slower.inside == (1 + SLOWED_INSIDE / 2) * COSTS.inside

@@ -6,15 +6,16 @@ or the program's own data and code have driven those of probes out of the caches
 """
 
 from anyprobe.data import layout as at
-from anyprobe.data.costs import SLOWED, Costs
+from anyprobe.data.costs import SLOWED, SLOWED_INSIDE, UNIT, Costs
 from anyprobe.isa.assemble import Assembler
 
 _CHANCE = 126
 """Bits of a call's end that are 0 where there is a trial; the lowest bit of the clock may always be."""
 _SMOOTHED = 4
 """The power of two of trials that the pace is a mean of, more or less."""
-_SLOWEST = 4000
-"""Ticks; what takes longer was interrupted."""
+_SLOWEST = 3
+"""Times what it took at first; what takes longer was interrupted, or is a page's first use."""
+_ANY = 1 << 12
 _SHIFT = 16
 
 
@@ -25,6 +26,7 @@ def emit_chance(asm: Assembler, name: str) -> None:
 
 def emit_trial(asm: Assembler, costs: Costs, name: str) -> None:
     """Emit the trial (rsi = block); rax and rdx are overwritten."""
+    whole, inside = SLOWED * costs.whole, SLOWED_INSIDE * costs.inside
     asm.code(
         f"""
         {name}_trial:
@@ -38,15 +40,15 @@ def emit_trial(asm: Assembler, costs: Costs, name: str) -> None:
             imul rdx, rax, more; sar rdx, {_SHIFT}; add rdx, left; mov [rsi+{at.BLOCK_LEFT}], rdx
             jmp {name}_done
         """,
-        slowest=_SLOWEST,
+        slowest=_SLOWEST * costs.pace // UNIT or _ANY,
         pace=costs.pace,
         entered=costs.entered,
         left=costs.left,
-        more_inside=_per_pace(costs.inside, costs.pace),
-        more=_per_pace(costs.whole - costs.inside, costs.pace),
+        more_inside=_per_pace(inside, costs.pace),
+        more=_per_pace(whole - inside, costs.pace),
     )
 
 
-def _per_pace(cost: int, pace: int) -> int:
+def _per_pace(cost: float, pace: int) -> int:
     """Return what a part of a tick more of the trial means for a cost, shifted."""
-    return round(SLOWED * cost * (1 << _SHIFT) / pace) if pace else 0
+    return round(cost * (1 << _SHIFT) / pace) if pace else 0
