@@ -25,7 +25,7 @@ from anyprobe.splice.translate.table import ViewTable
 
 MACHINE = Path(__file__).parents[3] / "support" / "view_machine.py"
 ADDRESS, ROOT = 0x7000_0000, 0x7100_0010
-PATCH, SITE, FRAME, STACK, REGION, GATE = 0xA4000, 0xC8000, 0xD0000, 0xE0000, 0x40000, 0xB000
+PATCH, SITE, FRAME, STACK, REGION, GATE = 0xA4000, 0xC8000, 0xD0000, 0xE0000, 0x40000, 0xC000
 BLOCK, NEAR = REGION + 0x8000, REGION + 0x10000
 OTHER_FRAME = FRAME + 0x1000
 RAX, RBX, RCX, R8, RSP, RIP, EFLAGS = *(frame_index(n) for n in (0, 3, 1, 8, 4)), 16, 17
