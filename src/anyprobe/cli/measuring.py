@@ -7,8 +7,6 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
-import click
-
 from anyprobe.cli import ExitStatus, ending, output, streams, targets
 from anyprobe.cli.interrupts import Interrupts
 from anyprobe.cli.window import Window
@@ -112,8 +110,7 @@ class Plan:
 
 def measure(target: targets.Target, plan: Plan) -> int:
     """Run one measurement and return the exit status."""
-    if plan.at_end and not target.program:
-        raise click.UsageError(f"--{plan.at_end} is about a command after --")
+    targets.refuse_end(target, plan.at_end)
     # imported where any may be: a plain count takes no time for it
     if target.kernel or plan.mechanism is not None or plan.include_self or plan.format is not None:
         from anyprobe.cli import contradictions

@@ -1,15 +1,15 @@
 """The life of ``profile``: sample, wait, show."""
 
 import time
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TextIO
 
 import click
 
-from anyprobe.cli import ExitStatus, ending, output, targets
+from anyprobe.cli import ExitStatus, output, targets
 from anyprobe.cli.interrupts import Interrupts
+from anyprobe.cli.looking import looked_at
 from anyprobe.core.errors import UnsupportedTarget
 from anyprobe.probes.profiling.profiler import Profiler
 
@@ -63,24 +63,15 @@ def hot_specs(target: targets.Target, most: int, *, quiet: bool) -> tuple[str, .
 
 def profile(target: targets.Target, plan: Plan) -> int:
     """Sample, show what was found, and return the exit status."""
-    if plan.at_end and not target.program:
-        raise click.UsageError(f"--{plan.at_end} is about a command after --")
+    targets.refuse_end(target, plan.at_end)
     with (
         ExitStack() as stack,
         output.results(plan.output, program_owns_output=target.owns_standard_output) as stream,
         Interrupts() as interrupts,
     ):
-        started = None
-        if target.program:
-            from anyprobe.cli.started import Unprobed
-
-            started = stack.enter_context(Unprobed(target.program))
-        pids: Sequence[int] = target.pids if started is None else (started.pid,)
-        if started is not None:
-            interrupts.serve(started.pid)
-        ends = targets.end_descriptors(stack, pids)
-        stack.enter_context(ending.mistakes_end(started, plan.at_end))
-        profiler = stack.enter_context(Profiler(pids, hz=plan.hz, by=plan.by, stack_bytes=plan.stack_bytes))
+        looked = looked_at(stack, target, interrupts, plan.at_end)
+        started, ends = looked.started, looked.ends
+        profiler = stack.enter_context(Profiler(looked.pids, hz=plan.hz, by=plan.by, stack_bytes=plan.stack_bytes))
         if started is not None:
             started.resume()
         seconds = SECONDS if plan.seconds is None and started is None else plan.seconds
@@ -88,10 +79,8 @@ def profile(target: targets.Target, plan: Plan) -> int:
         profiler.end()
         own_end = bool(ends) and not interrupts.requested
         found = profiler.result(target.program)
-        status = None
+        status = looked.settle(plan.at_end, own_end=own_end, quiet=plan.quiet)
         if started is not None:
-            how = plan.at_end or (ending.KILL if own_end else ending.LEAVE)
-            status = ending.settle(started, how, quiet=plan.quiet)
             found = replace(found, targets=(replace(found.targets[0], exited=started.target_info.exited),))
         show(found, plan, stream)
         if plan.exit_status and status is not None:

@@ -311,6 +311,12 @@ def open_sessions(stack: ExitStack, target: Target, **settings: Any) -> "list[Se
     return sessions
 
 
+def refuse_end(target: Target, at_end: str | None) -> None:
+    """Refuse what says what becomes of a command at the end, where there is none."""
+    if at_end and not target.program:
+        raise click.UsageError(f"--{at_end} is about a command after --")
+
+
 def end_descriptors(stack: ExitStack, pids: Iterable[int]) -> dict[int, int]:
     """Return a descriptor per process that becomes readable at its end; none for those that are gone already."""
     descriptors = {}

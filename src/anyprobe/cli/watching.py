@@ -3,17 +3,13 @@
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
-import click
-
-from anyprobe.cli import ExitStatus, ending, output, targets
+from anyprobe.cli import ExitStatus, output, targets
 from anyprobe.cli.interrupts import Interrupts
+from anyprobe.cli.looking import looked_at
 from anyprobe.core.printable import printable
 from anyprobe.probes.watching.watcher import Access, Watcher
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _LOOKS = 0.02
 """Seconds between two looks for what has come."""
@@ -100,27 +96,18 @@ def _shown(value: int | None) -> str:
 
 def watch(target: targets.Target, plan: Plan) -> int:
     """Watch until the time is over, a signal comes, or all processes have ended; return the exit status."""
-    if plan.at_end and not target.program:
-        raise click.UsageError(f"--{plan.at_end} is about a command after --")
+    targets.refuse_end(target, plan.at_end)
     with (
         ExitStack() as stack,
         output.results(plan.output, program_owns_output=target.owns_standard_output) as stream,
         Interrupts() as interrupts,
     ):
-        started = None
-        if target.program:
-            from anyprobe.cli.started import Unprobed
-
-            started = stack.enter_context(Unprobed(target.program))
-        pids: Sequence[int] = target.pids if started is None else (started.pid,)
-        if started is not None:
-            interrupts.serve(started.pid)
-        ends = targets.end_descriptors(stack, pids)
-        stack.enter_context(ending.mistakes_end(started, plan.at_end))
-        watcher = stack.enter_context(Watcher(pids, plan.texts, reads=plan.reads, stack_bytes=plan.stack_bytes))
+        looked = looked_at(stack, target, interrupts, plan.at_end)
+        ends = looked.ends
+        watcher = stack.enter_context(Watcher(looked.pids, plan.texts, reads=plan.reads, stack_bytes=plan.stack_bytes))
         printer = _Printer(watcher, plan, stream)
-        if started is not None:
-            started.resume()
+        if looked.started is not None:
+            looked.started.resume()
         if not watcher.sees_kernel and not plan.quiet:
             output.warn("writes by the kernel (read, recv) are not met: this user may not watch it")
         deadline = None if plan.seconds is None else time.monotonic() + plan.seconds
@@ -136,9 +123,7 @@ def watch(target: targets.Target, plan: Plan) -> int:
         printer.look(final=True)
         _tell(watcher, printer, count, plan)
         watcher.close()
-        status = None
-        if started is not None:
-            status = ending.settle(started, plan.at_end or (ending.KILL if own_end else ending.LEAVE), quiet=plan.quiet)
+        status = looked.settle(plan.at_end, own_end=own_end, quiet=plan.quiet)
         if plan.exit_status and status is not None:
             return status
         return ExitStatus.INTERRUPTED if interrupts.by_user else ExitStatus.DONE

@@ -179,3 +179,17 @@ def place_of_death(pc: int, place: str, whose: str) -> str:
     named = f" ({place})" if place else ""
     code = {"program": "in the program's own code", "anyprobe": "in anyprobe's code"}.get(whose)
     return f" at {pc:#x}{named}, {code or 'where no code is known'}"
+
+
+BUSY = 0.05
+"""The share of the time from which on ``busy`` speaks of it."""
+
+
+def busy(waited: float, stolen: float) -> list[str]:
+    """Return what is to be said of shares of the time in which threads waited, or a hypervisor ran something else."""
+    shares = (("a thread of it waited for a processor", waited), ("a hypervisor took", stolen))
+    return [
+        f"busy machine: {what} {100 * share:.0f} % of the time, which is in wall times"
+        for what, share in shares
+        if share > BUSY
+    ]

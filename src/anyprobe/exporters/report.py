@@ -12,7 +12,7 @@ from typing import Any, TextIO
 from anyprobe.core.printable import printable
 from anyprobe.data.heatmaps import heat_maps
 from anyprobe.data.histogram import Bucket, by_powers_of_two, is_open
-from anyprobe.data.processes import TargetInfo
+from anyprobe.data.processes import TargetInfo, busy
 from anyprobe.data.runs import Run
 from anyprobe.data.snapshot import FunctionTiming, SiteResult, Snapshot
 from anyprobe.exporters import flame
@@ -108,9 +108,7 @@ def _warnings(one: Snapshot, run: Run | None) -> Iterable[str]:
         yield from run.warnings
         yield from run.profile.warnings if run.profile else ()
     yield from dict.fromkeys(one.warnings)
-    for share, what in ((one.waited, "a thread of it waited for a processor"), (one.stolen, "a hypervisor took")):
-        if share > 0.05:
-            yield f"busy machine: {what} {100 * share:.0f} % of the time, which is in wall times"
+    yield from busy(one.waited, one.stolen)
     for name, causes in one.dropped.items():
         yield f"{name}: lost " + ", ".join(f"{count:,} ({cause})" for cause, count in causes.items())
     for result in one.aggregations:

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from anyprobe.data.processes import TargetInfo, place_of_death
+from anyprobe.data.processes import TargetInfo, busy, place_of_death
 from anyprobe.data.refused import RefusedSite
 from anyprobe.data.snapshot import Snapshot
 from anyprobe.reports.plain import escape
@@ -23,9 +23,6 @@ GONE_NOTE = "[GONE]"
 NAMED_TARGETS = 4
 """Up to so many processes that are counted together are each named."""
 
-
-_BUSY = 0.05
-"""A share of the time that is worth saying."""
 SILENT_NAMED = 3
 """So many of the sites or functions without a hit are named where there are no more."""
 _PAUSES = (("prepare", "map"), ("arm", "arm"), ("disarm", "disarm"))
@@ -52,11 +49,8 @@ def print_heading(snapshot: Snapshot, console: "Console", what: str, after: str 
         taken = sum(snapshot.setup_s.values()) * 1e9
         setup = f"; set up in {duration(taken)}" if taken else ""
         console.print(f"paused: {' · '.join(pauses)}{setup}", style="dim", soft_wrap=True)
-    shares = (("a thread of it waited for a processor", snapshot.waited), ("a hypervisor took", snapshot.stolen))
-    for what_waited, share in shares:
-        if share > _BUSY:
-            text = f"busy machine: {what_waited} {100 * share:.0f} % of the time, which is in wall times"
-            console.print(text, style="dim", soft_wrap=True)
+    for text in busy(snapshot.waited, snapshot.stolen):
+        console.print(text, style="dim", soft_wrap=True)
 
 
 def tail_clause(snapshot: Snapshot, meaning: str = "not timed") -> str:

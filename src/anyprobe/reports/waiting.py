@@ -1,6 +1,7 @@
 """What threads wait for: locks, with their waiters and holders, and where threads sleep."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from anyprobe.data.offcpu import Asleep, Cause, asleep_in
@@ -34,6 +35,11 @@ CAUSES = {
 }
 """What is waited for, in words."""
 _C_LIBRARY = ("libc.so.6", "libpthread.so.0", "libstdc++.so.6")
+
+
+def without_places(snapshot: Snapshot) -> Snapshot:
+    """Return results without rows for places in the C library but those where hits were missed."""
+    return replace(snapshot, sites=tuple(each for each in snapshot.sites if each.nmissed))
 
 
 def print_locks(snapshot: Snapshot, console: "Console", top: int = 0) -> None:

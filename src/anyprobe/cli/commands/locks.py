@@ -1,6 +1,5 @@
 """``anyprobe locks``."""
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -46,6 +45,7 @@ def command(
     """  # noqa: D301 - click's mark for lines that stay as they are
     from anyprobe.cli import measuring, targets
     from anyprobe.probes.waiting.locks import place_locks
+    from anyprobe.reports.waiting import without_places
 
     target = targets.choose(pids, names, program, (), **targets.selected(settings))
 
@@ -53,13 +53,8 @@ def command(
         place_locks(targets.on_process(session), holds=not no_hold)
 
     settings["returns"] = "exits"  # what a function ends in is known, and has handlers of its own
-    plan = measuring.Plan(specs=(), arm=arm, render=_render, seen=_without_sites, always={"locks": []}, **settings)
+    plan = measuring.Plan(specs=(), arm=arm, render=_render, seen=without_places, always={"locks": []}, **settings)
     return measuring.measure(target, plan)
-
-
-def _without_sites(snapshot: "Snapshot") -> "Snapshot":
-    """Return the results without rows for places in the C library but those where hits were missed."""
-    return replace(snapshot, sites=tuple(each for each in snapshot.sites if each.nmissed))
 
 
 def renderer(*, by: str | None, tree: bool) -> "Callable[[Snapshot, Console, int], None]":  # noqa: ARG001

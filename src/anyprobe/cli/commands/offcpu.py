@@ -42,6 +42,7 @@ def command(
     from anyprobe.cli import measuring, targets
     from anyprobe.data.offcpu import Causes, with_causes
     from anyprobe.probes.waiting.offcpu import place_offcpu
+    from anyprobe.reports.waiting import without_places
 
     target = targets.choose(pids, names, program, (), **targets.selected(settings))
     causes: Causes = {}
@@ -50,9 +51,8 @@ def command(
         place_offcpu(targets.on_process(session), causes)
 
     def seen(snapshot: "Snapshot") -> "Snapshot":
-        sites = tuple(each for each in snapshot.sites if each.nmissed)
         results = tuple(with_causes(each, causes) for each in snapshot.aggregations)
-        return replace(snapshot, sites=sites, aggregations=results)
+        return replace(without_places(snapshot), aggregations=results)
 
     settings["returns"] = "exits"  # what a function ends in is known, and has handlers of its own
     plan = measuring.Plan(specs=(), arm=arm, render=_render, seen=seen, always={"stacks": []}, **settings)

@@ -17,6 +17,7 @@ from anyprobe.handlers.types.annotations import func, i32, i64, ptr, stack, u32,
 from anyprobe.probes.waiting.libc_places import FUTEX, OPERATION, lock_places
 
 if TYPE_CHECKING:
+    from anyprobe.probes.handlers.handling import Call
     from anyprobe.probes.session import Session
 
 LOCKS, DISTRIBUTIONS, PLACES = 4096, 1024, 4096
@@ -133,16 +134,22 @@ class _Handlers:
 
         return released
 
-    def _mutex_waits(self, specs: Specs) -> None:
-        place_of, recorded = self.place_of, self._recorded()
+    def _asked(self, specs: Specs) -> "Call":
+        """Place what takes note of a lock that is asked for, since when, and who has it; return it, for its return."""
+        place_of = self.place_of
 
         @self._session.call(*specs)
-        def wait(ctx: Hit, lock: ptr) -> None:
+        def ask(ctx: Hit, lock: ptr) -> None:
             ctx.data.lock = lock
             ctx.data.holder = place_of.get(lock, 0)
             ctx.data.began = ctx.now
 
-        @wait.ret
+        return ask
+
+    def _mutex_waits(self, specs: Specs) -> None:
+        recorded = self._recorded()
+
+        @self._asked(specs).ret
         def waited(ctx: Hit) -> None:
             recorded(ctx.data.lock, MUTEX, ctx.now - ctx.data.began, ctx.data.holder, ctx.ustack())
 
@@ -159,15 +166,9 @@ class _Handlers:
                 taken(ctx.data.lock, ctx.now, ctx.caller)
 
     def _timed_mutexes(self, specs: Specs) -> None:
-        taken, recorded, slept, place_of = self._taken(), self._recorded(), self.slept, self.place_of
+        taken, recorded, slept = self._taken(), self._recorded(), self.slept
 
-        @self._session.call(*specs)
-        def take(ctx: Hit, lock: ptr) -> None:
-            ctx.data.lock = lock
-            ctx.data.holder = place_of.get(lock, 0)
-            ctx.data.began = ctx.now
-
-        @take.ret
+        @self._asked(specs).ret
         def took(ctx: Hit) -> None:
             now = ctx.now
             if slept.get(ctx.tid, 0) >= ctx.data.began:
@@ -194,13 +195,7 @@ class _Handlers:
         acquired, recorded, slept, place_of = self.acquired, self._recorded(), self.slept, self.place_of
         since, holds = self.since_by_thread, self._holds
 
-        @self._session.call(*specs)
-        def take(ctx: Hit, lock: ptr) -> None:
-            ctx.data.lock = lock
-            ctx.data.holder = place_of.get(lock, 0)
-            ctx.data.began = ctx.now
-
-        @take.ret
+        @self._asked(specs).ret
         def took(ctx: Hit) -> None:
             now = ctx.now
             lock = ctx.data.lock
