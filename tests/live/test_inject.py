@@ -36,10 +36,10 @@ static void calls(long count) {
         double begin = now();
         long result = work(i);
         double took = now() - begin;
-        if (result == 2 * i + 1 && took < .05) continue;
+        if (result == 2 * i + 1 && took < 1) continue;
         __atomic_fetch_add(result == 2 * i + 1 ? &wrong : &failed, 1, __ATOMIC_RELAXED);
         __atomic_fetch_add(&errors, errno, __ATOMIC_RELAXED);
-        fprintf(stderr, "call %ld: %ld errno %d %s\\n", i, result, errno, took < .05 ? "at once" : "late");
+        fprintf(stderr, "call %ld: %ld errno %d %s\\n", i, result, errno, took < 1 ? "at once" : "late");
     }
 }
 static void *thread(void *count) { calls((long)count); return 0; }
@@ -136,18 +136,18 @@ def test_memory_runs_out_for_the_calls_that_are_chosen(program):
 
 
 def test_a_delay_holds_the_call_up_and_then_it_runs(program):
-    document, text = inject(program, "a.out:work", "--delay", "0.1", "--nth", "40", count=100)
+    document, text = inject(program, "a.out:work", "--delay", "1.5", "--nth", "40", count=100)
     assert "call 40: 81 errno 0 late" in text
     assert "failed 0 late 1 ran 100" in text
-    assert document["injected"][0]["delay_s"] == 0.1
+    assert document["injected"][0]["delay_s"] == 1.5
 
 
 def test_threads_are_held_up_side_by_side_and_their_calls_then_fail(program):
     began = time.monotonic()
-    options = ("a.out:work", "--delay", "0.4", "--return", "7", "--errno", "5", "--every", "10")
+    options = ("a.out:work", "--delay", "1.5", "--return", "6", "--errno", "5", "--every", "10")
     document, text = inject(program, *options, how="t", count=10)
-    assert time.monotonic() - began < 8 * 0.4 + 10
-    assert text.count(": 7 errno 5 late") == 8
+    assert time.monotonic() - began < 8 * 1.5
+    assert text.count(": 6 errno 5 late") == 8
     assert "failed 8 late 0 ran 72 errors 40" in text
     assert sorted(numbers(document)) == [*range(10, 81, 10)]
 
