@@ -416,17 +416,24 @@ class BankReader:
         """Return how many instances are on the threads' stacks, by record offset; leftovers of longjmp included."""
         return sum((Counter(each.running) for each in self._blocks(whose)), Counter[int]())
 
-    def begin_later(self, ticks: int, owner: int = 0) -> None:
+    def begin_later(self, ticks: int) -> None:
         """Have the calls on the threads' stacks begin so much later: of a program that has been held so long.
 
-        Nothing of it may run meanwhile, or of the one thread whose blocks have a certain ``owner``. Calls of fork
-        children stay as they are.
+        Nothing of it may run meanwhile. Calls of fork children stay as they are.
         """
         for block in self._own.with_calls() if self._layout.maxactive else ():
-            if owner and block[at.BLOCK_OWNER // 8] != owner:
-                continue
             instances = _instances_of(block, self._layout)
-            instances[instances[:, at.INSTANCE_SP // 8] > 1, at.INSTANCE_T0 // 8] += np.uint64(ticks)
+            instances[instances[:, at.INSTANCE_SP // 8] > at.TOMBSTONE, at.INSTANCE_T0 // 8] += np.uint64(ticks)
+
+    def open_calls_of(self, owner: int) -> list[tuple[int, int]]:
+        """Return where the calls begin that a thread has open, in bytes of the region, and how many there are."""
+        layout, heads = self._layout, self._own.columns(at.BLOCK_OWNER, 16)
+        start = layout.shared_offset + layout.instances_offset
+        return [
+            (start + number * layout.stride, min(int(heads[number, at.BLOCK_TOP // 8]), layout.maxactive))
+            for number in np.flatnonzero(heads[:, 0] == owner).tolist()
+            if layout.maxactive and heads[number, at.BLOCK_TOP // 8]
+        ]
 
     def gone_at(self) -> int:
         """Return when the process was last seen to call ``_exit``, 0 if it was not."""

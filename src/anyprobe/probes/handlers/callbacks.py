@@ -104,24 +104,26 @@ class Hit:
         "_read",
         "_stacks",
         "_words",
+        "held",
         "ip",
         "owner",
         "pid",
         "regs",
-        "since",
         "tid",
         "waits_at",
     )
 
     def __init__(
         self, words: list[int], tid: int, pid: int, read: Callable[[int, int], bytes], *, unsafe: bool,
-        stacks: "HitStacks", let_go: Callable[[], None], waits_at: int = 0, owner: int = 0, since: int = 0,
+        stacks: "HitStacks", let_go: Callable[[], None], waits_at: int = 0, owner: int = 0,
     ) -> None:  # fmt: skip
         """Describe one hit; ``let_go`` answers it. ``waits_at`` is the address of the place where its thread waits.
 
-        ``owner`` tells the blocks of its thread, which waits ``since`` that time (CLOCK_MONOTONIC, nanoseconds).
+        ``owner`` tells the blocks of its thread.
         """
-        self.waits_at, self.owner, self.since = waits_at, owner, since
+        self.waits_at, self.owner = waits_at, owner
+        self.held: Sequence[int] = ()
+        """The words from ``rendezvous.RATE`` on: by which calls the thread leaves out that it has waited."""
         self._let_go = let_go
         self.regs = Registers(words, unsafe=unsafe)
         self.ip = words[_WORDS.index("ip")]
@@ -407,13 +409,13 @@ class Callbacks:
         def answer(reply: Sequence[int] = ()) -> None:
             if not given:
                 given.append(ticket)
-                answering.write(number, ticket, reply)
+                answering.write(number, ticket, reply, hit.held)
 
         assert self._store is not None
         hit = Hit(
             asked, tid, session.pid, read, unsafe=session.unsafe, stacks=self._stacks, let_go=answer,
             waits_at=self._store.address + rendezvous.PLACES + number * rendezvous.PLACE_BYTES,
-            owner=words[rendezvous.THREAD // 8], since=words[rendezvous.BEGAN // 8],
+            owner=words[rendezvous.THREAD // 8],
         )  # fmt: skip
         changed = False
         try:
@@ -453,10 +455,12 @@ class _Answering:
         start = rendezvous.PLACES + number * rendezvous.PLACE_BYTES
         return self._region[start : start + rendezvous.PLACE_BYTES]
 
-    def write(self, number: int, ticket: int, reply: Sequence[int]) -> None:
-        """Write an answer, the ticket last, and wake who waits for it."""
+    def write(self, number: int, ticket: int, reply: Sequence[int], held: Sequence[int]) -> None:
+        """Write an answer, the ticket last, and wake who waits for it; ``held``: by which calls it has waited."""
         words = self.place(number).cast("Q")
         for index, word in enumerate(reply, rendezvous.REPLY // 8):
+            words[index] = word
+        for index, word in enumerate(held, rendezvous.RATE // 8):
             words[index] = word
         words[rendezvous.CHANGED // 8] = bool(reply)
         words[rendezvous.ANSWERED // 8] = ticket

@@ -53,15 +53,19 @@ class Times:
         self._host.splicing.memory.use_clock(self.choice.address)
 
     def leave_out(self, hit: "Hit") -> None:
-        """Have calls that a thread has open begin as much later as it has waited for anyprobe, where it waits still."""
+        """Have calls that a thread has open begin as much later as it waits for anyprobe, when it goes on."""
         banks = [bank for bank in self._host.splicing.holdings.banks if bank.layout.records]
-        if self.clock is not None and banks and hit.since:
+        if self.clock is not None and banks:
             from anyprobe.probes.reading import BankValues
+            from anyprobe.splice.codegen.handlers import rendezvous
 
-            ticks = (time.monotonic_ns() - hit.since) / self.clock.ns_per_tick()
-            for bank in banks:
-                BankValues().reader(bank).begin_later(round(ticks), hit.owner)
-        hit.since = 0  # once
+            places = [
+                (bank.piece.address + offset, count)
+                for bank in banks
+                for offset, count in BankValues().reader(bank).open_calls_of(hit.owner)
+            ][: rendezvous.OPEN_LIMIT]
+            rate = round((1 << rendezvous.RATE_BITS) / self.clock.ns_per_tick())
+            hit.held = (rate, len(places), *(word for place in places for word in place))
 
     def end(self) -> None:
         """Measure how long a tick is for the last time."""

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 
 from anyprobe.core.code import Input, InputKind, NativeCode
+from anyprobe.data import layout as at
 from anyprobe.isa.assemble import Assembler
 from anyprobe.isa.registers import NUMBERS
 
@@ -60,13 +61,18 @@ class Room:
 NUMBERED = Room()
 SIZE = NUMBERED.size
 
-LOCK, ANSWERED, NODE, CHANGED, HOLDER, THREAD, BEGAN, CALLBACK, TID, ASKED, REPLY = (
-    0, 8, 16, 24, 32, 40, 48, 56, 60, 64, 288,
+LOCK, ANSWERED, NODE, CHANGED, HOLDER, THREAD, BEGAN, CALLBACK, TID, ASKED, REPLY, RATE, OPEN = (
+    0, 8, 16, 24, 32, 40, 48, 56, 60, 64, 240, 416, 424,
 )  # fmt: skip
 """Place: the lock; the ticket that was answered; an element of the robust list; whether the reply is to be taken over;
 its holder's token, 0 if no thread has taken it; whose blocks have the thread's calls, and since when it waits, in
-nanoseconds of CLOCK_MONOTONIC; which callback is wanted, by which task; its words; the reply, as many words."""
-WORDS_LIMIT = (PLACE_BYTES - REPLY) // 8
+nanoseconds of CLOCK_MONOTONIC; which callback is wanted, by which task; its words; the reply, as many words; how many
+ticks a nanosecond has, in parts of which there are ``1 << RATE_BITS``; and in how many places the thread has calls open
+that are timed, followed by these: the address of the first call's instance, and how many there are."""
+WORDS_LIMIT = (REPLY - ASKED) // 8
+RATE_BITS = 32
+OPEN_LIMIT = (PLACE_BYTES - OPEN - 8) // 16
+"""In so many places calls may be open: each bank has one for a thread."""
 TID_MASK = 0x3FFFFFFF
 WAITERS = 1 << 31
 REGISTERS = tuple(NUMBERS)
@@ -204,6 +210,7 @@ class _Waiting:
                 mov [r12+{TID}], eax
                 mov rax, fs:[0x10]; mov [r12+{THREAD}], rax
                 mov dword [r12+{CALLBACK}], callback
+                mov qword [r12+{OPEN}], 0
                 mov ecx, words
             give:
                 mov rax, [r14+rcx*8+{8 * _FIRST - 8}]
@@ -257,6 +264,29 @@ class _Waiting:
         """)
         asm.code(f"mov dword [r13+{LATE}], 1; jmp short leave" if self._room.gives_up else "jmp short leave")
 
+    def _leave_out(self) -> None:
+        """Have the calls that the controller has found open begin as much later as the thread has waited.
+
+        The thread does it, as only it knows when it goes on: who answers may wait for its own turn meanwhile.
+        """
+        self._asm.code(f"""
+            cmp qword [r12+{OPEN}], 0; je short went
+            mov edi, {time.CLOCK_MONOTONIC}; mov rsi, rsp
+            mov eax, {_SYS_CLOCK_GETTIME}; syscall
+            imul rax, [rsp], {_BILLION}; add rax, [rsp+8]; sub rax, [r12+{BEGAN}]
+            mul qword [r12+{RATE}]; shrd rax, rdx, {RATE_BITS}
+            lea rsi, [r12+{OPEN + 8}]
+        calls:
+            mov rdx, [rsi]; mov rcx, [rsi+8]; add rsi, 16
+        call:
+            cmp qword [rdx+{at.INSTANCE_SP}], {at.TOMBSTONE}; jbe short over
+            add [rdx+{at.INSTANCE_T0}], rax
+        over:
+            add rdx, {at.INSTANCE_BYTES}; dec rcx; jnz short call
+            dec qword [r12+{OPEN}]; jnz short calls
+        went:
+        """)
+
     def _leave(self) -> None:
         asm = self._asm
         asm.label("answered")
@@ -274,6 +304,7 @@ class _Waiting:
                 words=self._count,
             )
         asm.label("leave")
+        self._leave_out()
         self._give_place_back()
         asm.code(f"add rsp, {_FRAME}; ret")
         asm.label("released")

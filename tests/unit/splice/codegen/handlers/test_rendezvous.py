@@ -8,6 +8,7 @@ import time
 import pytest
 
 from anyprobe.core.code import InputKind
+from anyprobe.data import layout
 from anyprobe.isa import disassemble
 from anyprobe.splice.codegen.handlers import rendezvous
 
@@ -53,7 +54,7 @@ def test_the_code_is_code():
         made = rendezvous.waiting_code(5, 1_999_999_999, context=("ip",), writes=writes)
         text = [text for _, _, text in disassemble.format(made.code, 0)]
         assert "(bad)" not in text
-        assert text.count("syscall") == 4
+        assert text.count("syscall") == 5
         assert text[-1] == "ret"
         assert all(
             each.written == (writes and each.name != "rsp") for each in made.inputs if each.kind is InputKind.REGISTER
@@ -67,7 +68,8 @@ def test_the_code_is_code():
 
 def test_places_fit():
     assert rendezvous.ASKED + 8 * rendezvous.WORDS_LIMIT <= rendezvous.REPLY
-    assert rendezvous.REPLY + 8 * rendezvous.WORDS_LIMIT <= rendezvous.PLACE_BYTES
+    assert rendezvous.REPLY + 8 * rendezvous.WORDS_LIMIT <= rendezvous.RATE
+    assert rendezvous.OPEN + 8 + 16 * rendezvous.OPEN_LIMIT <= rendezvous.PLACE_BYTES
     assert rendezvous.PLACE_BYTES == 1 << 9  # which the code shifts by
 
 
@@ -104,6 +106,40 @@ def test_who_is_not_answered_goes_on(nanoseconds):
     assert list(asked) == before
     assert made.word(PLACE + rendezvous.CALLBACK, ctypes.c_uint32).value == 5
     assert made.word(PLACE + rendezvous.TID, ctypes.c_uint32).value == threading.get_native_id()
+
+
+def test_open_calls_begin_later_by_what_the_thread_has_waited_until_it_went_on():
+    """Three calls in two places, one of them over: what waits for its turn after the answer is left out, too."""
+    made = Meeting(20 * 10**9)
+    made.lock.value = 77
+    words = layout.INSTANCE_BYTES // 8
+    stacks = [(ctypes.c_uint64 * (words * 4))() for _ in range(2)]
+    for index, stack_pointer in enumerate((5000, layout.TOMBSTONE, 4000, 4100)):
+        stacks[0][words * index + layout.INSTANCE_SP // 8] = stack_pointer
+        stacks[0][words * index + layout.INSTANCE_T0 // 8] = 7
+    stacks[1][layout.INSTANCE_SP // 8], stacks[1][layout.INSTANCE_T0 // 8] = 3000, 9
+
+    def answer():
+        while not made.lock.value & rendezvous.WAITERS:
+            time.sleep(0.001)
+        held = (3 << rendezvous.RATE_BITS, 2, ctypes.addressof(stacks[0]), 3, ctypes.addressof(stacks[1]), 1)
+        (ctypes.c_uint64 * len(held)).from_address(made.base + PLACE + rendezvous.RATE)[:] = held
+        made.word(PLACE + rendezvous.ANSWERED).value = 1
+        time.sleep(0.2)  # the answer is there, the thread not awake
+        made.lock.value = 77
+        ctypes.CDLL(None).syscall(202, ctypes.c_uint64(made.base + PLACE), 1, 1, 0, 0, 0)
+
+    other = threading.Thread(target=answer)
+    other.start()
+    began = time.monotonic_ns()
+    made.hit()
+    took = time.monotonic_ns() - began
+    other.join(10)
+    starts = [stacks[0][words * index + layout.INSTANCE_T0 // 8] for index in range(4)]
+    later = starts[0] - 7
+    assert 3 * 200_000_000 < later <= 3 * took
+    assert starts == [7 + later, 7, 7 + later, 7]
+    assert stacks[1][layout.INSTANCE_T0 // 8] == 9 + later
 
 
 @pytest.mark.parametrize("changed", [False, True])
