@@ -1,6 +1,7 @@
 """Options that several commands share, declared once."""
 
 import importlib
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -78,6 +79,37 @@ class Seconds(click.FloatRange):
     """A time in seconds."""
 
     name = "number of seconds"
+
+
+class Time(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 only
+    """A time with its unit, as nanoseconds."""
+
+    name = "time"
+    units = {"ns": 1.0, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9}  # noqa: RUF012 - never changed
+
+    def convert(self, value: str, parameter: click.Parameter | None, context: click.Context | None) -> float:
+        """Return nanoseconds."""
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)(ns|us|µs|ms|s)", value)
+        if found is None:
+            self.fail(f"{value!r} is no time with a unit: 1.5s, 20ms, 300us, 50ns", parameter, context)
+        return float(found[1]) * self.units[found[2]]
+
+
+class Span(Time):
+    """Two times with two dots between them, each of which may be left out."""
+
+    name = "range"
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:  # noqa: ANN401
+        """Return both in nanoseconds."""
+        since, dots, until = value.partition("..")
+        if not dots:
+            self.fail(f"{value!r} is no range of times: 1.5s..2s, 1s.., ..20ms", parameter, context)
+        read = super().convert
+        return (
+            read(since, parameter, context) if since else 0.0,
+            read(until, parameter, context) if until else float("inf"),
+        )
 
 
 _spec: dict[str, Any] = {"callback": _read_specs, "shell_complete": _completing("specs")}
@@ -303,6 +335,8 @@ injecting = together(
     _arming,
     _output,
 )
+
+recording = together(_until, _ending, _arming, _output)
 
 _top = click.option(
     "--top",

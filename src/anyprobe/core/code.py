@@ -116,6 +116,22 @@ class Update:
     """Offset of the word that counts where the sum leaves 64 bits."""
 
 
+@dataclass(frozen=True, slots=True)
+class RecordedEnd:
+    """All that a recorder of calls does: it writes one record into the thread's own ring, as ``data.rings`` says.
+
+    A patch may do this in its stead for threads that have a ring with room, and whose number is from 1 to ``rows - 1``.
+    """
+
+    storage: int
+    """Which storage of the handler the rings are in."""
+    rows: int
+    slots: int
+    """Records of a ring, a power of two."""
+    end: int
+    """Which end of the call it is: what is added to the stack pointer."""
+
+
 class NativeCode(NamedTuple):
     """Position-independent x86-64 code, entered at its first byte by a call with ``rdi`` pointing at the words.
 
@@ -138,7 +154,7 @@ class NativeCode(NamedTuple):
     """It computes with floats, so it uses (and preserves) vector registers."""
     destinations: tuple[Destination, ...] = ()
     """Where it may send the thread, as far as that is known beforehand."""
-    update: Update | None = None
+    update: Update | RecordedEnd | None = None
     """All that it does, where that is so little that it needs no call."""
     only_if: tuple[Comparison, ...] = ()
     """It does nothing, and leaves 0 if a value, where one of these does not hold: then it need not be called."""

@@ -51,6 +51,10 @@ was interrupted before he saw it knows whether it is his own record that was giv
 PATIENCE = 1.0
 """Seconds after which the reader goes on after a record that was begun and not finished."""
 
+CALL_FIELDS = ("tid", "func", "frame", "lost")
+"""The fields of records of calls, 32 bits each: the thread; the function's address; the stack pointer and, added to it,
+which end of the call it is; and how many records the ring has dropped before."""
+
 
 @dataclass(frozen=True, slots=True)
 class RingLayout:
@@ -243,6 +247,14 @@ class RingReader:
             self.abandoned += 1
             ring.consumed += 1
         return True
+
+    def last(self) -> dict[int, "np.void"]:
+        """Return the record that was read last of each ring, by the number of its thread."""
+        return {
+            thread: ring.slots[(ring.consumed - 1) % self.layout.slots].copy()
+            for thread, ring in self._rings.items()
+            if ring.consumed
+        }
 
     def drops(self) -> Drops:
         """Return what was lost so far."""

@@ -21,6 +21,8 @@ from anyprobe.data.snapshot import FunctionTiming, Snapshot
 
 FORMAT, VERSION = "anyprobe-archive", 1
 """A version is increased by what readers of the one before would misunderstand, which new fields are not."""
+EVENTS = b'{"events":'
+"""What lines begin with that have recorded calls: they are read by ``data/calls.py``."""
 LONGEST_LINE = 1 << 29
 """Bytes: ten times what 10,000 functions with all their buckets take. More is no archive but an attempt."""
 _BUILDS, _RECORDS = Mapping[str, str], Mapping[str, Mapping[str, Any]]
@@ -104,29 +106,30 @@ class Writer:
 
         self._stream = stream
         self._compressor = ZstdCompressor(level=_LEVEL, write_checksum=True, write_content_size=True)
-        self._put({"format": FORMAT, "version": VERSION, "info": document_of(info)})
+        self.put({"format": FORMAT, "version": VERSION, "info": document_of(info)})
 
-    def _put(self, document: Mapping[str, Any]) -> None:
+    def put(self, document: Mapping[str, Any]) -> None:
+        """Write a line."""
         self._stream.write(self._compressor.compress(json.dumps(document, separators=(",", ":")).encode() + b"\n"))
         self._stream.flush()
 
     def add_interval(self, added: Snapshot) -> None:
         """Write what was added since the last time."""
-        self._put({"interval": document_of(added.nonzero()[0])})
+        self.put({"interval": document_of(added.nonzero()[0])})
 
     def add_records(self, records: Mapping[str, Any]) -> None:
         """Write what handlers have emitted since the last time."""
         if records:
-            self._put({"records": records})
+            self.put({"records": records})
 
     def end(self, run: Run) -> None:
         """Write the results at the end."""
         for each in run.snapshots:
-            self._put({"snapshot": document_of(each)})
+            self.put({"snapshot": document_of(each)})
         if run.profile is not None:
-            self._put({"profile": document_of(run.profile)})
+            self.put({"profile": document_of(run.profile)})
         self.add_records(run.records)
-        self._put({"end": {"builds": dict(run.builds)}})
+        self.put({"end": {"builds": dict(run.builds)}})
 
 
 def write(stream: IO[bytes], run: Run) -> None:
@@ -183,7 +186,7 @@ def _run_of(path: str, lines: Iterator[bytes]) -> Run:
     snapshots: list[Snapshot] = []
     run = Run(info)
     ended = False
-    for document in map(json.loads, lines):
+    for document in map(json.loads, (line for line in lines if not line.startswith(EVENTS))):
         for name, value in document.items():
             match name:
                 case "interval":
@@ -197,6 +200,8 @@ def _run_of(path: str, lines: Iterator[bytes]) -> Run:
                     run = replace(run, builds=value_of(_BUILDS, value["builds"]))
                 case "records":
                     run = replace(run, records=_with_more(run.records, value_of(_RECORDS, value)))
+                case "threads" | "functions" | "lost":
+                    pass  # of events, which ``data/calls.py`` reads
                 case _:
                     unknown.add(str(name)[:80])
     warnings = []

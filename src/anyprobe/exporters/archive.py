@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import TextIO
 from weakref import WeakKeyDictionary
 
-from anyprobe.data.runs import Writer
+from anyprobe.data.runs import RunInfo, Writer
 from anyprobe.exporters.base import Measurement, Needs
 
 
@@ -20,13 +20,17 @@ class Archive:
         """Write nowhere yet."""
         self._writers: WeakKeyDictionary[TextIO, Writer] = WeakKeyDictionary()
 
+    def writer(self, stream: TextIO, info: RunInfo) -> Writer:
+        """Return what writes lines to a stream, which has the first one then."""
+        if stream not in self._writers:
+            stream.flush()
+            self._writers[stream] = Writer(stream.buffer, info)
+        return self._writers[stream]
+
     def write(self, found: Measurement, stream: TextIO) -> None:
         """Write what was added since the last time, or the end."""
         assert found.run is not None
-        if stream not in self._writers:
-            stream.flush()
-            self._writers[stream] = Writer(stream.buffer, found.run.info)
-        writer = self._writers[stream]
+        writer = self.writer(stream, found.run.info)
         if found.last is not None:
             writer.add_interval(found.last)
         if found.between:

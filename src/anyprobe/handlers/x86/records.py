@@ -21,7 +21,9 @@ from anyprobe.isa.assemble import Assembler
 _PARTS = {1: "al", 2: "ax", 4: "eax", 8: "rax"}
 
 
-def emit_record(asm: Assembler, layout: RingLayout, base: int, thread: int, now: int | None) -> None:
+def emit_record(
+    asm: Assembler, layout: RingLayout, base: int, thread: int, now: int | None, *, tells_losses: bool = False
+) -> None:
     """Emit: the words on the stack become the fields of a record.
 
     Args:
@@ -30,6 +32,7 @@ def emit_record(asm: Assembler, layout: RingLayout, base: int, thread: int, now:
         base: which word has their address.
         thread: which word has the number of the thread.
         now: which word has the time; None: it is that of the time stamp counter.
+        tells_losses: whether the last field, of 32 bits, says how many records the ring has dropped before.
     """
     asm.code(
         f"""
@@ -74,7 +77,9 @@ def emit_record(asm: Assembler, layout: RingLayout, base: int, thread: int, now:
         laps=layout.slots.bit_length() - 1,
         retired=RETIRED,
     )
-    _fields(asm, layout.record.fields, layout.record.offsets)
+    _fields(asm, layout.record.fields[:-1] if tells_losses else layout.record.fields, layout.record.offsets)
+    if tells_losses:
+        asm.code(f"mov eax, [rsi+{FULL}]; mov [r10+place], eax", place=layout.record.offsets[-2])
     if now is None:
         asm.code("rdtsc; shl rdx, 32; or rax, rdx")
     else:

@@ -25,8 +25,10 @@ from anyprobe.handlers.frontend.context import FEW_WORDS, InstanceLayout
 from anyprobe.handlers.frontend.lowering import Setting
 from anyprobe.handlers.types.annotations import AnyType, i64
 from anyprobe.handlers.types.storages import MapTable, Ring, Stacks, Storages, Table
+from anyprobe.handlers.x86.recorder import CALLS, CallRecorder
 from anyprobe.probes.handlers import changing
 from anyprobe.probes.handlers.actions import Following, dress_with, dressing_behind
+from anyprobe.probes.handlers.drops import dropped_by
 from anyprobe.probes.handlers.go_memory import GoMemory
 from anyprobe.probes.handlers.guarded_memory import READS_BYTES, MemoryReads
 from anyprobe.probes.handlers.native_needs import asks_kernel, has, reads_clock, releasing, uses
@@ -267,6 +269,9 @@ class Handling:
             if when is not None:
                 raise HandlerError("a handler in C has no other condition than its own", instead="if (…) return 0;")
             return function.compiled(), {function: function.storage}
+        if isinstance(function, CallRecorder):
+            self._storages[CALLS.name] = function.storage
+            return function.compiled(at_jump=setting.tail), {CALLS.name: function.storage}
         handler = intermediate(function, setting, when)
         self.demanded |= dict.fromkeys(handler.demanded)
         used = {key: each for key, each in self._storages.items() if each in handler.storages}
@@ -449,21 +454,7 @@ class Handling:
 
     def dropped(self) -> dict[str, dict[str, int]]:
         """Return what maps and records have lost, by name and cause."""
-        found: dict[str, dict[str, int]] = {}
-        if self._stacks is not None and self._stacks.dropped:
-            found["stacks"] = {"no room": self._stacks.dropped}
-        for key, view in self._views.items():
-            if isinstance(view, MapView):
-                causes = {"no room": view.dropped, "contended": view.contended}
-                name = view.layout.map.name
-            elif isinstance(view, RingReader):
-                drops = view.drops()
-                causes, name = {"ring full": sum(drops.full.values()), "abandoned": drops.abandoned}, str(key)
-            else:
-                continue
-            if any(causes.values()):
-                found[name] = {cause: count for cause, count in causes.items() if count}
-        return found
+        return dropped_by(self._views, self._stacks)
 
     def records(self, *, final: bool = False, until: int | None = None) -> Iterator[tuple[str, str, Records]]:
         """Yield what was emitted since the last time, by record: its name, how a row is shown, and the rows.
@@ -476,6 +467,11 @@ class Handling:
             if isinstance(view, RingReader) and isinstance(ring, Ring):
                 found = view.drain(final=final, until=until)
                 yield str(key), ring.format, named(found, ring.layout.record, self.shown)
+
+    def reader_of(self, name: str) -> RingReader | None:
+        """Return what reads the records of a name, None if there are none of them."""
+        found = self._views.get(name)
+        return found if isinstance(found, RingReader) else None
 
     def _follow_code(self) -> None:
         if (tables := Handling._stack_tables.made(self)) is not None:

@@ -295,7 +295,7 @@ class Emission:
             return (Action(kind, hook.offset | flags, code, jumps=hook.jumps),)
         place = (hook.ip, hook.function) if hook.handler.asks_place else (0, 0)
         alone = hook.handler.ends is None
-        inline = home.inline(bank, hook.handler) if isinstance(bank, SlotBank) and alone else None
+        inline = home.inline(bank, hook.handler, hook.function) if isinstance(bank, SlotBank) and alone else None
         told = hook.handler.takes_target, hook.handler.moves_stack
         shared = hook.handler if isinstance(bank, SlotBank) and inline is None else None
         looks = hook.looks_for_room

@@ -345,8 +345,8 @@ class CodeRegion:
         if address is not None:
             self.arena.write(self.code, address, RET)  # one byte, in the place of ``lea rsp, [rsp-128]``
 
-    def inline(self, bank: SlotBank, handler: "HandlerFacts") -> "Inline | Guard | None":
-        """Return what patches do here in the stead of a handler, if it is trivial, or before it."""
+    def inline(self, bank: SlotBank, handler: "HandlerFacts", function: int = 0) -> "Inline | Guard | None":
+        """Return what patches of a function do here in the stead of a handler, if it is trivial, or before it."""
         from anyprobe.splice.codegen.handlers.inline import Inline, guard_of, sources_of
 
         if handler.code.only_if:
@@ -357,7 +357,7 @@ class CodeRegion:
         storage = handler.storages[update.storage]
         if storage not in self._storages:
             self._storages[storage] = self.put(u64(storage))
-        return Inline(update, sources, self._storages[storage])
+        return Inline(update, sources, self._storages[storage], function, bank.dark)
 
     def needs_gate(self, bank: SlotBank) -> bool:
         """Return whether code here uses the bank and its gate word has not been written yet."""

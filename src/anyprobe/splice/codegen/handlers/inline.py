@@ -12,9 +12,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from anyprobe.core.code import Comparison, Input, InputKind, NativeCode, Number, Update
+from anyprobe.core.code import Comparison, Input, InputKind, NativeCode, Number, RecordedEnd, Update
 from anyprobe.data.cells import added_exactly
-from anyprobe.data.layout import BLOCK_NUMBER
+from anyprobe.data.layout import BLOCK_NUMBER, TID_OFFSET
+from anyprobe.data.rings import (
+    CALL_FIELDS,
+    CONSUMED_SEEN,
+    FULL,
+    HEAD_BYTES,
+    MARGIN,
+    PRODUCED,
+    RETIRED,
+    RING,
+    ROW_BYTES,
+)
 from anyprobe.isa.assemble import Assembler, i32
 from anyprobe.isa.registers import NUMBERS, part_of
 
@@ -40,11 +51,15 @@ _EXTEND = {
 class Inline:
     """What a patch does in the stead of a handler."""
 
-    update: Update
+    update: Update | RecordedEnd
     sources: tuple[str, ...]
     """Where the handler's words are at the site: a register, or ``stack+8``; empty for what needs none."""
     storage: int
     """Where, within reach of the code, the address of the rows is written."""
+    function: int = 0
+    """The address of the function whose call is recorded."""
+    dark: int = 0
+    """The address of the word that says whether the time stamp counter cannot be read; 0: it always can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +82,8 @@ def sources_of(code: NativeCode) -> tuple[str, ...] | None:
     """Return where the words of a handler are that a patch can do the work of, ``None`` for all other handlers."""
     if code.update is None:
         return None
+    if isinstance(code.update, RecordedEnd):  # what it needs is the same at all places
+        return ()
     found = tuple(_source(each) for each in code.inputs)
     return None if None in found else cast("tuple[str, ...]", found)
 
@@ -98,6 +115,9 @@ def emit_inline(writer: "PatchWriter", action: "Action", inline: Inline | Guard,
         return False
     if isinstance(inline, Guard):
         _Guarded(writer, action, inline, clobbers).run()
+        return True
+    if isinstance(inline.update, RecordedEnd):
+        _Recorded(writer, action, inline, clobbers).run()
         return True
     inlined = _Inlined(writer, action, inline, clobbers)
     if not inlined.possible:
@@ -179,10 +199,11 @@ class _Inlined(_InPatch):
 
     def __init__(self, writer: "PatchWriter", action: "Action", inline: Inline, clobbers: "Clobbers") -> None:
         super().__init__(writer, action, inline.sources)
-        self._inline = inline
+        assert isinstance(inline.update, Update)
+        self._inline, self._update = inline, inline.update
         self._keeps_flags = not clobbers.flags
         dead = [name for name in _SCRATCH_ORDER if name in clobbers.registers]
-        uses_rax = self._keeps_flags or bool(inline.update.extreme)
+        uses_rax = self._keeps_flags or bool(self._update.extreme)
         taken = (*inline.sources, *(("rax",) if uses_rax else ()))
         free = sorted((name for name in _SCRATCH_ORDER if name not in taken), key=lambda name: name not in dead)
         needed = free[: 1 + self._copies_value + self._moves_flags]
@@ -194,7 +215,7 @@ class _Inlined(_InPatch):
     @property
     def _copies_value(self) -> bool:
         """Whether the value has to be brought into a register of its own."""
-        update = self._inline.update
+        update = self._update
         value = update.value
         if value is None:
             return False
@@ -203,10 +224,10 @@ class _Inlined(_InPatch):
     @property
     def _moves_flags(self) -> bool:
         """Whether rax, which has the flags, is needed for something else meanwhile."""
-        return self._keeps_flags and bool(self._inline.update.extreme)
+        return self._keeps_flags and bool(self._update.extreme)
 
     def run(self) -> None:
-        writer, action, update = self._writer, self._action, self._inline.update
+        writer, action, update = self._writer, self._action, self._update
         self._save()
         self._load_block()
         writer.relative(f"test [rel gate], {self._scratch}", action.bank.gate)
@@ -230,7 +251,7 @@ class _Inlined(_InPatch):
 
     def _count(self) -> None:
         """Append: the thread's own row is changed; the scratch register holds the block."""
-        update, row, writer = self._inline.update, self._scratch, self._writer
+        update, row, writer = self._update, self._scratch, self._writer
         writer.code(f"movsxd {row}, dword [{row}+{BLOCK_NUMBER}]; shl {row}, {update.stride.bit_length() - 1}")
         writer.relative(f"add {row}, [rel storage]", self._inline.storage)
         writer.value(f"inc qword [{row}+count]", update.count)
@@ -250,7 +271,7 @@ class _Inlined(_InPatch):
 
     def _raise(self, held: str) -> None:
         """Append: a word becomes the larger of itself and the code of a value; no other thread's changes last."""
-        update, writer = self._inline.update, self._writer
+        update, writer = self._update, self._writer
         if update.signed:
             writer.code(f"btc {held}, 63")
         if update.extreme == "min":
@@ -300,3 +321,115 @@ class _Guarded(_InPatch):
             writer.out[at - 4 : at] = i32(len(writer.out) - at)
         self._restore()
         after.append(writer.here)
+
+
+class _Recorded(_InPatch):
+    """Writes one end of a call into the ring of the thread, as ``handlers.x86.recorder`` does.
+
+    Threads without a ring, or whose ring seems to be full, call the routine. ``data.rings`` says why a signal handler
+    may come in between anywhere.
+    """
+
+    def __init__(self, writer: "PatchWriter", action: "Action", inline: "Inline", clobbers: "Clobbers") -> None:
+        super().__init__(writer, action, ())
+        assert isinstance(inline.update, RecordedEnd)
+        self._inline, self._update = inline, inline.update
+        self._keeps_flags = not clobbers.flags
+        dead = [name for name in _SCRATCH_ORDER if name in clobbers.registers]
+        free = [name for name in _SCRATCH_ORDER if name not in {"rax", "rdx"}]
+        self._block, self._row, self._slot = sorted(free, key=lambda name: name not in dead)[:3]
+        used = ("rax", "rdx", self._block, self._row, self._slot)
+        self._pushed = [name for name in used if name not in dead]
+        if self._keeps_flags and "rax" not in self._pushed:
+            self._pushed.insert(0, "rax")
+
+    @property
+    def _depth(self) -> int:
+        return super()._depth + 8 * self._keeps_flags
+
+    def _save(self) -> None:
+        super()._save()
+        if self._keeps_flags:  # which are in rax
+            self._writer.code("push rax")
+
+    def _restore(self) -> None:
+        if self._keeps_flags:
+            self._writer.code("pop rax")
+        super()._restore()
+
+    def run(self) -> None:
+        """Append it."""
+        writer, block, row = self._writer, self._block, self._row
+        slot_of_thread = self._action.bank.slot
+        assert slot_of_thread is not None
+        after: list[int] = []
+
+        def rare() -> None:
+            self._call_routine(after[0])
+
+        self._save()
+        writer.value(f"mov {block}, fs:[slot]", slot_of_thread)
+        writer.relative(f"test [rel gate], {block}", self._action.bank.gate)
+        writer.cold("jz rare", rare)
+        # a thread without a number has the row of all others, which says of no ring
+        writer.code(f"movsxd {row}, dword [{block}+{BLOCK_NUMBER}]; shl {row}, {ROW_BYTES.bit_length() - 1}")
+        writer.relative(f"add {row}, [rel storage]", self._inline.storage)
+        writer.code(f"mov rax, [{row}+{HEAD_BYTES + RING}]; test rax, rax")
+        writer.cold("jz rare", rare)
+        writer.code(f"mov rdx, [{row}+{HEAD_BYTES + PRODUCED}]; sub rdx, [{row}+{HEAD_BYTES + CONSUMED_SEEN}]")
+        writer.value("cmp rdx, limit", self._update.slots - MARGIN)
+        writer.cold("jae rare", rare)
+        if self._inline.dark:
+            writer.raw(_assembled("mov rdx, dark; cmp dword [rdx], 0", dark=self._inline.dark))
+            writer.cold("jne rare", rare)
+        writer.argument(f"inc qword [{block}+hits]", self._action.offset)
+        self._take_place()
+        self._fill()
+        self._restore()
+        after.append(writer.here)
+
+    def _take_place(self) -> None:
+        """Append: a place is taken, and its slot has its address; rax was the ring's offset."""
+        writer, row, slot = self._writer, self._row, self._slot
+        last = self._update.slots - 1
+        writer.code(f"mov edx, 1; xadd [{row}+{HEAD_BYTES + PRODUCED}], rdx; mov.s {slot}, rdx")
+        writer.value(f"and {part_of(slot, 32)}, last", last)
+        writer.code(f"lea {slot}, [{slot}+{slot}*2]; lea rax, [rax+{slot}*8]; mov.s {slot}, rax")  # records of 24 bytes
+        writer.relative(f"add {slot}, [rel storage]", self._inline.storage)
+
+    def _fill(self) -> None:
+        """Append: the record, its time last, unless its place is retired."""
+        block, row, slot = self._block, self._row, self._slot
+        lap = part_of(block, 32)
+        fields = {name: 8 + 4 * at for at, name in enumerate(CALL_FIELDS)}
+        self._writer.raw(
+            _assembled(
+                f"""
+                    mov.s {block}, rdx; shr {block}, laps
+                    mov rax, retired; cmp [{slot}], rax; jae given_up
+                    mov eax, fs:[tid]; mov [{slot}+{fields["tid"]}], eax
+                    mov dword [{slot}+{fields["func"]}], function
+                    lea rax, [rsp+end]; mov [{slot}+{fields["frame"]}], eax
+                    mov eax, [{row}+{HEAD_BYTES + FULL}]; mov [{slot}+{fields["lost"]}], eax
+                    not {block}; and {lap}, 1
+                    rdtsc; shl rdx, 32; or rax, rdx; lea rax, [{block}+rax*2]; mov [{slot}], rax
+                    jmp short recorded
+                given_up:
+                    or rax, {block}; cmp [{slot}], rax; je short recorded
+                    lock inc qword [{row}+{HEAD_BYTES + FULL}]
+                recorded:
+                """,
+                laps=self._update.slots.bit_length() - 1,
+                retired=RETIRED,
+                tid=TID_OFFSET,
+                function=(self._inline.function + (1 << 31) & 0xFFFFFFFF) - (1 << 31),
+                end=self._depth + self._update.end,
+            )
+        )
+
+
+def _assembled(listing: str, **values: int) -> bytes:
+    """Return the code of a listing in which nothing depends on where it is."""
+    asm = Assembler()
+    asm.code(listing, **values)
+    return asm.finish(0)

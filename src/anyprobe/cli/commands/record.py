@@ -1,0 +1,68 @@
+"""``anyprobe record``."""
+
+from typing import Any
+
+import click
+
+from anyprobe.cli import helping, options
+
+
+@click.command("record", cls=helping.Command, starts=True)
+@options.specs
+@click.option(
+    "--ring",
+    "ring_mib",
+    type=options.Whole(1, 1024),
+    default=16,
+    show_default=True,
+    metavar="MIB",
+    help="Memory of each thread for events that are not in the file yet.",
+)
+@options.pending
+@options.follow
+@options.children
+@options.target
+@options.appearing
+@options.recording
+@click.pass_obj
+def command(
+    program: tuple[str, ...],
+    /,
+    specs: tuple[str, ...],
+    ring_mib: int,
+    pids: Any,  # noqa: ANN401
+    names: Any,  # noqa: ANN401
+    **settings: Any,  # noqa: ANN401
+) -> int:
+    """Record when each call of functions begins and ends, on all threads, in an archive.
+
+    What comes faster than it can be kept is lost, and counted. See what was recorded by 'anyprobe replay'.
+
+    \b
+    anyprobe record 'a.out:*' -o run.aprobe -- ./program
+    anyprobe record 'libssl:*' libc:read -p 4242 --for 10 -o run.aprobe
+    anyprobe replay run.aprobe --slower-than 1ms
+    anyprobe replay run.aprobe --format perfetto -o run.pftrace
+    """  # noqa: D301 - click's mark for lines that stay as they are
+    from anyprobe.cli import measuring, recording, targets
+    from anyprobe.cli.commands import count
+
+    if not str(settings["output"] or "").endswith(helping.ARCHIVES):
+        raise click.UsageError("-o RUN.aprobe: calls are recorded in an archive")
+    target = targets.choose(pids, names, program, specs, **targets.selected(settings))
+    targets.see_pending(target, settings["pending"])
+    recorder = recording.Recorder(ring_mib << 20, quiet=settings["quiet"])
+    plan = measuring.Plan(
+        specs=target.read(specs),
+        arm=recorder.arm,
+        render=count.renderer(by=None, tree=False),
+        records=recorder,
+        every=None,
+        fold=False,
+        top=0,
+        format="archive",
+        **settings,
+    )
+    status = measuring.measure(target, plan)
+    recorder.report()
+    return status

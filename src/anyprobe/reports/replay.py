@@ -1,0 +1,96 @@
+"""Recorded calls line by line, as uftrace shows them: indented by their depth, with their durations."""
+
+import heapq
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from anyprobe.core.printable import printable
+from anyprobe.data.calls import Recording
+from anyprobe.data.matching import UNKNOWN
+from anyprobe.data.timeline import FAR, LOST, Calls, Gap
+from anyprobe.reports.quantities import counted, duration
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from anyprobe.core.later import np
+
+HEADING = f"{'seconds':>12} {'duration':>10} {'tid':>8} call"
+DEEPEST = 48
+"""Calls that are shown further in than those around them; recursion may be endless."""
+
+
+def lines(recording: Recording, calls: Calls, gaps: Sequence[Gap] = ()) -> Iterator[str]:
+    """Yield a line for each call that makes none of those that are shown, else one for its beginning and its end."""
+    known = np.where(calls.begins == UNKNOWN, calls.ends, calls.begins)
+    zero = int(known.min()) if len(known) else 0
+    lost = [(each.time, _lost(each, recording.threads[each.thread].tid, zero)) for each in gaps]
+    for _, text in heapq.merge(lost, _events(recording, calls, zero), key=lambda each: each[0]):
+        yield text
+
+
+def _lost(gap: Gap, tid: int, zero: int) -> str:
+    text = f"--- {counted(gap.events, 'event')} lost before this ---"
+    return f"{(gap.time - zero) / 1e9:12.6f} {'':>10} {tid:>8} {text}"
+
+
+def _events(recording: Recording, calls: Calls, zero: int) -> Iterator[tuple[int, str]]:
+    """Yield the time of each line, and the line."""
+    names = [printable(each.name) for each in recording.functions]
+    tids = [each.tid for each in recording.threads]
+    has_end = calls.last < FAR
+    rows = np.arange(len(calls))
+    opens = calls.first % 2 == 1
+    places = np.concatenate([calls.first[opens], calls.last[has_end]])
+    whose = np.concatenate([rows[opens], rows[has_end]])
+    is_end = np.concatenate([np.zeros(int(opens.sum()), np.bool_), np.ones(int(has_end.sum()), np.bool_)])
+    # of what has ended by one event, the innermost first: those that began last
+    order = np.lexsort((np.where(is_end, -whose, whose), places))
+    whose, is_end = whose[order], is_end[order]
+    leaves = _leaves(calls.threads[whose], whose, is_end)
+    columns = [each.tolist() for each in (calls.threads, calls.functions, calls.begins, calls.ends, calls.gone)]
+    open_calls: dict[int, int] = {}
+    for call, ends, leaf in zip(whose.tolist(), is_end.tolist(), leaves.tolist(), strict=True):
+        if leaf and ends:
+            continue  # it has been shown
+        thread, function, began, ended, gone = (column[call] for column in columns)
+        depth = open_calls.get(thread, 0)
+        if ends and began != UNKNOWN:
+            depth = open_calls[thread] = max(depth - 1, 0)
+        elif not leaf and not ends:
+            open_calls[thread] = depth + 1
+        indent, name = "  " * min(depth, DEEPEST), names[function]
+        took, note = _took(began, ended, gone)
+        if not ends:
+            time, text = began, f"{name}();" if leaf else f"{name}() {{"
+            took, note = (took, note) if leaf or (ended == UNKNOWN and gone in {UNKNOWN, LOST}) else ("", "")
+        elif gone == LOST:
+            continue
+        else:
+            time, text = ended if ended != UNKNOWN else gone, f"}} /* {name} */"
+        yield time, f"{(time - zero) / 1e9:12.6f} {took:>10} {tids[thread]:>8} {indent}{text}{note and '  ' + note}"
+
+
+def _leaves(threads: Any, whose: Any, is_end: Any) -> Any:  # noqa: ANN401 - arrays
+    """Return which lines are of calls that begin and end without another line of their thread in between."""
+    order = np.argsort(threads, kind="stable")
+    calls, ends = whose[order], is_end[order]
+    pair = np.zeros(len(order), np.bool_)
+    both = np.flatnonzero((calls[:-1] == calls[1:]) & ~ends[:-1] & ends[1:])
+    pair[both], pair[both + 1] = True, True
+    found = np.empty(len(order), np.bool_)
+    found[order] = pair
+    return found
+
+
+def _took(began: int, ended: int, gone: int) -> tuple[str, str]:
+    """Return how long a call took, and what is to be said of that."""
+    if began == UNKNOWN:
+        return "?", "it was not seen to begin"
+    if ended != UNKNOWN:
+        return duration(ended - began), ""
+    if gone == LOST:
+        return "?", "its end may be among lost events"
+    if gone != UNKNOWN:
+        return f"≤ {duration(gone - began)}", "left without a return"
+    return "", "open at the end"
