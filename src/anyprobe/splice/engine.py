@@ -193,8 +193,13 @@ class Engine(Generic[_Stop]):
             self._planning.see_space(mappings)
             edits = without_gone(self._surroundings.look(edits, urgent=urgent), mappings)
             self._planning.plan_all(edits, self._live)
-        with self._target.exclusive():
-            self._carry_out([edit for edit in edits if not edit.idle])
+        try:
+            with self._target.exclusive():
+                self._carry_out([edit for edit in edits if not edit.idle])
+        finally:
+            for module in modules_of(edits):  # also where the target has ended: the next start asks for the same plans
+                if module.plans is not None:
+                    module.plans.save()
 
     def _carry_out(self, edits: Sequence[Edit]) -> None:
         with self._timed("prepare"):
@@ -214,9 +219,6 @@ class Engine(Generic[_Stop]):
             finally:
                 self._surroundings.settle(edits)
         self._surroundings.note_refusals()
-        for module in modules_of(edits):
-            if module.plans is not None:
-                module.plans.save()
 
     def _emit(self, edits: Sequence[Edit]) -> None:
         hooks = (hook_of(want) for edit in edits if edit.planned.plan.splices for want in edit.planned.wants)

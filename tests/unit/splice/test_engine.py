@@ -14,7 +14,8 @@ from anyprobe.splice.apply.recovery.recovery import remove
 from anyprobe.splice.apply.recovery.suspension import resume, suspend
 from anyprobe.splice.apply.transaction import Transaction
 from anyprobe.splice.codegen.patch import ActionKind
-from anyprobe.splice.plan.splices import Strategy, WantKind
+from anyprobe.splice.plan.entry_plans import EntryPlans
+from anyprobe.splice.plan.splices import Strategy, Want, WantKind
 from anyprobe.splice.regions.banks import Hook
 from support.simulated.functions import FUNCTIONS
 from support.simulated.program import BIAS, Program
@@ -300,6 +301,19 @@ def test_where_the_program_maps_memory_meanwhile_another_place_is_looked_for(pro
         (hook,) = session.count("fib")
         program.call("fib", 5)
         assert session.hits([hook]) == [15]
+
+
+def test_plans_are_kept_of_a_change_that_comes_to_nothing(program, monkeypatch):
+    """A short program has often ended when its signal handlers get splices: the next start asks for the same plans."""
+    monkeypatch.setattr(preparation, "map_arena", lambda *_, **__: (_ for _ in ()).throw(RemoteCallFailed("mmap", 12)))
+    with splicing(program) as session:
+        plans = session.module.plans = EntryPlans(session.module.code.text, None)
+        kept, start = [], program.code("fib").start
+        monkeypatch.setattr(plans, "save", lambda: kept.append(plans.find(start, Want(start, WantKind.ENTRY))))
+        with pytest.raises(RemoteCallFailed):
+            session.count("fib")
+        (splice,) = kept
+        assert splice.strategy is Strategy.JUMP
 
 
 def test_other_bytes_than_the_file_s_are_refused_and_left(program):
