@@ -76,8 +76,6 @@ class CompactBlock:
 
     def record(self, offset: int) -> dict[int, int]:
         """Return what is not zero of a timing record, by word; buckets as they follow the fields."""
-        if not self.is_written(offset):
-            return {}
         buckets = self.words(self._far + (offset - self._records) * FAR_TIMES, 8 * BUCKETS)
         return self.words(offset, RECORD_BUCKETS) | {RECORD_BUCKETS // 8 + at: calls for at, calls in buckets.items()}
 

@@ -117,14 +117,26 @@ class Blocks:
                 found[touched, low:high] = rows[touched, low:high]
         return found
 
+    @cached_property
+    def written(self) -> frozenset[int]:
+        """The timing records in which there is anything: buckets are written last, and not looked at."""
+        start, found = self._layout.records_offset, set[int]()
+        first, end = start // PAGE, -(-self._layout.far_offset // PAGE)
+        for row, present in zip(self.rows[self.chosen], self.present, strict=True):
+            pages = first + np.flatnonzero(present[first:end])
+            there = np.flatnonzero(row.reshape(-1, _PAGE_WORDS)[pages])
+            places = 8 * (pages[there // _PAGE_WORDS] * _PAGE_WORDS + there % _PAGE_WORDS) - start
+            inside = (places >= 0) & (places < self._layout.far_offset - start)
+            fields = inside & (places % at.RECORD_BYTES < at.RECORD_BUCKETS)
+            found.update((places[fields] // at.RECORD_BYTES).tolist())
+        return frozenset(start + at.RECORD_BYTES * number for number in found)
+
     def is_written(self, offset: int) -> bool:
-        """Return whether there is anything in a timing record: its buckets are written last, and not looked at."""
-        return not self.is_untouched(offset, at.RECORD_BUCKETS) and bool(self.columns(offset, at.RECORD_BUCKETS).any())
+        """Return whether there is anything in a timing record."""
+        return offset in self.written
 
     def record(self, offset: int) -> dict[int, int]:
         """Return what is not zero of a timing record, by word: the sums, and the largest of what is no sum; buckets."""
-        if not self.is_written(offset):
-            return {}  # of most functions: a record is large
         rows = self.columns(offset, at.RECORD_BYTES).copy()  # at one moment: the program may be writing
         fields, far = at.RECORD_BUCKETS // 8, self._layout.far_of(offset)
         total = np.zeros(fields + BUCKETS, dtype=np.uint64)
@@ -147,7 +159,7 @@ class Blocks:
 
     def _some(self, rows: list[int]) -> "Blocks":
         found = copy(self)
-        for name in ("_touched", "open_roots"):
+        for name in ("_touched", "open_roots", "written"):
             vars(found).pop(name, None)
         found.chosen = slice(rows[0], rows[0] + 1) if len(rows) == 1 else rows
         found.present = self.present[found.chosen]
@@ -361,8 +373,9 @@ class BankReader:
 
         The program may be writing: a call is recorded once it has its bucket, which it gets last.
         """
-        parts = list(filter(None, (each.record(offset) for each in self._blocks(whose))))
-        within = sum(each.open_roots[offset] for each in self._blocks(whose)) if self._layout.nested else 0
+        blocks = self._blocks(whose)
+        parts = [each.record(offset) for each in blocks if each.is_written(offset)]
+        within = sum(each.open_roots[offset] for each in blocks) if self._layout.nested else 0
         if not parts and not within:
             return _NOTHING
         words = parts[0] if parts else {}

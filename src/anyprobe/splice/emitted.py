@@ -23,7 +23,7 @@ class Landing:
     """The copy that runs if no handler has handled the fault: what it raises is the program's."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class PatchParts:
     """Which bytes of a patch are not the same in each patch that does the same; all by offset."""
 
@@ -33,6 +33,8 @@ class PatchParts:
     """(place, absolute target) of displacements of four bytes."""
     copies: tuple[tuple[int, int, int], ...]
     """(the instruction's number, start, end) of displaced copies."""
+    is_shared: bool = False
+    """Whether all patches that have this very object differ in nothing but arguments and where they lie."""
 
 
 @bulk_dataclass(frozen=True, slots=True)

@@ -45,7 +45,11 @@ class Bank:
         self.region = bytearray(self.layout.blocks_offset + 4 * self.layout.stride)
         self.layout_size = len(self.region)
         struct.pack_into("<Q", self.region, NEXT_BLOCK, used)
-        self.reader = BankReader(memoryview(self.region), self.layout)
+
+    @property
+    def reader(self):
+        """Read the bank as it is now; a reader keeps what it has found."""
+        return BankReader(memoryview(self.region), self.layout)
 
     def put(self, block, offset, value):
         start = self.layout.blocks_offset + block * self.layout.stride

@@ -6,6 +6,7 @@ from functools import partial
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING
 
+from anyprobe.core.cachedproperty import cached_property
 from anyprobe.core.errors import InternalError, TargetError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.data.layout import JUMPED, PASSED_ON
@@ -30,6 +31,7 @@ from anyprobe.splice.regions.banks import Hook
 from anyprobe.splice.regions.code_region import ROUTINE_BYTES, CodeRegion, SlotBank, after_code
 
 if TYPE_CHECKING:
+    from anyprobe.splice.codegen.exit_template import ExitTemplates
     from anyprobe.splice.codegen.handlers.facts import HandlerFacts
 
 
@@ -70,6 +72,12 @@ class Emission:
         self._within_reach: dict[Module, list[CodeRegion]] = {}
         self._known_actions: dict[Want, tuple[Action, ...]] = {}
         """The actions of the present function's wants."""
+
+    @cached_property
+    def _exits(self) -> "ExitTemplates":
+        from anyprobe.splice.codegen.exit_template import ExitTemplates  # counters have none
+
+        return ExitTemplates()
 
     def emit(self, edit: Edit) -> FunctionChange | Refusal:
         """Write the patches of a function and return what leads to them, or why it cannot be."""
@@ -227,6 +235,8 @@ class Emission:
         actions = self._actions(want, home)
         if len(actions) != 1:
             return None
+        if want.kind is WantKind.EXIT:
+            return self._exits.fill(planned, home.cursor, edit.module.bias, actions[0], after)
         return home.templates.fill(
             planned, home.cursor, edit.module.bias, actions[0], partial(self._clobbers.of, edit, want), after
         )

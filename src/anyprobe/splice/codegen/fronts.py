@@ -87,6 +87,8 @@ def form_of(planned: PlannedSplice, patch: EmittedPatch, ours: range, *, looped:
     """
     insns, address = planned.insns, patch.address
     entered = patch.after - address if looped else -1
+    if patch.parts is not None and patch.parts.is_shared:
+        return patch.parts, entered
     if patch.front is None:
         return None if patch.parts is None else _form_of_parts(planned, patch, patch.parts, ours, entered)
     if planned.strategy is Strategy.RETARGET:

@@ -10,6 +10,7 @@ from anyprobe.core.checkpoints import interruptible
 from anyprobe.isa.decode import Flow, decode_range
 from anyprobe.splice.codegen.counter_template import CounterTemplates
 from anyprobe.splice.codegen.emit import ActionSource, emit_patch
+from anyprobe.splice.codegen.exit_template import ExitTemplates
 from anyprobe.splice.codegen.fronts import Fronts, form_of
 from anyprobe.splice.codegen.patch import Action, ActionKind
 from anyprobe.splice.emitted import EmittedPatch
@@ -161,6 +162,7 @@ ACTIONS = [
 
 def timed_patches():
     """Yield patches in which calls begin and end, each at two places with other offsets."""
+    exits = ExitTemplates()
     combinations = itertools.product([0, 0x100], DEAD[:3], ACTIONS, TIMED_CODES, [{}, {LINK + BIAS: PATCH + 0x40}])
     for number, (more, dead, wanted, code, after) in enumerate(combinations):
         splice = splice_of(code, WantKind.ENTRY)
@@ -171,7 +173,9 @@ def timed_patches():
             actions[Want(insn.address, kind, conditional=conditional)] = Action(action, offset + more, SLOTS)
         splice = replace(splice, wants=tuple(actions))
         source = ActionSource(lambda want, actions=actions: (actions[want],), lambda want, dead=dead: dead)
-        patch = emit_patch(splice, PATCH + 0x80 * (number % 900 + 2), BIAS, source, after)
+        at, (action, *others) = PATCH + 0x80 * (number % 900 + 2), actions.values()
+        filled = None if others else exits.fill(splice, at, BIAS, action, after)
+        patch = filled or emit_patch(splice, at, BIAS, source, after)
         if isinstance(patch, EmittedPatch):
             yield splice, patch
 
