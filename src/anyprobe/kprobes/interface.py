@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import KprobeError, NoSuchProcess, TargetExited
 from anyprobe.kprobes.registries import registry_of, strict
-from anyprobe.kprobes.structures import Djprobe, Jprobe, Kprobe, Kretprobe, Registered
+from anyprobe.kprobes.structures import Djprobe, Jprobe, Kprobe, Kretprobe, Registered, kprobe_of
 from anyprobe.probes.scripts.current import current
 
 if TYPE_CHECKING:
@@ -38,7 +38,12 @@ def _register(probes: Sequence[Registered], kind: type[Registered], session: "Se
     def change(known: "Registry | KernelRegistry") -> None:
         if not probes:
             raise KprobeError(errno.EINVAL, f"at least one {kind.__name__} is needed")
-        known.register(probes)
+        try:
+            known.register(probes)
+        except (TargetExited, NoSuchProcess) as error:
+            for probe in probes:
+                kprobe_of(probe).error = str(error)
+            raise
 
     for probe in probes:
         if not isinstance(probe, kind):

@@ -161,6 +161,11 @@ class Djprobe:
         """How many hits ran no handler, since another was running."""
         return self.kp.nmissed
 
+    @property
+    def error(self) -> str:
+        """Why it could not be registered, empty if it could."""
+        return self.kp.error
+
 
 Registered = Kprobe | Jprobe | Kretprobe | Djprobe
 

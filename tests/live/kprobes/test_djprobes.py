@@ -8,9 +8,13 @@ from anyprobe import Count
 from anyprobe.kprobes import (
     KPROBE_FLAG_OPTIMIZED,
     Djprobe,
+    Kprobe,
+    Kretprobe,
     debugfs,
     register_djprobe,
     register_djprobes,
+    register_kprobe,
+    register_kretprobe,
     unregister_djprobe,
     unregister_djprobes,
 )
@@ -106,3 +110,28 @@ def test_insertion_and_removal_under_load_lose_nothing(target, session):
 def test_without_optimization_there_is_none(session, shapes):
     debugfs.set_optimization(False)
     assert register_djprobe(Djprobe(), shapes, 7) == -errno.EINVAL
+
+
+@pytest.mark.parametrize(
+    ("offset", "size", "why"),
+    [(1, 0, "assumption i:"), (0, 3, "a jump takes 5 bytes, not 3"), (0, 6, "6 bytes are no whole instructions")],
+)
+def test_what_is_refused_says_why(session, shapes, offset, size, why):
+    djp = Djprobe()
+    assert register_djprobe(djp, shapes + offset, size) < 0
+    assert djp.error.startswith(why)
+    assert register_djprobe(djp, shapes, 7) == 0
+    assert djp.error == ""
+
+
+@pytest.mark.parametrize("kind", ["kprobe", "kretprobe", "djprobe"])
+def test_a_program_that_has_ended_is_why(target, session, shapes, kind):
+    target.finish()
+    place = Kprobe(addr=shapes)
+    probe, register = {
+        "kprobe": (place, register_kprobe),
+        "kretprobe": (Kretprobe(kp=place), register_kretprobe),
+        "djprobe": (Djprobe(shapes), register_djprobe),
+    }[kind]
+    assert register(probe) == -errno.ESRCH
+    assert str(target.pid) in getattr(probe, "kp", probe).error
