@@ -1,14 +1,18 @@
 """Calls that a program ends in have run until then: their time is in their rows, by the program's own clock."""
 
 import json
+import os
 import re
 import signal
 import subprocess
 import sys
+import time
+from contextlib import ExitStack
 
 import pytest
 
-from support.driver import build
+import anyprobe
+from support.driver import build, wait_until
 
 pytestmark = pytest.mark.live
 FUNCTIONS = ("main", "part", "ends", "deep", "co")
@@ -102,3 +106,46 @@ def test_it_is_said_that_they_ran_until_the_end(tmp_path, options, at_most):
     assert re.search(rf"^ *0 +{at_most}[\d.]+ ms .*\bmain\b", text, re.MULTILINE), text
     assert re.search(r"^main: 1 call still running at the end$", text, re.MULTILINE), text
     assert "(in no row)" not in text
+
+
+SLEEPS = """
+#include <stdio.h>
+#include <unistd.h>
+__attribute__((noinline, noclone)) void sleeps(void) { sleep(60); __asm__ volatile("nop;nop;nop;nop"); }
+int main(int argc, char **argv)
+{
+    while (argc < 2 || access(argv[1], F_OK)) usleep(1000);
+    puts("now");
+    fflush(stdout);
+    sleeps();
+    return 0;
+}
+"""
+RAN, BUSY = 0.3, 2.0
+"""Seconds for which the program runs, and for which nobody asks after that."""
+
+
+@pytest.mark.parametrize("started", [True, False], ids=["started", "attached"])
+def test_the_moment_is_known_though_the_controller_is_busy_for_seconds(tmp_path, started):
+    (tmp_path / "sleeps.c").write_text(SLEEPS)
+    subprocess.run(["cc", "-O2", "-o", tmp_path / "sleeps", tmp_path / "sleeps.c"], check=True)
+    command, said = [str(tmp_path / "sleeps"), str(tmp_path / "go")], tmp_path / "said"
+    with ExitStack() as stack:
+        out = stack.enter_context(said.open("w"))
+        if started:
+            session = stack.enter_context(anyprobe.run(command, stdout=out))
+        else:
+            process = stack.enter_context(subprocess.Popen(command, stdout=out))
+            session = stack.enter_context(anyprobe.attach(process.pid))
+        session.time("a.out:sleeps")
+        began = time.monotonic()
+        session.resume()
+        (tmp_path / "go").touch()
+        wait_until(lambda: "now" in said.read_text(), "its sleep")
+        time.sleep(RAN)
+        os.kill(session.pid, signal.SIGKILL)
+        killed = time.monotonic()
+        time.sleep(BUSY)
+        found = session.finish()
+    (sleeps,) = found.functions
+    assert RAN <= sleeps.open_ns / 1e9 <= found.duration_s < killed - began + BUSY / 2

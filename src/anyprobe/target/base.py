@@ -461,6 +461,10 @@ class RunningProcess(ProcessTarget, Protocol):
         """When it was first seen to have ended, by ``time.monotonic``; 0 before that."""
         ...
 
+    def watch_end(self) -> None:
+        """Have the time of its end noted when it ends, not when it is next asked for."""
+        ...
+
     @property
     def waited_at_end(self) -> dict[int, int]:
         """Nanoseconds for which threads that were there at its end had waited for a processor; nothing before that."""
@@ -479,9 +483,7 @@ class RunningProcess(ProcessTarget, Protocol):
         ...
 
     def run_to_libraries(self, mapped: Callable[[], bool]) -> bool:
-        """Let it run, held at its first instruction, to where its libraries are mapped; return whether there were
-        auditors.
-        """  # noqa: D205 - one sentence
+        """Let it run from its first instruction to where its libraries are mapped; return whether it has auditors."""
         ...
 
     def run_to_relocated(self) -> bool:

@@ -214,6 +214,9 @@ class SimulatedTarget:
         if self.exited():
             raise self.gone()
 
+    def watch_end(self) -> None:
+        """Do nothing: it does not end by itself."""
+
     def exited(self) -> bool:
         """Return whether a test has ended it."""
         return self.exit_status is not None

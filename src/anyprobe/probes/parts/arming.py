@@ -262,6 +262,7 @@ class Arming:
         self._modules.watch_loads()
         self._gates.watch_execs()
         registering.enter(host, probes)
+        host.process.watch_end()
         host.began = host.began or time.monotonic()
         return probes
 

@@ -88,8 +88,12 @@ class Times:
         return self.choice.choose(self._host.objects.objects, probed=False)
 
     def duration(self) -> float:
-        """Return the seconds since the first probes were armed, up to the end of the session."""
-        return 0.0 if self._host.began is None else (self._host.ended or time.monotonic()) - self._host.began
+        """Return the seconds since the first probes were armed, up to the end of the session or of the program."""
+        host = self._host
+        if host.began is None:
+            return 0.0
+        ended = host.ended or time.monotonic()
+        return max(min(ended, host.process.ended_at or ended) - host.began, 0.0)
 
     @Lazy
     def waiting(self) -> "Waiting":

@@ -20,7 +20,7 @@ from anyprobe.target.base import Timestamps
 from anyprobe.target.process import permission
 from anyprobe.target.process.interrupts import DeferredInterrupts
 from anyprobe.target.process.stopping import Stop, stopped
-from anyprobe.target.process.tracee import Tracee, all_ended
+from anyprobe.target.process.tracee import ENDINGS, Tracee, all_ended
 from anyprobe.target.remote import frame
 from anyprobe.target.remote.calls import RemoteCalls
 from anyprobe.target.remote.thread import Thread
@@ -171,6 +171,7 @@ class Process(Tracee):
             self.mem.close()
         if self._pidfd >= 0:
             pidfd, self._pidfd = self._pidfd, -1
+            ENDINGS.forget(pidfd)
             with suppress(OSError):
                 gateway.close(pidfd)
 

@@ -6,8 +6,9 @@ import select
 import signal
 import threading
 import time
+import weakref
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -41,6 +42,53 @@ _NOT_SHOWN = 1
 """What /proc/PID/stat has for the start of the text where one may not look."""
 
 
+class Endings:
+    """Notes when processes end, in one thread for all: the thread that asks may be at other work for seconds."""
+
+    def __init__(self) -> None:
+        """Wait for nothing yet; fork children of this process begin anew."""
+        self._forget()
+        os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self) -> None:
+        self._poll: select.epoll | None = None
+        self._lock = threading.Lock()
+        self._notes: dict[int, Callable[[float], None]] = {}
+
+    def watch(self, pidfd: int, note: Callable[[float], None]) -> None:
+        """Call ``note`` with the time by ``time.monotonic`` when the process of a descriptor ends, once.
+
+        Nothing is noted where there are no more descriptors. Before the descriptor is closed ``forget`` it.
+        """
+        with self._lock, suppress(OSError):
+            if self._poll is None:
+                self._poll = select.epoll()
+                threading.Thread(target=self._serve, args=(self._poll,), name="anyprobe ends", daemon=True).start()
+            self._poll.register(pidfd, select.EPOLLIN)
+            self._notes[pidfd] = note
+
+    def forget(self, pidfd: int) -> None:
+        """Wait no more for the end of a process."""
+        with self._lock:
+            if self._poll is not None and self._notes.pop(pidfd, None) is not None:
+                self._poll.unregister(pidfd)
+
+    def _serve(self, poll: select.epoll) -> None:
+        while True:
+            for pidfd, _ in poll.poll():
+                now = time.monotonic()
+                with self._lock:
+                    # the descriptor may have been closed meanwhile, and another process's may have its number
+                    note = self._notes.pop(pidfd) if pidfd in self._notes and readable(pidfd, 0) else None
+                    if note is not None:
+                        poll.unregister(pidfd)
+                if note is not None:
+                    note(now)
+
+
+ENDINGS = Endings()
+
+
 class Tracee:
     """A process whose identity a descriptor fixes; ``process.Process`` adds the scopes in which it is stopped."""
 
@@ -49,7 +97,7 @@ class Tracee:
         self.pid = pid
         self.exit_status: int | None = None
         self.ended_at = 0.0
-        """When it was first seen to have ended, by ``time.monotonic``; 0: it runs."""
+        """When it has ended, as it was first seen, by ``time.monotonic``; 0: it runs."""
         self.waited_at_end: dict[int, int] = {}
         """The wait status of its end, where that is known."""
         self._ending = threading.RLock()
@@ -68,6 +116,7 @@ class Tracee:
         self.relatives = Relatives(pid)
         self._pidfd = pidfd
         self._launched = launched
+        self._watches_end = False
         self._lock = threading.Lock()
         self._holder: int | None = None
         self._permitted: dict[int, frozenset[int]] = {}
@@ -233,6 +282,19 @@ class Tracee:
         if over and not self.ended_at:
             self.ended_at = time.monotonic()
         return over
+
+    def watch_end(self) -> None:
+        """Have the time of its end noted when it ends, not when it is next asked for."""
+        if self._watches_end or self._pidfd < 0:
+            return
+        self._watches_end, whose = True, weakref.ref(self)
+
+        def note(ended_at: float) -> None:
+            ended = whose()
+            if ended is not None:
+                ended.ended_at = min(ended.ended_at or ended_at, ended_at)
+
+        ENDINGS.watch(self._pidfd, note)
 
     def _is_over(self) -> bool:
         if self.child and self.exit_status is None:
