@@ -215,7 +215,7 @@ def branches(tmp_path_factory):
 def covered(program, *options):
     """Cover a program by the command; return what it writes."""
     results = program.parent / "results"
-    done = command("cover", *options, "-o", results, "--", program)
+    done = command("cover", "--counts", *options, "-o", results, "--", program)
     assert done.returncode == 0, done.stderr
     return results.read_text()
 
@@ -299,7 +299,7 @@ def test_what_ran_before_is_not_covered(run_target):
     target = run_target("aggregated.c", options=("-g",))
     earlier = target.go(3).calls["work"]
     with anyprobe.attach(target.pid) as session:
-        session.cover("a.out:work", "a.out:work*")
+        session.cover("a.out:work", "a.out:work*", counts=True)
         before = session.snapshot().coverage
         calls = target.go(2).calls["work"] - earlier
         after = session.snapshot().coverage

@@ -66,6 +66,7 @@ class Reason(StrEnum):
     KERNEL_REFUSES = "kernel-refuses"
     IFUNC_UNRESOLVED = "ifunc-unresolved"
     SEMAPHORE = "semaphore-not-writable"
+    BESIDE_HOT_CODE = "beside-hot-code"
 
 
 @dataclass(frozen=True, slots=True)

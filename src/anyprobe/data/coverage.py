@@ -6,7 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Hits = int | None
-"""How often something has run; None: that is not known, since no probe could be placed there."""
+"""How often something has run; None: that is not known, since no probe could be placed there.
+
+Where that is not counted, it is in how many runs and processes it has run.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,8 @@ class CoveredModule:
     """Source files by path, with the hits of their lines that have code: of a line with several blocks, the most."""
     without_lines: str = ""
     """Why there are no lines, where there are none."""
+    counted: bool = True
+    """Whether it is known how often things have run, not only which."""
 
     @property
     def key(self) -> str:
@@ -99,7 +104,8 @@ class CoveredModule:
         files = dict(self.files)
         for path, lines in other.files.items():
             files[path] = added(files.get(path, {}), lines)
-        return dataclasses.replace(self, functions=tuple(functions[start] for start in sorted(functions)), files=files)
+        ordered, counted = tuple(functions[start] for start in sorted(functions)), self.counted and other.counted
+        return dataclasses.replace(self, functions=ordered, files=files, counted=counted)
 
     def beyond(self, other: "CoveredModule | None") -> "CoveredModule":
         """Return what has run here and not in another run, or ever where there was none."""
@@ -139,6 +145,11 @@ class Coverage:
                 found[path] = added(found.get(path, {}), lines)
         return dict(sorted(found.items()))
 
+    @property
+    def counted(self) -> bool:
+        """Whether it is known how often things have run, not only which."""
+        return all(each.counted for each in self.modules)
+
     def as_json(self) -> dict[str, Any]:
         """Return the members of a JSON document: ``modules`` and ``files``; a line's hits are null if not known."""
         return {
@@ -163,6 +174,7 @@ class Coverage:
                     ],
                     "files": _files_json(each.files),
                     "without_lines": each.without_lines,
+                    "counted": each.counted,
                 }
                 for each in self.modules
             ],
@@ -186,6 +198,7 @@ class Coverage:
                     ),
                     {one["file"]: _by_number(one["lines"]) for one in each["files"]},
                     each["without_lines"],
+                    each.get("counted", True),
                 )
                 for each in document["modules"]
             )

@@ -32,6 +32,7 @@ class CoveredSource:
 
 def _data(coverage: Coverage) -> dict[str, Any]:
     return {
+        "counted": coverage.counted,
         "modules": [
             {
                 "name": printable(each.name),

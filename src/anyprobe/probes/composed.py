@@ -47,7 +47,7 @@ class ComposedHost(ProbeHost):
         self.child_watch = ChildWatch(self, self.handlers, self.calls, self.modules, self.gates)
         self.arming = Arming(self, self.times, self.handlers, self.calls, self.installer, self.modules, self.gates)
         self.loop = DutyLoop(
-            self, self.times, self.handlers, self.calls, self.installer, self.modules, self.child_watch
+            self, self.times, self.handlers, self.calls, self.installer, self.modules, self.child_watch, self.arming
         )
         self.results = Results(self, self.times, self.handlers, self.installer, self.modules, self.arming)
         self.life = Lifecycle(

@@ -2,9 +2,11 @@
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import UnsupportedTarget
+from anyprobe.core.refusal import Reason
 from anyprobe.data.coverage import Coverage, CoveredFunction, CoveredModule, Hits, most
 
 if TYPE_CHECKING:
@@ -19,7 +21,8 @@ RUNS = "%run"
 
 def read_coverage(probes: "Sequence[Probe]", counted: "Iterable[tuple[SiteResult, Place]]") -> Coverage:
     """Return what has run of functions at whose blocks there are probes, of what was counted at places."""
-    hits_of = {id(place): site.hits + site.nmissed for site, place in counted}
+    hits_of = {id(place): _known(site.hits + site.nmissed, place) for site, place in counted}
+    flags = {place.site.object for probe in probes if probe.sets_flags for place in probe.places}
     modules: dict[LoadedObject, Module] = {}
     functions: dict[LoadedObject, dict[int, tuple[str, dict[int, Hits]]]] = {}
     for place in (place for probe in probes for place in probe.places):
@@ -30,7 +33,14 @@ def read_coverage(probes: "Sequence[Probe]", counted: "Iterable[tuple[SiteResult
         known = [each for each in (hits_of.get(id(place)), blocks.get(place.offset)) if each is not None]
         blocks[place.offset] = max(known, default=None)
     refused = [refusal.address for probe in probes for _, refusal in probe.refused]
-    return Coverage(tuple(_covered(each, modules[each], functions[each], refused) for each in modules))
+    found = (_covered(each, modules[each], functions[each], refused) for each in modules)
+    return Coverage(tuple(replace(one, counted=each not in flags) for each, one in zip(modules, found, strict=True)))
+
+
+def _known(hits: int, place: "Place") -> Hits:
+    """Return the hits of a place; None where there were none before something else took the probe out."""
+    refusal = place.hook.refusal
+    return hits if hits or refusal is None or refusal.reason is Reason.GONE else None
 
 
 def blocks_of(spec: str) -> str:

@@ -11,7 +11,7 @@ from anyprobe.binary.images.modules import DELETED, VDSO
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.probes.probe import HandledCalls, Place, Probe, Timed
 from anyprobe.probes.specs.spec import awaits_module
-from anyprobe.splice.codegen.patch import ActionKind
+from anyprobe.splice.regions.banks import ONE_COUNTER
 
 if TYPE_CHECKING:
     from anyprobe.binary.images.modules import LoadedObject
@@ -204,7 +204,7 @@ class Finds:
         """Whether there is no more to be done once their places are armed: all are counters, and none has a choice."""
         return not any(
             each.unchosen or part.dress or part.exitless or part.is_timing
-            or any(place.hook.kind is not ActionKind.COUNT or place.site.marker for place in part.all_places)
+            or any(place.hook.kind not in ONE_COUNTER or place.site.marker for place in part.all_places)
             for each, _, part in self._found
         )  # fmt: skip
 

@@ -18,6 +18,8 @@ MEMORY_LOOKS = 1.0
 """Seconds between two looks at memory that handlers must not fault in."""
 LEARNING_LOOKS = 0.01
 """Seconds between two looks at which callers of timed functions are not known yet."""
+FLAG_LOOKS = 0.05
+"""Seconds between two moments at which probes may be taken out that only tell whether they are hit."""
 PROGRAM_LOOKS = 0.2
 """Seconds between two looks whether a process has executed another program, or the kernel has other modules."""
 _ENDING = 5.0
@@ -59,6 +61,10 @@ class Attended(Protocol):
 
     def look_at_memory(self) -> None:
         """See whether memory has come that handlers must not fault in."""
+        ...
+
+    def take_out_hit(self) -> None:
+        """Take out probes that only had to tell whether they are hit."""
         ...
 
 
@@ -143,6 +149,11 @@ def duties_of(sessions: Sequence[Attended]) -> Duties:
         for each in sessions:
             each.look_at_memory()
 
+    def take_out_hit() -> None:
+        for each in sessions:
+            each.take_out_hit()
+
+    duties.every(FLAG_LOOKS, take_out_hit)
     duties.every(MEMORY_LOOKS, look_at_memory)
     duties.every(LEARNING_LOOKS, learn)
     duties.every(HANDLER_LOOKS, look_at_handlers)

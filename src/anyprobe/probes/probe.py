@@ -294,6 +294,8 @@ class Probe:
     """Whether both ends of calls are wanted."""
     part_of: object = None
     """What it is listed as a part of, if not by itself."""
+    sets_flags: bool = False
+    """Whether its places tell whether they were hit, not how often."""
 
     @property
     def spec(self) -> str:
@@ -305,6 +307,10 @@ class Probe:
         places = self.all_places
         armed = sum(place.hook.armed for place in places)
         return f"<Probe {self.spec}: {armed} of {len(places)} places armed, {len(self.refused)} refused>"
+
+    def unplaced(self) -> "Probe":
+        """Return a probe that asks for the same and has no places yet."""
+        return Probe(self.wanted, is_timing=self.is_timing, sets_flags=self.sets_flags)
 
     def refuse(self, site: ResolvedSite, why: Refusal, module: Module) -> None:
         """Note why a site is not placed, with its run-time address; of many sites, with that of the one in question."""

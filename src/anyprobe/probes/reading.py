@@ -63,8 +63,8 @@ class BankValues:
     def hits(self, hook: Hook) -> int:
         """Return a counting hook's hits."""
         bank = hook.bank
-        if bank is None:
-            return 0
+        if bank is None or hook.was_set:
+            return int(hook.was_set)
         if isinstance(bank, NearBank):
             if id(bank) not in self._near:
                 self._near[id(bank)] = NearReader(_view(bank), _extents(bank))
@@ -116,6 +116,21 @@ def at_least_none(counter: int) -> int:
     It takes back what its thread, in the middle of a line when that was armed, has yet to count: see ``viewroutine``.
     """
     return counter if counter < 1 << 63 else 0
+
+
+def flags_of(bank: NearBank) -> "NDArray[np.uint64]":
+    """Return the words of a bank near the code, of which each holds one flag; they go on changing."""
+    import numpy as np
+
+    return np.frombuffer(_view(bank), np.uint64)
+
+
+def clear_flag(bank: NearBank, offset: int) -> bool:
+    """Clear a flag; return whether it was set."""
+    flag = _view(bank)[offset : offset + 1]
+    was_set = flag[0] != 0
+    flag[0] = 0
+    return was_set
 
 
 def hits_alone(hook: Hook) -> int:

@@ -14,7 +14,7 @@ from anyprobe.probes.probe import Place, Probe
 from anyprobe.splice.codegen.patch import ActionKind
 from anyprobe.splice.edits import Edit, FunctionState, Module, hook_of
 from anyprobe.splice.plan.splices import Want
-from anyprobe.splice.regions.banks import Hook, needs_slots
+from anyprobe.splice.regions.banks import ONE_COUNTER, Hook, needs_slots
 from anyprobe.splice.regions.code_region import GoroutineBank, SlotBank
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ class ThreadSlots:
 def _goes_without(want: Want) -> bool:
     """Return whether what a want is for can be had without a thread's own memory, too."""
     hook = hook_of(want)
-    return hook is not None and hook.kind in (ActionKind.COUNT, ActionKind.HANDLER) and not needs_slots(hook)
+    return hook is not None and hook.kind in {*ONE_COUNTER, ActionKind.HANDLER} and not needs_slots(hook)
 
 
 def _uses_slot(hook: Hook) -> bool:

@@ -47,7 +47,7 @@ def print_coverage(snapshot: Snapshot, console: "Console", top: int = 0) -> None
             console.print(f"no lines of {name}: {why}", markup=False, soft_wrap=True)
     unknown = blocks.unknown
     if unknown:
-        console.print(f"{counted(unknown, 'block')} could not be probed: not known, and not among what has run")
+        console.print(f"{counted(unknown, 'block')} could not be probed to the end: not known")
     print_losses(snapshot, console)
     print_refusals(snapshot, console)
 
@@ -123,7 +123,8 @@ def print_source(
 
     ``source_of`` returns the lines of a file, as they may be printed; without it there are the hits alone.
     """
-    files = (snapshot.coverage or Coverage()).files
+    coverage = snapshot.coverage or Coverage()
+    files, counted = coverage.files, coverage.counted
     chosen = [path for path in files if fnmatch.fnmatchcase(path, pattern) or fnmatch.fnmatchcase(path, f"*/{pattern}")]
     for path in chosen:
         console.print(f"\n{printable(path)}", markup=False, style="bold", soft_wrap=True)
@@ -131,13 +132,14 @@ def print_source(
         if not text:
             console.print("(its source is not on this machine)", style="dim")
         for number in range(1, len(text) + 1) if text else lines:
-            line = f"{_hits(lines, number):>{_WIDTH}} {number:5}  {text[number - 1] if text else ''}"
+            line = f"{_hits(lines, number, counted=counted):>{_WIDTH}} {number:5}  {text[number - 1] if text else ''}"
             console.print(line.rstrip(), markup=False, highlight=False, soft_wrap=True)
     return len(chosen)
 
 
-def _hits(lines: "dict[int, Hits]", number: int) -> str:
+def _hits(lines: "dict[int, Hits]", number: int, *, counted: bool) -> str:
+    """Return what is shown before a line; what is not counted is only marked."""
     if number not in lines:
         return ""
     hits = lines[number]
-    return "?" if hits is None else f"{hits:,}" if hits else "#####"
+    return "?" if hits is None else "#####" if not hits else f"{hits:,}" if counted else "+"

@@ -197,6 +197,8 @@ class Edit:
     removed: list[Want] = field(default_factory=list)
     anew: bool = False
     """Whether nothing may stay as it is, even if the same is wanted of it."""
+    taken_out: frozenset[EmittedSplice] = frozenset()
+    """The splices that serve what is removed and nothing else: only these leave, and nothing is planned anew."""
     yields: bool = False
     """Whether it rather loses what is armed than leaves it as it is, which may harm the program."""
     planned: Planned = NOTHING
@@ -262,7 +264,7 @@ class Edit:
     @property
     def leaving(self) -> tuple[EmittedSplice, ...]:
         """The splices that are taken out, or replaced."""
-        staying, splices = self.planned.staying, self.state.splices
+        staying, splices = frozenset(self.planned.staying), self.state.splices
         return tuple([splice for splice in splices if splice not in staying] if staying else splices)
 
     @property

@@ -125,6 +125,8 @@ class Planning:
                 planned = None if edit.removed or live is not None else self._from_memory(edit, claiming, faults=faults)
                 if planned is not None:
                     claiming.add_taken(edit, planned)
+                elif edit.taken_out and not (edit.added or edit.anew):
+                    claiming.add(edit, _without(edit))
                 elif _leaves_nothing(edit):
                     claiming.add(edit, NOTHING)
                 elif number % _LOOKS == 0 and self._target.exited():  # no long work for a program that has ended
@@ -339,6 +341,13 @@ def _not_followed(edit: Edit, *wants: Want) -> str | None:
     from anyprobe.splice.plan.go_calls import why_not_followed
 
     return why_not_followed(edit.module.code.text, edit.state.code, wants)
+
+
+def _without(edit: Edit) -> Planned:
+    """Return what is left of a function after splices are taken out that serve nothing else: all others as they are."""
+    removed, state = set(edit.removed), edit.state
+    staying = [splice for splice in state.splices if splice not in edit.taken_out]
+    return Planned([want for want in state.wants if want not in removed], NO_PLAN, staying)
 
 
 def _leaves_nothing(edit: Edit) -> bool:

@@ -23,7 +23,7 @@ class FakeLoop:
     """Counts the looks at signal handlers."""
 
     hooks = SimpleNamespace(waits=False, begin=nothing, next=None, look=nothing, end=nothing)
-    learn_return_points = look_at_memory = nothing
+    learn_return_points = look_at_memory = take_out_hit = nothing
 
     def __init__(self):
         self.looks = 0

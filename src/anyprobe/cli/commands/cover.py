@@ -23,8 +23,11 @@ if TYPE_CHECKING:
 @click.option(
     "--annotate",
     metavar="FILES",
-    help="Print the source of the files that match a glob, with how often each line has run; ##### is not run, "
-    "? not known.",
+    help="Print the source of the files that match a glob; before each line + is run, or how often with --counts, "
+    "##### not run, ? not known.",
+)
+@click.option(
+    "--counts", is_flag=True, help="Count how often each block runs; then no probe is taken out once it was hit."
 )
 @click.option(
     "--fail-under",
@@ -44,6 +47,7 @@ def command(
     /,
     specs: tuple[str, ...],
     annotate: str | None,
+    counts: bool,
     fail_under: float | None,
     pids: Any,  # noqa: ANN401
     names: Any,  # noqa: ANN401
@@ -71,7 +75,7 @@ def command(
 
         targets.selected(settings)
         render = _render_difference if way == "diff" else partial(_render, annotate=annotate)
-        read = measuring.Plan(specs=(), arm=_arm, render=render, covers=True, **settings)
+        read = measuring.Plan(specs=(), arm=partial(_arm, counts=counts), render=render, covers=True, **settings)
         return _enough(covered.combine(way, specs[1:], read), fail_under, read)
     specs = tuple(map(blocks_of, specs or ("a.out",)))
     target = targets.choose(pids, names, program, specs, **targets.selected(settings))
@@ -81,7 +85,7 @@ def command(
         )
     plan = measuring.Plan(
         specs=target.read(specs),
-        arm=_arm,
+        arm=partial(_arm, counts=counts),
         render=partial(_render, annotate=annotate),
         seen=_without_sites,
         covers=True,
@@ -108,10 +112,10 @@ def _render_difference(snapshot: "Snapshot", console: "Console", top: int) -> No
     coverage.print_difference(snapshot, console, top)
 
 
-def _arm(session: "Measured", specs: "Sequence[AnySpec]") -> None:
+def _arm(session: "Measured", specs: "Sequence[AnySpec]", *, counts: bool) -> None:
     from anyprobe.cli import targets
 
-    targets.on_process(session).cover(*specs)  # type: ignore[arg-type]  # none is in the kernel
+    targets.on_process(session).cover(*specs, counts=counts)  # type: ignore[arg-type]  # none is in the kernel
 
 
 def _without_sites(snapshot: "Snapshot") -> "Snapshot":

@@ -98,7 +98,7 @@ class ForkedHost(ComposedHost):
             self.times.use_those_of(parent.times)
             fresh = [each for each in wanted if each.probe not in self._parts]
             for each in fresh:
-                part = self._parts[each.probe] = Probe(each.probe.wanted, is_timing=each.probe.is_timing)
+                part = self._parts[each.probe] = each.probe.unplaced()
                 taken = None if each.taken is None else self._taken_of.setdefault(id(each.taken), {})
                 if each.probe.dress is not None:
                     part.dress = partial(self._dress, each.probe.dress)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from anyprobe.probes.host import ProbeHost
     from anyprobe.probes.overhead import OverheadWatch
     from anyprobe.probes.providers.base import Provider
+    from anyprobe.probes.retiring import Retirement
 
 Probes = list[Probe]
 
@@ -51,6 +52,8 @@ class Arming:
         self._watch: OverheadWatch | None = None
         self.covered: list[Probe] = []
         """The probes at the blocks of which the coverage is measured."""
+        self.retirement: Retirement | None = None
+        """What takes those out that were hit, where these set flags."""
 
     def count(self, *specs: str | Spec, follow: bool | None = None) -> Probes:
         """Count hits: entries, returns or single instructions, as the specs say.
@@ -93,13 +96,16 @@ class Arming:
         see_functions(wanted)
         return self.arm(wanted, timed=True, follow=follow)
 
-    def cover(self, *specs: str | Spec, follow: bool | None = None) -> Probes:
-        """Count how often each block of some functions runs; ``snapshot().coverage`` has what that says of lines.
+    def cover(self, *specs: str | Spec, follow: bool | None = None, counts: bool = False) -> Probes:
+        """Note which blocks of some functions run; ``snapshot().coverage`` has what that says of lines.
+
+        A probe that was hit is taken out, as ``pump`` comes by: what has run costs nothing any more.
 
         Args:
             specs: modules, such as ``a.out`` or ``libssl``, or functions, such as ``a.out:parse_*``; one that was read
                 already names the blocks itself (``%run``).
             follow: as for ``count``.
+            counts: whether it is counted how often; then the probes stay in.
 
         Returns:
             One probe for each spec; blocks that cannot be probed are in ``refused``, and not known in the results.
@@ -109,9 +115,22 @@ class Arming:
         """
         from anyprobe.probes.covering import blocks_of
 
-        found = self.count(*(blocks_of(each) if isinstance(each, str) else each for each in specs), follow=follow)
+        wanted = parsed([blocks_of(each) if isinstance(each, str) else each for each in specs])
+        found = self.arm(wanted, timed=False, follow=follow, flags=not counts)
         self.covered += found
+        if not counts:
+            from anyprobe.probes.retiring import Retirement
+
+            if self.retirement is None:
+                self.retirement = Retirement(self._host)
+            self.retirement.probes += found
         return found
+
+    @locked
+    def take_out_hit(self) -> None:
+        """Take out probes of coverage that were hit, as far as it is time for that."""
+        if self.retirement is not None:
+            self.retirement.look()
 
     def remove(self, *probes: Probe) -> None:
         """Disarm probes; what they counted stays in ``snapshot``. What had to stay armed is in ``warnings``.
@@ -223,8 +242,9 @@ class Arming:
         dress: "Callable[[Probe], None] | None" = None,
         known: Sequence[ResolvedSite | None] = (),
         follow: bool | None = None,
+        flags: bool = False,
     ) -> Probes:
-        """Resolve specs and arm one probe for each, as ``count``, ``time`` and ``place_made`` ask for."""
+        """Resolve specs and arm one probe for each, as ``count``, ``time``, ``cover`` and ``place_made`` ask for."""
         host = self._host
         if not specs:
             raise UsageError("at least one spec is needed")
@@ -242,7 +262,8 @@ class Arming:
                 self._times.tell_threads_apart()
             late = self._modules.awaits_threads and needs_threads
             probes = [
-                self._modules.want(spec, timed, policy, site, late=late) for spec, site in zip_longest(specs, known)
+                self._modules.want(spec, timed, policy, site, late=late, flags=flags)
+                for spec, site in zip_longest(specs, known)
             ]
             for probe in probes if dress is not None else ():
                 probe.dress = dress

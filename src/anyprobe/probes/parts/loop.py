@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from anyprobe.core.cachedproperty import Lazy
 from anyprobe.probes.duties import PROGRAM_LOOKS, Duties, Tended, duties_of
 from anyprobe.probes.handlers.decorators import Decorators
+from anyprobe.probes.parts.arming import Arming
 from anyprobe.probes.parts.children import ChildWatch
 from anyprobe.probes.parts.installing import Installer
 from anyprobe.probes.parts.modules import ModuleReconciler
@@ -25,12 +26,12 @@ class DutyLoop(Tended):
 
     def __init__(
         self, host: "ProbeHost", times: Times, handlers: Decorators, calls: CallEnds, installer: Installer,
-        modules: ModuleReconciler, child_watch: ChildWatch,
+        modules: ModuleReconciler, child_watch: ChildWatch, arming: Arming,
     ) -> None:  # fmt: skip
         """Have nothing to do but what every session has."""
         self._host, self.lock = host, host.lock
         self._times, self._handlers, self._calls, self._installer = times, handlers, calls, installer
-        self._modules, self._child_watch = modules, child_watch
+        self._modules, self._child_watch, self._arming = modules, child_watch, arming
 
     @property
     def detached(self) -> bool:
@@ -62,6 +63,10 @@ class DutyLoop(Tended):
     def look_at_memory(self) -> None:
         """See whether memory has come that handlers must not fault in."""
         self._handlers.look_at_memory()
+
+    def take_out_hit(self) -> None:
+        """Take out probes that only had to tell whether they are hit."""
+        self._arming.take_out_hit()
 
     def pump(self, timeout: float = 0.0) -> bool:
         """Do everything that is due now, and what becomes due until ``timeout`` seconds have passed.

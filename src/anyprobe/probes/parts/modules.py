@@ -212,7 +212,8 @@ class ModuleReconciler:
         return self.want(spec, False, Policy.PRESENT, None)
 
     def want(
-        self, spec: Spec, timed: bool, policy: Policy, known: ResolvedSite | None, *, late: bool = False
+        self, spec: Spec, timed: bool, policy: Policy, known: ResolvedSite | None, *, late: bool = False,
+        flags: bool = False,
     ) -> Probe:  # fmt: skip
         """Return the probe that a spec means in the objects of now, not armed yet.
 
@@ -225,7 +226,7 @@ class ModuleReconciler:
             return self.providers.resolved(provider, spec)
         policy = Policy.FOLLOW if host.held and host.objects.come_by_musl() else policy
         early = self._host.awaits_libraries or late
-        desired = Desired(Probe(spec, is_timing=timed), policy, taken=self._taken, is_early=early)
+        desired = Desired(Probe(spec, is_timing=timed, sets_flags=flags), policy, taken=self._taken, is_early=early)
         if late and known is None:
             self.resolve(spec)  # what means nothing is a mistake now
         objects = set(filter(host.objects.is_loader, host.objects.objects)) if early else set(host.objects.objects)
@@ -244,7 +245,7 @@ class ModuleReconciler:
         """Return what a spec means in some objects, not armed yet."""
         host = self._host
         timed = desired.probe.is_timing
-        part = Probe(spec, is_timing=timed)
+        part = desired.probe.unplaced()
         # of a program that is held, only the loader's functions can be placed: others are looked for when they can be
         within = modules if self._host.awaits_libraries else desired.within(modules)
         is_known = desired.look_in(modules)

@@ -26,6 +26,7 @@ from anyprobe.splice.plan.springboards import Springboards
 from anyprobe.splice.regions.access import Access
 from anyprobe.splice.regions.banks import (
     LEAST_COUNTERS,
+    ONE_COUNTER,
     TIMING,
     Counting,
     Hook,
@@ -224,7 +225,7 @@ class Preparation:
         for edit, hooks in self._hooks.items():
             planned, module, splices = edit.planned, edit.module, edit.planned.plan.splices
             size = estimate(splices[0]) if len(splices) == 1 else sum([estimate(splice) for splice in splices])
-            special = [hook for hook in hooks if hook.handler is not None or hook.kind is not ActionKind.COUNT]
+            special = [hook for hook in hooks if hook.handler is not None or hook.kind not in ONE_COUNTER]
             if special and any(hook.handler is not None for hook in special):
                 from anyprobe.splice.codegen.fault_exit import LANDING_ESTIMATE
                 from anyprobe.splice.codegen.handlers.chain import chains_bytes
@@ -235,10 +236,8 @@ class Preparation:
             if need is None or need.module is not module:
                 need = needs.setdefault(id(module), _Need(module))
             need.largest = max(need.largest, size)
-            if not self._has_slots[module]:
-                need.near += demand(hooks).counters
-            if self._view_used:
-                need.view += VIEW_BYTES * len(planned.wants)
+            need.near += demand(self._divided(edit)[0]).counters
+            need.view += VIEW_BYTES * len(planned.wants) if self._view_used else 0
             if special:
                 if any(hook.kind in REPLACING for hook in special) and id(module) not in replacing:
                     replacing.add(id(module))
@@ -254,9 +253,8 @@ class Preparation:
             homes = [h for h in holdings.code_regions if h.reaches(module.low, module.high)]
             code, shown = used_code + need.code + ROUTINE_BYTES, used_view + view_room(need.view)
             roomy = any(home.room(earlier) >= code and home.view_room >= shown for home in homes)
-            if roomy and (
-                near == 0 or any(h.near and h.near.layout.counters_left() - used_near >= near for h in homes)
-            ):
+            enough = near == 0 or any(h.near and h.near.layout.counters_left() - used_near >= near for h in homes)
+            if roomy and enough:
                 used_code, used_near, used_view = used_code + need.code, used_near + near, shown
                 continue
             cluster = _join(self._clusters, module)
@@ -269,8 +267,15 @@ class Preparation:
                 counters = near + (cluster.near.counters if cluster.near else LEAST_COUNTERS)
                 cluster.near = BankLayout(counters)
 
+    def _divided(self, edit: "Edit") -> tuple[list[Hook], list[Hook]]:
+        """Return what an edit counts near the code (flags; all, without thread slots), and what in threads' blocks."""
+        # what only shows signal handlers other pcs counts nowhere
+        hooks, slots = [hook for hook in self._hooks[edit] if hook.kind is not ActionKind.VIEW], self._has_slots
+        near = [hook for hook in hooks if hook.kind is ActionKind.FLAG] if slots[edit.module] else hooks
+        return near, [hook for hook in hooks if hook.kind is not ActionKind.FLAG] if slots[edit.module] else []
+
     def _want_bank(self) -> None:
-        hooks = [hook for edit, own in self._hooks.items() if self._has_slots[edit.module] for hook in own]
+        hooks = [hook for edit in self._hooks for hook in self._divided(edit)[1]]
         self._home = home_of_handlers(self._holdings.banks, hooks)
         need = demand(hook for hook in hooks if self._home is None or hook.handler is None)
         bank = self._holdings.banks[-1] if self._holdings.banks else None
@@ -484,17 +489,12 @@ class Preparation:
     def _settle_hooks(self) -> None:
         holdings = self._holdings
         homeless: list[Hook] = []
-        for edit, own in self._hooks.items():
-            # what only shows signal handlers other pcs counts nowhere
-            hooks = [hook for hook in own if hook.bank is None and hook.kind is not ActionKind.VIEW]
-            if self._has_slots[edit.module]:
-                homeless += hooks
-            if not hooks or self._has_slots[edit.module]:
-                continue
+        for edit in self._hooks:
+            hooks, in_blocks = ([hook for hook in each if hook.bank is None] for each in self._divided(edit))
+            homeless += in_blocks
             hooks = hooks if self._goroutines is None else self._goroutines.settle(hooks)
-            homes = [h for h in holdings.code_regions if h.near and h.reaches(edit.module.low, edit.module.high)]
-            home = max(homes, key=lambda h: h.near.layout.counters_left() if h.near else 0) if hooks else None
-            if home is not None and home.near is not None:
-                settle_near(hooks, home.near)
+            near = [h.near for h in holdings.code_regions if h.near and h.reaches(edit.module.low, edit.module.high)]
+            if hooks:
+                settle_near(hooks, max(near, key=lambda bank: bank.layout.counters_left()))
         if homeless:
             settle_in_slot_bank(homeless, holdings.banks[-1], self._home)

@@ -25,12 +25,13 @@ _JUMP = head("jmp target")
 PLAIN_ESTIMATE, COUNTER_ESTIMATE = 24, 81
 """Upper bounds of a patch that only counts, beyond its counters and instructions (alignment, the jump back), and of the
 code of a counter that has to save everything, its first hit included."""
+_PLAIN_ESTIMATES: dict[object, int] = {ActionKind.COUNT: COUNTER_ESTIMATE, ActionKind.FLAG: 7}
 PATCH_ESTIMATE, ACTION_ESTIMATE, INSTRUCTION_ESTIMATE = 200, 112, 32
 """Bytes at most of any other patch, of any action, and of the copy of an instruction that cannot be copied as it is."""
 
 _COUNT_FIRST = frozenset(
     {
-        ActionKind.COUNT, ActionKind.COUNT_STACKLESS,
+        ActionKind.COUNT, ActionKind.COUNT_STACKLESS, ActionKind.FLAG,
         ActionKind.LEAVE, ActionKind.LEAVE_TAIL, ActionKind.LEAVE_CALLER, ActionKind.LEAVE_SWITCH,
     }
 )  # fmt: skip
@@ -56,8 +57,9 @@ def estimate(splice: PlannedSplice) -> int:
     size, plain = _copies_estimate(splice.insns), True
     for want in splice.wants:
         bare = not (want.conditional or want.after or want.block)
-        if bare and getattr(want.tag, "kind", None) is ActionKind.COUNT:
-            size += COUNTER_ESTIMATE
+        kind = getattr(want.tag, "kind", None)
+        if bare and kind in _PLAIN_ESTIMATES:
+            size += _PLAIN_ESTIMATES[kind]
             continue
         plain = False
         size += ACTION_ESTIMATE + INSTRUCTION_ESTIMATE * len(want.block)

@@ -14,6 +14,8 @@ A counter needs the thread's block. What one counter has loaded the next ones us
 
 ``slow`` is the same line again, with a call of the counting routine at each counter: for a thread that has no block
 yet, and for fork children, which have none where nothing is timed. It ends in the function, wherever it leads to.
+
+A flag needs no block: where flags are set there is one way through a line, and none of that.
 """
 
 import struct
@@ -61,7 +63,10 @@ class _Line:
         """Where those begin who have the block in ``holder``; 0 where that is of no use."""
         self.end = 0
         self.slow: list[tuple[int, int, int]] = []
-        """(link-time address of a stretch, where it begins in the slow line, where the copies begin there)."""
+        """(link-time address of a stretch, where it begins in the slow line, where the copies begin there).
+
+        Where flags are set there is one line, and it is that one.
+        """
 
 
 class _Way(NamedTuple):
@@ -82,7 +87,9 @@ def can_move(splice: PlannedSplice, action_of: Callable[[Want], Action | None]) 
     for want in splice.wants:
         action = action_of(want)
         plain = want.kind is WantKind.OFFSET and not (want.conditional or want.block or want.after)
-        if not plain or action is None or action.kind is not ActionKind.COUNT or action.bank.slot is None:
+        if not plain or action is None:
+            return False
+        if action.kind is not ActionKind.FLAG and (action.kind is not ActionKind.COUNT or action.bank.slot is None):
             return False
     return True
 
@@ -104,20 +111,24 @@ class Moving:
         """The first of these that is one of some registers."""
         self._free: dict[Want, tuple[int, bool]] = {}
         """The registers that a counter may overwrite, and whether it may overwrite the flags."""
+        self._are_flags = False
         self._slow: list[tuple[int, int]] = []
         """(place of a displacement, link-time address of the instruction whose slow copy it leads to)."""
 
     def write(self, splices: Sequence[PlannedSplice]) -> tuple[bytes, dict[PlannedSplice, EmittedPatch]] | None:
         """Return the code and the patch of each splice; ``None`` where some instruction has no copy there."""
         ordered = sorted(splices, key=lambda splice: splice.insns[0].address)
-        self._order_holders(ordered)
+        first = self._action_of(ordered[0].wants[0])
+        self._are_flags = first is not None and first.kind is ActionKind.FLAG
+        if not self._are_flags:
+            self._order_holders(ordered)
         heads = {splice.insns[0].address for splice in ordered}
         for number, splice in enumerate(ordered):
             following = ordered[number + 1].insns[0].address if number + 1 < len(ordered) else -1
             if not self._fast_line(splice, heads, following):
                 return None
         slow: dict[int, int] = {}
-        for splice in ordered:
+        for splice in () if self._are_flags else ordered:
             if not self._slow_line(splice, slow):
                 return None
         self._close(slow)
@@ -154,7 +165,9 @@ class Moving:
         line = self._lines[stretches[0].first] = _Line(self._writer.here, stretches)
         holder, known = "", False
         for number, stretch in enumerate(stretches):
-            for want in stretch.wants:
+            if self._are_flags:
+                self._set_flags(line, stretch)
+            for want in () if self._are_flags else stretch.wants:
                 if not self._has(holder, want):
                     holder = self._choose(want, stretches[number:])
                     if holder:
@@ -176,6 +189,15 @@ class Moving:
             self._writer.relative("jmp back", last.end + self._bias)
         line.end = self._writer.here
         return True
+
+    def _set_flags(self, line: _Line, stretch: Stretch) -> None:
+        """Append the flags of a stretch, and note where it begins: threads may be led to any place of the line."""
+        start = self._writer.here
+        for want in stretch.wants:
+            action = self._action_of(want)
+            assert action is not None
+            self._writer.flag(action)
+        line.slow.append((stretch.first, start, self._writer.here))
 
     def _has(self, holder: str, want: Want) -> bool:
         """Return whether a counter has no use for another register: it has the block, or would not use it."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from anyprobe.core.errors import InternalError
 from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.isa.assemble import Assembler
-from anyprobe.isa.encode import head, machine_code
+from anyprobe.isa.encode import encode, head, machine_code
 from anyprobe.splice.codegen.routines import CHILDREN, Routines
 from anyprobe.splice.codegen.trampoline import COUNTED, HANDLED, Trampolines
 from anyprobe.splice.plan.splices import SCRATCH_ORDER, Clobbers
@@ -27,6 +27,7 @@ RET = machine_code("ret")
 BLIND = 1
 """Said of a signal handler that is shown nothing, as it does not look, where its signals are; none has that bit."""
 _COUNTING = struct.Struct("<6sici8s")
+_FLAG, _FLAG_END = encode("mov byte [rel flag], 1").content[:2], encode("mov byte [rel flag], 1").content[6:]
 _BELOW = "lea rsp, [rsp-128]"
 """Below the red zone."""
 _BACK = "lea rsp, [rsp+128]"
@@ -42,6 +43,8 @@ class ActionKind(Enum):
     COUNT = auto()
     COUNT_STACKLESS = auto()
     """Count where nothing may be written to the stack."""
+    FLAG = auto()
+    """Set a flag: one store, which needs no register, no flags of the processor, no stack and no memory of a thread."""
     ENTER = auto()
     LEAVE = auto()
     LEAVE_TAIL = auto()
@@ -207,6 +210,9 @@ class PatchWriter:
         if action.kind is ActionKind.COUNT_STACKLESS:
             self._count_without_stack(action, clobbers)
             return
+        if action.kind is ActionKind.FLAG:
+            self.flag(action)
+            return
         if action.kind in REPLACING:
             self._replace_return(action)
             return
@@ -340,6 +346,13 @@ class PatchWriter:
         self.relative("lea r13, [rel after]", self.here + _STACKLESS_BYTES)
         self.relative("jmp routine", routine)
         self.argument("nop dword [rax+argument]", argument)
+
+    def flag(self, action: Action) -> None:
+        """Append the setting of a flag: ``mov byte [rel flag], 1``, whose last byte is after its displacement."""
+        place = len(self.out) + len(_FLAG)
+        target = action.bank.near + action.offset - len(_FLAG_END)
+        self.displacements.append((place, target))
+        self.out += _FLAG + struct.pack("<i", target - self.address - place - 4) + _FLAG_END
 
     def count_by_routine(self, action: Action) -> None:
         """Append a counter for threads that may have no block; flags may be overwritten."""

@@ -24,7 +24,7 @@ VIEW_ESTIMATE = 224
 COUNTED_ESTIMATE = 80
 """Bytes at most of each counter that is written once more."""
 _FREE = Clobbers(("rax",), flags=True)
-_COUNTERS = frozenset({ActionKind.COUNT, ActionKind.COUNT_STACKLESS})
+_COUNTERS = frozenset({ActionKind.COUNT, ActionKind.COUNT_STACKLESS, ActionKind.FLAG})
 
 
 def write_view(writer: PatchWriter, view: Action, others: Sequence[Action], write_others: Callable[[], None]) -> None:

@@ -26,6 +26,8 @@ FOLLOWED = frozenset(
 TIMING = FOLLOWED | {ActionKind.ENTER_RETURN, ActionKind.LEAVE_SWITCH}
 SLOT_ONLY = TIMING | REPLACING | {ActionKind.HANDLER, ActionKind.FAULT}
 """What needs per-thread memory."""
+ONE_COUNTER = frozenset({ActionKind.COUNT, ActionKind.FLAG})
+"""What has one counter and nothing else, if it does not follow calls."""
 MISSING = REPLACING | {ActionKind.HANDLER, ActionKind.FAULT}
 """What has a second counter behind its own, for hits that are missed."""
 
@@ -103,6 +105,8 @@ class Hook:
     """Whether the goroutine's stack may end right below, which the patch has to look at."""
     spares_stack: bool = False
     """Whether its counter must not write to the stack."""
+    was_set: bool = False
+    """Whether a flag was found set: it may have been cleared since, to see whether it is set again."""
     semaphore: int = 0
     """Run-time address of the number that has to be counted up for the instruction to be reached; 0: there is none."""
 
@@ -135,7 +139,7 @@ def demand(hooks: Iterable[Hook]) -> Demand:
     alone, homeless = 0, list[Hook]()
     for hook in hooks:
         if hook.bank is None and hook.kind is not ActionKind.VIEW:
-            if hook.kind is ActionKind.COUNT and hook.calls is None:
+            if hook.kind in ONE_COUNTER and hook.calls is None:
                 alone += 1
             else:
                 homeless.append(hook)

@@ -225,6 +225,8 @@ class Walk:
         """Return the effect of an anyprobe instruction that writes memory other than the stack, as counters do."""
         if one.op0_kind != OpKind.MEMORY or one.memory_base == Register.RSP or one.mnemonic in _READERS:
             return None
+        if one.code == Code.MOV_RM8_IMM8 and one.memory_base == Register.RIP:
+            return None  # a flag: it is set again when the thread comes by again
         if one.mnemonic != Mnemonic.INC:
             return _UNKNOWN[0]
         place = one.ip + one.len - 4 - self.patch.address

@@ -66,7 +66,7 @@ class AlternateStacks:
     def refusal(self, module: Module, want: Want) -> Refusal | None:
         """Return why an action cannot be there; a counter that can is told to spare the stack."""
         hook = hook_of(want)
-        if hook is None or not self._spares(module, want):
+        if hook is None or hook.kind is ActionKind.FLAG or not self._spares(module, want):
             return None
         if hook.kind is not ActionKind.COUNT or hook.handler is not None or hook.calls is not None:
             return Refusal(Reason.ALTERNATE_STACK, want.address, _WHY + "count its entry instead")
@@ -89,7 +89,10 @@ class AlternateStacks:
     def is_written_to(self, module: Module, state: FunctionState) -> bool:
         """Return whether what is armed in a function writes to such a stack, as it was not known to be one."""
         armed = ((want, hook) for want in state.wants if (hook := hook_of(want)) is not None and hook.armed)
-        return any(not hook.spares_stack and self._spares(module, want) for want, hook in armed)
+        return any(
+            not hook.spares_stack and hook.kind is not ActionKind.FLAG and self._spares(module, want)
+            for want, hook in armed
+        )
 
 
 def may_spare_stack(modules: "Iterable[Module]", handler: int) -> bool:

@@ -75,7 +75,7 @@ def _add(
     guard = site.marker.semaphore if site.marker is not None else 0
     semaphore = site.object.runtime(guard) if guard else 0
     for address in addresses:
-        hook = Hook(ActionKind.COUNT, semaphore=semaphore)
+        hook = Hook(ActionKind.FLAG if probe.sets_flags else ActionKind.COUNT, semaphore=semaphore)
         probe.places.append(Place(site, module, state, Want(address, kind, tag=hook), hook))
 
 
