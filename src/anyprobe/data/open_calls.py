@@ -41,6 +41,19 @@ def end_open_calls(block: "NDArray[np.uint64]", layout: BankLayout, now: int) ->
     return found
 
 
+def opened_by(owner: int, heads: "NDArray[np.uint64]", layout: BankLayout) -> list[tuple[int, int]]:
+    """Return where the calls begin that a thread has open, in bytes of the bank, and how many there are.
+
+    ``heads``: owner and top of each block, the shared one first.
+    """
+    start = layout.shared_offset + layout.instances_offset
+    return [
+        (start + number * layout.stride, min(top, layout.maxactive))
+        for number, (whose, top) in enumerate(heads.tolist())
+        if whose == owner and top and layout.maxactive
+    ]
+
+
 class _OpenCalls:
     def __init__(self, block: "NDArray[np.uint64]", layout: BankLayout) -> None:
         self._block, self._layout = block, layout

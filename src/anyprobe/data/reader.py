@@ -415,15 +415,10 @@ class BankReader:
         start = layout.nodes_offset // 8
         keys = self._region[start : start + layout.nodes]
         rows = self._columns(layout.tree_offset, layout.nodes * at.NODE_BYTES, whose)
-        sums = rows.sum(axis=0, dtype=np.uint64).reshape(layout.nodes, at.NODE_BYTES // 8)
+        sums = rows.sum(axis=0, dtype=np.uint64).view(np.int64).reshape(layout.nodes, at.NODE_BYTES // 8)
         used = np.flatnonzero(sums.any(axis=1) | (keys != 0)).tolist()
-        return {
-            node: (
-                int(keys[node]), int(sums[node, at.NODE_COUNT // 8]), _signed(int(sums[node, at.NODE_SUM // 8])),
-                _signed(int(sums[node, at.NODE_SELF // 8])),
-            )
-            for node in used
-        }  # fmt: skip
+        counts, all_of, own = (sums[:, field // 8].tolist() for field in (at.NODE_COUNT, at.NODE_SUM, at.NODE_SELF))
+        return {node: (int(keys[node]), counts[node], all_of[node], own[node]) for node in used}
 
     def in_flight(self, whose: Whose = "all") -> Counter[int]:
         """Return how many instances are on the threads' stacks, by record offset; leftovers of longjmp included."""
@@ -440,13 +435,9 @@ class BankReader:
 
     def open_calls_of(self, owner: int) -> list[tuple[int, int]]:
         """Return where the calls begin that a thread has open, in bytes of the region, and how many there are."""
-        layout, heads = self._layout, self._own.columns(at.BLOCK_OWNER, 16)
-        start = layout.shared_offset + layout.instances_offset
-        return [
-            (start + number * layout.stride, min(int(heads[number, at.BLOCK_TOP // 8]), layout.maxactive))
-            for number in np.flatnonzero(heads[:, 0] == owner).tolist()
-            if layout.maxactive and heads[number, at.BLOCK_TOP // 8]
-        ]
+        from anyprobe.data.open_calls import opened_by
+
+        return opened_by(owner, self._own.columns(at.BLOCK_OWNER, 16), self._layout)
 
     def gone_at(self) -> int:
         """Return when the process was last seen to call ``_exit``, 0 if it was not."""
