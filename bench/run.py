@@ -1,8 +1,8 @@
 """The benchmarks: raw figures and ratios against other tools in one run.
 
 ``python bench/run.py [--quick] [ROW...]``, a row by its group: shell, start, attach, entry, timing, returns, truth,
-disarmed, arming, analysis, blocks, python, coverage, data, handlers, kprobes, usdt, following, server,
-kernel, splices.
+disarmed, arming, analysis, blocks, python, coverage, data, handlers, record, kprobes, usdt, following,
+server, kernel, splices.
 """
 
 import argparse
@@ -28,6 +28,7 @@ def groups() -> dict[str, object]:
     import kprobe_rows
     import latency
     import per_call
+    import record_rows
     import return_rows
     import server_rows
     import splice_rows
@@ -52,6 +53,7 @@ def groups() -> dict[str, object]:
         "coverage": coverage_rows.coverage_rows,
         "data": data_rows.data_rows,
         "handlers": handler_rows.handler_rows,
+        "record": record_rows.record_rows,
         "kprobes": kprobe_rows.kprobe_rows,
         "usdt": usdt_rows.usdt_rows,
         "following": following_rows.following_rows,

@@ -322,6 +322,101 @@ def test_a_killed_controller_or_program_leaves_a_file_that_can_be_read(program, 
         target.stdout.close()
 
 
+SLOW = """
+#include <stdlib.h>
+#include <unistd.h>
+#define NOINLINE __attribute__((noinline))
+volatile long sink;
+NOINLINE void work(long n) { sink += n; if (n == 300) usleep(60000); }
+NOINLINE void crash(void) { abort(); }
+int main(int count, char **values) {
+    for (long n = 0; n < 600; n++) { work(n); usleep(2000); }
+    if (count > 1) crash();
+    return 0;
+}
+"""
+
+
+def flown(tmp_path, capfd, *options):
+    program = str(build("recorded_slow.c", "-O1", text=SLOW))
+    path = tmp_path / "run.aprobe"
+    given = ["record", "a.out:work", "a.out:crash", "--last", "300ms", "-o", str(path)]
+    assert main([*given, *options, "--", program, "crash"]) == 0
+    return path, capfd.readouterr().err
+
+
+def test_the_last_moments_are_kept_and_what_was_before_is_counted(tmp_path, capfd):
+    path, _ = flown(tmp_path, capfd)
+    recording, events = recorded(path)
+    assert recording.ended
+    assert not (tmp_path / "run-1.aprobe").exists()
+    assert len(events) + recording.overwritten == 1201, "600 calls, and one that has not returned"
+    assert 0 < len(events) < 1000
+    found = calls_of(replayed(capfd, path, "--json"))
+    assert found[-1]["function"] == "crash"
+    assert found[-1]["duration_ns"] is None
+    assert "overwritten before this" in replayed(capfd, path)
+    trace = tmp_path / "run.pftrace"
+    assert main(["replay", str(path), "--format", "perfetto", "-o", str(trace)]) == 0
+    _, drawn = slices(trace.read_bytes())
+    assert f"{recording.overwritten:,} of all threads" in drawn[0]["name"]
+    assert (drawn[-1]["name"], drawn[-1]["end"]) == ("crash", None)
+
+
+def test_a_slow_call_has_what_was_before_it_written(tmp_path, capfd):
+    _, said = flown(tmp_path, capfd, "--dump-when", "latency_ns > 50_000_000")
+    dump = tmp_path / "run-1.aprobe"
+    assert f"the last 0.3 s are in {dump}" in said
+    slow = calls_of(replayed(capfd, dump, "--json", "--slower-than", "50ms"))
+    assert "work" in {each["function"] for each in slow}
+    recording, events = recorded(dump)
+    assert recording.ended
+    assert len(events) > 20, "and what was called before it"
+    assert main(["show", str(dump)]) == 2
+    assert "anyprobe replay" in capfd.readouterr().err
+
+
+def test_a_signal_has_the_last_moments_written_while_the_recording_goes_on(program, tmp_path):
+    path = tmp_path / "run.aprobe"
+    target = subprocess.Popen([program, "1", "10", "go"], stdout=subprocess.PIPE)
+    assert target.stdout.read(1) == b"r"
+    given = ["record", *SPECS, "-p", str(target.pid), "-o", str(path), "--last", "10s", "--quiet"]
+    controller = subprocess.Popen([sys.executable, "-m", "anyprobe", *given])
+    try:
+        wait_until(lambda: path.exists() and path.stat().st_size, "the archive's first line")
+        for number in (1, 2):
+            dump = tmp_path / f"run-{number}.aprobe"
+            os.kill(controller.pid, signal.SIGUSR1)
+            wait_until(dump.exists, f"{dump}")
+            recording, events = recorded(dump)
+            assert recording.ended
+            assert (np.diff(events.times) >= 0).all()
+        os.kill(controller.pid, signal.SIGINT)
+        assert controller.wait(20) == 130
+        recording, events = recorded(path)
+        assert recording.ended
+        assert len(events) > 10
+    finally:
+        for each in (controller, target):
+            if each.poll() is None:
+                each.kill()
+            each.wait()
+        target.stdout.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--dump-when", "latency_ns > 5"], "--last 10s"),
+        (["--last", "1s", "--dump-when", "arg0 > 5"], "latency_ns > 50_000_000"),
+        (["--last", "5"], "no time with a unit"),
+    ],
+)
+def test_what_cannot_be_asked_for_of_the_last_moments_is_said(options, said, tmp_path, capfd):
+    assert main(["record", "libc:malloc", *options, "-o", str(tmp_path / "x.aprobe"), "--", "true"]) == 2
+    assert said in capfd.readouterr().err
+
+
 def test_results_that_are_kept_beside_the_events_are_shown(small, capfd):
     assert main(["show", str(small), "--json"]) == 0
     document = json.loads(capfd.readouterr().out)

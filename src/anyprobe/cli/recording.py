@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from anyprobe.cli.flight import Flight
     from anyprobe.cli.targets import AnySpec, Measured
     from anyprobe.probes.session import Session
 else:
@@ -63,6 +64,8 @@ class Recorder:
     enough: bool = False
     run: Run = field(default_factory=keeping.new_run)
     quiet: bool = False
+    flight: "Flight | None" = None
+    """What keeps the last seconds in memory, instead of all events in the archive."""
     lost: int = 0
     count: int = 0
     _writer: Writer | None = None
@@ -72,9 +75,9 @@ class Recorder:
     _functions: dict[calls.Function, int] = field(default_factory=dict)
     _named: int = 0
     """How many functions the archive has the names of."""
-    _new_threads: list[calls.Thread] = field(default_factory=list)
-    _numbered: int = 0
-    """How many threads there are."""
+    _all_threads: list[calls.Thread] = field(default_factory=list)
+    _told: int = 0
+    """How many of these it has."""
     _waiting: list[Events] = field(default_factory=list)
     _written: float = 0.0
 
@@ -137,8 +140,10 @@ class Recorder:
         self._waiting += found
         self.count += count
         self._see_lost(sessions, now, final=final)
-        if final or sum(map(len, self._waiting)) >= LINE_EVENTS or time.monotonic() - self._written > LINE_SECONDS:
-            self._write()
+        wanted = final or (self.flight is not None and self.flight.asked)
+        is_much = sum(map(len, self._waiting)) >= LINE_EVENTS
+        if wanted or is_much or time.monotonic() - self._written > LINE_SECONDS:
+            self._write(final=final)
         return count
 
     def document(self) -> dict[str, Any]:
@@ -172,11 +177,10 @@ class Recorder:
         known = self._sessions[session]
         for tid in sorted({*unique(tids).tolist()} - {*known.tids.tolist()}):
             pid = self._threads.process(session.pid, tid)
-            self._new_threads.append(calls.Thread(pid, tid, self._threads.name(pid, tid)))
+            self._all_threads.append(calls.Thread(pid, tid, self._threads.name(pid, tid)))
             known.tids = np.append(known.tids, np.int32(tid))
-            known.threads = np.append(known.threads, np.uint32(self._numbered))
+            known.threads = np.append(known.threads, np.uint32(len(self._all_threads) - 1))
             known.dropped = np.append(known.dropped, -1)
-            self._numbered += 1
         order = np.argsort(known.tids)
         known.tids, known.threads, known.dropped = known.tids[order], known.threads[order], known.dropped[order]
 
@@ -188,7 +192,8 @@ class Recorder:
             known = self._sessions.setdefault(session, _Process())
             if lost > known.lost:
                 self._write()
-                self._put({"lost": {"pid": session.pid, "count": lost - known.lost}})
+                if self.flight is None:
+                    self._put({"lost": {"pid": session.pid, "count": lost - known.lost}})
                 self.lost += lost - known.lost
                 known.lost = lost
             if final and known.lost > known.placed:
@@ -213,18 +218,41 @@ class Recorder:
         assert self._writer is not None
         self._writer.put(line)
 
-    def _write(self) -> None:
-        """Write what waits."""
+    def _write(self, *, final: bool = False) -> None:
+        """Write what waits, or keep it in memory."""
+        assert self._writer is not None
         self._written = time.monotonic()
-        if self._named < len(self._functions):
-            self._put({"functions": [list(each) for each in list(self._functions)[self._named :]]})
-            self._named = len(self._functions)
-        if self._new_threads:
-            self._put({"threads": [list(each) for each in self._new_threads]})
-            self._new_threads = []
         waiting, self._waiting = calls.joined(self._waiting), []
+        flight = self.flight
+        if flight is None:
+            for each in self._new_names():
+                self._put(each)
         for first in range(0, len(waiting), LINE_EVENTS):
-            self._put({"events": waiting.part(slice(first, first + LINE_EVENTS)).document()})
+            part = waiting.part(slice(first, first + LINE_EVENTS))
+            frame = self._writer.frame({"events": part.document()})
+            if flight is None:
+                self._writer.put_frame(frame)
+            else:
+                flight.keep(part, frame)
+        if flight is None:
+            return
+        jumping = {at for at, each in enumerate(self._functions) if each.jumps}
+        if flight.is_due(waiting, jumping) or final:
+            self._named = 0
+            names = self._new_names(again=True)
+            if self.lost:
+                names.append({"lost": {"pid": 0, "count": self.lost}})
+            if final:
+                flight.write(self._writer, names)
+            else:
+                flight.dump(self.run.info, names)
+
+    def _new_names(self, *, again: bool = False) -> list[dict[str, Any]]:
+        """Return the lines with the names that were not written yet; ``again``: with all of them."""
+        functions, threads = list(self._functions)[self._named :], self._all_threads[0 if again else self._told :]
+        self._named, self._told = len(self._functions), len(self._all_threads)
+        lines = ({"functions": [list(each) for each in functions]}, {"threads": [list(each) for each in threads]})
+        return [each for each in lines if any(each.values())]
 
     def report(self) -> None:
         """Say how much was recorded."""

@@ -150,7 +150,9 @@ def _documents(recording: Recording, calls: Calls) -> Iterator[dict[str, Any]]:
 
 def _warn(recording: Recording) -> None:
     """Say what the recording lacks."""
-    lost = sum(each.events for each in recording.lost)
+    lost = sum(each.events for each in recording.lost if not each.overwritten)
+    if recording.overwritten:
+        output.warn(f"{recording.overwritten:,} events before the first one were overwritten, as --last asks for")
     if lost:
         output.warn(f"{lost:,} events are lost: calls with an end among them are shown as calls without it")
     if recording.damage:

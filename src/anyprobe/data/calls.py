@@ -156,6 +156,11 @@ class Recording:
     damage: str = ""
     """Why nothing more could be read, if that was before its end."""
 
+    @property
+    def overwritten(self) -> int:
+        """How many events there were before the first one."""
+        return sum(each.events for each in self.lost if each.overwritten)
+
     def events(self) -> Iterator[Events]:
         """Yield the events line by line; what they are of is known by then.
 

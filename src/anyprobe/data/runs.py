@@ -108,9 +108,17 @@ class Writer:
         self._compressor = ZstdCompressor(level=_LEVEL, write_checksum=True, write_content_size=True)
         self.put({"format": FORMAT, "version": VERSION, "info": document_of(info)})
 
+    def frame(self, document: Mapping[str, Any]) -> bytes:
+        """Return a line as it is written."""
+        return self._compressor.compress(json.dumps(document, separators=(",", ":")).encode() + b"\n")
+
     def put(self, document: Mapping[str, Any]) -> None:
         """Write a line."""
-        self._stream.write(self._compressor.compress(json.dumps(document, separators=(",", ":")).encode() + b"\n"))
+        self.put_frame(self.frame(document))
+
+    def put_frame(self, frame: bytes) -> None:
+        """Write what ``frame`` has returned."""
+        self._stream.write(frame)
         self._stream.flush()
 
     def add_interval(self, added: Snapshot) -> None:
@@ -185,7 +193,7 @@ def _run_of(path: str, lines: Iterator[bytes]) -> Run:
     series: list[Snapshot] = []
     snapshots: list[Snapshot] = []
     run = Run(info)
-    ended = False
+    ended = has_calls = False
     for document in map(json.loads, (line for line in lines if not line.startswith(EVENTS))):
         for name, value in document.items():
             match name:
@@ -201,10 +209,12 @@ def _run_of(path: str, lines: Iterator[bytes]) -> Run:
                 case "records":
                     run = replace(run, records=_with_more(run.records, value_of(_RECORDS, value)))
                 case "threads" | "functions" | "lost":
-                    pass  # of events, which ``data/calls.py`` reads
+                    has_calls = True  # which ``data/calls.py`` reads
                 case _:
                     unknown.add(str(name)[:80])
     warnings = []
+    if has_calls and not snapshots:
+        raise UsageError(f"{path} has recorded calls, and no tables: anyprobe replay {path}")
     if not ended and not snapshots and not series and run.profile is None:
         raise UsageError(f"{path} ends before there are results: what wrote it was killed, or it was cut")
     if not ended:

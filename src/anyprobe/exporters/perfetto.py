@@ -48,6 +48,9 @@ def write(recording: Recording, stream: TextIO) -> None:
                 named = len(recording.functions)
                 out.write(b"".join(_names(recording, each) for each in {*matchers, thread}))
             own = events.part(chosen)
+            if begins and recording.overwritten:
+                name = f"events before this are overwritten, {recording.overwritten:,} of all threads"
+                out.write(_event(thread, int(own.times[0]), _INSTANT, name=name))
             matched = matchers.setdefault(thread, Matcher(recording.jumping)).match(own.times, own.what, own.frames)
             out.write(_packets(recording, thread, own, matched))
     out.flush()

@@ -24,6 +24,8 @@ def lines(recording: Recording, calls: Calls, gaps: Sequence[Gap] = ()) -> Itera
     """Yield a line for each call that makes none of those that are shown, else one for its beginning and its end."""
     known = np.where(calls.begins == UNKNOWN, calls.ends, calls.begins)
     zero = int(known.min()) if len(known) else 0
+    if recording.overwritten:
+        yield f"{0:12.6f} {'':>10} {'':>8} --- {counted(recording.overwritten, 'event')} overwritten before this ---"
     lost = [(each.time, _lost(each, recording.threads[each.thread].tid, zero)) for each in gaps]
     for _, text in heapq.merge(lost, _events(recording, calls, zero), key=lambda each: each[0]):
         yield text

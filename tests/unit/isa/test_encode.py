@@ -74,6 +74,11 @@ cmova rdx, rax | 48 0f 47 d0
 setne al | 0f 95 c0
 cmpxchg [rsi+8], rdx | 48 0f b1 56 08 | cmpxchg [rsi+0x8], rdx
 lock xadd [rdx+0x40], rax | f0 48 0f c1 42 40
+prefetchw byte [rsi+0x200] | 0f 0d 8e 00 02 00 00 | prefetchw [rsi+0x200]
+bt ecx, 0xf | 0f ba e1 0f
+cmc | f5
+adc rax, rax | 48 11 c0
+cmp word [rsi+6], -1 | 66 83 7e 06 ff | cmp word ptr [rsi+0x6], 0xffff
 lock inc qword [rcx+rdx] | f0 48 ff 04 11 | lock inc qword ptr [rcx+rdx]
 call r10 | 41 ff d2
 call qword [rsp] | ff 14 24 | call qword ptr [rsp]

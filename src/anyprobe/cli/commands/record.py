@@ -18,6 +18,15 @@ from anyprobe.cli import helping, options
     metavar="MIB",
     help="Memory of each thread for events that are not in the file yet.",
 )
+@click.option(
+    "--last", type=options.Time(), metavar="TIME", help="Keep the last seconds only, in memory until the end."
+)
+@click.option(
+    "--dump-when",
+    metavar="EXPR",
+    help="With --last: also write what there is to RUN-1.aprobe, RUN-2.aprobe ... after a call that was so slow: "
+    "'latency_ns > 50_000_000'. The signal USR1 does so, too.",
+)
 @options.pending
 @options.follow
 @options.children
@@ -30,6 +39,8 @@ def command(
     /,
     specs: tuple[str, ...],
     ring_mib: int,
+    last: float | None,
+    dump_when: str | None,
     pids: Any,  # noqa: ANN401
     names: Any,  # noqa: ANN401
     **settings: Any,  # noqa: ANN401
@@ -41,17 +52,26 @@ def command(
     \b
     anyprobe record 'a.out:*' -o run.aprobe -- ./program
     anyprobe record 'libssl:*' libc:read -p 4242 --for 10 -o run.aprobe
+    anyprobe record 'a.out:*' -p 4242 --last 10s --dump-when 'latency_ns > 50_000_000' -o run.aprobe
     anyprobe replay run.aprobe --slower-than 1ms
     anyprobe replay run.aprobe --format perfetto -o run.pftrace
     """  # noqa: D301 - click's mark for lines that stay as they are
-    from anyprobe.cli import measuring, recording, targets
+    from contextlib import nullcontext
+
+    from anyprobe.cli import flight, measuring, recording, targets
     from anyprobe.cli.commands import count
 
     if not str(settings["output"] or "").endswith(helping.ARCHIVES):
         raise click.UsageError("-o RUN.aprobe: calls are recorded in an archive")
     target = targets.choose(pids, names, program, specs, **targets.selected(settings))
     targets.see_pending(target, settings["pending"])
-    recorder = recording.Recorder(ring_mib << 20, quiet=settings["quiet"])
+    if dump_when is not None and last is None:
+        raise click.UsageError("--dump-when writes the last seconds: --last 10s")
+    kept = None
+    if last is not None:
+        slow = None if dump_when is None else flight.least_latency(dump_when)
+        kept = flight.Flight(last / 1e9, str(settings["output"]), slow)
+    recorder = recording.Recorder(ring_mib << 20, quiet=settings["quiet"], flight=kept)
     plan = measuring.Plan(
         specs=target.read(specs),
         arm=recorder.arm,
@@ -63,6 +83,7 @@ def command(
         format="archive",
         **settings,
     )
-    status = measuring.measure(target, plan)
+    with nullcontext() if kept is None else kept.listening():
+        status = measuring.measure(target, plan)
     recorder.report()
     return status

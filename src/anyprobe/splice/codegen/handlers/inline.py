@@ -37,6 +37,8 @@ INLINE_ESTIMATE = 352
 """Bytes that one takes in a patch at most, its call for rare cases included."""
 _SCRATCH_ORDER = ("r11", "r10", "rax", "rcx", "rdx", "r8", "r9", "rsi", "rdi")
 _RED_ZONE = 128
+_AHEAD = 512
+"""Bytes that a record's place is fetched before it is written: the reader has had it last, on another processor."""
 _UNLESS = {"==": "ne", "!=": "e", "<": "ge", "<=": "g", ">": "le", ">=": "l"}
 """Conditions of jumps that are taken where a comparison does not hold, of signed numbers."""
 _UNLESS_UNSIGNED = _UNLESS | {"<": "ae", "<=": "a", ">": "be", ">=": "b"}
@@ -337,8 +339,8 @@ class _Recorded(_InPatch):
         self._keeps_flags = not clobbers.flags
         dead = [name for name in _SCRATCH_ORDER if name in clobbers.registers]
         free = [name for name in _SCRATCH_ORDER if name not in {"rax", "rdx"}]
-        self._block, self._row, self._slot = sorted(free, key=lambda name: name not in dead)[:3]
-        used = ("rax", "rdx", self._block, self._row, self._slot)
+        self._block, self._row = sorted(free, key=lambda name: name not in dead)[:2]
+        used = ("rax", "rdx", self._block, self._row)
         self._pushed = [name for name in used if name not in dead]
         if self._keeps_flags and "rax" not in self._pushed:
             self._pushed.insert(0, "rax")
@@ -371,11 +373,10 @@ class _Recorded(_InPatch):
         writer.value(f"mov {block}, fs:[slot]", slot_of_thread)
         writer.relative(f"test [rel gate], {block}", self._action.bank.gate)
         writer.cold("jz rare", rare)
+        self._load_row(block, row)
         # a thread without a number has the row of all others, which says of no ring
-        writer.code(f"movsxd {row}, dword [{block}+{BLOCK_NUMBER}]; shl {row}, {ROW_BYTES.bit_length() - 1}")
-        writer.relative(f"add {row}, [rel storage]", self._inline.storage)
-        writer.code(f"mov rax, [{row}+{HEAD_BYTES + RING}]; test rax, rax")
-        writer.cold("jz rare", rare)
+        writer.code(f"cmp qword [{row}+{HEAD_BYTES + RING}], 0")
+        writer.cold("je rare", rare)
         writer.code(f"mov rdx, [{row}+{HEAD_BYTES + PRODUCED}]; sub rdx, [{row}+{HEAD_BYTES + CONSUMED_SEEN}]")
         writer.value("cmp rdx, limit", self._update.slots - MARGIN)
         writer.cold("jae rare", rare)
@@ -388,44 +389,62 @@ class _Recorded(_InPatch):
         self._restore()
         after.append(writer.here)
 
+    def _load_row(self, block: str, row: str) -> None:
+        """Append: a register gets the address of the rows before that of a thread, by its block."""
+        self._writer.code(f"movsxd {row}, dword [{block}+{BLOCK_NUMBER}]; shl {row}, {ROW_BYTES.bit_length() - 1}")
+        self._writer.relative(f"add {row}, [rel storage]", self._inline.storage)
+
     def _take_place(self) -> None:
-        """Append: a place is taken, and its slot has its address; rax was the ring's offset."""
-        writer, row, slot = self._writer, self._row, self._slot
-        last = self._update.slots - 1
-        writer.code(f"mov edx, 1; xadd [{row}+{HEAD_BYTES + PRODUCED}], rdx; mov.s {slot}, rdx")
-        writer.value(f"and {part_of(slot, 32)}, last", last)
-        writer.code(f"lea {slot}, [{slot}+{slot}*2]; lea rax, [rax+{slot}*8]; mov.s {slot}, rax")  # records of 24 bytes
-        writer.relative(f"add {slot}, [rel storage]", self._inline.storage)
+        """Append: a place is taken; the block's register gets its number, the row's its address.
+
+        eax gets how many records the ring has dropped. A record takes 24 bytes.
+        """
+        writer, row, number = self._writer, self._row, self._block
+        writer.code(f"mov edx, 1; xadd [{row}+{HEAD_BYTES + PRODUCED}], rdx; mov.s {number}, rdx")
+        writer.value("and edx, last", self._update.slots - 1)
+        writer.code(f"mov rax, [{row}+{HEAD_BYTES + RING}]; lea rdx, [rdx+rdx*2]; lea rdx, [rax+rdx*8]")
+        writer.code(f"mov eax, [{row}+{HEAD_BYTES + FULL}]; mov.s {row}, rdx")
+        writer.relative(f"add {row}, [rel storage]", self._inline.storage)
 
     def _fill(self) -> None:
         """Append: the record, its time last, unless its place is retired."""
-        block, row, slot = self._block, self._row, self._slot
-        lap = part_of(block, 32)
+        writer, place, number = self._writer, self._row, self._block
+        after: list[int] = []
         fields = {name: 8 + 4 * at for at, name in enumerate(CALL_FIELDS)}
-        self._writer.raw(
+        laps = self._update.slots.bit_length() - 1
+
+        def given_up() -> None:
+            slot_of_thread = self._action.bank.slot
+            assert slot_of_thread is not None
+            listing = f"mov rax, retired; shr {number}, laps; or rax, {number}; cmp [{place}], rax"
+            writer.raw(_assembled(listing, retired=RETIRED, laps=laps))
+            writer.relative("je after", after[0])
+            writer.value(f"mov {number}, fs:[slot]", slot_of_thread)
+            self._load_row(number, place)
+            writer.code(f"lock inc qword [{place}+{HEAD_BYTES + FULL}]")
+            writer.relative("jmp after", after[0])
+
+        writer.code(f"cmp word [{place}+6], -1")
+        writer.cold("je given_up", given_up)
+        function = (self._inline.function + (1 << 31) & 0xFFFFFFFF) - (1 << 31)
+        writer.raw(
             _assembled(
                 f"""
-                    mov.s {block}, rdx; shr {block}, laps
-                    mov rax, retired; cmp [{slot}], rax; jae given_up
-                    mov eax, fs:[tid]; mov [{slot}+{fields["tid"]}], eax
-                    mov dword [{slot}+{fields["func"]}], function
-                    lea rax, [rsp+end]; mov [{slot}+{fields["frame"]}], eax
-                    mov eax, [{row}+{HEAD_BYTES + FULL}]; mov [{slot}+{fields["lost"]}], eax
-                    not {block}; and {lap}, 1
-                    rdtsc; shl rdx, 32; or rax, rdx; lea rax, [{block}+rax*2]; mov [{slot}], rax
-                    jmp short recorded
-                given_up:
-                    or rax, {block}; cmp [{slot}], rax; je short recorded
-                    lock inc qword [{row}+{HEAD_BYTES + FULL}]
-                recorded:
+                    prefetchw byte [{place}+{_AHEAD}]
+                    mov [{place}+{fields["lost"]}], eax
+                    mov eax, fs:[tid]; mov [{place}+{fields["tid"]}], eax
+                    mov dword [{place}+{fields["func"]}], function
+                    lea rax, [rsp+end]; mov [{place}+{fields["frame"]}], eax
+                    rdtsc; shl rdx, 32; or rax, rdx
+                    bt {part_of(number, 32)}, laps; cmc; adc rax, rax; mov [{place}], rax
                 """,
-                laps=self._update.slots.bit_length() - 1,
-                retired=RETIRED,
                 tid=TID_OFFSET,
-                function=(self._inline.function + (1 << 31) & 0xFFFFFFFF) - (1 << 31),
+                function=function,
                 end=self._depth + self._update.end,
+                laps=laps,
             )
         )
+        after.append(writer.here)
 
 
 def _assembled(listing: str, **values: int) -> bytes:
