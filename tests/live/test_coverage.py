@@ -4,6 +4,7 @@ import gzip
 import json
 import re
 import shutil
+import struct
 import subprocess
 import xml.etree.ElementTree as ET
 
@@ -375,7 +376,7 @@ def test_another_build_is_told_apart(runs, tmp_path):
     [
         (["merge"], "anyprobe cover merge takes documents"),
         (["diff", "{first}"], "anyprobe cover diff takes two documents"),
-        (["merge", "{source}"], "has no coverage; anyprobe cover --json -o FILE writes one that has"),
+        (["merge", "{source}"], "has no coverage; anyprobe cover --json -o FILE, or -o RUN.aprobe, writes one that has"),
         (["merge", "/no/such/file"], "No such file or directory"),
         (["diff", "{first}", "{second}", "--", "true"], "anyprobe cover diff is of documents, not of programs"),
     ],
@@ -406,3 +407,66 @@ def test_without_debug_information_there_are_blocks_alone(tmp_path):
 def test_what_cannot_be_is_one_line(words, said):
     done = command(*words)
     assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+
+
+def test_archives_are_added_up_and_compared_like_documents(runs, tmp_path):
+    first, second, source = runs
+    program = first.parent / "chosen"
+    kept = tmp_path / "second.aprobe"
+    assert command("cover", "-o", kept, "--", program, "more").returncode == 0
+    shown = command("cover", "diff", first, kept).stdout
+    assert shown.splitlines()[0] == "3 lines, 4 blocks, 1 function ran in the second and not in the first"
+    assert command("cover", "diff", second, kept).stdout.startswith("0 lines, 0 blocks, 0 functions ran")
+    document = json.loads(command("cover", "merge", first, kept, second, "--json").stdout)
+    assert document["files"] == [
+        {"file": source, "lines": {"2": 2, "3": 3, "4": 3, "5": 2, "6": 2, "8": 1, "9": 3, "10": 3}}
+    ]
+    other = tmp_path / "count.aprobe"
+    assert command("count", "a.out:main", "-o", other, "--", program).returncode == 0
+    done = command("cover", "merge", other)
+    assert (done.returncode, "has no coverage" in done.stderr) == (2, True), done.stderr
+
+
+def read_drcov(content):
+    """Return the modules and the blocks of a drcov file, as its format is described: by id, and (start, size, id)."""
+    head, _, rest = content.partition(b"BB Table: ")
+    lines = head.decode().splitlines()
+    assert lines[:2] == ["DRCOV VERSION: 2", "DRCOV FLAVOR: drcov"]
+    count = int(re.fullmatch(r"Module Table: version 2, count (\d+)", lines[2])[1])
+    assert lines[3] == "Columns: id, base, end, entry, checksum, timestamp, path"
+    rows = [line.split(", ", 6) for line in lines[4:]]
+    assert len(rows) == count
+    number, _, binary = rest.partition(b" bbs\n")
+    blocks = list(struct.iter_unpack("<IHH", binary))
+    assert len(blocks) == int(number)
+    return {int(row[0]): row for row in rows}, blocks
+
+
+def test_drcov_has_the_blocks_that_have_run(branches, tmp_path):
+    program, _ = branches
+    results = tmp_path / "blocks.drcov"
+    assert command("cover", "--format", "drcov", "-o", results, "--", program).returncode == 0
+    modules, blocks = read_drcov(results.read_bytes())
+    document = json.loads(covered(program, "--json"))
+    (module,), (row,) = document["modules"], modules.values()
+    assert row[6] == str(program)
+    ran = {
+        (each["start"] + int(offset) - module["base"], each["sizes"][offset])
+        for each in module["symbols"]
+        for offset, hits in each["blocks"].items()
+        if hits
+    }
+    assert {(start, size) for start, size, _ in blocks} == ran
+    assert len(blocks) == module["blocks"]["covered"] > 10
+    # the bytes of blocks are whole instructions, of which the last alone branches or calls
+    listing = ["objdump", "-d", "--insn-width=15", program]
+    shown = subprocess.run(listing, capture_output=True, text=True, check=True).stdout
+    found = re.findall(r"^ +([0-9a-f]+):\t((?:[0-9a-f]{2} )+) *\t(?:bnd )?(j|call|ret)?", shown, re.MULTILINE)
+    ends = {int(at, 16): int(at, 16) + len(content.split()) for at, content, _ in found}
+    branching = {int(at, 16) for at, _, branch in found if branch}
+    for start, size in ran:
+        at = start + module["base"]
+        while ends[at] < start + size + module["base"]:
+            assert at not in branching
+            at = ends[at]
+        assert ends[at] == start + size + module["base"]

@@ -1,4 +1,4 @@
-"""Coverage from documents that ``anyprobe cover --json`` has written: added up, or what one has beyond another."""
+"""Coverage from documents and archives that ``anyprobe cover`` has written: added up, or compared."""
 
 import json
 from collections.abc import Sequence
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from anyprobe.cli.measuring import Plan
 
 _SIGNALS = 128
+_COMPRESSED = b"\x28\xb5\x2f\xfd"
+"""How archives begin."""
+_NONE = "has no coverage; anyprobe cover --json -o FILE, or -o RUN.aprobe, writes one that has"
 
 
 def combine(way: str, paths: Sequence[str], plan: "Plan") -> list[Snapshot]:
@@ -39,10 +42,13 @@ def combine(way: str, paths: Sequence[str], plan: "Plan") -> list[Snapshot]:
 
 
 def read(path: str) -> Snapshot:
-    """Return the results that a document has of coverage; raise ``click.UsageError`` where it is none."""
+    """Return the results that a document, or an archive, has of coverage; raise ``click.UsageError`` if it has none."""
     try:
-        with open(path, encoding="utf-8") as file:
-            document = json.load(file)
+        with open(path, "rb") as file:
+            content = file.read()
+        if content.startswith(_COMPRESSED):
+            return _kept(path)
+        document = json.loads(content)
         target, status = document["target"], document["target"]["exited"]
         if status is not None:  # a shell's: 128 and more are of signals
             status = status << 8 if status < _SIGNALS else status - _SIGNALS
@@ -54,4 +60,15 @@ def read(path: str) -> Snapshot:
     except OSError as error:
         raise click.FileError(path, error.strerror) from error
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise click.UsageError(f"{path} has no coverage; anyprobe cover --json -o FILE writes one that has") from None
+        raise click.UsageError(f"{path} {_NONE}") from None
+
+
+def _kept(path: str) -> Snapshot:
+    """Return the results of all processes that an archive has."""
+    from anyprobe.data.runs import merged
+    from anyprobe.data.runs import read as read_run
+
+    (found,) = merged([read_run(path)]).snapshots or (None,)
+    if found is None or found.coverage is None:
+        raise click.UsageError(f"{path} {_NONE}")
+    return found

@@ -23,6 +23,8 @@ class CoveredFunction:
     file: str = ""
     line: int = 0
     """Where its code begins in the source, 0 where that is not known."""
+    sizes: Mapping[int, int] = field(default_factory=dict)
+    """How many bytes its blocks have, by their offsets, of those of which that is known."""
 
     @property
     def hits(self) -> Hits:
@@ -73,6 +75,9 @@ class CoveredModule:
     """Why there are no lines, where there are none."""
     counted: bool = True
     """Whether it is known how often things have run, not only which."""
+    base: int = 0
+    """The link-time address at which the file begins in memory, and where it ends."""
+    end: int = 0
 
     @property
     def key(self) -> str:
@@ -100,12 +105,14 @@ class CoveredModule:
         for each in other.functions:
             known = functions.get(each.start)
             blocks = each.blocks if known is None else added(known.blocks, each.blocks)
-            functions[each.start] = dataclasses.replace(each, blocks=blocks)
+            sizes = each.sizes if known is None else {**known.sizes, **each.sizes}
+            functions[each.start] = dataclasses.replace(each, blocks=blocks, sizes=sizes)
         files = dict(self.files)
         for path, lines in other.files.items():
             files[path] = added(files.get(path, {}), lines)
         ordered, counted = tuple(functions[start] for start in sorted(functions)), self.counted and other.counted
-        return dataclasses.replace(self, functions=ordered, files=files, counted=counted)
+        base, end = other.base or self.base, other.end or self.end
+        return dataclasses.replace(self, functions=ordered, files=files, counted=counted, base=base, end=end)
 
     def beyond(self, other: "CoveredModule | None") -> "CoveredModule":
         """Return what has run here and not in another run, or ever where there was none."""
@@ -169,12 +176,15 @@ class Coverage:
                             "file": one.file,
                             "line": one.line,
                             "blocks": _by_text(one.blocks),
+                            "sizes": _by_text(one.sizes),
                         }
                         for one in each.functions
                     ],
                     "files": _files_json(each.files),
                     "without_lines": each.without_lines,
                     "counted": each.counted,
+                    "base": each.base,
+                    "end": each.end,
                 }
                 for each in self.modules
             ],
@@ -192,13 +202,20 @@ class Coverage:
                     each["build_id"],
                     tuple(
                         CoveredFunction(
-                            one["function"], one["start"], _by_number(one["blocks"]), one["file"], one["line"]
+                            one["function"],
+                            one["start"],
+                            _by_number(one["blocks"]),
+                            one["file"],
+                            one["line"],
+                            {at: size or 0 for at, size in _by_number(one.get("sizes", {})).items()},
                         )
                         for one in each["symbols"]
                     ),
                     {one["file"]: _by_number(one["lines"]) for one in each["files"]},
                     each["without_lines"],
                     each.get("counted", True),
+                    each.get("base", 0),
+                    each.get("end", 0),
                 )
                 for each in document["modules"]
             )

@@ -22,6 +22,7 @@ BUILT_IN = {
     "pprof": "anyprobe.exporters.pprof",
     "lcov": "anyprobe.exporters.lcov",
     "cobertura": "anyprobe.exporters.cobertura",
+    "drcov": "anyprobe.exporters.drcov",
     "html": "anyprobe.exporters.covered_source",
     "archive": "anyprobe.exporters.archive",
     "report": "anyprobe.exporters.report",

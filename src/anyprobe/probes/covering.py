@@ -25,15 +25,17 @@ def read_coverage(probes: "Sequence[Probe]", counted: "Iterable[tuple[SiteResult
     flags = {place.site.object for probe in probes if probe.sets_flags for place in probe.places}
     modules: dict[LoadedObject, Module] = {}
     functions: dict[LoadedObject, dict[int, tuple[str, dict[int, Hits]]]] = {}
+    sizes: dict[LoadedObject, dict[int, int]] = {}
     for place in (place for probe in probes for place in probe.places):
         loaded, start = place.site.object, place.site.function.start
         modules[loaded] = place.module
+        sizes.setdefault(loaded, {})[place.want.address] = place.size
         _, blocks = functions.setdefault(loaded, {}).setdefault(start, (place.site.name, {}))
         # not known of what never counted; specs that overlap count the same
         known = [each for each in (hits_of.get(id(place)), blocks.get(place.offset)) if each is not None]
         blocks[place.offset] = max(known, default=None)
     refused = [refusal.address for probe in probes for _, refusal in probe.refused]
-    found = (_covered(each, modules[each], functions[each], refused) for each in modules)
+    found = (_covered(each, modules[each], functions[each], refused, sizes[each]) for each in modules)
     return Coverage(tuple(replace(one, counted=each not in flags) for each, one in zip(modules, found, strict=True)))
 
 
@@ -53,8 +55,12 @@ def _covered(
     module: "Module",
     functions: dict[int, tuple[str, dict[int, Hits]]],
     refused: Sequence[int],
+    sizes: dict[int, int],
 ) -> CoveredModule:
-    """Return the coverage of one module; ``refused``: run-time addresses in functions of which nothing is known."""
+    """Return the coverage of one module; ``refused``: run-time addresses in functions of which nothing is known.
+
+    ``sizes`` are those of blocks, by their link-time addresses.
+    """
     layout = module.code.layout
     for address in refused:
         start = layout.start_of(loaded.link_time(address)) if address in loaded else None
@@ -80,9 +86,17 @@ def _covered(
         loaded.path,
         image.build_id,
         tuple(
-            CoveredFunction(name, start, dict(sorted(blocks.items())), *places.get((start, 0), ("", 0)))
+            CoveredFunction(
+                name,
+                start,
+                dict(sorted(blocks.items())),
+                *places.get((start, 0), ("", 0)),
+                {at: sizes[start + at] for at in starts[start] if sizes.get(start + at)},
+            )
             for start, (name, blocks) in sorted(functions.items())
         ),
         {path: {line: most(hits) for line, hits in sorted(lines.items())} for path, lines in sorted(files.items())},
         why,
+        base=image.lowest_address,
+        end=max((each.vaddr + each.memsz for each in image.elf.loads), default=0),
     )

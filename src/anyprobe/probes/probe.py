@@ -38,6 +38,8 @@ class Place:
     """Why it is not armed any more, where that was not asked for."""
     earlier: list[Hook] = field(default_factory=list)
     """What counted at the same place while the same file was loaded here before."""
+    size: int = 0
+    """How many bytes run as a whole from here on, where that is known."""
 
     @property
     def armed(self) -> bool:

@@ -5,7 +5,8 @@ call does not end a block: as a rule it comes back. Padding that nothing reaches
 """
 
 from bisect import bisect_left
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from itertools import pairwise
 
 from anyprobe.binary.analysis.views import FunctionView, ModuleView
 from anyprobe.binary.objects.padding import PADDING_BEGINS, is_padding
@@ -32,6 +33,17 @@ def run_starts(function: FunctionView, blocks: Collection[int]) -> tuple[int, ..
     """Return where what runs as a whole begins, ascending: ``blocks``, and what follows calls: these may not return."""
     after = {insn.end for insn in function.special if insn.is_call and insn.end < function.end}.difference(blocks)
     return tuple(function.sites_among({*blocks, *(at for at in after if _has_code(function, at, blocks))}))
+
+
+def run_sizes(function: FunctionView, starts: Sequence[int]) -> list[int]:
+    """Return how many bytes run as a whole from each of ``run_starts`` on: to the next branch, call, or start."""
+    turns = [number for number, flow in function.turns if flow is not Flow.SYSCALL]
+    found = []
+    for start, following in pairwise([*starts, function.end]):
+        turn = bisect_left(turns, bisect_left(function.addresses, start))
+        end = function.ends[turns[turn]] if turn < len(turns) else following
+        found.append(min(end, following) - start)
+    return found
 
 
 def _has_code(function: FunctionView, address: int, blocks: Collection[int]) -> bool:

@@ -30,7 +30,14 @@ def add_counted(probe: Probe, site: ResolvedSite, code: FunctionCode, module: Mo
     if site.kind == "return":
         _add_exits(probe, site, code, module)
     elif site.kind in EACH:
+        first = len(probe.places)
         _add(probe, site, code, module, instructions_of(code, site.kind, site.pattern), WantKind.OFFSET)
+        if site.kind == "run":
+            from anyprobe.binary.flow.blocks import run_sizes
+
+            places = probe.places[first:]
+            for place, size in zip(places, run_sizes(code, [each.want.address for each in places]), strict=True):
+                place.size = size
         for doubt in code.reachability.in_doubt():
             probe.refuse(site, doubt, module)
     elif site.kind == "entry":
