@@ -376,7 +376,7 @@ def test_another_build_is_told_apart(runs, tmp_path):
     [
         (["merge"], "anyprobe cover merge takes documents"),
         (["diff", "{first}"], "anyprobe cover diff takes two documents"),
-        (["merge", "{source}"], "has no coverage; anyprobe cover --json -o FILE, or -o RUN.aprobe, writes one that has"),
+        (["merge", "{source}"], "has no coverage; anyprobe cover --json -o FILE, or -o RUN"),
         (["merge", "/no/such/file"], "No such file or directory"),
         (["diff", "{first}", "{second}", "--", "true"], "anyprobe cover diff is of documents, not of programs"),
     ],
