@@ -5,18 +5,17 @@ their first displaced copy on, where each pass comes as it came there: what is d
 """
 
 import struct
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from anyprobe.isa.decode import Flow
+from anyprobe.isa.decode import Flow, Insn
 from anyprobe.splice.emitted import EmittedPatch, PatchParts
 from anyprobe.splice.plan.splices import PlannedSplice, Strategy
-from anyprobe.splice.translate.idempotence import likeness
+from anyprobe.splice.translate.idempotence import is_repeated, likeness
 from anyprobe.splice.translate.patches import Bearings, Dead, Walk, Where, overwritten, recipes
 from anyprobe.splice.translate.steps import Positions
 
-_COPIED = frozenset({Flow.CALL, Flow.INDIRECT_CALL, Flow.RET})
-"""Where the copies of these lead is never anyprobe's code; it makes no difference to what is known of them."""
 _I32 = struct.Struct("<i")
 _JUMP, _NOTHING = 0xE9, bytes(4)
 
@@ -79,69 +78,91 @@ def _after(front: Front, walk: Walk, *, looped: bool) -> Positions | None:
     return recipes(walk, dead, looped=looped)
 
 
-def form_of(planned: PlannedSplice, patch: EmittedPatch, ours: range, *, looped: bool = False) -> Hashable:
+def form_of(planned: PlannedSplice, patch: EmittedPatch, generated: range, *, looped: bool = False) -> Hashable:
     """Return the same for patches of one code region with the same recipes; ``None`` where others are not like it.
 
-    Such patches differ in what they count, where they lie, where they lead outside of ``ours``, anyprobe's code, and in
-    numbers that do not matter.
+    Such patches differ in what they count, where they lie, where they lead outside of ``generated``, anyprobe's code,
+    and in numbers that do not matter.
     """
     insns, address = planned.insns, patch.address
     entered = patch.after - address if looped else -1
     if patch.parts is not None and patch.parts.is_shared:
         return patch.parts, entered
     if patch.front is None:
-        return None if patch.parts is None else _form_of_parts(planned, patch, patch.parts, ours, entered)
+        return None if patch.parts is None else _form_of_parts(planned, patch, patch.parts, generated, entered)
     if planned.strategy is Strategy.RETARGET:
-        return _form_of_retargeted(planned, patch, ours, entered)
-    turns = [insn.flow for insn in insns if insn.flow is not Flow.NEXT]
-    if not _COPIED.issuperset(turns):
+        return _form_of_retargeted(planned, patch, generated, entered)
+    if insns[-1].flow is Flow.JUMP:  # nothing tells where its copy ends
         return None
-    layout = tuple([copy - address for _, copy in patch.copies]) if turns else ()  # copies of calls vary in length
-    return patch.front, entered, len(patch.code), layout, *[likeness(insn) for insn in insns]
+    layout = tuple([copy - address for _, copy in patch.copies])  # copies of calls vary in length
+    known = _likenesses(insns, dict(enumerate(layout[1:])), partial(_copied_to, patch, generated))
+    turns = known is not None and any(insn.flow is not Flow.NEXT for insn in insns)
+    return None if known is None else (patch.front, entered, len(patch.code), turns and layout, *known)
+
+
+def _likenesses(
+    insns: Sequence[Insn], ends: Mapping[int, int], destination: Callable[[int], Hashable]
+) -> list[Hashable] | None:
+    """Return the same for displaced instructions of which the same is known; ``None`` where others are not like them.
+
+    ``ends``: where in the patch the copy of each ends; ``destination``: where one that ends there leads. Once the last
+    one has run, the pass is over, and nothing of it is taken back: so no more of it matters than how long it is, if it
+    does not branch.
+    """
+    found: list[Hashable] = []
+    for number, insn in enumerate(insns):
+        end = ends.get(number)
+        if insn.flow is Flow.NEXT and number == len(insns) - 1 and not is_repeated(insn):
+            found.append(insn.length)
+        elif insn.flow not in (Flow.JCC, Flow.JUMP):
+            found.append(likeness(insn))
+        elif insn.target == insn.address or (insn.flow is Flow.JCC and insn.condition is None):
+            return None
+        elif end is None:
+            found.append((insn.iced.code, insn.length))
+        else:
+            found.append((insn.iced.code, insn.length, destination(end)))
+    return found
 
 
 def _form_of_parts(
-    planned: PlannedSplice, patch: EmittedPatch, parts: PatchParts, ours: range, entered: int
+    planned: PlannedSplice, patch: EmittedPatch, parts: PatchParts, generated: range, entered: int
 ) -> Hashable:
     """Return the form of a patch of any actions: its code without what differs, and what is known of that."""
     code, copied = bytearray(patch.code), {number: end for number, _, end in parts.copies}
     outward = []
     for place, target in parts.outward:
-        outward.append((place, _destination(target, patch, ours) if code[place - 1] == _JUMP else target))
+        outward.append((place, _destination(target, patch, generated) if code[place - 1] == _JUMP else target))
         code[place : place + 4] = _NOTHING
     arguments = [patch.code[place : place + 4] for place in parts.arguments]
     same = tuple([arguments.index(each) for each in arguments])  # where ways come together it matters which are
     for place in parts.arguments:
         code[place : place + 4] = _NOTHING
-    likenesses: list[Hashable] = []
-    for number, insn in enumerate(planned.insns):
-        end = copied.get(number)
-        if insn.flow not in (Flow.JCC, Flow.JUMP):
-            likenesses.append(likeness(insn))
-        elif insn.target == insn.address or (insn.flow is Flow.JCC and insn.condition is None):
-            return None
-        elif end is None:
-            likenesses.append((insn.iced.code, insn.length))
-        else:
-            target = patch.address + end + _I32.unpack_from(patch.code, end - 4)[0]
-            likenesses.append((insn.iced.code, insn.length, _destination(target, patch, ours)))
+    likenesses = _likenesses(planned.insns, copied, partial(_copied_to, patch, generated))
+    if likenesses is None:
+        return None
     for _, start, end in parts.copies:
         code[start:end] = bytes(end - start)
     layout = tuple([copy - patch.address for _, copy in patch.copies])
     return planned.strategy, entered, bytes(code), same, tuple(outward), parts.copies, layout, *likenesses
 
 
-def _destination(target: int, patch: EmittedPatch, ours: range) -> tuple[int, int] | None:
+def _destination(target: int, patch: EmittedPatch, generated: range) -> tuple[int, int] | None:
     """Return where in a patch, or in other generated code, a jump leads; ``None`` where it leads to the program."""
     if patch.address <= target < patch.end:
         return 0, target - patch.address
-    return (1, target) if target in ours else None
+    return (1, target) if target in generated else None
 
 
-def _form_of_retargeted(planned: PlannedSplice, patch: EmittedPatch, ours: range, entered: int) -> Hashable:
+def _copied_to(patch: EmittedPatch, generated: range, end: int) -> tuple[int, int] | None:
+    """Return the same of the copy of a branch that ends at an offset."""
+    return _destination(patch.address + end + _I32.unpack_from(patch.code, end - 4)[0], patch, generated)
+
+
+def _form_of_retargeted(planned: PlannedSplice, patch: EmittedPatch, generated: range, entered: int) -> Hashable:
     """Return the form of a patch that ends in one jump to where the branch led; it may be to a copy instead."""
     branch, jump = planned.insns[0], patch.copies[-1][1]
     distance = _I32.unpack_from(patch.code, jump + 1 - patch.address)[0]
-    if jump + 5 + distance in ours or branch.target == branch.address:
+    if jump + 5 + distance in generated or branch.target == branch.address:
         return None
     return patch.front, entered, len(patch.code), jump - patch.address, branch.flow

@@ -29,8 +29,6 @@ _UNKNOWN = (Effect(EffectKind.UNKNOWN, 0, 0, 0),)
 """Something that cannot be taken back: what one way has done and another has not, for instance."""
 _READERS = frozenset({Mnemonic.CMP, Mnemonic.TEST, Mnemonic.NOP})
 _CALL_PUSHED = -8
-_COUNTED = range(0xE0, 0xE4)
-"""``loopne``, ``loope``, ``loop``, ``jrcxz``, which have short forms only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +175,7 @@ class Walk:
         if flow is Flow.JUMP:
             return []  # on to the program, or past the jump that `loop` may take: see `_hop`
         original = self._originals[where.original]
-        if self._raw(one)[-2] in _COUNTED:
+        if one.is_loop or one.is_loopcc or one.is_jcx_short:
             return self._hop(at, one, original)
         ways = [(at + one.len, self._next(original, where))]
         if inside:

@@ -61,6 +61,13 @@ CODES = [
     "89 f8 ff 15 30 00 00 00",
     "ff d0",
     "31 c0 c2 08 00",  # xor eax, eax; ret 8
+    "31 c0 90 f3 a4",  # xor eax, eax; nop; rep movsb
+    "31 c0 90 f3 90",
+    "85 ff 74 20 90",  # test edi, edi; je; nop
+    "85 ff 75 20 90",
+    "85 ff 74 30 90",
+    "85 ff 0f 84 20 00 00 00",
+    "85 f6 0f 84 30 00 00 00",
 ]
 BRANCHES = [
     "e9 10 00 00 00",
@@ -124,6 +131,17 @@ def branch_patches(after):
         action = Action(ActionKind.COUNT, 0x40 + number, SLOTS)
         source = ActionSource(lambda want, action=action: (action,), lambda want, dead=dead: dead)
         yield splice, emit_patch(splice, PATCH + 0x8000 + 0x100 * number, BIAS, source, after)
+
+
+@pytest.mark.parametrize("kind", [WantKind.ENTRY, WantKind.OFFSET])
+def test_what_a_branch_s_displacement_says_is_not_taken_for_its_opcode(kind):
+    """One of its bytes is that of ``loop``."""
+    splice = splice_of("89 f8 0f 84 f8 6f f2 00", kind)
+    patch = patch_of(splice, DEAD[1], PATCH, CounterTemplates())
+    (*_, (_, back)) = patch.copies
+    assert patch.code[back - PATCH - 2] in range(0xE0, 0xE4)
+    found = patch_positions(splice, BIAS, patch, BEARINGS)
+    assert {at - PATCH for _, at in patch.copies} <= found.keys()
 
 
 TIMED_CODES = [
