@@ -240,7 +240,7 @@ class Recorder:
         if flight.is_due(waiting, jumping) or final:
             self._named = 0
             names = self._new_names(again=True)
-            if self.lost:
+            if self.lost and not self.quiet:
                 names.append({"lost": {"pid": 0, "count": self.lost}})
             if final:
                 flight.write(self._writer, names)
