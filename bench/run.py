@@ -1,7 +1,7 @@
 """The benchmarks: raw figures and ratios against other tools in one run.
 
 ``python bench/run.py [--quick] [ROW...]``, a row by its group: shell, start, attach, entry, timing, returns, truth,
-disarmed, arming, analysis, blocks, python, coverage, data, handlers, record, kprobes, usdt, following,
+disarmed, arming, analysis, blocks, python, cover, coverage, data, handlers, record, kprobes, usdt, following,
 server, kernel, splices.
 """
 
@@ -20,6 +20,7 @@ from rows import Report
 def groups() -> dict[str, object]:
     """Return the groups of rows by name."""
     import blocks
+    import cover_rows
     import coverage_rows
     import data_rows
     import following_rows
@@ -50,6 +51,7 @@ def groups() -> dict[str, object]:
         "analysis": blocks.analysis_rows,
         "blocks": blocks.block_rows,
         "python": lambda report, _: wholesale.python_rows(report),
+        "cover": cover_rows.cover_rows,
         "coverage": coverage_rows.coverage_rows,
         "data": data_rows.data_rows,
         "handlers": handler_rows.handler_rows,

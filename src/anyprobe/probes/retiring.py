@@ -58,6 +58,8 @@ class Retirement:
         self._heat: dict[PlannedSplice, int] = {}
         self.seconds = 0.0
         """Processor time that all looks have taken."""
+        self.taken_out = self.longest_us = 0
+        """How many splices were taken out, and for how long threads have stood still at most for that."""
 
     def look(self) -> None:
         """Read the flags and take out what was hit, if it is time for that."""
@@ -83,7 +85,11 @@ class Retirement:
             states = self._touched
         edits = [edit for state, each in states.items() if (edit := self._edit(state, each, hot=hot)) is not None]
         for portion in _portions(edits):
+            pauses = self._host.splicing.access.pause_us
+            before = pauses["disarm"]
             self._host.engine.change(portion)
+            self.longest_us = max(self.longest_us, pauses["disarm"] - before)
+            self.taken_out += sum(len(edit.taken_out) for edit in portion if not edit.given_up)
 
     def _newly_hit(self) -> "list[Place]":
         """Return the places that were hit since the last look."""
