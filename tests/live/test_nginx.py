@@ -7,11 +7,14 @@ import signal
 import socket
 import subprocess
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+import anyprobe
 from anyprobe import SessionGroup
+from anyprobe.probes.group import merged
 from support.driver import wait_until
 from support.results import timing
 
@@ -154,3 +157,27 @@ def test_workers_old_and_new_have_what_they_have_logged(nginx, tmp_path, attache
     assert len(said) >= 3
     everything = [timing(snapshot, "ngx_http_process_request") for snapshot in snapshots]
     assert [(one.unmatched, one.nmissed, one.in_flight) for one in everything] == [(0, 0, 0)] * len(everything)
+
+
+def test_what_ran_in_each_worker_is_that_of_the_log_and_is_added_up(nginx, tmp_path):
+    port, master = nginx
+    spec = "a.out:ngx_http_*"
+    with ExitStack() as stack:
+        pids = workers(master)
+        sessions = [stack.enter_context(anyprobe.attach(pid)) for pid in pids]
+        for each in sessions:
+            each.cover(spec)
+        ask(port, 1, keep=False)
+        for each in sessions:
+            each.pump(0.5)
+        one = {pid: functions_run(each.snapshot().coverage) for pid, each in zip(pids, sessions, strict=True)}
+        assert {pid for pid in pids if "ngx_http_process_request" in one[pid]} == {*logged(tmp_path)}
+        both = merged([each.snapshot() for each in sessions])
+        (module,) = both.coverage.modules
+        assert functions_run(both.coverage) == set().union(*one.values())
+        assert module.blocks.covered > 300
+        assert "ngx_http_special_response_handler" not in functions_run(both.coverage)
+
+
+def functions_run(coverage):
+    return {each.name for module in coverage.modules for each in module.functions if each.hits}
