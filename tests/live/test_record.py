@@ -322,6 +322,31 @@ def test_a_killed_controller_or_program_leaves_a_file_that_can_be_read(program, 
         target.stdout.close()
 
 
+FAR = """
+int other(int n) { return n + 1; }
+int jumping(int n) { return other(n + 1); }
+"""
+CALLER = """
+#include <unistd.h>
+int jumping(int n);
+volatile int sink;
+int main(void) { for (int n = 0; n < 1000; n++) { sink += jumping(n) + 1; usleep(1000); } return 0; }
+"""
+
+
+def test_functions_that_end_by_a_jump_are_recorded_however_far_from_their_callers_they_are(tmp_path, capfd):
+    options = ("-O2", "-fno-inline", "-fno-semantic-interposition", "-fno-ipa-icf")
+    library = build("librecorded_far.c", *options, "-shared", "-fPIC", "-Wl,-soname,librecorded_far.so", text=FAR)
+    os.symlink(library, tmp_path / "librecorded_far.so")
+    program = build("recorded_caller.c", "-O1", "-no-pie", str(library), f"-Wl,-rpath,{tmp_path}", text=CALLER)
+    path = tmp_path / "run.aprobe"
+    specs = ["librecorded_far:jumping", "librecorded_far:other"]
+    assert main(["record", *specs, "-o", str(path), "--quiet", "--", str(program)]) == 0
+    found = calls_of(replayed(capfd, path, "--json"))
+    assert [each["function"] for each in found] == ["jumping", "other"] * 1000
+    assert all(each["duration_ns"] is not None for each in found)
+
+
 SLOW = """
 #include <stdlib.h>
 #include <unistd.h>

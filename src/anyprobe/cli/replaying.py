@@ -59,6 +59,7 @@ def replay(path: str, wanted: Wanted) -> int:
 
 def _show(recording: Recording, wanted: Wanted, stream: TextIO) -> None:
     calls, gaps = timeline.read(recording)
+    zero = calls.zero
     calls = chosen(recording, calls, wanted)
     if wanted.form == "speedscope":
         from anyprobe.exporters import evented
@@ -72,7 +73,7 @@ def _show(recording: Recording, wanted: Wanted, stream: TextIO) -> None:
     from anyprobe.reports import replay as report
 
     stream.write(report.HEADING + "\n")
-    stream.writelines(line + "\n" for line in report.lines(recording, calls, gaps))
+    stream.writelines(line + "\n" for line in report.lines(recording, calls, gaps, zero))
     stream.flush()
 
 
@@ -90,9 +91,8 @@ def chosen(recording: Recording, calls: Calls, wanted: Wanted) -> Calls:
         take &= chosen_of(calls.threads, own)
     if wanted.slower is not None:
         take &= calls.durations > wanted.slower
-    if wanted.span is not None and len(calls):
-        zero = int(np.where(calls.begins == UNKNOWN, calls.ends, calls.begins).min())
-        since, until = (zero + each for each in wanted.span)
+    if wanted.span is not None:
+        since, until = (calls.zero + each for each in wanted.span)
         over = np.maximum(calls.ends, calls.gone)
         take &= (calls.begins <= until) & ((over == UNKNOWN) | (over >= since))
     if wanted.depth is not None:

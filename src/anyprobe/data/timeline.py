@@ -47,6 +47,12 @@ class Calls:
         return Calls(*(getattr(self, each.name)[chosen] for each in fields(self)))
 
     @property
+    def zero(self) -> int:
+        """The time of the first event; 0 if there is none."""
+        known = np.where(self.begins == UNKNOWN, self.ends, self.begins)
+        return int(known.min()) if len(known) else 0
+
+    @property
     def durations(self) -> "NDArray[np.int64]":
         """How long each took; ``UNKNOWN`` where an end is not known."""
         known = (self.begins != UNKNOWN) & (self.ends != UNKNOWN)

@@ -20,10 +20,11 @@ DEEPEST = 48
 """Calls that are shown further in than those around them; recursion may be endless."""
 
 
-def lines(recording: Recording, calls: Calls, gaps: Sequence[Gap] = ()) -> Iterator[str]:
-    """Yield a line for each call that makes none of those that are shown, else one for its beginning and its end."""
-    known = np.where(calls.begins == UNKNOWN, calls.ends, calls.begins)
-    zero = int(known.min()) if len(known) else 0
+def lines(recording: Recording, calls: Calls, gaps: Sequence[Gap], zero: int) -> Iterator[str]:
+    """Yield a line for each call that makes none of those that are shown, else one for its beginning and its end.
+
+    ``zero``: the time from which times count.
+    """
     if recording.overwritten:
         yield f"{0:12.6f} {'':>10} {'':>8} --- {counted(recording.overwritten, 'event')} overwritten before this ---"
     lost = [(each.time, _lost(each, recording.threads[each.thread].tid, zero)) for each in gaps]

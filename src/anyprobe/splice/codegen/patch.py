@@ -316,6 +316,9 @@ class PatchWriter:
     def _tell_place(self, action: Action) -> None:
         """Append what a handler asks of its place, in operands of instructions that do nothing."""
         if action.function:
+            if not all(abs(each - self.here) < _SIGNED_32 - 16 for each in (action.ip, action.function)):
+                why = "a handler asks for the function, which is more than 2 GiB from its caller's code"
+                raise UndisplaceableError(Refusal(Reason.NO_ROOM_NEARBY, action.function, why))
             self.relative("nop dword [rel instruction]", action.ip)
             self.relative("nop dword [rel function]", action.function)
 
