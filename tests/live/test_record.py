@@ -271,7 +271,7 @@ int main(void) {
     for (int i = 0; i < 3; i++) {
         parent();
         pid_t pid = fork();
-        if (!pid) { for (int j = 0; j < 1000; j++) child(); usleep(200000); _exit(0); }
+        if (!pid) { for (int j = 0; j < 1000; j++) child(); usleep(600000); _exit(0); }
         waitpid(pid, 0, 0);
     }
 }
@@ -355,7 +355,7 @@ volatile long sink;
 NOINLINE void work(long n) { sink += n; if (n == 300) usleep(60000); }
 NOINLINE void crash(void) { abort(); }
 int main(int count, char **values) {
-    for (long n = 0; n < 600; n++) { work(n); usleep(2000); }
+    for (long n = 0; n < 900; n++) { work(n); usleep(3000); }
     if (count > 1) crash();
     return 0;
 }
@@ -375,8 +375,8 @@ def test_the_last_moments_are_kept_and_what_was_before_is_counted(tmp_path, capf
     recording, events = recorded(path)
     assert recording.ended
     assert not (tmp_path / "run-1.aprobe").exists()
-    assert len(events) + recording.overwritten == 1201, "600 calls, and one that has not returned"
-    assert 0 < len(events) < 1000
+    assert len(events) + recording.overwritten == 1801, "900 calls, and one that has not returned"
+    assert 0 < len(events) < 1600
     found = calls_of(replayed(capfd, path, "--json"))
     assert found[-1]["function"] == "crash"
     assert found[-1]["duration_ns"] is None

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from anyprobe.cli.flight import Flight
     from anyprobe.cli.targets import AnySpec, Measured
+    from anyprobe.data.snapshot import Snapshot
     from anyprobe.probes.session import Session
 else:
     from anyprobe.core.later import np
@@ -240,7 +241,7 @@ class Recorder:
         if flight.is_due(waiting, jumping) or final:
             self._named = 0
             names = self._new_names(again=True)
-            if self.lost and not self.quiet:
+            if self.lost:
                 names.append({"lost": {"pid": 0, "count": self.lost}})
             if final:
                 flight.write(self._writer, names)
@@ -254,8 +255,13 @@ class Recorder:
         lines = ({"functions": [list(each) for each in functions]}, {"threads": [list(each) for each in threads]})
         return [each for each in lines if any(each.values())]
 
-    def report(self) -> None:
-        """Say how much was recorded."""
+    def report(self, snapshots: "Sequence[Snapshot]") -> None:
+        """Say what is not in the recording; ``snapshots``: how often the probes were hit."""
+        if self.quiet:
+            return
+        missed = sum(site.nmissed for each in snapshots for site in each.all_sites)
+        if missed:
+            output.warn(f"{missed:,} events are missing: nothing could be recorded there; 'anyprobe show' has where")
         if self.lost:
             output.warn(f"{self.lost:,} events are lost: they came faster than they could be kept")
 

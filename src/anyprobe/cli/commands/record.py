@@ -85,5 +85,5 @@ def command(
     )
     with nullcontext() if kept is None else kept.listening():
         status = measuring.measure(target, plan)
-    recorder.report()
+    recorder.report(plan.shown)
     return status
