@@ -23,7 +23,9 @@ with anyprobe.attach(int(sys.argv[2])) as session:
     (probe,) = session.cover("a.out")
     cpu, places = time.process_time() - begin, len(probe.places)
     from bytes_of import memfd_bytes
-    print(cpu, places, memfd_bytes(int(sys.argv[2])) / places, *session.engine.seconds.values())
+    homes = session.splicing.holdings.code_regions
+    code = sum(home.cursor - home.code.address for home in homes) + 8 * places
+    print(cpu, places, code / places, memfd_bytes(int(sys.argv[2])) / places, *session.engine.seconds.values())
 """
 
 
@@ -31,13 +33,14 @@ def cover_rows(report: Report, _share: float) -> None:
     """Every block of python3.11 as a flag, and the mix of benchmarks while they take themselves away."""
     with mix() as target, tempfile.TemporaryDirectory() as cache:
         for name, limit in (("nothing in the cache", 12.0), ("once more", 5.0)):
-            cpu, places, size, *steps = _printed(COVERING, cache, str(target.process.pid))
+            cpu, places, size, whole, *steps = _printed(COVERING, cache, str(target.process.pid))
             named = ", ".join(f"{each:.1f}" for each in steps)
             report.add(
                 f"every block of python3.11 ({places:.0f}) as a flag, {name}",
                 f"{cpu:.1f} s CPU", f"<= {limit:.0f} s", cpu <= limit, f"resolve, plan, prepare, arm: {named} s",
             )  # fmt: skip
-        report.add("  memory in the target, per block", f"{size:.0f} bytes", "<= 40 bytes", size <= 40)
+        row = "  patches and flags in the target, per block"
+        report.add(row, f"{size:.0f} bytes", "<= 40 bytes", size <= 40, f"{whole:.0f} bytes with the journal")
     _as_time_goes_by(report)
 
 

@@ -13,6 +13,24 @@ Where that is not counted, it is in how many runs and processes it has run.
 
 
 @dataclass(frozen=True, slots=True)
+class Branch:
+    """One conditional jump: how often it was taken, and how often control went on after it."""
+
+    taken: Hits
+    not_taken: Hits
+    file: str = ""
+    line: int = 0
+    """Where it is in the source, 0 where that is not known."""
+
+    def plus(self, other: "Branch | None") -> "Branch":
+        """Return the sum of two runs."""
+        if other is None:
+            return self
+        taken, not_taken = _sum(self.taken, other.taken), _sum(self.not_taken, other.not_taken)
+        return dataclasses.replace(self, taken=taken, not_taken=not_taken)
+
+
+@dataclass(frozen=True, slots=True)
 class CoveredFunction:
     """One function, with its blocks by their offsets from its start."""
 
@@ -25,6 +43,8 @@ class CoveredFunction:
     """Where its code begins in the source, 0 where that is not known."""
     sizes: Mapping[int, int] = field(default_factory=dict)
     """How many bytes its blocks have, by their offsets, of those of which that is known."""
+    branches: Mapping[int, Branch] = field(default_factory=dict)
+    """Its conditional jumps by their offsets, where these were asked for."""
 
     @property
     def hits(self) -> Hits:
@@ -99,6 +119,18 @@ class CoveredModule:
         """How many lines have run."""
         return Tally.of(hits for lines in self.files.values() for hits in lines.values())
 
+    @property
+    def tallies(self) -> dict[str, Tally]:
+        """How much has run, by what there is."""
+        found = {"functions": self.entered, "blocks": self.blocks, "lines": self.lines}
+        return found | ({"branches": self.branches} if self.branches.total else {})
+
+    @property
+    def branches(self) -> Tally:
+        """How many of the two ways of each conditional jump were gone, where these were asked for."""
+        found = (one for each in self.functions for one in each.branches.values())
+        return Tally.of(hits for one in found for hits in (one.taken, one.not_taken))
+
     def plus(self, other: "CoveredModule") -> "CoveredModule":
         """Return the sum of two runs of the same file."""
         functions = {each.start: each for each in self.functions}
@@ -106,7 +138,9 @@ class CoveredModule:
             known = functions.get(each.start)
             blocks = each.blocks if known is None else added(known.blocks, each.blocks)
             sizes = each.sizes if known is None else {**known.sizes, **each.sizes}
-            functions[each.start] = dataclasses.replace(each, blocks=blocks, sizes=sizes)
+            branches = {} if known is None else dict(known.branches)
+            branches |= {at: one.plus(branches.get(at)) for at, one in each.branches.items()}
+            functions[each.start] = dataclasses.replace(each, blocks=blocks, sizes=sizes, branches=branches)
         files = dict(self.files)
         for path, lines in other.files.items():
             files[path] = added(files.get(path, {}), lines)
@@ -153,6 +187,14 @@ class Coverage:
         return dict(sorted(found.items()))
 
     @property
+    def branches(self) -> dict[str, dict[int, list[Branch]]]:
+        """The conditional jumps of each line of source files."""
+        found: dict[str, dict[int, list[Branch]]] = {}
+        for branch in (one for module in self.modules for each in module.functions for one in each.branches.values()):
+            found.setdefault(branch.file, {}).setdefault(branch.line, []).append(branch)
+        return found
+
+    @property
     def counted(self) -> bool:
         """Whether it is known how often things have run, not only which."""
         return all(each.counted for each in self.modules)
@@ -165,10 +207,7 @@ class Coverage:
                     "module": each.name,
                     "path": each.path,
                     "build_id": each.build_id,
-                    **{
-                        name: dataclasses.asdict(tally)
-                        for name, tally in (("functions", each.entered), ("blocks", each.blocks), ("lines", each.lines))
-                    },
+                    **{name: dataclasses.asdict(tally) for name, tally in each.tallies.items()},
                     "symbols": [
                         {
                             "function": one.name,
@@ -177,6 +216,7 @@ class Coverage:
                             "line": one.line,
                             "blocks": _by_text(one.blocks),
                             "sizes": _by_text(one.sizes),
+                            "branches": {str(at): dataclasses.asdict(branch) for at, branch in one.branches.items()},
                         }
                         for one in each.functions
                     ],
@@ -208,6 +248,7 @@ class Coverage:
                             one["file"],
                             one["line"],
                             {at: size or 0 for at, size in _by_number(one.get("sizes", {})).items()},
+                            {int(at): Branch(**branch) for at, branch in one.get("branches", {}).items()},
                         )
                         for one in each["symbols"]
                     ),

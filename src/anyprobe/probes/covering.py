@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import UnsupportedTarget
 from anyprobe.core.refusal import Reason
-from anyprobe.data.coverage import Coverage, CoveredFunction, CoveredModule, Hits, most
+from anyprobe.data.coverage import Branch, Coverage, CoveredFunction, CoveredModule, Hits, most
 
 if TYPE_CHECKING:
     from anyprobe.binary.images.modules import LoadedObject
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from anyprobe.probes.probe import Place, Probe
     from anyprobe.splice.edits import Module
 
-RUNS = "%run"
-"""Calls end a run of instructions: they may throw, jump away, or end the program."""
+RUNS, TAKEN = "%run", "%taken"
+"""Calls end a run of instructions: they may throw, jump away, or end the program. And each jump that is taken."""
 
 
 def read_coverage(probes: "Sequence[Probe]", counted: "Iterable[tuple[SiteResult, Place]]") -> Coverage:
@@ -26,7 +26,11 @@ def read_coverage(probes: "Sequence[Probe]", counted: "Iterable[tuple[SiteResult
     modules: dict[LoadedObject, Module] = {}
     functions: dict[LoadedObject, dict[int, tuple[str, dict[int, Hits]]]] = {}
     sizes: dict[LoadedObject, dict[int, int]] = {}
+    taken: dict[LoadedObject, dict[int, Hits]] = {}
     for place in (place for probe in probes for place in probe.places):
+        if place.site.kind == TAKEN[1:]:
+            taken.setdefault(place.site.object, {})[place.want.address] = hits_of.get(id(place))
+            continue
         loaded, start = place.site.object, place.site.function.start
         modules[loaded] = place.module
         sizes.setdefault(loaded, {})[place.want.address] = place.size
@@ -35,7 +39,9 @@ def read_coverage(probes: "Sequence[Probe]", counted: "Iterable[tuple[SiteResult
         known = [each for each in (hits_of.get(id(place)), blocks.get(place.offset)) if each is not None]
         blocks[place.offset] = max(known, default=None)
     refused = [refusal.address for probe in probes for _, refusal in probe.refused]
-    found = (_covered(each, modules[each], functions[each], refused, sizes[each]) for each in modules)
+    found = (
+        _covered(each, modules[each], functions[each], refused, sizes[each], taken.get(each, {})) for each in modules
+    )
     return Coverage(tuple(replace(one, counted=each not in flags) for each, one in zip(modules, found, strict=True)))
 
 
@@ -45,9 +51,9 @@ def _known(hits: int, place: "Place") -> Hits:
     return hits if hits or refusal is None or refusal.reason is Reason.GONE else None
 
 
-def blocks_of(spec: str) -> str:
-    """Return the spec of the blocks of functions, or of all that a module has."""
-    return (spec if ":" in spec else f"{spec}:*") + RUNS
+def blocks_of(spec: str, what: str = RUNS) -> str:
+    """Return the spec of the blocks, or the jumps, of functions or of all that a module has."""
+    return (spec if ":" in spec else f"{spec}:*") + what
 
 
 def _covered(
@@ -56,10 +62,11 @@ def _covered(
     functions: dict[int, tuple[str, dict[int, Hits]]],
     refused: Sequence[int],
     sizes: dict[int, int],
+    taken: dict[int, Hits],
 ) -> CoveredModule:
     """Return the coverage of one module; ``refused``: run-time addresses in functions of which nothing is known.
 
-    ``sizes`` are those of blocks, by their link-time addresses.
+    ``sizes`` are those of blocks, by their link-time addresses, ``taken`` how often conditional jumps were taken.
     """
     layout = module.code.layout
     for address in refused:
@@ -69,6 +76,7 @@ def _covered(
     starts = {start: sorted(blocks) for start, (_, blocks) in functions.items()}
     places: dict[tuple[int, int], tuple[str, int]] = {}
     files: dict[str, dict[int, list[Hits]]] = {}
+    rows: dict[int, list[tuple[int, str, int]]] = {}
     image, why = loaded.image, ""
     try:
         for address, path, line in image.debug_info.statements():
@@ -76,11 +84,23 @@ def _covered(
             if start is None or start not in functions or not line:
                 continue
             places.setdefault((start, address - start), (path, line))
+            if taken:
+                rows.setdefault(start, []).append((address, path, line))
             # what is before the first block is endbr64, which runs with it
             block = starts[start][max(bisect_right(starts[start], address - start) - 1, 0)]
             files.setdefault(path, {}).setdefault(line, []).append(functions[start][1][block])
     except UnsupportedTarget as refusal:
         why = str(refusal)
+    branches: dict[int, dict[int, Branch]] = {}
+    for address, hits in sorted(taken.items()):
+        start = layout.start_of(address)
+        if start is not None and start in functions:
+            before = functions[start][1][starts[start][max(bisect_right(starts[start], address - start) - 1, 0)]]
+            own = sorted(rows.get(start, ()))
+            _, path, line = own[bisect_right(own, (address, "\U0010ffff", 0)) - 1] if own else (0, "", 0)
+            # what a thread has yet to decide, as this is read, was neither
+            rest = None if before is None or hits is None else max(before - hits, 0)
+            branches.setdefault(start, {})[address - start] = Branch(hits, rest, path, line)
     return CoveredModule(
         loaded.name,
         loaded.path,
@@ -92,6 +112,7 @@ def _covered(
                 dict(sorted(blocks.items())),
                 *places.get((start, 0), ("", 0)),
                 {at: sizes[start + at] for at in starts[start] if sizes.get(start + at)},
+                branches.get(start, {}),
             )
             for start, (name, blocks) in sorted(functions.items())
         ),

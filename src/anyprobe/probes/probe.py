@@ -364,12 +364,14 @@ def exit_want(leaving: "Exit", hook: Hook | None = None) -> Want:
 
 def instructions_of(code: FunctionCode, kind: str, pattern: str = "") -> Sequence[int]:
     """Return the link-time addresses of the instructions that a spec's name means; ``pattern``: of their offsets."""
-    from anyprobe.binary.flow.blocks import calls_of, run_starts
+    from anyprobe.binary.flow.blocks import calls_of, conditional_jumps, run_starts
 
     if pattern:
         found = code.sites_among(code.addresses)
         return [each for each in found if fnmatch.fnmatchcase(f"{each - code.start:x}", pattern)]
 
+    if kind == "taken":
+        return conditional_jumps(code)
     if kind in {"block", "run"}:
         return code.blocks if kind == "block" else run_starts(code, frozenset(code.blocks))
     return calls_of(code) if kind == "call" else code.sites_among(code.addresses)

@@ -27,7 +27,8 @@ def print_coverage(snapshot: Snapshot, console: "Console", top: int = 0) -> None
     lines, blocks, functions = Tally(), Tally(), Tally()
     for module in coverage.modules:
         lines, blocks, functions = lines + module.lines, blocks + module.blocks, functions + module.entered
-    parts = [(lines, "line"), (blocks, "block"), (functions, "function")]
+    branches = sum((module.branches for module in coverage.modules), Tally())
+    parts = [(lines, "line"), (blocks, "block"), (functions, "function"), (branches, "branch way")]
     what = ", ".join(f"{tally.covered:,} of {counted(tally.total, noun)}" for tally, noun in parts if tally.total)
     print_heading(snapshot, console, f"{what or 'nothing'} covered since the probes were placed")
     rows = [(each.name, each.lines, each.blocks, each.entered) for each in coverage.modules]

@@ -63,6 +63,12 @@ def calls_of(function: FunctionView) -> tuple[int, ...]:
     return tuple(function.sites_among(insn.address for insn in function.special if insn.is_call))
 
 
+def conditional_jumps(function: FunctionView) -> tuple[int, ...]:
+    """Return the addresses of the function's conditional jumps, ascending; not those of ``loop`` and ``jrcxz``."""
+    jumps = (insn.address for insn in function.special if insn.flow is Flow.JCC and insn.condition is not None)
+    return tuple(function.sites_among(jumps))
+
+
 def _is_padding(function: FunctionView, address: int, number: int) -> bool:
     """Return whether the instruction with a number, if it starts at an address at all, is padding."""
     if number >= len(function.addresses) or function.addresses[number] != address:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 @click.option(
     "--counts", is_flag=True, help="Count how often each block runs; then no probe is taken out once it was hit."
 )
+@click.option("--edges", is_flag=True, help="Count how often each conditional jump is taken, too; means --counts.")
 @click.option(
     "--fail-under",
     type=click.FloatRange(0, 100),
@@ -48,6 +49,7 @@ def command(
     specs: tuple[str, ...],
     annotate: str | None,
     counts: bool,
+    edges: bool,
     fail_under: float | None,
     pids: Any,  # noqa: ANN401
     names: Any,  # noqa: ANN401
@@ -75,7 +77,9 @@ def command(
 
         targets.selected(settings)
         render = _render_difference if way == "diff" else partial(_render, annotate=annotate)
-        read = measuring.Plan(specs=(), arm=partial(_arm, counts=counts), render=render, covers=True, **settings)
+        read = measuring.Plan(
+            specs=(), arm=partial(_arm, counts=counts, edges=edges), render=render, covers=True, **settings
+        )
         return _enough(covered.combine(way, specs[1:], read), fail_under, read)
     specs = tuple(map(blocks_of, specs or ("a.out",)))
     target = targets.choose(pids, names, program, specs, **targets.selected(settings))
@@ -85,7 +89,7 @@ def command(
         )
     plan = measuring.Plan(
         specs=target.read(specs),
-        arm=partial(_arm, counts=counts),
+        arm=partial(_arm, counts=counts, edges=edges),
         render=partial(_render, annotate=annotate),
         seen=_without_sites,
         covers=True,
@@ -112,10 +116,10 @@ def _render_difference(snapshot: "Snapshot", console: "Console", top: int) -> No
     coverage.print_difference(snapshot, console, top)
 
 
-def _arm(session: "Measured", specs: "Sequence[AnySpec]", *, counts: bool) -> None:
+def _arm(session: "Measured", specs: "Sequence[AnySpec]", *, counts: bool, edges: bool) -> None:
     from anyprobe.cli import targets
 
-    targets.on_process(session).cover(*specs, counts=counts)  # type: ignore[arg-type]  # none is in the kernel
+    targets.on_process(session).cover(*specs, counts=counts, edges=edges)  # type: ignore[arg-type]  # none is in the kernel
 
 
 def _without_sites(snapshot: "Snapshot") -> "Snapshot":

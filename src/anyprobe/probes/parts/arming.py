@@ -96,7 +96,9 @@ class Arming:
         see_functions(wanted)
         return self.arm(wanted, timed=True, follow=follow)
 
-    def cover(self, *specs: str | Spec, follow: bool | None = None, counts: bool = False) -> Probes:
+    def cover(
+        self, *specs: str | Spec, follow: bool | None = None, counts: bool = False, edges: bool = False
+    ) -> Probes:
         """Note which blocks of some functions run; ``snapshot().coverage`` has what that says of lines.
 
         A probe that was hit is taken out, as ``pump`` comes by: what has run costs nothing any more.
@@ -106,6 +108,7 @@ class Arming:
                 already names the blocks itself (``%run``).
             follow: as for ``count``.
             counts: whether it is counted how often; then the probes stay in.
+            edges: whether it is counted, too, how often each conditional jump is taken; that needs counts.
 
         Returns:
             One probe for each spec; blocks that cannot be probed are in ``refused``, and not known in the results.
@@ -113,9 +116,12 @@ class Arming:
         Raises:
             SpecError: a spec means nothing; then nothing is armed.
         """
-        from anyprobe.probes.covering import blocks_of
+        from anyprobe.probes.covering import RUNS, TAKEN, blocks_of
 
         wanted = parsed([blocks_of(each) if isinstance(each, str) else each for each in specs])
+        if edges:
+            wanted += parsed([each.text.removesuffix(RUNS) + TAKEN for each in wanted])
+            counts = True
         found = self.arm(wanted, timed=False, follow=follow, flags=not counts)
         self.covered += found
         if not counts:

@@ -420,7 +420,10 @@ def _may_join(splice: SpliceDraft, want: Want) -> bool:
         return splice.head == want.address and not want.internal
     if want.after and splice.insns[0].flow is Flow.JCC and splice.strategy is Strategy.RETARGET:
         return False
-    return splice.strategy is not Strategy.RETARGET or splice.wants[0].kind is want.kind
+    if splice.strategy is not Strategy.RETARGET:
+        return True
+    first = splice.wants[0]
+    return first.kind is want.kind and first.conditional == want.conditional
 
 
 def _nothing_at(function: FunctionCode, address: int) -> Refusal:

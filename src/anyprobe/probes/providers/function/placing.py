@@ -13,7 +13,13 @@ from anyprobe.splice.edits import Module
 from anyprobe.splice.plan.splices import Want, WantKind
 from anyprobe.splice.regions.banks import Hook, TimingGroup
 
-_SAID = {"insn": "instruction", "block": "basic block", "run": "run of instructions", "call": "call"}
+_SAID = {
+    "insn": "instruction",
+    "block": "basic block",
+    "run": "run of instructions",
+    "call": "call",
+    "taken": "conditional jump",
+}
 
 
 def survey(sites: Sequence[ResolvedSite], module_of: Callable[[LoadedObject], Module], *, timed: bool) -> None:
@@ -67,7 +73,7 @@ def see_places(probe: Probe, beside: Probe | None, sites: Sequence[ResolvedSite]
     for made in (probe, *([beside] if beside is not None else [])):
         if made.all_places or made.refused or made.exitless:
             return
-    kinds = {site.kind for site in sites} & EACH
+    kinds = {site.kind for site in sites} & EACH - {"taken"}  # there are functions without, and that is no mistake
     if kinds:
         of = sites[0].name if len(sites) == 1 else f"any of {len(sites)} functions"
         raise probe.wanted.name_error(f"there is no {_SAID[kinds.pop()]} in {of}")
@@ -83,7 +89,8 @@ def _add(
     semaphore = site.object.runtime(guard) if guard else 0
     for address in addresses:
         hook = Hook(ActionKind.FLAG if probe.sets_flags else ActionKind.COUNT, semaphore=semaphore)
-        probe.places.append(Place(site, module, state, Want(address, kind, tag=hook), hook))
+        want = Want(address, kind, conditional=site.kind == "taken", tag=hook)
+        probe.places.append(Place(site, module, state, want, hook))
 
 
 def _add_exits(probe: Probe, site: ResolvedSite, code: FunctionCode, module: Module) -> None:
