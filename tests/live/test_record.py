@@ -7,10 +7,12 @@ import subprocess
 import sys
 from itertools import groupby
 
+import jsonschema
 import numpy as np
 import pytest
 
 from anyprobe.cli import main
+from anyprobe.cli.commands.schema import text_of
 from anyprobe.data.calls import END_BITS, ENTRY, GAP, RETURN, Recording, joined
 from support.driver import build, wait_until
 from support.perfetto_trace import slices
@@ -237,6 +239,8 @@ def test_calls_left_by_exceptions_and_longjmp_are_marked_and_have_no_duration(tm
     specs = [f"a.out:{each}" for each in ("thrown", "jumped", "plain", "round_")]
     assert main(["record", *specs, "-o", str(path), "--quiet", "--", str(program)]) == 0
     found = calls_of(replayed(capfd, path, "--json"))
+    for each in found:
+        jsonschema.validate(each, json.loads(text_of("replay")))
     by_name = {
         name: list(group)
         for name, group in groupby(sorted(found, key=lambda each: each["function"]), key=lambda each: each["function"])
@@ -440,6 +444,14 @@ def test_a_signal_has_the_last_moments_written_while_the_recording_goes_on(progr
 def test_what_cannot_be_asked_for_of_the_last_moments_is_said(options, said, tmp_path, capfd):
     assert main(["record", "libc:malloc", *options, "-o", str(tmp_path / "x.aprobe"), "--", "true"]) == 2
     assert said in capfd.readouterr().err
+
+
+def test_a_recording_that_is_not_there_makes_no_file(tmp_path, capfd):
+    wanted = tmp_path / "run.pftrace"
+    missing = tmp_path / "missing.aprobe"
+    assert main(["replay", str(missing), "--format", "perfetto", "-o", str(wanted)]) == 2
+    assert f"'{missing}'" in capfd.readouterr().err
+    assert not wanted.exists()
 
 
 def test_results_that_are_kept_beside_the_events_are_shown(small, capfd):

@@ -42,6 +42,8 @@ def replay(path: str, wanted: Wanted) -> int:
     """Show a recording, and return the exit status."""
     recording = Recording(path)
     try:
+        with open(path, "rb"):
+            pass  # before the file for what is shown is made
         with output.results(wanted.output, program_owns_output=False) as stream:
             if wanted.form == "perfetto":
                 from anyprobe.exporters import perfetto
