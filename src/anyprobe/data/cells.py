@@ -12,7 +12,6 @@ is under way is wrong by that one value at the most.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from fractions import Fraction
 from typing import NamedTuple
 
 from anyprobe.data import histogram
@@ -123,6 +122,8 @@ class CellValue(histogram.Percentiles):
         """The standard deviation of the values."""
         if not self.count or self.sum is None or self.squares is None:
             return None
+        from fractions import Fraction  # seldom asked for
+
         # in integers, since the difference of two large squares is what is small; an update may be under way
         spread = max(self.count * self.squares - self.sum * self.sum, 0)
         return math.sqrt(Fraction(spread, self.count * self.count))

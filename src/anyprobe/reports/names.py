@@ -50,7 +50,8 @@ def with_short_frames(profile: "Profile") -> "Profile":
 
 
 def _named(result: Result, short: Callable[[str, str], str]) -> Result:
-    return result if result.label else replace(result, label=short(result.module, result.function))
+    shown = result.label or short(result.module, result.function)
+    return result if shown in (result.label, result.function) else replace(result, label=shown)
 
 
 def _node(node: "CallNode", short: Callable[[str, str], str]) -> "CallNode":
