@@ -125,14 +125,6 @@ def flags_of(bank: NearBank) -> "NDArray[np.uint64]":
     return np.frombuffer(_view(bank), np.uint64)
 
 
-def clear_flag(bank: NearBank, offset: int) -> bool:
-    """Clear a flag; return whether it was set."""
-    flag = _view(bank)[offset : offset + 1]
-    was_set = flag[0] != 0
-    flag[0] = 0
-    return was_set
-
-
 def hits_alone(hook: Hook) -> int:
     """Return a counting hook's hits and look at nothing else: for one that is read again and again."""
     if not isinstance(hook.bank, SlotBank):
