@@ -35,7 +35,7 @@ _FIRST, _GROWTH, _LONGEST = 0.1, 1.5, 10.0
 """Seconds to the first look, by how much each interval is longer than the one before, and how long it gets."""
 _HEAT_LOOKS, _HOT = 0.5, 3
 """Seconds between looks at what is hit again, and at how many of them it must be to be taken to run often."""
-_AT_ONCE = 0.001
+_AT_ONCE = 0.0001
 """Seconds within which something that runs often is hit again: a patch that is hit less often costs next to nothing."""
 _PORTION = 500
 """How many splices are taken out in one stop: what is written is read once more while the threads stand still."""
@@ -128,10 +128,14 @@ class Retirement:
         """Clear the flags of places that were hit, and return which are set again at once."""
         chosen = np.zeros(len(self._places), bool)
         chosen[numbers] = True
-        for bank, words, own in self._banks:
-            flags_of(bank)[words[chosen[own]]] = 0
+        cleared = [(flags_of(bank), words[chosen[own]], own[chosen[own]]) for bank, words, own in self._banks]
+        for flags, words, _ in cleared:
+            flags[words] = 0
         time.sleep(_AT_ONCE)
-        again: list[bool] = self._set()[numbers].tolist()
+        found = np.zeros(len(self._places), bool)
+        for flags, words, own in cleared:
+            found[own] = flags[words] != 0
+        again: list[bool] = found[numbers].tolist()
         return again
 
     def _list_places(self) -> None:
