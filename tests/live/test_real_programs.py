@@ -85,8 +85,13 @@ for line in sys.stdin:
 """
 
 
-@pytest.mark.timeout(600)  # tens of thousands of exits are planned
-def test_python_with_entries_and_exits_counted():
+EXITS_TOO = pytest.mark.parametrize("exits", [False, pytest.param(True, marks=pytest.mark.torture)])
+"""Tens of thousands of exits are planned."""
+
+
+@EXITS_TOO
+@pytest.mark.timeout(600)
+def test_python_with_everything_counted(exits):
     """A script of JSON, hashing, compression and regular expressions gives the same digest, before, during, after."""
     with subprocess.Popen([PYTHON, "-c", WORK], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
 
@@ -98,9 +103,9 @@ def test_python_with_entries_and_exits_counted():
         assert process.stdout.readline() == "ready\n"
         expected = work()
         with anyprobe.attach(process.pid) as session:
-            count_everything(session, exits=True)
+            count_everything(session, exits=exits)
             assert work() == expected
-            print_shares("python3, entries and exits", session.snapshot())
+            print_shares("python3", session.snapshot())
             assert session.snapshot().hits > 100_000
         assert work() == expected
         process.stdin.close()
@@ -108,13 +113,14 @@ def test_python_with_entries_and_exits_counted():
         assert process.wait(180) == 0
 
 
+@EXITS_TOO
 @pytest.mark.timeout(600)  # everything is counted, and the benchmark runs twice
-def test_redis_under_its_benchmark(tmp_path):
+def test_redis_under_its_benchmark(tmp_path, exits):
     """redis-server with everything counted, under redis-benchmark: no errors, the same data in keys of every type."""
     with redis(tmp_path) as server:
         expected = server.benchmark()
         with anyprobe.attach(server.pid) as session:
-            count_everything(session, exits=True)
+            count_everything(session, exits=exits)
             assert server.benchmark() == expected
             assert print_shares("redis-server", session.snapshot()) > 0.98  # it handles faults
         assert server.ask("get", "k") == "500500"
