@@ -124,6 +124,7 @@ def _calls_since(after: FunctionTiming, before: FunctionTiming | None) -> Functi
         learning=after.learning - before.learning,
         unmatched=after.unmatched - before.unmatched,
         sum_ns=after.sum_ns - before.sum_ns,
+        running_ns=after.running_ns - before.running_ns,
         min_ns=max(buckets[0][0], after.min_ns) if buckets else 0.0,
         max_ns=min(buckets[-1][1], after.max_ns) if buckets else 0.0,
         buckets=buckets,

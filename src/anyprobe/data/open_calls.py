@@ -5,7 +5,7 @@ this one (``splice.codegen.switches``): what they have taken themselves is in th
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from anyprobe.data import layout as at
@@ -29,16 +29,21 @@ def end_open_calls(block: "NDArray[np.uint64]", layout: BankLayout, now: int) ->
     Of recursion it is the outermost call's time. Where calls are nested their own times are added to the records.
     """
     calls = _OpenCalls(block, layout)
-    now -= calls.word(at.BLOCK_COST) >> at.COST_BITS
+    now -= calls.spent()
     open_ones = calls.nested(now) if layout.nested else calls.alone()
-    found = Counter[int]()
-    for number in sorted(open_ones):
-        elapsed, record = now - calls.field(number, at.INSTANCE_T0), calls.record(number)
-        if record not in found:
-            found[record] = elapsed
-        if layout.nodes:
-            calls.add(calls.node(number) + at.NODE_SUM, elapsed)
-    return found
+    if layout.nodes:
+        for number in open_ones:
+            calls.add(calls.node(number) + at.NODE_SUM, now - calls.field(number, at.INSTANCE_T0))
+    return calls.outermost(open_ones, now)
+
+
+def running_calls(block: "NDArray[np.uint64]", layout: BankLayout, now: int) -> Counter[int]:
+    """Return how long what a block has open has run by a time, by record: of recursion it is the outermost call's time.
+
+    The program may be writing: a call that begins or ends just now is there or is not.
+    """
+    calls = _OpenCalls(block, layout)
+    return calls.outermost(calls.chained() if layout.nested else calls.alone(), now - calls.spent())
 
 
 def opened_by(owner: int, heads: "NDArray[np.uint64]", layout: BankLayout) -> list[tuple[int, int]]:
@@ -63,6 +68,19 @@ class _OpenCalls:
     def word(self, offset: int) -> int:
         word = int(self._block[offset // 8])
         return word - (1 << 64) if word & _SIGN else word
+
+    def spent(self) -> int:
+        """Return the ticks that probes have cost the thread, which are in no call's time."""
+        return self.word(at.BLOCK_COST) >> at.COST_BITS
+
+    def outermost(self, open_ones: Iterable[int], now: int) -> Counter[int]:
+        """Return how long open calls have run, by record; of several of one record the outermost one."""
+        found = Counter[int]()
+        for number in sorted(open_ones):
+            record = self.record(number)
+            if record not in found:
+                found[record] = max(now - self.field(number, at.INSTANCE_T0), 0)
+        return found
 
     def add(self, offset: int, ticks: int) -> None:
         self._block[offset // 8] = (int(self._block[offset // 8]) + ticks) & _MASK
@@ -113,6 +131,13 @@ class _OpenCalls:
             self.add(self.record(root) + at.RECORD_ROOTS, ticks)
             self.add(self._switches + at.RECORD_ROOTS, ticks)
         self._end_unnamed(now)
+        return self._in_chains(running)
+
+    def chained(self) -> set[int]:
+        """Return the open calls where each knows its caller: of the stack that runs, and of those that wait."""
+        return self._in_chains(self._running())
+
+    def _in_chains(self, running: int) -> set[int]:
         waiting = [number for number in range(self._top) if self._is_waiting(number)]
         starts = [*map(self._caller, waiting), running]
         return {number for start in starts if start >= 0 for number in self._chain(start)}

@@ -429,7 +429,7 @@ class BankReader:
 
         Nothing of it may run meanwhile. Calls of fork children stay as they are.
         """
-        for block in self._own.with_calls() if self._layout.maxactive else ():
+        for block in self.open_blocks():
             instances = _instances_of(block, self._layout)
             instances[instances[:, at.INSTANCE_SP // 8] > at.TOMBSTONE, at.INSTANCE_T0 // 8] += np.uint64(ticks)
 
@@ -439,18 +439,9 @@ class BankReader:
 
         return opened_by(owner, self._own.columns(at.BLOCK_OWNER, 16), self._layout)
 
-    def gone_at(self) -> int:
-        """Return when the process was last seen to call ``_exit``, 0 if it was not."""
-        from anyprobe.data.open_calls import gone_at
-
-        return max(map(gone_at, self._own.with_calls() if self._layout.nested else ()), default=0)
-
-    def end_calls(self, now: int) -> Counter[int]:
-        """End what the threads have open, as ``data.open_calls`` says: of a process that has ended at that time."""
-        from anyprobe.data.open_calls import end_open_calls
-
-        blocks = self._own.with_calls() if self._layout.maxactive else ()
-        return sum((end_open_calls(block, self._layout, now) for block in blocks), Counter[int]())
+    def open_blocks(self) -> Iterator[NDArray[np.uint64]]:
+        """Yield the blocks of the process's own threads that may have calls open, as they are in memory."""
+        return self._own.with_calls() if self._layout.maxactive else iter(())
 
 
 def _owners(region: memoryview, layout: BankLayout) -> list[tuple[int, int]]:

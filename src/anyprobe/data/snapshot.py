@@ -32,7 +32,7 @@ the caller goes on."""
 MARKERS: frozenset[Kind] = frozenset({"usdt"})
 """Kinds of which all places together are what was asked for."""
 _CALLS = ("count", "tail_exits", "unmatched", "sum_ns", "nmissed", "in_flight", "learning", "left", "callers")
-_ADDED = (*_CALLS, "open_ns")
+_ADDED = (*_CALLS, "open_ns", "running_ns")
 """What of calls is added up."""
 _MANY: frozenset[Kind] = MARKERS | {"insn", "block", "run", "call", "taken"}
 """Kinds of which one spec may mean many places that can be told of as one."""
@@ -142,6 +142,8 @@ class FunctionTiming(Brief, histogram.Percentiles):
     in_flight: int = 0
     open_ns: float = 0.0
     """The time, up to the program's end, of calls that it has ended in: of recursion the outermost one's."""
+    running_ns: float = 0.0
+    """The time so far of calls that run when the results are read: of recursion the outermost one's."""
     open_is_bound: bool = False
     """Whether they have taken no more than that, as the program's end was seen, and not told by itself."""
     exit_kind: ExitKind | None = None
@@ -159,8 +161,7 @@ class FunctionTiming(Brief, histogram.Percentiles):
     callers_refused: tuple[tuple[str, int], ...] = ()
     """Why other such places cannot be spliced, and how many they are: calls from there are ``tail_exits``."""
     left: int = 0
-    """Calls that an exception, a panic or ``longjmp`` has left behind, where that is seen: they have no time, and what
-    they took is their callers'."""
+    """Calls that an exception, a panic or ``longjmp`` was seen to leave behind: what they took is their callers'."""
     nested: "NestedTiming | None" = None
     """What is known by which calls made which, where that was asked for."""
     cpu: "CpuTime | None" = None

@@ -37,8 +37,10 @@ if TYPE_CHECKING:
 class BankValues:
     """The values of all banks at one moment, each bank read once."""
 
-    def __init__(self) -> None:
-        """Read nothing yet."""
+    def __init__(self, now: int = 0) -> None:
+        """Read nothing yet. ``now``: this moment by the clock of timing probes; 0: calls that run have no time yet."""
+        self._now = now
+        self._running: dict[SlotBank, Counter[int]] = {}
         self._readers: dict[int, BankReader] = {}
         self._near: dict[int, NearReader] = {}
         self._counters: dict[int, NDArray[np.uint64]] = {}
@@ -53,6 +55,18 @@ class BankValues:
         if reader is None:
             reader = self._readers[id(bank)] = _reader(bank, _extents(bank))
         return reader
+
+    def running(self, bank: SlotBank, offset: int) -> int:
+        """Return the ticks so far of the calls of a function that run, of the process's own."""
+        if not self._now or isinstance(bank, GoroutineBank):
+            return 0
+        if bank not in self._running:
+            from anyprobe.data.open_calls import running_calls
+
+            blocks = self.reader(bank).open_blocks()
+            each = (running_calls(block, bank.layout, self._now) for block in blocks)
+            self._running[bank] = sum(each, Counter[int]())
+        return self._running[bank][offset]
 
     def costs(self, bank: SlotBank) -> "Costs":
         """Return what probes have cost by a bank, on average."""
@@ -395,6 +409,7 @@ def _timing(
         nmissed=record.missed,
         in_flight=values.in_flight(bank, group.offset, whose),
         open_ns=running_until,
+        running_ns=values.running(bank, group.offset) * ns_per_tick if whose in {"all", "target"} else 0.0,
         open_is_bound=running_until > 0 and not bank.end_is_told,
         address=timed.site.address,
         callers=callers,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from anyprobe.data import layout as at
-from anyprobe.data.open_calls import end_open_calls, gone_at
+from anyprobe.data.open_calls import end_open_calls, gone_at, running_calls
 
 FUNCTIONS, DEEP, NOW = 3, 6, 1_000_000
 
@@ -59,6 +59,9 @@ def test_own_times_of_open_calls_are_the_time_of_the_outermost(seed):
         thread.call(record, start, within)
         own[record] += end - start - within
         inclusive.setdefault(record, NOW - start)  # of recursion the outermost
+    before = thread.block.copy()
+    assert running_calls(thread.block, thread.layout, now) == inclusive
+    assert (thread.block == before).all()
     assert end_open_calls(thread.block, thread.layout, now) == inclusive
     assert thread.own() == [own[record] for record in thread.records]
     assert sum(thread.roots()) == NOW - began[0]
@@ -87,6 +90,7 @@ def test_what_waits_on_another_stack_has_had_its_time_and_runs_on_in_its_total()
     thread.put(one + at.RECORD_ROOTS, 300)
     thread.call(switches, 400, 1)
     thread.call(other, 450, 0, caller=0)
+    assert running_calls(thread.block, thread.layout, 1000) == {one: 900, other: 550}
     assert end_open_calls(thread.block, thread.layout, 1000) == {one: 900, other: 550}
     assert thread.own()[:2] == [300, 550]
     assert thread.roots()[:2] == [300, 550]

@@ -84,7 +84,8 @@ class Results:
         if host.options.by_thread:
             host.thread_names.look([host.pid, *(pid for pid, _ in children.alive())], again=True)
             apart = reading.calls_by_thread(probes, children, ns_per_tick)
-        functions = tuple(reading.timings(probes, BankValues(), ns_per_tick)) if apart is None else apart.functions()
+        values = BankValues(self._times.now())
+        functions = tuple(reading.timings(probes, values, ns_per_tick)) if apart is None else apart.functions()
         places = [place for probe in probes for place in probe.places]
         found = (*host.functions.read(places), *provided.read(probes))
         armed = reading.armed_once(places)

@@ -33,7 +33,7 @@ class Times:
         self.ns_per_tick: float = 0.0
         self.step_ns: float = 0.0
         """Nanoseconds of a tick of the clock, as measured last, and by how much it goes on at once."""
-        self._are_ended = False
+        self._are_ended, self._ended_at = False, 0
 
     def choose(self, *, probed: bool) -> None:
         """Choose a clock for calls that are to be timed; ``probed``: the vdso has probes itself."""
@@ -67,11 +67,17 @@ class Times:
             rate = round((1 << rendezvous.RATE_BITS) / self.clock.ns_per_tick())
             hit.held = (rate, len(places), *(word for place in places for word in place))
 
+    def now(self) -> int:
+        """Return this moment, or that of the session's end, by the clock; 0 where calls have ended with the program."""
+        if self._are_ended:
+            return 0
+        return self._ended_at if self.clock is None else self.clock.now()
+
     def end(self) -> None:
         """Measure how long a tick is for the last time."""
         self.end_calls()
         self.measure()
-        self.clock = None
+        self._ended_at, self.clock = self.now(), None
 
     def end_calls(self) -> None:
         """Give calls that the program has ended in their time up to its end, once it has ended."""

@@ -2,9 +2,11 @@
 
 import os
 import time
+from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from anyprobe.data.open_calls import end_open_calls, gone_at
 from anyprobe.probes.reading import BankValues
 from anyprobe.splice.regions.code_region import GoroutineBank
 
@@ -28,8 +30,18 @@ def end_calls(process: "RunningProcess", clock: "Clock", ns_per_tick: float, pro
     groups = (group for probe in probes for timed in probe.timed for group in (timed.group, *timed.earlier))
     banks = {group.bank for group in groups if group.bank is not None and not isinstance(group.bank, GoroutineBank)}
     readers = {bank: BankValues().reader(bank) for bank in banks}
-    told = max((reader.gone_at() for bank, reader in readers.items() if not bank.clock), default=0)
+    told = max(
+        (
+            gone_at(block)
+            for bank, reader in readers.items()
+            if bank.layout.nested and not bank.clock
+            for block in reader.open_blocks()
+        ),
+        default=0,
+    )
     status = process.exit_status
     has_told = status is not None and os.WIFEXITED(status) and 0 <= seen - told <= _LATE * ticks_per_second
     for bank, reader in readers.items():
-        bank.open_at_end, bank.end_is_told = reader.end_calls(told if has_told else seen), has_told
+        ended_at, bank.end_is_told = told if has_told else seen, has_told
+        ended = (end_open_calls(block, bank.layout, ended_at) for block in reader.open_blocks())
+        bank.open_at_end = sum(ended, Counter[int]())
