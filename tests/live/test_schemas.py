@@ -116,6 +116,13 @@ def test_sleep(documents):
     assert {each["cause"] for each in document["stacks"]} == {"timer"}
 
 
+def test_metrics(documents):
+    for of in ("concurrency", "calls", "off"):
+        *numbers, end = documents("metric", "metric", "a.out:work", "--of", of, "--every", "0.05", "--for", "0.5")
+        assert numbers
+        assert [[each["t"], each["value"]] for each in numbers] == end["functions"][0]["series"]
+
+
 def test_hits_that_wait(documents):
     documents("break", "break", "a.out:work", "--count", "2")
     documents("break", "break", "a.out:work", "--do", "stop", *FOR)

@@ -50,8 +50,8 @@ REPORTS_MAY_IMPORT = {
     "anyprobe.data.snapshot", "anyprobe.data.processes", "anyprobe.data.histogram", "anyprobe.data.results",
     "anyprobe.data.calltree", "anyprobe.data.coverage", "anyprobe.data.profile", "anyprobe.data.refused",
     "anyprobe.data.sums", "anyprobe.data.waiting", "anyprobe.data.offcpu", "anyprobe.data.differences",
-    "anyprobe.data.heatmaps", "anyprobe.data.calls", "anyprobe.data.matching", "anyprobe.data.timeline",
-    "anyprobe.core.later",
+    "anyprobe.data.heatmaps", "anyprobe.data.metrics", "anyprobe.data.calls", "anyprobe.data.matching",
+    "anyprobe.data.timeline", "anyprobe.core.later",
     "anyprobe.core.printable",
 }  # fmt: skip
 

@@ -37,6 +37,7 @@ COMMANDS = {
     "merge": "Add up archives: of processes, machines, parts of a test.",
     "diff": "Show what has changed from one archive to another.",
     "offcpu": "Show where threads sleep, and what for.",
+    "metric": "Show over time how many threads are in functions, wait there, or how often these are called.",
     "list": "List what could be probed, and by which strategy.",
     "explain": "Show the plan or the refusals for one site; changes nothing.",
     "probes": "Show what all sessions have installed in a process.",

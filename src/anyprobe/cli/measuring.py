@@ -98,6 +98,8 @@ class Plan:
     """Whether results have the coverage."""
     run: "Run | None" = None
     """What else is known of results that are kept, or shown again."""
+    spaced: bool = True
+    """Whether an empty line is between results of intervals and those at the end."""
     lines: bool = False
     """Whether records are all that there is to show: then what is left to say goes to standard error."""
 
@@ -465,7 +467,7 @@ def show(snapshots: Sequence[Snapshot], plan: Plan, stream: TextIO, *, between: 
         exporter.write(found, stream)
         return
     warn_once(together.warnings, plan)
-    if several and last is None and not plan.lines:
+    if several and last is None and plan.spaced and not plan.lines:
         stream.write("\n")
     shown = last or together
     if not plan.full_names:

@@ -1,0 +1,75 @@
+"""``anyprobe metric``."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from anyprobe.cli import helping, options
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from anyprobe.cli.targets import AnySpec, Measured
+
+_OF = ("calls", "throughput", "wall", "concurrency", "cpu", "off", "waiting")
+EVERY = 1.0
+
+
+@click.command("metric", cls=helping.Command, starts=True)
+@options.specs
+@click.option(
+    "--of", "what", type=click.Choice(_OF), default="concurrency", show_default=True, help="What is measured."
+)
+@options.pending
+@options.follow
+@options.children
+@options.target
+@options.appearing
+@options.measuring
+@options.clock
+@click.pass_obj
+def command(
+    program: tuple[str, ...],
+    /,
+    specs: tuple[str, ...],
+    what: str,
+    pending: bool | None,
+    pids: Any,  # noqa: ANN401
+    names: Any,  # noqa: ANN401
+    **settings: Any,  # noqa: ANN401
+) -> int:
+    """Show over time how many threads are in functions, how many wait there, or how often these are called.
+
+    A number of each function for each interval, calls that are under way included, and a curve of them at the end.
+
+    \b
+    anyprobe metric standard_ExecutorRun -p 4242 --for 20
+    anyprobe metric --of waiting libc:fsync -p 4242 --every 0.5
+    anyprobe metric --of throughput 'a.out:handle*' -p 4242 --json
+    """  # noqa: D301 - click's mark for lines that stay as they are
+    from anyprobe.cli import cpu_times, measuring, targets
+    from anyprobe.cli.metering import Meter
+    from anyprobe.data.metrics import Metric
+
+    if settings["format"] not in {None, "json"}:
+        raise click.UsageError(f"metric writes a table or --json, not --format {settings['format']}")
+    metric = Metric(what)
+    target = targets.choose(pids, names, program, specs, **targets.selected(settings))
+    if target.kernel:
+        raise click.UsageError("metric is of functions of processes, not of the kernel")
+    as_json = settings.pop("format") is not None
+    settings["every"] = settings["every"] or EVERY
+    own: dict[str, Any] = {"render": Meter(metric, as_json=as_json), "spaced": not as_json}
+    if metric.needs_cpu_time:
+        targets.see_pending(target, pending)
+        own |= {"arm": cpu_times.CpuTimes().arm, "seen": cpu_times.CpuTimes().seen}
+    else:  # by self times it is known which calls of a recursion are the outermost ones
+        own |= {"arm": _arm, "self_time": True}
+    plan = measuring.Plan(specs=target.read(specs), pending=pending, format=None, **own, **settings)
+    return measuring.measure(target, plan)
+
+
+def _arm(session: "Measured", specs: "Sequence[AnySpec]") -> None:
+    from anyprobe.cli import targets
+
+    targets.on_process(session).time(*map(targets.process_spec, specs))
