@@ -1,7 +1,9 @@
 """Threads that sleep in programs which filter their system calls: a stop is not the end, and no sleep begins anew."""
 
+import os
 import select
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -10,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from anyprobe.core.errors import NoSuchProcess, TargetExited
-from anyprobe.target.process import borrowing
+from anyprobe.core.errors import NoSuchProcess, PermissionDenied, TargetExited
+from anyprobe.target.process import borrowing, keeper
 from anyprobe.target.process.process import Process
-from support.driver import PATIENCE, build
+from anyprobe.target.remote.thread import Thread
+from support.driver import PATIENCE, build, has_ended, wait_until
 
 pytestmark = [pytest.mark.live, pytest.mark.root]
 PROGRAM = r"""
@@ -164,3 +167,16 @@ def test_without_the_right_to_suspend_filters_it_is_refused_before_anything_is_d
             assert process.wait(PATIENCE) == 0
         finally:
             process.kill()
+
+
+def test_a_thread_that_has_just_ended_lacks_no_right():
+    """It was asleep when it was looked at, and has ended since: the kernel refuses it by the same number."""
+    with started("nanosleep", KILL) as process, closing(Process.open(process.pid)) as opened:
+        assert process.stdout.readline() == "sleeps\n"
+        asleep = Thread(process.pid, process.pid, child=True)
+        os.kill(process.pid, signal.SIGKILL)
+        wait_until(lambda: has_ended(process), "its end")
+        with pytest.raises(OSError, match=r"Operation not permitted|No such process") as refused:
+            keeper.attach(opened, asleep, asleep=True)
+        assert not isinstance(refused.value, PermissionDenied)
+        opened.end_keeper()

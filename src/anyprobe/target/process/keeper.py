@@ -45,13 +45,29 @@ def attach(process: "Tracee", thread: Thread, *, asleep: bool, others: Collectio
         return
     keeper = process.keeper = process.keeper or Keeper()
     thread.options = ptrace.OPTION_SYSGOOD | ptrace.OPTION_SUSPEND_SECCOMP
-    try:
-        keeper.seize(thread.tid, thread.options)
-    except OSError as error:
-        if error.errno in (errno.EPERM, errno.EINVAL) and not permission.tracer_of(thread.tid):
-            raise confined(thread.pid) from error
-        raise
+    for is_last in (False, True):
+        try:
+            keeper.seize(thread.tid, thread.options)
+        except OSError as error:
+            if error.errno not in (errno.EPERM, errno.EINVAL) or _may_be_passing(thread):
+                raise
+            if is_last:  # the first time it may have been traced, and be let go by the time that was looked at
+                raise confined(thread.pid) from error
+        else:
+            break
     thread.kept = True
+
+
+def _may_be_passing(thread: Thread) -> bool:
+    """Return whether a refusal may be for a tracer, or since the thread has just ended: none for want of a right."""
+    if permission.tracer_of(thread.tid):
+        return True
+    try:
+        return procfs.read_stat(thread.pid, thread.tid).ended
+    except OSError as error:
+        if error.errno not in procfs.GONE_ERRORS:
+            raise
+        return True
 
 
 def _is_filtered(thread: Thread) -> bool:
