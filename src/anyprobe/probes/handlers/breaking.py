@@ -86,8 +86,10 @@ class Breakpoints:
         self._held.put(held)
         while not held.go_on.wait(_LOOK) and not self._session.callbacks.ending:
             pass  # until something has been done about it, or the session ends
-        hit.let_go()
-        held.answered.set()
+        try:
+            hit.let_go()
+        finally:  # for this the controller waits
+            held.answered.set()
 
     def take(self) -> Held | None:
         """Return the next hit whose thread waits, if there is one."""
