@@ -194,6 +194,12 @@ def _raised(value: Value, one: Instruction) -> Value:
     return (kind if not moved else f"{kind}+{moved}", value[1]) if kind == ORIGINAL else _LOST
 
 
+def raised_by(value: Value, number: int) -> int:
+    """Return by how much a register's value is above its own at first; 0 where it is not that."""
+    _, _, by = (value or ("", 0))[0].partition("+")
+    return int(by or 0) if value == (f"{ORIGINAL}+{by}", number) else 0
+
+
 def _move(state: State, one: Instruction, destination: int) -> State | None:
     """Return the state after ``mov`` to a whole register."""
     value: Value = _LOST

@@ -273,6 +273,8 @@ def _registers(asm: Assembler) -> None:
         mov [rdx+rcx*8+{uc.REGISTERS}], rax; jmp next
     {Op.STACK.name}:
         add [rdx+{uc.RSP}], rdi; jmp next
+    {Op.RAISE.name}:
+        add [rdx+rcx*8+{uc.REGISTERS}], rdi; jmp next
     {Op.HELD.name}:
         mov rax, [rdx+rcx*8+{uc.REGISTERS}]
         mov [rdx+{uc.RIP}], rax; jmp next

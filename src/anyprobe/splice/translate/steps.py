@@ -15,7 +15,7 @@ from enum import IntEnum
 from functools import lru_cache
 from typing import NamedTuple
 
-from anyprobe.splice.translate.abstract_state import FLAGS, FLAGS_OF, IMAGE, ORIGINAL, RAX, State
+from anyprobe.splice.translate.abstract_state import FLAGS, FLAGS_OF, IMAGE, ORIGINAL, RAX, State, raised_by
 
 
 class Op(IntEnum):
@@ -67,6 +67,8 @@ class Op(IntEnum):
     which is ``b`` bytes after the patch's start, by the number of the trap."""
     HELD = 22
     """The pc is register ``a``."""
+    RAISE = 23
+    """Register ``a`` rises by ``b``."""
 
 
 class Step(NamedTuple):
@@ -119,6 +121,8 @@ def restoring(state: State, dead: frozenset[int] = frozenset(), *, flags_dead: b
             moves[number] = register
         elif word is not None:
             loads.append(Step(Op.LOAD, frame_index(number), word - state.shift))
+        elif by := raised_by(state.registers[number], number):
+            steps.append(Step(Op.RAISE, frame_index(number), -by))
         else:
             return None
     while moves:  # nothing is overwritten that another one still has to come from

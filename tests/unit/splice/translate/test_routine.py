@@ -105,11 +105,11 @@ def test_who_steps_himself_is_left_where_he_is():
 @native
 def test_registers_come_from_registers_and_stack():
     recipe = [
-        step(Op.MOVE, RAX, RBX), step(Op.LOAD, RCX, 16), step(Op.STACK, b=24), *TO_SITE,
+        step(Op.MOVE, RAX, RBX), step(Op.LOAD, RCX, 16), step(Op.STACK, b=24), step(Op.RAISE, R8, -304), *TO_SITE,
     ]  # fmt: skip
-    result = run(case(recipe, registers={RAX: 1, RBX: 2, RCX: 3}, words={STACK + 16: 77}))
+    result = run(case(recipe, registers={RAX: 1, RBX: 2, RCX: 3, R8: 1000}, words={STACK + 16: 77}))
     assert result["changed"] == {
-        str(RAX): 2, str(RCX): 77, str(RSP): result["base"] + STACK + 24, str(RIP): result["base"] + SITE,
+        str(RAX): 2, str(RCX): 77, str(R8): 696, str(RSP): result["base"] + STACK + 24, str(RIP): result["base"] + SITE,
     }  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from anyprobe.splice.plan.splices import Clobbers, PlannedSplice, Strategy, Want
 from anyprobe.splice.translate.patches import Bearings, Walk, overwritten, recipes
 from anyprobe.splice.translate.routine import assemble_view
 from anyprobe.splice.translate.routines import routine_positions
-from anyprobe.splice.translate.steps import Op, frame_index
+from anyprobe.splice.translate.steps import Op, Step, frame_index
 from anyprobe.splice.translate.view_check import VIEW_NEEDS, assemble_check
 from support.stack_depths import depth
 from unit.splice.translate import test_steps as steps
@@ -44,9 +44,9 @@ def test_other_handlers_can_be_shown_its_first_instruction(others):
     emitted, walk = handler(*others)
     found = recipes(walk, overwritten(walk))
     lines = [(at - steps.PATCH, text) for at, _, text in disassemble.format(emitted.code, steps.PATCH)]
-    moved = [text for at, text in lines if at not in found]
-    # but for the moment in which rdx is another one
-    assert moved == ["cmp rdx, rsi", "lea rdx, [rdx-0x130]"]
+    assert [text for at, text in lines if at not in found] == []
+    raised = next(at for at, text in lines if text == "cmp rdx, rsi")
+    assert found[raised][0] == Step(Op.RAISE, frame_index(RDX), -0x130)
     after = next(at for at, text in lines if text.startswith("mov r13"))
     assert (found[after][0].op, found[after][0].a) == (Op.LOAD, frame_index(R13))
     assert found[after][-2].op is Op.SITE
