@@ -38,8 +38,9 @@ class Meter:
     def _write(self, snapshot: "Snapshot", console: "Console") -> None:
         from anyprobe.exporters.json_document import json_text
 
-        documents: list[dict[str, Any]] = [self._document(snapshot)]
-        if snapshot.interval is not None:
+        if snapshot.interval is None:
+            documents = [self._document(snapshot)]
+        else:
             documents = [
                 {"t": round(self._seconds, 6), "spec": spec, "of": str(self._metric), "value": round(value, 9)}
                 for (spec, _), value in points_of(self._metric, snapshot).items()

@@ -123,7 +123,7 @@ class Hit:
         """
         self.waits_at, self.owner = waits_at, owner
         self.held: Sequence[int] = ()
-        """The words from ``rendezvous.RATE`` on: by which calls the thread leaves out that it has waited."""
+        """The words from ``rendezvous.RATE`` on: the calls in whose times the thread's wait is not to be."""
         self._let_go = let_go
         self.regs = Registers(words, unsafe=unsafe)
         self.ip = words[_WORDS.index("ip")]
@@ -456,7 +456,7 @@ class _Answering:
         return self._region[start : start + rendezvous.PLACE_BYTES]
 
     def write(self, number: int, ticket: int, reply: Sequence[int], held: Sequence[int]) -> None:
-        """Write an answer, the ticket last, and wake who waits for it; ``held``: by which calls it has waited."""
+        """Write an answer, the ticket last, and wake the thread that waits for it; ``held`` is that of its ``Hit``."""
         words = self.place(number).cast("Q")
         for index, word in enumerate(reply, rendezvous.REPLY // 8):
             words[index] = word
