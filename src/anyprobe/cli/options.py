@@ -313,6 +313,8 @@ _ending = together(
     click.option("--exit-status", is_flag=True, help="Exit as the started command did."),
 )
 
+processes = together(follow, children, target, appearing)
+"""Which processes are meant, and what becomes of those that they start."""
 following = together(
     _until,
     _ending,

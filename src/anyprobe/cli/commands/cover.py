@@ -37,10 +37,7 @@ if TYPE_CHECKING:
     help="Exit with 1 where less of the lines has run (of the blocks, where no lines are known).",
 )
 @options.pending
-@options.follow
-@options.children
-@options.target
-@options.appearing
+@options.processes
 @options.measuring
 @click.pass_obj
 def command(

@@ -28,10 +28,7 @@ if TYPE_CHECKING:
 @click.option("--capacity", type=options.Whole(1), metavar="N", help="Keys that there is room for.")
 @options.when
 @options.pending
-@options.follow
-@options.children
-@options.target
-@options.appearing
+@options.processes
 @options.measuring
 @options.heat
 @click.pass_obj

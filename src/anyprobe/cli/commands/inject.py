@@ -36,10 +36,7 @@ class _Number(click.ParamType):  # type: ignore[type-arg]  # generic since click
 @click.option("--seed", type=options.Whole(0), default=0, metavar="S", help="Which calls these are. Default: 0.")
 @options.when
 @options.pending
-@options.follow
-@options.children
-@options.target
-@options.appearing
+@options.processes
 @options.injecting
 @options.unsafe
 @click.pass_obj

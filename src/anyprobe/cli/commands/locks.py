@@ -19,10 +19,7 @@ if TYPE_CHECKING:
 @click.option(
     "--no-hold", is_flag=True, help="Measure no hold times, and not who holds: a lock that is free costs far less then."
 )
-@options.follow
-@options.children
-@options.target
-@options.appearing
+@options.processes
 @options.measuring
 @click.pass_obj
 def command(

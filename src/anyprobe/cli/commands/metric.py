@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from anyprobe.cli.targets import AnySpec, Measured
 
 _OF = ("calls", "throughput", "wall", "concurrency", "cpu", "off", "waiting")
-EVERY = 1.0
+_EVERY = 1.0
+"""Seconds of an interval."""
 
 
 @click.command("metric", cls=helping.Command, starts=True)
@@ -21,10 +22,7 @@ EVERY = 1.0
     "--of", "what", type=click.Choice(_OF), default="concurrency", show_default=True, help="What is measured."
 )
 @options.pending
-@options.follow
-@options.children
-@options.target
-@options.appearing
+@options.processes
 @options.measuring
 @options.clock
 @click.pass_obj
@@ -58,11 +56,12 @@ def command(
     if target.kernel:
         raise click.UsageError("metric is of functions of processes, not of the kernel")
     as_json = settings.pop("format") is not None
-    settings["every"] = settings["every"] or EVERY
+    settings["every"] = settings["every"] or _EVERY
     own: dict[str, Any] = {"render": Meter(metric, as_json=as_json), "spaced": not as_json}
     if metric.needs_cpu_time:
         targets.see_pending(target, pending)
-        own |= {"arm": cpu_times.CpuTimes().arm, "seen": cpu_times.CpuTimes().seen}
+        cpu = cpu_times.CpuTimes()
+        own |= {"arm": cpu.arm, "seen": cpu.seen}
     else:  # by self times it is known which calls of a recursion are the outermost ones
         own |= {"arm": _arm, "self_time": True}
     plan = measuring.Plan(specs=target.read(specs), pending=pending, format=None, **own, **settings)

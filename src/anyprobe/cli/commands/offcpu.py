@@ -17,10 +17,7 @@ if TYPE_CHECKING:
 
 
 @click.command("offcpu", cls=helping.Command, starts=True)
-@options.follow
-@options.children
-@options.target
-@options.appearing
+@options.processes
 @options.measuring
 @click.pass_obj
 def command(

@@ -28,10 +28,7 @@ from anyprobe.cli import helping, options
     "'latency_ns > 50_000_000'. The signal USR1 does so, too.",
 )
 @options.pending
-@options.follow
-@options.children
-@options.target
-@options.appearing
+@options.processes
 @options.recording
 @click.pass_obj
 def command(

@@ -22,10 +22,7 @@ _CALLER = "func(caller)"
 @options.hot
 @options.when
 @options.pending
-@options.follow
-@options.children
-@options.target
-@options.appearing
+@options.processes
 @options.measuring
 @options.heat
 @options.clock

@@ -26,10 +26,7 @@ if TYPE_CHECKING:
 @click.option("-c", "--count", "most", type=options.Whole(1), metavar="N", help="End after N hits.")
 @options.when
 @options.pending
-@options.follow
-@options.children
-@options.target
-@options.appearing
+@options.processes
 @options.following
 @click.pass_obj
 def command(
