@@ -30,6 +30,7 @@ COMMANDS = {
     "cover": "Show which blocks and source lines have run.",
     "break": "Stop where a condition holds: stacks, a core file, or gdb.",
     "watch": "Show who writes to some memory, and what.",
+    "audit": "Keep a file of opens, programs, credentials, connections, whose lines are chained.",
     "inject": "Have calls of functions fail, or wait: a fault for chosen calls.",
     "locks": "Show which locks threads wait for, how long, and who holds them meanwhile.",
     "show": "Show results that were kept in an archive, in any format.",

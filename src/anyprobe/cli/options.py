@@ -339,6 +339,13 @@ injecting = together(
 )
 
 recording = together(_until, _ending, _arming, _output)
+auditing = together(
+    _until,
+    _ending,
+    strategy,
+    live,
+    click.option("--quiet", is_flag=True, help="No progress, no warnings, only the number of events."),
+)
 
 _top = click.option(
     "--top",

@@ -29,7 +29,7 @@ _OPERATION_REGISTERS = frozenset({Register.RSI, Register.ESI, Register.SIL})
 _CONSTANTS = frozenset({OpKind.IMMEDIATE8, OpKind.IMMEDIATE8TO32, OpKind.IMMEDIATE8TO64, OpKind.IMMEDIATE32})
 _LOADS_FUTEX = b"\xb8\xca\x00\x00\x00"
 """``mov eax, 202``."""
-_SYSCALL = b"\x0f\x05"
+SYSCALL = b"\x0f\x05"
 _LOCK, _UNLOCK = "pthread_mutex_lock", "pthread_mutex_unlock"
 _THUNK = 4
 """Instructions of a function that does nothing but jump to another one, at most."""
@@ -71,10 +71,11 @@ def _sets(one: "Instruction") -> bool:
     return one.op_count == 2 and one.op0_register in _OPERATION_REGISTERS and one.op1_kind in _CONSTANTS
 
 
-class _Library:
+class Library:
     """One object, and what is asked of its functions."""
 
     def __init__(self, session: "Session", loaded: "LoadedObject") -> None:
+        """Look at an object of a process."""
         self.loaded = loaded
         self._code = session.module(loaded).code
         self._functions = loaded.image.functions
@@ -84,10 +85,12 @@ class _Library:
         return sorted({each.start for name in names for each in self._functions.lookup(name)})
 
     def code(self, start: int) -> FunctionCode | None:
+        """Return the function that begins at an address, if it can be read."""
         found = self._code.function_at(start)
         return found if isinstance(found, FunctionCode) else None
 
     def codes(self, starts: Iterable[int]) -> list[FunctionCode]:
+        """Return the functions that begin at some addresses, as far as they can be read."""
         return [found for found in map(self.code, starts) if found is not None]
 
     def spec(self, start: int, offset: int | None = None) -> str:
@@ -100,6 +103,7 @@ class _Library:
         return f"{quoted(self.loaded.name)}:{as_spec(name)}{end}"
 
     def specs(self, starts: Iterable[int]) -> tuple[str, ...]:
+        """Return the specs that mean the functions at some addresses."""
         return tuple(map(self.spec, dict.fromkeys(starts)))
 
     def jumps_to(self, starts: Iterable[int]) -> list[int]:
@@ -133,7 +137,7 @@ class _Library:
         code = self.code(start)
         if code is not None and _LOADS_FUTEX in code.content:
             for number, address in enumerate(code.addresses):
-                if code.raw_at(number) == _SYSCALL:
+                if code.raw_at(number) == SYSCALL:
                     yield address - start
 
     def waits(self, start: int) -> bool:
@@ -156,14 +160,14 @@ def lock_places(session: "Session") -> Sequence[LockPlaces]:
     found = []
     for loaded in session.objects.objects:
         try:
-            if loaded.image.functions.lookup(_LOCK) and (places := _places(_Library(session, loaded))) is not None:
+            if loaded.image.functions.lookup(_LOCK) and (places := _places(Library(session, loaded))) is not None:
                 found.append(places)
         except TargetError:  # an object that cannot be read has no functions for us
             continue
     return found
 
 
-def _places(library: _Library) -> LockPlaces | None:
+def _places(library: Library) -> LockPlaces | None:
     """Return where one library has its locks; None where its mutexes do not wait as they do in glibc."""
     mutex = library.starts(_LOCK)
     called = {target for code in library.codes(mutex) for _, target in code.calls}
@@ -199,7 +203,7 @@ def functions_in_libraries(session: "Session", names: Sequence[str]) -> list[str
         if not (loaded.matches("libc") or loaded.matches("libpthread") or loaded.is_executable):
             continue
         try:
-            library = _Library(session, loaded)
+            library = Library(session, loaded)
             found += library.specs(map(library.whole, library.starts(*names)))
         except TargetError:
             continue

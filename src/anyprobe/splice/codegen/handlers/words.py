@@ -96,18 +96,20 @@ def emit_process_number(asm: Assembler, facts: RoutineFacts, handler: HandlerFac
     if not facts.adopted:
         asm.code("mov eax, pid", pid=handler.pid)
         return
+    told = f"process_told_{len(asm)}"  # several handlers of one site ask for it
     asm.code(
         f"""
             mov eax, fs:[{TID_OFFSET}]
-            test rbx, rbx; jz process_told
+            test rbx, rbx; jz told
             push rcx; mov rcx, forked; mov rax, [rcx]; pop rcx
-            test rax, rax; jnz process_told
+            test rax, rax; jnz told
             mov eax, pid
-        process_told:
         """,
         forked=facts.data + FORKED,
         pid=handler.pid,
+        told=told,
     )
+    asm.label(told)
 
 
 def emit_nanoseconds(asm: Assembler, handler: HandlerFacts) -> None:

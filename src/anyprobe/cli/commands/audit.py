@@ -1,0 +1,83 @@
+"""``anyprobe audit``."""
+
+from typing import Any
+
+import click
+
+from anyprobe.cli import helping, options
+
+
+@click.command("audit", cls=helping.Command, starts=True)
+@click.argument("rules", metavar="RULES.py")
+@click.argument("file", metavar="[FILE]", required=False)
+@click.option(
+    "-o",
+    "--output",
+    "path",
+    type=click.Path(dir_okay=False),
+    metavar="FILE",
+    help="The file; lines are appended to one that is there.",
+)
+@click.option("--head", metavar="HASH", help="Of verify: the file must have the line with this hash.")
+@options.processes
+@options.auditing
+@click.pass_obj
+def command(
+    program: tuple[str, ...],
+    /,
+    rules: str,
+    file: str | None,
+    path: str | None,
+    head: str | None,
+    pids: Any,  # noqa: ANN401
+    names: Any,  # noqa: ANN401
+    **settings: Any,  # noqa: ANN401
+) -> int:
+    """Keep a file of what programs ask the kernel for, by rules: opens, programs, credentials, connections.
+
+    Each line has the hash of the one before, so that 'audit verify' finds lines that were changed, left out or moved.
+    RULES.py is a file with a list RULES, or kerninst: rules that come along.
+
+    \b
+    anyprobe audit kerninst -o run.audit -- ./program
+    anyprobe audit rules.py --follow -o server.audit -p 4242
+    anyprobe audit verify run.audit
+    """  # noqa: D301 - click's mark for lines that stay as they are
+    from anyprobe.cli import auditing, measuring, output, targets
+
+    selected = targets.selected(settings)
+    if rules == "verify":
+        if file is None or program or pids or names or path:
+            raise click.UsageError("anyprobe audit verify FILE: it is of one file, and of no program")
+        return auditing.check(file, head)
+    if file is not None or head is not None:
+        raise click.UsageError(f"{'--head' if head else file}: only of anyprobe audit verify FILE")
+    if path is None:
+        raise click.UsageError("-o FILE says where the lines are kept")
+    loaded = auditing.load(rules)
+    target = targets.choose(pids, names, program, (), **selected)
+    audit = auditing.Audit(loaded, path, program)
+    audit.begin()
+    plan = measuring.Plan(
+        specs=(),
+        arm=audit.arm,
+        render=audit.render,
+        records=audit,
+        every=None,
+        fold=False,
+        top=0,
+        lines=True,
+        format=None,
+        output=None,
+        maxactive=None,
+        **settings,
+    )
+    why = "failed"
+    try:
+        status = measuring.measure(target, plan)
+        why = "done" if status != 130 else "interrupted"
+    finally:
+        audit.end(why)
+    if not plan.quiet:
+        output.warn(f"the last line of {path} has the hash {audit.last_hash}")
+    return status
