@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from anyprobe.cli import ending, main, measuring
+from anyprobe.cli import ending, main
+from anyprobe.cli.meanwhile import Meanwhile
 from anyprobe.core.errors import TargetError
 from anyprobe.probes.outside import listing
 from anyprobe.target.system import procfs
@@ -137,14 +138,14 @@ def test_what_the_end_is_about_is_a_command(run):
 
 
 def test_a_command_that_becomes_another_program(run, monkeypatch):
-    wait = measuring.wait
+    wait = Meanwhile.wait
 
-    def wait_for_the_other(sessions, *arguments):
-        (session,) = sessions.processes
+    def wait_for_the_other(meanwhile):
+        (session,) = meanwhile.sessions.processes
         wait_until(lambda: procfs.read_status(session.pid)["Name"] == "sleep", "it is another program")
-        wait(sessions, *arguments)
+        wait(meanwhile)
 
-    monkeypatch.setattr(measuring, "wait", wait_for_the_other)
+    monkeypatch.setattr(Meanwhile, "wait", wait_for_the_other)
     status, said = run(
         "count",
         "libc:malloc",

@@ -3,12 +3,14 @@
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from anyprobe.cli import ExitStatus, ending, output, streams, targets
 from anyprobe.cli.interrupts import Interrupts
+from anyprobe.cli.meanwhile import Front, Meanwhile
 from anyprobe.cli.window import Window
 from anyprobe.core.checkpoints import interruptible
 from anyprobe.core.collection import collection_paused
@@ -27,12 +29,6 @@ if TYPE_CHECKING:
     from anyprobe.probes.following.followed import Followed
     from anyprobe.probes.providers.kernel.session import KernelSession
     from anyprobe.probes.session import Session
-
-OVERHEAD_LOOKS = 0.5
-"""Seconds between two looks at what the probes cost."""
-
-RECORD_LOOKS = 0.02
-"""Seconds between two looks for records that handlers have emitted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,16 +99,21 @@ class Plan:
     lines: bool = False
     """Whether records are all that there is to show: then what is left to say goes to standard error."""
 
-    def warn(self, message: str) -> None:
+    front: "Front | None" = None
+    """What shows results while they are measured, and leads the wait for the end; None: text on a stream."""
+
+    def warn(self, *messages: str) -> None:
         """Tell the user what has not been told yet."""
-        if not self.quiet and message not in self.said:
-            output.warn(message)
-        self.said.add(message)
+        for message in messages:
+            if not self.quiet and message not in self.said:
+                (output.warn if self.front is None else self.front.warn)(message)
+            self.said.add(message)
 
 
 def measure(target: targets.Target, plan: Plan) -> int:
     """Run one measurement and return the exit status."""
     targets.refuse_end(target, plan.at_end)
+    owns_terminal = plan.front is not None and plan.front.owns_terminal
     # imported where any may be: a plain count takes no time for it
     if target.kernel or plan.mechanism is not None or plan.include_self or plan.format is not None:
         from anyprobe.cli import contradictions
@@ -151,9 +152,9 @@ def measure(target: targets.Target, plan: Plan) -> int:
             kernel = []
             if target.kernel:
                 kernel = [targets.open_kernel(stack, target, plan.mechanism, include_self=plan.include_self)]
-            processes = targets.open_sessions(stack, target, **settings) if target.probed else []
+            processes = targets.open_sessions(stack, target, owns_terminal, **settings) if target.probed else []
             started = start(stack, target, processes)
-            if started is not None:
+            if started is not None and not owns_terminal:
                 interrupts.serve(started.pid)
             tree = None
             if target.new or (processes and (bool(target.program) if plan.follow is None else plan.follow)):
@@ -201,7 +202,10 @@ def measure(target: targets.Target, plan: Plan) -> int:
             or any(each.host.modules.may_count for each in sessions.processes)
         )
         if placed or waits or tree is not None:  # a script may place probes later
-            wait(sessions, ends, interrupts, plan, stream, replacements)
+            meanwhile = Meanwhile(
+                sessions, plan, stream, ends=ends, interrupts=interrupts, replacements=replacements, show=show_meanwhile
+            )
+            (meanwhile.wait if plan.front is None else partial(plan.front.lead, meanwhile))()
             own_end = bool(ends) and not interrupts.requested
             placed = placed or any(map(has_placed, sessions.all))
         if tree is not None and interrupts.requested:
@@ -317,94 +321,9 @@ def release(started: "ending.Started", processes: "Sequence[Session]", plan: Pla
         plan.warn(str(event))
 
 
-def wait(
-    sessions: Sessions,
-    ends: dict[int, int],
-    interrupts: Interrupts,
-    plan: Plan,
-    stream: TextIO,
-    replacements: ending.Replacements,
-) -> None:
-    """Wait for the end of the session: a signal, the time, the end of all targets. Show results meanwhile if asked.
-
-    Where a time is given and programs are followed, what targets that have ended have left behind is a target, too.
-    """
-    from anyprobe.probes.duties import PROGRAM_LOOKS, duties_of
-
-    deadline = None if plan.seconds is None else sessions.window.begun() + plan.seconds
-    duties = (
-        duties_of([each.host.loop for each in sessions.processes]) if sessions.tree is None else sessions.tree.duties()
-    )
-    for each in sessions.kernel:
-        duties.follow(each.hooks)
-        if plan.pending:
-            duties.every(PROGRAM_LOOKS, each.reconcile)
-    duties.every(PROGRAM_LOOKS, lambda: replacements.look(ends), first=PROGRAM_LOOKS)
-    duties.every(PROGRAM_LOOKS, lambda: look_for_libraries(sessions.processes), first=PROGRAM_LOOKS)
-    if plan.by is not None or plan.children == "free":
-        duties.every(PROGRAM_LOOKS, lambda: [each.host.child_watch.look() for each in sessions.processes])
-    else:
-        duties.every(PROGRAM_LOOKS, lambda: look_for_children(sessions.processes))
-    if plan.every is not None:
-        duties.every(plan.every, lambda: show_meanwhile(sessions, plan, stream), first=plan.every, steady=True)
-    if plan.max_overhead is not None:
-        duties.every(OVERHEAD_LOOKS, lambda: limit_overhead(sessions.processes, plan))
-    if plan.records is not None:
-        records = plan.records
-        duties.every(RECORD_LOOKS, lambda: records.look(sessions.all, stream))
-    remaining = ending.Remaining(None if deadline is None else sessions.tree)
-    while (
-        (ends or sessions.endless or remaining)
-        and not interrupts.requested
-        and not (plan.records is not None and plan.records.enough)
-    ):
-        if deadline is not None and time.monotonic() >= deadline:
-            return
-        due = None
-        with interrupts.ending_functions():
-            due = duties.work()
-        moments = [each for each in (deadline, due) if each is not None]
-        if ends or sessions.endless or remaining:
-            pause = max(min(moments) - time.monotonic(), 0.0) if moments else None
-            for descriptor in interrupts.wait(ends, pause):
-                del ends[descriptor]
-
-
-def look_for_children(sessions: "Sequence[Session]") -> None:
-    """Learn which fork children count by now, so that it is known which signals end them."""
-    for session in sessions:
-        session.host.child_watch.look_for_new()
-
-
-def look_for_libraries(sessions: "Sequence[Session]") -> None:
-    """Place probes in what programs have loaded where no thread waits for them; one that just dies is met elsewhere."""
-    for session in sessions:
-        with suppress(TargetError):
-            session.host.modules.look_for_libraries()
-
-
 def show_meanwhile(sessions: Sessions, plan: Plan, stream: TextIO) -> None:
     """Write what was counted since the last time."""
     show(sessions.results(lambda each: with_maps(each, each.snapshot(), plan)), plan, stream, between=True)
-
-
-def limit_overhead(sessions: "Sequence[Session]", plan: Plan) -> None:
-    """Take out probes that cost too much; a target that has just died is met by the next wait."""
-    for session in sessions:
-        try:
-            known = len(session.warnings)
-            session.limit_overhead(plan.max_overhead or 0.0)
-            warn_once(session.warnings[known:], plan)
-        except TargetExited:
-            continue
-        except TargetError as error:  # it would not stop in time: the next look tries again
-            plan.warn(str(error))
-
-
-def warn_once(warnings: Sequence[str], plan: Plan) -> None:
-    """Tell the user what has not been told yet."""
-    for warning in warnings:
-        plan.warn(warning)
 
 
 def with_maps(session: "Measured", snapshot: Snapshot, plan: Plan) -> Snapshot:
@@ -445,12 +364,17 @@ def show(snapshots: Sequence[Snapshot], plan: Plan, stream: TextIO, *, between: 
         last = since(together, plan.shown[-1] if plan.shown else None, time.strftime("%H:%M:%S"))
     several = bool(plan.shown)
     plan.shown[:] = [together]
+    if plan.front is not None:
+        plan.front.take(together, last)
+        if plan.format is None and (between or plan.output is None):
+            plan.warn(*together.warnings)
+            return
     if plan.format is not None and not plan.lines:
         from anyprobe.exporters.base import Measurement, exporter_of
 
         exporter = exporter_of(plan.format)
         if not exporter.holds_warnings:
-            warn_once(together.warnings, plan)
+            plan.warn(*together.warnings)
         found = Measurement(
             snapshots=snapshots,
             together=together,
@@ -466,7 +390,7 @@ def show(snapshots: Sequence[Snapshot], plan: Plan, stream: TextIO, *, between: 
         )
         exporter.write(found, stream)
         return
-    warn_once(together.warnings, plan)
+    plan.warn(*together.warnings)
     if several and last is None and plan.spaced and not plan.lines:
         stream.write("\n")
     shown = last or together

@@ -2,6 +2,7 @@
 
 import os
 import re
+import subprocess
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -286,8 +287,12 @@ def count(session: "Measured", specs: "Sequence[AnySpec]", *, pending: bool | No
         cast("Session", session).count(*map(process_spec, specs))
 
 
-def open_sessions(stack: ExitStack, target: Target, **settings: Any) -> "list[Session]":  # noqa: ANN401 - passed on
+def open_sessions(
+    stack: ExitStack, target: Target, silent: bool = False, /, **settings: Any,  # noqa: ANN401 - passed on
+) -> "list[Session]":  # fmt: skip
     """Attach to every process, or start the command; leaving the stack detaches.
+
+    ``silent``: the command reads nothing, and what it writes is thrown away.
 
     Of several processes that were found by their name, those that have ended meanwhile are left out, with a warning.
     """
@@ -297,6 +302,8 @@ def open_sessions(stack: ExitStack, target: Target, **settings: Any) -> "list[Se
 
     settings = {name: value for name, value in settings.items() if value is not None}
     if target.program:
+        if silent:
+            settings |= dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
         return [stack.enter_context(opening.run(target.program, process_group=0, **settings))]
     stack.enter_context(images_shared())
     sessions = []

@@ -47,7 +47,7 @@ def heat_maps(series: Sequence[Snapshot], *, columns: int, most_rows: int, most:
     Args:
         series: what was added in each interval, one after the other.
         columns: how many there may be; more intervals are added up in turn.
-        most_rows: how many rows there may be, unless there are more powers of two; each has 8, 4, 2 or 1 of them.
+        most_rows: how many rows there may be; each power of two has 8, 4, 2 or 1 of them, or up to eight share one.
         most: how many maps.
     """
     each = max(math.ceil(len(series) / columns), 1)
@@ -76,7 +76,7 @@ def _distributions(one: Snapshot) -> Iterator[tuple[tuple[str, str, bool], int, 
 def _map_of(
     key: tuple[str, str, bool], edges: tuple[float, ...], columns: Sequence[tuple[int, Sequence[Bucket]]], most: int
 ) -> HeatMap:
-    for parts in (8, 4, 2, 1):
+    for parts in (8, 4, 2, 1, 0.5, 0.25, 0.125):
         cells = Counter[tuple[int, int]]()
         for column, buckets in columns:
             for low, high, count in buckets:
@@ -93,7 +93,7 @@ def _map_of(
     )
 
 
-def _row(low: float, high: float, parts: int) -> int:
+def _row(low: float, high: float, parts: float) -> int:
     """Return the row that holds a bucket's middle; of one without an end, its beginning."""
     middle = (low + high) / 2 if low >= 0 and high < 1 << 63 else low
     if middle < 1:
@@ -101,7 +101,7 @@ def _row(low: float, high: float, parts: int) -> int:
     return math.floor(math.log2(middle) * parts + 1e-9)
 
 
-def _range(row: int, parts: int) -> tuple[float, float]:
+def _range(row: int, parts: float) -> tuple[float, float]:
     if row < 0:
         return (-math.inf, 0.0) if row == _BELOW_ZERO else (0.0, 1.0)
     return 2 ** (row / parts), 2 ** ((row + 1) / parts)

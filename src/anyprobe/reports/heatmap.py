@@ -23,10 +23,10 @@ STYLES = dict(zip((shade for _, shade in SHADES), ("red", "yellow", "green", "cy
 """One of the sixteen colours that each terminal has, for each shade."""
 
 
-def print_heat(series: Sequence[Snapshot], console: "Console") -> None:
-    """Print the maps of the functions with most time, or of distributions with most values."""
+def print_heat(series: Sequence[Snapshot], console: "Console", most_rows: int = MOST_ROWS) -> None:
+    """Print the maps of the functions with most time, or of distributions with most values, in so many rows each."""
     columns = max(console.width - LABEL - 2, 8)
-    found, more = heat_maps(series, columns=columns, most_rows=MOST_ROWS, most=DRAWN_MAPS)
+    found, more = heat_maps(series, columns=columns, most_rows=most_rows, most=DRAWN_MAPS)
     for each in found:
         _print_map(each, console, max((one.clock_step_ns for one in series), default=0.0))
     if more:
