@@ -58,7 +58,7 @@ def show(run: Run, settings: dict[str, Any], *, heat: bool = False) -> int:
 def plan_of(run: Run, settings: dict[str, Any], *, heat: bool = False) -> measuring.Plan:
     """Return the plan by which results of a run are shown."""
     always: dict[str, dict[str, Any]] = {
-        "time": {"functions": []}, "top": {"functions": []}, "hist": {"aggregations": {}},
+        "time": {"functions": []}, "top": {"functions": []}, "serve": {}, "hist": {"aggregations": {}},
         "script": {"aggregations": {}}, "cover": {"modules": [], "files": []}, "locks": {"locks": []},
         "offcpu": {"stacks": []},
     }  # fmt: skip

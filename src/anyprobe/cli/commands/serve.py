@@ -1,0 +1,106 @@
+"""``anyprobe serve``."""
+
+import ipaddress
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from anyprobe.cli import helping, options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rich.console import Console
+
+    from anyprobe.data.snapshot import Snapshot
+
+
+class Address(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 only
+    """An address and a port."""
+
+    name = "address"
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> tuple[str, int]:  # noqa: ANN401
+        """Return both; port 0 is any that is free."""
+        host, _, port = str(value).rpartition(":")
+        try:
+            return str(ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))), _port(port)
+        except ValueError:
+            return self.fail(f"{value!r} is no address with a port: 127.0.0.1:9464, [::1]:9464", parameter, context)
+
+
+def _port(text: str) -> int:
+    port = int(text)
+    if port not in range(1 << 16):
+        raise ValueError(text)
+    return port
+
+
+@click.command("serve", cls=helping.Command, starts=True)
+@options.specs
+@click.option(
+    "--listen",
+    type=Address(),
+    default="127.0.0.1:9464",
+    show_default=True,
+    metavar="ADDRESS:PORT",
+    help="Where to answer scrapes; port 0 is any that is free.",
+)
+@click.option(
+    "--top",
+    type=options.Whole(0),
+    default=100,
+    show_default=True,
+    metavar="N",
+    help="So many functions have series of their own, 0 for all; the rest is one, 'other'.",
+)
+@click.option("--hits", is_flag=True, help="Count hits of places, as count does, instead of timing functions.")
+@options.pending
+@options.processes
+@options.recording
+@click.pass_obj
+def command(
+    program: tuple[str, ...], /, specs: tuple[str, ...], pids: Any, names: Any, listen: tuple[str, int], top: int,  # noqa: ANN401
+    hits: bool, **settings: Any,  # noqa: ANN401
+) -> int:  # fmt: skip
+    """Offer calls and latencies of functions to Prometheus, until Ctrl-C.
+
+    \b
+    anyprobe serve 'libssl:SSL_*' -p 4242
+    anyprobe serve 'a.out:*' -n nginx --top 50 --listen 127.0.0.1:9101
+    anyprobe serve --hits kernel::vfs_read
+    """  # noqa: D301 - click's mark for lines that stay as they are
+    from anyprobe.cli import conditional, measuring, targets
+    from anyprobe.cli.serving import Server
+
+    target = targets.choose(pids, names, program, specs, **targets.selected(settings))
+    how = (conditional.Counts if hits else conditional.Times).of(None, pending=settings["pending"])
+    with closing(Server(listen, top, how.seen)) as server:
+        if not ipaddress.ip_address(listen[0]).is_loopback and not settings["quiet"]:
+            server.warn(f"all who reach {server.place} can read the names of functions and how often they are called")
+        output = settings["output"] or ""
+        plan = measuring.Plan(
+            specs=target.read(specs),
+            arm=how.arm,
+            seen=how.seen,
+            render=renderer(by=None, tree=False),
+            every=None,
+            format="archive" if output.endswith(helping.ARCHIVES) else None,
+            fold=False,
+            top=0,
+            spaced=False,
+            front=server,
+            **settings,
+        )
+        return measuring.measure(target, plan)
+
+
+def renderer(*, by: str | None, tree: bool) -> "Callable[[Snapshot, Console, int], None]":
+    """Return what prints results that were kept: as ``time`` does, which shows hits of places, too."""
+    from anyprobe.cli.commands import count, time
+
+    def render(snapshot: "Snapshot", console: "Console", top: int) -> None:
+        (time if snapshot.functions else count).renderer(by=by, tree=tree)(snapshot, console, top)
+
+    return render

@@ -1,0 +1,93 @@
+"""Results for a Prometheus: an HTTP server beside the sessions, which are looked at anew for each scrape."""
+
+import os
+import queue
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from anyprobe.cli import output
+from anyprobe.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from anyprobe.cli.meanwhile import Meanwhile
+    from anyprobe.data.snapshot import Snapshot
+
+PATIENCE = 30.0
+"""Seconds that a scrape waits for results: while probes are being placed there are none."""
+
+
+class Server:
+    """The front of ``serve``: answers each scrape with the results of that moment."""
+
+    owns_terminal = False
+
+    def __init__(self, address: tuple[str, int], most: int, seen: "Callable[[Snapshot], Snapshot]") -> None:
+        """Listen at an address; at the most so many functions have series of their own. ``seen``: as of plans."""
+        try:
+            from prometheus_client import CollectorRegistry, start_http_server
+
+            from anyprobe.exporters.prometheus import Metrics
+        except ImportError:
+            raise UsageError("serve needs prometheus-client: pip install 'anyprobe[serve]'") from None
+        self._seen = seen
+        self._asked: queue.SimpleQueue[Future[Snapshot]] = queue.SimpleQueue()
+        self._reader, self._waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        registry = CollectorRegistry()
+        registry.register(Metrics(self._look, most))
+        host, port = address
+        try:
+            self._server, self._thread = start_http_server(port, host, registry)
+        except OSError as error:
+            raise UsageError(f"cannot listen at {host}:{port}: {error.strerror}") from error
+        self.place = f"http://{f'[{host}]' if ':' in host else host}:{self._server.server_port}/metrics"
+
+    def _look(self) -> "Snapshot":
+        """Return the results, in the thread of a scrape: the thread that has the sessions makes them."""
+        asked: Future[Snapshot] = Future()
+        self._asked.put(asked)
+        with suppress(BlockingIOError):  # so many ask that it is awake
+            os.write(self._waker, b"?")
+        return asked.result(PATIENCE)
+
+    def lead(self, meanwhile: "Meanwhile") -> None:
+        """Answer scrapes, and do what is due, until it is over."""
+        output.warn(f"serving {self.place}")
+        while meanwhile.goes_on:
+            until = meanwhile.work()
+            self._answer(meanwhile)
+            if meanwhile.has_targets:
+                meanwhile.rest(until, [self._reader])
+
+    def _answer(self, meanwhile: "Meanwhile") -> None:
+        with suppress(BlockingIOError):
+            os.read(self._reader, 1 << 16)
+        waiting: list[Future[Snapshot]] = []
+        while not self._asked.empty():
+            waiting.append(self._asked.get())
+        if waiting:
+            from anyprobe.probes.group import merged
+
+            found = meanwhile.sessions.results(lambda each: each.snapshot())
+            together = merged([self._seen(each).distinct() for each in found])
+            for each in waiting:
+                each.set_result(together)
+
+    def close(self) -> None:
+        """Listen no more; what was asked for is not answered."""
+        self._server.shutdown()
+        self._server.server_close()
+        while not self._asked.empty():
+            self._asked.get().cancel()
+        self._thread.join()
+        os.close(self._reader)
+        os.close(self._waker)
+
+    def take(self, together: "Snapshot", last: "Snapshot | None") -> None:
+        """Do nothing: scrapes ask themselves."""
+
+    def warn(self, message: str) -> None:
+        """Print a warning."""
+        output.warn(message)

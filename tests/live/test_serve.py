@@ -1,0 +1,130 @@
+"""Metrics for Prometheus: a real one scrapes what the program has counted itself."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import urllib.parse
+import urllib.request
+from contextlib import contextmanager
+
+import pytest
+
+from anyprobe.cli import main
+from support.driver import wait_until
+from support.image import Image
+
+pytestmark = pytest.mark.live
+
+NAMES = ("outer", "middle", "deep", "fib")
+
+
+def fetched(url):
+    with urllib.request.urlopen(url, timeout=60) as answer:  # noqa: S310 - a server of this test's own
+        return answer.read().decode()
+
+
+@contextmanager
+def serving(*arguments):
+    """Run the command; give its process and the address that it serves, and let it end by Ctrl-C."""
+    command = [sys.executable, "-m", "anyprobe", "serve", "--listen", "127.0.0.1:0", *arguments]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
+        try:
+            yield server, re.search(r"serving (\S+)", server.stderr.readline())[1]
+            server.send_signal(signal.SIGINT)
+            assert server.wait(60) == 130
+        finally:
+            server.kill()
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def samples(text, metric):
+    """Return the numbers of a metric by function, from its text."""
+    found = re.findall(rf'^{metric}{{function="([^"]*)",module="[^"]*"}} (\S+)$', text, re.MULTILINE)
+    return {name: float(value) for name, value in found}
+
+
+@pytest.mark.skipif(not shutil.which("prometheus"), reason="needs prometheus")
+def test_a_prometheus_has_the_program_s_own_counts(run_target, tmp_path):
+    target = run_target("nested_calls.c", options=("-pthread",))
+    before = Image.of(target.pid)
+    with serving(*(f"a.out:{name}" for name in NAMES), "-p", str(target.pid)) as (_, url):
+        host = url.removeprefix("http://").partition("/")[0]
+        scrapes = {"job_name": "a", "scrape_interval": "200ms", "static_configs": [{"targets": [host]}]}
+        scrapes["scrape_timeout"] = "200ms"
+        (tmp_path / "prometheus.yml").write_text(json.dumps({"scrape_configs": [scrapes]}))
+        calls = target.go(20).calls
+        place = f"127.0.0.1:{free_port()}"
+        command = [
+            "prometheus",
+            "--config.file=prometheus.yml",
+            "--storage.tsdb.path=data",
+            f"--web.listen-address={place}",
+        ]
+        with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL) as prometheus:
+            try:
+
+                def asked(query):
+                    url = f"http://{place}/api/v1/query?query={urllib.parse.quote(query)}"
+                    try:
+                        found = json.loads(fetched(url))["data"]["result"]
+                    except OSError:
+                        return {}
+                    return {each["metric"]["function"]: float(each["value"][1]) for each in found}
+
+                wanted = {name: calls[name] for name in NAMES}
+                wait_until(lambda: asked("anyprobe_call_duration_seconds_count") == wanted, "it has them")
+                assert asked('anyprobe_call_duration_seconds_bucket{le="+Inf"}') == wanted
+                means = asked("anyprobe_call_duration_seconds_sum / anyprobe_call_duration_seconds_count")
+                assert means["outer"] > 2 * means["middle"] > 2 * means["deep"] > 0
+            finally:
+                prometheus.kill()
+    before.assert_restored(target.pid)
+    target.finish()
+
+
+def test_scrapes_grow_and_the_rest_is_one_series(run_target):
+    target = run_target("nested_calls.c", options=("-pthread",))
+    with serving(*(f"a.out:{name}" for name in NAMES), "--top", "1", "-p", str(target.pid)) as (_, url):
+        first = dict(target.go(20).calls)
+        assert samples(fetched(url), "anyprobe_call_duration_seconds_count") == {
+            "fib": first["fib"], "other": sum(first[name] for name in NAMES if name != "fib"),
+        }  # fmt: skip
+        calls = target.go(5).calls
+        text = fetched(url)
+        assert samples(text, "anyprobe_call_duration_seconds_count")["fib"] == calls["fib"]
+        assert f'anyprobe_target_up{{executable="nested_calls",pid="{target.pid}"}} 1.0' in text
+    target.finish()
+
+
+def test_hits_are_counted_instead(run_target):
+    target = run_target("nested_calls.c", options=("-pthread",))
+    with serving("--hits", "a.out:fib", "-p", str(target.pid)) as (_, url):
+        assert samples(fetched(url), "anyprobe_hits_total") == {}
+        calls = target.go(5).calls
+        assert samples(fetched(url), "anyprobe_hits_total") == {"fib": calls["fib"]}
+    target.finish()
+
+
+@pytest.mark.parametrize("place", ["nowhere", "127.0.0.1", "127.0.0.1:70000", "localhost:1", "127.0.0.1:-1"])
+def test_what_is_no_address_is_said(place, capsys):
+    assert main(["serve", "libc:malloc", "-p", str(os.getpid()), "--listen", place]) == 2
+    assert "is no address with a port" in capsys.readouterr().err
+
+
+def test_a_port_that_is_taken_is_said_before_anything_is_probed(capsys):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        place = f"127.0.0.1:{taken.getsockname()[1]}"
+        assert main(["serve", "libc:malloc", "-p", str(os.getpid()), "--listen", place]) == 2
+    assert f"cannot listen at {place}: Address already in use" in capsys.readouterr().err
