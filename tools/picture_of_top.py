@@ -32,7 +32,7 @@ def show(top: session.Top, screen: TopScreen) -> None:  # noqa: ARG001 - the met
 
 
 session.Top.show = show  # type: ignore[method-assign]
-session.see_terminal = str  # what asks for a terminal asks for nothing
+session.require_terminal = str  # what asks for a terminal asks for nothing
 with subprocess.Popen(["/usr/bin/python3", "-c", PROGRAM]) as busy:
     try:
         status = main(["top", *SPECS, "-p", str(busy.pid), "--every", "0.5"])

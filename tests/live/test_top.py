@@ -32,7 +32,7 @@ LEAVES = b"\x1b[?1049l"
 def driven(monkeypatch, tmp_path):
     """Return a function that runs the command with its screen driven by a coroutine; it returns the exit status."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("anyprobe.cli.top.session.see_terminal", lambda instead: None)
+    monkeypatch.setattr("anyprobe.cli.top.session.require_terminal", lambda instead: None)
 
     def run(drive, *arguments, size=(80, 24)):
         async def driving(screen):

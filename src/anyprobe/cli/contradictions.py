@@ -6,7 +6,7 @@ import click
 
 if TYPE_CHECKING:
     from anyprobe.cli import targets
-    from anyprobe.cli.measuring import Plan
+    from anyprobe.cli.plan import Plan
 
 
 def refuse(target: "targets.Target", plan: "Plan") -> None:

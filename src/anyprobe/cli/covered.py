@@ -13,7 +13,7 @@ from anyprobe.data.processes import TargetInfo
 from anyprobe.data.snapshot import Snapshot
 
 if TYPE_CHECKING:
-    from anyprobe.cli.measuring import Plan
+    from anyprobe.cli.plan import Plan
 
 _SIGNALS = 128
 _COMPRESSED = b"\x28\xb5\x2f\xfd"

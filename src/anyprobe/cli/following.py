@@ -15,7 +15,7 @@ from anyprobe.probes.following.followed import Followed
 from anyprobe.probes.options import SessionOptions
 
 if TYPE_CHECKING:
-    from anyprobe.cli.measuring import Plan
+    from anyprobe.cli.plan import Plan
     from anyprobe.cli.targets import Target
     from anyprobe.probes.session import Session
 

@@ -4,15 +4,14 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from anyprobe.cli import ending
 from anyprobe.core.errors import TargetError, TargetExited
 
 if TYPE_CHECKING:
     from anyprobe.cli.interrupts import Interrupts
-    from anyprobe.cli.measuring import Plan, Sessions
-    from anyprobe.data.snapshot import Snapshot
+    from anyprobe.cli.plan import Plan, Sessions
     from anyprobe.probes.session import Session
 
     Show = Callable[[Sessions, Plan, TextIO], None]
@@ -21,27 +20,6 @@ OVERHEAD_LOOKS = 0.5
 """Seconds between two looks at what the probes cost."""
 RECORD_LOOKS = 0.02
 """Seconds between two looks for records that handlers have emitted."""
-
-
-class Front(Protocol):
-    """What shows results while they are measured, and leads the wait for the end: a screen, a server."""
-
-    @property
-    def owns_terminal(self) -> bool:
-        """Whether nothing else may read from the terminal, or write to it."""
-        ...
-
-    def lead(self, meanwhile: "Meanwhile") -> None:
-        """Do the duties again and again, until it is over."""
-        ...
-
-    def take(self, together: "Snapshot", last: "Snapshot | None") -> None:
-        """Take note of the results so far, and of what was added since the last time."""
-        ...
-
-    def warn(self, message: str) -> None:
-        """Tell the user something."""
-        ...
 
 
 class Meanwhile:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from anyprobe.cli.measuring import Plan
+    from anyprobe.cli.plan import Plan
     from anyprobe.cli.targets import AnySpec, Measured
     from anyprobe.data.snapshot import Snapshot
 

@@ -53,7 +53,7 @@ def command(
 
     target = targets.choose(pids, names, program, specs, **targets.selected(settings))
     instead = ["anyprobe", "time", "--self", "--every", f"{every:g}", *(specs or ("--hot", str(HOT)))]
-    session.see_terminal(shlex.join([*instead, *(f"-p {pid}" for pid in target.pids)]))
+    session.require_terminal(shlex.join([*instead, *(f"-p {pid}" for pid in target.pids)]))
     if target.kernel:
         raise click.UsageError("top is of functions in programs; of the kernel: anyprobe time --every 1 SPEC")
     top = session.top(every)

@@ -73,7 +73,7 @@ class TopScreen(App[None]):
         self._due: float | None = 0.0
         self._drawn: Snapshot | None = None
         self._below = ""
-        """Of which function something is below the table."""
+        """The function that is drawn below the table."""
 
     def compose(self) -> ComposeResult:
         """Make the parts."""

@@ -166,7 +166,7 @@ def top(every: float) -> Top:
     return Top(every, keeping.new_run())
 
 
-def see_terminal(instead: str) -> None:
+def require_terminal(instead: str) -> None:
     """Raise ``click.UsageError`` where there is no terminal for a screen; ``instead``: a command that needs none."""
     if not (os.isatty(0) and os.isatty(2)):
         raise click.UsageError(f"the screen needs a terminal at standard input and error; without one: {instead}")
