@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from anyprobe.cli import ending, main
-from anyprobe.cli.meanwhile import Meanwhile
+from anyprobe.cli.plan import Meanwhile
 from anyprobe.core.errors import TargetError
 from anyprobe.probes.outside import listing
 from anyprobe.target.system import procfs

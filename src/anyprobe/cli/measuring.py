@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, TextIO
 
 from anyprobe.cli import ExitStatus, ending, output, streams, targets
 from anyprobe.cli.interrupts import Interrupts
-from anyprobe.cli.meanwhile import Meanwhile
+from anyprobe.cli.plan import Meanwhile, Sessions, Window
 from anyprobe.cli.plan import Plan as Plan  # noqa: PLC0414 - commands make it as measuring.Plan
-from anyprobe.cli.plan import Sessions
-from anyprobe.cli.window import Window
 from anyprobe.core.checkpoints import interruptible
 from anyprobe.core.collection import collection_paused
 from anyprobe.core.errors import Interrupted, TargetError, TargetExited, UnsupportedTarget

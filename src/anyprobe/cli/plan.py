@@ -1,23 +1,33 @@
-"""The plan of a measuring command: its command line, read, and what is measured by it."""
+"""What a measuring command is to do, by its command line, and what it does from the arming of its probes to the end."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TextIO
 
-from anyprobe.cli import output
-from anyprobe.cli.window import Window
+from anyprobe.cli import ending, output
+from anyprobe.core.errors import TargetError, TargetExited
 from anyprobe.data.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from anyprobe.cli.meanwhile import Meanwhile
+    from anyprobe.cli.interrupts import Interrupts
     from anyprobe.cli.records import Records
     from anyprobe.cli.targets import AnySpec, Measured
     from anyprobe.data.runs import Run
     from anyprobe.probes.following.followed import Followed
     from anyprobe.probes.providers.kernel.session import KernelSession
     from anyprobe.probes.session import Session
+
+    Show = Callable[["Sessions", "Plan", TextIO], None]
+
+OVERHEAD_LOOKS = 0.5
+"""Seconds between two looks at what the probes cost."""
+RECORD_LOOKS = 0.02
+"""Seconds between two looks for records that handlers have emitted."""
 
 
 class Front(Protocol):
@@ -120,6 +130,72 @@ class Plan:
             self.said.add(message)
 
 
+class Window:
+    """What programs have counted before it opened and when it closed: they are armed, and disarmed, one by one.
+
+    A program that comes later is measured from then on, one that ends to its end.
+    """
+
+    def __init__(self) -> None:
+        """Be open as long as each session is."""
+        self._before: dict[int, Snapshot] = {}
+        self._last: dict[int, Snapshot] = {}
+        self._opened = self._closed = 0.0
+
+    def open(self, sessions: "Iterable[Measured]") -> None:
+        """Begin for several sessions, all of them armed."""
+        known = list(sessions)
+        if len(known) > 1:
+            self._opened = time.monotonic()
+            self._before = _snapshots(known)
+
+    def begun(self) -> float:
+        """Return when it has begun: now, where there is one session alone."""
+        return self._opened or time.monotonic()
+
+    def close(self, sessions: "Iterable[Measured]") -> None:
+        """End, before the first of them is disarmed."""
+        self._closed = time.monotonic()
+        if self._before:
+            self._last = _snapshots(list(sessions))
+
+    def within(self, of: "Callable[[Measured], Snapshot]") -> "Callable[[Measured], Snapshot]":
+        """Have what ``of`` returns of a session be of this time alone."""
+        return (lambda session: self._of(session, of(session))) if self._before else of
+
+    def _of(self, session: "Measured", found: Snapshot) -> Snapshot:
+        last, before = self._last.get(id(session)), self._before.get(id(session))
+        if last is not None and last.target.alive:
+            found = replace(
+                last,
+                target=found.target,
+                pause_us=found.pause_us,
+                warnings=found.warnings,
+                refused=found.refused,
+                pending=found.pending,
+                maps=found.maps,
+            )
+        if before is None:
+            return found
+        from anyprobe.data.interval import since
+
+        seconds = (self._closed or time.monotonic()) - self._opened
+        return replace(since(found, before, ""), interval=None, duration_s=seconds)
+
+
+def _snapshots(sessions: "Sequence[Measured]") -> dict[int, Snapshot]:
+    """Return what all have counted by now; what a program has that has just ended is there later, too."""
+    from anyprobe.cli import targets
+    from anyprobe.probes.still import still
+
+    found = {}
+    with still([targets.on_process(each) for each in sessions if each.pid != targets.KERNEL]):
+        for each in sessions:
+            with suppress(TargetError):
+                found[id(each)] = each.snapshot()
+    return found
+
+
 class Sessions(NamedTuple):
     """What is measured: programs, and the kernel."""
 
@@ -147,3 +223,105 @@ class Sessions(NamedTuple):
     def all(self) -> "list[Measured]":
         """Both, in the order of results."""
         return [*self.processes, *self.kernel]
+
+
+class Meanwhile:
+    """The duties of a measuring command, what it waits for, and whether it goes on.
+
+    Where a time is given and programs are followed, what targets that have ended have left behind is a target, too.
+    """
+
+    def __init__(
+        self, sessions: "Sessions", plan: "Plan", stream: TextIO, *,
+        ends: dict[int, int], interrupts: "Interrupts", replacements: ending.Replacements, show: "Show",
+    ) -> None:  # fmt: skip
+        """``ends``: a descriptor for each process; ``show`` shows what was counted since the last time."""
+        from anyprobe.probes.duties import PROGRAM_LOOKS, duties_of
+
+        self.sessions, self.plan, self.interrupts = sessions, plan, interrupts
+        self._ends = ends
+        self.show = partial(show, sessions, plan, stream)
+        self._deadline = None if plan.seconds is None else sessions.window.begun() + plan.seconds
+        duties = (
+            duties_of([each.host.loop for each in sessions.processes])
+            if sessions.tree is None
+            else sessions.tree.duties()
+        )
+        for each in sessions.kernel:
+            duties.follow(each.hooks)
+            if plan.pending:
+                duties.every(PROGRAM_LOOKS, each.reconcile)
+        duties.every(PROGRAM_LOOKS, lambda: replacements.look(ends), first=PROGRAM_LOOKS)
+        duties.every(PROGRAM_LOOKS, lambda: look_for_libraries(sessions.processes), first=PROGRAM_LOOKS)
+        if plan.by is not None or plan.children == "free":
+            duties.every(PROGRAM_LOOKS, lambda: [each.host.child_watch.look() for each in sessions.processes])
+        else:
+            duties.every(PROGRAM_LOOKS, lambda: look_for_children(sessions.processes))
+        if plan.every is not None:
+            duties.every(plan.every, self.show, first=plan.every, steady=True)
+        if plan.max_overhead is not None:
+            duties.every(OVERHEAD_LOOKS, lambda: limit_overhead(sessions.processes, plan))
+        if plan.records is not None:
+            records = plan.records
+            duties.every(RECORD_LOOKS, lambda: records.look(sessions.all, stream))
+        self._duties = duties
+        self._remaining = ending.Remaining(None if self._deadline is None else sessions.tree)
+
+    @property
+    def has_targets(self) -> bool:
+        """Whether anything is measured that has not ended."""
+        return bool(self._ends or self.sessions.endless or self._remaining)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it is not over: by a signal, by the time, with all targets, with as many records as are wanted."""
+        plan = self.plan
+        over = self.interrupts.requested or (plan.records is not None and plan.records.enough)
+        late = self._deadline is not None and time.monotonic() >= self._deadline
+        return self.has_targets and not over and not late
+
+    def work(self) -> float | None:
+        """Do what is due; return when something is due next, or it is over by the time."""
+        due = None
+        with self.interrupts.ending_functions():
+            due = self._duties.work()
+        return min((each for each in (self._deadline, due) if each is not None), default=None)
+
+    def rest(self, until: float | None, wakers: Iterable[int] = ()) -> None:
+        """Wait until a moment, or for the end of a target, a signal, or one of some more descriptors."""
+        pause = None if until is None else max(until - time.monotonic(), 0.0)
+        for descriptor in self.interrupts.wait((*self._ends, *wakers), pause):
+            self._ends.pop(descriptor, None)
+
+    def wait(self) -> None:
+        """Do the duties until it is over."""
+        while self.goes_on:
+            until = self.work()
+            if self.has_targets:
+                self.rest(until)
+
+
+def look_for_children(sessions: "Sequence[Session]") -> None:
+    """Learn which fork children count by now, so that it is known which signals end them."""
+    for session in sessions:
+        session.host.child_watch.look_for_new()
+
+
+def look_for_libraries(sessions: "Sequence[Session]") -> None:
+    """Place probes in what programs have loaded where no thread waits for them; one that just dies is met elsewhere."""
+    for session in sessions:
+        with suppress(TargetError):
+            session.host.modules.look_for_libraries()
+
+
+def limit_overhead(sessions: "Sequence[Session]", plan: "Plan") -> None:
+    """Take out probes that cost too much; a target that has just died is met by the next wait."""
+    for session in sessions:
+        try:
+            known = len(session.warnings)
+            session.limit_overhead(plan.max_overhead or 0.0)
+            plan.warn(*session.warnings[known:])
+        except TargetExited:
+            continue
+        except TargetError as error:  # it would not stop in time: the next look tries again
+            plan.warn(str(error))

@@ -12,7 +12,7 @@ from anyprobe.core.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from anyprobe.cli.meanwhile import Meanwhile
+    from anyprobe.cli.plan import Meanwhile
     from anyprobe.data.snapshot import Snapshot
 
 PATIENCE = 30.0

@@ -76,15 +76,15 @@ def _distributions(one: Snapshot) -> Iterator[tuple[tuple[str, str, bool], int, 
 def _map_of(
     key: tuple[str, str, bool], edges: tuple[float, ...], columns: Sequence[tuple[int, Sequence[Bucket]]], most: int
 ) -> HeatMap:
+    found = [(column, _height(low, high), count) for column, buckets in columns for low, high, count in buckets]
+    lowest, highest = min(height for _, height, _ in found), max(height for _, height, _ in found)
     for parts in (8, 4, 2, 1, 0.5, 0.25, 0.125):
-        cells = Counter[tuple[int, int]]()
-        for column, buckets in columns:
-            for low, high, count in buckets:
-                cells[column, _row(low, high, parts)] += count
-        rows = {row for _, row in cells}
-        first, last = min(rows), max(rows)
+        first, last = _row(lowest, parts), _row(highest, parts)
         if last - first < most:
             break
+    cells = Counter[tuple[int, int]]()
+    for column, height, count in found:
+        cells[column, _row(height, parts)] += count
     return HeatMap(
         *key,
         edges,
@@ -93,12 +93,17 @@ def _map_of(
     )
 
 
-def _row(low: float, high: float, parts: float) -> int:
-    """Return the row that holds a bucket's middle; of one without an end, its beginning."""
+def _height(low: float, high: float) -> float:
+    """Return the binary logarithm of a bucket's middle; of one without an end, of its beginning."""
     middle = (low + high) / 2 if low >= 0 and high < 1 << 63 else low
     if middle < 1:
         return _BELOW_ZERO if middle < 0 else _BELOW_ONE
-    return math.floor(math.log2(middle) * parts + 1e-9)
+    return math.log2(middle)
+
+
+def _row(height: float, parts: float) -> int:
+    """Return the row of a height, where each power of two has so many."""
+    return math.floor(height if height < 0 else height * parts + 1e-9)
 
 
 def _range(row: int, parts: float) -> tuple[float, float]:

@@ -41,7 +41,7 @@ def test_the_session_ends_after_for_seconds(fakes, sleeper, capsys):
 
 
 def test_signal_handlers_are_followed(fakes, sleeper, monkeypatch):
-    monkeypatch.setattr("anyprobe.cli.meanwhile.OVERHEAD_LOOKS", 0.05)
+    monkeypatch.setattr("anyprobe.cli.plan.OVERHEAD_LOOKS", 0.05)
     assert main(["count", "x:y", "-p", str(sleeper.pid), "--for", "2.5", "--quiet"]) == 0
     assert fakes.sessions[0].host.loop.looks >= 3
 

@@ -18,7 +18,7 @@ from anyprobe.reports.quantities import counted
 from anyprobe.reports.terminal import Terminal
 
 if TYPE_CHECKING:
-    from anyprobe.cli.meanwhile import Meanwhile
+    from anyprobe.cli.plan import Meanwhile
     from anyprobe.cli.top.session import Top
     from anyprobe.data.snapshot import FunctionTiming, Snapshot
 
@@ -62,8 +62,8 @@ class TopScreen(App[None]):
 
     def __init__(self, top: "Top", meanwhile: "Meanwhile") -> None:
         """Show what ``top`` has, and do the duties of ``meanwhile`` in between."""
-        super().__init__()
-        self.theme = "ansi-dark"  # the terminal's own colours, dark or light
+        super().__init__(ansi_color=True)  # the terminal's own colours, dark or light
+        self.theme = "ansi-dark"
         self.top, self.meanwhile = top, meanwhile
         self.failure: BaseException | None = None
         self.order, self.pattern = "self", ""
@@ -72,6 +72,8 @@ class TopScreen(App[None]):
         self.ended = False
         self._due: float | None = 0.0
         self._drawn: Snapshot | None = None
+        self._widths = (0, 0)
+        """The columns of names, as the table has them."""
         self._below = ""
         """The function that is drawn below the table."""
 
@@ -172,11 +174,14 @@ class TopScreen(App[None]):
         module = min(max((len(each.shown_module) for each in self.rows.values()), default=0), live.MODULE)
         module = max(module, len("module"))
         name = max(width - module - 1 - sum(live.COLUMNS.values()), live.NAME)
-        table.clear(columns=True)
-        for heading, wide in live.COLUMNS.items():
-            table.add_column(Text(heading.rjust(wide - 1)), width=wide)
-        table.add_column(Text("function"), width=name + 1)
-        table.add_column(Text("module"), width=module)
+        has_columns = self._widths == (name, module)
+        table.clear(columns=not has_columns)
+        if not has_columns:
+            self._widths = name, module
+            for heading, wide in live.COLUMNS.items():
+                table.add_column(Text(heading.rjust(wide - 1)), width=wide)
+            table.add_column(Text("function"), width=name + 1)
+            table.add_column(Text("module"), width=module)
         seconds = last.interval.seconds if last.interval else last.duration_s
         for key, timing in self.rows.items():
             cells = live.cells_of(timing, seconds, last.clock_step_ns)

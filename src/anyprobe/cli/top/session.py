@@ -18,7 +18,7 @@ from anyprobe.reports.live import is_armed
 from anyprobe.reports.quantities import counted
 
 if TYPE_CHECKING:
-    from anyprobe.cli.meanwhile import Meanwhile
+    from anyprobe.cli.plan import Meanwhile
     from anyprobe.cli.targets import AnySpec, Measured
     from anyprobe.cli.top.screen import TopScreen
     from anyprobe.probes.session import Session
