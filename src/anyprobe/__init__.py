@@ -176,3 +176,10 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - the module attribute protoc
     import importlib
 
     return getattr(importlib.import_module(_LAZY[name]), name)
+
+
+def load_ipython_extension(shell: Any) -> None:  # noqa: ANN401 - IPython's
+    """Make ``%%probe`` and ``%anyprobe`` known to IPython, as ``%load_ext anyprobe`` asks for."""
+    from anyprobe import notebooks
+
+    notebooks.load(shell)

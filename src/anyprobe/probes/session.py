@@ -4,6 +4,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import TYPE_CHECKING, Concatenate, Generic, ParamSpec, Self, TypeVar, cast, overload
 
+from anyprobe.core.printable import printable
 from anyprobe.probes.composed import ComposedHost
 from anyprobe.probes.handlers.decorators import Decorators
 from anyprobe.probes.options import DEFAULT, SessionOptions
@@ -159,6 +160,20 @@ class Session:
     detached = Shown(lambda host: host.detached, "Whether this session is over.")
     detach = forwarded(lambda host: host.life, Lifecycle.detach)
     close = forwarded(lambda host: host.life, Lifecycle.close)
+
+    def __repr__(self) -> str:
+        """Return the program and how many probes there are, in one line."""
+        target, probes = self.target_info, self.probes
+        ended = "" if target.alive and target.exited is None else ", which has ended"
+        armed = "detached" if self.detached else f"{sum(each.armed for each in probes)} armed"
+        name = printable(target.shown_name)
+        return f"<Session on {name} (pid {self.pid}{ended}): {len(probes)} probe{'s' * (len(probes) != 1)}, {armed}>"
+
+    def _repr_html_(self) -> str:
+        """Return what notebooks show: what was counted so far."""
+        from anyprobe.data.shown import page_of
+
+        return page_of(self.snapshot())
 
     def __enter__(self) -> Self:
         """Return the session, which is the current one from here on."""

@@ -435,6 +435,16 @@ class SelfSession(SessionApi[SelfProbe]):
         finally:
             line.close()
 
+    def __repr__(self) -> str:
+        """Return what it is on, in one line."""
+        return f"<SelfSession on this program (pid {self.pid}){', detached' * self.detached}>"
+
+    def _repr_html_(self) -> str:
+        """Return what notebooks show: what was counted so far."""
+        from anyprobe.data.shown import page_of
+
+        return page_of(self.snapshot())
+
     def __enter__(self) -> Self:
         """Return the session, which is the current one from here on."""
         entering.enter(self)
