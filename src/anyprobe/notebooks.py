@@ -4,14 +4,19 @@ They probe the Python program that runs the notebook. IPython itself is imported
 """
 
 import shlex
-from typing import TYPE_CHECKING, Any, Protocol
+import sys
+from collections.abc import Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol
 
-from anyprobe.core.errors import UsageError
+from anyprobe.core.errors import AnyprobeError, UsageError
+from anyprobe.core.printable import printable
 
 if TYPE_CHECKING:
     from anyprobe.data.snapshot import Snapshot
     from anyprobe.probes.selfattach.session import SelfSession
 
+P = ParamSpec("P")
 COUNT = "--count"
 """Before specs: hits of places are counted, and functions not timed."""
 
@@ -71,7 +76,7 @@ def _opened(line: str, what: str) -> "SelfSession":
     counts = COUNT in specs
     specs = [each for each in specs if each != COUNT]
     if not specs:
-        raise UsageError(f"{what} {COUNT if counts else ''} SPEC...: name functions, as {what} libz:deflate")
+        raise UsageError(f"{what} [{COUNT}] SPEC...: name functions, as {what} libz:deflate")
     session = attach_self()
     try:
         (session.count if counts else session.time)(*specs, follow=True)
@@ -84,5 +89,19 @@ def _opened(line: str, what: str) -> "SelfSession":
 def load(shell: Shell) -> None:
     """Make the magics known to a shell."""
     magics = Magics(shell)
-    shell.register_magic_function(magics.probe, "cell", "probe")
-    shell.register_magic_function(magics.anyprobe, "line", "anyprobe")
+    shell.register_magic_function(_in_a_line(magics.probe), "cell", "probe")
+    shell.register_magic_function(_in_a_line(magics.anyprobe), "line", "anyprobe")
+
+
+def _in_a_line(magic: "Callable[P, Snapshot | None]") -> "Callable[P, Snapshot | None]":
+    """Return a magic that says what was wrong in a line, as the command line does, and not where in anyprobe."""
+
+    @wraps(magic)
+    def said(*arguments: P.args, **named: P.kwargs) -> "Snapshot | None":
+        try:
+            return magic(*arguments, **named)
+        except AnyprobeError as error:
+            sys.stderr.write(f"anyprobe: {printable(str(error), chr(10))}\n")
+            return None
+
+    return said
