@@ -21,7 +21,7 @@ class _Number(click.ParamType):  # type: ignore[type-arg]  # generic since click
 
 
 @click.command("inject", cls=helping.Command, starts=True)
-@options.specs
+@options.optional_specs
 @click.option("--return", "returned", type=_Number(), metavar="V", help="What the call returns; it does not run.")
 @click.option("--errno", "error", metavar="E", help="The errno that it leaves: ENOMEM, or a number.")
 @click.option(
@@ -34,6 +34,14 @@ class _Number(click.ParamType):  # type: ignore[type-arg]  # generic since click
 @click.option("--nth", type=options.Whole(1), metavar="N", help="The N-th call alone.")
 @click.option("--probability", type=click.FloatRange(0, 1), metavar="P", help="A share P of the calls, 0 to 1.")
 @click.option("--seed", type=options.Whole(0), default=0, metavar="S", help="Which calls these are. Default: 0.")
+@click.option("--stack", "within", metavar="SPEC", help="Only calls with such a function on the stack.")
+@click.option("--replay", "report", type=click.Path(dir_okay=False), metavar="REPORT",
+              help="The faults that an earlier command has listed with --json -o REPORT, and no others.")  # fmt: skip
+@click.option("--sites", "lists", is_flag=True, help="Inject nothing: list the call sites, and their first calls.")
+@click.option("--explore", "explores", is_flag=True,
+              help="Of a command after --: have the first call of each call site fail, one run each.")  # fmt: skip
+@click.option("--frames", type=options.Whole(1, 8), default=1, show_default=True, metavar="N",
+              help="Callers by which call sites differ, of --sites and --explore.")  # fmt: skip
 @options.when
 @options.pending
 @options.processes
@@ -51,6 +59,11 @@ def command(
     nth: int | None,
     probability: float | None,
     seed: int,
+    within: str | None,
+    report: str | None,
+    lists: bool,
+    explores: bool,
+    frames: int,
     when: str | None,
     pids: Any,  # noqa: ANN401
     names: Any,  # noqa: ANN401
@@ -65,16 +78,45 @@ def command(
     anyprobe inject --unsafe libc:malloc --return 0 --errno ENOMEM --nth 100 -- ./program
     anyprobe inject --unsafe libc:write --return -1 --errno ENOSPC --when 'arg0 > 2' -p 4242
     anyprobe inject --unsafe libc:connect --delay 0.2 --probability 0.1 --seed 7 -p 4242
+    anyprobe inject --unsafe libc:malloc --return 0 --errno ENOMEM --explore -- ./program
     """  # noqa: D301 - click's mark for lines that stay as they are
     from anyprobe.cli import expressions, injecting, measuring, targets
 
     if not settings["unsafe"]:
         raise click.UsageError("inject changes what the program computes; --unsafe says that this is wanted")
-    fault = injecting.Fault(returned, None if error is None else injecting.number_of_errno(error), delay)
+    said = {"--return": returned, "--errno": error, "--delay": delay}
     choice = injecting.Choice(every_nth, nth, probability, seed)
+    replay = None
+    if report is not None:
+        injecting.refuse_besides("--replay", {**said, "--sites": lists, "--explore": explores, "SPEC": specs,
+                                                 "--when": when, "--stack": within}, choice)  # fmt: skip
+        replay = injecting.replay_of(report)
+        specs, when, within = tuple(replay.specs), replay.when, replay.stack
+    elif not specs:
+        raise click.UsageError("Missing argument 'SPEC...'")
+    if lists:
+        injecting.refuse_besides("--sites", {**said, "--explore": explores}, choice)
+    fault = None
+    if not lists:
+        number = None if error is None else injecting.number_of_errno(error)
+        fault = injecting.Fault(returned, number, delay) if replay is None else replay.fault
+    if explores:
+        injecting.refuse_besides("--explore", {"-p": pids, "-n": names}, choice)
+        from anyprobe.cli import exploring
+
+        options_given = {"--return": returned, "--errno": error, "--delay": delay, "--stack": within, "--when": when}
+        return exploring.explore(specs, options_given, frames, program, settings)
     condition = None if when is None else expressions.parse_one("--when", when)
-    injection = injecting.Injection(fault, choice, condition, as_json=settings["format"] == "json")
     target = targets.choose(pids, names, program, specs, **targets.selected(settings))
+    injection = injecting.Injection(
+        fault,
+        choice,
+        condition,
+        as_json=settings["format"] == "json",
+        within=() if within is None else target.read((within,)),
+        replay=replay,
+        frames=frames,
+    )
     if target.kernel:
         raise click.UsageError("inject changes programs, and not the kernel")
     targets.see_pending(target, settings["pending"])
