@@ -26,7 +26,8 @@ static void *opens(void *path) {
         int fd = open(path, O_RDONLY);
         if (fd >= 0) close(fd);
     }
-    pthread_barrier_wait(&all); /* setuid is made by each thread that there is */
+    pthread_barrier_wait(&all);
+    pthread_barrier_wait(&all); /* setuid is made by each thread that there is, in a handler of a signal */
     return 0;
 }
 
@@ -46,6 +47,7 @@ int main(int argc, char **words) {
     pthread_t threads[4];
     pthread_barrier_init(&all, 0, 5);
     for (int i = 0; i < 4; i++) pthread_create(threads + i, 0, opens, i % 2 ? "made" : "missing");
+    pthread_barrier_wait(&all); /* no signal interrupts an open, whose handler would not be interrupted by another */
     if (setuid(getuid())) return 4;
     pthread_barrier_wait(&all);
     for (int i = 0; i < 4; i++) pthread_join(threads[i], 0);
