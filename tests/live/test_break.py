@@ -176,6 +176,43 @@ def test_the_stacks_of_all_threads(endless):
     assert any(each.startswith("broken:sleeper") for each in other["stack"])
 
 
+def test_a_snapshot_has_registers_and_memory(program):
+    given = ("--do", "snapshot", "--when", "n == 77", "--json", "-o", "/dev/stdout")
+    run = anyprobe("break", "a.out:work", *given, "--", program, "p", "100")
+    (row,) = [json.loads(line) for line in run.stdout.splitlines() if line.startswith("{")]
+    registers = row["registers"]
+    assert (registers["rdi"], registers["rsi"], registers["rip"]) == (77, 77, row["pc"])
+    assert len(registers) == 17
+    memory = bytes.fromhex(row["memory"])
+    assert len(memory) == 256
+    symbols = subprocess.run(["nm", program], capture_output=True, text=True, check=True).stdout
+    outer, work = (int(re.search(rf"^(\w+) T {name}$", symbols, re.MULTILINE)[1], 16) for name in ("outer", "work"))
+    back = int.from_bytes(memory[:8], "little")  # where outer goes on
+    assert 0 < back - (row["pc"] - work + outer) < 32
+
+
+def test_a_script_runs_at_each_hit(program, tmp_path):
+    script = tmp_path / "at_hits.py"
+    script.write_text(
+        "kept['seen'] = kept.get('seen', 0) + hit.regs.rdi\nprint('seen', kept['seen'], str(hit.stack).split()[0])\n"
+    )
+    given = ("--do", "script", "--script", str(script), "--when", "n % 10 == 0", "--count", "3")
+    run = anyprobe("break", "a.out:work", *given, "--", program, "p", "100")
+    found = re.findall(r"seen (\d+) (\S+)", run.stdout)
+    assert found == [("10", "broken:work"), ("30", "broken:work"), ("60", "broken:work")]
+    assert "done" in run.stdout
+
+
+def test_a_script_that_fails_is_shown_and_the_program_goes_on(program, tmp_path):
+    script = tmp_path / "fails.py"
+    script.write_text("\n1 / 0\n")
+    run = anyprobe("break", "a.out:work", "--do", "script", "--script", str(script), "--", program, "p", "100")
+    assert run.returncode == 2
+    assert f'"{script}", line 2' in run.stderr
+    assert "ZeroDivisionError" in run.stderr
+    assert main(["break", "a.out:work", "--do", "script", "--", str(program), "p", "1"]) == 2
+
+
 def test_each_hit_is_met_once(endless):
     """A thread that goes on from where it was shown arrives there once more, which is no other hit."""
     found = rows("a.out:outer", "--do", "stop", "--count", "1", "--for", "0.5", "-p", str(endless))

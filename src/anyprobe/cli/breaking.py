@@ -27,14 +27,20 @@ from anyprobe.probes.handlers.breaking import Breakpoints, Held
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from anyprobe.cli.scripts import Script
     from anyprobe.cli.targets import AnySpec, Measured
     from anyprobe.data.maps import Map
     from anyprobe.data.snapshot import Snapshot
+    from anyprobe.probes.handlers.callbacks import Hit
     from anyprobe.probes.handlers.hit_stacks import Stack
     from anyprobe.probes.session import Session
 
 _TOOLS = {"gdb": "gdb", "core": "gcore"}
 """What is run for an action, both of Debian's package gdb."""
+GENERAL = ("rax", "rbx", "rcx", "rdx", "rsi", "rdi", "rbp", *(f"r{number}" for number in range(8, 16)))
+_IN_A_ROW = 4
+_STACK_BYTES = 256
+"""How much of the stack a snapshot has."""
 
 
 class Do(StrEnum):
@@ -44,6 +50,8 @@ class Do(StrEnum):
     STOP = "stop"
     CORE = "core"
     GDB = "gdb"
+    SNAPSHOT = "snapshot"
+    SCRIPT = "script"
 
 
 @dataclass
@@ -59,6 +67,8 @@ class Breaking:
     seconds: float | None = None
     core_file: str = "core"
     as_json: bool = False
+    script: "Script | None" = None
+    """What runs at each hit, with ``hit`` and ``session``."""
     done: int = 0
     _of: "dict[int, tuple[Session, Breakpoints]]" = field(default_factory=dict)
     _numbers: "Map | None" = None
@@ -139,9 +149,15 @@ class Breaking:
             "pc": held.hit.ip,
             "stack": _frames(held.hit.stack),
         }
-        if self.do is Do.STACK:
+        if self.do is Do.SCRIPT:
+            self._show(row, stream)
+            assert self.script is not None
+            self.script.run_with({"hit": held.hit, "session": session})
+        elif self.do in {Do.STACK, Do.SNAPSHOT}:
             others = breakpoints.stacks(held)[1:]
             row["threads"] = [{"tid": each.tid, "stack": _frames(each.stack)} for each in others]
+            if self.do is Do.SNAPSHOT:
+                row |= _memory(held.hit)
             self._show(row, stream)
         else:
             with breakpoints.program_stopped(held):
@@ -185,6 +201,10 @@ class Breaking:
     def _lines(self, row: dict[str, Any]) -> Iterator[str]:
         yield f"{time.monotonic() - self._began:12.6f} {row['pid']}/{row['tid']} at {printable(row['spec'])}"
         yield from _indented(row["stack"])
+        if "registers" in row:
+            names = [f"{name:>4} {value:#018x}" for name, value in row["registers"].items()]
+            yield from (f"    {'  '.join(names[at : at + _IN_A_ROW])}" for at in range(0, len(names), _IN_A_ROW))
+            yield from _dumped(row["registers"]["rsp"], bytes.fromhex(row["memory"]))
         for thread in row.get("threads", ()):
             yield f"  thread {thread['tid']}"
             yield from _indented(thread["stack"])
@@ -209,6 +229,20 @@ def _indented(frames: Sequence[str]) -> Iterator[str]:
 
 def _frames(stack: "Stack") -> list[str]:
     return str(stack).split(" < ")
+
+
+def _memory(hit: "Hit") -> dict[str, Any]:
+    """Return the registers of a thread that waits, and what is on its stack."""
+    registers = {name: getattr(hit.regs, name) for name in (*GENERAL, "rsp")} | {"rip": hit.ip}
+    return {"registers": registers, "memory": hit.read(registers["rsp"], _STACK_BYTES).hex()}
+
+
+def _dumped(address: int, content: bytes) -> Iterator[str]:
+    """Yield memory as words of eight bytes, four in a line."""
+    words = [content[at : at + 8] for at in range(0, len(content), 8)]
+    for at in range(0, len(words), 4):
+        line = "  ".join(f"{int.from_bytes(each, 'little'):016x}" for each in words[at : at + 4])
+        yield f"    {address + 8 * at:#x}: {line}"
 
 
 def _json(row: dict[str, Any]) -> str:

@@ -6,7 +6,7 @@ import sys
 import traceback
 import types
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 import click
@@ -32,6 +32,8 @@ class Script:
     path: str
     code: types.CodeType
     arguments: tuple[str, ...] = ()
+    kept: dict[str, object] = field(default_factory=dict)
+    """What a script that runs at each hit keeps from one to the next."""
 
     def run(self, stack: ExitStack, session: "Measured") -> None:
         """Run it with a session as the current one.
@@ -57,6 +59,16 @@ class Script:
         except KeyboardInterrupt:
             return  # the session ends like any other, with results
         except (AnyprobeError, SystemExit) as error:
+            raise self._placed(error) from None
+        except Exception as error:  # noqa: BLE001 - the user's, whatever it is
+            raise UsageError(self._traceback(error)) from None
+
+    def run_with(self, names: dict[str, object]) -> None:
+        """Run it with some names besides its own, which it finds again the next time."""
+        names["kept"] = self.kept
+        try:
+            exec(self.code, {"__name__": NAME, "__file__": self.path, **names})  # noqa: S102 - the user asks for it
+        except AnyprobeError as error:
             raise self._placed(error) from None
         except Exception as error:  # noqa: BLE001 - the user's, whatever it is
             raise UsageError(self._traceback(error)) from None

@@ -12,11 +12,11 @@ from anyprobe.cli import helping, options
 @click.option(
     "--do",
     "what",
-    type=click.Choice(["stack", "stop", "core", "gdb"]),
+    type=click.Choice(["stack", "stop", "core", "gdb", "snapshot", "script"]),
     default="stack",
     show_default=True,
-    help="Print the stacks of all threads; stop the program, as a debugger that comes sees it; write a core file; or "
-    "run gdb on it, here.",
+    help="Print the stacks of all threads; stop the program, as a debugger that comes sees it; write a core file; "
+    "run gdb on it, here; print registers, memory and stacks; or run a file of Python with the hit.",
 )
 @click.option(
     "-c",
@@ -30,6 +30,7 @@ from anyprobe.cli import helping, options
 )
 @click.option("--after", type=options.Whole(0), default=0, metavar="N", help="Let the first N hits go on.")
 @click.option("--core-file", default="core", show_default=True, metavar="FILE", help="Core files are FILE.PID.")
+@click.option("--script", "file", type=click.Path(dir_okay=False), metavar="FILE.py", help="What --do script runs.")
 @options.when
 @options.pending
 @options.target
@@ -43,6 +44,7 @@ def command(
     most: int,
     after: int,
     core_file: str,
+    file: str | None,
     when: str | None,
     pids: Any,  # noqa: ANN401
     names: Any,  # noqa: ANN401
@@ -57,16 +59,19 @@ def command(
     anyprobe break a.out:parse --when 'arg1 > 4096' --do gdb -p 4242
     anyprobe break a.out:work+0x1c --when 'ctx.regs.rax == 0' --after 10 --count 3 -- ./program
     """  # noqa: D301 - click's mark for lines that stay as they are
-    from anyprobe.cli import breaking, expressions, measuring, targets
+    from anyprobe.cli import breaking, expressions, measuring, scripts, targets
 
+    if (what == "script") != (file is not None):
+        raise click.UsageError("--do script and --script FILE.py belong together")
     condition = None if when is None else expressions.parse_one("--when", when)
     target = targets.choose(pids, names, program, specs)
     if target.kernel:
         raise click.UsageError("break is for programs; the kernel cannot be stopped")
     targets.see_pending(target, settings["pending"])
     wanted = breaking.Breaking(
-        breaking.Do(what), most, after, condition, settings["seconds"], core_file, as_json=settings["format"] == "json"
-    )
+        breaking.Do(what), most, after, condition, settings["seconds"], core_file, as_json=settings["format"] == "json",
+        script=None if file is None else scripts.load(file),
+    )  # fmt: skip
     if target.program and settings["at_end"] is None:
         settings["at_end"] = "leave"  # who breaks wants to see what it does next
     plan = measuring.Plan(
