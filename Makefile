@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 # Files of tests that run at one time.
-WORKERS ?= 2
+WORKERS ?= 3
 BIN := $(VENV)/bin
 COMPILE = pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-header --no-annotate \
     --no-emit-options --no-emit-index-url --no-emit-find-links --no-emit-trusted-host

@@ -57,6 +57,13 @@ def test_an_ordinary_user_has_samples_of_the_program_and_is_told_how_much_was_in
     assert "vmlinux" not in shown
 
 
+def test_an_ordinary_user_is_told_what_it_takes_to_see_functions_of_python(busy, own_programs_only, capfd):
+    assert main(["profile", "-p", str(busy.pid), "--for", "0.5"]) == 0
+    told = capfd.readouterr()
+    assert "Python's functions are not known" in told.err
+    assert "be root, or have CAP_PERFMON and CAP_BPF" in told.err
+
+
 @pytest.mark.root
 def test_time_in_the_kernel_is_below_the_function_that_has_called_it(busy):
     found = profiler.profile(busy.pid, duration=1.5)

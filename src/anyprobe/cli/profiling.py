@@ -31,6 +31,7 @@ class Plan:
     hz: int
     by: str | None
     tree: bool
+    python: bool = False
     stack_bytes: int | None
     format: str | None
     output: str | None
@@ -79,6 +80,7 @@ def profile(target: targets.Target, plan: Plan) -> int:
         profiler.end()
         own_end = bool(ends) and not interrupts.requested
         found = profiler.result(target.program)
+        found = found.of_python() if plan.python else found
         status = looked.settle(plan.at_end, own_end=own_end, quiet=plan.quiet)
         if started is not None:
             found = replace(found, targets=(replace(found.targets[0], exited=started.target_info.exited),))

@@ -13,6 +13,9 @@ from anyprobe.data.processes import ProcessInfo, TargetInfo
 
 TRUNCATED = "[truncated]"
 """In place of an outermost function: what has called those below it is not known."""
+PYTHON_LOOP = "_PyEval_EvalFrameDefault"
+"""The function of the interpreter that executes Python; on a stack it is one whose functions are not known."""
+NOT_PYTHON = "[no function of Python]"
 _NS = 1e9
 T = TypeVar("T", bound=Hashable)
 Key = int | str | None
@@ -31,6 +34,7 @@ class ProfileFrame(NamedTuple):
     probed: bool = False
     """Whether it is one that a probe can be placed in: of a program, and no linker's stub."""
     kernel: bool = False
+    python: bool = False
 
     @property
     def shown_module(self) -> str:
@@ -143,6 +147,15 @@ class Profile:
     def of(self, key: Key) -> "Profile":
         """Return what one process or thread has of it."""
         return replace(self, stacks=tuple(replace(each, key=None) for each in self.stacks if each.key == key), by=None)
+
+    def of_python(self) -> "Profile":
+        """Return it with Python's functions alone: what they have called in C, and the kernel, is their own time."""
+        nothing = (ProfileFrame("", NOT_PYTHON),)
+
+        def kept(stack: ProfiledStack) -> tuple[ProfileFrame, ...]:
+            return tuple(each for each in stack.frames if each.python or each.function == PYTHON_LOOP) or nothing
+
+        return replace(self, stacks=tuple(replace(each, frames=kept(each)) for each in self.stacks))
 
     def plus(self, other: "Profile") -> "Profile":
         """Return the samples of both.

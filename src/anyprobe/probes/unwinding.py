@@ -113,8 +113,9 @@ def _caller(code: Code, rule: int, frame: Frame, word: Word, *, innermost: bool)
         above, bp = word(frame.bp + 8 * words), word(frame.bp)
     if above <= frame.sp:
         return None
-    if saved := rule >> SAVED_SHIFT & SAVED_MASK:
-        bp = word(above - 8 * saved)
+    saved = above - 8 * (rule >> SAVED_SHIFT & SAVED_MASK)
+    if frame.sp <= saved < above:  # else it has been taken from the stack again
+        bp = word(saved)
     pc = word(above - 8)
     return Frame(pc, above, bp) if kind != GO or _is_return(code, pc) else None
 

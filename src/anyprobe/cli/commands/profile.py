@@ -20,6 +20,9 @@ from anyprobe.cli import helping, options
 @click.option("--by", type=click.Choice(["pid", "tid", "comm"]), help="Tell processes, threads, or their names apart.")
 @click.option("--tree", is_flag=True, help="Show which functions called which, by the stacks, as a tree.")
 @click.option(
+    "--python", is_flag=True, help="Show Python's functions alone, with the time of what they have called in C."
+)
+@click.option(
     "--stack",
     "stack_bytes",
     type=options.Whole(256, 65528),
@@ -44,6 +47,7 @@ def command(
     anyprobe profile -p 4242
     anyprobe profile -n postgres --by pid --for 10
     anyprobe profile --tree -- ./program
+    anyprobe profile --python -- python3 app.py
     anyprobe profile --format folded -o stacks -p 4242
     """  # noqa: D301 - click's mark for lines that stay as they are
     from anyprobe.cli import profiling, targets

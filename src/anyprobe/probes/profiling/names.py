@@ -4,15 +4,16 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from anyprobe.binary.images.modules import LoadedObject
 from anyprobe.core.errors import TargetError
 from anyprobe.data.profile import ProfileFrame
 from anyprobe.probes.profiling.compiled_names import compiled_names
+from anyprobe.probes.profiling.python.interpreter import Function
 from anyprobe.probes.profiling.spaces import ENTRY_BYTES, Place
 from anyprobe.probes.symbols import spelled
 from anyprobe.target.kernel import symbols
 
 if TYPE_CHECKING:
-    from anyprobe.binary.images.modules import LoadedObject
     from anyprobe.target.kernel.symbols import Symbols
 
 IN_KERNEL = "[kernel]"
@@ -33,7 +34,7 @@ class Names:
         for where, address in places:
             if isinstance(where, int):
                 in_no_file.setdefault(where, set()).add(address)
-            elif not isinstance(where, str):
+            elif isinstance(where, LoadedObject):
                 addresses.setdefault(where, set()).add(address)
         self._compiled = {
             (pid, address): name for pid, own in in_no_file.items() for address, name in compiled_names(pid, own)
@@ -52,6 +53,8 @@ class Names:
             return self.in_kernel(address)
         if isinstance(where, str):
             return ProfileFrame(NO_FILE, NO_FILE)
+        if isinstance(where, Function):
+            return ProfileFrame(where.module, where.name, python=True)
         if isinstance(where, int):
             name = self._compiled.get((where, address))
             return ProfileFrame(NO_FILE, NO_FILE) if name is None else ProfileFrame(COMPILED, name)

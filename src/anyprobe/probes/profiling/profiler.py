@@ -45,20 +45,21 @@ class Profiler:
         self._ended: float | None = None
         self._processor_ns = 0
         self._is_throttled = False
+        from anyprobe.probes.profiling.stacks import SampledStacks
+
         self._sampler = Sampler(hz, stack_bytes and stack_bytes & ~7)
+        self._stacks = SampledStacks(pids, by, self._sampler)
         try:
             for pid in pids:
                 self._sampler.watch(pid)
+            self._stacks.python.begin()
         except BaseException as error:
-            self._sampler.close()
+            self.close()
             if isinstance(error, KernelRefused) and error.errno in _REFUSALS:
                 raise _not_permitted(pid) from error
             raise
         self.began = time.monotonic()
         """From this moment of the monotonic clock on there are samples."""
-        from anyprobe.probes.profiling.stacks import SampledStacks  # which takes a while, and the first samples come
-
-        self._stacks = SampledStacks(pids, by)
 
     def __enter__(self) -> Self:
         """Return it."""
@@ -71,6 +72,7 @@ class Profiler:
     def close(self) -> None:
         """End sampling."""
         self._sampler.close()
+        self._stacks.close()
 
     @property
     def interval(self) -> float:
@@ -83,6 +85,7 @@ class Profiler:
         """Take the samples that have come, and go up their stacks for about as long as rings have room for more."""
         until = time.monotonic() + self.interval
         self._pending += self._sampler.records(final=final)
+        self._stacks.python.look()
         while self._pending and (final or time.monotonic() < until):
             self._handle(self._pending.popleft())
         if not final and not self._pending and self.interval == _LOOKS:
@@ -141,6 +144,7 @@ class Profiler:
             yield "the kernel has taken fewer samples for a while (kernel.perf_cpu_time_max_percent): use a lower --hz"
         if self._stacks.hidden:
             yield "the kernel does not tell the names of its functions: be root, or set kernel.kptr_restrict to 0"
+        yield from self._stacks.python.warnings()
 
 
 def profile(

@@ -14,9 +14,11 @@ from anyprobe.binary.unwind.rules import END, NONE, go_rule
 from anyprobe.core.errors import TargetError, UnsupportedTarget
 from anyprobe.core.mapping import MappingLike
 from anyprobe.core.memory import MemoryFault
+from anyprobe.probes.profiling.python.interpreter import Function
 from anyprobe.probes.unwinding import Code, Frame
 from anyprobe.target.process.called_name import called_name
 from anyprobe.target.system import gateway, procfs
+from anyprobe.target.system.memory import ReadableMemory
 
 if TYPE_CHECKING:
     from anyprobe.binary.images.modules import Placed
@@ -31,8 +33,11 @@ _CALL = re.compile(
 _FRAME_IS_MADE = (b"\x55\x48\x89\xe5", b"\x55\x48\x8b\xec")
 """``push rbp; mov rbp, rsp``."""
 _ENDBR, _RET = b"\xf3\x0f\x1e\xfa", b"\xc3"
-Place = tuple[LoadedObject | int | str, int]
-"""An object, or the process whose code is in no file, or the kernel; and an address: of an object the link-time one."""
+Place = tuple[LoadedObject | Function | int | str, int]
+"""An object, or the process whose code is in no file, or the kernel; and an address: of an object the link-time one.
+
+A function of Python has none.
+"""
 
 
 @dataclass
@@ -228,16 +233,13 @@ class Space(Code):
         if loaded is not None:
             return loaded.image.read(address - loaded.bias, size)
         try:
-            memory = gateway.open_file(f"/proc/{procfs.voice(self.pid)}/mem", os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                found = gateway.pread(memory, size, address)
-            finally:
-                gateway.close(memory)
-        except (OSError, OverflowError) as error:
+            memory = ReadableMemory(self.pid)
+        except OSError as error:
             raise MemoryFault(address, size) from error
-        if len(found) < size:
-            raise MemoryFault(address, size)
-        return found
+        try:
+            return memory.read(address, size)
+        finally:
+            memory.close()
 
 
 class Spaces:

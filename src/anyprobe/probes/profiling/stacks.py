@@ -3,20 +3,18 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
+from anyprobe.binary.images.modules import LoadedObject
 from anyprobe.core.errors import TargetError
 from anyprobe.core.memory import MemoryFault
 from anyprobe.data.processes import ProcessInfo, TargetInfo
 from anyprobe.data.profile import Key, ProfiledStack, ProfileFrame
 from anyprobe.probes.profiling.names import IN_KERNEL, Names
+from anyprobe.probes.profiling.python.programs import PythonPrograms
 from anyprobe.probes.profiling.spaces import Place, Space, Spaces
 from anyprobe.probes.unwinding import Frame, walk
-from anyprobe.target.kernel.samples import Forked, Mapped, Named, Record, Sample
+from anyprobe.target.kernel.samples import Forked, Mapped, Named, Record, Sample, Sampler
 from anyprobe.target.system import procfs
-
-if TYPE_CHECKING:
-    from anyprobe.binary.images.modules import LoadedObject
 
 
 def walked(space: Space, registers: tuple[int, int, int], stack: bytes, *, in_kernel: bool) -> tuple[list[Frame], bool]:
@@ -41,7 +39,7 @@ def walked(space: Space, registers: tuple[int, int, int], stack: bytes, *, in_ke
 class SampledStacks:
     """The stacks of some processes, and of what they start."""
 
-    def __init__(self, pids: Sequence[int], by: str | None) -> None:
+    def __init__(self, pids: Sequence[int], by: str | None, sampler: Sampler) -> None:
         """Begin with what the processes have mapped now; ``by``: what is told apart."""
         self._by = by
         self._spaces = Spaces(pids)
@@ -51,6 +49,9 @@ class SampledStacks:
         self._prepared: set[LoadedObject] = set()
         self.hidden = False
         """Whether the kernel does not tell where its functions are."""
+        self.python = PythonPrograms(sampler)
+        for pid in pids:
+            self.python.of(self._spaces.of(pid))
 
     def handle(self, record: Record) -> None:
         """Take a sample, or what is to be known for those that come."""
@@ -70,7 +71,10 @@ class SampledStacks:
         complete = False  # one that ends has no stack of its own any more
         if sample.registers is not None:
             own, complete = walked(space, sample.registers, sample.stack, in_kernel=bool(sample.in_kernel))
-            frames += [space.place(frame.at) for frame in own]
+            executed = self.python.functions(space, sample, own)
+            for frame in own:
+                functions = executed.get(frame.sp)
+                frames += [space.place(frame.at)] if functions is None else [(each, 0) for each in functions]
         self._counts[sample.pid, self._key(sample), tuple(frames), complete] += 1
 
     def _key(self, sample: Sample) -> Key:
@@ -80,11 +84,15 @@ class SampledStacks:
             return sample.tid
         return self._spaces.name(sample.pid, sample.tid) if self._by == "comm" else None
 
+    def close(self) -> None:
+        """Close what was opened."""
+        self.python.close()
+
     def prepare(self) -> None:
         """Read, while nothing else is to be done, the symbols of one object that was sampled."""
         for _, _, places, _ in self._counts:
             for where, _ in places:
-                if not isinstance(where, (int, str)) and where not in self._prepared:
+                if isinstance(where, LoadedObject) and where not in self._prepared:
                     self._prepared.add(where)
                     with suppress(TargetError):
                         _ = where.image.known_functions

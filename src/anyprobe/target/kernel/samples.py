@@ -189,6 +189,11 @@ class Sampler:
         """How much room each ring has."""
         return min((ring.size for ring in self._rings.values()), default=0)
 
+    @property
+    def samplers(self) -> list[int]:
+        """The descriptors of the events that sample."""
+        return [event for own in self._events.values() for event in own]
+
     def watch(self, pid: int) -> None:
         """Sample all threads of a process from now on."""
         self._members.add(pid)

@@ -12,17 +12,16 @@ from anyprobe.target.system import gateway, procfs, ptrace
 _WORD = 8
 
 
-class TargetMemory:
-    """Reads and writes the address space that the process had when this was opened.
+class ReadableMemory:
+    """Reads the address space that the process had when this was opened.
 
     After an exec or the end of the process the file no longer leads anywhere: ``TargetExited``.
     """
 
-    def __init__(self, pid: int, stopped_thread: Callable[[], int | None]) -> None:
-        """Open the memory; raises ``OSError``. ``stopped_thread`` names a thread that anyprobe has stopped, if any."""
+    def __init__(self, pid: int, access: int = os.O_RDONLY) -> None:
+        """Open the memory; raises ``OSError``."""
         self._pid = pid
-        self._stopped_thread = stopped_thread
-        self._fd = gateway.open_file(f"/proc/{procfs.voice(pid)}/mem", os.O_RDWR | os.O_CLOEXEC)
+        self._fd = gateway.open_file(f"/proc/{procfs.voice(pid)}/mem", access | os.O_CLOEXEC)
 
     def read(self, address: int, size: int) -> bytes:
         """Return ``size`` bytes at ``address``; raise ``MemoryFault`` if any of them cannot be read."""
@@ -39,6 +38,33 @@ class TargetMemory:
                 raise TargetExited(self._pid)
             content += more
         return content
+
+    def alive(self, address: int) -> bool:
+        """Return whether the address space still exists; ``address`` is any mapped one."""
+        try:
+            return bool(gateway.pread(self._fd, 1, address))
+        except OSError as error:
+            return error.errno == errno.EIO
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            gateway.close(fd)
+
+    def _fault(self, error: OSError | OverflowError, address: int, size: int) -> Exception:
+        if isinstance(error, OverflowError) or error.errno in (errno.EIO, errno.EFAULT, errno.EINVAL):
+            return MemoryFault(address, size)
+        return TargetError(f"cannot access the memory of process {self._pid}: {error.strerror}")
+
+
+class TargetMemory(ReadableMemory):
+    """Reads and writes the address space that the process had when this was opened."""
+
+    def __init__(self, pid: int, stopped_thread: Callable[[], int | None]) -> None:
+        """Open the memory; raises ``OSError``. ``stopped_thread`` names a thread that anyprobe has stopped, if any."""
+        super().__init__(pid, os.O_RDWR)
+        self._stopped_thread = stopped_thread
 
     def write(self, address: int, content: bytes) -> None:
         """Write all of ``content`` to data, also where the program may not; raise where that is impossible."""
@@ -61,24 +87,6 @@ class TargetMemory:
             if count == 0:
                 raise TargetExited(self._pid)
             done += count
-
-    def alive(self, address: int) -> bool:
-        """Return whether the address space still exists; ``address`` is any mapped one."""
-        try:
-            return bool(gateway.pread(self._fd, 1, address))
-        except OSError as error:
-            return error.errno == errno.EIO
-
-    def close(self) -> None:
-        """Close the file."""
-        if self._fd >= 0:
-            fd, self._fd = self._fd, -1
-            gateway.close(fd)
-
-    def _fault(self, error: OSError | OverflowError, address: int, size: int) -> Exception:
-        if isinstance(error, OverflowError) or error.errno in (errno.EIO, errno.EFAULT, errno.EINVAL):
-            return MemoryFault(address, size)
-        return TargetError(f"cannot access the memory of process {self._pid}: {error.strerror}")
 
     def _poke(self, address: int, content: bytes) -> bool:
         """Write through ptrace: kernels can be told not to let ``/proc/PID/mem`` override protections."""

@@ -90,6 +90,8 @@ class TaskStat(NamedTuple):
         return bool(self.flags & _IO_WORKER) or self.comm.startswith("iou-")
 
 
+_FIRST_NAMESPACE = "pid:[4026531836]"
+"""The kernel's first namespace of processes, whose number is always the same."""
 _UNLIMITED = 1 << 62
 _USUAL_MAPPINGS = 65530
 """The kernel's default for ``vm.max_map_count``."""
@@ -169,6 +171,11 @@ def is_filtered(pid: int, tid: int) -> bool:
     """Return whether a thread's system calls are filtered (seccomp), or restricted to the strict mode's."""
     content = read_file(f"/proc/{pid}/task/{tid}/status")
     return b"\nSeccomp:\t" in content and b"\nSeccomp:\t0\n" not in content
+
+
+def is_first_namespace() -> bool:
+    """Return whether ids of processes are those that the kernel itself knows, as in no container."""
+    return gateway.readlink("/proc/self/ns/pid") == _FIRST_NAMESPACE
 
 
 def own_number(numbers: str, number: int) -> int:

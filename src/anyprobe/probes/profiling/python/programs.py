@@ -1,0 +1,116 @@
+"""Which of the sampled processes run Python, and what their samples tell of Python's functions."""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from anyprobe.core.errors import PermissionDenied, TargetError
+from anyprobe.probes.profiling.python.recorder import Copied, FrameRecorder
+from anyprobe.probes.profiling.python.stacks import PythonProgram, program_of
+from anyprobe.target.system import procfs
+
+if TYPE_CHECKING:
+    from anyprobe.probes.profiling.python.interpreter import Function
+    from anyprobe.probes.profiling.spaces import Space
+    from anyprobe.probes.unwinding import Frame
+    from anyprobe.target.kernel.samples import Sample, Sampler
+    from anyprobe.target.system.procfs import Mapping
+
+_MOST_COPIED = 1_000
+"""The frames of as many samples of a thread are kept until their samples come."""
+_SAME_MOMENT = 300_000
+"""As many nanoseconds are between what is noted of a sample and the copying of frames for it, at most."""
+
+
+class PythonPrograms:
+    """The interpreters of the sampled processes."""
+
+    def __init__(self, sampler: "Sampler") -> None:
+        """Know none yet."""
+        self._sampler = sampler
+        self._recorder: FrameRecorder | None = None
+        self._programs: dict[int, tuple[list[Mapping], PythonProgram | None]] = {}
+        self._copied: dict[int, deque[Copied]] = {}
+        self._reasons: dict[str, None] = {}
+        self._samples = self._unknown = 0
+        self._has_begun = False
+
+    def of(self, space: "Space") -> PythonProgram | None:
+        """Return the interpreter of a process; None if it has none, or there is a reason why it cannot be read."""
+        known = self._programs.get(space.pid)
+        if known is not None and known[0] is space.mappings:
+            return known[1]
+        if known is not None and known[1] is not None:
+            known[1].close()
+        program = None
+        try:
+            program = program_of(space)
+        except TargetError as reason:
+            self._reasons[str(reason)] = None
+        self._programs[space.pid] = space.mappings, program
+        if program is not None and self._has_begun:
+            self.begin()
+        return program
+
+    def begin(self) -> None:
+        """Have frames be copied with each sample from now on, if there are any of Python."""
+        self._has_begun = True
+        if self._recorder is None and any(program for _, program in self._programs.values()):
+            try:
+                self._recorder = self._new_recorder()
+            except TargetError as reason:
+                self._reasons[str(reason)] = None
+        self._watch_threads()
+
+    def _new_recorder(self) -> FrameRecorder:
+        if not self._sampler.everywhere:
+            raise PermissionDenied("bpf", "frames may not be copied", "be root, or have CAP_PERFMON and CAP_BPF")
+        if not procfs.is_first_namespace():
+            raise TargetError("this is a container, in which the kernel's ids of threads are not known")
+        return FrameRecorder(self._sampler.samplers)
+
+    def _watch_threads(self) -> None:
+        if self._recorder is not None:
+            for _, program in self._programs.values():
+                if program is not None:
+                    program.watch_threads(self._recorder)
+
+    def look(self) -> None:
+        """Take the frames that have been copied, and see which threads there are now."""
+        if self._recorder is not None:
+            for each in self._recorder.take():
+                self._copied.setdefault(each.tid, deque(maxlen=_MOST_COPIED)).append(each)
+            self._watch_threads()
+
+    def functions(
+        self, space: "Space", sample: "Sample", frames: "Sequence[Frame]"
+    ) -> "dict[int, tuple[Function, ...] | None]":
+        """Return what each activation of an interpreter executes, by its stack pointer; None: that is not known."""
+        program = self.of(space)
+        if program is None:
+            return {}
+        copied = self._copied.get(sample.tid)
+        while copied and copied[0].time < sample.time - _SAME_MOMENT:
+            copied.popleft()
+        at_once = copied[0] if copied and copied[0].time <= sample.time + _SAME_MOMENT else None
+        found = program.functions(sample, frames, at_once)
+        self._samples += bool(found)
+        self._unknown += None in found.values()
+        return found
+
+    def warnings(self) -> Iterator[str]:
+        """Yield what is not known."""
+        for reason in self._reasons:
+            yield f"Python's functions are not known: {reason}"
+        if self._unknown and self._recorder is not None:
+            yield f"Python's functions are not known, or not all, of {self._unknown:,} of {self._samples:,} samples"
+
+    def close(self) -> None:
+        """Close what was opened."""
+        for _, program in self._programs.values():
+            if program is not None:
+                program.close()
+        self._programs.clear()
+        if self._recorder is not None:
+            self._recorder.close()
+            self._recorder = None

@@ -1,0 +1,145 @@
+"""Python's functions in their places on sampled stacks."""
+
+import struct
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from anyprobe.binary.objects.symbols import SHN_UNDEF
+from anyprobe.core.errors import TargetError, UnsupportedTarget
+from anyprobe.core.memory import MemoryFault
+from anyprobe.data.profile import PYTHON_LOOP
+from anyprobe.probes.profiling.python.interpreter import Activation, Function, Interpreter
+from anyprobe.probes.profiling.python.layouts import LAYOUTS, Layout
+from anyprobe.probes.profiling.python.recorder import FrameRecorder
+from anyprobe.target.process import permission
+from anyprobe.target.system import procfs
+from anyprobe.target.system.memory import ReadableMemory
+
+if TYPE_CHECKING:
+    from anyprobe.binary.images.modules import LoadedObject
+    from anyprobe.probes.profiling.python.recorder import Copied
+    from anyprobe.probes.profiling.spaces import Space
+    from anyprobe.probes.unwinding import Frame
+    from anyprobe.target.kernel.samples import Sample
+
+_RUNTIME, _VERSION = "_PyRuntime", "Py_Version"
+
+
+class PythonProgram:
+    """A process that runs Python: its interpreter, and what of it is on sampled stacks."""
+
+    def __init__(self, pid: int, memory: ReadableMemory, runtime: int, layout: Layout, loop: range) -> None:
+        """``runtime``: where ``_PyRuntime`` is; ``loop``: the addresses of what executes Python's instructions."""
+        self._pid, self._memory, self._layout, self._loop = pid, memory, layout, loop
+        self._interpreter = Interpreter(memory.read, runtime, layout)
+        self._watched: dict[int, int] = {}
+
+    def watch_threads(self, recorder: FrameRecorder) -> None:
+        """Have the frames of all threads be copied that the interpreter has now."""
+        with suppress(OSError, TargetError, MemoryFault):
+            current = self._interpreter.threads()
+            for tid in procfs.read_tasks(self._pid):
+                place = current.get(procfs.own_number(procfs.read_status_field(tid, "NSpid"), tid))
+                if place is not None and self._watched.get(tid) != place:
+                    recorder.watch(tid, place, self._layout.frame_of_part, self._layout.previous)
+                    self._watched[tid] = place
+
+    def is_activation(self, frame: "Frame") -> bool:
+        """Return whether a frame is one of the interpreter that executes Python's instructions."""
+        return frame.at in self._loop
+
+    def functions(
+        self, sample: "Sample", frames: Sequence["Frame"], copied: "Copied | None"
+    ) -> dict[int, tuple[Function, ...] | None]:
+        """Return the functions that each activation of the interpreter executes, by its stack pointer.
+
+        Innermost first; None where they are not known. ``copied``: the frames at that moment.
+        """
+        assert sample.registers is not None
+        sp, stack = sample.registers[1], sample.stack
+        ends = (*(frame.sp for frame in frames[1:]), sp + len(stack))
+        activations = [
+            Activation(frame.sp, end) for frame, end in zip(frames, ends, strict=True) if self.is_activation(frame)
+        ]
+
+        def read(address: int, size: int) -> bytes:
+            at = address - sp
+            if not 0 <= at <= len(stack) - size:  # it is the thread's own, or too far out
+                return self._memory.read(address, size)
+            return stack[at : at + size]
+
+        executed: Sequence[tuple[Function, ...] | None] = [None] * len(activations)
+        if activations and copied is not None:
+            with suppress(TargetError):
+                executed = self._interpreter.executed(copied, read, activations)
+        return {each.start: functions for each, functions in zip(activations, executed, strict=True)}
+
+    def close(self) -> None:
+        """Close what was opened."""
+        self._memory.close()
+
+
+def program_of(space: "Space") -> PythonProgram | None:
+    """Return the interpreter that a process has, None if it has none.
+
+    Raises:
+        TargetError: its structures are not known, or cannot be read.
+    """
+    for loaded in space.objects:
+        if loaded.is_executable or loaded.file_name.startswith("libpython"):
+            try:
+                runtime = _address(loaded, _RUNTIME)
+            except TargetError:  # its file cannot be read
+                continue
+            if runtime is not None:
+                return _program_in(space.pid, loaded, runtime)
+    return None
+
+
+def _program_in(pid: int, loaded: "LoadedObject", runtime: int) -> PythonProgram:
+    version, loop = _address(loaded, _VERSION), _address(loaded, PYTHON_LOOP)
+    if version is None:
+        raise UnsupportedTarget(f"a Python that is older than {_known()[0]}")
+    if loop is None:
+        raise UnsupportedTarget(f"{loaded.name} does not tell where its interpreter is")
+    try:
+        memory = ReadableMemory(pid)
+    except OSError as error:
+        raise permission.explain(pid) from error
+    try:
+        layout = _layout(struct.unpack("<I", memory.read(version, 4))[0])
+    except (TargetError, MemoryFault) as error:
+        memory.close()
+        raise UnsupportedTarget(str(error)) from error
+    function = loaded.image.known_functions.containing(loop - loaded.bias)
+    end = loop + 1 if function is None else function.end + loaded.bias
+    return PythonProgram(pid, memory, runtime, layout, range(loop, end))
+
+
+def _layout(version: int) -> Layout:
+    """Return the layout of a version, which is a number as ``sys.hexversion``."""
+    major, minor = version >> 24, version >> 16 & 0xFF
+    found = LAYOUTS.get((major, minor))
+    if found is None:
+        known = _known()
+        raise UnsupportedTarget(f"Python {major}.{minor} is none of {', '.join(known)}")
+    return found
+
+
+def _known() -> list[str]:
+    return [f"{major}.{minor}" for major, minor in LAYOUTS]
+
+
+def _address(loaded: "LoadedObject", name: str) -> int | None:
+    """Return where a symbol that an object exports is in the process."""
+    table = loaded.image.dynamic_table
+    if table is None:
+        return None
+    for offset in table.offsets_of(name):
+        rows = np.flatnonzero((table.symbols["name"] == offset) & (table.symbols["shndx"] != SHN_UNDEF))
+        if len(rows):
+            return int(table.symbols["value"][rows[0]]) + loaded.bias
+    return None
