@@ -110,7 +110,7 @@ def _program_in(pid: int, loaded: "LoadedObject", runtime: int) -> PythonProgram
     except OSError as error:
         raise permission.explain(pid) from error
     try:
-        layout = _layout(struct.unpack("<I", memory.read(version, 4))[0])
+        layout = layout_of(struct.unpack("<I", memory.read(version, 4))[0])
     except (TargetError, MemoryFault) as error:
         memory.close()
         raise UnsupportedTarget(str(error)) from error
@@ -119,7 +119,7 @@ def _program_in(pid: int, loaded: "LoadedObject", runtime: int) -> PythonProgram
     return PythonProgram(pid, memory, runtime, layout, range(loop, end))
 
 
-def _layout(version: int) -> Layout:
+def layout_of(version: int) -> Layout:
     """Return the layout of a version, which is a number as ``sys.hexversion``."""
     major, minor = version >> 24, version >> 16 & 0xFF
     found = LAYOUTS.get((major, minor))
