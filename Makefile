@@ -9,6 +9,7 @@ COMPILE = pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --
 STAMP := $(VENV)/.stamp
 FRIDA := 17.26.0
 PYARROW := 26.0.1
+DISTRIBUTED := 2026.8.0
 
 # python3-venv only where the interpreter in use lacks ensurepip, see $(STAMP).
 DEMO_PACKAGES := python3.11 redis-server redis-tools
@@ -57,10 +58,11 @@ check: lint
 	$(BIN)/pytest -q -n $(WORKERS) --dist loadfile $(addprefix --ignore ,$(LONG)) tests/unit
 
 # In the order of their names the short files come last, so that no process waits long for the other.
-# pyarrow is optional for users; without it the tests of Arrow and Parquet are skipped.
+# pyarrow and distributed are optional for users; without them the tests of Arrow, Parquet and Dask are skipped.
 test:
 	@$(MAKE) --no-print-directory -j2 packages lint
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check pyarrow==$(PYARROW) 2>/dev/null || echo "pyarrow cannot be installed; its tests are left out" >&2
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check distributed==$(DISTRIBUTED) 2>/dev/null || echo "distributed cannot be installed; its test is left out" >&2
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 1 --durations 20
 
 live: packages setup

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from anyprobe.data.snapshot import Snapshot
     from anyprobe.probes.selfattach.session import SelfSession
 
 PROPERTY = "anyprobe"
@@ -76,7 +75,9 @@ class NativeCalls:
         try:
             return (yield)
         finally:
-            item.user_properties.append((PROPERTY, json.dumps(_calls(before, self._session.snapshot()))))
+            from anyprobe.data.called import called_between
+
+            item.user_properties.append((PROPERTY, json.dumps(called_between(before, self._session.snapshot()))))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Show the tests with most time in these functions."""
@@ -101,20 +102,3 @@ class NativeCalls:
         rest = len(called) - len(called[: self._top or None])
         quiet = len(found) - len(called)
         terminalreporter.line(f"{counted(rest, 'more test')} with calls, {counted(quiet, 'test')} without")
-
-
-def _calls(before: "Snapshot", after: "Snapshot") -> list[tuple[str, int, int, int]]:
-    """Return the functions that were called in between, those with most time first."""
-    from anyprobe.core.printable import printable
-    from anyprobe.data.interval import since
-
-    found = [
-        (
-            printable(f"{each.shown_module}:{each.label or each.function}"),
-            each.count + each.tail_exits + each.learning + each.nmissed + each.left,
-            each.count,
-            round(max(each.sum_ns, 0.0)),
-        )
-        for each in since(after, before, "").functions
-    ]
-    return sorted((each for each in found if each[1]), key=lambda each: (-each[3], each[0]))
