@@ -67,6 +67,56 @@ def test_a_profile_of_pprof_has_the_programs_stacks(program, tmp_path):
     assert found == {"main": 1, "main;middle": 100, "main;middle;leaf": 300, "main;leaf": 100}
 
 
+HITS = {"main;leaf": 100, "main;middle;leaf": 300}
+"""What the program does, of its own functions."""
+
+
+def counted(program, *options):
+    done = anyprobe("hist", "a.out:leaf", *options, "--", program)
+    assert done.returncode == 0, done.stderr
+
+
+def own(path):
+    return ";".join(each for each in path if each in {"main", "middle", "leaf"})
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("--by", "stack"), HITS),
+        (("--by", "ctx.ustack(9)"), HITS),
+        (("--of", "u64(7)", "--as", "sum", "--by", "stack"), {path: 7 * hits for path, hits in HITS.items()}),
+    ],
+    ids=["hits", "depth", "sums"],
+)
+def test_what_is_counted_by_stack_is_written_as_stacks(program, tmp_path, words, expected):
+    counted(program, *words, "--format", "folded", "-o", tmp_path / "stacks")
+    lines = [line.rpartition(" ") for line in (tmp_path / "stacks").read_text().splitlines()]
+    assert {own(path.split(";")): int(number) for path, _, number in lines} == expected
+
+
+def test_a_stack_that_is_cut_is_marked(program, tmp_path):
+    counted(program, "--by", "ctx.ustack(2)", "--format", "folded", "-o", tmp_path / "stacks")
+    lines = dict(line.rsplit(" ", 1) for line in (tmp_path / "stacks").read_text().splitlines())
+    assert lines == {"[truncated];main;leaf": "100", "[truncated];middle;leaf": "300"}
+
+
+def test_numbers_that_are_no_times_are_not_shown_as_times(program, tmp_path):
+    counted(program, "--by", "stack", "--format", "speedscope", "-o", tmp_path / "profile.json")
+    (profile,) = json.loads((tmp_path / "profile.json").read_text())["profiles"]
+    assert (profile["unit"], profile["endValue"]) == ("none", 400)
+    counted(program, "--by", "stack", "--format", "flame", "-o", tmp_path / "flame.html")
+    page = (tmp_path / "flame.html").read_text()
+    assert "Hits by stack, for" in page
+    assert "the width is the number" in page
+    if shutil.which("go") is not None:
+        counted(program, "--by", "stack", "--format", "pprof", "-o", tmp_path / "profile.pb.gz")
+        command = ["go", "tool", "pprof", "-top", tmp_path / "profile.pb.gz"]
+        shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        assert "Type: hits" in shown
+        assert any(line.split()[0] == "400" and line.endswith("leaf") for line in shown.splitlines() if line.strip())
+
+
 def test_json_by_either_option_is_the_same_document(program, tmp_path):
     for number, words in enumerate((["--json"], ["--format", "json"])):
         timed(program, *words, "-o", tmp_path / str(number))
@@ -79,6 +129,8 @@ def test_json_by_either_option_is_the_same_document(program, tmp_path):
     ("words", "said"),
     [
         (["count", "libc:malloc", "--format", "folded"], "--format folded is of trees of calls"),
+        (["hist", "libc:malloc", "--by", "tid", "--format", "flame"], "--format flame is of trees of calls"),
+        (["hist", "libc:malloc", "--of", "arg0", "--by", "stack", "--format", "flame"], "--format flame is of trees"),
         (["time", "libc:malloc", "--format", "speedscope", "--every", "1"], "--every would write several"),
         (
             ["time", "libc:malloc", "--format", "pictures"],

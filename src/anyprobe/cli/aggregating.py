@@ -57,6 +57,13 @@ class Counting(NamedTuple):
                 tails = "" if known.has_parts and known.reads_result(expressions) else "tails.add()"
                 HandlerMaker(place, expressions, known, partial(self._write, tails), things).put(session)
 
+    @property
+    def is_stacked(self) -> bool:
+        """Whether there is a value for each stack that adds up over these."""
+        from anyprobe.exporters.stacked import KINDS, is_stack
+
+        return self.kind in KINDS and len(self.by) == 1 and is_stack(self.by[0].label)
+
     def _aggregation(self) -> "Aggregation":
         from anyprobe.data import aggregations
 

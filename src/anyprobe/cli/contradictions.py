@@ -44,7 +44,7 @@ def refuse_format(plan: "Plan") -> None:
     from anyprobe.exporters.base import Needs, exporter_of
 
     exporter = exporter_of(plan.format)
-    held = {Needs.ANYTHING: True, Needs.TREE: plan.tree, Needs.COVERAGE: plan.covers}
+    held = {Needs.ANYTHING: True, Needs.TREE: plan.tree or plan.stacked, Needs.COVERAGE: plan.covers}
     if not held[exporter.needs]:
         raise click.UsageError(f"--format {plan.format} {exporter.needs.value}")
     if plan.every is not None and not exporter.may_repeat:

@@ -275,6 +275,10 @@ def show(snapshots: Sequence[Snapshot], plan: Plan, stream: TextIO, *, between: 
             records=plan.records.document() if plan.records is not None else plan.run.records if plan.run else {},
             run=plan.run,
         )
+        if plan.stacked:
+            from anyprobe.exporters.stacked import by_stack
+
+            found = by_stack(found)
         exporter.write(found, stream)
         return
     plan.warn(*together.warnings)

@@ -110,6 +110,8 @@ class Plan:
     """Whether to show what maps hold, too."""
     full_names: bool = True
     """Whether tables show long names of functions whole."""
+    stacked: bool = False
+    """Whether what is counted by stack is shown as a tree of calls."""
     covers: bool = False
     """Whether results have the coverage."""
     run: "Run | None" = None

@@ -59,6 +59,8 @@ class Measurement:
     """What time the trees of calls are of."""
     counted: str = "calls"
     """What the counts of their nodes are of."""
+    counts: bool = False
+    """Whether these trees have something else than nanoseconds: hits, or a sum of values."""
     always: Mapping[str, object] = field(default_factory=dict)
     """Fields that a document has even where nothing could be placed."""
     records: Mapping[str, object] = field(default_factory=dict)
@@ -71,7 +73,7 @@ class Needs(Enum):
     """What results must have for a format."""
 
     ANYTHING = ""
-    TREE = "is of trees of calls: anyprobe time --tree"
+    TREE = "is of trees of calls: anyprobe time --tree, profile, hist --by stack"
     COVERAGE = "is of coverage: anyprobe cover"
 
 

@@ -52,10 +52,12 @@ def profile(found: Measurement) -> dict[str, Any]:
             nodes.append((0, names.setdefault(("", printable(process)), len(names)), 0, 0))
         nodes += walk(tree, names, 1 if process else 0)
     shown = found.last or found.together
+    width = "the number" if found.counts else "time"
     return {
         "title": _name(shown),
-        "facts": f"{found.what}, for {shown.duration_s:.2f} s; the width is time.",
+        "facts": f"{found.what}, for {shown.duration_s:.2f} s; the width is {width}.",
         "counted": found.counted,
+        "counts": found.counts,
         "names": [[function, module] for module, function in names],
         "nodes": nodes,
     }

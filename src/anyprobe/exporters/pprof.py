@@ -41,7 +41,8 @@ def profile(found: Measurement) -> bytes:
         return texts.setdefault(printable(value), len(texts))
 
     out = bytearray()
-    for kind, unit in ((found.counted, "count"), ("time", "nanoseconds")):
+    kinds = ((found.counted, "count"), ("time", "nanoseconds"))
+    for kind, unit in kinds[:1] if found.counts else kinds:
         out += part(_SAMPLE_TYPE, number(1, text(kind)) + number(2, text(unit)))
     for process, tree in trees(found):
         label = part(3, number(1, text("process")) + number(2, text(process))) if process else b""
@@ -49,7 +50,9 @@ def profile(found: Measurement) -> bytes:
             places = [
                 functions.setdefault((call.module, call.function), len(functions) + 1) for call in reversed(calls)
             ]
-            out += part(_SAMPLE, numbers(1, places) + numbers(2, (calls[-1].count, own)) + label)
+            out += part(
+                _SAMPLE, numbers(1, places) + numbers(2, (own,) if found.counts else (calls[-1].count, own)) + label
+            )
     for (module, function), place in functions.items():
         mapping = modules.setdefault(module, len(modules) + 1)
         line = part(4, number(1, place))

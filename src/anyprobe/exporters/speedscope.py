@@ -24,7 +24,13 @@ class Speedscope:
     def write(self, found: Measurement, stream: TextIO) -> None:
         """Write the frames of all functions, and each tree's stacks as indices of these."""
         frames: dict[tuple[str, str], int] = {}
-        profiles = [profile(process or found.together.target.exe, tree, frames) for process, tree in trees(found)]
+        profiles = [
+            {
+                **profile(process or found.together.target.exe, tree, frames),
+                "unit": "none" if found.counts else "nanoseconds",
+            }
+            for process, tree in trees(found)
+        ]
         document = {
             "$schema": "https://www.speedscope.app/file-format-schema.json",
             "exporter": "anyprobe",
@@ -42,7 +48,6 @@ def profile(name: str, tree: Iterable[CallNode], frames: dict[tuple[str, str], i
     return {
         "type": "sampled",
         "name": printable(name),
-        "unit": "nanoseconds",
         "startValue": 0,
         "endValue": sum(weights),
         "samples": [

@@ -68,6 +68,7 @@ def command(
         capacity,
         None if when is None else expressions.parse_one("--when", when),
     )
+    stacked = counting.is_stacked and settings["format"] is not None
     target = targets.choose(pids, names, program, specs, **targets.selected(settings))
     targets.see_pending(target, settings["pending"])
     render = _render
@@ -82,6 +83,7 @@ def command(
         seen=counting.seen,
         render=render,
         always={"aggregations": {}},
+        stacked=stacked,
         **settings,
     )
     return measuring.measure(target, plan)

@@ -2,7 +2,10 @@
 const [ROW, LEAST, ROWS] = [19, 0.7, 200];
 const find = (id) => document.getElementById(id);
 
+let counts = false; // whether widths are of something else than nanoseconds
+
 function shown(ns) {
+  if (counts) return ns.toLocaleString("en");
   const size = Math.abs(ns);
   for (const [unit, one] of [["s", 1e9], ["ms", 1e6], ["µs", 1e3]]) {
     if (size >= one) return `${(ns / one).toPrecision(3)} ${unit}`;
@@ -13,6 +16,7 @@ function shown(ns) {
 // A profile: names [function, module]; nodes [depth, name, self, calls], each followed by those that it called. Of two
 // runs nodes also have self and calls of the first, and seconds is how long each run was.
 function flameGraph(profile) {
+  counts = Boolean(profile.counts);
   const nodes = [{ name: -1, depth: 0, own: 0, count: 0, was: 0, counted: 0, parent: null, calls: [] }];
   const path = [nodes[0]];
   for (const [depth, name, own, count, was, counted] of profile.nodes) {
@@ -57,7 +61,7 @@ function flameGraph(profile) {
       const all = perSecond ? ` of each second, ${change}; in all ${shown(node.before)} → ${shown(node.total)}` : `, ${change}`;
       return `${text(node)}${where}: ${shown(was)} → ${shown(now)}${all}`;
     }
-    const calls = node.count ? `, ${node.count.toLocaleString("en")} ${profile.counted}` : "";
+    const calls = node.count && !counts ? `, ${node.count.toLocaleString("en")} ${profile.counted}` : "";
     return `${text(node)}${where}: ${shown(node.total)} in all, ${share(node.total)}; ${shown(node.own)} self, ${share(node.own)}${calls}`;
   }
   const matches = (node, word) => node.name >= 0 && profile.names[node.name].some((each) => each.toLowerCase().includes(word));
