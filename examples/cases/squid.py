@@ -1,4 +1,4 @@
-"""The case of docs/case-studies/squid.md: Squid with many small objects, in the order in which KernInst's paper went down.
+"""The case of docs/case-studies/squid.md: Squid with many small objects, in the order of KernInst's paper.
 
 Needs Debian's package squid, and root for the kernel's part and Squid's own user.
 """
@@ -138,7 +138,6 @@ def main() -> None:
                 looked_at("time", *(f"libc:{each}" for each in calls), *where)
                 looked_at("offcpu", *where)
             if turn == 0:
-                looked_at("metric", "libc:open64", "--every", "2", *where)
                 below = ("do_filp_open", "path_openat", "link_path_walk", "do_truncate")
                 looked_at("time", *(f"kernel::{each}" for each in below), *where)
             load.close()
