@@ -129,6 +129,7 @@ def test_json_by_either_option_is_the_same_document(program, tmp_path):
     ("words", "said"),
     [
         (["count", "libc:malloc", "--format", "folded"], "--format folded is of trees of calls"),
+        (["count", "libc:malloc", "--by", "stack"], "by any other key: anyprobe hist SPEC --by stack"),
         (["hist", "libc:malloc", "--by", "tid", "--format", "flame"], "--format flame is of trees of calls"),
         (["hist", "libc:malloc", "--of", "arg0", "--by", "stack", "--format", "flame"], "--format flame is of trees"),
         (["time", "libc:malloc", "--format", "speedscope", "--every", "1"], "--every would write several"),

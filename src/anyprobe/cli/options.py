@@ -2,7 +2,7 @@
 
 import importlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import click
@@ -211,9 +211,23 @@ children = click.option(
     help="Whether fork children count, too, are left out of counts, or run on without probes. Default: count.",
 )
 
+
+class Key(click.Choice[str]):
+    """What results are told apart by; a refusal names the command that takes any key."""
+
+    def __init__(self, choices: "Sequence[str]", instead: str) -> None:
+        """``instead``: the command that takes others."""
+        super().__init__(choices)
+        self._instead = instead
+
+    def get_invalid_choice_message(self, value: "Any", ctx: click.Context | None) -> str:  # noqa: ANN401
+        """Return what is said of another key."""
+        return f"{super().get_invalid_choice_message(value, ctx).rstrip('.')}; by any other key: {self._instead}"
+
+
 by = click.option(
     "--by",
-    type=click.Choice(["pid"]),
+    type=Key(["pid"], "anyprobe hist SPEC --by stack"),
     help="Tell processes apart: each one named, fork children, and programs that are executed.",
 )
 
@@ -257,7 +271,7 @@ tree = click.option(
 )
 timed_by = click.option(
     "--by",
-    type=click.Choice(["pid", "tid", "func(caller)"]),
+    type=Key(["pid", "tid", "func(caller)"], "anyprobe hist SPEC --of latency_ns --by stack"),
     help="Tell processes apart, fork children and programs that are executed too; threads; or who called a function.",
 )
 
