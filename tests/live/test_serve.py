@@ -128,3 +128,10 @@ def test_a_port_that_is_taken_is_said_before_anything_is_probed(capsys):
         place = f"127.0.0.1:{taken.getsockname()[1]}"
         assert main(["serve", "libc:malloc", "-p", str(os.getpid()), "--listen", place]) == 2
     assert f"cannot listen at {place}: Address already in use" in capsys.readouterr().err
+
+
+def test_what_cannot_be_placed_is_said(capsys, run_target):
+    target = run_target("nested_calls.c", options=("-pthread",))
+    assert main(["serve", "a.out:_start", "-p", str(target.pid), "--listen", "127.0.0.1:0"]) == 1
+    assert "refused: pid:nested_calls:_start:entry" in capsys.readouterr().out
+    target.finish()

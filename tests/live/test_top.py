@@ -148,6 +148,7 @@ def test_a_program_that_ends_stays_on_the_screen(driven, compiled):
         await pilot.pause()
         assert "ENDED" in said(screen, "head")
         assert names(screen) == ["main"]
+        assert shown(screen)[0][0] != "-"  # of all its time
         await pilot.press("q")
 
     program = compiled("short_end_of_top.c", text="int main(void) { return 0; }")

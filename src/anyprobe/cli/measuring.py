@@ -253,7 +253,7 @@ def show(snapshots: Sequence[Snapshot], plan: Plan, stream: TextIO, *, between: 
     plan.shown[:] = [together]
     if plan.front is not None:
         plan.front.take(together, last)
-        if plan.format is None and (between or plan.output is None):
+        if plan.format is None and (between or (plan.output is None and plan.front.has_led)):
             plan.warn(*together.warnings)
             return
     if plan.format is not None and not plan.lines:

@@ -38,6 +38,11 @@ class Front(Protocol):
         """Whether nothing else may read from the terminal, or write to it."""
         ...
 
+    @property
+    def has_led(self) -> bool:
+        """Whether it has shown anything: where nothing could be placed, the report at the end says why."""
+        ...
+
     def lead(self, meanwhile: "Meanwhile") -> None:
         """Do the duties again and again, until it is over."""
         ...

@@ -23,6 +23,7 @@ class Server:
     """The front of ``serve``: answers each scrape with the results of that moment."""
 
     owns_terminal = False
+    has_led = False
 
     def __init__(self, address: tuple[str, int], most: int, seen: "Callable[[Snapshot], Snapshot]") -> None:
         """Listen at an address; at the most so many functions have series of their own. ``seen``: as of plans."""
@@ -54,6 +55,7 @@ class Server:
 
     def lead(self, meanwhile: "Meanwhile") -> None:
         """Answer scrapes, and do what is due, until it is over."""
+        self.has_led = True
         output.warn(f"serving {self.place}")
         while meanwhile.goes_on:
             until = meanwhile.work()

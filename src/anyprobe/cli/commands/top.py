@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from anyprobe.cli import helping, options
+from anyprobe.core.errors import UnsupportedTarget
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rich.console import Console
 
+    from anyprobe.cli.targets import Target
     from anyprobe.data.snapshot import Snapshot
 
 HOT = 30
@@ -58,9 +60,7 @@ def command(
         raise click.UsageError("top is of functions in programs; of the kernel: anyprobe time --every 1 SPEC")
     top = session.top(every)
     if not specs:
-        from anyprobe.cli import profiling
-
-        specs = ("a.out:*",) if program else profiling.hot_specs(target, HOT, quiet=settings["quiet"])
+        specs = ("a.out:*",) if program else _hot(target, quiet=settings["quiet"])
     plan = measuring.Plan(
         specs=target.read(specs),
         arm=session.arm,
@@ -78,6 +78,17 @@ def command(
         **settings,
     )
     return measuring.measure(target, plan)
+
+
+def _hot(target: "Target", *, quiet: bool) -> tuple[str, ...]:
+    """Return specs of what is hot; complain where that is nothing."""
+    from anyprobe.cli import profiling
+
+    try:
+        return profiling.hot_specs(target, HOT, quiet=quiet)
+    except UnsupportedTarget as error:
+        why = str(error).removeprefix("--hot: ")
+        raise UnsupportedTarget(f"{why}; name functions, too: anyprobe top 'a.out:*' ...") from None
 
 
 def renderer(*, by: str | None, tree: bool) -> "Callable[[Snapshot, Console, int], None]":

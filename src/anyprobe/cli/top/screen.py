@@ -125,6 +125,7 @@ class TopScreen(App[None]):
         if not self.ended and not meanwhile.has_targets:
             self.ended = True
             meanwhile.show()
+            self.draw()
             self.say("the program has ended: q leaves")
         elif not meanwhile.goes_on and (meanwhile.has_targets or meanwhile.interrupts.requested):
             self.exit()
@@ -139,6 +140,8 @@ class TopScreen(App[None]):
         top = self.top
         if self.frozen is not None or top.last is None or top.together is None:
             return self.frozen
+        if self.ended:  # of all its time: the last interval may be short
+            return top.together, top.together, top.series
         return top.last, top.together, top.series
 
     def draw(self) -> None:

@@ -76,6 +76,7 @@ class Top:
     is_open: bool = False
     terminal: Terminal | None = None
     owns_terminal: bool = True
+    has_led: bool = False
 
     @property
     def last(self) -> Snapshot | None:
@@ -100,7 +101,7 @@ class Top:
         from anyprobe.cli.top.screen import TopScreen
 
         screen = TopScreen(self, meanwhile)
-        self.is_open = True
+        self.is_open = self.has_led = True
         try:
             self.show(screen)
         finally:
