@@ -31,7 +31,8 @@ class PythonPrograms:
         self._recorder: FrameRecorder | None = None
         self._programs: dict[int, tuple[list[Mapping], PythonProgram | None]] = {}
         self._copied: dict[int, deque[Copied]] = {}
-        self._reasons: dict[str, None] = {}
+        self._reasons: dict[int, str] = {}
+        """Why functions are not known: in a process, or, with the number 0, in none."""
         self._samples = self._unknown = 0
         self._has_begun = False
 
@@ -45,8 +46,9 @@ class PythonPrograms:
         program = None
         try:
             program = program_of(space)
+            self._reasons.pop(space.pid, None)  # it was being loaded
         except TargetError as reason:
-            self._reasons[str(reason)] = None
+            self._reasons[space.pid] = str(reason)
         self._programs[space.pid] = space.mappings, program
         if program is not None and self._has_begun:
             self.begin()
@@ -59,7 +61,7 @@ class PythonPrograms:
             try:
                 self._recorder = self._new_recorder()
             except TargetError as reason:
-                self._reasons[str(reason)] = None
+                self._reasons[0] = str(reason)
         self._watch_threads()
 
     def _new_recorder(self) -> FrameRecorder:
@@ -100,7 +102,7 @@ class PythonPrograms:
 
     def warnings(self) -> Iterator[str]:
         """Yield what is not known."""
-        for reason in self._reasons:
+        for reason in dict.fromkeys(self._reasons.values()):
             yield f"Python's functions are not known: {reason}"
         if self._unknown and self._recorder is not None:
             yield f"Python's functions are not known, or not all, of {self._unknown:,} of {self._samples:,} samples"
