@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -154,7 +155,7 @@ def test_no_function_is_shown_below_one_that_does_not_call_it(tmp_path, python):
 def test_a_program_that_is_started_is_shown_with_its_functions_as_a_tree_and_in_other_formats(tmp_path):
     (tmp_path / "app.py").write_text("def sums():\n  return sum(range(10 ** 8))\nfor _ in range(2): sums()\n")
     command = ["--", pythons()[KNOWN[0]], str(tmp_path / "app.py")]
-    done = anyprobe("profile", "--tree", "-o", str(tmp_path / "tree"), *command)
+    done = anyprobe("profile", "--tree", "-o", str(tmp_path / "tree"), *command, env={**os.environ, "COLUMNS": "200"})
     assert done.returncode == 0, done.stderr
     text = (tmp_path / "tree").read_text()
     assert re.search(r"└─ <module> .*app\.py\n(.*\n)*.*└─ sums .*app\.py\n(.*\n)*.*builtin_sum", text), text
