@@ -68,7 +68,7 @@ def command(
         capacity,
         None if when is None else expressions.parse_one("--when", when),
     )
-    stacked = counting.is_stacked and settings["format"] is not None
+    stacked = settings["format"] is not None and counting.is_stacked
     target = targets.choose(pids, names, program, specs, **targets.selected(settings))
     targets.see_pending(target, settings["pending"])
     render = _render
