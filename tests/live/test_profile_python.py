@@ -158,7 +158,7 @@ def test_a_program_that_is_started_is_shown_with_its_functions_as_a_tree_and_in_
     done = anyprobe("profile", "--tree", "-o", str(tmp_path / "tree"), *command, env={**os.environ, "COLUMNS": "200"})
     assert done.returncode == 0, done.stderr
     text = (tmp_path / "tree").read_text()
-    assert re.search(r"└─ <module> .*app\.py\n(.*\n)*.*└─ sums .*app\.py\n(.*\n)*.*builtin_sum", text), text
+    assert re.search(r"[├└]─ <module> .*app\.py\n(.*\n)*.*[├└]─ sums .*app\.py\n(.*\n)*.*builtin_sum", text), text
     done = anyprobe("profile", "--json", "-o", str(tmp_path / "json"), *command)
     stacks = json.loads((tmp_path / "json").read_text())["stacks"]
     assert any(re.search(r"app\.py:sums", each) for stack in stacks for each in stack["frames"])
