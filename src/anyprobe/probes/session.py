@@ -113,6 +113,10 @@ class Session:
     splicing = Shown(lambda host: host.splicing, "What splices the target, in its parts.")
     engine = Shown(lambda host: host.engine, "What makes changes of the target's text.")
 
+    # -- what is changed
+
+    optimise = forwarded(lambda host: host.arming, Arming.optimise)
+
     # -- handlers
 
     handling = Shown(lambda host: host.handlers.handling, "What the handlers of this session have in common.")

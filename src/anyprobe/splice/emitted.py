@@ -61,6 +61,15 @@ class EmittedPatch:
         return self.address + len(self.code)
 
 
+BODY = object()
+"""The front of copies of functions (``codegen.bodies``)."""
+
+
+def original_of(patch: EmittedPatch, pc: int) -> int | None:
+    """Return the instruction of the original for which a place of a function's copy stands, if it does for one."""
+    return next((original for original, copy in reversed(patch.copies) if copy == pc), None)
+
+
 @bulk_dataclass(frozen=True, slots=True, eq=False)
 class EmittedSplice:
     """A splice as it is written: its bytes and its patch, at run-time addresses."""

@@ -228,6 +228,9 @@ class Engine(Generic[_Stop]):
             banks=banks_of(hooks) if len(self._holdings.code_regions) > 1 else (),
             moves=worth_moving(edits) and not self._planning.faults_handled,
         )  # fmt: skip
+        for edit in edits:
+            if edit.added and (refusal := emission.lay_out(edit)) is not None:
+                give_up(edit, refusal)
         for number, edit in enumerate(edits):
             if edit.added:
                 checkpoint("generating code", number, len(edits))
@@ -247,6 +250,9 @@ class Engine(Generic[_Stop]):
                 journal.add([Record(RecordKind.RETURNS, made.stubs, made.count, made.table)])
                 self._note_stubs(made)
             home.unlisted.clear()
+            for record in home.unlisted_copies:
+                next(journal for journal in self._holdings.journals() if journal.room()).add([record])
+            home.unlisted_copies.clear()
             for bank in (*self._holdings.banks, *self._holdings.goroutine_banks):
                 if home.needs_gate(bank):
                     self._target.mem.write(home.gate.address + 8 * bank.index, bank.mask.to_bytes(8, "little"))

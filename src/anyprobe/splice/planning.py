@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _LOOKS = 16
 """How many functions are planned between two looks whether the target is still there."""
+_FREE = frozenset({ActionKind.MOVE, ActionKind.REBIND})
 _GADGET_BYTES = 9
 """The longest of the instructions that injected calls borrow."""
 
@@ -125,6 +126,8 @@ class Planning:
                 planned = None if edit.removed or live is not None else self._from_memory(edit, claiming, faults=faults)
                 if planned is not None:
                     claiming.add_taken(edit, planned)
+                elif (mixed := _mixed(edit)) is not None:
+                    give_up(edit, mixed)
                 elif edit.taken_out and not (edit.added or edit.anew):
                     claiming.add(edit, _without(edit))
                 elif _leaves_nothing(edit):
@@ -226,7 +229,7 @@ class Planning:
     def _planned(self, edit: Edit, claims: Claims, wants: Sequence[Want], vital: frozenset[Want]) -> FunctionPlan:
         """Return the plan for all that is wanted of a function: one that is kept, if it holds, or a new one."""
         plans, code = edit.module.plans, edit.state.code
-        if plans is None:
+        if plans is None or any(want.in_place for want in wants):  # kept plans do not tell these from others
             return self.planner(edit.module, claims).plan(code, wants, vital)
         if not wants:
             return NO_PLAN
@@ -348,6 +351,17 @@ def _without(edit: Edit) -> Planned:
     removed, state = set(edit.removed), edit.state
     staying = [splice for splice in state.splices if splice not in edit.taken_out]
     return Planned([want for want in state.wants if want not in removed], NO_PLAN, staying)
+
+
+def _mixed(edit: Edit) -> Refusal | None:
+    """Return why nothing can be added: a function that runs elsewhere has no probes, and one with probes stays."""
+    kinds = [
+        [hook.kind for want in wants if (hook := hook_of(want)) is not None] for wants in (edit.added, edit.state.wants)
+    ]
+    moved, others = [ActionKind.MOVE in each for each in kinds], [not _FREE.issuperset(each) for each in kinds]
+    if (moved[0] and any(others)) or (moved[1] and others[0]):
+        return Refusal(Reason.OVERLAP, edit.state.code.start, "a function with probes cannot run elsewhere as well")
+    return None
 
 
 def _leaves_nothing(edit: Edit) -> bool:

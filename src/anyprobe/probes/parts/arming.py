@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from anyprobe.binary.images.modules import LoadedObject
     from anyprobe.core.refusal import Refusal
     from anyprobe.data.explanation import Explanation, ListedSite
+    from anyprobe.data.optimisation import Optimisation
     from anyprobe.probes.host import ProbeHost
+    from anyprobe.probes.optimising.optimiser import Optimiser
     from anyprobe.probes.overhead import OverheadWatch
     from anyprobe.probes.providers.base import Provider
     from anyprobe.probes.retiring import Retirement
@@ -137,6 +139,51 @@ class Arming:
         """Take out probes of coverage that were hit, as far as it is time for that."""
         if self.retirement is not None:
             self.retirement.look()
+
+    def begin_optimising(
+        self, *specs: str | Spec, measure: str | Spec | None = None, watch: float = 1.0, turns: int = 6,
+        turn: float = 0.5,
+    ) -> "Optimiser":  # fmt: skip
+        """Count what is called, and return what goes on from there, step by step; the arguments are ``optimise``'s."""
+        from anyprobe.probes.optimising.optimiser import Optimiser
+
+        host = self._host
+        if not host.unsafe:
+            raise UsageError("optimise has functions run elsewhere: unsafe=True, where the session is opened")
+        if host.options.live:
+            raise UsageError("functions are moved in a stop of all threads: without live")
+        wanted = parsed([*specs, *([measure] if measure is not None else [])])
+        found = self.arm(wanted, timed=False)
+        probes, measured = (found, None) if measure is None else (found[:-1], found[-1])
+        return Optimiser(host, probes, measured, self.remove, watch=watch, turns=turns, turn=turn)
+
+    def optimise(
+        self, *specs: str | Spec, measure: str | Spec | None = None, watch: float = 1.0, turns: int = 6,
+        turn: float = 0.5,
+    ) -> "Optimisation":  # fmt: skip
+        """Have those of some functions that run most run elsewhere, side by side, if that makes the program faster.
+
+        It is compared by turns, by the processor time for each call of one function. What is kept stays until the
+        session ends; nothing else of the program changes.
+
+        Args:
+            specs: the functions, such as ``a.out:*``.
+            measure: the function whose calls are measured; by default one of these, which then stays where it is.
+            watch: seconds for which is counted which functions run, and then which blocks.
+            turns: how often both ways are compared.
+            turn: seconds of each turn.
+
+        Returns:
+            What came of it.
+
+        Raises:
+            SpecError: a spec means nothing.
+            UsageError: the session was not opened for changes (``unsafe=True``).
+        """
+        optimiser = self.begin_optimising(*specs, measure=measure, watch=watch, turns=turns, turn=turn)
+        for seconds in optimiser.steps():
+            self._host.wait(seconds)
+        return optimiser.found
 
     def remove(self, *probes: Probe) -> None:
         """Disarm probes; what they counted stays in ``snapshot``. What had to stay armed is in ``warnings``.

@@ -31,6 +31,7 @@ from anyprobe.splice.regions.banks import Hook
 from anyprobe.splice.regions.code_region import ROUTINE_BYTES, CodeRegion, SlotBank, after_code
 
 if TYPE_CHECKING:
+    from anyprobe.splice.codegen.bodies import Body
     from anyprobe.splice.codegen.exit_template import ExitTemplates
     from anyprobe.splice.codegen.handlers.facts import HandlerFacts
 
@@ -163,6 +164,33 @@ class Emission:
         _check_jump(live)
         return _change_of(edit, (live,))
 
+    def lay_out(self, edit: Edit) -> Refusal | None:
+        """Write the copy of a function that is to run elsewhere, if that is wanted: before others lead there.
+
+        A copy goes on in the original anywhere: there, nothing may have made room but what the entries displace.
+        """
+        moves = {planned: body for planned in edit.plan.splices if (body := moved_by(planned)) is not None}
+        for planned in edit.plan.splices if moves else ():
+            if planned not in moves and planned.strategy is not Strategy.RETARGET:
+                return Refusal(
+                    Reason.TOO_SHORT, planned.start, "what leads back to its entry would displace more of it"
+                )
+        for planned, body in moves.items():
+            if body.patch is not None:
+                continue
+            from anyprobe.splice.apply.recovery.copies import record_of, table_of
+            from anyprobe.splice.codegen.bodies import write_body
+
+            home = self._home_of(edit.module)
+            made = write_body(body, planned, home.cursor, edit.module.bias)
+            if isinstance(made, Refusal):
+                return made
+            home.put(made.code)
+            table = table_of(made)
+            home.unlisted_copies.append(record_of(made, home.put(table), len(table)))
+            body.patch = made
+        return None
+
     def _emit_splice(
         self,
         edit: Edit,
@@ -174,6 +202,12 @@ class Emission:
         module = edit.module
         bias = module.bias
         patch = None if moved is None else moved.get(planned)
+        if (rebound := _rebound(planned)) is not None:
+            old, _, whole = _bytes_there(module, planned)
+            new = head_bytes(planned, bias, rebound.address)
+            return EmittedSplice(planned, bias, planned.write_at + bias, old, new, None, whole=whole)
+        if (body := moved_by(planned)) is not None:
+            patch = body.patch
         if patch is None and module.left:
             patch = self._left(edit, planned, home, after)
         if patch is None:
@@ -339,6 +373,18 @@ class Emission:
         return fit[0] if len(fit) == 1 else max(fit, key=lambda home: home.room(self._banks))
 
 
+def moved_by(planned: PlannedSplice) -> "Body | None":
+    """Return the function that a splice at its entry has run elsewhere, if it does."""
+    hooks = (hook_of(want) for want in planned.wants)
+    return next((hook.body for hook in hooks if hook is not None and hook.kind is ActionKind.MOVE), None)
+
+
+def _rebound(planned: PlannedSplice) -> EmittedPatch | None:
+    """Return what a branch leads to whose function runs elsewhere, where a splice is that."""
+    hook = hook_of(planned.wants[0]) if planned.strategy is Strategy.RETARGET and len(planned.wants) == 1 else None
+    return hook.body.patch if hook is not None and hook.kind is ActionKind.REBIND and hook.body is not None else None
+
+
 def _counted_by(planned: PlannedSplice, *, alone: bool) -> SlotBank | None:
     """Return the bank by which a splice counts an entry, if that is all, and nothing depends on others of its plan."""
     insns, wants = planned.insns, planned.wants
@@ -361,10 +407,10 @@ def _change_of(edit: Edit, added: Iterable[EmittedSplice] = ()) -> FunctionChang
 
 def _ways_in(module: Module, live: EmittedSplice) -> dict[int, int]:
     """Return where branches go that lead to an entry or return point, if that is spliced here, by their targets."""
-    assert live.patch is not None
     heads = [want for want in live.planned.wants if want.kind in HEADS]
     if not heads:
         return {}
+    assert live.patch is not None
     entries = [want.address for want in heads if want.kind is WantKind.ENTRY]
     starts = (module.code.layout.start_of(address) or address for address in entries)
     targets = [*(want.address for want in heads), *starts]

@@ -14,7 +14,7 @@ from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.data.layout import CLOSED, NEXT_BLOCK, UNWATCHED, BankLayout
 from anyprobe.splice.apply.outcomes import give_up
 from anyprobe.splice.codegen.emit import estimate
-from anyprobe.splice.codegen.patch import REPLACING, ActionKind
+from anyprobe.splice.codegen.patch import COUNTS_NOTHING, REPLACING, ActionKind
 from anyprobe.splice.codegen.routines import ADOPTED, ADOPTING
 from anyprobe.splice.codegen.trampoline import AT_RETURN_BYTES, TRAMPOLINE_BYTES
 from anyprobe.splice.journal.records import MappingUse, Record, RecordKind, journal_size
@@ -33,6 +33,7 @@ from anyprobe.splice.regions.banks import (
     Threads,
     bank_layout,
     banks_of,
+    copies_wanted,
     demand,
     follows_calls,
     has_room_for,
@@ -90,9 +91,7 @@ class _ThreadStarting(Exception):  # noqa: N818 - what to wait for
 
 @dataclass(eq=False)
 class _Need:
-    """What the changed functions of one module need: bytes of code, of these the largest function's, near counters,
-    and bytes for the signal view.
-    """  # noqa: D205 - one sentence
+    """What the changed functions of one module need: bytes of code, the largest one's, near counters, view bytes."""
 
     module: "Module"
     code: int = 0
@@ -238,6 +237,7 @@ class Preparation:
             need.largest = max(need.largest, size)
             need.near += demand(self._divided(edit)[0]).counters
             need.view += VIEW_BYTES * len(planned.wants) if self._view_used else 0
+            need.view += sum(hook.body.described_bytes for hook in special if hook.body is not None)
             if special:
                 if any(hook.kind in REPLACING for hook in special) and id(module) not in replacing:
                     replacing.add(id(module))
@@ -269,8 +269,7 @@ class Preparation:
 
     def _divided(self, edit: "Edit") -> tuple[list[Hook], list[Hook]]:
         """Return what an edit counts near the code (flags; all, without thread slots), and what in threads' blocks."""
-        # what only shows signal handlers other pcs counts nowhere
-        hooks, slots = [hook for hook in self._hooks[edit] if hook.kind is not ActionKind.VIEW], self._has_slots
+        hooks, slots = [hook for hook in self._hooks[edit] if hook.kind not in COUNTS_NOTHING], self._has_slots
         near = [hook for hook in hooks if hook.kind is ActionKind.FLAG] if slots[edit.module] else hooks
         return near, [hook for hook in hooks if hook.kind is not ActionKind.FLAG] if slots[edit.module] else []
 
@@ -306,7 +305,7 @@ class Preparation:
         """Return how many records of the journal will say what is registered, and what semaphores are up."""
         hooks = [want.tag for edit in self._edits for want in edit.added]
         semaphores = {hook.semaphore for hook in hooks if isinstance(hook, Hook) and hook.semaphore}
-        return records_for(len(hooks) + self._words) + len(semaphores)
+        return records_for(len(hooks) + self._words) + len(semaphores) + copies_wanted(hooks)
 
     # -- mapping
 

@@ -409,8 +409,8 @@ class Transaction(Generic[_Stop]):
         moves = []
         for thread in threads:
             pc = thread.registers.rip
-            if pc in self._boards:
-                moves.append((thread, *self._boards[pc]))
+            if (away := self._boards.get(pc) or self._unsafe_pcs.out_of_copy(pc)) is not None:
+                moves.append((thread, *away))
                 continue
             leaving = self._unsafe_pcs.leaving(pc)
             asleep = is_asleep(self._target.mem, thread) and (leaving or self._unsafe_pcs.at(pc - len(SYSCALL)))

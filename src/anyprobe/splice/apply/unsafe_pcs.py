@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from anyprobe.splice.apply.blocked_syscalls import SYSCALL, Sleepers, after_copy
+from anyprobe.splice.emitted import BODY, original_of
 
 if TYPE_CHECKING:
     from anyprobe.splice.emitted import EmittedSplice, FunctionChange
@@ -38,6 +39,8 @@ class UnsafePcs:
             for splice in change.removed
             if splice.patch is not None
         }
+        bodies = [(patch, change) for patch, change in self._leaving.values() if patch.front is BODY]
+        self._bodies = sorted(bodies, key=lambda item: item[0].address)
         self._sleepers = Sleepers(patch for patch, _ in self._leaving.values())
 
     def at(self, pc: int) -> "FunctionChange | None":
@@ -50,6 +53,13 @@ class UnsafePcs:
         """Return the change that takes out the copy of a ``syscall`` after which a pc is, and the place after it."""
         found = self._sleepers.after_original(pc)
         return None if found is None else (self._leaving[id(found[0])][1], found[1])
+
+    def out_of_copy(self, pc: int) -> "tuple[FunctionChange, int] | None":
+        """Return the change that takes out a function's copy in which a pc is, and the original's pc."""
+        index = bisect_right(self._bodies, pc, key=lambda item: item[0].address) - 1
+        patch, change = self._bodies[index] if index >= 0 else (None, None)
+        original = original_of(patch, pc) if patch is not None and pc < patch.end else None
+        return None if original is None or change is None else (change, original)
 
 
 def destination(change: "FunctionChange", pc: int, *, asleep: bool = False, faulted: bool = False) -> int | None:

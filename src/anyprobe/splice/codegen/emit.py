@@ -62,6 +62,9 @@ def estimate(splice: PlannedSplice) -> int:
             size += _PLAIN_ESTIMATES[kind]
             continue
         plain = False
+        if kind is ActionKind.MOVE:
+            size += want.tag.body.most_bytes  # type: ignore[attr-defined] # a hook
+            continue
         size += ACTION_ESTIMATE + INSTRUCTION_ESTIMATE * len(want.block)
         if getattr(want.tag, "kind", None) is ActionKind.VIEW:
             from anyprobe.splice.codegen.view_call import COUNTED_ESTIMATE, VIEW_ESTIMATE

@@ -6,15 +6,16 @@ their first displaced copy on, where each pass comes as it came there: what is d
 
 import struct
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from anyprobe.isa.decode import Flow, Insn
-from anyprobe.splice.emitted import EmittedPatch, PatchParts
-from anyprobe.splice.plan.splices import PlannedSplice, Strategy
+from anyprobe.splice.codegen.emit import ActionSource, emit_patch
+from anyprobe.splice.emitted import BODY, EmittedPatch, PatchParts
+from anyprobe.splice.plan.splices import Clobbers, PlannedSplice, Strategy
 from anyprobe.splice.translate.idempotence import is_repeated, likeness
 from anyprobe.splice.translate.patches import Bearings, Dead, Walk, Where, overwritten, recipes
-from anyprobe.splice.translate.steps import Positions
+from anyprobe.splice.translate.steps import Op, Positions, Recipe, Step
 
 _I32 = struct.Struct("<i")
 _JUMP, _NOTHING = 0xE9, bytes(4)
@@ -44,6 +45,8 @@ class Fronts:
         self, planned: PlannedSplice, bias: int, patch: EmittedPatch, bearings: Bearings, *, looped: bool = False
     ) -> tuple[Front | None, Positions]:
         """Return the recipes of a patch: those of its front, and its own; none where its code is not understood."""
+        if patch.front is BODY:
+            return None, self._of_body(planned, bias, patch, bearings)
         entered = patch.after - patch.address if looped else -1
         shares = patch.front is not None and planned.strategy is not Strategy.RETARGET  # which is nothing but a front
         key = (patch.front, len(patch.code), entered) if shares else None
@@ -66,6 +69,29 @@ class Fronts:
         front = self._known[key] = Front(first, arrival, dead.get(walk.site, Dead()), shared)
         return front, own
 
+    def _of_body(self, planned: PlannedSplice, bias: int, patch: EmittedPatch, bearings: Bearings) -> Positions:
+        """Return the recipes of a function's copy: a thread there can be shown, and go on, at the original's pc.
+
+        Not where the jump at the entry has been written over that: there it goes back to the entry, if it can.
+        """
+        site = planned.start + bias
+        lost = range(site + 1, planned.write_at + planned.written + bias)
+        found: dict[int, Recipe] = {
+            copy - patch.address: (Step(Op.SITE, b=original - site), Step(Op.DONE))
+            for original, copy in patch.copies
+            if original not in lost
+        }
+        alone = replace(planned, wants=())
+        head = emit_patch(alone, patch.address, bias, ActionSource(lambda _: (), lambda _: Clobbers()), {})
+        if isinstance(head, EmittedPatch):
+            same = {
+                copy - patch.address
+                for original, copy in set(head.copies).intersection(patch.copies)
+                if original in lost
+            }
+            found |= {at: recipe for at, recipe in self.positions(alone, bias, head, bearings)[1].items() if at in same}
+        return found
+
 
 def _after(front: Front, walk: Walk, *, looped: bool) -> Positions | None:
     """Return the recipes from the first displaced copy on; ``None`` where the patch is not like the others."""
@@ -86,6 +112,8 @@ def form_of(planned: PlannedSplice, patch: EmittedPatch, generated: range, *, lo
     """
     insns, address = planned.insns, patch.address
     entered = patch.after - address if looped else -1
+    if patch.front is BODY:
+        return None
     if patch.parts is not None and patch.parts.is_shared:
         return patch.parts, entered
     if patch.front is None:

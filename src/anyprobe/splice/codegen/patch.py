@@ -69,6 +69,14 @@ class ActionKind(Enum):
     """Show a signal handler the program's own pc."""
     FAULT = auto()
     """Run a compiled handler where the instruction has faulted."""
+    MOVE = auto()
+    """Nothing: the function runs elsewhere (``bodies``)."""
+    REBIND = auto()
+    """Nothing: the call, or jump, leads to where a function runs elsewhere."""
+
+
+COUNTS_NOTHING = frozenset({ActionKind.VIEW, ActionKind.MOVE, ActionKind.REBIND})
+"""What needs no counter."""
 
 
 REPLACING = frozenset({ActionKind.ENTER_RETURN, ActionKind.COUNT_RETURN, ActionKind.HANDLE_RETURN})

@@ -83,6 +83,9 @@ class RecordKind(IntEnum):
     SEMAPHORE = 8
     """A number in the program's data that is counted up, see ``semaphores``: ``size`` is the inode of what is mapped at
     ``address``, ``extra`` the place in the file; while it changes, ``old`` and ``new`` are its values."""
+    COPY = 9
+    """A function that runs elsewhere: its copy's ``address`` and ``size``; at ``extra`` is what each place there stands
+    for, ``old`` says of how many that is told."""
 
 
 _KINDS = frozenset(int(kind) for kind in RecordKind) - {RecordKind.FREE}

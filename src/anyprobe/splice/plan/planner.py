@@ -316,6 +316,8 @@ class Attempt:
         want, puns = site.want, site.manner.puns
         assert want is not None
         allowed = AUTO if want.internal else self._context.allowed
+        if want.in_place:
+            allowed &= {Strategy.RETARGET}
         first: Refusal | None = None
         for kind, strategy, at in tries(site, ladder):
             if kind not in allowed or (kind is Strategy.PUNNED and not puns):
@@ -356,10 +358,11 @@ class Attempt:
 
             ways = ExitPredecessors(self._context, self._function, wants)
             plan.refused = [(want, why) for want, why in plan.refused if not ways.splice(want)]
-        if any(want.kind is WantKind.OFFSET for want, _ in plan.refused):
+        if any(want.kind is WantKind.OFFSET and not want.in_place for want, _ in plan.refused):
             from anyprobe.splice.plan.predecessors import Predecessors
 
-            served = Predecessors(self._context, self._function).splice([want for want, _ in plan.refused])
+            above = Predecessors(self._context, self._function)
+            served = above.splice([want for want, _ in plan.refused if not want.in_place])
             plan.refused = [(want, why) for want, why in plan.refused if want not in served]
 
     def _refuse_open_loops(self, heads: list[Want]) -> None:

@@ -88,6 +88,8 @@ class Want:
     """The wanted exit, or other instruction, that this branch is spliced for."""
     after: bool = False
     """Its action comes after the instruction, on whatever way control leaves it."""
+    in_place: bool = False
+    """Nothing but the destination of the branch here may change: no instruction makes room for it."""
 
     @property
     def shows_pcs(self) -> bool:

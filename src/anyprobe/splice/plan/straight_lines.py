@@ -68,7 +68,7 @@ class Lines:
         return left
 
     def _index_of(self, want: Want) -> int | None:
-        plain = want.kind is WantKind.OFFSET and not want.conditional and not want.block
+        plain = want.kind is WantKind.OFFSET and not (want.conditional or want.block or want.in_place)
         if not plain or self._function.insn_at(want.address) is None:
             return None
         return self._function.index_of(want.address)

@@ -9,13 +9,14 @@ from anyprobe.core.refusal import Refusal
 from anyprobe.data import layout as at
 from anyprobe.data.costs import NO_COSTS, Costs
 from anyprobe.data.layout import CALL_COUNTERS, CALLERS, BankLayout
-from anyprobe.splice.codegen.patch import REPLACING, ActionKind
+from anyprobe.splice.codegen.patch import COUNTS_NOTHING, REPLACING, ActionKind
 from anyprobe.splice.codegen.trampoline import RETURNS
 from anyprobe.splice.memory.memfd import has_room
 from anyprobe.splice.regions.code_region import NearBank, SlotBank
 from anyprobe.target.system import procfs
 
 if TYPE_CHECKING:
+    from anyprobe.splice.codegen.bodies import Body
     from anyprobe.splice.codegen.handlers.facts import HandlerFacts
     from anyprobe.splice.emitted import EmittedSplice
 
@@ -107,6 +108,8 @@ class Hook:
     """Whether its counter must not write to the stack."""
     was_set: bool = False
     """Whether a flag was found set: it may have been cleared since, to see whether it is set again."""
+    body: "Body | None" = None
+    """The function that runs elsewhere, where it is about that."""
     semaphore: int = 0
     """Run-time address of the number that has to be counted up for the instruction to be reached; 0: there is none."""
 
@@ -119,6 +122,11 @@ class Hook:
 def banks_of(hooks: "Iterable[Hook | None]") -> set[SlotBank]:
     """Return the banks whose routines the patches of some hooks call."""
     return {hook.bank for hook in hooks if hook is not None and isinstance(hook.bank, SlotBank)}
+
+
+def copies_wanted(hooks: Iterable[object]) -> int:
+    """Return how many functions some hooks have run elsewhere."""
+    return sum(isinstance(hook, Hook) and hook.kind is ActionKind.MOVE for hook in hooks)
 
 
 def needs_slots(hook: Hook) -> bool:
@@ -138,7 +146,7 @@ def demand(hooks: Iterable[Hook]) -> Demand:
     """Count what hooks without a place need."""
     alone, homeless = 0, list[Hook]()
     for hook in hooks:
-        if hook.bank is None and hook.kind is not ActionKind.VIEW:
+        if hook.bank is None and hook.kind not in COUNTS_NOTHING:
             if hook.kind in ONE_COUNTER and hook.calls is None:
                 alone += 1
             else:
@@ -295,7 +303,7 @@ def has_room_for(bank: SlotBank, need: Demand, *, follows: bool) -> bool:
 def settle_in_slot_bank(hooks: Iterable[Hook], newest: SlotBank, home: SlotBank | None = None) -> None:
     """Give each hook without a place one in a bank of per-thread blocks; ``home``: that of handlers, if another."""
     for hook in hooks:
-        if hook.bank is not None or hook.kind is ActionKind.VIEW:
+        if hook.bank is not None or hook.kind in COUNTS_NOTHING:
             continue
         if hook.kind is ActionKind.COUNT and hook.handler is None and hook.calls is None:
             hook.bank, hook.offset = newest, newest.layout.new_counter()
@@ -328,7 +336,7 @@ def _settle_call(hook: Hook, group: CallGroup, bank: SlotBank) -> None:
 def settle_near(hooks: Iterable[Hook], bank: NearBank) -> None:
     """Give each counting hook without a place one among near counters."""
     for hook in hooks:
-        if hook.bank is None and hook.kind is not ActionKind.VIEW:
+        if hook.bank is None and hook.kind not in COUNTS_NOTHING:
             hook.bank, hook.offset = bank, bank.layout.new_counter()
             for _ in range(_counters_of(hook) - 1):
                 bank.layout.new_counter()

@@ -14,7 +14,7 @@ from anyprobe.splice.codegen.counter_template import CounterTemplates
 from anyprobe.splice.codegen.emit import PATCH_ALIGNMENT
 from anyprobe.splice.codegen.patch import RET, Action, ActionKind, BankCode, PatchWriter
 from anyprobe.splice.codegen.routines import RoutineFacts, Routines, assemble_routines
-from anyprobe.splice.journal.records import MappingUse
+from anyprobe.splice.journal.records import MappingUse, Record
 from anyprobe.splice.memory.arena import Arena, Piece
 from anyprobe.splice.memory.space import REACH
 from anyprobe.splice.translate.progress import Stretch
@@ -175,6 +175,8 @@ class CodeRegion:
     """Address of the routine that says whether there is anything for it to do."""
     unlisted: "list[Trampolines]" = field(default_factory=list, init=False)
     """Stubs that no journal lists yet."""
+    unlisted_copies: list[Record] = field(default_factory=list, init=False)
+    """How journals are to list copies of functions that none lists yet."""
     _handlers: "dict[tuple[int, int], tuple[HandlerFacts, int]]" = field(default_factory=dict, init=False)
     """Where handlers are called, by bank and the handler's identity, which is its own while it is kept here."""
     _near_handlers: "dict[int, tuple[HandlerFacts, int]]" = field(default_factory=dict, init=False)

@@ -294,6 +294,10 @@ class _Restoration:
                 self._dead_jumps = listed(journals, at_handlers=True)
             if self.hurried:
                 self._finish_text(mappings)
+        if any(journal.of(RecordKind.COPY) for journal in journals):
+            from anyprobe.splice.apply.recovery.copies import leave_copies
+
+            leave_copies(process.mem, stop.threads, journals, mappings)
         if self.sleepers is not None:
             self.sleepers.wake_in_original(process.mem, stop.threads)
         ranges = ranges_of(journals, mappings)
