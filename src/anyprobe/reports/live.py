@@ -6,8 +6,8 @@ from fnmatch import fnmatchcase
 
 from anyprobe.data.calltree import Calls, by_caller
 from anyprobe.data.snapshot import FunctionTiming, Snapshot
-from anyprobe.reports.quantities import duration, mean, rate
-from anyprobe.reports.timings import percentile, total_ns
+from anyprobe.reports.quantities import duration, rate
+from anyprobe.reports.timings import mean_of, percentile, total_ns
 
 ORDERS: dict[str, Callable[[FunctionTiming], float | None]] = {
     "calls": lambda timing: timing.count,
@@ -18,7 +18,7 @@ ORDERS: dict[str, Callable[[FunctionTiming], float | None]] = {
     "name": lambda timing: None,  # noqa: ARG005 - by what follows
 }
 """What functions may be ordered by, the highest first."""
-COLUMNS = {"calls/s": 10, "self %": 7, "total %": 7, "mean": 8, "p99": 8}
+COLUMNS = {"calls/s": 11, "self %": 7, "total %": 7, "mean": 10, "p99": 10}
 """The columns of numbers, and how wide they are."""
 NAME, MODULE = 16, 12
 """The least columns of a function's name, and the most of a module's."""
@@ -72,7 +72,7 @@ def cells_of(timing: FunctionTiming, seconds: float, step: float) -> list[str]:
         rate(timing.count, seconds),
         share(own, seconds),
         share(total_ns(timing), seconds),
-        mean(timing.sum_ns, timing.count, step),
+        mean_of(timing, step),
         percentile(timing, 0.99, step),
     ]
 

@@ -38,7 +38,7 @@ _DURATIONS: dict[str, Callable[[FunctionTiming, float], str]] = {
         if timing.nested
         else ""
     ),
-    "mean": lambda timing, step: _mean(timing, step),  # noqa: PLW0108 - it follows
+    "mean": lambda timing, step: mean_of(timing, step),  # noqa: PLW0108 - it follows
     "min": lambda timing, step: duration(timing.min_ns, step),
     "p50": lambda timing, step: percentile(timing, 0.5, step),
     "p90": lambda timing, step: percentile(timing, 0.9, step),
@@ -124,7 +124,8 @@ def _error(ns: float, error: float, step: float, *, is_marked: bool) -> str:
     return f"{text} {TAKEN_MARK}".strip() if is_marked else text
 
 
-def _mean(timing: FunctionTiming, step: float) -> str:
+def mean_of(timing: FunctionTiming, step: float) -> str:
+    """Return the mean of a function's calls; of one below its error only what it is less than."""
     error = timing.taken.error_ns if timing.taken else 0.0
     if timing.sum_ns < error:
         return _within(timing.sum_ns / timing.count, error / timing.count, step)

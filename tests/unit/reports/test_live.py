@@ -6,6 +6,7 @@ import pytest
 
 from anyprobe.data.calltree import CallNode
 from anyprobe.data.nested import NestedTiming
+from anyprobe.data.taken import Taken
 from anyprobe.reports import live
 from support.sample_snapshots import site, snapshot, timing
 
@@ -52,6 +53,18 @@ def test_what_was_never_called_has_no_row_unless_it_is_disarmed():
     found = live.chosen(last, of(idle, off, function("before", 5)), "calls", "")
     assert {each.function for each in found} == {"off", "before"}
     assert live.cells_of(before, 1.0, 0.0) == ["-"] * len(live.COLUMNS)
+
+
+def test_of_a_mean_below_its_error_it_is_shown_what_it_is_less_than():
+    short = function("short", 500_000, 0.0, taken=Taken(sum_ns=9e6, error_ns=9e6))
+    cells = dict(zip(live.COLUMNS, live.cells_of(short, 0.5, 0.77), strict=True))
+    assert cells["mean"] == "< 18 ns"
+
+
+def test_a_columns_texts_have_room_in_it():
+    widest = function("wide", 99_999_999, 0.0, taken=Taken(sum_ns=1e9, error_ns=1.77e9))
+    for heading, text in zip(live.COLUMNS, live.cells_of(widest, 10.0, 0.77), strict=True):
+        assert len(text) < live.COLUMNS[heading], heading
 
 
 def test_shares_are_of_the_time_that_has_passed():
