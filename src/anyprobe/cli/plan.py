@@ -64,16 +64,16 @@ class Plan:
     arm: "Callable[[Measured, Sequence[AnySpec]], object]"
     render: "Callable[[Snapshot, Console, int], None]"
     seconds: float | None
-    every: float | None
-    format: str | None
+    every: float | None = None
+    format: str | None = None
     """The file format of the results; None: a table."""
     strategy: str
-    maxactive: int | None
-    output: str | None
+    maxactive: int | None = None
+    output: str | None = None
     quiet: bool
-    fold: bool
+    fold: bool = False
     exit_status: bool
-    top: int
+    top: int = 0
     mechanism: str | None = None
     include_self: bool = False
     at_end: str | None = None

@@ -63,13 +63,7 @@ def command(
         arm=audit.arm,
         render=audit.render,
         records=audit,
-        every=None,
-        fold=False,
-        top=0,
         lines=True,
-        format=None,
-        output=None,
-        maxactive=None,
         **settings,
     )
     why = "failed"

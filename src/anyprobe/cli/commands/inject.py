@@ -126,9 +126,6 @@ def command(
         render=injection.render,
         records=injection,
         always={"injected": [], "injections": 0, "calls": 0},
-        every=None,
-        fold=False,
-        top=0,
         **settings,
     )
     return measuring.measure(target, plan)

@@ -70,9 +70,6 @@ def command(
         records=wanted,
         seen=optimising.without_sites,
         always=wanted.document(),
-        every=None,
-        fold=False,
-        top=0,
         follow=False,
         **settings,
     )

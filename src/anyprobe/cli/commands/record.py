@@ -74,9 +74,6 @@ def command(
         arm=recorder.arm,
         render=count.renderer(by=None, tree=False),
         records=recorder,
-        every=None,
-        fold=False,
-        top=0,
         format="archive",
         **settings,
     )

@@ -70,8 +70,6 @@ def command(
         format="archive" if (output or "").endswith(helping.ARCHIVES) else None,
         self_time=True,
         tree=True,
-        fold=False,
-        top=0,
         spaced=False,
         full_names=False,
         front=top,

@@ -66,9 +66,6 @@ def command(
         arm=trace.arm,
         render=_render,
         records=trace,
-        every=None,
-        fold=False,
-        top=0,
         lines=True,
         **settings,
     )
