@@ -64,6 +64,6 @@ class ThreadIds:
 def _own_id(tid: int) -> int:
     """Return the id by which a thread knows itself: in a container that is another one than here."""
     try:
-        return procfs.own_number(procfs.read_status_field(tid, "NSpid"), tid)
+        return procfs.own_id(tid)
     except OSError:
         return tid

@@ -123,6 +123,15 @@ class SymbolTable:
             at += 1
         return found
 
+    def value_of(self, name: str) -> int | None:
+        """Return the value of a symbol that the object defines, ``None`` if it defines none of this name."""
+        names, sections = self.symbols["name"], self.symbols["shndx"]
+        for start in self.offsets_of(name):
+            rows = np.flatnonzero((names == start) & (sections != SHN_UNDEF))
+            if len(rows):
+                return int(self.symbols["value"][rows[0]])
+        return None
+
 
 def _keys(content: NDArray[np.uint8], begins: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return a number for each string, equal for equal strings: of its size and four of its letters."""

@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
-
 from anyprobe.core.errors import SpecError, TargetError
 from anyprobe.kprobes.events.definition import Definition, Point
 from anyprobe.kprobes.events.errors import DefinitionError, Problem
@@ -122,13 +120,8 @@ class ProcessPlaces:
 
 def _variable(image: "Image", name: str) -> int | None:
     """Return the link-time address of a symbol that an object defines."""
-    for table in image.symbol_tables:
-        names, sections = table.symbols["name"], table.symbols["shndx"]
-        for start in table.offsets_of(name):
-            for row in np.nonzero((names == start) & (sections != 0))[0].tolist():
-                if table.name(row) == name:
-                    return int(table.symbols["value"][row])
-    return None
+    values = (table.value_of(name) for table in image.symbol_tables)
+    return next((value for value in values if value is not None), None)
 
 
 def _symbols(fetch: Fetch) -> list[Symbol]:

@@ -77,10 +77,10 @@ def _text(tid: int, name: str, directory: int, size: int) -> str | None:
     if name not in _ITSELF:
         return None
     group = procfs.group_of(tid)
-    own = str(procfs.own_number(procfs.read_status_field(group, "NSpid"), group))
+    own = str(procfs.own_id(group))
     if name == "self":
         return own
-    return f"{own}/task/{procfs.own_number(procfs.read_status_field(tid, 'NSpid'), tid)}"
+    return f"{own}/task/{procfs.own_id(tid)}"
 
 
 def _is_same(one: int, other: int) -> bool:

@@ -186,6 +186,11 @@ def own_number(numbers: str, number: int) -> int:
     return int(numbers.rsplit(maxsplit=1)[-1]) if numbers else number
 
 
+def own_id(tid: int) -> int:
+    """Return the id by which a task knows itself, read from its status."""
+    return own_number(read_status_field(tid, "NSpid"), tid)
+
+
 def stack_limit(pid: int) -> int:
     """Return how far the main stack of a process may grow, in bytes."""
     return _limit(pid, "Max stack size")

@@ -5,9 +5,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from anyprobe.binary.objects.symbols import SHN_UNDEF
 from anyprobe.core.errors import TargetError, UnsupportedTarget
 from anyprobe.core.memory import MemoryFault
 from anyprobe.data.profile import PYTHON_LOOP
@@ -36,13 +33,17 @@ class PythonProgram:
         self._pid, self._memory, self._layout, self._loop = pid, memory, layout, loop
         self._interpreter = Interpreter(memory.read, runtime, layout)
         self._watched: dict[int, int] = {}
+        self._own_ids: dict[int, int] = {}
+        """The ids by which threads know themselves, of those that there were at the last look."""
 
     def watch_threads(self, recorder: FrameRecorder) -> None:
         """Have the frames of all threads be copied that the interpreter has now."""
         with suppress(OSError, TargetError, MemoryFault):
             current = self._interpreter.threads()
-            for tid in procfs.read_tasks(self._pid):
-                place = current.get(procfs.own_number(procfs.read_status_field(tid, "NSpid"), tid))
+            known = self._own_ids
+            self._own_ids = {tid: known.get(tid) or procfs.own_id(tid) for tid in procfs.read_tasks(self._pid)}
+            for tid, own in self._own_ids.items():
+                place = current.get(own)
                 if place is not None and self._watched.get(tid) != place:
                     recorder.watch(tid, place, self._layout.frame_of_part, self._layout.previous)
                     self._watched[tid] = place
@@ -105,6 +106,8 @@ def _program_in(pid: int, loaded: "LoadedObject", runtime: int) -> PythonProgram
         raise UnsupportedTarget(f"a Python that is older than {_known()[0]}")
     if loop is None:
         raise UnsupportedTarget(f"{loaded.name} does not tell where its interpreter is")
+    function = loaded.image.known_functions.containing(loop - loaded.bias)
+    end = loop + 1 if function is None else function.end + loaded.bias
     try:
         memory = ReadableMemory(pid)
     except OSError as error:
@@ -114,8 +117,6 @@ def _program_in(pid: int, loaded: "LoadedObject", runtime: int) -> PythonProgram
     except (TargetError, MemoryFault) as error:
         memory.close()
         raise UnsupportedTarget(str(error)) from error
-    function = loaded.image.known_functions.containing(loop - loaded.bias)
-    end = loop + 1 if function is None else function.end + loaded.bias
     return PythonProgram(pid, memory, runtime, layout, range(loop, end))
 
 
@@ -136,10 +137,5 @@ def _known() -> list[str]:
 def _address(loaded: "LoadedObject", name: str) -> int | None:
     """Return where a symbol that an object exports is in the process."""
     table = loaded.image.dynamic_table
-    if table is None:
-        return None
-    for offset in table.offsets_of(name):
-        rows = np.flatnonzero((table.symbols["name"] == offset) & (table.symbols["shndx"] != SHN_UNDEF))
-        if len(rows):
-            return int(table.symbols["value"][rows[0]]) + loaded.bias
-    return None
+    value = None if table is None else table.value_of(name)
+    return None if value is None else value + loaded.bias
