@@ -118,7 +118,7 @@ def _not_timed(timing: FunctionTiming) -> int:
 
 
 def buckets_of(buckets: Sequence[Bucket], count: int) -> Sequence[tuple[str, float]]:
-    """Return how many values are not above each bound; those of a bucket of ours count where its middle is."""
+    """Return how many values are not above each bound; those of a bucket of the histogram count where its middle is."""
     counts = [0] * (len(BOUNDS) + 1)
     for low, high, number in buckets:
         middle = (low + high) / 2 if high < 1 << 63 else low

@@ -24,13 +24,9 @@ class Speedscope:
     def write(self, found: Measurement, stream: TextIO) -> None:
         """Write the frames of all functions, and each tree's stacks as indices of these."""
         frames: dict[tuple[str, str], int] = {}
-        profiles = [
-            {
-                **profile(process or found.together.target.exe, tree, frames),
-                "unit": "none" if found.counts else "nanoseconds",
-            }
-            for process, tree in trees(found)
-        ]
+        unit = "none" if found.counts else "nanoseconds"
+        exe = found.together.target.exe
+        profiles = [profile(process or exe, tree, frames, unit) for process, tree in trees(found)]
         document = {
             "$schema": "https://www.speedscope.app/file-format-schema.json",
             "exporter": "anyprobe",
@@ -41,13 +37,14 @@ class Speedscope:
         stream.flush()
 
 
-def profile(name: str, tree: Iterable[CallNode], frames: dict[tuple[str, str], int]) -> dict[str, Any]:
+def profile(name: str, tree: Iterable[CallNode], frames: dict[tuple[str, str], int], unit: str) -> dict[str, Any]:
     """Return a tree as a profile; functions that are not in ``frames`` yet get the next numbers there."""
     found = list(stacks(tree))
     weights = [each.self_ns for each in found]
     return {
         "type": "sampled",
         "name": printable(name),
+        "unit": unit,
         "startValue": 0,
         "endValue": sum(weights),
         "samples": [

@@ -12,8 +12,6 @@ from anyprobe.exporters.base import Measurement
 KINDS = ("count", "sum")
 """The kinds of aggregations whose values add up over stacks."""
 _STACK = re.compile(r"stack|ctx\.ustack\((\d*)\)")
-_DEPTH = 20
-"""How many addresses a stack has at most, if nothing else is asked for."""
 _NANOSECONDS = "latency_ns"
 
 
@@ -48,8 +46,10 @@ def _with_tree(snapshot: Snapshot) -> Snapshot:
 
 
 def _stacks(found: AggregationResult) -> Iterable[ProfiledStack]:
-    depth = _STACK.fullmatch(found.by[0])
-    most = int(depth[1] or _DEPTH) if depth is not None else _DEPTH
+    from anyprobe.handlers.frontend.calls import DEPTH
+
+    asked = _STACK.fullmatch(found.by[0])
+    most = int(asked[1]) if asked is not None and asked[1] else DEPTH.value
     for (stack,), cell in found.entries.items():
         frames = tuple(map(_frame, str(stack).split(" < ")))
         yield ProfiledStack(frames, int(cell.value or 0), truncated=len(frames) >= most)
