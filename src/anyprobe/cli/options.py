@@ -381,8 +381,8 @@ _formats = together(
         type=Format(),
         metavar="NAME",
         help="Write results for other tools: json; of trees of calls flame (a page with a flame graph), folded (stacks "
-        "with nanoseconds, as flamegraph.pl reads them), pprof, speedscope; of coverage html, lcov, cobertura, drcov; "
-        "archive, which -o RUN.aprobe means.",
+        "with nanoseconds, as flamegraph.pl reads them), pprof, speedscope; of coverage html, lcov, cobertura, drcov, "
+        "fdata (for BOLT); archive, which -o RUN.aprobe means.",
     ),
 )
 

@@ -31,6 +31,23 @@ class Branch:
 
 
 @dataclass(frozen=True, slots=True)
+class Edge:
+    """One way that control may go, from an instruction to another, and how often it has."""
+
+    at: int
+    """The offset of the branch, or of the last instruction before another block, from the start of its function."""
+    to: int
+    """A link-time address, maybe in another function."""
+    hits: Hits
+    calls: bool = False
+    """Whether it is a call."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it for a document."""
+        return {"at": self.at, "to": self.to, "hits": self.hits, "calls": self.calls}
+
+
+@dataclass(frozen=True, slots=True)
 class CoveredFunction:
     """One function, with its blocks by their offsets from its start."""
 
@@ -45,6 +62,10 @@ class CoveredFunction:
     """How many bytes its blocks have, by their offsets, of those of which that is known."""
     branches: Mapping[int, Branch] = field(default_factory=dict)
     """Its conditional jumps by their offsets, where these were asked for."""
+    edges: tuple[Edge, ...] = ()
+    """Its direct branches and calls, the targets of its jump tables, and where one block runs on into the next."""
+    symbol: str = ""
+    """Where edges were asked for: the name that its file has for its start, numbered where it is local."""
 
     @property
     def hits(self) -> Hits:
@@ -140,7 +161,11 @@ class CoveredModule:
             sizes = each.sizes if known is None else {**known.sizes, **each.sizes}
             branches = {} if known is None else dict(known.branches)
             branches |= {at: one.plus(branches.get(at)) for at, one in each.branches.items()}
-            functions[each.start] = dataclasses.replace(each, blocks=blocks, sizes=sizes, branches=branches)
+            edges = each.edges if known is None else _together(known.edges, each.edges)
+            symbol = each.symbol or ("" if known is None else known.symbol)
+            functions[each.start] = CoveredFunction(
+                each.name, each.start, blocks, each.file, each.line, sizes, branches, edges, symbol
+            )
         files = dict(self.files)
         for path, lines in other.files.items():
             files[path] = added(files.get(path, {}), lines)
@@ -153,7 +178,7 @@ class CoveredModule:
         functions = {each.start: each.blocks for each in other.functions} if other else {}
         files = other.files if other else {}
         new = [
-            dataclasses.replace(each, blocks=_new(each.blocks, functions.get(each.start, {})))
+            dataclasses.replace(each, blocks=_new(each.blocks, functions.get(each.start, {})), edges=())
             for each in self.functions
         ]
         lines = {path: _new(lines, files.get(path, {})) for path, lines in self.files.items()}
@@ -217,6 +242,11 @@ class Coverage:
                             "blocks": _by_text(one.blocks),
                             "sizes": _by_text(one.sizes),
                             "branches": {str(at): dataclasses.asdict(branch) for at, branch in one.branches.items()},
+                            **(
+                                {"symbol": one.symbol, "edges": [each.as_json() for each in one.edges]}
+                                if one.symbol or one.edges
+                                else {}
+                            ),
                         }
                         for one in each.functions
                     ],
@@ -249,6 +279,8 @@ class Coverage:
                             one["line"],
                             {at: size or 0 for at, size in _by_number(one.get("sizes", {})).items()},
                             {int(at): Branch(**branch) for at, branch in one.get("branches", {}).items()},
+                            tuple(Edge(**edge) for edge in one.get("edges", ())),
+                            one.get("symbol", ""),
                         )
                         for one in each["symbols"]
                     ),
@@ -272,6 +304,15 @@ class Coverage:
 def added(one: Mapping[int, Hits], other: Mapping[int, Hits]) -> dict[int, Hits]:
     """Return the sums of hits. What is not known of one run and did not run in the other is not known."""
     return {each: _sum(one.get(each, 0), other.get(each, 0)) for each in sorted({**one, **other})}
+
+
+def _together(some: Iterable[Edge], others: Iterable[Edge]) -> tuple[Edge, ...]:
+    """Return the edges of two runs, with their sums."""
+    found = {(each.at, each.to, each.calls): each for each in some}
+    for each in others:
+        key = each.at, each.to, each.calls
+        found[key] = dataclasses.replace(each, hits=_sum(found[key].hits, each.hits)) if key in found else each
+    return tuple(found.values())
 
 
 def _sum(one: Hits, other: Hits) -> Hits:

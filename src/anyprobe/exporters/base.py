@@ -23,6 +23,7 @@ BUILT_IN = {
     "lcov": "anyprobe.exporters.lcov",
     "cobertura": "anyprobe.exporters.cobertura",
     "drcov": "anyprobe.exporters.drcov",
+    "fdata": "anyprobe.exporters.fdata",
     "html": "anyprobe.exporters.covered_source",
     "archive": "anyprobe.exporters.archive",
     "report": "anyprobe.exporters.report",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from anyprobe.core.errors import UnsupportedTarget
 from anyprobe.core.refusal import Reason
-from anyprobe.data.coverage import Branch, Coverage, CoveredFunction, CoveredModule, Hits, most
+from anyprobe.data.coverage import Branch, Coverage, CoveredFunction, CoveredModule, Edge, Hits, most
 
 if TYPE_CHECKING:
     from anyprobe.binary.images.modules import LoadedObject
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from anyprobe.probes.probe import Place, Probe
     from anyprobe.splice.edits import Module
 
-RUNS, TAKEN = "%run", "%taken"
-"""Calls end a run of instructions: they may throw, jump away, or end the program. And each jump that is taken."""
+RUNS, UNDECIDED = "%run", "%undecided"
+"""Calls end a run of instructions: they may throw, jump away or end the program. Jumps of which runs do not tell."""
 
 
 def read_coverage(probes: "Sequence[Probe]", counted: "Iterable[tuple[SiteResult, Place]]") -> Coverage:
@@ -28,7 +28,7 @@ def read_coverage(probes: "Sequence[Probe]", counted: "Iterable[tuple[SiteResult
     sizes: dict[LoadedObject, dict[int, int]] = {}
     taken: dict[LoadedObject, dict[int, Hits]] = {}
     for place in (place for probe in probes for place in probe.places):
-        if place.site.kind == TAKEN[1:]:
+        if place.site.kind == UNDECIDED[1:]:
             taken.setdefault(place.site.object, {})[place.want.address] = hits_of.get(id(place))
             continue
         loaded, start = place.site.object, place.site.function.start
@@ -38,9 +38,11 @@ def read_coverage(probes: "Sequence[Probe]", counted: "Iterable[tuple[SiteResult
         # not known of what never counted; specs that overlap count the same
         known = [each for each in (hits_of.get(id(place)), blocks.get(place.offset)) if each is not None]
         blocks[place.offset] = max(known, default=None)
+    follows = any(probe.wanted.text.endswith(UNDECIDED) for probe in probes)
     refused = [refusal.address for probe in probes for _, refusal in probe.refused]
     found = (
-        _covered(each, modules[each], functions[each], refused, sizes[each], taken.get(each, {})) for each in modules
+        _covered(each, modules[each], functions[each], refused, sizes[each], taken.get(each, {}), follows=follows)
+        for each in modules
     )
     return Coverage(tuple(replace(one, counted=each not in flags) for each, one in zip(modules, found, strict=True)))
 
@@ -63,10 +65,13 @@ def _covered(
     refused: Sequence[int],
     sizes: dict[int, int],
     taken: dict[int, Hits],
+    *,
+    follows: bool,
 ) -> CoveredModule:
     """Return the coverage of one module; ``refused``: run-time addresses in functions of which nothing is known.
 
-    ``sizes`` are those of blocks, by their link-time addresses, ``taken`` how often conditional jumps were taken.
+    ``sizes`` are those of blocks, by their link-time addresses, ``taken`` how often conditional jumps were taken;
+    ``follows``: whether edges are wanted.
     """
     layout = module.code.layout
     for address in refused:
@@ -84,7 +89,7 @@ def _covered(
             if start is None or start not in functions or not line:
                 continue
             places.setdefault((start, address - start), (path, line))
-            if taken:
+            if follows:
                 rows.setdefault(start, []).append((address, path, line))
             # what is before the first block is endbr64, which runs with it
             block = starts[start][max(bisect_right(starts[start], address - start) - 1, 0)]
@@ -92,15 +97,24 @@ def _covered(
     except UnsupportedTarget as refusal:
         why = str(refusal)
     branches: dict[int, dict[int, Branch]] = {}
-    for address, hits in sorted(taken.items()):
-        start = layout.start_of(address)
-        if start is not None and start in functions:
-            before = functions[start][1][starts[start][max(bisect_right(starts[start], address - start) - 1, 0)]]
-            own = sorted(rows.get(start, ()))
+    edges: dict[int, list[Edge]] = {}
+    names: dict[int, str] = {}
+    if follows:
+        from anyprobe.binary.objects.symbols import static_symbols
+        from anyprobe.binary.objects.unique_names import unique_names
+        from anyprobe.probes.covered_edges import covered_edges
+
+        edges, ways = covered_edges(module.code, {start: blocks for start, (_, blocks) in functions.items()}, taken)
+        for each in rows.values():
+            each.sort()
+        for address, (jumps, goes_on) in sorted(ways.items()):
+            start = layout.start_of(address)
+            own = rows.get(start, []) if start is not None else []
             _, path, line = own[bisect_right(own, (address, "\U0010ffff", 0)) - 1] if own else (0, "", 0)
-            # what a thread has yet to decide, as this is read, was neither
-            rest = None if before is None or hits is None else max(before - hits, 0)
-            branches.setdefault(start, {})[address - start] = Branch(hits, rest, path, line)
+            if start is not None:
+                branches.setdefault(start, {})[address - start] = Branch(jumps, goes_on, path, line)
+        table = static_symbols(image.elf)
+        names = {} if table is None else unique_names(table)
     return CoveredModule(
         loaded.name,
         loaded.path,
@@ -113,6 +127,8 @@ def _covered(
                 *places.get((start, 0), ("", 0)),
                 {at: sizes[start + at] for at in starts[start] if sizes.get(start + at)},
                 branches.get(start, {}),
+                tuple(edges.get(start, ())),
+                names.get(start, ""),
             )
             for start, (name, blocks) in sorted(functions.items())
         ),

@@ -372,6 +372,10 @@ def instructions_of(code: FunctionCode, kind: str, pattern: str = "") -> Sequenc
 
     if kind == "taken":
         return conditional_jumps(code)
+    if kind == "undecided":
+        from anyprobe.binary.edges.edge_counts import undecided_jumps
+
+        return code.analyses.get(undecided_jumps)
     if kind in {"block", "run"}:
         return code.blocks if kind == "block" else run_starts(code, frozenset(code.blocks))
     return calls_of(code) if kind == "call" else code.sites_among(code.addresses)

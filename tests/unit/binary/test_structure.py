@@ -12,7 +12,7 @@ ROOT = Path(binary.__file__).parent
 ROWS = (
     ("kernel",),
     ("images",),
-    ("discovery", "liveness"),
+    ("discovery", "edges", "liveness"),
     ("flow",),
     ("analysis",),
     ("decoding",),

@@ -66,6 +66,7 @@ def command(
     from anyprobe.cli import measuring, targets
     from anyprobe.probes.covering import blocks_of
 
+    edges = edges or settings["format"] == "fdata"
     way = specs[0] if specs and specs[0] in {"merge", "diff"} else None
     if way is not None:
         if program or pids or names:

@@ -23,7 +23,8 @@ Short forms
   libc:malloc%return   where it ends: each ret, and jumps to other functions
   libc:malloc+0x1c     the instruction there
   libc:malloc%insn     each instruction; %block; %run, cut at calls, too; %call
-  libc:malloc%taken    each conditional jump, where it is taken
+  libc:malloc%taken    each conditional jump, where it is taken; %undecided:
+                       those whose counts do not follow from the counts of %run
   src/parse.c:120      a source line, by debug information; libx:parse.c:120
 
 Where a program's author has put markers (USDT)

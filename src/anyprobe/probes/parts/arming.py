@@ -118,11 +118,11 @@ class Arming:
         Raises:
             SpecError: a spec means nothing; then nothing is armed.
         """
-        from anyprobe.probes.covering import RUNS, TAKEN, blocks_of
+        from anyprobe.probes.covering import RUNS, UNDECIDED, blocks_of
 
         wanted = parsed([blocks_of(each) if isinstance(each, str) else each for each in specs])
         if edges:
-            wanted += parsed([each.text.removesuffix(RUNS) + TAKEN for each in wanted])
+            wanted += parsed([each.text.removesuffix(RUNS) + UNDECIDED for each in wanted])
             counts = True
         found = self.arm(wanted, timed=False, follow=follow, flags=not counts)
         self.covered += found

@@ -19,7 +19,10 @@ _SAID = {
     "run": "run of instructions",
     "call": "call",
     "taken": "conditional jump",
+    "undecided": "conditional jump",
 }
+
+_JUMPS = frozenset({"taken", "undecided"})
 
 
 def survey(sites: Sequence[ResolvedSite], module_of: Callable[[LoadedObject], Module], *, timed: bool) -> None:
@@ -73,7 +76,7 @@ def see_places(probe: Probe, beside: Probe | None, sites: Sequence[ResolvedSite]
     for made in (probe, *([beside] if beside is not None else [])):
         if made.all_places or made.refused or made.exitless:
             return
-    kinds = {site.kind for site in sites} & EACH - {"taken"}  # there are functions without, and that is no mistake
+    kinds = {site.kind for site in sites} & EACH - _JUMPS  # there are functions without, and that is no mistake
     if kinds:
         of = sites[0].name if len(sites) == 1 else f"any of {len(sites)} functions"
         raise probe.wanted.name_error(f"there is no {_SAID[kinds.pop()]} in {of}")
@@ -89,7 +92,7 @@ def _add(
     semaphore = site.object.runtime(guard) if guard else 0
     for address in addresses:
         hook = Hook(ActionKind.FLAG if probe.sets_flags else ActionKind.COUNT, semaphore=semaphore)
-        want = Want(address, kind, conditional=site.kind == "taken", tag=hook)
+        want = Want(address, kind, conditional=site.kind in _JUMPS, tag=hook)
         probe.places.append(Place(site, module, state, want, hook))
 
 
