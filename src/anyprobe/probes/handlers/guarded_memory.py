@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from anyprobe.data.guarded import ASKED, GUARD_BYTES, UNKNOWN, WATCHED, fewer, write_ranges
 from anyprobe.probes.handlers.filter_watch import FilterWatch
 from anyprobe.probes.handlers.own_memory import reading_facts
-from anyprobe.splice.userspace.userfault_hook import UserfaultChecks
+from anyprobe.splice.userspace.userfault_hook import MountChecks, UserfaultChecks
 from anyprobe.target.system.memory_kinds import served_memory
 
 if TYPE_CHECKING:
@@ -33,7 +33,11 @@ class MemoryReads:
         at = offset + _GUARD_AT
         self._guard, self._guard_at = store.view()[at : at + GUARD_BYTES], store.address + at
         self._filters = FilterWatch(session.splicing, objects, store.address + offset)
-        self._faults = FilterWatch(session.splicing, objects, self._guard_at + WATCHED, checks=UserfaultChecks())
+        watched = self._guard_at + WATCHED
+        self._faults = [
+            FilterWatch(session.splicing, objects, watched, checks=checks)
+            for checks in (UserfaultChecks(), MountChecks())
+        ]
         self._known: list[tuple[int, int]] | None = None
         self._asked = 0
         self.look(thoroughly=True)
@@ -47,7 +51,8 @@ class MemoryReads:
     def place(self) -> None:
         """Watch what the C library does, if that is there by now."""
         self._filters.place()
-        self._faults.place()
+        for each in self._faults:
+            each.place()
 
     def look(self, *, thoroughly: bool = False) -> None:
         """See whether memory has come that must not be faulted in. It is never forgotten: more may come at any time.

@@ -1,7 +1,7 @@
-"""What is called before ``syscall`` and ``ioctl``: it sees a program register memory with a userfaultfd.
+"""What is called before ``syscall``, ``ioctl`` and ``mount``: it sees a program come to memory that it may serve itself.
 
-From then on, a thread of the program serves faults there. A handler in that thread, and not only there, would wait for
-it for ever, so handlers look before they read at a word that this sets.
+That is memory registered with a userfaultfd, and files of a file system of its own. A handler in the thread that serves
+it, and not only there, would wait for it for ever, so handlers look before they read at a word that this sets.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,19 +14,39 @@ from anyprobe.isa.leaf import leaf
 
 _REGISTER = 0xC020AA00
 """The request by which faults of a range are served."""
+_MOUNT, _FSMOUNT = 165, 432
+_SAYS = f"""
+    inc dword [rcx+{ASKED}]
+    mov dword [rcx], {UNKNOWN}
+"""
 
 
 @cache
-def _check(register: str) -> NativeCode:
+def _check(*, numbered: bool) -> NativeCode:
+    """Return the code for ``ioctl(descriptor, request, …)``, or for ``syscall(number, …)``."""
+    by_number = f"""
+        mov rcx, [rdi+16]; mov eax, [rdi]
+        cmp eax, {_MOUNT}; je short says
+        cmp eax, {_FSMOUNT}; je short says
+        mov eax, [rdi+8]
+    """
     listing = f"""
-        mov eax, [rdi]; mov rcx, [rdi+8]
+        {by_number if numbered else "mov rcx, [rdi+8]; mov eax, [rdi]"}
         cmp eax, {_REGISTER - (1 << 32)}; jne short out
-        inc dword [rcx+{ASKED}]
-        mov dword [rcx], {UNKNOWN}
+    says:
+        {_SAYS}
     out:
         ret
     """
-    return leaf(listing, (Input(InputKind.REGISTER, register), Input(InputKind.STORAGE)), clobbers="rax rcx flags")
+    registers = ("rdi", "rdx") if numbered else ("rsi",)
+    inputs = tuple(Input(InputKind.REGISTER, register) for register in registers)
+    return leaf(listing, (*inputs, Input(InputKind.STORAGE)), clobbers="rax rcx flags")
+
+
+@cache
+def _mounts() -> NativeCode:
+    """Return the code for what mounts a file system, whichever it is."""
+    return leaf(f"mov rcx, [rdi]; {_SAYS}; ret", (Input(InputKind.STORAGE),), clobbers="rcx flags")
 
 
 class UserfaultChecks:
@@ -37,7 +57,23 @@ class UserfaultChecks:
 
     def at_function(self, *, numbered: bool) -> NativeCode:
         """Return the code for ``syscall(number, …)``, or for ``ioctl(descriptor, request, …)``."""
-        return _check("rdx" if numbered else "rsi")
+        return _check(numbered=numbered)
+
+    def at_call(self, number: int, *, near: bytes | None, is_go: bool) -> NativeCode:
+        """Return the code for a place that comes to a system call."""
+        raise NotImplementedError
+
+
+class MountChecks:
+    """The checks of what is mounted, by place."""
+
+    functions: Mapping[str, bool] = MappingProxyType({"mount": False, "fsmount": False})
+    numbers: Sequence[int] = ()
+
+    def at_function(self, *, numbered: bool) -> NativeCode:
+        """Return the code for ``mount`` and ``fsmount``."""
+        del numbered
+        return _mounts()
 
     def at_call(self, number: int, *, near: bytes | None, is_go: bool) -> NativeCode:
         """Return the code for a place that comes to a system call."""

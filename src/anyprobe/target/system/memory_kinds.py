@@ -10,6 +10,8 @@ _REGISTERED = frozenset({"um", "uw", "ui"})
 """Flags of regions whose faults go to a userfaultfd: missing pages, writes to protected ones, minor faults."""
 _MINOR = "ui"
 _USERFAULTFD = "anon_inode:[userfaultfd]"
+_FUSE = "/dev/fuse"
+"""What a program has open that serves a file system, before it maps files of it."""
 _SERVED = ("fuse", "9p")
 """Types of file systems that a program may serve; of FUSE there are sub-types, as ``fuse.sshfs``, and ``fuseblk``."""
 
@@ -27,7 +29,9 @@ def served_memory(pid: int, *, thoroughly: bool) -> tuple[bool, list[tuple[int, 
                 found = True
                 if not _sees_residence(pid):
                     never.append((mapping.start, mapping.end))
-        if thoroughly or _has_userfaultfd(pid):
+        opened = _opened(pid)
+        found |= _FUSE in opened
+        if thoroughly or _USERFAULTFD in opened:
             for start, end, flags in _flags_of_memory(pid):
                 found |= not _REGISTERED.isdisjoint(flags)
                 if _MINOR in flags:
@@ -50,13 +54,13 @@ def _file_systems(pid: int) -> Iterator[tuple[str, str]]:
         yield f"{int(major):02x}:{int(minor):02x}", rest.split()[0]
 
 
-def _has_userfaultfd(pid: int) -> bool:
-    folder = f"/proc/{pid}/fd"
+def _opened(pid: int) -> set[str]:
+    """Return what the descriptors of a process are."""
+    folder, found = f"/proc/{pid}/fd", set[str]()
     for name in os.listdir(folder):
         with suppress(OSError):
-            if os.readlink(f"{folder}/{name}") == _USERFAULTFD:
-                return True
-    return False
+            found.add(os.readlink(f"{folder}/{name}"))
+    return found
 
 
 def _flags_of_memory(pid: int) -> Iterator[tuple[int, int, list[str]]]:
