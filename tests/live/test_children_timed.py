@@ -15,7 +15,7 @@ from anyprobe import Count, Hist, i32, ptr, u64
 from anyprobe.data import archive
 from anyprobe.splice.journal.memfds import MEMFD_PATH
 from anyprobe.target.system import procfs
-from support.driver import wait_until
+from support.driver import wait_until, waits_for_input
 from support.forking import fork, ready, told
 from support.results import timing
 
@@ -360,3 +360,47 @@ def test_children_know_the_return_points_that_their_own_text_has(program):
     assert by_process[snapshot.target.pid].count > 0
     work = timing(snapshot, "tail")
     assert (work.nmissed, work.in_flight, work.tail_exits) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("way", ["longjmp", "siglongjmp", "dlsym"])
+def test_what_a_child_leaves_behind_belongs_to_the_caller(compiled, way):
+    """The library that does it may not have been come to in the child before."""
+    program = str(compiled("left_in_children.c", "-O1"))
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as cat:
+        with anyprobe.run([program, way], self_time=True, stdout=cat.stdin) as session:
+            session.time("a.out:loop", "a.out:outer", "a.out:inner")
+            session.resume()
+            cat.stdin.close()
+            assert session.wait(PATIENCE) == 0
+            snapshot = session.snapshot()
+        elapsed = int(cat.stdout.read())
+    loop, outer, inner = (timing(snapshot, name) for name in ("loop", "outer", "inner"))
+    left = 50 if way != "dlsym" else 0
+    assert [(each.count, each.left, each.in_flight) for each in (outer, inner)] == [(50 - left, left, 0)] * 2
+    assert loop.sum_ns == pytest.approx(elapsed, rel=0.1)
+    own = [each.nested.self_ns for each in (loop, outer, inner)]
+    assert sum(own) == pytest.approx(loop.sum_ns, rel=0.01)
+    if left:
+        assert own[0] == pytest.approx(loop.sum_ns, rel=0.01)
+
+
+@pytest.mark.parametrize("self_time", [False, True])
+def test_calls_of_a_child_that_end_in_other_code_than_they_began(compiled, self_time):
+    library = compiled("jumps_in_children.c", "-O2", "-shared", "-fPIC", "-DLIBRARY", "-Wl,-Bsymbolic")
+    program = compiled("jumps_in_children.c", "-O1", str(library))
+    pipe = subprocess.PIPE
+    with subprocess.Popen([str(program)], stdin=pipe, stdout=pipe, text=True) as process:
+        wait_until(lambda: waits_for_input(process.pid), "it waits for a line")
+        with anyprobe.attach(process.pid, self_time=self_time) as session:
+            session.time(f"{library.name}:jumps")
+            calls = 0
+            while not timing(session.snapshot(), "jumps").count:  # until it is learnt where the caller goes on
+                process.stdin.write("p")
+                process.stdin.flush()
+                calls += 100
+                session.pump(0.1)
+            assert process.communicate("\n", timeout=PATIENCE)[0] == "done\n"
+            session.wait(1)
+            found = timing(session.snapshot(), "jumps")
+    assert (found.count + found.learning, found.in_flight, found.nmissed) == (calls + 2 * 1000, 0, 0)
+    assert found.count >= 2 * 1000

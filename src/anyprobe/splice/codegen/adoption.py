@@ -101,6 +101,28 @@ def emit_adopt(asm: Assembler, facts: RoutineFacts) -> None:
     )
 
 
+def emit_opening(asm: Assembler, facts: RoutineFacts, name: str) -> None:
+    """Emit ``closed`` of a routine: where this fork child has blocks, open this gate, too, and go on at ``opened``.
+
+    Each code region has a gate of its own: a call that began in one may end, or be left, by code in another. Any other
+    thread without a block goes on to ``done`` (rax = the gate). Changes rax, rdi and flags.
+    """
+    asm.code(
+        f"""
+        {name}_closed:
+            cmp qword [rax], 0; jne {name}_done
+            mov rax, adopted; mov rax, [rax]
+            test rax, rax; js {name}_done
+            bt rax, {_MAPPED}; jae {name}_done
+            mov rdi, mask; mov rax, gate; mov [rax], rdi
+            jmp {name}_opened
+        """,
+        adopted=facts.adopted,
+        mask=facts.mask,
+        gate=facts.gate,
+    )
+
+
 def _take_copy(asm: Assembler, facts: RoutineFacts, table: int) -> None:
     """Emit: rbx = the note of the copy that this child has, taken just now; rdx is where it is noted."""
     layout = facts.layout

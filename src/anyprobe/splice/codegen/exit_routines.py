@@ -25,11 +25,11 @@ _IN_THIS_TEXT = f"""cmp eax, {at.CALLER_REFUSED}; je {{name}}_unknown
             jb {{name}}_noted
             mov r8, change; cmp eax, [r8]; jbe {{name}}_looked"""
 """A fork child may have been made before its parent's text was changed."""
-_OF_THE_PARENT = """call acquire
+_OF_A_CHILD = """call acquire
             test rcx, rcx; jz {name}_done
-            mov rdi, rcx; mov rcx, [rsp+{argument}]; jmp {name}_unmatched
+            jmp {name}_opened
         {name}_blockless:"""
-"""A fork child returns from a call that its parent has begun."""
+"""A fork child returns from a call that its parent has begun, or that it has begun itself by code of another region."""
 
 
 def emit_leave(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
@@ -53,6 +53,7 @@ def emit_leave(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
     {name}:
         push rax; lahf; seto al; push rax
         push rcx; push rdx; push rsi; push rdi;{more}
+    {name}_opened:
     """)
     asm.code(
         f"mov rdi, fs:[slot]; mov rax, gate; test [rax], rdi; jz {name}_stranger", slot=facts.slot, gate=facts.gate
@@ -115,7 +116,7 @@ def emit_leave(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
             jmp {name}_done
         {name}_stranger:
             cmp qword [rax], 0; {"jne" if facts.adopted else "je"} {name}_{"blockless" if facts.adopted else "done"}
-            {_OF_THE_PARENT.format(name=name, argument=0x38 + pushed) if facts.adopted else ""}
+            {_OF_A_CHILD.format(name=name) if facts.adopted else ""}
             # a thread without a block entered before us
             mov rcx, [rsp+{0x38 + pushed}]
             mov rdi, shared
@@ -151,16 +152,17 @@ def _leave_caller(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
     the timing record, and ``JUMPED``, ``CERTAIN``, ``UNSEEN``.
     """
     nested, costs = facts.layout.nested, facts.costs
-    pushed = 8 if nested else 0
+    pushed, closed = 8 if nested else 0, "closed" if facts.adopted else "done"
     asm.code(f"""
     {name}:
         push rax; lahf; seto al; push rax
         push rcx; push rdx; push rsi; push rdi
         push r8; push r9; push r11;{" push r10" if nested else ""}
+    {name}_opened:
     """)
     asm.code(
         f"""
-            mov rdi, fs:[slot]; mov rax, gate; test [rax], rdi; jz {name}_done
+            mov rdi, fs:[slot]; mov rax, gate; test [rax], rdi; jz {name}_{closed}
             lea r11, [rsp+{0xD0 + pushed}]; mov r9, [rsp+{0x50 + pushed}]
             mov ecx, r9d; and ecx, -8
             cmp qword [rdi+rcx+{at.RECORD_JUMPED}], 0; je {name}_none
@@ -260,6 +262,7 @@ def _leave_caller(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
         left_calls.emit_settled(asm, name, "mov r10, r9; dec r11", "inc r11; mov r9, r10")
         asm.code(f"jmp {name}_going_on")
     emit_extremes(asm, name, "rdi", facts.layout, "mov ecx, r9d; and ecx, -8")
+    _open_in_child(asm, facts, name)
 
 
 def _leave_switch(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
@@ -272,9 +275,20 @@ def _leave_switch(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
         facts.costs.ended,
         slow_paths.are_timed(facts.costs, facts.clock),
     )
-    asm.code(f"{name}:\n {SAVED}")
-    asm.code(f"mov rdi, fs:[slot]; mov rax, gate; test [rax], rdi; jz {name}_done", slot=facts.slot, gate=facts.gate)
+    closed = "closed" if facts.adopted else "done"
+    asm.code(f"{name}:\n {SAVED}\n {name}_opened:")
+    asm.code(
+        f"mov rdi, fs:[slot]; mov rax, gate; test [rax], rdi; jz {name}_{closed}", slot=facts.slot, gate=facts.gate
+    )
     emit_arrival(asm, facts.layout, name, around)
+    _open_in_child(asm, facts, name)
+
+
+def _open_in_child(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
+    if facts.adopted:
+        from anyprobe.splice.codegen.adoption import emit_opening
+
+        emit_opening(asm, facts, name)
 
 
 def _give_back(asm: Assembler, name: str, text: str, padding: int) -> None:

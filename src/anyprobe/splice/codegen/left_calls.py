@@ -4,12 +4,17 @@ All of them lie between the stack pointers where the unwinding began and where t
 called then belongs to their callers. Calls on other stacks go on.
 """
 
+from typing import TYPE_CHECKING
+
 from anyprobe.data import layout as at
 from anyprobe.data.layout import CALLER, CHARGED, RECORD, RESUMED, SP, SWITCHES, TOMBSTONE, UNWOUND, WITHIN, BankLayout
 from anyprobe.isa.assemble import Assembler
 from anyprobe.splice.codegen.leftovers import emit_shrink
 from anyprobe.splice.codegen.nested_calls import low, roots_of
 from anyprobe.splice.codegen.stacks import same_stack
+
+if TYPE_CHECKING:
+    from anyprobe.splice.codegen.routines import RoutineFacts
 
 _SIZE = at.INSTANCE_BYTES
 _NOTE_TIME = f"""
@@ -43,23 +48,24 @@ def emit_settle(asm: Assembler, name: str, layout: BankLayout) -> None:
     """)
 
 
-def emit_unwind(asm: Assembler, slot: int, gate: int, layout: BankLayout, clock: int, dark: int) -> None:
+def emit_unwind(asm: Assembler, facts: "RoutineFacts") -> None:
     """Emit ``unwind``: calls are left behind from here on. Argument: ``UNWIND_LEAVES`` and the like.
 
-    Where the process ends, and threads may read the time stamp counter, it is noted when (``clock``, ``dark``: as in
-    ``RoutineFacts``).
+    Where the process ends, and threads may read the time stamp counter, it is noted when.
 
     None of those that wait on other stacks is: these take note that there is one unwinding more, before it is counted.
 
     Where the function of a coroutine has returned, glibc calls ``setcontext`` with nothing on the stack but the context
     where it goes on, and with rbx pointing at that.
     """
+    layout, closed = facts.layout, "closed" if facts.adopted else "done"
     asm.code(
         f"""
         unwind:
             push rax; lahf; seto al; push rax
             push rcx; push rdi; push r8; push r9; push r11
-            mov rdi, fs:[slot]; mov rax, gate; test [rax], rdi; jz unwind_done
+        unwind_opened:
+            mov rdi, fs:[slot]; mov rax, gate; test [rax], rdi; jz unwind_{closed}
             lea r11, [rsp+0xc8]
             cmp qword [rsp+0x40], {at.UNWIND_CONTEXT}; je unwind_context
         unwind_leaves:
@@ -89,7 +95,7 @@ def emit_unwind(asm: Assembler, slot: int, gate: int, layout: BankLayout, clock:
             pop r11; pop r9; pop r8; pop rdi; pop rcx; pop rax
             add al, 0x7f; sahf; pop rax; ret
         unwind_gone:  # where the thread goes on all others are as they were
-            {"" if clock else _NOTE_TIME}
+            {"" if facts.clock else _NOTE_TIME}
         unwind_untold:
             dec r11; or r11, {at.GONE}; jmp unwind_noted
         unwind_caught:  # what is above goes on, but for what is being left behind there
@@ -119,13 +125,17 @@ def emit_unwind(asm: Assembler, slot: int, gate: int, layout: BankLayout, clock:
             mov rcx, [rcx]; cmp rcx, [rsp+0x18]; jne unwind_leaves
             jmp unwind_done
         """,
-        slot=slot,
-        gate=gate,
-        dark=dark,
+        slot=facts.slot,
+        gate=facts.gate,
+        dark=facts.dark,
         outer=layout.outer_offset,
         switches=layout.offset_of(SWITCHES),
         switched=layout.offset_of(SWITCHES) + at.SWITCHED,
     )
+    if facts.adopted:
+        from anyprobe.splice.codegen.adoption import emit_opening
+
+        emit_opening(asm, facts, "unwind")
 
 
 def emit_settled(asm: Assembler, name: str, before: str, after: str = "") -> None:

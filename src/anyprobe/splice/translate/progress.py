@@ -70,7 +70,7 @@ _PROGRESS = {
     "purge": Progress.BACK, "purge_begun": Progress.HALF, "purge_done": Progress.BACK,
     "settle": Progress.BACK, "settle_begun": Progress.HALF, "settle_done": Progress.BACK,
     "unwind": Progress.BACK,
-    "unwind_done": Progress.FORWARD, "unwind_caught": Progress.BACK,
+    "unwind_done": Progress.FORWARD, "unwind_caught": Progress.BACK, "unwind_closed": Progress.BACK,
 }  # fmt: skip
 _LEAVE_PROGRESS = {
     "": Progress.BACK, "_taken": Progress.HALF, "_done": Progress.FORWARD,
@@ -80,7 +80,7 @@ _LEAVE_PROGRESS = {
     "_unmatched": Progress.BACK, "_unmatched_done": Progress.FORWARD,
     "_stranger": Progress.BACK, "_stranger_done": Progress.FORWARD,
     "_jumped": Progress.BACK, "_jumped_done": Progress.FORWARD, "_left": Progress.HALF,
-    "_leaving": Progress.BACK, "_trial": Progress.FORWARD, "_newmax": Progress.HALF,
+    "_closed": Progress.BACK, "_leaving": Progress.BACK, "_trial": Progress.FORWARD, "_newmax": Progress.HALF,
 }  # fmt: skip
 
 

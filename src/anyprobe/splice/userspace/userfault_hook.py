@@ -1,4 +1,4 @@
-"""What is called before ``syscall``, ``ioctl`` and ``mount``: it sees a program come to memory that it may serve itself.
+"""What is called before ``syscall``, ``ioctl`` and ``mount``: it sees a program get memory that it may serve itself.
 
 That is memory registered with a userfaultfd, and files of a file system of its own. A handler in the thread that serves
 it, and not only there, would wait for it for ever, so handlers look before they read at a word that this sets.
