@@ -25,6 +25,7 @@ PROGRAM = r"""
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+volatile long watched;
 __attribute__((noinline, noclone)) long probed(volatile long *place) { return *place + 1; }
 __attribute__((noinline, noclone)) long beside(volatile long *place) { long n = *place; return n * n; }
 static void *crash(void *kind) {
@@ -272,3 +273,22 @@ def test_code_of_a_patch_is_the_programs_where_it_is_a_copy():
         0x1030: None,
     }
     assert {pc: _displaced_at(patch, pc) for pc in places} == places
+
+
+WITHOUT_A_HEADING = {
+    "trace": ["trace", "a.out:probed"],
+    "trace --json": ["trace", "a.out:probed", "--json"],
+    "break": ["break", "a.out:beside"],
+    "inject": ["inject", "a.out:beside", "--return", "1", "--unsafe"],
+    "record": ["record", "a.out:probed", "-o", "calls.aprobe"],
+    "profile": ["profile"],
+    "watch": ["watch", "a.out:watched"],
+}
+
+
+@pytest.mark.parametrize("words", WITHOUT_A_HEADING.values(), ids=WITHOUT_A_HEADING)
+def test_commands_without_a_heading_say_it_too(tmp_path, words):
+    command = [ANYPROBE, *words, "--exit-status", "--", program(), "abort"]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, cwd=tmp_path)
+    assert found.returncode == 128 + signal.SIGABRT, found.stderr
+    assert re.search(r"deaths \(pid \d+\): killed by SIGABRT$", found.stderr, re.MULTILINE), found.stderr

@@ -331,9 +331,10 @@ class Audit:
 
     def render(self, snapshot: "Snapshot", console: "Console", top: int) -> None:  # noqa: ARG002 - reports' signature
         """Print what was audited, and what was not."""
-        from anyprobe.reports import losses
+        from anyprobe.reports import heading, losses
 
         losses.print_unhandled(snapshot, console)
+        heading.print_deaths((snapshot.target, *snapshot.others), console)
         counts = ", ".join(f"{count:,} {event}" for event, count in self._counts.most_common())
         total, lost = sum(self._counts.values()), self._lost_total
         console.print(f"{total:,} events{': ' * bool(counts)}{counts}", markup=False)

@@ -215,6 +215,7 @@ class Breaking:
 
         losses.print_losses(snapshot, console)
         losses.print_unhandled(snapshot, console)
+        heading.print_deaths((snapshot.target, *snapshot.others), console)
         heading.print_refusals(snapshot, console)
 
 

@@ -366,6 +366,7 @@ class Injection:
 
         losses.print_losses(snapshot, console)
         losses.print_unhandled(snapshot, console)
+        heading.print_deaths((snapshot.target, *snapshot.others), console)
         heading.print_refusals(snapshot, console)
         made = self._count + self._unlisted
         unlisted = f"; {self._unlisted:,} came faster than they could be listed" * bool(self._unlisted)

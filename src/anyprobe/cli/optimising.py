@@ -78,6 +78,8 @@ class Optimising:
 
     def render(self, snapshot: "Snapshot", console: "Console", top: int) -> None:  # noqa: ARG002 - reports' signature
         """Print what came of it."""
+        from anyprobe.reports import heading
+
         found = self.found
         lines = []
         if found.functions:
@@ -93,6 +95,7 @@ class Optimising:
             )
         lines.append(f"{'kept' if found.kept else 'left as it was'}: {_gain(found) or printable(found.reason)}")
         console.print("\n".join(lines), markup=False, soft_wrap=True)
+        heading.print_deaths((snapshot.target, *snapshot.others), console)
 
 
 def _gain(found: Optimisation) -> str:

@@ -259,6 +259,11 @@ class Recorder:
         """Say what is not in the recording; ``snapshots``: how often the probes were hit."""
         if self.quiet:
             return
+        from anyprobe.reports.heading import deaths
+
+        for each in snapshots:
+            for text in deaths((each.target, *each.others)):
+                output.warn(text)
         missed = sum(site.nmissed for each in snapshots for site in each.all_sites)
         if missed:
             output.warn(f"{missed:,} events are missing: nothing could be recorded there; 'anyprobe show' has where")

@@ -2,7 +2,7 @@
 
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TextIO
 
 from anyprobe.cli import ExitStatus, output, targets
@@ -124,6 +124,11 @@ def watch(target: targets.Target, plan: Plan) -> int:
         _tell(watcher, printer, count, plan)
         watcher.close()
         status = looked.settle(plan.at_end, own_end=own_end, quiet=plan.quiet)
+        if looked.started is not None and not plan.quiet:
+            from anyprobe.reports.heading import deaths
+
+            for text in deaths((replace(looked.started.target_info, exe=target.program[0]),)):
+                output.warn(text)
         if plan.exit_status and status is not None:
             return status
         return ExitStatus.INTERRUPTED if interrupts.by_user else ExitStatus.DONE

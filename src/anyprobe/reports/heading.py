@@ -2,7 +2,7 @@
 
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from anyprobe.data.processes import TargetInfo, busy, place_of_death
@@ -122,9 +122,24 @@ def _print_end(target: TargetInfo, console: "Console", *, several: bool) -> None
     if target.exited is None:
         console.print(f"{who}how it has ended is not known", style="yellow", soft_wrap=True)
     elif target.killed_by:
-        where = "" if target.died_at is None else place_of_death(target.died_at, target.died_place, target.died_in)
-        text = f"{who}killed by {target.killed_by}{where}"
+        console.print(escape(f"{who}{_death(target)}"), style="red", soft_wrap=True)
+
+
+def print_deaths(targets: Iterable[TargetInfo], console: "Console") -> None:
+    """Print which processes signals have ended, where no heading has named them."""
+    for text in deaths(targets):
         console.print(escape(text), style="red", soft_wrap=True)
+
+
+def deaths(targets: Iterable[TargetInfo]) -> list[str]:
+    """Return in words which processes were ended by signals, and where they were."""
+    killed = (each for each in targets if each.pid and each.killed_by)
+    return [f"{each.shown_name} (pid {each.pid}): {_death(each)}" for each in killed]
+
+
+def _death(target: TargetInfo) -> str:
+    where = "" if target.died_at is None else place_of_death(target.died_at, target.died_place, target.died_in)
+    return f"killed by {target.killed_by}{where}"
 
 
 def print_refusals(snapshot: Snapshot, console: "Console") -> None:

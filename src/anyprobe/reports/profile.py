@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from anyprobe.data.calltree import CallNode, folded, time_of
 from anyprobe.data.profile import Profile
-from anyprobe.reports.heading import NAMED_TARGETS, name_of
+from anyprobe.reports.heading import NAMED_TARGETS, name_of, print_deaths
 from anyprobe.reports.plain import Rows, escape
 from anyprobe.reports.quantities import counted, percent
 
@@ -92,6 +92,7 @@ def _print_heading(profile: Profile, console: "Console") -> None:
     kernel = "with time in the kernel" if profile.kernel else "without time in the kernel, which this user may not see"
     parts = [kernel, f"{profile.lost:,} lost", f"{counted(profile.truncated, 'stack')} truncated"]
     console.print("; ".join(parts), style="dim", soft_wrap=True)
+    print_deaths(profile.targets, console)
     share = profile.unsampled_share
     if share > _WORTH_SAYING:
         where = f"in threads that run for less than {1000 / profile.hz:.3g} ms, of which a higher --hz has more"

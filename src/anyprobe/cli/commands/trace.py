@@ -80,4 +80,5 @@ def _render(snapshot: "Snapshot", console: "Console", top: int) -> None:  # noqa
 
     losses.print_losses(replace(snapshot, dropped={}), console)  # which the trace itself has told
     losses.print_unhandled(snapshot, console)
+    heading.print_deaths((snapshot.target, *snapshot.others), console)
     heading.print_refusals(snapshot, console)
