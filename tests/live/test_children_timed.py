@@ -404,3 +404,26 @@ def test_calls_of_a_child_that_end_in_other_code_than_they_began(compiled, self_
             found = timing(session.snapshot(), "jumps")
     assert (found.count + found.learning, found.in_flight, found.nmissed) == (calls + 2 * 1000, 0, 0)
     assert found.count >= 2 * 1000
+
+
+def test_children_of_a_static_program_that_cannot_filter_system_calls(compiled):
+    text = """
+        #include <sys/wait.h>
+        #include <unistd.h>
+        __attribute__((noipa)) int work(int n) { return n + 1; }
+        int main(void) {
+            work(1);
+            if (!fork()) {
+                for (int i = 0; i < 10; i++) work(i);
+                _exit(0);
+            }
+            wait(0);
+            return 0;
+        }
+    """
+    with anyprobe.run([str(compiled("forks_static.c", "-static", text=text))]) as session:
+        session.time("a.out:work")
+        session.resume()
+        assert session.wait(PATIENCE) == 0
+        found = timing(session.snapshot(), "work")
+    assert (found.count, found.nmissed) == (11, 0)

@@ -62,6 +62,16 @@ def test_timing_ends_before_a_task_without_a_thread_pointer_of_its_own(tmp_path,
     assert {each["reason"] for each in found["refused"]} == {Reason.NO_THREAD_SLOT.value}
 
 
+@pytest.mark.parametrize("link", [(), ("-static",)], ids=["", "static"])
+@pytest.mark.parametrize("way", [*HARMLESS, "memory", "pointer"])
+def test_tasks_that_are_made_by_the_system_call_s_number(tmp_path, way, link):
+    program = str(build("imports_clone.c", "-pthread", "-DBY_NUMBER", *link))
+    found = measured(tmp_path, "time", "a.out:work", "--", program, way)
+    (function,) = found["functions"]
+    assert (function["count"], function["nmissed"]) == (HARMLESS.get(way, BEFORE) * CALLS, 0)
+    assert (ENDED in found.get("warnings", [])) == (way in ENDING)
+
+
 @pytest.mark.parametrize("way", [*HARMLESS, *ENDING])
 def test_counts_go_on(tmp_path, program, way):
     (site,) = measured(tmp_path, "count", "a.out:work", "--", program, way)["sites"]

@@ -56,6 +56,12 @@ def task_makers(elf: ElfFile, ranges: Sequence[AddressRange], callees: AbstractS
                     yield each.start + at
 
 
+def calls_function(elf: ElfFile, at: int) -> bool:
+    """Return whether what ends at ``at``, of ``task_makers``, loads the number for the C library's ``syscall``."""
+    before = elf.read(at - 7, 7)
+    return before.endswith(b"\x5f") or before.startswith(_EDI[1]) or before[2:].startswith(_EDI[0])
+
+
 def shares_memory(elf: ElfFile, function: Function | None, at: int) -> bool:
     """Return whether a call may ask for shared memory or another thread pointer, by the constants near before it.
 

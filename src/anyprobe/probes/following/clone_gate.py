@@ -29,10 +29,15 @@ if TYPE_CHECKING:
 
 FUNCTIONS = ("__clone", "clone")
 """The C library's function, which has several names."""
+BY_NUMBER = "syscall"
+"""The one that makes any system call, where the program makes tasks by it."""
 PATIENCE = 10.0
 """Seconds that a thread waits at most: others may be served before it, and everything is stopped for the change."""
 _PLACES = 64
 _CLONE_VM, _CLONE_VFORK, _CLONE_SETTLS = 0x100, 0x4000, 0x80000
+_CLONE, _CLONE3 = 56, 435
+_CLONE3_TLS = 56
+"""Where what ``clone3`` is given has the thread pointer; the flags come first."""
 
 
 class CloneGate:
@@ -48,6 +53,8 @@ class CloneGate:
         """Whether no thread waits any more."""
         self._relieved = 0
         self._placed: list[tuple[Edit, Want]] = []
+        self._by_number: set[int] = set()
+        """Where the functions begin that are told the system call's number."""
 
     def place(self) -> str:
         """Have threads wait that make such a task; return why they cannot be made to, nothing if they can."""
@@ -57,17 +64,19 @@ class CloneGate:
             return "it has no C library whose clone is known"
         if session.process.is_filtered(CALLS):
             return "it filters its system calls"
-        places: dict[int, Place] = {}
-        for name in FUNCTIONS:
+        waits: dict[int, Wait] = {}
+        by_number = (BY_NUMBER,) if session.objects.makes_tasks_by_number() else ()
+        for name in (*FUNCTIONS, *by_number):
             for function in libc.image.functions.lookup(name):
                 found = self._function_at(function.start + libc.bias)
                 if isinstance(found, Refusal):
                     return f"{name}: {found}"
-                places[function.start] = found
-        if not places:
+                waits[function.start] = Wait(found, _shares_memory(numbered=name == BY_NUMBER))
+                if name == BY_NUMBER:
+                    self._by_number.add(function.start + libc.bias)
+        if not waits or (by_number and not self._by_number):
             return "its C library has no clone"
-        waits = [Wait(place, _shares_memory()) for place in places.values()]
-        edits, hooks = self._callbacks.edits_inside(waits, self._serve, timeout=PATIENCE)
+        edits, hooks = self._callbacks.edits_inside([*waits.values()], self._serve, timeout=PATIENCE)
         session.splicing.engine.change(edits)
         self._placed = [(edit, want) for edit in edits for want in edit.added if want.tag in hooks]
         return next((str(hook.refusal) for hook in hooks if hook.refusal is not None), "")
@@ -78,7 +87,11 @@ class CloneGate:
         self._session.splicing.engine.change(edits)
 
     def _serve(self, hit: Hit) -> None:
-        if self.is_ending or (hit.regs.rdx & _CLONE_SETTLS and self._is_made_as_threads_are(hit, hit.regs.r9)):
+        flags, pointer = self._asked(hit)
+        shares = flags & _CLONE_VM and (flags & _CLONE_SETTLS or not flags & _CLONE_VFORK)
+        if self.is_ending or not shares:
+            return
+        if flags & _CLONE_SETTLS and self._is_made_as_threads_are(hit, pointer):
             return
         inodes = self._session.splicing.holdings.inodes()
         child = child_that_waits(self._session.pid, hit.tid, inodes, self._callbacks.__contains__)
@@ -86,6 +99,19 @@ class CloneGate:
             self._comes()
             return
         self._relieved += relieve(self._session.splicing, child, hit.let_go)
+
+    def _asked(self, hit: Hit) -> tuple[int, int]:
+        """Return the flags of the task that is about to be made, and its thread pointer; none that cannot be read."""
+        regs = hit.regs
+        if hit.ip not in self._by_number:
+            return regs.rdx, regs.r9
+        if regs.rdi & 0xFFFFFFFF == _CLONE:
+            return regs.rsi, regs.r9
+        try:
+            words = hit.read(regs.rsi, _CLONE3_TLS + 8)
+        except MemoryFault:
+            return 0, 0  # the kernel will not be able to read it either
+        return int.from_bytes(words[:8], "little"), int.from_bytes(words[_CLONE3_TLS:], "little")
 
     def _is_made_as_threads_are(self, hit: Hit, pointer: int) -> bool:
         holdings = self._session.splicing.holdings
@@ -115,10 +141,19 @@ class CloneGate:
 
 
 @cache
-def _shares_memory() -> NativeCode:
-    """Return the condition: the task shares the memory, and its maker does not wait for it or gives it a pointer."""
+def _shares_memory(*, numbered: bool) -> NativeCode:
+    """Return the condition: the task shares the memory, and its maker does not wait for it or gives it a pointer.
+
+    ``numbered``: for a function that is told the system call's number first; what ``clone3`` is to make is in memory.
+    """
+    by_number = f"""
+        mov ecx, [rdi]; xor eax, eax
+        cmp ecx, {_CLONE3}; je short shares
+        cmp ecx, {_CLONE}; jne short out
+        mov rcx, [rdi+8]
+    """
     listing = f"""
-        mov rcx, [rdi]; xor eax, eax
+        {by_number if numbered else "mov rcx, [rdi]; xor eax, eax"}
         test ecx, {_CLONE_VM}; jz short out
         test ecx, {_CLONE_SETTLS}; jnz short shares
         test ecx, {_CLONE_VFORK}; jnz short out
@@ -127,4 +162,5 @@ def _shares_memory() -> NativeCode:
     out:
         ret
     """
-    return leaf(listing, (Input(InputKind.REGISTER, "rdx"),), clobbers="rax rcx flags")
+    registers = ("rdi", "rsi") if numbered else ("rdx",)
+    return leaf(listing, tuple(Input(InputKind.REGISTER, each) for each in registers), clobbers="rax rcx flags")

@@ -69,6 +69,8 @@ class FilterWatch:
         self._words = (word,) if isinstance(word, int) else word
         self._checks: dict[NativeCode, HandlerFacts] = {}
         self._hooks: dict[int, Hook] = {}
+        self._has_none = False
+        """Of a static program: whether no place was found to be watched."""
         self._wants: list[tuple[Module, FunctionState, Want]] = []
 
     @property
@@ -78,8 +80,8 @@ class FilterWatch:
 
     @property
     def is_placed(self) -> bool:
-        """Whether there is something that is watched, and all of it is."""
-        return bool(self._hooks) and self.permits
+        """Whether all is watched that could filter: in a static program that may be nothing."""
+        return (bool(self._hooks) or self._has_none) and self.permits
 
     def place(self) -> None:
         """Place the checks where the C library sets filters; in a program that has not loaded it yet there is none."""
@@ -109,12 +111,14 @@ class FilterWatch:
                 address = function.start + library.bias
                 inside.add(address)
                 self._add(edits, address, address, self._codes.at_function(numbered=numbered))
-        for loaded, at, number in self._objects.own_calls(self._codes.numbers) if self._everywhere else ():
+        own = list(self._objects.own_calls(self._codes.numbers)) if self._everywhere else []
+        for loaded, at, number in own:
             maker = loaded.image.functions.containing(at)
             if maker is not None and maker.start + loaded.bias not in inside:
                 where = maker.start + loaded.bias
                 code = self._codes.at_call(number, near=_near(loaded, at), is_go=loaded.image.is_go)
                 self._add(edits, where, at + loaded.bias, code)
+        self._has_none = library.is_executable and not inside and not own
         return list(edits.values())
 
     def _add(self, edits: dict[int, Edit], function: int, address: int, code: "NativeCode") -> None:

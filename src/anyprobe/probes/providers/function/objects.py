@@ -152,7 +152,17 @@ class ObjectTable:
             return not self._calls_clone(libc, only_itself=watched)
         others = [each for each in self.objects if each.name != VDSO and not self.is_loader(each)]
         others = [each for each in others if each.first.inode != libc.first.inode]  # a copy of it is like it
-        return not any((not watched and imports(loaded, _CLONES)) or _makes_tasks(loaded) for loaded in others)
+        return not any(
+            (not watched and imports(loaded, _CLONES)) or _makes_tasks(loaded, itself=watched) for loaded in others
+        )
+
+    def makes_tasks_by_number(self) -> bool:
+        """Return whether an object makes tasks by the C library's ``syscall``."""
+        return any(
+            _makes_tasks(loaded) and not _makes_tasks(loaded, itself=True)
+            for loaded in self.objects
+            if loaded.name != VDSO and not self.is_loader(loaded)
+        )
 
     def may_lock_memory(self) -> bool:
         """Return whether an object that is loaded calls ``mlockall``, by which all is in memory that is mapped."""
@@ -188,7 +198,7 @@ class ObjectTable:
         ``only_itself``: only whether it does the last.
         """
         functions, code = loaded.image.functions, self.module(loaded).code
-        for at in loaded.image.task_makers.tolist():
+        for at in _task_makers(loaded, itself=only_itself):
             maker = functions.containing(at)
             if maker is None or not maker.name.startswith(_CLONE_CALLERS):
                 return True
@@ -344,12 +354,22 @@ def imports(loaded: LoadedObject, names: Iterable[str]) -> bool:
     return any(offset in wanted for name in names for offset in table.offsets_of(name))
 
 
-def _makes_tasks(loaded: LoadedObject) -> bool:
-    """Return whether an object makes tasks by the system call itself; one that cannot be read may."""
+def _makes_tasks(loaded: LoadedObject, *, itself: bool = False) -> bool:
+    """Return whether an object makes tasks by the system call; one that cannot be read may. ``itself``: see below."""
     try:
-        return len(loaded.image.task_makers) > 0
+        return bool(_task_makers(loaded, itself=itself))
     except TargetError:
         return True
+
+
+def _task_makers(loaded: LoadedObject, *, itself: bool) -> list[int]:
+    """Return where an object makes tasks by the system call; ``itself``: not by the C library's ``syscall``."""
+    found: list[int] = loaded.image.task_makers.tolist()
+    if not found or not itself:
+        return found
+    from anyprobe.binary.restrictions.raw_clones import calls_function
+
+    return [at for at in found if not calls_function(loaded.image.elf, at)]
 
 
 def _is_static_glibc(loaded: LoadedObject) -> bool:
