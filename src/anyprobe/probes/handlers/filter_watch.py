@@ -70,7 +70,7 @@ class FilterWatch:
         self._checks: dict[NativeCode, HandlerFacts] = {}
         self._hooks: dict[int, Hook] = {}
         self._has_none = False
-        """Of a static program: whether no place was found to be watched."""
+        """Whether a static program has no place that could be watched."""
         self._wants: list[tuple[Module, FunctionState, Want]] = []
 
     @property

@@ -14,14 +14,13 @@ say in its header is written before it can be seen.
 
 from anyprobe.data import layout as at
 from anyprobe.isa.assemble import Assembler
+from anyprobe.splice.codegen.child_gates import MAPPED
 from anyprobe.splice.codegen.routines import RoutineFacts
 
 _MUNMAP, _MREMAP, _GETPID, _MUNLOCK = 11, 25, 39, 150
 _MAYMOVE, _FIXED = 1, 2
 _ERRORS = -4095
 """What system calls return at least that have failed."""
-_MAPPED = 31
-"""Bit of the note."""
 _NEVER = -1
 """Noted where a child has no copy: it counts as one block, and is not timed."""
 
@@ -30,7 +29,7 @@ def emit_adopt(asm: Assembler, facts: RoutineFacts) -> None:
     """Emit ``adopt``: give this fork child blocks of its own, if it has none. Clobbers rcx, flags.
 
     rax = 0 where that cannot be; else this gate is open. The note has the number of the copy, from 1, and above it how
-    many blocks the parent had handed out: only those beyond are free for the child's new threads. ``_MAPPED`` is added
+    many blocks the parent had handed out: only those beyond are free for the child's new threads. ``MAPPED`` is added
     to it when all is done: gates of other code regions are opened without system calls.
     """
     layout = facts.layout
@@ -45,7 +44,7 @@ def emit_adopt(asm: Assembler, facts: RoutineFacts) -> None:
         adopt_again:
             mov rdx, adopted; mov rbx, [rdx]
             test rbx, rbx; js adopt_none
-            btr rbx, {_MAPPED}; jb adopt_mapped
+            btr rbx, {MAPPED}; jb adopt_mapped
             mov rax, closed; cmp dword [rax], 0; jne adopt_never
             test rbx, rbx; jnz adopt_noted
         """,
@@ -80,7 +79,7 @@ def emit_adopt(asm: Assembler, facts: RoutineFacts) -> None:
             pop rsi; pop rdi; mov eax, {_MUNMAP}; syscall
         adopt_whole:
             cmp r8, {_ERRORS}; jae adopt_never
-            mov rdx, adopted; mov rax, rbx; mov rcx, rbx; bts rcx, {_MAPPED}
+            mov rdx, adopted; mov rax, rbx; mov rcx, rbx; bts rcx, {MAPPED}
             lock cmpxchg [rdx], rcx; je adopt_mapped
             cmp rax, rcx; jne adopt_again  # a signal handler has forked: this is another process
         adopt_mapped:
@@ -98,28 +97,6 @@ def emit_adopt(asm: Assembler, facts: RoutineFacts) -> None:
         mask=facts.mask,
         gate=facts.gate,
         adopted=facts.adopted,
-    )
-
-
-def emit_opening(asm: Assembler, facts: RoutineFacts, name: str) -> None:
-    """Emit ``closed`` of a routine: where this fork child has blocks, open this gate, too, and go on at ``opened``.
-
-    Each code region has a gate of its own: a call that began in one may end, or be left, by code in another. Any other
-    thread without a block goes on to ``done`` (rax = the gate). Changes rax, rdi and flags.
-    """
-    asm.code(
-        f"""
-        {name}_closed:
-            cmp qword [rax], 0; jne {name}_done
-            mov rax, adopted; mov rax, [rax]
-            test rax, rax; js {name}_done
-            bt rax, {_MAPPED}; jae {name}_done
-            mov rdi, mask; mov rax, gate; mov [rax], rdi
-            jmp {name}_opened
-        """,
-        adopted=facts.adopted,
-        mask=facts.mask,
-        gate=facts.gate,
     )
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from anyprobe.data import layout as at
 from anyprobe.data.layout import COST, RECORD, SP, START, TOMBSTONE, UNWOUND
 from anyprobe.isa.assemble import Assembler
-from anyprobe.splice.codegen import left_calls, nested_calls, slow_paths, trials
+from anyprobe.splice.codegen import child_gates, left_calls, nested_calls, slow_paths, trials
 from anyprobe.splice.codegen.durations import emit_duration, emit_extremes
 from anyprobe.splice.codegen.leftovers import emit_shrink
 from anyprobe.splice.codegen.stacks import same_stack
@@ -152,17 +152,16 @@ def _leave_caller(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
     the timing record, and ``JUMPED``, ``CERTAIN``, ``UNSEEN``.
     """
     nested, costs = facts.layout.nested, facts.costs
-    pushed, closed = 8 if nested else 0, "closed" if facts.adopted else "done"
+    pushed = 8 if nested else 0
     asm.code(f"""
     {name}:
         push rax; lahf; seto al; push rax
         push rcx; push rdx; push rsi; push rdi
         push r8; push r9; push r11;{" push r10" if nested else ""}
-    {name}_opened:
     """)
+    child_gates.emit_block(asm, facts, name)
     asm.code(
         f"""
-            mov rdi, fs:[slot]; mov rax, gate; test [rax], rdi; jz {name}_{closed}
             lea r11, [rsp+{0xD0 + pushed}]; mov r9, [rsp+{0x50 + pushed}]
             mov ecx, r9d; and ecx, -8
             cmp qword [rdi+rcx+{at.RECORD_JUMPED}], 0; je {name}_none
@@ -179,8 +178,6 @@ def _leave_caller(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
             add qword [rdi+{at.BLOCK_COST}], passed; jmp {name}_done
         {name}_hit:
         """,
-        slot=facts.slot,
-        gate=facts.gate,
         passed=costs.passed,
     )
     timed = slow_paths.are_timed(facts.costs, facts.clock)
@@ -215,8 +212,7 @@ def _leave_caller(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
         asm.code("mov ecx, r9d; and ecx, -8")
         nested_calls.emit_handed_over(asm, name, ("rax", "r10"), timed=True)
         nested_calls.emit_charged(asm, name, ("rax", "r10"), _tree(facts))
-    asm.code("add rdi, rcx")
-    asm.code(f"inc qword [rdi+{at.RECORD_COUNT}]")
+    asm.code(f"add rdi, rcx; inc qword [rdi+{at.RECORD_COUNT}]")
     emit_duration(asm, name, "rdi")
     asm.code(
         f"""
@@ -262,7 +258,7 @@ def _leave_caller(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
         left_calls.emit_settled(asm, name, "mov r10, r9; dec r11", "inc r11; mov r9, r10")
         asm.code(f"jmp {name}_going_on")
     emit_extremes(asm, name, "rdi", facts.layout, "mov ecx, r9d; and ecx, -8")
-    _open_in_child(asm, facts, name)
+    child_gates.emit_closed(asm, facts, name)
 
 
 def _leave_switch(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
@@ -275,20 +271,10 @@ def _leave_switch(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
         facts.costs.ended,
         slow_paths.are_timed(facts.costs, facts.clock),
     )
-    closed = "closed" if facts.adopted else "done"
-    asm.code(f"{name}:\n {SAVED}\n {name}_opened:")
-    asm.code(
-        f"mov rdi, fs:[slot]; mov rax, gate; test [rax], rdi; jz {name}_{closed}", slot=facts.slot, gate=facts.gate
-    )
+    asm.code(f"{name}:\n {SAVED}")
+    child_gates.emit_block(asm, facts, name)
     emit_arrival(asm, facts.layout, name, around)
-    _open_in_child(asm, facts, name)
-
-
-def _open_in_child(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
-    if facts.adopted:
-        from anyprobe.splice.codegen.adoption import emit_opening
-
-        emit_opening(asm, facts, name)
+    child_gates.emit_closed(asm, facts, name)
 
 
 def _give_back(asm: Assembler, name: str, text: str, padding: int) -> None:

@@ -4,17 +4,13 @@ All of them lie between the stack pointers where the unwinding began and where t
 called then belongs to their callers. Calls on other stacks go on.
 """
 
-from typing import TYPE_CHECKING
-
 from anyprobe.data import layout as at
 from anyprobe.data.layout import CALLER, CHARGED, RECORD, RESUMED, SP, SWITCHES, TOMBSTONE, UNWOUND, WITHIN, BankLayout
 from anyprobe.isa.assemble import Assembler
+from anyprobe.splice.codegen import child_gates
 from anyprobe.splice.codegen.leftovers import emit_shrink
 from anyprobe.splice.codegen.nested_calls import low, roots_of
 from anyprobe.splice.codegen.stacks import same_stack
-
-if TYPE_CHECKING:
-    from anyprobe.splice.codegen.routines import RoutineFacts
 
 _SIZE = at.INSTANCE_BYTES
 _NOTE_TIME = f"""
@@ -48,24 +44,25 @@ def emit_settle(asm: Assembler, name: str, layout: BankLayout) -> None:
     """)
 
 
-def emit_unwind(asm: Assembler, facts: "RoutineFacts") -> None:
+def emit_unwind(asm: Assembler, facts: child_gates.Gated, layout: BankLayout, clock: int, dark: int) -> None:
     """Emit ``unwind``: calls are left behind from here on. Argument: ``UNWIND_LEAVES`` and the like.
 
-    Where the process ends, and threads may read the time stamp counter, it is noted when.
+    Where the process ends, and threads may read the time stamp counter, it is noted when (``clock``, ``dark``: as in
+    ``RoutineFacts``).
 
     None of those that wait on other stacks is: these take note that there is one unwinding more, before it is counted.
 
     Where the function of a coroutine has returned, glibc calls ``setcontext`` with nothing on the stack but the context
     where it goes on, and with rbx pointing at that.
     """
-    layout, closed = facts.layout, "closed" if facts.adopted else "done"
-    asm.code(
-        f"""
+    asm.code("""
         unwind:
             push rax; lahf; seto al; push rax
             push rcx; push rdi; push r8; push r9; push r11
-        unwind_opened:
-            mov rdi, fs:[slot]; mov rax, gate; test [rax], rdi; jz unwind_{closed}
+    """)
+    child_gates.emit_block(asm, facts, "unwind")
+    asm.code(
+        f"""
             lea r11, [rsp+0xc8]
             cmp qword [rsp+0x40], {at.UNWIND_CONTEXT}; je unwind_context
         unwind_leaves:
@@ -95,7 +92,7 @@ def emit_unwind(asm: Assembler, facts: "RoutineFacts") -> None:
             pop r11; pop r9; pop r8; pop rdi; pop rcx; pop rax
             add al, 0x7f; sahf; pop rax; ret
         unwind_gone:  # where the thread goes on all others are as they were
-            {"" if facts.clock else _NOTE_TIME}
+            {"" if clock else _NOTE_TIME}
         unwind_untold:
             dec r11; or r11, {at.GONE}; jmp unwind_noted
         unwind_caught:  # what is above goes on, but for what is being left behind there
@@ -125,17 +122,12 @@ def emit_unwind(asm: Assembler, facts: "RoutineFacts") -> None:
             mov rcx, [rcx]; cmp rcx, [rsp+0x18]; jne unwind_leaves
             jmp unwind_done
         """,
-        slot=facts.slot,
-        gate=facts.gate,
-        dark=facts.dark,
+        dark=dark,
         outer=layout.outer_offset,
         switches=layout.offset_of(SWITCHES),
         switched=layout.offset_of(SWITCHES) + at.SWITCHED,
     )
-    if facts.adopted:
-        from anyprobe.splice.codegen.adoption import emit_opening
-
-        emit_opening(asm, facts, "unwind")
+    child_gates.emit_closed(asm, facts, "unwind")
 
 
 def emit_settled(asm: Assembler, name: str, before: str, after: str = "") -> None:

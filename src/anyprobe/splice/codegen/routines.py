@@ -119,7 +119,7 @@ def assemble_routines(facts: RoutineFacts, address: int) -> tuple[bytes, Routine
         if facts.layout.nested:
             from anyprobe.splice.codegen.left_calls import emit_settle, emit_unwind
 
-            emit_unwind(asm, facts)
+            emit_unwind(asm, facts, facts.layout, facts.clock, facts.dark)
         from anyprobe.splice.codegen.leftovers import emit_purge
 
         for prefix in ("", "finish_"):
