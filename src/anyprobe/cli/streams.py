@@ -32,7 +32,7 @@ _ROOM = 4096
 """Bytes that a pipe has room for where it can be written at all: PIPE_BUF."""
 _LOOKS = 0.1
 """Seconds between two looks at whether the end was asked for, while nothing can be written."""
-_PATIENCE = 1.0
+_PATIENCE = 0.5
 """Seconds that a reader has for going on, once the end was asked for."""
 
 
