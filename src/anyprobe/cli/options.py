@@ -382,7 +382,7 @@ _formats = together(
         metavar="NAME",
         help="Write results for other tools: json; of trees of calls flame (a page with a flame graph), folded (stacks "
         "with nanoseconds, as flamegraph.pl reads them), pprof, speedscope; of coverage html, lcov, cobertura, drcov, "
-        "fdata (for BOLT); archive, which -o RUN.aprobe means.",
+        "fdata (for BOLT), llvm-sample (for clang); archive, which -o RUN.aprobe means.",
     ),
 )
 

@@ -24,6 +24,7 @@ BUILT_IN = {
     "cobertura": "anyprobe.exporters.cobertura",
     "drcov": "anyprobe.exporters.drcov",
     "fdata": "anyprobe.exporters.fdata",
+    "llvm-sample": "anyprobe.exporters.llvm_sample",
     "html": "anyprobe.exporters.covered_source",
     "archive": "anyprobe.exporters.archive",
     "report": "anyprobe.exporters.report",

@@ -7,9 +7,9 @@ from anyprobe.binary.dwarf.debug_info import DebugInfo
 from anyprobe.binary.dwarf.forms import ADDR, ADDRESS_INDEX
 from anyprobe.binary.dwarf.ranges import ranges_of
 
-_INLINED_SUBROUTINE, _LEXICAL_BLOCK = 0x1D, 0x0B
+INLINED_SUBROUTINE, _LEXICAL_BLOCK = 0x1D, 0x0B
 _AT_ENTRY_PC = 0x52
-_SCOPES = frozenset({dw.SUBPROGRAM, dw.NAMESPACE, dw.STRUCTURE, dw.CLASS, _LEXICAL_BLOCK, _INLINED_SUBROUTINE})
+_SCOPES = frozenset({dw.SUBPROGRAM, dw.NAMESPACE, dw.STRUCTURE, dw.CLASS, _LEXICAL_BLOCK, INLINED_SUBROUTINE})
 """What can have instances below it."""
 
 
@@ -23,7 +23,7 @@ def inlined_instances(info: DebugInfo, name: str) -> list[int]:
         for unit in info.units_naming(name)
         if not unit.split
         for entry in _below(unit.entry)
-        if entry.tag == _INLINED_SUBROUTINE and entry.name == name and (address := _begin(entry))
+        if entry.tag == INLINED_SUBROUTINE and entry.name == name and (address := begin_of(entry))
     }
     return sorted(found)
 
@@ -35,8 +35,8 @@ def _below(parent: dw.Entry) -> Iterator[dw.Entry]:
             yield from _below(entry)
 
 
-def _begin(entry: dw.Entry) -> int | None:
-    """Return where an instance is entered."""
+def begin_of(entry: dw.Entry) -> int | None:
+    """Return where a function, or an instance of one, is entered."""
     form, _ = entry.attributes.get(_AT_ENTRY_PC, (0, b""))
     if form == ADDR or form in ADDRESS_INDEX:
         return entry.address(_AT_ENTRY_PC)

@@ -67,6 +67,7 @@ def command(
     from anyprobe.probes.covering import blocks_of
 
     edges = edges or settings["format"] == "fdata"
+    counts = counts or settings["format"] == "llvm-sample"
     way = specs[0] if specs and specs[0] in {"merge", "diff"} else None
     if way is not None:
         if program or pids or names:
