@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+START, ATTACH = "start", "attach"
+
 Hits = int | None
 """How often something has run; None: that is not known, since no probe could be placed there.
 
@@ -194,13 +196,16 @@ class Coverage:
     """What has run of each file with code, since the probes were placed."""
 
     modules: tuple[CoveredModule, ...] = ()
+    since: str = ATTACH
+    """Where this begins: at the program's ``start``, or at ``attach``; what ran before that is not known."""
 
     def __add__(self, other: "Coverage") -> "Coverage":
         """Return the sum of two runs, or of two processes."""
         found: dict[str, CoveredModule] = {}
         for each in (*self.modules, *other.modules):
             found[each.key] = found[each.key].plus(each) if each.key in found else each
-        return Coverage(tuple(found.values()))
+        since = {each.since for each in (self, other) if each.modules}
+        return Coverage(tuple(found.values()), START if since == {START} else ATTACH)
 
     @property
     def files(self) -> dict[str, dict[int, Hits]]:
@@ -227,6 +232,7 @@ class Coverage:
     def as_json(self) -> dict[str, Any]:
         """Return the members of a JSON document: ``modules`` and ``files``; a line's hits are null if not known."""
         return {
+            "covered_since": self.since,
             "modules": [
                 {
                     "module": each.name,
@@ -291,14 +297,15 @@ class Coverage:
                     each.get("end", 0),
                 )
                 for each in document["modules"]
-            )
+            ),
+            document.get("covered_since", ATTACH),
         )
 
-    def beyond(self, other: "Coverage") -> "Coverage":
-        """Return what has run here and not there, of the same files."""
-        there = {each.key: each for each in other.modules}
+    def beyond(self, other: "Coverage | None") -> "Coverage":
+        """Return what has run here and not there, of the same files; all where there is no other."""
+        there = {each.key: each for each in other.modules} if other is not None else {}
         found = [each.beyond(there[each.key]) if each.key in there else each.beyond(None) for each in self.modules]
-        return Coverage(tuple(each for each in found if each.functions or each.files))
+        return Coverage(tuple(each for each in found if each.functions or each.files), self.since)
 
 
 def added(one: Mapping[int, Hits], other: Mapping[int, Hits]) -> dict[int, Hits]:

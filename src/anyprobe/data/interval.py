@@ -51,6 +51,7 @@ def since(after: Snapshot, before: Snapshot | None, moment: str) -> Snapshot:
         in_no_row=after.in_no_row.plus(before.in_no_row, -1)
         if after.in_no_row and before.in_no_row
         else after.in_no_row,
+        coverage=None if after.coverage is None else after.coverage.beyond(before.coverage),
         interval=Interval(moment, seconds, {_site(each): each.hits for each in after.sites}),
     )
 

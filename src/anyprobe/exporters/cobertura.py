@@ -51,7 +51,8 @@ class Cobertura:
                 for line, hits in covered.items():
                     if hits is not None:
                         ET.SubElement(rows, "line", number=str(line), hits=str(hits), branch="false")
-        stream.write(f'<?xml version="1.0" ?>\n{_DOCTYPE}\n{ET.tostring(root, encoding="unicode")}\n')
+        since = f"<!-- covered since {coverage.since} -->"  # the format has no place for it
+        stream.write(f'<?xml version="1.0" ?>\n{_DOCTYPE}\n{since}\n{ET.tostring(root, encoding="unicode")}\n')
         stream.flush()
 
 

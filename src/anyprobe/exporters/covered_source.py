@@ -4,9 +4,14 @@ from importlib.resources import files
 from typing import Any, TextIO
 
 from anyprobe.core.printable import printable
-from anyprobe.data.coverage import Coverage, Tally
+from anyprobe.data.coverage import ATTACH, START, Coverage, Tally
 from anyprobe.exporters.base import Measurement, Needs
 from anyprobe.exporters.json_document import in_page
+
+_SINCE = {
+    START: "the program's start",
+    ATTACH: "attach: of a program that ran already, what ran before is not known",
+}
 
 
 class CoveredSource:
@@ -21,10 +26,11 @@ class CoveredSource:
         """Write the page."""
         page = files("anyprobe.exporters").joinpath("pages/coverage.html").read_text(encoding="utf-8")
         shown = found.together
+        coverage = shown.coverage or Coverage()
         data = {
             "title": printable(shown.target.exe or "anyprobe"),
-            "facts": f"What has run in {shown.duration_s:.2f} s, since the probes were placed.",
-            **_data(shown.coverage or Coverage()),
+            "facts": f"What has run in {shown.duration_s:.2f} s since {_SINCE[coverage.since]}.",
+            **_data(coverage),
         }
         stream.write(page.replace("@COVERAGE@", in_page(data)))
         stream.flush()

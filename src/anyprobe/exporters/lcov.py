@@ -30,7 +30,7 @@ class Lcov:
         for path, lines in coverage.files.items():
             tally = Tally.of(lines.values())
             own = [each for each in functions[path] if each.hits is not None]
-            stream.write(f"TN:\nSF:{printable(path)}\n")
+            stream.write(f"TN:since_{coverage.since}\nSF:{printable(path)}\n")
             stream.writelines(f"FN:{each.line},{printable(each.name)}\n" for each in own)
             stream.writelines(f"FNDA:{each.hits},{printable(each.name)}\n" for each in own)
             stream.write(f"FNF:{len(own)}\nFNH:{sum(bool(each.hits) for each in own)}\n")

@@ -14,9 +14,6 @@ from anyprobe.core.errors import UnsupportedTarget
 from anyprobe.data.coverage import Coverage, CoveredModule, Hits, most
 from anyprobe.exporters.base import Measurement, Needs
 
-_LINES = 0x10000
-"""LLVM keeps offsets of lines in 16 bits."""
-
 
 class LlvmSample:
     """Writes the functions that have run, of all files. Lines of which nothing is known are left out."""
@@ -44,7 +41,7 @@ class LlvmSample:
 
 def _add(module: CoveredModule, bodies: "defaultdict[str, Counter[int]]", heads: Counter[str]) -> None:
     """Add the counts of one file's lines, by functions, and of their entries."""
-    from anyprobe.binary.dwarf.scopes import scopes_of
+    from anyprobe.binary.dwarf.scopes import Scope, scopes_of
     from anyprobe.binary.images.image import Image
 
     if module.without_lines:
@@ -53,23 +50,32 @@ def _add(module: CoveredModule, bodies: "defaultdict[str, Counter[int]]", heads:
     if image.build_id != module.build_id:
         raise UnsupportedTarget(f"{module.path} is not the file any more that has run")
     scopes, blocks = scopes_of(image.debug_info), _Blocks(module)
-    rows = sorted((address, line) for address, _, line in image.debug_info.statements() if line)
-    instances: defaultdict[tuple[int, str, int], dict[int, list[Hits]]] = defaultdict(dict)
-    entered = {(each.instance, each.name, each.line): each.entered for each in scopes}
-    inner: list[int] = []  # the numbers of scopes that have begun, the innermost last
+    declared: dict[str, dict[int, str]] = {}
+    for each in scopes:
+        declared.setdefault(each.file, {})[each.line] = each.name
+    functions = {path: sorted(lines.items()) for path, lines in declared.items()}
+    instances: defaultdict[tuple[int, str], dict[int, list[Hits]]] = defaultdict(dict)
+    entered: dict[tuple[int, str], int] = {}
+    inner: list[Scope] = []  # those that have begun
     number = 0
-    for address, line in rows:
+    for address, path, line in sorted(image.debug_info.statements()):
         while number < len(scopes) and scopes[number].begin <= address:
-            inner.append(number)
+            inner.append(scopes[number])
             number += 1
-        inner = [each for each in inner if address < scopes[each].end]
-        if inner:
-            scope = scopes[max(inner, key=lambda each: scopes[each].depth)]
-            lines = instances[scope.instance, scope.name, scope.line]
-            lines.setdefault((line - scope.line) % _LINES, []).append(blocks.hits_at(address))
-    for (instance, name, declared), lines in instances.items():
+        inner = [each for each in inner if each.has(address)]
+        own = functions.get(path, ())
+        before = bisect_right(own, (line, "\U0010ffff")) - 1
+        if before < 0:
+            continue
+        start, name = own[before]
+        # several lines may begin at one address: a row is of the function in whose text it is, if that has code here
+        scope = max((each for each in inner if each.name == name), key=lambda each: each.depth, default=None)
+        if scope is not None:
+            entered[scope.instance, name] = scope.entered
+            instances[scope.instance, name].setdefault(line - start, []).append(blocks.hits_at(address))
+    for (instance, name), lines in instances.items():
         bodies[name].update({offset: hits for offset, each in lines.items() if (hits := most(each)) is not None})
-        heads[name] += blocks.hits_at(entered[instance, name, declared]) or 0
+        heads[name] += blocks.hits_at(entered[instance, name]) or 0
 
 
 class _Blocks:

@@ -19,7 +19,7 @@ RUNS, UNDECIDED = "%run", "%undecided"
 """Calls end a run of instructions: they may throw, jump away or end the program. Jumps of which runs do not tell."""
 
 
-def read_coverage(probes: "Sequence[Probe]", counted: "Iterable[tuple[SiteResult, Place]]") -> Coverage:
+def read_coverage(probes: "Sequence[Probe]", counted: "Iterable[tuple[SiteResult, Place]]", *, since: str) -> Coverage:
     """Return what has run of functions at whose blocks there are probes, of what was counted at places."""
     hits_of = {id(place): _known(site.hits + site.nmissed, place) for site, place in counted}
     flags = {place.site.object for probe in probes if probe.sets_flags for place in probe.places}
@@ -44,7 +44,8 @@ def read_coverage(probes: "Sequence[Probe]", counted: "Iterable[tuple[SiteResult
         _covered(each, modules[each], functions[each], refused, sizes[each], taken.get(each, {}), follows=follows)
         for each in modules
     )
-    return Coverage(tuple(replace(one, counted=each not in flags) for each, one in zip(modules, found, strict=True)))
+    told = (replace(one, counted=each not in flags) for each, one in zip(modules, found, strict=True))
+    return Coverage(tuple(told), since)
 
 
 def _known(hits: int, place: "Place") -> Hits:

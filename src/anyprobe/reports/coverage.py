@@ -30,7 +30,7 @@ def print_coverage(snapshot: Snapshot, console: "Console", top: int = 0) -> None
     branches = sum((module.branches for module in coverage.modules), Tally())
     parts = [(lines, "line"), (blocks, "block"), (functions, "function"), (branches, "branch way")]
     what = ", ".join(f"{tally.covered:,} of {counted(tally.total, noun)}" for tally, noun in parts if tally.total)
-    print_heading(snapshot, console, f"{what or 'nothing'} covered since the probes were placed")
+    print_heading(snapshot, console, f"{what or 'nothing'} covered since {coverage.since}")
     rows = [(each.name, each.lines, each.blocks, each.entered) for each in coverage.modules]
     if rows:
         table = Rows()
@@ -54,7 +54,10 @@ def print_coverage(snapshot: Snapshot, console: "Console", top: int = 0) -> None
 
 
 def print_difference(snapshot: Snapshot, console: "Console", top: int = 0) -> None:
-    """Print what ran in one run and not in the other: functions, those with the most new blocks first, and lines."""
+    """Print what ran in one run and not in the other: functions, those with the most new blocks first, and lines.
+
+    Of an interval, that is what has run in it for the first time.
+    """
     coverage = snapshot.coverage or Coverage()
     functions = [(each, module) for module in coverage.modules for each in module.functions]
     functions.sort(key=lambda each: (-len(each[0].blocks), each[0].name))
@@ -64,7 +67,10 @@ def print_difference(snapshot: Snapshot, console: "Console", top: int = 0) -> No
         counted(sum(len(each.blocks) for each, _ in functions), "block"),
         counted(sum(0 in each.blocks for each, _ in functions), "function"),
     ]
-    console.print(f"{', '.join(parts)} ran in the second and not in the first")
+    if snapshot.interval is None:
+        console.print(f"{', '.join(parts)} ran in the second and not in the first")
+    else:
+        print_heading(snapshot, console, f"{', '.join(parts)} ran for the first time")
     shown = functions[:top] if top else functions
     if shown:
         table = Rows()

@@ -57,6 +57,15 @@ def statements(dwarf: Dwarf) -> Iterator[tuple[int, str, int]]:
                 yield row[0], program.files[row[1]], row[2]
 
 
+def files_of(dwarf: Dwarf, place: int) -> dict[int, str]:
+    """Return the paths of a unit's files by the numbers that it gives them; ``place``: where its program begins."""
+    content = dwarf.section(".debug_line")
+    if not 0 <= place < len(content):
+        return {}
+    size, offset_size, start = forms.initial_length(content, place)
+    return _program(dwarf, content, start, start + size, offset_size).files
+
+
 def _is_called(path: str, file: str) -> bool:
     """Return whether a path is, or ends with, a name; of some files the path from where they were compiled is known."""
     return path == file or path.endswith("/" + file) or (path[:1] != "/" == file[:1] and file.endswith("/" + path))

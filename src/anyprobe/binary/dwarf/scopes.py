@@ -6,15 +6,19 @@ from dataclasses import dataclass
 from anyprobe.binary.dwarf import units as dw
 from anyprobe.binary.dwarf.debug_info import DebugInfo
 from anyprobe.binary.dwarf.inlined import INLINED_SUBROUTINE, begin_of
+from anyprobe.binary.dwarf.lines import files_of
 from anyprobe.binary.dwarf.ranges import ranges_of
 
-_AT_DECLARED_LINE = 0x3B
+_AT_LINE_PROGRAM, _AT_DECLARED_FILE, _AT_DECLARED_LINE = 0x10, 0x3A, 0x3B
 _LINKAGE_NAMES = (0x6E, 0x2007)
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The code of one function, out of line or inlined somewhere: one range of it, by link-time addresses."""
+    """The code of one function, out of line or inlined somewhere: one range of it, by link-time addresses.
+
+    gcc has empty ranges where an instruction is another function's, too.
+    """
 
     begin: int
     end: int
@@ -26,8 +30,13 @@ class Scope:
     """Where control comes into it first."""
     name: str
     """What the linker calls the function."""
+    file: str
+    """Where the function is declared, and in which line."""
     line: int
-    """Where the function is declared in its file."""
+
+    def has(self, address: int) -> bool:
+        """Return whether what is at an address may be its code."""
+        return self.begin <= address < max(self.end, self.begin + 1)
 
 
 def scopes_of(info: DebugInfo) -> list[Scope]:
@@ -40,6 +49,7 @@ def scopes_of(info: DebugInfo) -> list[Scope]:
 
 
 def _scopes_in(unit: dw.Unit) -> Iterator[Scope]:
+    files = files_of(unit.dwarf, unit.entry.number(_AT_LINE_PROGRAM) or 0)
     at, depth = unit.entry.end, int(unit.entry.parent)
     while depth:
         entry = unit.read(at)
@@ -47,10 +57,11 @@ def _scopes_in(unit: dw.Unit) -> Iterator[Scope]:
             at, depth = at + 1, depth - 1
             continue
         if entry.tag in {dw.SUBPROGRAM, INLINED_SUBROUTINE} and (ranges := ranges_of(entry)):
-            name, line, entered = _linkage_name(entry), _declared(entry), begin_of(entry)
+            name, line, entered = _linkage_name(entry), _number(entry, _AT_DECLARED_LINE), begin_of(entry)
+            file = files.get(_number(entry, _AT_DECLARED_FILE), "")
             for begin, end in ranges if name and line and entered is not None else ():
                 if begin:  # at 0 are functions that the linker has left out
-                    yield Scope(begin, end, depth, entry.offset, entered or begin, name, line)
+                    yield Scope(begin, end, depth, entry.offset, entered or begin, name, file, line)
         at, depth = entry.end, depth + entry.parent
 
 
@@ -64,11 +75,12 @@ def _linkage_name(entry: dw.Entry) -> str:
     return entry.name
 
 
-def _declared(entry: dw.Entry) -> int:
+def _number(entry: dw.Entry, attribute: int) -> int:
+    """Return an attribute of a function, or of what it completes, 0 if there is none."""
     below: dw.Entry | None = entry
     while below is not None:
-        line = below.number(_AT_DECLARED_LINE)
-        if line:
-            return line
+        found = below.number(attribute)
+        if found:
+            return found
         below = below.origin
     return 0

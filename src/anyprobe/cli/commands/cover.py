@@ -140,9 +140,12 @@ def renderer(*, by: str | None, tree: bool) -> "Callable[[Snapshot, Console, int
 
 
 def _render(snapshot: "Snapshot", console: "Console", top: int, *, annotate: str | None) -> None:
-    """Print the tables, or source."""
+    """Print the tables, or source; of an interval, what has run in it for the first time."""
     from anyprobe.reports import coverage
 
+    if snapshot.interval is not None:
+        coverage.print_difference(snapshot, console, top)
+        return
     coverage.print_coverage(snapshot, console, top)
     if annotate is not None:
         from anyprobe.exporters.covered_source import source_of

@@ -53,6 +53,7 @@ class Arming:
         self._installer, self._modules, self._gates = installer, modules, gates
         self._watch: OverheadWatch | None = None
         self.covered: list[Probe] = []
+        self.covered_since = "start"
         """The probes at the blocks of which the coverage is measured."""
         self.retirement: Retirement | None = None
         """What takes those out that were hit, where these set flags."""
@@ -124,6 +125,8 @@ class Arming:
         if edges:
             wanted += parsed([each.text.removesuffix(RUNS) + UNDECIDED for each in wanted])
             counts = True
+        if not self._host.held:
+            self.covered_since = "attach"
         found = self.arm(wanted, timed=False, follow=follow, flags=not counts)
         self.covered += found
         if not counts:

@@ -112,7 +112,8 @@ class Results:
         if self._arming.covered:
             from anyprobe.probes.covering import read_coverage
 
-            coverage = read_coverage(self._arming.covered, zip(found, armed, strict=False))
+            known = zip(found, armed, strict=False)
+            coverage = read_coverage(self._arming.covered, known, since=self._arming.covered_since)
         if functions:
             from anyprobe.probes.timing.other_time import other_time
         return Snapshot(
