@@ -276,6 +276,21 @@ def test_coberturas_document_says_the_same(branches):
     assert root.get("line-rate") == f"{sum(map(bool, lines.values())) / len(lines):.4f}"
 
 
+def test_gcovr_reads_coberturas_document(branches, tmp_path):
+    if shutil.which("gcovr") is None:
+        pytest.skip("gcovr is not installed")
+    version = subprocess.run(["gcovr", "--version"], capture_output=True, text=True, check=True).stdout
+    if int(re.match(r"gcovr (\d+)", version)[1]) < 8:
+        pytest.skip("gcovr reads other tools' documents from version 8 on")
+    program, _ = branches
+    (tmp_path / "coverage.xml").write_text(covered(program, "--format", "cobertura"))
+    lines = json.loads(covered(program, "--json"))["files"][0]["lines"]
+    words = ["gcovr", "--cobertura-add-tracefile", tmp_path / "coverage.xml", "--txt", "-"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, cwd=program.parent)
+    total = re.search(r"^TOTAL +(\d+) +(\d+)", done.stdout, re.MULTILINE)
+    assert [int(each) for each in total.groups()] == [len(lines), sum(map(bool, lines.values()))]
+
+
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium is not installed")
 def test_the_page_shows_source(branches, tmp_path):
     program, theirs = branches

@@ -1,4 +1,4 @@
-"""Coverage as tracefiles of LCOV (geninfo(1)), which genhtml, gcovr, editors and CI services read."""
+"""Coverage as tracefiles of LCOV (geninfo(1)), which genhtml, editors and CI services read."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 @click.option(
     "--counts", is_flag=True, help="Count how often each block runs; then no probe is taken out once it was hit."
 )
-@click.option("--edges", is_flag=True, help="Count how often each conditional jump is taken, too; means --counts.")
+@click.option(
+    "--edges", is_flag=True, help="Count how often control goes from each block to each other, too; means --counts."
+)
 @click.option(
     "--fail-under",
     type=click.FloatRange(0, 100),
@@ -60,6 +62,7 @@ def command(
     anyprobe cover 'a.out:parse_*' --annotate parse.c -- ./program
     anyprobe cover --format html -o coverage.html -- ./program
     anyprobe cover --format lcov -o coverage.info -p 4242 --for 60
+    anyprobe cover --format fdata -o prof.fdata -p 4242 --for 60
     anyprobe cover merge run1.json run2.json --format html -o coverage.html
     anyprobe cover diff without.json with.json
     """  # noqa: D301 - click's mark for lines that stay as they are

@@ -111,7 +111,7 @@ class Arming:
                 already names the blocks itself (``%run``).
             follow: as for ``count``.
             counts: whether it is counted how often; then the probes stay in.
-            edges: whether it is counted, too, how often each conditional jump is taken; that needs counts.
+            edges: whether it is counted, too, how often control goes from each block to each other; means counts.
 
         Returns:
             One probe for each spec; blocks that cannot be probed are in ``refused``, and not known in the results.
