@@ -22,6 +22,7 @@ from anyprobe.core.errors import (
     StopTimeout,
     TargetError,
     TargetExited,
+    ThreadInside,
     UnsupportedTarget,
     UsageError,
 )
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from anyprobe.probes.probe import Probe
     from anyprobe.probes.profiling.profiler import profile
     from anyprobe.probes.providers.kernel.session import KernelSession, kernel
+    from anyprobe.probes.replacing.shared_object import SharedObject
     from anyprobe.probes.scripts.current import session
     from anyprobe.probes.selfattach.session import attach_self
     from anyprobe.probes.session import Session
@@ -80,6 +82,7 @@ __all__ = [
     "SessionConflict",
     "SessionGroup",
     "SessionOptions",
+    "SharedObject",
     "SiteRefused",
     "Snapshot",
     "SpecError",
@@ -89,6 +92,7 @@ __all__ = [
     "Sum",
     "TargetError",
     "TargetExited",
+    "ThreadInside",
     "Union",
     "UnsupportedTarget",
     "UsageError",
@@ -137,6 +141,7 @@ _LAZY = {
     "SessionApi": "anyprobe.probes.api",
     "Followed": "anyprobe.probes.following.followed",
     "SessionGroup": "anyprobe.probes.group",
+    "SharedObject": "anyprobe.probes.replacing.shared_object",
     "SessionOptions": "anyprobe.probes.options",
     "Snapshot": "anyprobe.data.snapshot",
     "Stddev": "anyprobe.data.aggregations",

@@ -107,6 +107,15 @@ class StopTimeout(TargetError):  # noqa: N818
     """Not all threads could be stopped in time; everything was undone."""
 
 
+class ThreadInside(StopTimeout):
+    """A change was to be made while no thread is inside of some functions, and one was; nothing was changed."""
+
+    def __init__(self, tid: int, text: str, function: str = "") -> None:
+        """Keep which thread, and the function, where its stack is known as far as that."""
+        super().__init__(text)
+        self.tid, self.function = tid, function
+
+
 class RemoteCallFailed(TargetError):  # noqa: N818
     """A system call that anyprobe made in the target failed. ``errno`` is the target's."""
 

@@ -116,6 +116,7 @@ class Session:
     # -- what is changed
 
     optimise = forwarded(lambda host: host.arming, Arming.optimise)
+    replace = forwarded(lambda host: host.arming, Arming.replace)
 
     # -- handlers
 
@@ -128,7 +129,6 @@ class Session:
     after = forwarded(lambda host: host.handlers, Decorators.after)
     call = forwarded(lambda host: host.handlers, Decorators.call)
     callback = forwarded(lambda host: host.handlers, Decorators.callback)
-    replace = forwarded(lambda host: host.handlers, Decorators.replace)
     type = forwarded(lambda host: host.handlers, Decorators.type)
     probes_of = forwarded(lambda host: host.handlers, Decorators.probes_of)
 

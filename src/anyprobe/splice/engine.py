@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from anyprobe.target.system.procfs import Mapping as MemoryMapping
 
 _Stop = TypeVar("_Stop", bound=Quiescence)
+_AnyStop_contra = TypeVar("_AnyStop_contra", bound=Quiescence, contravariant=True)
 
 
 class CodeMemory(Protocol):
@@ -98,6 +99,22 @@ class Surroundings(Protocol[_Stop]):
         ...
 
 
+class Whole(Protocol[_AnyStop_contra]):
+    """Says when several edits may be made, of which all are made at one moment, or none."""
+
+    def check(self, edits: Sequence[Edit], refusal_of: Callable[[Edit], Refusal | None]) -> None:
+        """Raise if one of the edits cannot be made."""
+        ...
+
+    def suits(self, stop: _AnyStop_contra) -> bool:
+        """Return whether this is the moment; raise where none has come in time."""
+        ...
+
+    def wait(self) -> None:
+        """Let the program run for a while after a moment that did not suit."""
+        ...
+
+
 class LiveChanges(LivePlanning, Protocol):
     """Makes changes without a stop, as far as that can be."""
 
@@ -144,6 +161,7 @@ class Engine(Generic[_Stop]):
         self._live, self._note_stubs = live, note_stubs
         self.seconds: dict[str, float] = {"resolve": 0.0, "plan": 0.0, "prepare": 0.0, "arm": 0.0}
         """What took how long; ``resolve`` is the caller's."""
+        self._whole: Whole[_Stop] | None = None
 
     @property
     def modules(self) -> Sequence[Module]:
@@ -170,6 +188,18 @@ class Engine(Generic[_Stop]):
         if self._live is not None and not urgent and any(edit.added for edit in edits):
             self._change_all(self._surroundings.first())
         self._change_all(edits, urgent=urgent)
+
+    @contextmanager
+    def as_a_whole(self, whole: Whole[_Stop]) -> Iterator[None]:
+        """Have changes within a ``with`` block made when ``whole`` says so, and only if all it knows can be made.
+
+        What it raises leaves everything as before.
+        """
+        self._whole = whole
+        try:
+            yield
+        finally:
+            self._whole = None
 
     def _change_all(self, edits: Sequence[Edit], *, urgent: bool = False) -> None:
         if not edits:
@@ -259,19 +289,30 @@ class Engine(Generic[_Stop]):
                     home.gate_opened(bank)
 
     def _arm(self, edits: Sequence[Edit]) -> None:
+        whole = self._whole
+        if whole is not None:
+            whole.check(edits, lambda edit: edit.refusal)
         arming: Mapping[Edit, str] = dict.fromkeys(edits, "") if self._live is None else self._live.make(edits)
         edits, changes = list(arming), [edit.change for edit in arming if edit.change is not None]
         if not changes:
             return
         journal = self._holdings.journal(sum(len(change.added) for change in changes))
         transaction = self._surroundings.transaction(changes, journal)
-        transaction.rehearse()
+
+        def refusal_of(edit: Edit) -> Refusal | None:
+            return edit.refusal if edit.change is None else transaction.refusal_of(edit.change)
+
         try:
-            with self._surroundings.stop(changes, transaction.struck) as stop:
-                for edit in additions(edits, stop.mappings):
-                    if edit.change is not None:
-                        transaction.refuse(edit.change, gone(edit))
-                transaction.run(stop)
+            while not transaction.done:
+                transaction.rehearse()
+                with self._surroundings.stop(changes, transaction.struck) as stop:
+                    if whole is None or whole.suits(stop):
+                        for edit in additions(edits, stop.mappings):
+                            if edit.change is not None:
+                                transaction.refuse(edit.change, gone(edit))
+                        transaction.run(stop, None if whole is None else lambda: whole.check(edits, refusal_of))
+                if whole is not None and not transaction.done:
+                    whole.wait()
         except BaseException:
             if transaction.done:  # the release failed, or Ctrl-C came with it
                 self._upkeep.conclude(transaction, arming)

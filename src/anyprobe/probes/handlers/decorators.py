@@ -280,21 +280,6 @@ class Decorators(Emitted, Scripted):
         if (callbacks := self.used_callbacks) is not None:
             callbacks.end()
 
-    def replace(self, spec: str | Spec, by: str | Spec) -> "list[Probe]":
-        """Have functions' calls go to another function of the program, which may call what it replaces.
-
-        Args:
-            spec: the functions that are replaced.
-            by: the function that is called instead.
-
-        Returns:
-            The probes; removing them brings the functions back.
-        """
-        from anyprobe.probes.handlers.changing import replacing
-
-        replaced, instead = parsed((spec, by))
-        return self.handling.place((replaced,), replacing(self._host, replaced, instead))
-
     def call(
         self,
         *specs: str | Spec,

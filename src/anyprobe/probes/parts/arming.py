@@ -1,12 +1,13 @@
 """How probes are armed, disarmed and armed again."""
 
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from anyprobe.binary.images.modules import VDSO
+from anyprobe.core.cachedproperty import Lazy
 from anyprobe.core.errors import Interrupted, StopTimeout, UsageError
 from anyprobe.probes import removal
 from anyprobe.probes.desired import Policy
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from anyprobe.probes.optimising.optimiser import Optimiser
     from anyprobe.probes.overhead import OverheadWatch
     from anyprobe.probes.providers.base import Provider
+    from anyprobe.probes.replacing.replacement import Replacement, Replacements
+    from anyprobe.probes.replacing.shared_object import SharedObject
     from anyprobe.probes.retiring import Retirement
 
 Probes = list[Probe]
@@ -187,6 +190,45 @@ class Arming:
         for seconds in optimiser.steps():
             self._host.wait(seconds)
         return optimiser.found
+
+    def replace(
+        self, spec: "str | Spec | Mapping[str | Spec, str | Spec | SharedObject]",
+        by: "str | Spec | SharedObject | None" = None, *, when_quiet: bool = False,
+        outside: Sequence[str | Spec] = (), timeout: float = 5.0,
+    ) -> "Replacement":  # fmt: skip
+        """Have calls of functions go to others with the same parameters, all from one moment on, or none.
+
+        Calls that are inside of a function at that moment end in it. A function that replaces another one may call it.
+
+        Args:
+            spec: the functions that are replaced; or several of these, each with what replaces it.
+            by: the function that is called instead, of the program or of a shared object that is loaded for it.
+            when_quiet: only at a moment when no thread is inside of one of the functions that are replaced.
+            outside: more functions that no thread may be inside of at that moment, such as one that calls several of
+                those that are replaced.
+            timeout: for how many seconds such a moment is waited for.
+
+        Returns:
+            The replacement, a sequence of probes: ``revert``, or leaving a ``with`` block, brings the functions back.
+
+        Raises:
+            SpecError: a spec means nothing, or not one function.
+            UsageError: the session was not opened for changes (``unsafe=True``).
+            SiteRefused: one of the functions cannot be replaced; nothing was changed.
+            ThreadInside: there was no moment without a thread inside; nothing was changed.
+        """
+        if isinstance(spec, Mapping) != (by is None):
+            raise UsageError("replace needs a function and what replaces it, or a mapping of several")
+        pairs = spec if isinstance(spec, Mapping) else {spec: by or ""}
+        from anyprobe.probes.replacing.replacement import When
+
+        return self._replacements.replace(pairs, When(when_quiet, outside, timeout))
+
+    @Lazy
+    def _replacements(self) -> "Replacements":
+        from anyprobe.probes.replacing.replacement import Replacements
+
+        return Replacements(self._host, lambda: self._handlers.handling, self.enable, self.remove)
 
     def remove(self, *probes: Probe) -> None:
         """Disarm probes; what they counted stays in ``snapshot``. What had to stay armed is in ``warnings``.

@@ -6,7 +6,7 @@ a controller killed at any moment releases threads into a program that works.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass
@@ -219,10 +219,11 @@ class Transaction(Generic[_Stop]):
         page, offset = self._pages[page_floor(address)], address & (PAGE - 1)
         return page.before[offset : offset + size], bytes(page.after[offset : offset + size])
 
-    def run(self, stop: _Stop) -> None:
+    def run(self, stop: _Stop, check: Callable[[], None] | None = None) -> None:
         """Check and write. Preconditions: everything that shares the address space is stopped and verified.
 
         Changes that cannot be made now get a refusal and are left out; any failure undoes all writes and is raised.
+        ``check``: called before anything is written; what it raises leaves everything as before.
         """
         self._reread()
         self._check_traps(stop)
@@ -231,6 +232,8 @@ class Transaction(Generic[_Stop]):
         self._check_stacks(stop)
         for change, why in self._sigreturn_targets.taken(self._target.mem, stop, self._unsafe_pcs.leaving):
             self.refuse(change, why)
+        if check is not None:
+            check()
         moved = [
             (thread, thread.registers.rip, target) for thread, change, target in moves if change not in self._refused
         ]

@@ -6,7 +6,7 @@ are stopped for it.
 
 import errno
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from anyprobe.core.errors import PermissionDenied, StopTimeout
@@ -34,13 +34,19 @@ class NoStack(StopTimeout):
     """No thread is on a stack known to be its own."""
 
 
+def _fits(thread: Thread) -> str:  # noqa: ARG001 - any thread does
+    return ""
+
+
 @contextmanager
 def borrowed(
-    process: Tracee, timeout: float, *, own_stack: bool = False, room: int = frame.ROOM
-) -> Iterator[RemoteCalls]:
+    process: Tracee, timeout: float, *, own_stack: bool = False, room: int = frame.ROOM,
+    fits: Callable[[Thread], str] = _fits, kind: type[RemoteCalls] = RemoteCalls,
+) -> Iterator[RemoteCalls]:  # fmt: skip
     """Try threads until one is fit to make calls, with ``room`` for what these need.
 
-    ``own_stack``: the others have to run on, so one has to be on a stack of its own; else ``NoStack``.
+    ``own_stack``: the others have to run on, so one has to be on a stack of its own; else ``NoStack``. ``fits`` says
+    what else stands against a thread, ``kind`` is what makes the calls.
     """
     deadline = time.monotonic() + timeout
     process.borrowed_us = process.paused_us = 0
@@ -48,7 +54,7 @@ def borrowed(
     while True:
         reasons: dict[int, str | PermissionDenied] = {}
         for tid in _candidates(process):
-            found = _try_borrow(process, tid, room)
+            found = _try_borrow(process, tid, room, fits, kind)
             if not isinstance(found, RemoteCalls):
                 reasons[tid] = found
                 continue
@@ -153,12 +159,14 @@ def _sleeps(process: Tracee, tid: int) -> bool:
         return False
 
 
-def _try_borrow(process: Tracee, tid: int, room: int) -> RemoteCalls | str | PermissionDenied:
+def _try_borrow(
+    process: Tracee, tid: int, room: int, fits: Callable[[Thread], str], kind: type[RemoteCalls]
+) -> RemoteCalls | str | PermissionDenied:
     """Stop one thread; return what makes calls in it, or why it is of no use."""
     with process.translated("borrowing a thread of"):
         if process.held:
             process.held.load_registers()
-            return _calls_in(process, process.held, room)
+            return _calls_in(process, process.held, room, fits, kind)
         thread = Thread(process.pid, tid, child=process.child and tid == process.pid)
         try:
             stat = procfs.read_stat(process.pid, tid)
@@ -176,7 +184,7 @@ def _try_borrow(process: Tracee, tid: int, room: int) -> RemoteCalls | str | Per
             ptrace.interrupt(tid)
             if thread.wait(time.monotonic() + _BORROW_ONE) and thread.stopped:
                 thread.settle()
-                found = _calls_in(process, thread, room)
+                found = _calls_in(process, thread, room, fits, kind)
         except BaseException:
             _let_go(process, thread)
             raise
@@ -186,10 +194,12 @@ def _try_borrow(process: Tracee, tid: int, room: int) -> RemoteCalls | str | Per
         return found
 
 
-def _calls_in(process: Tracee, thread: Thread, room: int) -> RemoteCalls | str:
-    reason = fitness(thread, process)
+def _calls_in(
+    process: Tracee, thread: Thread, room: int, fits: Callable[[Thread], str], kind: type[RemoteCalls]
+) -> RemoteCalls | str:
+    reason = fitness(thread, process) or fits(thread)
     top = 0 if reason else SpareStacks(process, process.mappings(), room).own(thread)
-    return RemoteCalls(process, thread, top, spare_room=room) if top else reason or NO_STACK
+    return kind(process, thread, top, spare_room=room) if top else reason or NO_STACK
 
 
 def _let_go(process: Tracee, thread: Thread) -> None:

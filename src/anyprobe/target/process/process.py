@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from anyprobe.core.errors import (
     InternalError,
@@ -25,6 +25,9 @@ from anyprobe.target.remote import frame
 from anyprobe.target.remote.calls import RemoteCalls
 from anyprobe.target.remote.thread import Thread
 from anyprobe.target.system import gateway, procfs
+
+if TYPE_CHECKING:
+    from anyprobe.target.remote.function_calls import FunctionCalls
 
 _T = TypeVar("_T")
 _TRACER_GRACE = 0.5
@@ -75,6 +78,12 @@ class Process(Tracee):
         from anyprobe.target.process.borrowing import borrowed
 
         return self._exclusive(borrowed(self, timeout, own_stack=own_stack, room=room))
+
+    def calling(self, timeout: float, fits: Callable[[Thread], str]) -> "AbstractContextManager[FunctionCalls]":
+        """Stop one thread for a scope and call a function in it, of those to which ``fits`` objects by no text."""
+        from anyprobe.target.process.calling import calling
+
+        return self._exclusive(calling(self, timeout, fits))
 
     @contextmanager
     def undisturbed(self) -> Iterator[None]:
