@@ -1,7 +1,9 @@
 """Functions that are replaced while a program runs, in the situations of libpulp's tests, and what is left of that."""
 
+import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +16,7 @@ import pytest
 
 import anyprobe
 from anyprobe import SharedObject
-from support.driver import build
+from support.driver import build, wait_until
 
 pytestmark = pytest.mark.live
 
@@ -31,6 +33,17 @@ long new_depth(long n) { return n <= 0 ? 0 : (5 * anyprobe_original_depth(n - 1)
 long new_counted(long n) { return own += n; }
 long new_crossing(long n) { return anyprobe_address__ZL5pipes ? n + 2000 : 0; }
 """
+RELIANT = r"""
+#include <stdio.h>
+static long counter;
+__attribute__((noinline)) static void bump(void) { if (++counter & 1) __asm__ volatile("" ::: "memory"); }
+__attribute__((noipa)) long kept_across(long a, long b, long c, long d) {
+    bump(); bump();
+    return a + 3 * b + 5 * c + 7 * d;
+}
+__attribute__((noipa)) long other(void) { return 7; }
+int main(int n, char **v) { puts("ready"); fflush(stdout); getchar(); return v ? kept_across(n, 2, 3, 4) : other(); }
+"""
 NEW = ("price", "fee", "depth", "counted", "crossing")
 CONTROLLER = """
 import sys, time
@@ -46,10 +59,13 @@ class Program:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process, self.pid = process, process.pid
 
-    def ask(self, line: str) -> str:
+    def tell(self, line: str) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
+
+    def ask(self, line: str) -> str:
+        self.tell(line)
         return self.said()
 
     def said(self) -> str:
@@ -255,6 +271,42 @@ def test_shared_objects_that_cannot_be_loaded(program, tmp_path):
             process.kill()
 
 
+def test_an_object_is_loaded_while_all_threads_allocate(program, fix, tmp_path):
+    """Each of them holds the allocator's lock now and then, which the loader needs, too."""
+    copies = [shutil.copy(fix, tmp_path / f"fix{number}.so") for number in range(5)]
+    with anyprobe.attach(program.pid, unsafe=True) as session:
+        program.tell("m1500")
+        for copy in copies:
+            with session.replace("a.out:price", SharedObject(copy, "new_price")):
+                pass
+        assert program.said() == "allocated"
+        session.replace("a.out:price", SharedObject(copies[-1], "new_price"))
+        assert program.ask("p5") == "1010 6"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="filters are suspended by root only")
+def test_an_object_is_loaded_into_a_program_that_may_open_no_files(program, fix):
+    assert program.ask("s") == "0"
+    with anyprobe.attach(program.pid, unsafe=True) as session:
+        session.replace("a.out:price", SharedObject(fix, "new_price"), when_quiet=True)
+        assert program.ask("p5") == "1010 6"
+    assert program.ask("p5") == "10 6"
+
+
+def test_a_caller_that_relies_on_registers_is_found():
+    path = build("reliant.c", text=RELIANT)
+    with subprocess.Popen([path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        program = Program(process)
+        assert program.said() == "ready"
+        with anyprobe.attach(process.pid, unsafe=True) as session:
+            with pytest.raises(
+                anyprobe.UnsupportedTarget, match=r"kept_across\+0x\w+ may still need r.. after its call of"
+            ):
+                session.replace("a.out:bump", "a.out:other")
+            session.replace("a.out:kept_across", "a.out:other")
+        process.kill()
+
+
 def test_who_is_inside_ends_in_the_old_function(program):
     with anyprobe.attach(program.pid, unsafe=True) as session:
         assert program.ask("w") == "waits"
@@ -315,6 +367,49 @@ def test_what_a_killed_controller_leaves_is_put_back_by_detach(program, fix):
     subprocess.run([sys.executable, "-m", "anyprobe", "detach", "-p", str(program.pid)], check=True)
     assert (program.ask("p5"), program.text()) == ("10 6", before)
     assert "memfd:anyprobe" not in program.maps()
+
+
+def command(program: Program, *arguments: str) -> list[str]:
+    return [sys.executable, "-m", "anyprobe", "replace", *arguments, "-p", str(program.pid)]
+
+
+def test_command_replaces_until_it_ends(program, tmp_path):
+    before = program.text()
+    source = tmp_path / "fix.c"
+    source.write_text(SOURCE)
+    words = ["--unsafe", "a.out:price", "a.out:fee", "--by", f"{source}:new_price", "--by", "a.out:fee_new", "--json"]
+    with subprocess.Popen(command(program, *words, "--when-quiet"), stdout=subprocess.PIPE, text=True) as running_one:
+        wait_until(lambda: program.ask("p5") == "1010 15", "it is replaced")
+        running_one.send_signal(signal.SIGINT)
+        document = json.loads(running_one.communicate()[0])
+    assert running_one.returncode == 130
+    assert (program.ask("p5"), program.text()) == ("10 6", before)
+    first, second = document["replaced"]
+    assert (first["spec"], second["spec"]) == ("pid:replaced:price:entry", "pid:replaced:fee:entry")
+    assert (second["by"], second["loaded"]) == ("pid:replaced:fee_new", None)
+    assert re.fullmatch(r"fix-\w+\.so:new_price", first["by"])
+    assert first["loaded"] in program.maps().replace(" (deleted)", "")
+    assert sum(site["hits"] for site in document["sites"] if site["function"] == "fee") >= 1
+
+
+def test_command_says_in_one_line_what_is_wrong(program):
+    def run(*arguments: str) -> tuple[int, str]:
+        ran = subprocess.run(command(program, *arguments), capture_output=True, text=True, check=False)
+        assert ran.stdout == ""
+        return ran.returncode, ran.stderr
+
+    code, text = run("a.out:price", "--by", "a.out:fee")
+    assert (code, text.splitlines()[0]) == (
+        2, "anyprobe: replace changes what the program computes; --unsafe says that this is wanted"
+    )  # fmt: skip
+    code, text = run("--unsafe", "a.out:straddling", "--by", "a.out:crossing_new")
+    assert (code, len(text.splitlines())) == (1, 1)
+    assert "page-boundary: pid:replaced:straddling:entry: the bytes to write cross a page boundary" in text
+    code, text = run("--unsafe", "a.out:main", "--by", "a.out:price", "--when-quiet", "--timeout", "0.1")
+    assert (code, len(text.splitlines())) == (1, 1)
+    assert f"thread {program.pid} is inside of pid:replaced:main; nothing was changed" in text
+    code, text = run("--unsafe", "a.out:price", "--by", "/none.so:price")
+    assert (code, text) == (2, "anyprobe: /none.so: cannot be read: No such file or directory\n")
 
 
 def test_it_is_refused_where_it_was_not_asked_for(program, fix):

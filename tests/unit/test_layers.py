@@ -21,8 +21,8 @@ ROW = {package: row for row, packages in enumerate(ROWS) for package in packages
 ORDERS = {
     "handlers": ("types", "ir", "passes", "llvm", "x86", "frontend", "bpf"),
     "probes": (
-        "scripts", "specs", "timing", "providers", "handlers", "profiling", "watching", "optimising", "outside",
-        "following", "parts", "selfattach", "waiting",
+        "scripts", "specs", "timing", "providers", "handlers", "profiling", "watching", "optimising", "replacing",
+        "outside", "following", "parts", "selfattach", "waiting",
     ),
     "splice": (
         "journal", "memory", "plan", "emitted", "translate", "codegen", "kernel", "regions", "edits", "userspace",

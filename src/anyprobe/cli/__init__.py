@@ -34,6 +34,7 @@ COMMANDS = {
     "watch": "Show who writes to some memory, and what.",
     "audit": "Keep a file of opens, programs, credentials, connections, whose lines are chained.",
     "inject": "Have calls of functions fail, or wait: a fault for chosen calls.",
+    "replace": "Have calls of functions go to others, also of a shared object that is loaded.",
     "optimise": "Have functions that run most lie side by side, if that makes the program faster.",
     "locks": "Show which locks threads wait for, how long, and who holds them meanwhile.",
     "show": "Show results that were kept in an archive, in any format.",

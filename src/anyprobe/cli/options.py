@@ -352,6 +352,15 @@ injecting = together(
     _output,
 )
 
+replacing = together(
+    _until,
+    _ending,
+    click.option("--json", "format", help="Print one JSON document.", **_json_of_results),
+    strategy,
+    live,
+    _output,
+)
+
 recording = together(_until, _ending, _arming, _output)
 auditing = together(
     _until,

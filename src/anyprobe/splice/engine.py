@@ -141,6 +141,7 @@ class Engine(Generic[_Stop]):
         *,
         live: LiveChanges | None = None,
         note_stubs: "Callable[[Trampolines], None]" = lambda _: None,
+        whole: "Callable[[], Whole[_Stop] | None]" = lambda: None,
     ) -> None:
         """Serve a target.
 
@@ -154,14 +155,14 @@ class Engine(Generic[_Stop]):
             clobbers: Tells what patches may overwrite.
             live: Given where changes are to be made without a stop if that can be.
             note_stubs: Called with stubs that may be used from now on.
+            whole: Returns what the present changes need to be made at all, if they need that.
 
         """
         self._target, self._holdings, self._planning, self._memory = target, holdings, planning, memory
         self._surroundings, self._upkeep, self._clobbers = surroundings, upkeep, clobbers
-        self._live, self._note_stubs = live, note_stubs
+        self._live, self._note_stubs, self._whole = live, note_stubs, whole
         self.seconds: dict[str, float] = {"resolve": 0.0, "plan": 0.0, "prepare": 0.0, "arm": 0.0}
         """What took how long; ``resolve`` is the caller's."""
-        self._whole: Whole[_Stop] | None = None
 
     @property
     def modules(self) -> Sequence[Module]:
@@ -188,18 +189,6 @@ class Engine(Generic[_Stop]):
         if self._live is not None and not urgent and any(edit.added for edit in edits):
             self._change_all(self._surroundings.first())
         self._change_all(edits, urgent=urgent)
-
-    @contextmanager
-    def as_a_whole(self, whole: Whole[_Stop]) -> Iterator[None]:
-        """Have changes within a ``with`` block made when ``whole`` says so, and only if all it knows can be made.
-
-        What it raises leaves everything as before.
-        """
-        self._whole = whole
-        try:
-            yield
-        finally:
-            self._whole = None
 
     def _change_all(self, edits: Sequence[Edit], *, urgent: bool = False) -> None:
         if not edits:
@@ -289,7 +278,7 @@ class Engine(Generic[_Stop]):
                     home.gate_opened(bank)
 
     def _arm(self, edits: Sequence[Edit]) -> None:
-        whole = self._whole
+        whole = self._whole()
         if whole is not None:
             whole.check(edits, lambda edit: edit.refusal)
         arming: Mapping[Edit, str] = dict.fromkeys(edits, "") if self._live is None else self._live.make(edits)

@@ -20,7 +20,7 @@ from anyprobe.splice.apply.transaction import Transaction
 from anyprobe.splice.apply.upkeep import MadeChanges, Upkeep
 from anyprobe.splice.edits import Edit, Module
 from anyprobe.splice.emitted import EmittedSplice, FunctionChange
-from anyprobe.splice.engine import Engine
+from anyprobe.splice.engine import Engine, Whole
 from anyprobe.splice.journal.installed import removed
 from anyprobe.splice.journal.records import Journal, Owner
 from anyprobe.splice.journal.registrations import Registrations
@@ -284,6 +284,7 @@ class ProcessSplicing:
             self.access, self.planning, self.view, traps, faults, self.semaphores, self.registrations
         )  # fmt: skip
         self.upkeep = Upkeep(process, self.holdings, modules, userspace)
+        self._whole: Whole[ProcessQuiescence] | None = None
         self.waits_for_removal: list[Callable[[], object]] = []
         """What lets threads go that wait until no probe is there any more."""
         self.live = None if proof is None else self._live_arming(traps, proof)
@@ -292,8 +293,20 @@ class ProcessSplicing:
         dead = SiteClobbers(lambda: self.view.faults, clobbers)
         self.engine = Engine(
             process, self.holdings, self.planning, self.memory, userspace, self.upkeep, dead,
-            live=self.live, note_stubs=self._note_stubs,
+            live=self.live, note_stubs=self._note_stubs, whole=lambda: self._whole,
         )  # fmt: skip
+
+    @contextmanager
+    def as_a_whole(self, whole: "Whole[ProcessQuiescence]") -> "Iterator[None]":
+        """Have changes within a ``with`` block made when ``whole`` says so, and only if all it knows can be made.
+
+        What it raises leaves everything as before.
+        """
+        self._whole = whole
+        try:
+            yield
+        finally:
+            self._whole = None
 
     def _live_arming(self, traps: Traps, proof: "Proof") -> "LiveArming":
         from anyprobe.splice.apply.live.changes import LiveArming

@@ -1,10 +1,16 @@
 /* Functions to be replaced, each in the situation of one of libpulp's tests; a line of input asks for an answer. */
 #include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 #define KEPT __attribute__((noinline, noclone, noipa))
 volatile long going = 1, sink, inside;
@@ -74,6 +80,21 @@ static void *works(void *) {
     }
     return 0;
 }
+static void *allocates(void *) {
+    for (long i = 0; going; i++) { free(malloc(16 + i % 4000)); rounds++; }
+    return 0;
+}
+/* from here on, files cannot be opened */
+static int confined() {
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_openat, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {4, code};
+    return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
+}
 static long caught(long count) {
     long sum = 0;
     for (long i = 0; i < count; i++) { try { sum += passes(i); } catch (long n) { sum += 1000000; } }
@@ -105,6 +126,22 @@ int main() {
             pid_t child = fork();
             if (!child) { printf("%ld %ld\n", price(n), fee(n)); exit(0); }
             waitpid(child, 0, 0);
+            break;
+        }
+        case 's': printf("%d\n", confined()); break;
+        case 'm': { /* allocates in all of its threads, this one included, for n milliseconds */
+            rounds = 0;
+            for (auto &each : threads) pthread_create(&each, 0, allocates, 0);
+            struct timespec now, begin;
+            clock_gettime(CLOCK_MONOTONIC, &begin);
+            do {
+                for (int i = 0; i < 1000; i++) free(malloc(16 + i));
+                clock_gettime(CLOCK_MONOTONIC, &now);
+            } while ((now.tv_sec - begin.tv_sec) * 1000 + (now.tv_nsec - begin.tv_nsec) / 1000000 < n);
+            going = 0;
+            for (auto &each : threads) pthread_join(each, 0);
+            going = 1;
+            printf("allocated\n");
             break;
         }
         case 'b': rounds = torn = 0; for (auto &each : threads) pthread_create(&each, 0, works, 0);

@@ -17,6 +17,7 @@ _SHARED: dict[str, tuple[str, list[str]]] = {
     "offcpu": ("snapshot", ["stacks"]),
     "hist": ("snapshot", ["aggregations"]),
     "inject": ("snapshot", ["injected", "injections", "calls"]),
+    "replace": ("snapshot", ["replaced"]),
     "optimise": ("snapshot", ["before_ns", "after_ns", "interval", "kept", "reason"]),
     "script": ("snapshot", ["aggregations"]),
     "show": ("snapshot", []),

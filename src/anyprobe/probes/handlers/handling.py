@@ -141,7 +141,7 @@ class Handling:
         )  # fmt: skip
         if markers:
             return self._place_at_markers(at, follow)
-        dress = dressing_behind(self.prepared(at)) if point is Point.AFTER else self.dressing(at)
+        dress = dressing_behind(self.prepared(at)) if point is Point.AFTER else self.configuring(at)
         meant = [spec.end("return") for spec in specs] if point.is_return else specs
         probes = self._session.place_made(meant, dress, follow=follow)
         self._probes.setdefault(function, []).extend(probes)
@@ -195,12 +195,12 @@ class Handling:
         at = HandlerAt(function=entry, call=call, when=when, specs=call.specs, known=self.prototypes.known(call.specs))
         end = replace(at, function=leaving, point=Point.RETURN, when=None, retval=call.retval)
         try:
-            at_entry, at_return = self.dressing(at), self.dressing(end)
+            at_entry, at_return = self.configuring(at), self.configuring(end)
         except HandlerError:
             if not self.prototypes.returns_in_memory(call.specs):
                 raise
             call.instance = InstanceLayout(keeps_result=True)
-            at_entry, at_return = self.dressing(at), self.dressing(end)
+            at_entry, at_return = self.configuring(at), self.configuring(end)
 
         def dress(probe: Probe) -> None:
             (at_return if probe.wanted in returns else at_entry)(probe)
@@ -245,7 +245,7 @@ class Handling:
             code = releasing(code)
         return code, storages
 
-    def dressing(self, at: HandlerAt) -> Callable[[Probe], None]:
+    def configuring(self, at: HandlerAt) -> Callable[[Probe], None]:
         """Compile a handler; return what has probes call it, one variant of it at tail calls."""
         facts, at_tails = self.prepared(at), cache(partial(self.prepared, at.at_tail()))
         following = self.following(facts, at_tails, at.call) if at.point is Point.RETURN else lambda: None

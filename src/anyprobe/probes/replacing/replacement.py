@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self, overload
 from anyprobe.core.errors import SiteRefused, SpecError, TargetExited, UsageError
 from anyprobe.core.refusal import Refusal
 from anyprobe.probes.handlers.points import HandlerAt
+from anyprobe.probes.replacing.callers import refuse_reliant
 from anyprobe.probes.replacing.instead import Instead, of_program, of_shared_object
 from anyprobe.probes.replacing.moment import Moment
 from anyprobe.probes.replacing.quiet import Code, Functions, code_of_site
@@ -68,7 +69,7 @@ class When(NamedTuple):
             moment.wait_for(
                 Functions(host, [*code, *(each for site in sites for each in code_of_site(site))]), self.timeout
             )
-        return host.engine.as_a_whole(moment)
+        return host.splicing.as_a_whole(moment)
 
 
 class Replacement(Sequence["Probe"]):
@@ -175,18 +176,18 @@ class Replacements:
 
     def _placed(self, pairs: Sequence[Pair], moment: Moment) -> "Sequence[Probe]":
         host = self._host
-        dresses = {
-            pair.spec: self._handling().dressing(HandlerAt(function=pair.by.handler, specs=(pair.spec,)))
+        configure = {
+            pair.spec: self._handling().configuring(HandlerAt(function=pair.by.handler, specs=(pair.spec,)))
             for pair in pairs
         }
 
-        def dress(probe: "Probe") -> None:
+        def assign(probe: "Probe") -> None:
             moment.probes.append(probe)
-            dresses[probe.wanted](probe)
+            configure[probe.wanted](probe)
 
         self._handling().place_waiting()
         try:
-            probes = host.place_made(list(dresses), dress)
+            probes = host.place_made(list(configure), assign)
             moment.check_planned()
         except BaseException:
             host.probes = [probe for probe in host.probes if probe not in moment.probes]
@@ -209,6 +210,7 @@ class Replacements:
                 if site.address in known:
                     raise UsageError(f"{site.canonical} is replaced already: take that back first")
                 known.add(site.address)
+                refuse_reliant(host, site)
             replaced[spec] = sites
         for pair in active:
             if any(

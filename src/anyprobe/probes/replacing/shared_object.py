@@ -46,7 +46,7 @@ class SharedObject:
             SourceError: It cannot be compiled.
 
         """
-        descriptor, path = tempfile.mkstemp(suffix=".c", dir=_directory())
+        descriptor, path = tempfile.mkstemp(prefix=f"{function}-", suffix=".c", dir=_directory())
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(source)
         return cls.of_file(path, function, options, compiler)
@@ -58,7 +58,8 @@ class SharedObject:
         """Return a function of a shared object that is made of a file in C; see ``compiled``."""
         if shutil.which(compiler) is None:
             raise UsageError(f"{compiler} is not installed: give a shared object")
-        descriptor, made = tempfile.mkstemp(suffix=".so", dir=_directory())
+        stem = os.path.splitext(os.path.basename(path))[0]
+        descriptor, made = tempfile.mkstemp(prefix=f"{stem}-", suffix=".so", dir=_directory())
         os.close(descriptor)
         command = [compiler, "-shared", "-fPIC", "-O2", "-g", "-o", made, *options, os.path.abspath(path)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -222,8 +222,7 @@ class Transaction(Generic[_Stop]):
     def run(self, stop: _Stop, check: Callable[[], None] | None = None) -> None:
         """Check and write. Preconditions: everything that shares the address space is stopped and verified.
 
-        Changes that cannot be made now get a refusal and are left out; any failure undoes all writes and is raised.
-        ``check``: called before anything is written; what it raises leaves everything as before.
+        Changes that cannot be made now are refused and left out; a failure, of ``check`` too, undoes all and is raised.
         """
         self._reread()
         self._check_traps(stop)

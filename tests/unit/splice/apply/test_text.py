@@ -16,6 +16,10 @@ DRIVER = "target/kernel/driver/device.py"
 """It writes patches, which no text leads to yet; the kernel's text is written by the driver itself."""
 DATA_WRITES = {
     "probes/providers/kernel/splices/joints.py": (1, "patches in the driver's memory, which no text leads to yet"),
+    "probes/replacing/originals.py": (
+        3,
+        "pointers of a shared object that was loaded for them, and code after its own, which nothing leads to yet",
+    ),
     "probes/selfattach/tracer.py": (1, "a thread's slot in its control block"),
     "probes/timing/children_text.py": (1, "the word in a bank that says what a fork child's text has"),
     "splice/apply/emission.py": (1, "a springboard, in anyprobe's own pages"),
@@ -27,6 +31,7 @@ DATA_WRITES = {
     "splice/apply/recovery/return_addresses.py": (1, "replaced return addresses, on stacks"),
     "splice/userspace/thread_slot.py": (1, "a thread's slot in its control block"),
     "target/remote/calls.py": (2, "pages of stacks that hold nothing, for injected calls"),
+    "target/remote/function_calls.py": (2, "a text on a stack that holds nothing, and errno as it was"),
     "target/process/helper_thread.py": (1, "the stack of a helper thread"),
     "target/remote/spare_stack.py": (2, "marks on unused stacks"),
 }
