@@ -106,6 +106,11 @@ def test_faults(documents):
     assert document["injected"]
 
 
+def test_replaced_functions(documents):
+    (document,) = documents("replace", "replace", "--unsafe", "a.out:work", "--by", "libc:labs", *FOR)
+    assert [(each["by"].split(":")[2], each["loaded"]) for each in document["replaced"]] == [("labs", None)]
+
+
 def test_locks(documents):
     (document,) = documents("locks", "locks", *FOR)
     assert document["locks"] == []
