@@ -38,6 +38,9 @@ _OTHERS = """
 """
 _HOLDING = frozenset(f"{_ALLOCATORS} {_OTHERS}".split())
 """Functions below which a thread may hold a lock that the loader wants."""
+_CALLS = frozenset({0, 3, 9, 10, 11, 12, 17, 28, 202, 257, 262})
+"""What the loader and the allocator call: ``read``, ``close``, ``mmap``, ``mprotect``, ``munmap``, ``brk``,
+``pread64``, ``madvise``, ``futex``, ``openat``, ``newfstatat``."""
 _DT_FLAGS_1, _DF_1_PIE = 0x6FFFFFFB, 0x08000000
 
 
@@ -64,11 +67,14 @@ def load(host: "ProbeHost", wanted: "SharedObject") -> "LoadedObject":
     process, loader = host.process, _loader(host)
     if not isinstance(process, Process) or host.held:
         raise UnsupportedTarget(f"{printable(path)} cannot be loaded before the program has begun")
+    if process.is_filtered(_CALLS):
+        # a thread whose controller has died makes them with its filters in force
+        raise UnsupportedTarget("the program filters its system calls (seccomp): no shared object is loaded into it")
     _check_seen(host, path)
     _check_needs(host, image)
     holding = _holding(host)
     stacks = Stacks(host)
-    loaders = [each for each in host.objects.objects if host.objects.is_loader(each) or host.objects.is_musl(each)]
+    loaders = [each for each in host.objects.objects if host.objects.is_loader(each)]
 
     def fits(thread: "Thread") -> str:
         return _objection(host, stacks, thread, holding, loaders)
@@ -117,7 +123,9 @@ def _find(host: "ProbeHost", path: str) -> "LoadedObject | None":
 def _loader(host: "ProbeHost") -> int:
     """Return where ``dlopen`` is; raise where the program cannot load anything."""
     objects = host.objects.objects
-    if not any(host.objects.is_loader(each) or host.objects.is_musl(each) for each in objects):
+    if any(map(host.objects.is_musl, objects)):
+        raise UnsupportedTarget("the program's C library is musl: it is not known where its threads can load anything")
+    if not any(map(host.objects.is_loader, objects)):
         raise UnsupportedTarget("the program is statically linked: no shared object can be loaded into it")
     for name in ("dlopen", "__libc_dlopen_mode"):  # the second: glibc before 2.34 without libdl
         for each in objects:
@@ -187,7 +195,7 @@ def _objection(
         loaded = host.objects.at(frame.at)
         if loaded is None or (number and frame.exact):
             return "in a signal handler"
-        if loaded in loaders and (loaded is not libc or number):
+        if loaded in loaders:
             return "in the loader"
         function = loaded.image.functions.containing(frame.at - loaded.bias)
         start = 0 if function is None else function.start + loaded.bias

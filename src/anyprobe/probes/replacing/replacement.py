@@ -137,7 +137,8 @@ class Replacement(Sequence["Probe"]):
             ThreadInside: there was none; all stays replaced.
         """
         when = When(when_quiet, outside, timeout)
-        with when.scope(self._host, Moment(self._host.symbols), (code for pair in self.pairs for code in pair.by.code)):
+        code = (code for pair in self.pairs for code in pair.by.code)
+        with self._host.lock, when.scope(self._host, Moment(self._host.symbols), code):
             self._remove(*self.probes)
 
 
@@ -165,7 +166,7 @@ class Replacements:
         found = self._pairs(pairs)
         known = next((made for made in self._made if made.is_of(found)), None)
         moment = Moment(host.symbols)
-        with when.scope(host, moment, (code for pair in found for code in pair.code)):
+        with host.lock, when.scope(host, moment, (code for pair in found for code in pair.code)):
             if known is not None:  # as it was: sets may come and go ten thousand times
                 moment.probes += known.probes
                 self._enable(*known.probes)
