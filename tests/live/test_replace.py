@@ -240,6 +240,7 @@ def test_shared_objects_that_cannot_be_loaded(program, tmp_path):
     text = tmp_path / "text.so"
     text.write_text("no object")
     lost = SharedObject.compiled("void *anyprobe_address_nothing;\nlong f(void) { return 0; }", "f")
+    good = SharedObject.compiled("long f(void) { return 1; }", "f")
     needy = SharedObject.compiled("long nowhere(void);\nlong f(void) { return nowhere(); }", "f")
     cases = [
         (SharedObject(text, "f"), anyprobe.UsageError, "not an ELF file"),
@@ -255,6 +256,9 @@ def test_shared_objects_that_cannot_be_loaded(program, tmp_path):
                 session.replace("a.out:price", by)
         with pytest.raises(anyprobe.UsageError, match="functions, one of a shared object replaces one"):
             session.replace("a.out:p*", needy)
+        with pytest.raises(anyprobe.SpecError, match="nothing_new"):
+            session.replace({"a.out:price": good, "a.out:fee": "a.out:nothing_new"})
+        assert os.fspath(good.path) not in program.maps(), "not before all is known to make sense"
         assert program.ask("p5") == "10 6"
     with pytest.raises(anyprobe.AnyprobeError, match="cannot be compiled"):
         SharedObject.compiled("long f(", "f")
@@ -263,10 +267,9 @@ def test_shared_objects_that_cannot_be_loaded(program, tmp_path):
         try:
             assert process.stdout is not None
             process.stdout.readline()
-            with anyprobe.attach(process.pid, unsafe=True) as session:
-                good = SharedObject.compiled("long f(void) { return 1; }", "f")
-                with pytest.raises(anyprobe.UnsupportedTarget, match="statically linked"):
-                    session.replace("a.out:main", good)
+            linked = pytest.raises(anyprobe.UnsupportedTarget, match="statically linked")
+            with anyprobe.attach(process.pid, unsafe=True) as session, linked:
+                session.replace("a.out:main", good)
         finally:
             process.kill()
 

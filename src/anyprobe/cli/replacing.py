@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TextIO
 
+import click
+
 from anyprobe.cli import output
 from anyprobe.cli.targets import on_process, process_spec
 from anyprobe.core.printable import printable
@@ -53,6 +55,8 @@ class Replacing:
             process_spec(spec): by if isinstance(by, SharedObject) else process_spec(by)
             for spec, by in zip(specs, self.instead, strict=True)
         }
+        if len(pairs) < len(specs):
+            raise click.UsageError("a function is named twice, and can be replaced by one other")
         made = on_process(session).replace(
             pairs,
             when_quiet=self.when_quiet,

@@ -52,6 +52,48 @@ def count_all(session, names=FUNCTIONS):
     return {want.address: want.tag for each in wants.values() for want in each}
 
 
+class Moments:
+    """Suits the third time, if nothing was refused."""
+
+    def __init__(self, *, refused=None):
+        self.refused, self.looks, self.waits, self.checks = refused, 0, 0, 0
+
+    def check(self, edits, refusal_of):
+        self.checks += 1
+        assert [refusal_of(edit) for edit in edits] == [None] * len(edits)
+        if self.refused is not None and self.looks == 3:
+            raise self.refused
+
+    def suits(self, stop):
+        assert stop.threads is not None
+        self.looks += 1
+        return self.looks == 3
+
+    def wait(self):
+        self.waits += 1
+
+
+def test_a_change_is_made_at_the_moment_that_suits(program):
+    with splicing(program) as session:
+        moments = Moments()
+        with session.splicing.as_a_whole(moments):
+            (hook,) = session.count("twice")
+        assert (moments.looks, moments.waits, moments.checks) == (3, 2, 2)
+        assert hook.armed
+        session.count("twice")
+        assert moments.looks == 3
+
+
+def test_what_a_condition_raises_before_the_writes_leaves_all_as_it_was(program):
+    with splicing(program) as session:
+        moments = Moments(refused=SessionConflict("not now"))
+        with session.splicing.as_a_whole(moments), pytest.raises(SessionConflict, match="not now"):
+            session.count("twice")
+        assert moments.looks == 3
+        assert program.is_pristine()
+        assert session.count("twice")[0].armed
+
+
 def test_entries_are_counted_and_nothing_is_left(program):
     with splicing(program) as session:
         (hook,) = session.count("twice")

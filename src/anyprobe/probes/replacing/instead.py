@@ -42,16 +42,20 @@ def of_program(host: "ProbeHost", by: "Spec", spec: "Spec", replaced: "Sequence[
     return Instead(site.canonical.removesuffix(":entry"), start, code_of_site(site), handler)
 
 
-def of_shared_object(
-    host: "ProbeHost", by: "SharedObject", spec: "Spec", replaced: "Sequence[ResolvedSite]"
-) -> Instead:
+def check(by: "SharedObject", spec: "Spec", replaced: "Sequence[ResolvedSite]") -> None:
+    """See that a function of a shared object may replace what a spec means; nothing is loaded for that."""
+    from anyprobe.probes.replacing.loading import opened
+
+    if len(replaced) != 1:
+        raise UsageError(f"{spec.text} names {len(replaced)} functions, one of a shared object replaces one")
+    opened(by)
+
+
+def of_shared_object(host: "ProbeHost", by: "SharedObject", site: "ResolvedSite") -> Instead:
     """Return a function of a shared object, which is loaded now; what it replaces, it calls by a pointer."""
     from anyprobe.probes.replacing.loading import load
     from anyprobe.probes.replacing.originals import connect, mark_of
 
-    if len(replaced) != 1:
-        raise UsageError(f"{spec.text} names {len(replaced)} functions, one of a shared object replaces one")
-    (site,) = replaced
     loaded = load(host, by)
     (function,) = loaded.image.functions.lookup(by.function)
     connect(host, loaded, site)

@@ -57,10 +57,7 @@ def load(host: "ProbeHost", wanted: "SharedObject") -> "LoadedObject":
         StopTimeout: There was no thread in which it can be loaded at present.
 
     """
-    path = os.path.abspath(wanted.path)
-    image = _opened(path)
-    if len(image.functions.lookup(wanted.function)) != 1:
-        raise UsageError(f"{printable(path)} has no function {printable(wanted.function)}")
+    path, image = os.path.abspath(wanted.path), opened(wanted)
     host.objects.refresh()
     if (found := _find(host, path)) is not None:
         return found
@@ -95,17 +92,21 @@ def load(host: "ProbeHost", wanted: "SharedObject") -> "LoadedObject":
     return found
 
 
-def _opened(path: str) -> "Image":
+def opened(wanted: "SharedObject") -> "Image":
+    """Return what the file of a shared object says; raise ``UsageError`` if it is none, or lacks the function."""
     from anyprobe.binary.images.image import Image
 
+    path = os.path.abspath(wanted.path)
     try:
         image = Image.open(path)
     except TargetError as error:
         raise UsageError(str(error)) from error
     elf = image.elf
-    if elf.elf_type == ET_DYN and elf.dynamic and not elf.dynamic.get(_DT_FLAGS_1, 0) & _DF_1_PIE:
-        return image
-    raise UsageError(f"{printable(path)} is no shared object: make it with cc -shared -fPIC")
+    if elf.elf_type != ET_DYN or not elf.dynamic or elf.dynamic.get(_DT_FLAGS_1, 0) & _DF_1_PIE:
+        raise UsageError(f"{printable(path)} is no shared object: make it with cc -shared -fPIC")
+    if len(image.functions.lookup(wanted.function)) != 1:
+        raise UsageError(f"{printable(path)} has no function {printable(wanted.function)}")
+    return image
 
 
 def _find(host: "ProbeHost", path: str) -> "LoadedObject | None":

@@ -9,7 +9,7 @@ from anyprobe.core.errors import SiteRefused, SpecError, TargetExited, UsageErro
 from anyprobe.core.refusal import Refusal
 from anyprobe.probes.handlers.points import HandlerAt
 from anyprobe.probes.replacing.callers import refuse_reliant
-from anyprobe.probes.replacing.instead import Instead, of_program, of_shared_object
+from anyprobe.probes.replacing.instead import Instead, check, of_program, of_shared_object
 from anyprobe.probes.replacing.moment import Moment
 from anyprobe.probes.replacing.quiet import Code, Functions, code_of_site
 from anyprobe.probes.replacing.shared_object import SharedObject
@@ -218,14 +218,18 @@ class Replacements:
                 site.function.start + site.object.bias == pair.by.start for sites in replaced.values() for site in sites
             ):
                 raise UsageError(f"{pair.by.name} replaces {pair.spec.text}, so it cannot be replaced itself")
-        found = []
+        there: dict[Spec, Instead] = {}
         for (spec, sites), by in zip(replaced.items(), pairs.values(), strict=True):
             if isinstance(by, SharedObject):
-                instead = of_shared_object(host, by, spec, sites)
+                check(by, spec, sites)
             else:
                 (function,) = parsed((by,))
-                instead = of_program(host, function, spec, sites)
-            found.append(Pair(spec, sites, instead))
+                there[spec] = of_program(host, function, spec, sites)
+        # what is loaded stays: nothing is, before all that was asked for makes sense
+        found = [
+            Pair(spec, sites, of_shared_object(host, by, sites[0]) if isinstance(by, SharedObject) else there[spec])
+            for (spec, sites), by in zip(replaced.items(), pairs.values(), strict=True)
+        ]
         for pair in found:
             if pair.by.start in known:
                 raise UsageError(f"{pair.by.name} is itself replaced, so nothing can be replaced by it")
