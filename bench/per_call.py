@@ -163,6 +163,11 @@ def timing_row(report: Report, share: float) -> None:
     more = ours(1, "work", timing, share * 0.1, self_time=True)
     within = more.median <= both.median + 5
     report.add("the same with self times", f"{more} ns added", f"<= {both.median + 5:.1f} (without + 5)", within)
+    cpu = ours(1, "work", timing, share * 0.1, clock="cpu")
+    within = cpu.median <= both.median + 1.5
+    report.add(
+        "the same by the thread's own clock", f"{cpu} ns added", f"<= {both.median + 1.5:.1f} (without + 1.5)", within
+    )
     tree = ours(1, "work", timing, share * 0.1, call_tree=True)
     report.add("the same with a call tree", f"{tree} ns added", "", None)
     measure_peers(report, "work", returns=True)

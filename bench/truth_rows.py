@@ -176,6 +176,8 @@ def _timed(command: Sequence[str], *specs: str) -> dict:
             "anyprobe",
             "time",
             "--self",
+            "--clock",
+            "cpu",
             "--json",
             "--quiet",
             "-o",

@@ -15,7 +15,7 @@ MECHANISMS = (
     "perf_event", "uprobe", "uretprobe", "splice",
 )  # fmt: skip
 RETURNS = ("auto", "exits", "callers", "trampoline")
-CLOCKS = ("auto", "tsc", "monotonic")
+CLOCKS = ("auto", "tsc", "monotonic", "cpu")
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
@@ -154,7 +154,8 @@ clock = click.option(
     type=click.Choice(CLOCKS),
     default="auto",
     show_default=True,
-    help="The time stamp counter, or the kernel's monotonic clock, read without a system call.",
+    help="The time stamp counter; the kernel's monotonic clock, read without a system call; or cpu: for how long the "
+    "thread has been on processors.",
 )
 
 raw = click.option("--raw", is_flag=True, help="Times as they were measured, with what probes take of them.")

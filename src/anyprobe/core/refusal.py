@@ -44,6 +44,7 @@ class Reason(StrEnum):
     TSC_FORBIDDEN = "tsc-forbidden"
     TSC_UNKNOWN = "tsc-unknown"
     OWN_CLOCK = "own-clock"
+    NO_CPU_CLOCK = "no-cpu-clock"
     NO_STACK = "no-stack-allowed"
     ALTERNATE_STACK = "alternate-stack"
     THREAD_IN_SYSCALL = "thread-in-syscall"

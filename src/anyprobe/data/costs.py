@@ -18,11 +18,13 @@ SLOWED, SLOWED_INSIDE = 1.8, 0.6
 jumped to and from, what they bring into caches and predictors drives out the program's own, and all that they write is
 outside. Measured with small and large programs, on idle and busy machines: 1.4 to 2.4, and 0.3 to 1."""
 
-FEW_FUNCTIONS, DOUBT_OF_FEW, DOUBT_OF_MANY = 64, 0.12, 0.25
-"""By what share of what was subtracted a program may still be slowed down: its caches and predictors hold more than
-without probes. Measured with small programs, and with those of hundreds of functions."""
-FIRST_TICKS = 10_000
-"""What the first call of a function takes longer than others: pages of its code and its record come into being."""
+DOUBT = 0.25
+"""By what share of what was subtracted a program's time may be off: its caches and predictors hold more than without
+probes, or what probes take goes by in the shadow of its own instructions. Measured with small programs (0 to 0.24), and
+with those of hundreds of functions (0.04 to 0.11)."""
+FEW_FUNCTIONS, FIRST_OF_FEW, FIRST_OF_MANY = 64, 10_000, 40_000
+"""How many ticks the first call of a function may take longer than others: pages of its code and its record come into
+being, and where there are many functions the program is stopped while callers are learned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +71,8 @@ class Costs:
 
     def in_use(self, called: int, whole: int) -> "Costs":
         """Return the costs where so many functions were called, and ``whole`` parts of a tick were taken by all."""
-        first = FIRST_TICKS * UNIT * called / whole if whole > 0 else 0.0
-        return self.doubted(max(self.doubt, DOUBT_OF_FEW if called <= FEW_FUNCTIONS else DOUBT_OF_MANY) + first)
+        first = FIRST_OF_FEW if called <= FEW_FUNCTIONS else FIRST_OF_MANY
+        return self.doubted(max(self.doubt, DOUBT) + (first * UNIT * called / whole if whole > 0 else 0.0))
 
     def doubted(self, doubt: float) -> "Costs":
         """Return the same costs, with another doubt."""

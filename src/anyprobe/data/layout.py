@@ -29,6 +29,8 @@ CLOSED, UNWATCHED = 0x50, 2
 ``UNWATCHED``: not yet, until it is seen that a program is about to filter them."""
 DARK = 0x68
 """Header of a session's first bank: not 0 once a thread has forbidden itself to read the time stamp counter."""
+NOWHERE, NO_LOCK = 0x70, 0xFFFF_FFFF
+"""Header: in the stead of a page of a thread's perf event; its lock is one that a page never has."""
 BLOCK_HINTS = 0x800
 """Header: by the hash of a thread pointer, the number, from 1, of the block that a thread had there last, or 0."""
 HINT_BITS = 9
@@ -74,6 +76,11 @@ BLOCK_SLOW, BLOCK_KEPT = 104, 112
 for words that this needs meanwhile: the second one has ``BLOCK_KEPT`` + 8."""
 BLOCK_ENDED = 128
 """Block: when the last call has ended, if the time is taken once more when it is recorded."""
+BLOCK_PAGE, BLOCK_LOCK, BLOCK_PAGE_OF = 136, 144, 148
+"""Block, where times are those on processors: the page of the thread's perf event, or ``NOWHERE``; its lock (32 bits)
+when it was looked at last; and the id of the thread (32 bits)."""
+BLOCK_OFF = 152
+"""Block: how far the time stamp counter is ahead of the time that the thread has been on processors, in ticks."""
 BLOCK_HEAD_BYTES = 192
 
 INSTANCE_BYTES = 64
@@ -286,6 +293,8 @@ class BankLayout:
     """For how many threads at one time there are to be blocks, if these do not take too much: a power of two."""
     by_thread: bool = False
     """Whether a block has the timed calls of one thread alone: later ones with its thread pointer have other blocks."""
+    on_processors: bool = False
+    """Whether timed calls are measured by the time that their threads are on processors."""
     least: int = 0
     """For how many threads there are to be blocks even if these take much, up to ``BANK_BYTES_AT_ALL``."""
     _next_counter: int = field(default=0, init=False)

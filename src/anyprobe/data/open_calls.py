@@ -5,7 +5,7 @@ this one (``splice.codegen.switches``): what they have taken themselves is in th
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from anyprobe.data import layout as at
@@ -37,11 +37,28 @@ def end_open_calls(block: "NDArray[np.uint64]", layout: BankLayout, now: int) ->
     return calls.outermost(open_ones, now)
 
 
-def running_calls(block: "NDArray[np.uint64]", layout: BankLayout, now: int) -> Counter[int]:
+def thread_in(block: "NDArray[np.uint64]") -> int:
+    """Return the id of the thread whose times on processors a block has."""
+    return int(block[at.BLOCK_LOCK // 8]) >> 32
+
+
+def last_moment(block: "NDArray[np.uint64]", layout: BankLayout) -> int:
+    """Return the time at which the last of a block's open calls began, with what is in no call's time."""
+    calls = _OpenCalls(block, layout)
+    return max((calls.field(number, at.INSTANCE_T0) for number in calls.alone()), default=0) + calls.spent()
+
+
+def running_calls(
+    block: "NDArray[np.uint64]", layout: BankLayout, now: int, ran: "Callable[[int], int] | None" = None
+) -> Counter[int]:
     """Return how long what a block has open has run by a time, by record: of recursion it is the outermost call's time.
 
-    The program may be writing: a call that begins or ends just now is there or is not.
+    The program may be writing: a call that begins or ends just now is there or is not. ``ran``: tells for how many
+    ticks a thread has been on processors, where times are of that.
     """
+    if ran is not None:
+        ticks = ran(thread_in(block))
+        now = ticks + int(block[at.BLOCK_OFF // 8]) if ticks else last_moment(block, layout)
     calls = _OpenCalls(block, layout)
     return calls.outermost(calls.chained() if layout.nested else calls.alone(), now - calls.spent())
 
@@ -70,8 +87,8 @@ class _OpenCalls:
         return word - (1 << 64) if word & _SIGN else word
 
     def spent(self) -> int:
-        """Return the ticks that probes have cost the thread, which are in no call's time."""
-        return self.word(at.BLOCK_COST) >> at.COST_BITS
+        """Return the ticks that are in no call's time: the thread's probes took them, or it was not on a processor."""
+        return (self.word(at.BLOCK_COST) >> at.COST_BITS) + self.word(at.BLOCK_OFF)
 
     def outermost(self, open_ones: Iterable[int], now: int) -> Counter[int]:
         """Return how long open calls have run, by record; of several of one record the outermost one."""

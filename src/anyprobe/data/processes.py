@@ -185,8 +185,13 @@ BUSY = 0.05
 """The share of the time from which on ``busy`` speaks of it."""
 
 
-def busy(waited: float, stolen: float) -> list[str]:
-    """Return what is to be said of shares of the time in which threads waited, or a hypervisor ran something else."""
+def busy(waited: float, stolen: float, *, on_processors: bool) -> list[str]:
+    """Return what is to be said of shares of the time in which threads waited, or a hypervisor ran something else.
+
+    Where times are those of threads on processors, waiting is in none of them, which is said instead.
+    """
+    if on_processors:
+        return ["times are those for which threads were on processors"]
     shares = (("a thread of it waited for a processor", waited), ("a hypervisor took", stolen))
     return [
         f"busy machine: {what} {100 * share:.0f} % of the time, which is in wall times"

@@ -409,6 +409,12 @@ class BankReader:
         trials, ticks = self._own.columns(at.BLOCK_TRIALS, 16).sum(axis=0, dtype=np.uint64).tolist()
         return ticks / trials if trials else None, int(self._own.columns(at.BLOCK_COST, 8).sum(dtype=np.int64))
 
+    def threads_asking(self) -> int:
+        """Return how many threads have no page by which they see that they were not on a processor."""
+        words = self._own.columns(at.BLOCK_PAGE, 16).astype(np.uint64)
+        known, paged = words[:, 1] >> np.uint64(32) != 0, words[:, 0] & np.uint64(PAGE - 1) == 0
+        return int((known & ~paged).sum())
+
     def tree(self, whose: Whose = "all") -> dict[int, tuple[int, int, int, int]]:
         """Return of each node of the call tree its key, calls, their ticks and those of the functions themselves."""
         layout = self._layout

@@ -297,9 +297,8 @@ class Snapshot(Tables):
     clock_step_ns: float = 0.0
     """By how much the clock of times goes on at once, 0 where nothing is timed."""
     tail_exits: int | None = None
-    """Calls that aggregations have no time or result of, since they left by a jump; None where none is wanted."""
     learning: int | None = None
-    """Calls whose caller was not known yet, not among those; None where that is not told apart."""
+    """Calls of which aggregations know no time or result: left by a jump, or of unknown callers; None: not known."""
     processes: tuple[ProcessCounts, ...] = ()
     """What each process has counted: the target, its fork children that have, and so on for those of merged ones."""
     threads: tuple[ThreadTimes, ...] = ()
@@ -307,9 +306,10 @@ class Snapshot(Tables):
     tree: "tuple[CallNode, ...]" = ()
     """The tree of timed calls, where that was asked for: see ``data.calltree``."""
     waited: float = 0.0
-    """What share of the session a thread of the target has waited for a processor: of that which has waited most."""
     stolen: float = 0.0
-    """What share of the processors' time a hypervisor has taken meanwhile."""
+    """What share of the session a thread (one that has most) waited for a processor, or a hypervisor has taken."""
+    on_processors: bool = False
+    """Whether times are those of threads on processors."""
     in_no_row: "NestedTiming | None" = None
     """What timed calls have taken that is no function's own time, where self times are known."""
     coverage: "Coverage | None" = None
@@ -362,14 +362,14 @@ class Snapshot(Tables):
             document["functions"] = [timing.as_json() for timing in self.functions]
             document |= {"in_no_row": self.in_no_row.as_rest()} if self.in_no_row else {}
             document |= {"probe_share": self.probe_share, "waited": self.waited, "stolen": self.stolen}
+            document["clock"] = "cpu" if self.on_processors else "wall"
         if self.aggregations:
             from anyprobe.data.waiting import document_of
 
             document |= document_of(self.aggregations)
         document |= {"maps": {each.name: each.as_json() for each in self.maps}} if self.maps else {}
-        dropped = {result.name: {"no room": result.dropped} for result in self.aggregations if result.dropped}
-        if dropped or self.dropped:
-            document["dropped"] = {**self.dropped, **dropped}
+        full = {result.name: {"no room": result.dropped} for result in self.aggregations if result.dropped}
+        document |= {"dropped": {**self.dropped, **full}} if full or self.dropped else {}
         document |= {"missing": dict(self.missing)} if self.missing else {}
         if self.tree:
             from anyprobe.data.calltree import by_caller
@@ -482,6 +482,7 @@ class Snapshot(Tables):
             clock_step_ns=max(self.clock_step_ns, other.clock_step_ns),
             waited=max(self.waited, other.waited),
             stolen=max(self.stolen, other.stolen),
+            on_processors=self.on_processors or other.on_processors,
             tree=merged_trees(self.tree, other.tree) if self.tree or other.tree else (),
             tail_exits=both(self.tail_exits, other.tail_exits),
             learning=both(self.learning, other.learning),
@@ -491,9 +492,8 @@ class Snapshot(Tables):
 
     def _others(self, other: "Snapshot") -> tuple[TargetInfo, ...]:
         """Return the targets of both but this one's; parts of one session have one target."""
-        further = {(each.pid, each.exe): each for each in (*self.others, other.target, *other.others)}
-        further.pop((self.target.pid, self.target.exe), None)
-        return tuple(further.values())
+        further = {(each.pid, each.exe): each for each in (self.target, *self.others, other.target, *other.others)}
+        return tuple(further.values())[1:]
 
 
 def _rounded(value: float | None) -> float | None:

@@ -108,7 +108,7 @@ def _warnings(one: Snapshot, run: Run | None) -> Iterable[str]:
         yield from run.warnings
         yield from run.profile.warnings if run.profile else ()
     yield from dict.fromkeys(one.warnings)
-    yield from busy(one.waited, one.stolen)
+    yield from busy(one.waited, one.stolen, on_processors=one.on_processors)
     for name, causes in one.dropped.items():
         yield f"{name}: lost " + ", ".join(f"{count:,} ({cause})" for cause, count in causes.items())
     for result in one.aggregations:

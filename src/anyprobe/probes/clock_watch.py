@@ -17,6 +17,11 @@ FORBIDDEN = (
     "then are not timed, and what needs the time is missed"
 )
 
+FILTERED = (
+    "a thread has begun to filter its system calls, by which --clock cpu asks for the time, or has forbidden itself to "
+    "read the time stamp counter: calls since then are not timed"
+)
+
 
 class ClockWatch:
     """Sees a program forbid it, process by process; from then on nothing reads it there."""
@@ -27,13 +32,24 @@ class ClockWatch:
         word = HeaderWord(self._word)
         self._objects = objects = session.symbols.objects
         self._watch = FilterWatch(session.splicing, objects, word, everywhere=True, checks=ClockChecks())
+        self._asks = session.options.clock == "cpu"
+        self._filters: FilterWatch | None = None
+
+    def _watches(self) -> tuple[FilterWatch, ...]:
+        """Return what watches; threads that may make no system calls cannot ask for their time on processors."""
+        if not self._asks:
+            return (self._watch,)
+        if self._filters is None:
+            self._filters = FilterWatch(self._splicing, self._objects, HeaderWord(self._word), everywhere=True)
+        return self._watch, self._filters
 
     def edits(self, probes: "Sequence[Probe]") -> "Sequence[Edit]":
         """Return the edits that watch, to be made in one change with the first of some probes that read the clock."""
         hooks = (place.hook for probe in probes for place in probe.all_places)
         reads = any(probe.timed for probe in probes) or any(hook.handler and hook.handler.reads_clock for hook in hooks)
         # elsewhere nothing that is placed reads it
-        return self._watch.edits() if reads and (self._splicing.planning.slots or self._runs_go()) else ()
+        wanted = reads and (self._splicing.planning.slots or self._runs_go())
+        return [edit for watch in self._watches() for edit in watch.edits()] if wanted else ()
 
     def _word(self) -> int:
         word = self._holdings.clock_word()
@@ -49,4 +65,4 @@ class ClockWatch:
         if word is None:
             return ()
         arena, offset, _ = word
-        return (FORBIDDEN,) if any(arena.view(offset, 4)) else ()
+        return (FILTERED if self._asks else FORBIDDEN,) if any(arena.view(offset, 4)) else ()

@@ -148,7 +148,8 @@ def _stack_need(session: "ProbeHost", site: "ResolvedSite", *, timed: bool, repl
 
     if site.object.image.is_go:
         return 0
-    return need(timed=timed, replaced=replaced, calls_clock=bool(session.splicing.memory.clock))
+    calls_clock, on_processors = bool(session.splicing.memory.clock), session.options.clock == "cpu"
+    return need(timed=timed, replaced=replaced, calls_clock=calls_clock, on_processors=on_processors)
 
 
 def _ends_refused(
@@ -177,7 +178,8 @@ def _not_followed(
     from anyprobe.probes.timing.go_calls import go_refusal
     from anyprobe.splice.plan.go_calls import why_not_followed
 
-    refusal = go_refusal(site.address, clock=session.splicing.memory.clock)
+    clock, on_processors = session.splicing.memory.clock, session.options.clock == "cpu"
+    refusal = go_refusal(site.address, clock=clock, on_processors=on_processors)
     detail = why_not_followed(module.code.text, code, wants) if refusal is None else refusal.detail
     return None if detail is None else f"{Reason.GO_TIMING.value}: {detail}"
 

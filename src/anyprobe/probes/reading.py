@@ -37,9 +37,13 @@ if TYPE_CHECKING:
 class BankValues:
     """The values of all banks at one moment, each bank read once."""
 
-    def __init__(self, now: int = 0) -> None:
-        """Read nothing yet. ``now``: this moment by the clock of timing probes; 0: calls that run have no time yet."""
-        self._now = now
+    def __init__(self, now: int = 0, ran: Callable[[int], int] = lambda _: 0) -> None:
+        """Read nothing yet.
+
+        ``now``: this moment by the clock of timing probes; 0: calls that run have no time yet. ``ran``: tells for how
+        many ticks a thread has been on processors, where times are of that.
+        """
+        self._now, self._ran = now, ran
         self._running: dict[SlotBank, Counter[int]] = {}
         self._readers: dict[int, BankReader] = {}
         self._near: dict[int, NearReader] = {}
@@ -63,8 +67,8 @@ class BankValues:
         if bank not in self._running:
             from anyprobe.data.open_calls import running_calls
 
-            blocks = self.reader(bank).open_blocks()
-            each = (running_calls(block, bank.layout, self._now) for block in blocks)
+            times = self._now, (self._ran if bank.layout.on_processors else None)
+            each = (running_calls(block, bank.layout, *times) for block in self.reader(bank).open_blocks())
             self._running[bank] = sum(each, Counter[int]())
         return self._running[bank][offset]
 

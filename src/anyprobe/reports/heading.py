@@ -49,7 +49,7 @@ def print_heading(snapshot: Snapshot, console: "Console", what: str, after: str 
         taken = sum(snapshot.setup_s.values()) * 1e9
         setup = f"; set up in {duration(taken)}" if taken else ""
         console.print(f"paused: {' · '.join(pauses)}{setup}", style="dim", soft_wrap=True)
-    for text in busy(snapshot.waited, snapshot.stolen):
+    for text in busy(snapshot.waited, snapshot.stolen, on_processors=snapshot.on_processors):
         console.print(text, style="dim", soft_wrap=True)
 
 

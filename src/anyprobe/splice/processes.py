@@ -64,18 +64,22 @@ class ProcessMemory:
         """Whether calls that leave their function by a jump are followed to where their caller goes on."""
         return self._counting.callers > 0
 
-    def use_clock(self, address: int) -> None:
+    def use_clock(self, address: int, rate: int) -> None:
         """Have banks made from now on that take times from the vdso's ``clock_gettime``; 0: from the TSC.
 
-        What probes cost by that clock is not known.
+        What probes cost by that clock is not known. ``rate``: the TSC's ticks of a nanosecond, times two to the 32, if
+        times are those on processors, else 0.
         """
         form, costs = self._counting, NO_COSTS
         if not address and not form.raw:
-            like = BankLayout(1, callers=form.callers, nested=form.nested, nodes=form.nodes, by_thread=form.by_thread)
+            like = BankLayout(
+                1, callers=form.callers, nested=form.nested, nodes=form.nodes, by_thread=form.by_thread,
+                on_processors=rate > 0,
+            )  # fmt: skip
             from anyprobe.splice.codegen.kept_costs import costs_of  # plain counts need none
 
             costs = costs_of(like)
-        self._counting = replace(form, clock=address, costs=costs)
+        self._counting = replace(form, clock=address, costs=costs, rate=rate)
 
     def leave_out(self, threads: int) -> None:
         """Keep so many blocks of each bank for threads that are not to be counted."""

@@ -16,7 +16,7 @@ from anyprobe.core.memory import Memory
 if TYPE_CHECKING:
     from anyprobe.target.remote.batch import BatchedCall
     from anyprobe.target.remote.gadgets import Gadgets
-    from anyprobe.target.system.procfs import Mapping
+    from anyprobe.target.system.procfs import Mapping, Scheduled
 
 
 class Timestamps(NamedTuple):
@@ -466,8 +466,8 @@ class RunningProcess(ProcessTarget, Protocol):
         ...
 
     @property
-    def waited_at_end(self) -> dict[int, int]:
-        """Nanoseconds for which threads that were there at its end had waited for a processor; nothing before that."""
+    def scheduled_at_end(self) -> "dict[int, Scheduled]":
+        """What threads that were there at its end had had of processors; nothing before that."""
         ...
 
     def became(self) -> str | None:

@@ -13,7 +13,7 @@ from anyprobe.splice.userspace.trap_handler import SignalAction
 from anyprobe.target.base import ImmovableThread, RunningProcess, Timestamps
 from anyprobe.target.remote.gadgets import Gadgets
 from anyprobe.target.system.pagemap import OF_FILE, PRESENT
-from anyprobe.target.system.procfs import Mapping
+from anyprobe.target.system.procfs import Mapping, Scheduled
 from anyprobe.target.system.ptrace import Registers
 from support.simulated.areas import SimulatedMemory
 from support.simulated.calls import SimulatedCalls, complete_call
@@ -89,7 +89,7 @@ class SimulatedTarget:
         self.pid, self.root, self.heap_start = PID, "", 0
         self.exe, self.called = "/simulated/program", "program"
         self.exit_status: int | None = None
-        self.waited_at_end: dict[int, int] = {}
+        self.scheduled_at_end: dict[int, Scheduled] = {}
         self.ended_at = 0.0
         self.held: SimulatedThread | None = None
         self.borrowed_us = self.paused_us = 0

@@ -3,10 +3,10 @@
 import pytest
 
 from anyprobe.data.costs import (
-    DOUBT_OF_FEW,
-    DOUBT_OF_MANY,
+    DOUBT,
     FEW_FUNCTIONS,
-    FIRST_TICKS,
+    FIRST_OF_FEW,
+    FIRST_OF_MANY,
     SLOWED,
     SLOWED_INSIDE,
     UNIT,
@@ -16,12 +16,12 @@ from anyprobe.data.costs import (
 COSTS = Costs(entered=20 * UNIT, left=60 * UNIT, ended=20 * UNIT, pace=50 * UNIT, doubt=0.06)
 
 
-@pytest.mark.parametrize(("called", "doubt"), [(1, DOUBT_OF_FEW), (FEW_FUNCTIONS, DOUBT_OF_FEW), (1000, DOUBT_OF_MANY)])
-def test_the_more_functions_are_called_the_less_is_known(called, doubt):
+@pytest.mark.parametrize(("called", "first"), [(1, FIRST_OF_FEW), (FEW_FUNCTIONS, FIRST_OF_FEW), (1000, FIRST_OF_MANY)])
+def test_the_more_functions_are_called_the_less_is_known(called, first):
     """First calls take so long in all, whatever the others have taken."""
     for whole in (10**9, 10**12):
         found = COSTS.in_use(called, whole * UNIT).doubt
-        assert found == pytest.approx(doubt + FIRST_TICKS * called / whole)
+        assert found == pytest.approx(DOUBT + first * called / whole)
 
 
 def test_what_was_measured_to_be_worse_stays():

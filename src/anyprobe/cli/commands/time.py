@@ -84,7 +84,8 @@ def command(
     if cpu:
         if when is not None or settings["self_time"] or settings["tree"] or settings["by"] is not None:
             raise click.UsageError(
-                "--cpu is of all calls of a function together, without --self, --tree, --by and --when"
+                "--cpu is of all calls of a function together, without --self, --tree, --by and --when; "
+                "--clock cpu goes with the first three"
             )
         targets.see_pending(target, pending)
     render = renderer(by=settings["by"], tree=settings["tree"])

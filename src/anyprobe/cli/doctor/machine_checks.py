@@ -12,6 +12,8 @@ from anyprobe.target.system import procfs
 Check = Callable[[], Finding]
 
 
+_OWN_EVENTS = 2
+"""The level of ``perf_event_paranoid`` up to which a thread may have events of its own, without the kernel's."""
 _SAMPLING_REMEDY = "be root, or: sysctl kernel.perf_event_paranoid=2; in a container, permit perf_event_open"
 
 
@@ -145,6 +147,17 @@ def sampling() -> Finding:
     return Finding("sampling", "limited", f"{level}: no program can be profiled", _SAMPLING_REMEDY)
 
 
+def processor_clock() -> Finding:
+    """Look whether threads see by a perf event that they were not on a processor (``time --clock cpu``)."""
+    level, permitted = setting("/proc/sys/kernel/perf_event_paranoid"), os.geteuid() == 0
+    if level is not None and (permitted or int(level) <= _OWN_EVENTS):
+        return Finding("clock cpu", "ok", "threads see by a perf event of their own that they were not on a processor")
+    detail = (
+        f"kernel.perf_event_paranoid is {level or 'not known'}: programs ask for their time at each reading (0.5 µs)"
+    )
+    return Finding("clock cpu", "limited", detail, "be root, or: sysctl kernel.perf_event_paranoid=2")
+
+
 def shadow_stacks() -> Finding:
     """Look whether programs may run with shadow stacks."""
     if "user_shstk" in cpu_facts().get("flags", "").split():
@@ -162,6 +175,7 @@ CHECKS: tuple[Check, ...] = (
     executable_memory,
     mapping_limit,
     sampling,
+    processor_clock,
     shadow_stacks,
 )
 

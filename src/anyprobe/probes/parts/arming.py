@@ -410,7 +410,7 @@ class Arming:
         if self._modules.desired.awaits_choice and not static:
             from anyprobe.probes.timing.held import held_at_choices
 
-            hold = held_at_choices(host.process, self._times.clock, self._place_chosen, host.warn)
+            hold = held_at_choices(host.process, self._times.walking, self._place_chosen, host.warn)
         host.handler_watch.place_gate()
         self._modules.desired.settle()
         self._modules.watch_loads()

@@ -84,7 +84,7 @@ class Results:
         if host.options.by_thread:
             host.thread_names.look([host.pid, *(pid for pid, _ in children.alive())], again=True)
             apart = reading.calls_by_thread(probes, children, ns_per_tick)
-        values = BankValues(self._times.now())
+        values = BankValues(self._times.now(), self._times.ran)
         functions = tuple(reading.timings(probes, values, ns_per_tick)) if apart is None else apart.functions()
         places = [place for probe in probes for place in probe.places]
         found = (*host.functions.read(places), *provided.read(probes))
@@ -120,6 +120,7 @@ class Results:
             target=target,
             waited=waited,
             stolen=stolen,
+            on_processors=bool(functions) and self._times.choice.on_processors,
             processes=processes,
             threads=() if apart is None else apart.threads(processes, host.thread_names),
             duration_s=duration,

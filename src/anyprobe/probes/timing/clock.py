@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from anyprobe.binary.images.modules import LoadedObject
     from anyprobe.target.base import RunningProcess
 
-CLOCKS = ("auto", "tsc", "monotonic")
+CLOCKS = ("auto", "tsc", "monotonic", "cpu")
 _SOURCE = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
 _READ_BY_VDSO = ("tsc", "kvm-clock", "hyperv_clocksource_tsc_page")
 """Clock sources that the vdso reads itself; for others its functions make a system call."""
@@ -85,12 +85,16 @@ class ClockChoice:
         self._refusal: Refusal | None = None
         self.address = 0
         """The vdso's ``clock_gettime``, or 0 for the TSC."""
+        self.on_processors = asked == "cpu"
+        """Whether the time of threads is told that they are on processors."""
 
     def choose(self, objects: "Iterable[LoadedObject]", *, probed: bool) -> Refusal | None:
         """Choose the clock; return why there is none. ``probed``: whether code of the vdso is probed."""
         if not self._chosen:
             self._chosen = True
             self._refusal = tsc_refusal() if self._asked != "monotonic" else None
+            if self.on_processors:
+                self._refusal = self._refusal or self._filtered("threads ask for their time on processors")
             if self._asked == "monotonic" or (self._asked == "auto" and self._refusal is not None):
                 self._refusal = self._choose_vdso(objects)
         if self.address and probed:
@@ -108,6 +112,13 @@ class ClockChoice:
                 self._refusal = Refusal(reason, 0, f"{answer.why_not}; count instead")
         return self._refusal
 
+    def _filtered(self, what: str) -> Refusal | None:
+        """Return a refusal where system calls are filtered, as what is done by them may be punished."""
+        if procfs.read_status(self._pid).get("Seccomp", "0") == "0":
+            return None
+        detail = f"{what} by system calls, which the process filters; time without --clock cpu"
+        return Refusal(Reason.NO_CPU_CLOCK, 0, detail)
+
     def _choose_vdso(self, objects: "Iterable[LoadedObject]") -> Refusal | None:
         """Take the vdso's function, unless it would make a system call that a filter may punish."""
         address = vdso_clock(objects)
@@ -118,6 +129,11 @@ class ClockChoice:
             return Refusal(Reason.NO_INVARIANT_TSC, 0, detail)
         self.address = address
         return None
+
+    @property
+    def rate(self) -> int:
+        """The ticks of a nanosecond, times two to the 32, where times are those on processors, else 0."""
+        return (1 << 64) // tick_nanoseconds() if self.on_processors else 0
 
     def start(self) -> Clock:
         """Return the clock, running from now on."""

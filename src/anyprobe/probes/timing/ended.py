@@ -6,13 +6,18 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from anyprobe.data.open_calls import end_open_calls, gone_at
+from anyprobe.data.layout import BLOCK_OFF
+from anyprobe.data.open_calls import end_open_calls, gone_at, last_moment, thread_in
 from anyprobe.probes.reading import BankValues
 from anyprobe.splice.regions.code_region import GoroutineBank
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from anyprobe.probes.probe import Probe
     from anyprobe.probes.timing.clock import Clock
+    from anyprobe.splice.regions.code_region import SlotBank
     from anyprobe.target.base import RunningProcess
 
 _LATE = 1.0
@@ -34,7 +39,7 @@ def end_calls(process: "RunningProcess", clock: "Clock", ns_per_tick: float, pro
         (
             gone_at(block)
             for bank, reader in readers.items()
-            if bank.layout.nested and not bank.clock
+            if bank.layout.nested and not bank.clock and not bank.layout.on_processors
             for block in reader.open_blocks()
         ),
         default=0,
@@ -43,5 +48,22 @@ def end_calls(process: "RunningProcess", clock: "Clock", ns_per_tick: float, pro
     has_told = status is not None and os.WIFEXITED(status) and 0 <= seen - told <= _LATE * ticks_per_second
     for bank, reader in readers.items():
         ended_at, bank.end_is_told = told if has_told else seen, has_told
-        ended = (end_open_calls(block, bank.layout, ended_at) for block in reader.open_blocks())
+        ended = (
+            end_open_calls(block, bank.layout, _of_thread(block, bank, process, ticks_per_second))
+            if bank.layout.on_processors
+            else end_open_calls(block, bank.layout, ended_at)
+            for block in reader.open_blocks()
+        )
         bank.open_at_end = sum(ended, Counter[int]())
+
+
+def _of_thread(
+    block: "NDArray[np.uint64]", bank: "SlotBank", process: "RunningProcess", ticks_per_second: float
+) -> int:
+    """Return when a thread was on a processor last, as far as that is known."""
+    told, there = gone_at(block), process.scheduled_at_end.get(thread_in(block))
+    if told:
+        return told
+    if there is None:
+        return last_moment(block, bank.layout)
+    return round(there.ran / 1e9 * ticks_per_second) + int(block[BLOCK_OFF // 8])

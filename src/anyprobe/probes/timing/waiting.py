@@ -24,8 +24,8 @@ class Waiting:
         if self._over:
             return
         now, self._over = time.monotonic(), self._process.exited()
-        there = self._process.waited_at_end if self._over else procfs.waited_for_processor(self._process.pid)
-        for tid, waited in there.items():
+        there = self._process.scheduled_at_end if self._over else procfs.scheduled(self._process.pid)
+        for tid, (_, waited) in there.items():
             self._threads[tid] = self._threads.get(tid, (waited, waited))[0], waited
             self._seen = now
         self._latest, self._read = procfs.stolen_seconds() or self._latest, now

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from anyprobe.core.address import PAGE, page_ceil
 from anyprobe.core.errors import PermissionDenied, RemoteCallFailed, StopTimeout, TargetError
 from anyprobe.core.refusal import Reason, Refusal
-from anyprobe.data.layout import CLOSED, NEXT_BLOCK, UNWATCHED, BankLayout
+from anyprobe.data.layout import CLOSED, NEXT_BLOCK, NO_LOCK, NOWHERE, UNWATCHED, BankLayout
 from anyprobe.splice.apply.outcomes import give_up
 from anyprobe.splice.codegen.emit import estimate
 from anyprobe.splice.codegen.patch import COUNTS_NOTHING, REPLACING, ActionKind
@@ -472,7 +472,8 @@ class Preparation:
             numbered = holdings.first_number + sum(bank.layout.blocks for bank in holdings.banks)
             bank = SlotBank(arena, piece, self._layout, slot, mask, number, self._counting.clock, numbered)
             bank.of_session((holdings.banks[0] if holdings.banks else bank).piece.address)
-            bank.costs = self._counting.costs
+            bank.costs, bank.rate = self._counting.costs, self._counting.rate
+            arena.view(piece.offset + NOWHERE + 8, 4)[:] = NO_LOCK.to_bytes(4, "little")
             if self._layout.children:
                 bank.adopted = holdings.code_regions[0].gate.address + ADOPTED + 8 * number
                 bank.change = arena.journal.change_at

@@ -142,6 +142,7 @@ def _fill_header(asm: Assembler, layout: at.BankLayout, region: int) -> None:
             mov eax, ebx; mov [rdi+{at.COPY}], rax
             mov rsi, table; mov eax, [rsi+rax*{at.CHILD_BYTES}-{at.CHILD_BYTES}]; mov [rdi+{at.FORKED}], rax
             mov rsi, region; mov rax, [rsi+{at.DARK}]; mov [rdi+{at.DARK}], rax
+            mov rax, [rsi+{at.NOWHERE + 8}]; mov [rdi+{at.NOWHERE + 8}], rax
             xor eax, eax
             lock cmpxchg [rdi+{at.NEXT_BLOCK}], r10
             mov rsi, region; mov r8, blocks
@@ -149,6 +150,7 @@ def _fill_header(asm: Assembler, layout: at.BankLayout, region: int) -> None:
         adopt_owner:
             sub r10, 1; js adopt_owners
             mov rax, [rsi]; mov [rdx], rax
+            {f"mov rax, nowhere; mov [rdx+{at.BLOCK_PAGE}], rax" if layout.on_processors else ""}
             add rsi, stride; add rdx, stride
             jmp adopt_owner
         adopt_owners:
@@ -157,4 +159,5 @@ def _fill_header(asm: Assembler, layout: at.BankLayout, region: int) -> None:
         table=region + layout.children_offset,
         blocks=layout.blocks_offset + at.BLOCK_OWNER,
         stride=layout.stride,
+        nowhere=region + at.NOWHERE,
     )

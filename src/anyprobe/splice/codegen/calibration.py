@@ -9,6 +9,7 @@ thread's slot, so all signals are blocked while it runs, and nothing else of thi
 import ctypes
 import mmap
 import signal
+import threading
 from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -72,7 +73,9 @@ def code_of(like: BankLayout) -> bytes:
 
 
 def _layout(like: BankLayout) -> BankLayout:
-    layout = BankLayout(4, 4, 64, callers=like.callers, nested=like.nested, nodes=like.nodes, by_thread=like.by_thread)
+    layout = BankLayout(4, 4, 64, callers=like.callers, nested=like.nested, nodes=like.nodes, by_thread=like.by_thread,
+        on_processors=like.on_processors,
+    )  # fmt: skip
     layout.threads = 1
     return layout
 
@@ -106,6 +109,9 @@ class _Bench:
         assert len(code) <= _ROUTINES
         self._memory[: len(code)] = code
         self._memory[_CODE : _CODE + 8] = b"\xff" * 8
+        # the word there that stands for a thread's page is 0, as if it had never lost its processor
+        first = _CODE + at.HEADER_BYTES + layout.blocks_offset + at.BLOCK_PAGE_OF
+        self._memory[first : first + 4] = threading.get_native_id().to_bytes(4, "little")
         asm = Assembler()
         asm.raw(b"\xcc" * _ROUTINES, "routines")
         _programs(asm, routines, self._records, self._gate + 16)

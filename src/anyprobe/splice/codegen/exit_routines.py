@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from anyprobe.data import layout as at
 from anyprobe.data.layout import COST, RECORD, SP, START, TOMBSTONE, UNWOUND
 from anyprobe.isa.assemble import Assembler
-from anyprobe.splice.codegen import child_gates, left_calls, nested_calls, slow_paths, trials
+from anyprobe.splice.codegen import child_gates, clocks, left_calls, nested_calls, slow_paths, trials
 from anyprobe.splice.codegen.durations import emit_duration, emit_extremes
 from anyprobe.splice.codegen.leftovers import emit_shrink
 from anyprobe.splice.codegen.stacks import same_stack
@@ -60,7 +60,7 @@ def emit_leave(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
     )
     tries = not tail and not facts.clock
     if not tail:
-        _read_clock(asm, facts, name)
+        clocks.emit_read(asm, facts, name)
     if tail:
         _look_up_caller(asm, facts, name, pushed)
     asm.code(f"""
@@ -92,7 +92,9 @@ def emit_leave(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
     _give_back(asm, name, back + rest, 15 if nested else 9)
     _leave_search(asm, name, facts)
     if tries:
-        trials.emit_trial(asm, facts.costs, name)
+        trials.emit_trial(asm, facts.costs, name, on_processors=facts.layout.on_processors)
+    if not tail:
+        clocks.emit_waits(asm, facts, name)
     if not tail:
         emit_extremes(asm, name, "rdi", facts.layout, "mov rcx, rdi; sub rcx, rsi")
     if nested:
@@ -180,11 +182,11 @@ def _leave_caller(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
         """,
         passed=costs.passed,
     )
-    timed = slow_paths.are_timed(facts.costs, facts.clock)
+    timed, asks = slow_paths.are_timed(facts.costs, facts.clock), facts.layout.on_processors
     if nested:
         asm.code(f"cmp qword [rdi+{at.BLOCK_LEAVING}], 0; jne {name}_left")
         asm.label(name + "_going_on")
-    _read_clock(asm, facts, name)
+    clocks.emit_read(asm, facts, name)
     if timed:
         asm.code(f"lea rax, [rdx+rest]; mov [rdi+{at.BLOCK_SLOW}], rax", rest=costs.came_back >> at.COST_BITS)
     asm.code(
@@ -235,7 +237,7 @@ def _leave_caller(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
             cmp [rdi+rsi+{RECORD}], rax; jne {name}_further
             jmp {name}_another
         {name}_another:
-            {f"{slow_paths.over('rdi')}; {slow_paths.begun('rdi')}" if timed else ""}
+            {f"{slow_paths.over('rdi', asks=asks)}; {slow_paths.begun('rdi', asks=asks)}" if timed else ""}
             mov rdx, r8; sub rdx, [rdi+rsi+{START}]
             mov rax, [rdi+rsi+{UNWOUND}]
             mov qword [rdi+rsi+{SP}], {TOMBSTONE}
@@ -259,6 +261,7 @@ def _leave_caller(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
         asm.code(f"jmp {name}_going_on")
     emit_extremes(asm, name, "rdi", facts.layout, "mov ecx, r9d; and ecx, -8")
     child_gates.emit_closed(asm, facts, name)
+    clocks.emit_waits(asm, facts, name)
 
 
 def _leave_switch(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
@@ -266,7 +269,7 @@ def _leave_switch(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
     from anyprobe.splice.codegen.switches import RESTORED, RESTORED_BYTES, SAVED, Around, emit_arrival
 
     around = Around(
-        partial(_read_clock, asm, facts, name),
+        partial(clocks.emit_read, asm, facts, name),
         partial(_give_back, asm, name, RESTORED, RESTORED_BYTES - 1),
         facts.costs.ended,
         slow_paths.are_timed(facts.costs, facts.clock),
@@ -275,22 +278,12 @@ def _leave_switch(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
     child_gates.emit_block(asm, facts, name)
     emit_arrival(asm, facts.layout, name, around)
     child_gates.emit_closed(asm, facts, name)
+    clocks.emit_waits(asm, facts, name)
 
 
 def _give_back(asm: Assembler, name: str, text: str, padding: int) -> None:
     """Emit the end of a routine; its copy only returns."""
     asm.code("ret" + "; int3" * padding if name.startswith("finish") else text)
-
-
-def _read_clock(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
-    """Emit: rdx = the time; where it may not be read, the call is left as it is."""
-    if facts.dark:
-        asm.code(f"mov rax, dark; cmp dword [rax], 0; jne {name}_done", dark=facts.dark)
-    if facts.clock:
-        asm.code("call now; mov rdx, rax")
-    else:
-        # unordered like the one at the entry: both mark when they are issued, so what is in flight cancels out
-        asm.code("rdtsc; shl rdx, 32; or rdx, rax")
 
 
 def _measured(facts: "RoutineFacts") -> str:
@@ -451,13 +444,15 @@ def _leave_search(asm: Assembler, name: str, facts: "RoutineFacts") -> None:
     taken = f"test edx, edx; jz {name}_jumped" if tail else ""
     if not tail and not nested:
         taken = f"{_measured(facts)}; sub rdx, [rdi+rsi+{START}]"
-    timed, begun, lost, found, charged = slow_paths.are_timed(facts.costs, facts.clock), "", "", "", ""
+    timed, asks = slow_paths.are_timed(facts.costs, facts.clock), facts.layout.on_processors
+    begun = lost = found = charged = ""
     if timed and tail:
-        begun = slow_paths.keeping("rdi", slow_paths.begun("rdi"))
-        lost, found = slow_paths.over("rdi"), slow_paths.keeping("rdi", slow_paths.over("rdi"))
+        begun = slow_paths.keeping("rdi", slow_paths.begun("rdi", asks=asks))
+        lost = slow_paths.over("rdi", asks=asks)
+        found = slow_paths.keeping("rdi", lost)
     elif timed:  # rdx is when the call has ended
-        lost = f"mov rsi, rdx; {slow_paths.over('rdi', 'rsi')}"
-        found = slow_paths.keeping("rdi", slow_paths.taken("rdi"))
+        lost = f"mov rsi, rdx; {slow_paths.over('rdi', 'rsi', asks=asks)}"
+        found = slow_paths.keeping("rdi", slow_paths.taken("rdi", asks=asks))
         charged = slow_paths.charged("rdi", "r9" if nested else "rax")
     asm.label(name + "_search")
     if timed and tail and facts.dark:  # nothing else of a tail exit reads the clock

@@ -15,14 +15,16 @@ TRIES = 5
 
 def costs_of(layout: BankLayout) -> Costs:
     """Return what timing probes cost by banks of a form; nothing is known where it cannot be measured."""
-    return _costs(layout.nested, layout.nodes, layout.by_thread, layout.callers)
+    return _costs(layout.nested, layout.nodes, layout.by_thread, layout.callers, layout.on_processors)
 
 
 @cache
-def _costs(nested: bool, nodes: int, by_thread: bool, callers: int) -> Costs:
+def _costs(nested: bool, nodes: int, by_thread: bool, callers: int, on_processors: bool) -> Costs:
     from anyprobe.splice.codegen.calibration import calibrated, code_of
 
-    layout = BankLayout(1, 1, 1, callers=callers, nested=nested, nodes=nodes, by_thread=by_thread)
+    layout = BankLayout(
+        1, 1, 1, callers=callers, nested=nested, nodes=nodes, by_thread=by_thread, on_processors=on_processors
+    )  # fmt: skip
     name = f"costs-{zlib.crc32(code_of(layout) + _processor()):08x}.json"
     best, slower = _known(name)
     if slower < TRIES:

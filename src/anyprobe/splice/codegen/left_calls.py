@@ -13,11 +13,12 @@ from anyprobe.splice.codegen.nested_calls import low, roots_of
 from anyprobe.splice.codegen.stacks import same_stack
 
 _SIZE = at.INSTANCE_BYTES
+_RDTSC, _ASKED = "mov rcx, rdx; rdtsc; shl rdx, 32; or rax, rdx; mov rdx, rcx", "call waited"
 _NOTE_TIME = f"""
             mov rax, dark; test rax, rax; jz unwind_lit
             cmp dword [rax], 0; jne unwind_untold
         unwind_lit:
-            mov rcx, rdx; rdtsc; shl rdx, 32; or rax, rdx; mov rdx, rcx; mov [rdi+{at.BLOCK_SLOW}], rax
+            {{now}}; mov [rdi+{at.BLOCK_SLOW}], rax
 """
 
 
@@ -92,7 +93,7 @@ def emit_unwind(asm: Assembler, facts: child_gates.Gated, layout: BankLayout, cl
             pop r11; pop r9; pop r8; pop rdi; pop rcx; pop rax
             add al, 0x7f; sahf; pop rax; ret
         unwind_gone:  # where the thread goes on all others are as they were
-            {"" if clock else _NOTE_TIME}
+            {"" if clock else _NOTE_TIME.format(now=_ASKED if layout.on_processors else _RDTSC)}
         unwind_untold:
             dec r11; or r11, {at.GONE}; jmp unwind_noted
         unwind_caught:  # what is above goes on, but for what is being left behind there

@@ -68,12 +68,12 @@ def _emit_call(asm: Assembler, layout: BankLayout, argument: int, site: int, pur
     asm.code(
         f"""
             lea rax, [rsp+site]; cmp rax, [rcx+futile]; je enter_futile
-            {slow_paths.begun("rcx") if timed else ""}
+            {slow_paths.begun("rcx", asks=layout.on_processors) if timed else ""}
             push rdi; push r8; push r9; push r10; push r11
             lea r10, [rsp+site+{_PUSHED}]; mov rax, [rsp+argument+{_PUSHED}]
             call purge
             pop r11; pop r10; pop r9; pop r8; pop rdi
-            {f"mov esi, edx; {slow_paths.over('rcx')}; mov edx, esi" if timed else ""}
+            {f"mov esi, edx; {slow_paths.over('rcx', asks=layout.on_processors)}; mov edx, esi" if timed else ""}
             test edx, edx; jz enter_block
             lea rax, [rsp+site]; cmp rax, [rcx+futile]; jne enter_missed
         enter_futile:

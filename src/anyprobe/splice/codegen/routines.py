@@ -16,6 +16,7 @@ from anyprobe.data import layout as at
 from anyprobe.data.costs import NO_COSTS, Costs
 from anyprobe.data.layout import COST, RECORD, SP, START, BankLayout
 from anyprobe.isa.assemble import Assembler
+from anyprobe.splice.codegen import clocks
 from anyprobe.splice.translate.progress import EXITS, Stretch, progress_in_routines, stretches_of
 
 CHILDREN = 2048
@@ -61,6 +62,8 @@ class RoutineFacts:
     """What timing probes cost, which is left out of times."""
     dark: int = 0
     """Address of a word that is not 0 once a thread may not read the time stamp counter; 0: that cannot come."""
+    rate: int = 0
+    """Ticks of a nanosecond, times two to the 32, where times are those on processors."""
 
     @property
     def own(self) -> int:
@@ -128,10 +131,7 @@ def assemble_routines(facts: RoutineFacts, address: int) -> tuple[bytes, Routine
             emit_purge(asm, facts.layout, prefix + "purge")
             if facts.layout.nested:
                 emit_settle(asm, prefix + "settle", facts.layout)
-        if facts.clock:
-            from anyprobe.splice.codegen.clock_call import emit_now
-
-            emit_now(asm, facts.clock)
+        clocks.emit_called(asm, facts)
     names = ("count", "adopt", "enter", *EXITS, "unwind", "settle", "purge")
     count, adopt, enter, leave, leave_tail, leave_caller, leave_switch, unwind, settle, purge = (
         address + asm.offset_of(name) if asm.has(name) else 0 for name in names
@@ -198,6 +198,7 @@ def emit_acquire(asm: Assembler, facts: RoutineFacts) -> None:
             lea rdx, [rdx+rax*4+{at.BLOCK_HINTS}]
             mov eax, entered; mov [rcx+{at.BLOCK_ENTERED}], rax; mov eax, left; mov [rcx+{at.BLOCK_LEFT}], rax
             mov rax, fs:[0x10]; mov [rcx+{at.BLOCK_OWNER}], rax
+            {f"mov rax, nowhere; mov [rcx+{at.BLOCK_PAGE}], rax" if layout.on_processors else ""}
             pop rax; mov [rdx], eax
         taken_over:
             mov fs:[slot], rcx
@@ -207,6 +208,7 @@ def emit_acquire(asm: Assembler, facts: RoutineFacts) -> None:
         slot=facts.slot,
         entered=facts.costs.entered,
         left=facts.costs.left,
+        nowhere=facts.data + at.NOWHERE,
     )
     if facts.adopted:
         asm.code(
@@ -348,10 +350,7 @@ def emit_enter(
     asm.code(f"mov rax, [rsp+argument]; mov [rcx+rsi+{RECORD}], rax", argument=argument)
     if prepare:
         asm.code(f"mov qword [rcx+rax+{at.RECORD_REPLACED}], 1")
-    if facts.clock:
-        asm.code("call now")
-    else:
-        asm.code("rdtsc; shl rdx, 32; or rax, rdx")
+    clocks.emit_read_at_entry(asm, facts)
     asm.code(
         f"""
             mov rdx, [rcx+{at.BLOCK_COST}]; mov [rcx+rsi+{COST}], rdx
@@ -382,6 +381,7 @@ def emit_enter(
         shared=facts.shared,
         argument=argument,
     )
+    clocks.emit_waits_at_entry(asm, facts)
     if layout.by_thread:
         _enter_other(asm, facts)
     from anyprobe.splice.codegen.leftovers import emit_full

@@ -7,7 +7,12 @@ added to the cost that the thread's times are free of, as the constant costs of 
 from anyprobe.data.costs import Costs
 from anyprobe.data.layout import BLOCK_COST, BLOCK_KEPT, BLOCK_SLOW, COST_BITS
 
-_NOW = "rdtsc; shl rdx, 32; or rax, rdx"
+
+def _now(block: str, *, asks: bool) -> str:
+    """Return code: rax = the time; rdx is overwritten. ``asks``: times are those on processors."""
+    if not asks:
+        return "rdtsc; shl rdx, 32; or rax, rdx"
+    return "call moment" if block == "rdi" else f"push rdi; mov rdi, {block}; call moment; pop rdi"
 
 
 def are_timed(costs: Costs, clock: int) -> bool:
@@ -15,16 +20,15 @@ def are_timed(costs: Costs, clock: int) -> bool:
     return costs.pace > 0 and not clock
 
 
-def begun(block: str) -> str:
+def begun(block: str, *, asks: bool) -> str:
     """Return code: it begins; rax and rdx are overwritten."""
-    return f"{_NOW}; mov [{block}+{BLOCK_SLOW}], rax"
+    return f"{_now(block, asks=asks)}; mov [{block}+{BLOCK_SLOW}], rax"
 
 
-def over(block: str, since: str = "") -> str:
+def over(block: str, since: str = "", *, asks: bool) -> str:
     """Return code: it is over; ``since``: a register with the time of its beginning. rax and rdx are overwritten."""
-    return (
-        f"{_NOW}; sub rax, {since or f'[{block}+{BLOCK_SLOW}]'}; shl rax, {COST_BITS}; add [{block}+{BLOCK_COST}], rax"
-    )
+    began = since or f"[{block}+{BLOCK_SLOW}]"
+    return f"{_now(block, asks=asks)}; sub rax, {began}; shl rax, {COST_BITS}; add [{block}+{BLOCK_COST}], rax"
 
 
 def keeping(block: str, code: str) -> str:
@@ -33,9 +37,10 @@ def keeping(block: str, code: str) -> str:
     return f"mov {kept}, rdx; mov {more}, rax; {code}; mov rdx, {kept}; mov rax, {more}"
 
 
-def taken(block: str) -> str:
+def taken(block: str, *, asks: bool) -> str:
     """Return code: rax = what the cost is to be raised by, of a search that has begun at the time in rdx."""
-    return f"{_NOW}; sub rax, [{block}+{BLOCK_KEPT}]; shl rax, {COST_BITS}; mov [{block}+{BLOCK_SLOW}], rax"
+    now = _now(block, asks=asks)
+    return f"{now}; sub rax, [{block}+{BLOCK_KEPT}]; shl rax, {COST_BITS}; mov [{block}+{BLOCK_SLOW}], rax"
 
 
 def charged(block: str, free: str) -> str:

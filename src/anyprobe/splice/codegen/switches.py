@@ -81,7 +81,7 @@ def emit_arrival(asm: "Assembler", layout: BankLayout, name: str, around: Around
             cmp [rdi+r9+{RECORD}], rcx; jne {name}_none
             cmp qword [rdi+r9+{SP}], {RESUMED}; jbe {name}_none
             cmp qword [rdi+r9+{WITHIN}], 0; jne {name}_none
-            {slow_paths.keeping("rdi", slow_paths.begun("rdi")) if around.timed else ""}
+            {slow_paths.keeping("rdi", slow_paths.begun("rdi", asks=layout.on_processors)) if around.timed else ""}
         {name}_again:
             mov rsi, r9
         {name}_search:
@@ -108,7 +108,7 @@ def emit_arrival(asm: "Assembler", layout: BankLayout, name: str, around: Around
             mov eax, fs:[{at.TID_OFFSET}]; cmp [rdi+thread], rax; je {name}_known
             mov [rdi+thread], rax; mov qword [rdi+counts], 0
         {name}_known:
-            {slow_paths.keeping("rdi", slow_paths.over("rdi")) if around.timed else ""}
+            {slow_paths.keeping("rdi", slow_paths.over("rdi", asks=layout.on_processors)) if around.timed else ""}
             mov rax, [rdi+counts]; inc rax; mov [rdi+r9+{WITHIN}], rax; mov [rdi+r9+{CHARGED}], rax
             mov rax, [rdi+r9+{SP}]
             cmp [rdi+{at.BLOCK_LEAVING}], rax; jne {name}_none_left

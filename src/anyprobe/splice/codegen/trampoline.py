@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from anyprobe.data.layout import GOLDEN, RETURN_BYTES
 from anyprobe.isa.assemble import Assembler, i32
 from anyprobe.isa.encode import head, machine_code
+from anyprobe.splice.codegen.clocks import emit_called
 from anyprobe.splice.codegen.routines import RoutineFacts, Routines, emit_acquire, emit_enter
 
 RETURNS = 4096
@@ -58,10 +59,7 @@ def assemble_trampolines(
     _come_back(asm, address, table, routines)
     emit_acquire(asm, facts)
     emit_enter(asm, facts, lambda: _prepare(asm), purge=routines.purge, settle=routines.settle)
-    if facts.clock:
-        from anyprobe.splice.codegen.clock_call import emit_now
-
-        emit_now(asm, facts.clock)
+    emit_called(asm, facts)
     _enter_counted(asm, facts.shared, address)
     _find_stub(asm, address, count, table)
     after = address + count * STUB_BYTES

@@ -8,6 +8,7 @@ or the program's own data and code have driven those of probes out of the caches
 from anyprobe.data import layout as at
 from anyprobe.data.costs import SLOWED, SLOWED_INSIDE, UNIT, Costs
 from anyprobe.isa.assemble import Assembler
+from anyprobe.splice.codegen.processor_clock import leave_out
 
 _CHANCE = 126
 """Bits of a call's end that are 0 where there is a trial; the lowest bit of the clock may always be."""
@@ -24,13 +25,14 @@ def emit_chance(asm: Assembler, name: str) -> None:
     asm.code(f"test byte [rsi+{at.BLOCK_ENDED}], {_CHANCE}; jz {name}_trial")
 
 
-def emit_trial(asm: Assembler, costs: Costs, name: str) -> None:
+def emit_trial(asm: Assembler, costs: Costs, name: str, *, on_processors: bool) -> None:
     """Emit the trial (rsi = block); rax and rdx are overwritten."""
     whole, inside = SLOWED * costs.whole, SLOWED_INSIDE * costs.inside
     asm.code(
         f"""
         {name}_trial:
             rdtsc; shl rdx, 32; or rax, rdx
+            {leave_out("rax", "rsi") if on_processors else ""}
             sub rax, [rsi+{at.BLOCK_ENDED}]; cmp rax, slowest; ja {name}_done
             inc qword [rsi+{at.BLOCK_TRIALS}]; add [rsi+{at.BLOCK_TRIED}], rax
             shl rax, {at.COST_BITS}; sub rax, pace

@@ -202,6 +202,8 @@ class Counting:
     """Nodes of the call tree of timed calls; 0: there is none."""
     by_thread: bool = False
     """Whether timed calls of threads are told apart."""
+    rate: int = 0
+    """Ticks of a nanosecond, times two to the 32, if times are those on processors; 0: they are not."""
     raw: bool = False
     """Whether times are left as they are measured."""
     costs: Costs = NO_COSTS
@@ -259,6 +261,7 @@ def bank_layout(
     found = BankLayout(
         counters, records, maxactive, RETURNS, callers, counting.left_out, adopting, nested,
         counting.nodes if nested else 0, threads.wanted, by_thread=apart, least=threads.least,
+        on_processors=counting.rate > 0 and need.records > 0,
     )  # fmt: skip
     if found.stride >= at.STRIDE_LIMIT:
         raise UsageError(f"{need.counters:,} places and {maxactive:,} calls at once are more than there is room for")

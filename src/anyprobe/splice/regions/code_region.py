@@ -75,6 +75,8 @@ class SlotBank:
     """Address of the word that says which return points the text has jumps at, where fork children are timed."""
     dark: int = 0
     """Address of the word that says that the time stamp counter may not be read any more."""
+    rate: int = 0
+    """Ticks of a nanosecond, times two to the 32, if times are those on processors."""
     open_at_end: dict[int, int] = field(default_factory=dict)
     """Ticks of calls that were running when the process ended, by the offsets of their records."""
     end_is_told: bool = False
@@ -97,7 +99,7 @@ class SlotBank:
         return RoutineFacts(
             self.layout, self.piece.address, gate, self.slot, self.clock, self.numbered,
             mask=self.mask, adopted=self.adopted, closed=self.closed, change=self.change, adopt=adopt, costs=self.costs,
-            dark=self.dark,
+            dark=self.dark, rate=self.rate,
         )  # fmt: skip
 
 

@@ -50,6 +50,8 @@ _ROUTINES = frozenset(
         "purge",
         "settle",
         "now",
+        "moment",
+        "waited",
         "view",
         "check",
         "find",
@@ -58,6 +60,8 @@ _ROUTINES = frozenset(
 )
 _PROGRESS = {
     "acquire": Progress.BACK, "acquire_new": Progress.BACK, "process": Progress.BACK, "now": Progress.BACK,
+    "moment": Progress.BACK, "waited": Progress.BACK, "waited_thread": Progress.HALF, "waited_mapped": Progress.BACK,
+    "enter_waited": Progress.RESERVED,
     "adopt": Progress.BACK, "adopt_half": Progress.HALF, "adopt_whole": Progress.BACK,
     "count": Progress.BACK, "count_done": Progress.FORWARD, "count_shared": Progress.BACK,
     "count_shared_done": Progress.FORWARD,
@@ -80,7 +84,8 @@ _LEAVE_PROGRESS = {
     "_unmatched": Progress.BACK, "_unmatched_done": Progress.FORWARD,
     "_stranger": Progress.BACK, "_stranger_done": Progress.FORWARD,
     "_jumped": Progress.BACK, "_jumped_done": Progress.FORWARD, "_left": Progress.HALF,
-    "_closed": Progress.BACK, "_leaving": Progress.BACK, "_trial": Progress.FORWARD, "_newmax": Progress.HALF,
+    "_closed": Progress.BACK, "_leaving": Progress.BACK, "_trial": Progress.FORWARD, "_waited": Progress.BACK,
+    "_newmax": Progress.HALF,
 }  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from anyprobe.splice.translate.view_check import with_frame
 
 _INNER = {
     "acquire": frozenset({0, 1, 2}), "acquire_new": frozenset({0, 1, 2}), "adopt": frozenset({0, 1}),
-    "process": frozenset({0, 1}), "now": frozenset({0}),
+    "process": frozenset({0, 1}), "now": frozenset({0}), "waited": frozenset({0}), "moment": frozenset({0, 2}),
     "purge": frozenset({0, 2, 6, 7, 8, 9, 10, 11}), "settle": frozenset({0, 8, 9}),
     "find": frozenset({1, 8, 9, 10, 11}), "block": frozenset({1, 10}),
 }  # fmt: skip

@@ -98,7 +98,7 @@ class Tracee:
         self.exit_status: int | None = None
         self.ended_at = 0.0
         """When it has ended, as it was first seen, by ``time.monotonic``; 0: it runs."""
-        self.waited_at_end: dict[int, int] = {}
+        self.scheduled_at_end: dict[int, procfs.Scheduled] = {}
         """The wait status of its end, where that is known."""
         self._ending = threading.RLock()
         """Held by the thread that asks for it."""
@@ -303,7 +303,7 @@ class Tracee:
                     return True
                 if self._launched and gateway.wait_end(self.pid, reap=False) is not None:
                     self._last_name = procfs.read_stat(self.pid).comm  # until it is reaped
-                    self.waited_at_end = procfs.waited_for_processor(self.pid)
+                    self.scheduled_at_end = procfs.scheduled(self.pid)
                 self.exit_status = gateway.wait_end(self.pid, reap=self._launched)
         if self.exit_status is None and self._pidfd >= 0 and readable(self._pidfd, 0):
             self.exit_status = self._told_status()
@@ -318,7 +318,7 @@ class Tracee:
         with suppress(OSError):
             stat = procfs.read_stat(self.pid)
             if stat.ended and stat.start_time == self._identity[0]:
-                self.waited_at_end = procfs.waited_for_processor(self.pid)
+                self.scheduled_at_end = procfs.scheduled(self.pid)
                 return stat.exit_code
         with suppress(OSError):
             return gateway.pidfd_exit_code(self._pidfd)

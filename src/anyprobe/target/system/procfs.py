@@ -264,14 +264,37 @@ _MOST_WAITED = 64
 """Threads that are asked how long they have waited: those that were there first."""
 
 
-def waited_for_processor(pid: int) -> dict[int, int]:
-    """Return how many nanoseconds threads of a process have been ready to run and did not, of the first ones."""
+class Scheduled(NamedTuple):
+    """What a thread had of processors by some moment, in nanoseconds."""
+
+    ran: int
+    waited: int
+    """For how long it was ready to run and did not."""
+
+
+def scheduled(pid: int) -> dict[int, Scheduled]:
+    """Return what threads of a process have had of processors, of the first ones."""
     found = {}
     with suppress(OSError):
         for tid in sorted(read_tasks(pid))[:_MOST_WAITED]:
             with suppress(OSError, ValueError, IndexError):  # it has ended, or the kernel does not count this
-                found[tid] = int(read_file(f"/proc/{pid}/task/{tid}/schedstat").split()[1])
+                found[tid] = _scheduled(pid, tid)
     return found
+
+
+def _scheduled(pid: int, tid: int) -> Scheduled:
+    ran, waited = read_file(f"/proc/{pid}/task/{tid}/schedstat").split()[:2]
+    return Scheduled(int(ran), int(waited))
+
+
+def ran_on_processors(pid: int, number: int) -> int:
+    """Return for how many nanoseconds a thread has been on processors, by its own id; 0 if there is none."""
+    with suppress(OSError, ValueError, IndexError):
+        if own_id(number) == number:
+            return _scheduled(pid, number).ran
+    with suppress(OSError, ValueError, IndexError):  # a container has numbers of its own
+        return next((_scheduled(pid, tid).ran for tid in read_tasks(pid) if own_id(tid) == number), 0)
+    return 0
 
 
 def stolen_seconds() -> float | None:

@@ -69,19 +69,21 @@ FORMS = {
     "children": (0, 4096, 0x7100_0C00, False, 0),
     "threads": (0, 0, 0x7100_0C00, True, 0),
     "tree": (0, 4096, 0, False, 4096),
+    "processors": (0, 4096, 0, False, 4096, True),
+    "processors-of-children": (0, 4096, 0x7100_0C00, True, 0, True),
 }
 
 
 @pytest.fixture(scope="module", params=FORMS.values(), ids=FORMS.keys())
 def assembled(request):
-    clock, callers, adopted, by_thread, nodes = request.param
+    clock, callers, adopted, by_thread, nodes, *on_processors = request.param
     layout = BankLayout(
         counters=4, records=2, maxactive=MAXACTIVE, callers=callers, adopting=adopted > 0, by_thread=by_thread,
-        nested=nodes > 0, nodes=nodes,
+        nested=nodes > 0, nodes=nodes, on_processors=bool(on_processors),
     )  # fmt: skip
     facts = RoutineFacts(
         layout, 0x4000_0000_0000, 0x7100_0000, 0x208, clock,
-        mask=1 << 46, adopted=adopted, closed=0x4000_0000_0050, change=adopted and 0x7200_0038,
+        mask=1 << 46, adopted=adopted, closed=0x4000_0000_0050, change=adopted and 0x7200_0038, rate=11 << 30,
     )  # fmt: skip
     return assemble_routines(facts, ADDRESS)
 
@@ -100,6 +102,19 @@ def test_a_thread_that_is_interrupted_while_it_adopts_can_go_back_to_its_call():
         assert len(starts) > 10
         shown[each.name] = {at - ADDRESS in found for at in starts}
     assert shown == {"adopt": {True}, "adopt_half": {False}, "adopt_whole": {True}}
+
+
+def test_a_thread_that_is_interrupted_while_it_maps_its_page_goes_on_with_that():
+    """So nothing stays mapped or open that is not known of; elsewhere it goes back to its call."""
+    layout = BankLayout(counters=4, records=2, maxactive=MAXACTIVE, on_processors=True)
+    facts = RoutineFacts(layout, 0x4000_0000_0000, 0x7100_0000, 0x208, mask=1 << 46, rate=11 << 30)
+    code, routines, _ = assemble_routines(facts, ADDRESS)
+    found = routine_positions(code, ADDRESS, routines.stretches)
+    shown = {}
+    for each in (each for each in routines.stretches if each.name.startswith("waited")):
+        starts = [insn.address for insn in decode_range(code, ADDRESS) if each.start <= insn.address < each.end]
+        shown[each.name] = {at - ADDRESS in found for at in starts}
+    assert shown == {"waited": {True}, "waited_thread": {False}, "waited_mapped": {True}}
 
 
 def lines_of(listing):
@@ -193,7 +208,7 @@ def test_the_copies_that_finish_an_exit_differ_in_how_they_end_only(assembled):
     restoring = {names[name + "_done"] - start: sizes.get(name, few) for name in ENDS if name in names}
     calls = [number for number in differing if not any(at <= number < at + size for at, size in restoring.items())]
     inner = [text for at, _, text in lines_of(listing())[0] if start <= at < end]
-    clock = [text for text in inner if text in ("call now", "call acquire")]
+    clock = [text for text in inner if text in ("call now", "call acquire", "call waited", "call moment")]
     assert bool(calls) == bool(clock)  # whose displacements depend on where they are
     for at, size in restoring.items():
         assert copy[at : at + size] == b"\xc3" + b"\xcc" * (size - 1)

@@ -29,10 +29,10 @@ FREE = {
 }  # fmt: skip
 
 
-def made(*, clock=0, children=False, nested=False, returns=0):
+def made(*, clock=0, children=False, nested=False, returns=0, on_processors=False):
     layout = BankLayout(
         counters=4, records=2, maxactive=4, callers=4096, adopting=children, nested=nested, nodes=4096 * nested,
-        by_thread=children, returns=returns,
+        by_thread=children, returns=returns, on_processors=on_processors,
     )  # fmt: skip
     adopted = 0x7100_0C00 if children else 0
     facts = RoutineFacts(layout, 0x7100_0000, 0x7200_0000, 0x200, clock=clock, adopted=adopted, closed=0x7100_0D00)
@@ -62,6 +62,9 @@ def test_timed_calls():
             most["child"] = max(most["child"], CALLED + 16 + depth(code, ADDRESS, routines.count))
     assert most["own"] == stack_needs.TIMED
     assert stack_needs.FORKED - 8 <= most["child"] <= stack_needs.FORKED
+    _, code, routines = made(nested=True, on_processors=True)
+    ways = [depth(code, ADDRESS, getattr(routines, name)) for name in ("enter", *ENDS)]
+    assert CALLED + max(ways) == stack_needs.PROCESSORS_ASKED
     assert stack_needs.CLOCK_CALLED - 8 <= most["clock"] <= stack_needs.CLOCK_CALLED
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from anyprobe.core.address import page_floor
 from anyprobe.core.errors import StopTimeout, TargetError, TargetExited
 from anyprobe.core.memory import MemoryFault
-from anyprobe.splice.apply.recovery.occupants import busy_code, code_of, on_our_stacks, ranges_of
+from anyprobe.splice.apply.recovery.occupants import busy_code, code_of, on_our_stacks, pages_of_threads, ranges_of
 from anyprobe.splice.apply.saved_pcs import Stacks
 from anyprobe.splice.apply.suspended_contexts import may_park
 from anyprobe.splice.edits import Edit, FunctionState, Module
@@ -155,7 +155,9 @@ class LiveRemoval:
         """Clear the threads' slots and unmap, where no thread is in anyprobe's code and no signal leads there."""
         ranges = ranges_of(self._journals, self._mappings)
         late = self._needed_last(home, ranges)
-        calls = [BatchedCall(_SYS_MUNMAP, (low, high - low)) for low, high in ranges if (low, high) not in late]
+        pages = pages_of_threads(self._process.mem, self._journals, self._mappings)
+        soon = [*pages, *(each for each in ranges if each not in late)]
+        calls = [BatchedCall(_SYS_MUNMAP, (low, high - low)) for low, high in soon]
         with self._helper_threads.helper_thread("disarm") as remote:
             self._clear_slots(pointers)
             self._run(remote, calls, home)

@@ -3,8 +3,10 @@
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
+from anyprobe.core.address import PAGE
 from anyprobe.core.errors import UnsupportedTarget
-from anyprobe.core.memory import Memory
+from anyprobe.core.memory import Memory, MemoryFault
+from anyprobe.data.layout import BLOCK_PAGE, HEADER_BYTES, NEXT_BLOCK
 from anyprobe.splice.apply.saved_pcs import Stacks
 from anyprobe.splice.journal.installed import journal_places
 from anyprobe.splice.journal.memfds import is_ours
@@ -12,6 +14,8 @@ from anyprobe.splice.journal.records import FoundJournal, MappingUse, RecordKind
 from anyprobe.splice.memory.memfd import held_ranges
 from anyprobe.target.base import ImmovableThread, ProcessTarget, StoppedThread
 from anyprobe.target.system.procfs import Mapping
+
+_PERF_EVENT = "anon_inode:[perf_event]"
 
 
 def ranges_of(journals: Sequence[FoundJournal], mappings: Sequence[Mapping]) -> list[tuple[int, int]]:
@@ -22,6 +26,28 @@ def ranges_of(journals: Sequence[FoundJournal], mappings: Sequence[Mapping]) -> 
         gates = [r.address for r in journal.of(RecordKind.MAPPING) if r.extra == MappingUse.GATE]
         ranges += held_ranges(mappings, inode, gates)
     return ranges
+
+
+def pages_of_threads(
+    memory: Memory, journals: Sequence[FoundJournal], mappings: Sequence[Mapping]
+) -> list[tuple[int, int]]:
+    """Return the pages by which threads see that they have lost their processor (``codegen.processor_clock``).
+
+    Each is a mapping of a perf event that a bank's block names; the program's own are in no block.
+    """
+    events = {m.start: m.end for m in mappings if m.path == _PERF_EVENT and m.end - m.start == PAGE}
+    found = set[int]()
+    for record in (r for journal in journals for r in journal.of(RecordKind.BANK) if events):
+        with suppress(MemoryFault):  # unmapped by a removal that did not come to its end: the pages went before it
+            blocks = min(_word(memory, record.address + NEXT_BLOCK), record.extra >> 32)
+            first = record.address + HEADER_BYTES + record.size
+            for block in range(first, first + blocks * record.size, record.size):
+                found.add(_word(memory, block + BLOCK_PAGE))
+    return [(start, end) for start, end in sorted(events.items()) if start in found]
+
+
+def _word(memory: Memory, address: int) -> int:
+    return int.from_bytes(memory.read(address, 8), "little")
 
 
 def unlisted(found: Sequence[FoundJournal], mappings: Sequence[Mapping], *, thorough: bool) -> list[tuple[int, int]]:

@@ -28,6 +28,7 @@ from anyprobe.splice.apply.recovery.occupants import (
     busy_code,
     code_of,
     on_our_stacks,
+    pages_of_threads,
     ranges_of,
     unlisted,
 )
@@ -309,7 +310,7 @@ class _Restoration:
             return about_to
         busy = self._make_quiet(stop, journals, ranges, mappings)
         if not busy:
-            self._ranges = ranges
+            self._ranges = [*pages_of_threads(process.mem, journals, mappings), *ranges]  # the banks say which
             self._give_back(stop, mappings)
         return busy
 
