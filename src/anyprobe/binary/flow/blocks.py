@@ -19,13 +19,20 @@ def block_starts(code_map: ModuleView, function: FunctionView) -> tuple[int, ...
     """Return where the function's basic blocks begin, ascending; the first one after ``endbr64``, as entry probes."""
     entered = code_map.entries.entered(function.start + 1, function.end) | function.table_targets
     entry, start, end, ends, content = function.entry, function.start, function.end, function.ends, function.content
+    aligned: list[int] = []
     for number, flow in function.turns:
         if flow in _GOES_ON or (flow is Flow.OTHER and flow_of(function.iced[number]) in _GOES_ON):
             continue
         after = ends[number]
-        if after >= end or (content[after - start] in PADDING_BEGINS and _is_padding(function, after, number + 1)):
+        if after >= end:
+            continue
+        if content[after - start] in PADDING_BEGINS and _is_padding(function, after, number + 1):
+            if flow is Flow.JCC:
+                aligned.append(number + 1)
             continue
         entered.add(after)
+    # assemblers keep branches apart by padding: what runs after it, and nothing else leads to, is a block as well
+    entered.update([at for number in aligned if (at := _code_from(function, number, entered)) is not None])
     return tuple(sorted({entry, *function.sites_among(at for at in entered if at > entry)}))
 
 
@@ -48,14 +55,18 @@ def run_sizes(function: FunctionView, starts: Sequence[int]) -> list[int]:
 
 def _has_code(function: FunctionView, address: int, blocks: Collection[int]) -> bool:
     """Return whether there is more than padding up to the next block: calls that never return have that after them."""
-    number = bisect_left(function.addresses, address)
+    return _code_from(function, bisect_left(function.addresses, address), blocks) is not None
+
+
+def _code_from(function: FunctionView, number: int, blocks: Collection[int]) -> int | None:
+    """Return where code begins after padding from an instruction on, by its number; None: a block comes first."""
     for at in function.addresses[number:]:
         if at in blocks:
-            return False
+            return None
         if not is_padding(function.raw_at(number)):
-            return True
+            return at
         number += 1
-    return False
+    return None
 
 
 def calls_of(function: FunctionView) -> tuple[int, ...]:

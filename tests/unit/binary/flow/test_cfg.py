@@ -444,6 +444,16 @@ def test_blocks_begin_at_entries_and_behind_branches_not_behind_calls(build):
     assert branchy.blocks[0] == branchy.entry
 
 
+def test_what_comes_after_a_conditional_jump_and_padding_is_a_block_as_well(build):
+    aligned = (
+        "test edi,edi\n jz 1f\n nop\n .nops 4\n inc eax\n jz 2f\n .p2align 4\n1: dec eax\n jmp 3f\n nop\n neg eax\n"
+    )
+    module = Module.assembled(build, function("aligned", f"{aligned}2: not eax\n3: ret"))
+    code = module["aligned"]
+    # neg is after a jump that never goes on: nothing leads there
+    assert [code.insn_at(address).text.split()[0] for address in code.blocks] == ["test", "inc", "dec", "not", "ret"]
+
+
 def test_a_branch_back_to_a_return_address_begins_a_block(build):
     module = Module.assembled(
         build,
