@@ -16,6 +16,8 @@ import pytest
 
 import anyprobe
 from anyprobe import SharedObject
+from anyprobe.probes.replacing.loading import load
+from anyprobe.target.system.gateway import FaultPlan, faults
 from support.driver import build, wait_until
 
 pytestmark = pytest.mark.live
@@ -296,6 +298,37 @@ def test_nothing_is_loaded_into_a_program_that_filters_its_calls(program, fix):
         session.replace("a.out:price", "a.out:price_new", when_quiet=True)
         assert program.ask("p5") == "100 6"
     assert program.ask("p5") == "10 6"
+
+
+def load_and_die(program: Program, path: str, plan: FaultPlan | None) -> bool:
+    """Load an object by a controller that is killed at some call; return whether it was, and see that all is well."""
+    controller = os.fork()
+    if controller == 0:
+        try:
+            with anyprobe.attach(program.pid, unsafe=True) as session:
+                faults.install(plan)
+                load(session.host, SharedObject(path, "new_price"))
+                faults.clear()
+        except BaseException as error:
+            os.write(2, f"{plan}: {error!r}\n".encode())
+            os._exit(1)
+        os._exit(0)
+    _, status = os.waitpid(controller, 0)
+    assert status in (0, signal.SIGKILL), (plan, status)
+    assert program.ask("p5") == "10 6", plan
+    assert int(program.ask("e100")) == sum(1_000_000 if n % 5 == 0 else 3 * n for n in range(100)), plan
+    return status == signal.SIGKILL
+
+
+def test_a_thread_comes_back_by_itself_from_a_load_whose_controller_was_killed(program, fix, tmp_path):
+    """At some calls only; ``tests/torture`` has all of them."""
+    copies = [shutil.copy(fix, tmp_path / f"fix{number}.so") for number in range(4)]
+    plans = [FaultPlan("kill-after", call) for call in (120, 160, 190, 215)]
+    assert any([load_and_die(program, copy, plan) for copy, plan in zip(copies, plans, strict=True)])
+    assert program.ask("w") == "waits"
+    assert not load_and_die(program, shutil.copy(fix, tmp_path / "last.so"), None)
+    assert "last.so" in program.maps()
+    assert program.ask("W") == "12"
 
 
 def test_a_caller_that_relies_on_registers_is_found():
