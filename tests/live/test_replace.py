@@ -324,7 +324,8 @@ def test_a_thread_comes_back_by_itself_from_a_load_whose_controller_was_killed(p
     """At some calls only; ``tests/torture`` has all of them."""
     copies = [shutil.copy(fix, tmp_path / f"fix{number}.so") for number in range(4)]
     plans = [FaultPlan("kill-after", call) for call in (120, 160, 190, 215)]
-    assert any([load_and_die(program, copy, plan) for copy, plan in zip(copies, plans, strict=True)])
+    killed = [load_and_die(program, copy, plan) for copy, plan in zip(copies, plans, strict=True)]
+    assert any(killed)
     assert program.ask("w") == "waits"
     assert not load_and_die(program, shutil.copy(fix, tmp_path / "last.so"), None)
     assert "last.so" in program.maps()
