@@ -233,7 +233,7 @@ def test_where_the_program_handles_faults_a_marker_may_be_placed_behind_its_nop(
             counts = target.go(20)
             sites = session.snapshot().sites
             assert [site.hits for site in sites] == [counts.calls["place"]] * 2 == [2000] * 2
-            assert all("behind the marker's nop" in site.notes[0] for site in sites)
+            assert all("after the marker's nop" in site.notes[0] for site in sites)
             assert numbers.result().total.sum == 20 * 4950
             assert not session.refused
         target.go(1)

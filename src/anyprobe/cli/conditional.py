@@ -33,7 +33,7 @@ class _Conditional(ABC):
     """Whether specs follow what is loaded later: those in the kernel; of others sessions know it."""
     _things: dict[str, Any] = field(default_factory=dict)
     _numbers: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
-    """Of places in the kernel, by which their hits are counted: address and handler's number, by spec and address."""
+    """What hits of places in the kernel are counted by: address and handler's number, by spec and address."""
     _last_number: int = 0
     also: ClassVar[tuple[str, ...]] = ()
     """Names that are wanted besides those in the condition."""

@@ -169,8 +169,8 @@ def _is_under_way(frame: FrameType | None) -> bool:
 
 def _is_left_to_finish(frame: FrameType) -> bool:
     name = _name(frame)
-    ours = name.partition(".")[0] == "anyprobe" and name != _PRINTING
-    return ours and frame.f_code.co_name not in _WAITING
+    own = name.partition(".")[0] == "anyprobe" and name != _PRINTING
+    return own and frame.f_code.co_name not in _WAITING
 
 
 def _name(frame: FrameType) -> str:

@@ -16,7 +16,7 @@ class LookedAt:
     started: Unprobed | None
     pids: Sequence[int]
     ends: dict[int, int]
-    """Of those that have not ended, by a descriptor that becomes readable then."""
+    """The processes that have not ended, by a descriptor that becomes readable then."""
 
     def settle(self, at_end: str | None, *, own_end: bool, quiet: bool) -> int | None:
         """End the started command, or leave it; return its exit status if it has ended.

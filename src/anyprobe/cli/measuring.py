@@ -84,7 +84,7 @@ def measure(target: targets.Target, plan: Plan) -> int:
         stack.enter_context(ending.mistakes_end(started, plan.at_end))
         if started is not None and target.probed:
             for each in kernel:
-                see_command_alone(each, started.pid, plan)
+                count_command_alone(each, started.pid, plan)
         with ExitStack() as preparing:
             arming = output.progress("arming", quiet=plan.quiet)
             preparing.enter_context(interruptible(interrupts.check, arming))
@@ -187,7 +187,7 @@ def start(stack: ExitStack, target: targets.Target, processes: "Sequence[Session
     return stack.enter_context(Unprobed(target.program))
 
 
-def see_command_alone(kernel: "KernelSession", pid: int, plan: Plan) -> None:
+def count_command_alone(kernel: "KernelSession", pid: int, plan: Plan) -> None:
     """Let hits in the kernel be those of the command that programs' probes are in; say so where that cannot be."""
     try:
         children = plan.children in {None, "count"}

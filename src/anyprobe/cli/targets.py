@@ -242,7 +242,7 @@ def pids_by_name(name: str) -> list[int]:
     return found
 
 
-def see_pending(target: Target, pending: bool | None) -> None:
+def check_pending(target: Target, pending: bool | None) -> None:
     """Complain where handlers in the kernel are asked to wait for modules: they stay where they are."""
     if pending and target.kernel:
         raise click.UsageError("--pending is for counts in the kernel: its handlers are placed in what is loaded")

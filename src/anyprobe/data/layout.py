@@ -34,7 +34,7 @@ NOWHERE, NO_LOCK = 0x70, 0xFFFF_FFFF
 BLOCK_HINTS = 0x800
 """Header: by the hash of a thread pointer, the number, from 1, of the block that a thread had there last, or 0."""
 HINT_BITS = 9
-"""Of the hash; there are ``1 << HINT_BITS`` hints of four bytes."""
+"""How many bits the hash has; there are ``1 << HINT_BITS`` hints of four bytes."""
 
 TID_OFFSET = 0x2D0
 """From the thread pointer, where glibc (2.2 to 2.41) has a thread's number; in a fork child's first thread the child's
@@ -43,7 +43,7 @@ own. It is checked in the target before it is relied on."""
 BLOCK_OWNER = 0
 """Block: thread pointer (fs base) of the thread that owns it, 0 while unused."""
 CHILD_BIT = 63
-"""Of a block's owner: it is a fork child, by the number of the thread that came first."""
+"""The bit of a block's owner that says that it is a fork child, by the number of the thread that came first."""
 BLOCK_TOP = 8
 """Block: number of entries on the thread's instance stack."""
 BLOCK_PURGING = 16
@@ -128,22 +128,22 @@ SWITCHES, UNNAMED = 0, 1
 stack is gone on with; and of what runs on another stack, in no timed function, while a call waits on the one before."""
 _NO_FUNCTIONS = 2
 SWITCH_SINCE, SWITCH_ROOTS, SWITCH_COUNTS = 0, 16, 24
-"""Of the first one's record: when the thread has come to its stack, what ``RECORD_ROOTS`` of all records together was
+"""In the first one's record: when the thread has come to its stack, what ``RECORD_ROOTS`` of all records together was
 then, which this record's own one is; and 1 if what is in no timed call is to be known. One more than that are
 ``INSTANCE_WITHIN`` and ``INSTANCE_CHARGED`` of a switch of which it is known where it went."""
 SWITCHED, SWITCH_TID = 32, 40
 """How often the thread has changed its stack, and which thread that was."""
 MAY_STAY, BY_JUMP = 1, 2
-"""Of the argument where a thread may have changed its stack: it may instead have left calls behind on the same one; it
+"""In the argument where a thread may have changed its stack: it may instead have left calls behind on the same one; it
 goes on by a jump, and may have taken the return address from the stack."""
 FRESH_LOW, FRESH_BYTES = 16, 256
 """How far ``rbx`` is above the stack pointer when a context of ``makecontext`` begins: its arguments lie between."""
 JUMPED = 1
-"""Of an instance's record: the function has ended in a jump to another one, and its call ends where that returns to."""
+"""In an instance's record: the function has ended in a jump to another one, and its call ends where that returns to."""
 PASSED_ON = 2
-"""Of the argument at a jump of a Go function, besides ``JUMPED``: another function has jumped to it, perhaps."""
+"""In the argument at a jump of a Go function, besides ``JUMPED``: another function has jumped to it, perhaps."""
 CERTAIN, UNSEEN = 2, 4
-"""Of the argument at a return point, besides ``JUMPED``: nothing but the function itself is called there; what leaves
+"""In the argument at a return point, besides ``JUMPED``: nothing but the function itself is called there; what leaves
 calls behind is not seen in this program."""
 
 UNWIND_CAUGHT, UNWIND_LEAVES, UNWIND_CONTEXT, UNWIND_GONE = 0, 1, 2, 3
@@ -231,7 +231,7 @@ on: calls end there in processes whose text is of this change or a later one, as
 GOLDEN = 0x9E37_79B9_7F4A_7C15
 """Near to the golden section of 2**64: the upper bits of products tell where to look in tables of hashes."""
 GOLDEN_32 = -0x61C88647
-"""The same of 2**32, as a signed number."""
+"""Near to the golden section of 2**32, as a signed number."""
 CALLER_PROBES = 32
 """How many entries of a table are looked at for a pair."""
 RECORD_BYTES = 960
@@ -253,7 +253,7 @@ threads, and for twice as many as the program has."""
 THREADS, MOST_THREADS = 1024, 1 << 15
 """For how many threads at one time a bank has blocks at most, and where that is known to be too few."""
 THREADS_APART = 8192
-"""The same where threads are told apart: each one that comes later needs a block of its own, too."""
+"""For how many where threads are told apart: each one that comes later needs a block of its own, too."""
 LEAST_THREADS = 16
 """For how many it has some, whatever they take."""
 

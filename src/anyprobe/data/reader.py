@@ -54,7 +54,7 @@ class RecordValues:
     cost: int = 0
     """What probes have cost in its calls, in parts of a tick; see ``data.costs``."""
     inner_cost: int = 0
-    """The same of those that are not in ``outermost``."""
+    """What probes have cost in the calls that are not in ``outermost``."""
     inner_count: int = 0
     """How many these are."""
     made: int = 0
@@ -83,7 +83,7 @@ class Blocks:
         self.chosen: list[int] | slice = slice(used + 1)
         """Which of the rows are meant."""
         self.present = present[start // PAGE : (start + size) // PAGE].reshape(used + 1, layout.stride // PAGE)
-        """Of each row the pages that hold data."""
+        """The pages of each row that hold data."""
         self.present[1 : 1 + layout.left_out] = False
 
     @cached_property
@@ -204,7 +204,7 @@ class ForkChild:
     """What tells the blocks of a fork child from others."""
 
     number: int
-    """Of its block, or of its copy of all blocks."""
+    """The number of its block, or of its copy of all blocks."""
     tid: int
     """The process, or the thread that came first."""
     has_copy: bool = False
@@ -220,7 +220,7 @@ class EndedCounts:
         self._layout = layout
         self.children: dict[ForkChild, CompactBlock] = {}
         self.threads: dict[ForkChild, Mapping[int, CompactBlock]] = {}
-        """Of each child, where threads are told apart."""
+        """The threads of each child, where they are told apart."""
         self._together: list[CompactBlock] = []
 
     def add(self, child: ForkChild, counts: "CompactBlock", threads: "Mapping[int, CompactBlock]") -> None:
@@ -273,7 +273,7 @@ class BankReader:
         self._copy_of = copies
         owners = _owners(region, layout) if copies is not None else ()
         self._alive = [ForkChild(number, owner & _TID_MASK, has_copy=True) for number, owner in owners]
-        """Those whose copy may not be another's yet."""
+        """The children whose copy cannot be another's yet."""
         self._copies: dict[ForkChild, Blocks] = {}
         self._compact: dict[ForkChild, CompactBlock] = {}
         self.by_thread = layout.by_thread

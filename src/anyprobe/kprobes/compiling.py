@@ -20,9 +20,9 @@ from anyprobe.kprobes.structures import TRAMPOLINE, Djprobe, Handler, Jprobe, Kp
 from anyprobe.probes.handlers.actions import (
     Following,
     asks_caller,
-    dress_with,
-    dressing_behind,
-    dressing_faults,
+    equip_with,
+    equipping_after,
+    equipping_for_faults,
     knowing_stubs,
 )
 from anyprobe.probes.handlers.handling import Call
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from anyprobe.splice.codegen.handlers.facts import HandlerFacts
 
 DATA_BYTES = 56
-"""Of ``ri.data``, at most: what a call's own data holds besides our mark."""
+"""The most that ``ri.data`` may have: what a call's own data holds besides anyprobe's mark."""
 MAXACTIVE_LIMIT = 4096
 """As in the kernel."""
 _numbers = count(1)
@@ -48,7 +48,7 @@ class When(Enum):
     """When a handler runs: before the instruction, after it, or where it has faulted."""
 
     BEFORE = auto()
-    BEHIND = auto()
+    AFTER = auto()
     FAULTED = auto()
 
 
@@ -68,17 +68,17 @@ class Site:
     trampolines: "Trampolines | None" = None
     """What has it run at replaced return addresses."""
 
-    def dresser(self) -> "Callable[[Probe], None]":
+    def equipper(self) -> "Callable[[Probe], None]":
         """Return what has the places of the spec call the handler."""
         if self.handler is None:
             return _count
         if self.trampolines is not None:
             return partial(self.trampolines.handle, facts=self.handler)
-        if self.when is When.BEHIND:
-            return dressing_behind(self.handler)
+        if self.when is When.AFTER:
+            return equipping_after(self.handler)
         if self.when is When.FAULTED:
-            return dressing_faults(self.handler)
-        return partial(dress_with, facts=self.handler, at_tails=self.at_tails, following=self.following)
+            return equipping_for_faults(self.handler)
+        return partial(equip_with, facts=self.handler, at_tails=self.at_tails, following=self.following)
 
 
 class Compiler:
@@ -116,8 +116,8 @@ class Compiler:
         if kp.pre_handler is not None or kp.post_handler is None:
             sites.append(self._site(kp.pre_handler, kp, location))
         if kp.post_handler is not None:
-            facts = self._facts(wrapping.behind, kp.post_handler, kp, location)
-            sites.append(Site(location.spec, facts, When.BEHIND, at=location.site))
+            facts = self._facts(wrapping.after, kp.post_handler, kp, location)
+            sites.append(Site(location.spec, facts, When.AFTER, at=location.site))
         if kp.fault_handler is not None:
             sites.append(self._fault_site(kp, kp.fault_handler, location))
         return sites

@@ -45,7 +45,7 @@ class Registration:
     sites: list[Site] = field(default_factory=list)
     placed: "list[Probe]" = field(default_factory=list)
     unfollowed: Count | None = None
-    """Of a kretprobe: calls that found no instance."""
+    """The calls that found no instance, if it is a kretprobe."""
     disabled: bool = False
     instances: tuple[Location, ...] = ()
     """All places of it: several, where inlined instances are probed, too."""
@@ -200,14 +200,14 @@ class Registry:
             return
         order = iter(sites)
 
-        def dress(probe: "Probe") -> None:
+        def equip(probe: "Probe") -> None:
             made, site = next(order)
-            own = site.dresser()
-            probe.dress, probe.part_of = own, made
+            own = site.equipper()
+            probe.equip, probe.part_of = own, made
             own(probe)
 
         specs, known = [site.spec for _, site in sites], [site.at for _, site in sites]
-        placed = self._session.place_made(specs, dress, known, follow=False)  # as the kernel: what is gone stays gone
+        placed = self._session.place_made(specs, equip, known, follow=False)  # as the kernel: what is gone stays gone
         for (each, _), probe in zip(sites, placed, strict=True):
             each.placed.append(probe)
         for each in made:

@@ -46,7 +46,7 @@ def redirecting(function: Handler, p: type, regs: type) -> Handler:
     return handler
 
 
-def behind(function: Handler, p: type, regs: type) -> Handler:
+def after(function: Handler, p: type, regs: type) -> Handler:
     """Return what runs after the instruction; the kernel's ``flags`` are always zero."""
 
     def handler(ctx):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from anyprobe.splice.regions.banks import Hook
 
 Sites = Sequence[tuple[Key, "Sequence[Hook]", int]]
-"""Of each site its key, where it counts and has counted, and all its hits."""
+"""The key of each site, where it counts and has counted, and all its hits."""
 
 
 _MOST_WATCHED = 256

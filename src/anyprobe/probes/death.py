@@ -87,7 +87,7 @@ def _at(session: "ProbeHost", pc: int) -> Death:
 def _displaced_at(patch: "EmittedPatch", pc: int) -> int | None:
     """Return the original address of the displaced instruction at a pc; None where it is code around these."""
     before = dict(patch.starts)
-    for (original, copy), (following, behind) in pairwise(patch.copies):
-        if copy <= pc < before.get(following, behind):
+    for (original, copy), (following, end) in pairwise(patch.copies):
+        if copy <= pc < before.get(following, end):
             return original
     return None

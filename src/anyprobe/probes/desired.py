@@ -203,7 +203,7 @@ class Finds:
     def are_all(self) -> bool:
         """Whether there is no more to be done once their places are armed: all are counters, and none has a choice."""
         return not any(
-            each.unchosen or part.dress or part.exitless or part.is_timing
+            each.unchosen or part.equip or part.exitless or part.is_timing
             or any(place.hook.kind not in ONE_COUNTER or place.site.marker for place in part.all_places)
             for each, _, part in self._found
         )  # fmt: skip

@@ -106,9 +106,9 @@ def _living(inodes: frozenset[int], inode: int) -> tuple[frozenset[int], list[tu
         if pid == os.getpid():
             continue
         with suppress(OSError, ValueError):
-            ours = [m for m in procfs.read_mappings(pid) if is_ours(m) and m.inode in inodes]
-            if ours:
+            own = [m for m in procfs.read_mappings(pid) if is_ours(m) and m.inode in inodes]
+            if own:
                 pids.add(pid)
                 pids |= {int(each) for each in procfs.read_status(pid).get("NSpid", "").split()}
-                parts += [(m.offset, m.offset + m.end - m.start) for m in ours if m.inode == inode]
+                parts += [(m.offset, m.offset + m.end - m.start) for m in own if m.inode == inode]
     return frozenset(pids), parts

@@ -12,7 +12,7 @@ _BLOCKERS = """
     sigprocmask pthread_sigmask sigblock sigsetmask sighold sigset sigsuspend sigpause ppoll pselect epoll_pwait
     epoll_pwait2 pthread_attr_setsigmask_np setcontext swapcontext makecontext
 """
-"""What runs code of a program with signals blocked, or on stacks whose size nobody knows."""
+"""What runs code of a program with signals blocked, or on stacks whose size is not known."""
 _LIBC = ("libc.so", "libpthread", "librt.so", "libanl", "libresolv", "libnss_", "ld-linux", "ld-musl", "libc.musl")
 """The C library and what it consists of. It blocks all signals inside ``pthread_create``, ``posix_spawn``, at the end
 of threads, and in threads of its own (for ``aio_read``, ``getaddrinfo_a``), from which it calls most of itself."""
@@ -35,7 +35,7 @@ class LiveProof:
         return Refusal(Reason.NEEDS_STOP, module.low, f"{module.name} may be unloaded meanwhile")
 
     def blocks_traps(self, address: int) -> Refusal | None:
-        """Return why some thread may come to ``address`` with SIGTRAP blocked, whoever calls it."""
+        """Return why some thread may come to ``address`` with SIGTRAP blocked, whatever calls it."""
         known = self._blocker
         if not known:
             return None
@@ -67,7 +67,7 @@ class LiveProof:
 
     @cached_property
     def _blocker(self) -> str:
-        """Who could block SIGTRAP in code of the program, as a sentence; empty if nobody is seen."""
+        """Who could block SIGTRAP in code of the program, as a sentence; empty if nothing is seen that could."""
         libc = self._objects.libc()
         if libc is None or libc.is_executable:
             return "the program has no C library of its own to tell who blocks SIGTRAP"

@@ -75,7 +75,7 @@ class SessionOptions:
 
 
 class OptionNames(TypedDict, total=False):
-    """The same options as keyword arguments, for type checkers; a test compares the two."""
+    """The options as keyword arguments, for type checkers; a test compares them with ``SessionOptions``."""
 
     strategy: str
     maxactive: int

@@ -62,7 +62,7 @@ class Excess:
 
     unit: Unit
     percent: float
-    """Of one CPU, over the time since the last look."""
+    """The share of one CPU, over the time since the last look."""
 
     def __str__(self) -> str:
         """Return what it is and what it cost."""

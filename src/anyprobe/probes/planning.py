@@ -34,7 +34,7 @@ CALLS_END = "calls that leave by a jump are not timed: --returns auto would spli
 CALLS_END_IN_CALLERS = "--returns callers: calls end where their caller goes on, which is spliced there"
 RETURNS_GO_ON = "handlers see calls that leave by a jump where their caller goes on, which is spliced there"
 _REGISTERS = ("rax", "rcx", "rdx", "rsi", "rdi", "r8", "r9", "r10", "r11")
-"""Those that patches may take, as manuals list them."""
+"""The registers that patches may take, as manuals list them."""
 _MADE_UP_PATCH, _MADE_UP_ROUTINE, _MADE_UP_GATE, _MADE_UP_SLOT = 0x10000, 0x8000, 0x7000, 0x200
 """Distances below the module, and a slot, where nothing has been placed yet."""
 
@@ -51,18 +51,18 @@ def _planned(session: "ProbeHost", module: Module, code: FunctionCode, wants: li
 def _planned_at(
     session: "ProbeHost", module: Module, code: FunctionCode, site: "ResolvedSite", *, timed: bool = False
 ) -> tuple[list[Want], FunctionPlan]:
-    """Return what is wanted for a site, and its plan; a marker may be better placed behind its nop."""
+    """Return what is wanted for a site, and its plan; a marker may be better placed after its nop."""
     in_callers = timed and session.options.returns == "callers" and not site.object.image.is_go
     wants = [Want(code.entry, WantKind.ENTRY)] if in_callers else _wants(site, code, timed=timed)
     plan = _planned(session, module, code, wants)
     if site.marker is None or not any(why.reason is Reason.MAY_FAULT for _, why in plan.refused):
         return wants, plan
-    from anyprobe.probes.providers.usdt.behind import behind_nop
+    from anyprobe.probes.providers.usdt.after_nop import after_nop
 
-    behind = behind_nop(code, wants[0].address)
-    if behind is None:
+    after = after_nop(code, wants[0].address)
+    if after is None:
         return wants, plan
-    others = [Want(behind, WantKind.OFFSET)]
+    others = [Want(after, WantKind.OFFSET)]
     moved = _planned(session, module, code, others)
     return (wants, plan) if moved.refused else (others, moved)
 
@@ -89,8 +89,8 @@ def explain(session: "ProbeHost", spec: "Spec", *, timed: bool = False) -> Expla
     code = _code_of(session, site, module)
     if isinstance(code, Refusal):
         raise SiteRefused(code)
-    session.splicing.planning.see_space(session.mappings())
-    session.splicing.planning.see_program(module)
+    session.splicing.planning.use_space(session.mappings())
+    session.splicing.planning.allow_near_heap(module)
     wants, plan = _planned_at(session, module, code, site, timed=timed)
     in_callers = timed and session.options.returns == "callers" and not site.object.image.is_go
     ends, replaced = (timed or site.kind == "return") and not in_callers, False
@@ -284,7 +284,7 @@ def listed(session: "ProbeHost", specs: "Sequence[Spec]") -> list[ListedSite]:
     """Return the sites that specs mean, each with the strategy that would be used or the reason against it."""
     from anyprobe.probes.providers.function.prototypes import Prototypes
 
-    session.splicing.planning.see_space(session.mappings())
+    session.splicing.planning.use_space(session.mappings())
     prototypes = Prototypes(lambda spec: session.resolve(spec)[0])
     found = []
     for spec in specs:
@@ -317,7 +317,7 @@ def _list_site(session: "ProbeHost", site: "ResolvedSite") -> list[ListedSite]:
         return [entry(site.address, code.exits.complete)]
     if site.kind == "return" and not code.exits.found:
         return [entry(site.address, Refusal(Reason.NO_EXIT, site.address, NEVER_RETURNS))]
-    session.splicing.planning.see_program(module)
+    session.splicing.planning.allow_near_heap(module)
     plan = _planned_at(session, module, code, site)[1]
     found = [entry(address, verdict) for address, verdict in _outcomes(plan, module.bias)]
     doubts = code.reachability.in_doubt() if site.kind in EACH else ()

@@ -195,7 +195,7 @@ class Timed:
 
     @property
     def offset(self) -> int:
-        """Of its record there."""
+        """Where its record is there."""
         return self.group.offset
 
     def ending(self, flags: int, *, alone: bool) -> Hook:
@@ -290,7 +290,7 @@ class Probe:
     """Functions refused before planning, by canonical spec."""
     exitless: list[Exitless] = field(default_factory=list)
     """Functions of which it is still to be decided."""
-    dress: "Callable[[Probe], None] | None" = None
+    equip: "Callable[[Probe], None] | None" = None
     """Turns places that count into places with a handler."""
     is_timing: bool = False
     """Whether both ends of calls are wanted."""
@@ -408,7 +408,7 @@ def has_exits(probe: Probe, site: ResolvedSite, code: FunctionCode, module: Modu
     return exits.complete is None and bool(exits.found)
 
 
-def dressed(probe: Probe, dress: Callable[[Probe], None]) -> None:
+def equipped(probe: Probe, equip: Callable[[Probe], None]) -> None:
     """Turn a probe's places into places with a handler, but for returns of which the entry cannot be told."""
     refused: dict[int, FunctionCode] = {}
     kept: list[Place] = []
@@ -421,4 +421,4 @@ def dressed(probe: Probe, dress: Callable[[Probe], None]) -> None:
         else:
             kept.append(place)
     probe.places = kept
-    dress(probe)
+    equip(probe)

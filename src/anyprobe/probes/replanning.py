@@ -24,9 +24,9 @@ def keep_order(session: "ProbeHost", probes: Sequence["Probe"]) -> None:
     ranks = {id(place.want): rank for rank, place in enumerate(places)}
     wrong = []
     for state, module in {place.state.root: place.module for place in places}.items():
-        ours = [want for want in state.wants if id(want) in ranks]
-        ordered = sorted(ours, key=lambda want: ranks[id(want)])
-        if _at_same_address(ours) != _at_same_address(ordered):
+        own = [want for want in state.wants if id(want) in ranks]
+        ordered = sorted(own, key=lambda want: ranks[id(want)])
+        if _at_same_address(own) != _at_same_address(ordered):
             following = iter(ordered)
             state.reorder([next(following) if id(want) in ranks else want for want in state.wants])
             wrong.append(Edit(module, state, anew=True))
@@ -35,7 +35,7 @@ def keep_order(session: "ProbeHost", probes: Sequence["Probe"]) -> None:
 
 
 def keep_order_of_handlers(session: "ProbeHost", probes: Sequence["Probe"]) -> None:
-    """Have the handlers of probes that were armed again run where they did before, not behind those that stayed."""
+    """Have the handlers of probes that were armed again run where they did before, not after those that stayed."""
     if any(place.hook.handler is not None for probe in probes for place in probe.places):
         keep_order(session, [each for each in session.probes if any(place.hook.handler for place in each.places)])
 

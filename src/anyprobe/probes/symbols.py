@@ -57,7 +57,7 @@ class Symbols(Generic[_Objects]):
         return " < ".join(places) or "?"
 
     def name_of_caller(self, return_address: int) -> str:
-        """Return the function that made a call, and where it goes on: the address behind may be another function's."""
+        """Return the function that made a call, and where it goes on: the next address may be another function's."""
         found = self._callers.get(return_address)
         if found is None:
             found = self._callers[return_address] = self._named(return_address - 1, 1)
@@ -89,18 +89,18 @@ class Symbols(Generic[_Objects]):
             loaded = self.objects.holding(address)
         return loaded
 
-    def _named(self, address: int, behind: int = 0) -> str:
-        """Return an address by name, as ``behind`` bytes further on in the same function."""
+    def _named(self, address: int, more: int = 0) -> str:
+        """Return an address by name, as ``more`` bytes further on in the same function."""
         loaded = self._holding(address)
         if loaded is None:
-            return f"{address + behind:#x}"
+            return f"{address + more:#x}"
         try:
             function = loaded.image.function_around(address - loaded.bias)
         except TargetError:
             function = None
         if function is None:
-            return self._as_data(loaded, address + behind)
-        distance = address + behind - loaded.bias - function.start
+            return self._as_data(loaded, address + more)
+        distance = address + more - loaded.bias - function.start
         if function.name.endswith(f"+{function.start:#x}"):  # it has no name: once is enough
             return f"{shown_module(loaded.name)}+{function.start + distance:#x}"
         several = len(loaded.image.known_functions.lookup(function.name)) > 1

@@ -209,7 +209,7 @@ class Engine(Generic[_Stop]):
         for module in modules_of(edits):
             module.note_writable(mappings)
         with self._timed("plan"):
-            self._planning.see_space(mappings)
+            self._planning.use_space(mappings)
             edits = without_gone(self._surroundings.look(edits, urgent=urgent), mappings)
             self._planning.plan_all(edits, self._live)
         try:

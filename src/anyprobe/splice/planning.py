@@ -102,16 +102,16 @@ class Planning:
         """Whether all signal handlers are shown the program's own pcs, as far as that is known."""
         return self._handlers is None or self._handlers.is_complete
 
-    def see_space(self, mappings: "Sequence[Mapping]") -> None:
+    def use_space(self, mappings: "Sequence[Mapping]") -> None:
         """Have springboards placed in the address space as the memory map has it now."""
         look_at_space(self.springboards, self._target, mappings)
 
-    def see_program(self, module: Module) -> None:
+    def allow_near_heap(self, module: Module) -> None:
         """Let springboards stand near the heap if a module is a program of Go: libraries lie above the heap."""
         boards = self.springboards
         if boards.heap_room != GO_HEAP_ROOM and module.code.text.is_go and module.high <= self._target.heap_start:
             boards.heap_room = GO_HEAP_ROOM
-            self.see_space(self._target.mappings())
+            self.use_space(self._target.mappings())
 
     def plan_all(self, edits: Sequence[Edit], live: LivePlanning | None) -> None:
         """Plan edits."""
@@ -155,7 +155,7 @@ class Planning:
 
     def _see_module(self, module: Module) -> None:
         """See that springboards have places, and that no splice takes instructions that anyprobe's calls borrow."""
-        self.see_program(module)
+        self.allow_near_heap(module)
         module.claims.places = PunPlaces(self.springboards, module.bias)
         for address in self._kept():
             if module.low <= address < module.high:

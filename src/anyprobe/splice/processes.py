@@ -223,11 +223,11 @@ class Userspace:
         """Have the journals list lost semaphores no more."""
         self._semaphores.clear_records()
 
-    def see_to(self, splice: EmittedSplice, modules: Sequence[Module]) -> str:
+    def yield_to_breakpoint(self, splice: EmittedSplice, modules: Sequence[Module]) -> str:
         """Take a splice out on which a breakpoint was set; return what is to be said of it."""
-        from anyprobe.splice.apply.uprobes import see_to
+        from anyprobe.splice.apply.uprobes import yield_to_breakpoint
 
-        return see_to(self._process, modules, splice)
+        return yield_to_breakpoint(self._process, modules, splice)
 
 
 class ProcessSplicing:

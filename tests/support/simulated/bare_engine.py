@@ -175,7 +175,7 @@ class EmptySurroundings:
     def clear_records(self) -> None:
         """Do nothing."""
 
-    def see_to(self, splice: EmittedSplice, modules: Sequence[Module]) -> str:
+    def yield_to_breakpoint(self, splice: EmittedSplice, modules: Sequence[Module]) -> str:
         """Return what never is said."""
         return "a breakpoint"
 

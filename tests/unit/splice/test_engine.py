@@ -380,7 +380,7 @@ def test_a_trial_plan_claims_nothing(simulated):
     with splicing(program) as session:
         session.count("fib")
         claims, mappings = session.module.claims, simulated.mappings()
-        session.splicing.planning.see_space(mappings)
+        session.splicing.planning.use_space(mappings)
         wants, plans = session.wants("collatz", program.instructions("collatz")), []
         for _ in range(2):
             with claims.trial() as trial:

@@ -41,14 +41,14 @@ _said: list[dict[int, int]] = [{} for _ in range(_LONGEST + 1)]
 
 def kinds_of(content: bytes, lengths: "NDArray[np.uint8]") -> "Ints":
     """Return the kinds of instructions that lie in ``content`` one after the other."""
-    behind = np.cumsum(lengths, dtype=np.int64)
+    until = np.cumsum(lengths, dtype=np.int64)
     padded = content + bytes(8)
-    words = np.ndarray((len(content) + 1,), "<u8", buffer=padded, strides=(1,))[behind - lengths]
+    words = np.ndarray((len(content) + 1,), "<u8", buffer=padded, strides=(1,))[until - lengths]
     found = np.full(len(lengths), -1, np.int64)
     left = np.arange(len(lengths))
 
     def ask(number: int, most: int) -> int:
-        end = int(behind[number])
+        end = int(until[number])
         raw = content[end - int(lengths[number]) : end]
         return _kind(Decoder(64, raw).decode(), raw, most)
 

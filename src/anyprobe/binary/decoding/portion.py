@@ -39,16 +39,16 @@ class Portion:
         kinds = kinds_of(self._content, self._lengths)
         self._codes, self._masks = codes_of(kinds), mask_numbers_of(kinds)
         self._starts = np.array([function.start for function in functions], np.int64)
-        behind = np.cumsum(self._lengths, dtype=np.int64)
+        until = np.cumsum(self._lengths, dtype=np.int64)
         ends = self._ends(0, len(functions))
-        self._find_branches(behind, ends)
+        self._find_branches(until, ends)
         kept = self._without_padding(ends)
         if kept is not None:
             rows = np.flatnonzero(kept)
             self._lengths, self._codes, self._masks = self._lengths[rows], self._codes[rows], self._masks[rows]
             self._firsts = np.append(0, np.cumsum(kept))[self._firsts]
             ends = ends[rows]
-            self._find_branches(behind[rows], ends)
+            self._find_branches(until[rows], ends)
         flows = _FLOWS[self._codes]
         self._has_indirect = self._any_of(flows == Flow.INDIRECT_JUMP)
         odd = self._any_of(flows == Flow.INVALID)
@@ -59,22 +59,22 @@ class Portion:
     def _ends(self, low: int, high: int) -> "Ints":
         """Return where the instructions end of the functions from one to before another."""
         firsts = self._firsts[low : high + 1]
-        behind = np.cumsum(self._lengths[firsts[0] : firsts[-1]], dtype=np.int64)
-        begins = np.append(0, behind)[firsts[:-1] - firsts[0]]
-        behind += np.repeat(self._starts[low:high] - begins, np.diff(firsts))
-        return behind
+        until = np.cumsum(self._lengths[firsts[0] : firsts[-1]], dtype=np.int64)
+        begins = np.append(0, until)[firsts[:-1] - firsts[0]]
+        until += np.repeat(self._starts[low:high] - begins, np.diff(firsts))
+        return until
 
-    def _find_branches(self, behind: "Ints", ends: "Ints") -> None:
-        """Find where direct branches lead; ``behind`` says where in the content each instruction ends."""
+    def _find_branches(self, until: "Ints", ends: "Ints") -> None:
+        """Find where direct branches lead; ``until`` says where in the content each instruction ends."""
         flows = _FLOWS[self._codes]
-        self._jumps = self._targets(np.flatnonzero(_IS_JUMP[flows]), behind, ends)
-        self._calls = self._targets(np.flatnonzero(flows == Flow.CALL), behind, ends)
+        self._jumps = self._targets(np.flatnonzero(_IS_JUMP[flows]), until, ends)
+        self._calls = self._targets(np.flatnonzero(flows == Flow.CALL), until, ends)
         self._jumps_of, self._calls_of = (
             np.searchsorted(numbers, self._firsts).tolist() for numbers, _ in (self._jumps, self._calls)
         )
 
-    def _targets(self, numbers: "Ints", behind: "Ints", ends: "Ints") -> "Column":
-        content, after = np.frombuffer(self._content, np.uint8), behind[numbers]
+    def _targets(self, numbers: "Ints", until: "Ints", ends: "Ints") -> "Column":
+        content, after = np.frombuffer(self._content, np.uint8), until[numbers]
         words = np.ndarray((len(content) - 3,), "<i4", buffer=content, strides=(1,)) if len(content) > 3 else content
         near = words[np.maximum(after - 4, 0)].astype(np.int64)
         short = content.view(np.int8)[after - 1].astype(np.int64)
@@ -83,10 +83,10 @@ class Portion:
     def _without_padding(self, ends: "Ints") -> "NDArray[np.bool_] | None":
         """Return which instructions are left without the padding at the ends of functions; ``None``: all of them."""
         stays = np.flatnonzero((_FLOWS[self._codes] != Flow.NEXT) & (self._codes != Code.INT3))
-        behind = self._firsts[1:]
-        last = np.append(-1, stays)[np.searchsorted(stays, behind)]
+        until = self._firsts[1:]
+        last = np.append(-1, stays)[np.searchsorted(stays, until)]
         kept = None
-        for place in np.flatnonzero((last < behind - 1) & (last >= self._firsts[:-1])).tolist():
+        for place in np.flatnonzero((last < until - 1) & (last >= self._firsts[:-1])).tolist():
             function, number = self._functions[place], int(last[place])
             end = int(ends[number])
             begin = end - int(self._lengths[number])
@@ -94,7 +94,7 @@ class Portion:
             targets = self._jumps[1][self._jumps_of[place] : self._jumps_of[place + 1]]
             if ends_at(one, function.whole, function.start, targets.tolist()):
                 kept = np.ones(len(self._codes), np.bool_) if kept is None else kept
-                kept[number + 1 : behind[place]] = False
+                kept[number + 1 : until[place]] = False
         return kept
 
     def _any_of(self, said: "NDArray[np.bool_]") -> "NDArray[np.bool_]":

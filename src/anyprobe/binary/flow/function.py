@@ -340,7 +340,7 @@ class FunctionCode(DecodedCode):
 
     @Lazy
     def lines(self) -> StraightLines:
-        """Its straight lines, and what never runs behind them, as long as no more is known to enter it."""
+        """Its straight lines, and what never runs after them, as long as no more is known to enter it."""
         return StraightLines(self._map, self)
 
     @property

@@ -73,8 +73,8 @@ def _opcodes(codes: "list[FunctionView]") -> "NDArray[np.int64]":
     for stretch in stretches(codes):
         checkpoint()
         numbers = np.append(stretch.jumps[0], stretch.calls[0])
-        behind, kind = _OPCODES[stretch.codes[numbers]].T
-        found.append(stretch.ends[numbers] - behind << 2 | kind)
+        back, kind = _OPCODES[stretch.codes[numbers]].T
+        found.append(stretch.ends[numbers] - back << 2 | kind)
     return np.concatenate(found)
 
 

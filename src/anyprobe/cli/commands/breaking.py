@@ -67,7 +67,7 @@ def command(
     target = targets.choose(pids, names, program, specs)
     if target.kernel:
         raise click.UsageError("break is for programs; the kernel cannot be stopped")
-    targets.see_pending(target, settings["pending"])
+    targets.check_pending(target, settings["pending"])
     wanted = breaking.Breaking(
         breaking.Do(what), most, after, condition, settings["seconds"], core_file, as_json=settings["format"] == "json",
         script=None if file is None else scripts.load(file),

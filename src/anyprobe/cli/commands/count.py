@@ -54,7 +54,7 @@ def command(
     if when is not None:
         from anyprobe.cli import conditional
 
-        targets.see_pending(target, pending)
+        targets.check_pending(target, pending)
         only = conditional.Counts.of(when, pending=pending)
         arm, seen = only.arm, only.seen
     render = renderer(by=settings["by"])

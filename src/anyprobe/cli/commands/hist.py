@@ -70,7 +70,7 @@ def command(
     )
     stacked = settings["format"] is not None and counting.is_stacked
     target = targets.choose(pids, names, program, specs, **targets.selected(settings))
-    targets.see_pending(target, settings["pending"])
+    targets.check_pending(target, settings["pending"])
     render = _render
     if heat:
         from anyprobe.cli import heating

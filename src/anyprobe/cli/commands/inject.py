@@ -119,7 +119,7 @@ def command(
     )
     if target.kernel:
         raise click.UsageError("inject changes programs, and not the kernel")
-    targets.see_pending(target, settings["pending"])
+    targets.check_pending(target, settings["pending"])
     plan = measuring.Plan(
         specs=target.read(specs),
         arm=injection.arm,

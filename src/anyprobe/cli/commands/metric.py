@@ -59,7 +59,7 @@ def command(
     settings["every"] = settings["every"] or _EVERY
     own: dict[str, Any] = {"render": Meter(metric, as_json=as_json), "spaced": not as_json}
     if metric.needs_cpu_time:
-        targets.see_pending(target, pending)
+        targets.check_pending(target, pending)
         cpu = cpu_times.CpuTimes()
         own |= {"arm": cpu.arm, "seen": cpu.seen}
     else:  # by self times it is known which calls of a recursion are the outermost ones

@@ -61,7 +61,7 @@ def command(
     if not str(settings["output"] or "").endswith(helping.ARCHIVES):
         raise click.UsageError("-o RUN.aprobe: calls are recorded in an archive")
     target = targets.choose(pids, names, program, specs, **targets.selected(settings))
-    targets.see_pending(target, settings["pending"])
+    targets.check_pending(target, settings["pending"])
     if dump_when is not None and last is None:
         raise click.UsageError("--dump-when writes the last seconds: --last 10s")
     kept = None

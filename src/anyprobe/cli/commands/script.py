@@ -58,7 +58,7 @@ def command(
     script = scripts.load(file, arguments)
     selected = targets.selected(settings)
     target = targets.choose_session(pids, names, program, in_kernel=in_kernel, **selected)
-    targets.see_pending(target, settings["pending"])
+    targets.check_pending(target, settings["pending"])
     shown: records.Records = (
         records.KeptRecords() if settings["format"] in {"json", "archive"} else records.TextRecords()
     )

@@ -80,14 +80,14 @@ def command(
         if settings["by"] is not None:
             what = "threads" if settings["by"] == "tid" else "processes"
             raise click.UsageError(f"--when times calls by handlers, which do not tell {what} apart as --by does")
-        targets.see_pending(target, pending)
+        targets.check_pending(target, pending)
     if cpu:
         if when is not None or settings["self_time"] or settings["tree"] or settings["by"] is not None:
             raise click.UsageError(
                 "--cpu is of all calls of a function together, without --self, --tree, --by and --when; "
                 "--clock cpu goes with the first three"
             )
-        targets.see_pending(target, pending)
+        targets.check_pending(target, pending)
     render = renderer(by=settings["by"], tree=settings["tree"])
     if settings["by"] == _CALLER:
         settings |= {"by": None, "tree": True}

@@ -57,7 +57,7 @@ def command(
 
     wanted = () if printed is None else expressions.parse("--print", printed)
     target = targets.choose(pids, names, program, specs, **targets.selected(settings))
-    targets.see_pending(target, settings["pending"])
+    targets.check_pending(target, settings["pending"])
     trace = tracing.Trace(wanted, parameters, settings["format"] == "json", len(target.pids) > 1 or target.new, most)
     trace.quiet = settings["quiet"]
     trace.when = None if when is None else expressions.parse_one("--when", when)

@@ -73,9 +73,9 @@ def number_of(builder: ir.IRBuilder, base: Value, frames: Value, count: Value) -
     with builder.if_then(builder.icmp_unsigned("==", seen.get(), constant(0)), likely=False):
         stored, winner = exchange_if(builder, place, stacks.HASH, constant(0), code)
         seen.set(builder.select(stored, code, winner))
-    ours = builder.append_basic_block("same_hash")
-    builder.cbranch(builder.icmp_unsigned("==", seen.get(), code), ours, following)
-    builder.position_at_end(ours)
+    own = builder.append_basic_block("same_hash")
+    builder.cbranch(builder.icmp_unsigned("==", seen.get(), code), own, following)
+    builder.position_at_end(own)
     result.set(builder.add(number, constant(1)))
     known = load(builder, place, stacks.COUNT)
     with builder.if_then(builder.icmp_unsigned("==", known, constant(0)), likely=False):

@@ -172,10 +172,10 @@ class _Parser:
         return Point(text, position, module=path, symbol=found.symbol, offset=found.offset)
 
     def _reference_counter(self, text: str, position: int) -> None:
-        number, brace, behind = text.partition(")")
+        number, brace, rest = text.partition(")")
         if not brace:
             self._fail(position + len(text), Problem.REFCNT_OPEN_BRACE)
-        if behind:
+        if rest:
             self._fail(position + len(number) + 1, Problem.BAD_REFCNT_SUFFIX)
         if not _NUMBER.fullmatch(number):
             self._fail(position, Problem.BAD_REFCNT)

@@ -177,10 +177,10 @@ class FetchParser:
         return ValueType(name, bits=int(found["bits"]), count=count)
 
     def _count(self, rest: str, position: int) -> int:
-        number, bracket, behind = rest.partition("]")
+        number, bracket, more = rest.partition("]")
         if not bracket:
             self._fail(position + len(rest), Problem.ARRAY_NO_CLOSE)
-        if behind:
+        if more:
             self._fail(position + len(number) + 1, Problem.BAD_ARRAY_SUFFIX)
         if not number.isdigit() or int(number) == 0:
             self._fail(position, Problem.BAD_ARRAY_NUM)

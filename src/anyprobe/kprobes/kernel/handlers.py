@@ -106,9 +106,9 @@ def of_instruction(session: "KernelSession", probe: Kprobe | Djprobe, site: Kern
 
 
 def of_post(session: "KernelSession", kp: Kprobe, site: KernelSite) -> KernelHandler:
-    """Return what runs behind the instruction."""
+    """Return what runs after the instruction."""
     assert kp.post_handler is not None
-    return KernelHandler(session.collection, wrapping.behind(kp.post_handler, _p(kp, site), _registers(session)))
+    return KernelHandler(session.collection, wrapping.after(kp.post_handler, _p(kp, site), _registers(session)))
 
 
 def of_jprobe(session: "KernelSession", probe: Jprobe) -> KernelHandler:

@@ -11,7 +11,7 @@ from anyprobe.core.refusal import Reason, Refusal
 from anyprobe.kprobes.djprobes import check_assumptions, check_size
 from anyprobe.kprobes.structures import Djprobe, Kprobe
 from anyprobe.probes.providers.kernel.code import RunningCode, lower, running, shown
-from anyprobe.probes.providers.kernel.places.behind import following
+from anyprobe.probes.providers.kernel.places.following import following
 from anyprobe.probes.providers.kernel.places.sites import KernelSite
 from anyprobe.probes.providers.kernel.places.specs import of_function
 from anyprobe.splice.kernel.places import entry_of
@@ -69,7 +69,7 @@ def _sites(session: "KernelSession", name: str, offset: int, module: str) -> lis
         raise KprobeError(number, f"{error.message}{nearest}") from error
 
 
-def behind(session: "KernelSession", site: KernelSite) -> KernelSite:
+def after(session: "KernelSession", site: KernelSite) -> KernelSite:
     """Return the place after a kprobe's instruction, where its post handler is to run."""
     assert site.function is not None
     known = symbols.running()

@@ -11,7 +11,7 @@ from anyprobe.core.errors import KernelRefused, KprobeError, TargetError
 from anyprobe.data.aggregations import Count
 from anyprobe.kprobes.djprobes import named
 from anyprobe.kprobes.kernel import handlers
-from anyprobe.kprobes.kernel.places import behind, check_djprobe, locate, refused
+from anyprobe.kprobes.kernel.places import after, check_djprobe, locate, refused
 from anyprobe.kprobes.structures import (
     KPROBE_FLAG_DISABLED,
     KPROBE_FLAG_GONE,
@@ -234,7 +234,7 @@ class KernelRegistry:
                 if kp.post_handler is not None:
                     # a splice at an entry is after what the kernel needs there, where the post handler runs anyway
                     is_there = self._spliced and site.kind == "entry"
-                    found.append((site if is_there else behind(session, site), handlers.of_post(session, kp, site)))
+                    found.append((site if is_there else after(session, site), handlers.of_post(session, kp, site)))
             case Djprobe() as djp:
                 found.append((site, handlers.of_instruction(session, djp, site)))
             case Jprobe() as jp:

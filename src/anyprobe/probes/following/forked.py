@@ -100,8 +100,8 @@ class ForkedHost(ComposedHost):
             for each in fresh:
                 part = self._parts[each.probe] = each.probe.unplaced()
                 taken = None if each.taken is None else self._taken_of.setdefault(id(each.taken), {})
-                if each.probe.dress is not None:
-                    part.dress = partial(self._dress, each.probe.dress)
+                if each.probe.equip is not None:
+                    part.equip = partial(self._equip, each.probe.equip)
                 self.probes.append(part)
                 self.modules.desired.wanted.append(
                     Desired(
@@ -113,9 +113,9 @@ class ForkedHost(ComposedHost):
             if fresh:
                 registering.enter(self, [self._parts[each.probe] for each in fresh])
 
-    def _dress(self, dress: Callable[[Probe], None], part: Probe) -> None:
+    def _equip(self, equip: Callable[[Probe], None], part: Probe) -> None:
         """Have places call the parent's handlers, whose memory the child has inherited; refuse what it has not."""
-        dress(part)
+        equip(part)
         kept = []
         for place in part.places:
             facts = place.hook.handler

@@ -11,7 +11,7 @@ _WINDOW = 0.5
 """Seconds over which is counted how many come, and less in the beginning."""
 _MOST = 1000
 _WEIGHT = 0.2
-"""Of the newest, in the mean of what executions have taken."""
+"""The weight of the newest in the mean of what executions have taken."""
 
 
 class Sample:
@@ -31,7 +31,7 @@ class Sample:
         """What has been spent on one that was taken, and on one that was not."""
         self._chooses = False
         self.one_in = 1
-        """Of so many one is taken now."""
+        """How many come for each that is taken now."""
 
     def takes(self, waiting: int, now: float) -> bool:
         """Return whether an execution is followed, with so many waiting after it."""

@@ -43,7 +43,7 @@ class Following:
         )
 
 
-def dress_with(
+def equip_with(
     probe: Probe,
     facts: HandlerFacts,
     at_tails: Callable[[], HandlerFacts] | None = None,
@@ -94,20 +94,20 @@ def _follow(probe: Probe, places: list[Place], follow: Following) -> None:
         probe.handled.append(HandledCalls(own[0].site, group, follow.ending, own, whole=len(places) <= MOST_PLACES))
 
 
-def dressing_behind(facts: HandlerFacts) -> Callable[[Probe], None]:
-    """Return what has a probe's places call a handler behind their instructions."""
+def equipping_after(facts: HandlerFacts) -> Callable[[Probe], None]:
+    """Return what has a probe's places call a handler after their instructions."""
     if facts.moves_stack:
-        raise HandlerError("the stack pointer is changed in front of an instruction, not behind it")
+        raise HandlerError("the stack pointer is changed in front of an instruction, not after it")
     asking = replace(facts, takes_target=True) if facts.asks_ip else facts
 
-    def dress(probe: Probe) -> None:
+    def equip(probe: Probe) -> None:
         for place in probe.places:
             if place.exit is not None:
                 raise UsageError(f"{probe.spec}: name the instruction, as libc:malloc+0x1c")
             place.want = Want(place.want.address, WantKind.OFFSET, tag=place.hook, after=True)
             call_at(place, asking if _flow_at(place) in _COMPUTED else facts)
 
-    return dress
+    return equip
 
 
 def asks_caller(facts: HandlerFacts) -> bool:
@@ -116,12 +116,12 @@ def asks_caller(facts: HandlerFacts) -> bool:
 
 
 def knowing_stubs(facts: HandlerFacts, directory: int) -> HandlerFacts:
-    """Return a handler that is told the true return address where ours is in its place."""
+    """Return a handler that is told the true return address where one of anyprobe is in its place."""
     inputs = (Input(InputKind.CONTEXT, "true_caller") if each == _CALLER else each for each in facts.code.inputs)
     return replace(facts, code=facts.code._replace(inputs=tuple(inputs)), stubs=directory)
 
 
-def dressing_faults(facts: HandlerFacts) -> Callable[[Probe], None]:
+def equipping_for_faults(facts: HandlerFacts) -> Callable[[Probe], None]:
     """Return what has a probe's places call a handler where their instructions have faulted.
 
     What such a handler is told as ``ctx.caller`` is the number of the trap.
@@ -129,13 +129,13 @@ def dressing_faults(facts: HandlerFacts) -> Callable[[Probe], None]:
     inputs = (Input(InputKind.CONTEXT, "trap") if each == _CALLER else each for each in facts.code.inputs)
     told = replace(facts, code=facts.code._replace(inputs=tuple(inputs)), takes_trap=True)
 
-    def dress(probe: Probe) -> None:
+    def equip(probe: Probe) -> None:
         for place in probe.places:
             place.want = Want(place.want.address, WantKind.OFFSET, tag=place.hook)
             call_at(place, told)
             place.hook.kind = ActionKind.FAULT
 
-    return dress
+    return equip
 
 
 def call_at(place: Place, facts: HandlerFacts) -> None:

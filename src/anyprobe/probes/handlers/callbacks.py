@@ -12,7 +12,7 @@ import numpy as np
 
 from anyprobe.core.code import NativeCode
 from anyprobe.core.errors import NoSuchProcess, TargetExited, UnsupportedTarget, UsageError
-from anyprobe.probes.handlers.actions import dress_with
+from anyprobe.probes.handlers.actions import equip_with
 from anyprobe.probes.handlers.conditions import WaitCondition
 from anyprobe.probes.handlers.filter_watch import FilterWatch
 from anyprobe.probes.handlers.hit_stacks import HitStacks
@@ -134,7 +134,7 @@ class Hit:
     def stack(self) -> "Stack":
         """The thread's own stack, addresses of code, innermost first; ``str()`` has the names.
 
-        A debugger sees generated code of ours there, and nothing above it.
+        A debugger sees generated code there, and nothing above it.
         """
         return self._stacks.stack(*self._place)
 
@@ -209,7 +209,7 @@ class Callbacks:
     def place(
         self, specs: "Sequence[Spec]", function: Callback, *, timeout: float, when: "Handler | None" = None
     ) -> list[Probe]:
-        """Have the hits of some specs wait for a function of ours; ``when``: those for which it holds."""
+        """Have the hits of some specs wait for a function of anyprobe; ``when``: those for which it holds."""
         code = rendezvous.waiting_code(
             len(self._functions), round(timeout * 1e9), context=_CONTEXT, writes=self._session.unsafe, room=self._room
         )
@@ -244,7 +244,7 @@ class Callbacks:
             facts = HandlerFacts(code, (self._store.address,), pid=self._session.pid)
         else:
             facts = condition.facts(code, self._store.address)
-        return self._session.place_made(specs, partial(dress_with, facts=facts))
+        return self._session.place_made(specs, partial(equip_with, facts=facts))
 
     def place_inside(self, waits: "Sequence[Wait]", function: Callback, *, timeout: float) -> "list[Refusal | None]":
         """Have threads wait at places inside of the program; these are no probes of the user's.
@@ -325,7 +325,7 @@ class Callbacks:
         return self._backlog()
 
     def lost(self) -> dict[str, int]:
-        """Return how many hits were not answered in time, how many found nobody, and how many callbacks failed."""
+        """Return how many hits were not answered in time, how many found no controller, how many callbacks failed."""
         if self._store is None:
             return {}
         head = self._store.view()[:4096].cast("Q")

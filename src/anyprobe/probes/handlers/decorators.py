@@ -241,7 +241,7 @@ class Decorators(Emitted, Scripted):
         handler: "Handler | None" = None,
         follow: bool | None = None,
     ) -> "Callable[[Handler], Handler]":
-        """Place a handler behind instructions, on whatever way control leaves them; ``ctx.ip`` is where it goes.
+        """Place a handler after instructions, on whatever way control leaves them; ``ctx.ip`` is where it goes.
 
         Args:
             specs: instructions.

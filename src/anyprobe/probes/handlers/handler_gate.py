@@ -1,7 +1,7 @@
 """Where a program sets a handler for faults it waits a moment, until the controller has spliced the handler.
 
 For programs that are started with probes: those that fault on purpose may do so at once. (``HandlerWatch`` sees
-handlers when they are set; until they are spliced, they would be shown pcs in patches.) Nobody waits where the
+handlers when they are set; until they are spliced, they would be shown pcs in patches.) No thread waits where the
 controller is gone: the kernel lets all go then. Where it does not look, it takes ``PATIENCE``.
 """
 
@@ -46,7 +46,7 @@ class HandlerGate:
         self._coming: SimpleQueue[_Coming] = SimpleQueue()
         self._ending = False
         self._began = 0.0
-        """When the change began that is being made for somebody who waits; 0: there is none."""
+        """When the change began that is being made for a thread that waits; 0: there is none."""
 
     def place(self, setter: "Place | None") -> None:
         """Have threads wait that come to ``setter``, the function by which glibc sets actions.
@@ -76,7 +76,7 @@ class HandlerGate:
         # some set the same one again and again, around what may fault
         if handler > _SPECIAL and not self._splicing.view.expects(coming.signal, handler, flags):
             self._coming.put(coming)
-            if not self._ending:  # else nobody may look any more
+            if not self._ending:  # else no thread may look any more
                 began = self._began or time.monotonic()
                 coming.done.wait(began + PATIENCE - time.monotonic())
 

@@ -20,7 +20,7 @@ _SETTERS = ("__libc_sigaction", "__sigaction", "sigaction")
 _ASKING = 5
 """How often it is asked in vain which handlers there are until that is said."""
 _REST = 0.5
-"""Seconds between two changes for the sake of handlers, of whoever looks often."""
+"""Seconds between two changes for the sake of handlers, of a session that looks often."""
 
 
 class Gate(Protocol):
@@ -90,7 +90,7 @@ class HandlerWatch:
             self._gate.place(self.setter())
 
     def end(self) -> None:
-        """Hold nobody any more."""
+        """Hold no thread any more."""
         if self._gate is not None:
             self._gate.end()
 

@@ -27,7 +27,7 @@ from anyprobe.handlers.types.annotations import AnyType, i64
 from anyprobe.handlers.types.storages import MapTable, Ring, Stacks, Storages, Table
 from anyprobe.handlers.x86.recorder import CALLS, CallRecorder
 from anyprobe.probes.handlers import changing
-from anyprobe.probes.handlers.actions import Following, dress_with, dressing_behind
+from anyprobe.probes.handlers.actions import Following, equip_with, equipping_after
 from anyprobe.probes.handlers.drops import dropped_by
 from anyprobe.probes.handlers.go_memory import GoMemory
 from anyprobe.probes.handlers.guarded_memory import READS_BYTES, MemoryReads
@@ -108,7 +108,7 @@ class Handling:
         self._nanoseconds = 0
         self._probes: dict[Handler, list[Probe]] = {}
         self._calls: list[Call] = []
-        """Those that have data."""
+        """The calls that have data."""
         self._begun: list[Call] = []
         """Calls of which there is no handler for the return yet."""
         self.ring_bytes = Setting.ring_bytes
@@ -141,9 +141,9 @@ class Handling:
         )  # fmt: skip
         if markers:
             return self._place_at_markers(at, follow)
-        dress = dressing_behind(self.prepared(at)) if point is Point.AFTER else self.configuring(at)
+        equip = equipping_after(self.prepared(at)) if point is Point.AFTER else self.configuring(at)
         meant = [spec.end("return") for spec in specs] if point.is_return else specs
-        probes = self._session.place_made(meant, dress, follow=follow)
+        probes = self._session.place_made(meant, equip, follow=follow)
         self._probes.setdefault(function, []).extend(probes)
         return probes
 
@@ -153,7 +153,7 @@ class Handling:
         handler = MarkerHandler(at, self.prepared)
         with suppress(SpecError):  # of libraries that are not there yet: whoever places it says so where it is wrong
             handler.compile([site for spec in at.specs for site in self._session.resolve(spec)[0]])
-        probes = self._session.place_made(at.specs, handler.dress, follow=follow)
+        probes = self._session.place_made(at.specs, handler.equip, follow=follow)
         self._probes.setdefault(at.function, []).extend(probes)
         return probes
 
@@ -202,10 +202,10 @@ class Handling:
             call.instance = InstanceLayout(keeps_result=True)
             at_entry, at_return = self.configuring(at), self.configuring(end)
 
-        def dress(probe: Probe) -> None:
+        def equip(probe: Probe) -> None:
             (at_return if probe.wanted in returns else at_entry)(probe)
 
-        for probe in self._session.place_made([*call.specs, *returns], dress, follow=call.follow):
+        for probe in self._session.place_made([*call.specs, *returns], equip, follow=call.follow):
             handler, ends = (leaving, call.returns) if probe.wanted in returns else (entry, call.entry)
             self._probes.setdefault(handler, []).append(probe)
             ends.append(probe)
@@ -249,12 +249,12 @@ class Handling:
         """Compile a handler; return what has probes call it, one variant of it at tail calls."""
         facts, at_tails = self.prepared(at), cache(partial(self.prepared, at.at_tail()))
         following = self.following(facts, at_tails, at.call) if at.point is Point.RETURN else lambda: None
-        return partial(dress_with, facts=facts, at_tails=at_tails, following=following)
+        return partial(equip_with, facts=facts, at_tails=at_tails, following=following)
 
     def following(
         self, facts: HandlerFacts, at_tails: Callable[[], HandlerFacts] | None, call: Call | None = None
     ) -> Callable[[], Following | None]:
-        """Return what tells how a handler of returns sees calls where their callers go on; see ``dress_with``."""
+        """Return what tells how a handler of returns sees calls where their callers go on; see ``equip_with``."""
         follows = self._session.splicing.memory.follows_jumps and not _is_split(call)
         always = self._session.options.returns == "callers"
         return cache(lambda: Following.of(facts, at_tails and at_tails(), always=always) if follows else None)

@@ -39,7 +39,7 @@ class MarkerHandler:
         for site in sites:
             self._facts(site)
 
-    def dress(self, probe: Probe) -> None:
+    def equip(self, probe: Probe) -> None:
         """Have a probe's places call the handler."""
         self.compile([place.site for place in probe.places])
         for place in probe.places:

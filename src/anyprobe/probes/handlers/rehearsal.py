@@ -78,7 +78,7 @@ class Rehearsal:
         return self._rehearsed(parsed(specs), Point.BEFORE, when=when)
 
     def after(self, *specs: "str | Spec", when: "Handler | None" = None) -> "Callable[[Handler], Handler]":
-        """Compile a handler behind instructions."""
+        """Compile a handler after instructions."""
         return self._rehearsed(parsed(specs), Point.AFTER, when=when)
 
     def callback(self, *specs: str, **_: object) -> "Callable[[Handler], Handler]":  # noqa: ARG002 - as sessions have it

@@ -187,7 +187,7 @@ class Trampolines:
 
     def _objection_for(self, probe: Probe, each: Exitless) -> str | None:
         """Return why a probe's function must keep its return address; a handler would see nothing of the return."""
-        if probe.dress is not None:
+        if probe.equip is not None:
             return "handlers run at exits only"
         return self._objection(each.site, each.module, each.code)
 

@@ -34,7 +34,7 @@ class OwnedKprobe:
 
     listed: ListedKprobe
     owners: tuple[Owner, ...]
-    """Nobody that is known: a module, the kernel itself, or a perf event without a program."""
+    """No owner that is known: a module, the kernel itself, or a perf event without a program."""
 
     def __str__(self) -> str:
         """Return the kernel's line, and then whose it is."""

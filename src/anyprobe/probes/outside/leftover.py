@@ -10,7 +10,7 @@ from anyprobe.target.process.process import Process
 
 
 def switch(pid: int, *, on: bool) -> SwitchReport:
-    """Take everything of ours out of a process's text for a while, or put it in again; whoever made it may be alive."""
+    """Take everything of anyprobe out of a process's text for a while, or put it in again; its session may be alive."""
     process = Process.open(pid)
     try:
         if not find_journals(process.mem, process.mappings()):
@@ -22,7 +22,7 @@ def switch(pid: int, *, on: bool) -> SwitchReport:
 
 
 def remove(pid: int) -> RemovalReport:
-    """Remove everything of ours from a process and from all processes that share its sessions' memory."""
+    """Remove everything of anyprobe from a process and from all processes that share its sessions' memory."""
     process = Process.open(pid)
     try:
         mappings = [m for m in process.mappings() if is_ours(m)]

@@ -61,7 +61,7 @@ class _Inspection:
     def __init__(self, process: Process, objects: list[LoadedObject]) -> None:
         self._process, self._objects = process, objects
         self._letters: dict[int, set[str]] = {}
-        """Of which kinds the probes are that a site serves."""
+        """The kinds of the probes that a site serves, by its address."""
 
     def of(self, journals: Sequence[FoundJournal]) -> Installed:
         windows = windows_of(journals)

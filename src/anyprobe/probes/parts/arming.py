@@ -18,11 +18,11 @@ from anyprobe.probes.parts.children import Gates
 from anyprobe.probes.parts.installing import Installer
 from anyprobe.probes.parts.modules import ModuleReconciler
 from anyprobe.probes.parts.timing import CallEnds, Times
-from anyprobe.probes.probe import Probe, dressed, places_of, shared
+from anyprobe.probes.probe import Probe, equipped, places_of, shared
 from anyprobe.probes.providers import provided
 from anyprobe.probes.providers.function.copies import AUDITED, has_libraries
 from anyprobe.probes.providers.function.resolve import ResolvedSite
-from anyprobe.probes.specs.spec import Spec, parsed, see_functions
+from anyprobe.probes.specs.spec import Spec, check_functions, parsed
 from anyprobe.probes.target_errors import typed
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Arming:
             SpecError: a spec means nothing; then nothing is armed.
         """
         wanted = parsed(specs)
-        see_functions(wanted)
+        check_functions(wanted)
         return self.arm(wanted, timed=True, follow=follow)
 
     def cover(
@@ -248,7 +248,7 @@ class Arming:
         follow: bool | None = None,
     ) -> Probes:  # fmt: skip
         """Arm probes whose places are turned by ``configure`` into what they are for; ``sites``: resolved already."""
-        return self.arm(specs, timed=False, dress=configure, known=sites, follow=follow)
+        return self.arm(specs, timed=False, equip=configure, known=sites, follow=follow)
 
     @locked
     def limit_overhead(self, percent: float) -> Probes:
@@ -337,7 +337,7 @@ class Arming:
         specs: Sequence[Spec],
         *,
         timed: bool,
-        dress: "Callable[[Probe], None] | None" = None,
+        equip: "Callable[[Probe], None] | None" = None,
         known: Sequence[ResolvedSite | None] = (),
         follow: bool | None = None,
         flags: bool = False,
@@ -347,7 +347,7 @@ class Arming:
         if not specs:
             raise UsageError("at least one spec is needed")
         host.check_attached()
-        needs_threads = timed or dress is not None
+        needs_threads = timed or equip is not None
         if host.options.children == "ignore" and needs_threads:
             raise UsageError("of fork children only counts can be ignored: children='free' takes their probes out")
         if needs_threads:
@@ -363,9 +363,9 @@ class Arming:
                 self._modules.want(spec, timed, policy, site, late=late, flags=flags)
                 for spec, site in zip_longest(specs, known)
             ]
-            for probe in probes if dress is not None else ():
-                probe.dress = dress
-                dressed(probe, dress)  # type: ignore[arg-type] # it is there
+            for probe in probes if equip is not None else ():
+                probe.equip = equip
+                equipped(probe, equip)  # type: ignore[arg-type] # it is there
             shared(probes, host.probes if timed and host.options.nested else None)
         host.engine.seconds["resolve"] += time.perf_counter() - begin
         if timed:
@@ -399,7 +399,7 @@ class Arming:
             host.warn(AUDITED)
         self._modules.note_libraries()
         host.objects.refresh()
-        needed = bool(host.once_mapped) or any(probe.is_timing or probe.dress for probe in host.probes)
+        needed = bool(host.once_mapped) or any(probe.is_timing or probe.equip for probe in host.probes)
         self._modules.thread_slots.begin(needed=needed)
         self._handlers.recheck(host.objects.reads_thread_word)
         for place in host.once_mapped:

@@ -120,9 +120,9 @@ class Installer:
         """Return the places of markers that move to after the marker's nop."""
         if all(place.site.marker is None for probe in probes for place in probe.all_places):
             return ()
-        from anyprobe.probes.providers.usdt.behind import moved_behind
+        from anyprobe.probes.providers.usdt.after_nop import moved_after
 
-        return moved_behind(probes)
+        return moved_after(probes)
 
 
 def _ends(probe: Probe) -> bool:

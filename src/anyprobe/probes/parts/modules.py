@@ -19,9 +19,9 @@ from anyprobe.probes.handlers.decorators import Decorators
 from anyprobe.probes.outside import registering
 from anyprobe.probes.parts.installing import Installer
 from anyprobe.probes.parts.timing import Times
-from anyprobe.probes.probe import Probe, dressed, shared
+from anyprobe.probes.probe import Probe, equipped, shared
 from anyprobe.probes.providers.function.copies import has_libraries
-from anyprobe.probes.providers.function.placing import add_counted, add_timed, see_places, survey
+from anyprobe.probes.providers.function.placing import add_counted, add_timed, check_places, survey
 from anyprobe.probes.providers.function.resolve import ResolvedSite, resolve_all
 from anyprobe.probes.providers.provided import Providers
 from anyprobe.probes.specs.parts import Spec
@@ -172,8 +172,8 @@ class ModuleReconciler:
         with typed(host.process, "resolving specs in"):
             for each, fresh in list(self.desired.lacking(modules)):
                 part = self._make(each.probe.wanted, each, fresh)
-                if each.probe.dress is not None:
-                    dressed(part, each.probe.dress)
+                if each.probe.equip is not None:
+                    equipped(part, each.probe.equip)
                 found.append((each, fresh, part))
         if has_lost:
             self.tell_of_late_looks()
@@ -279,7 +279,7 @@ class ModuleReconciler:
             else:
                 add_counted(part, site, code, module)
         if not self._host.awaits_libraries and desired.policy is not Policy.FOLLOW:
-            see_places(part, desired.probe, sites)
+            check_places(part, desired.probe, sites)
         return part
 
     @Lazy

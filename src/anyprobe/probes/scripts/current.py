@@ -52,7 +52,7 @@ class CurrentSession:
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever sessions have
         """Return what the current session has under this name."""
         if name.startswith("__"):
-            raise AttributeError(name)  # what Python asks of any object; not worth an error of ours
+            raise AttributeError(name)  # what Python asks of any object; not worth an error of its own
         return getattr(current(), name)
 
     def __setattr__(self, name: str, value: object) -> None:

@@ -103,7 +103,7 @@ class Events:
 
     async def __aiter__(self) -> AsyncIterator[Event]:
         """Wait for records and yield them; others run meanwhile."""
-        import asyncio  # whoever comes here has it
+        import asyncio  # what comes here has it
 
         pauses = _Pauses(self._timeout)
         while True:
@@ -147,10 +147,10 @@ class Listeners:
         self,
         source: EventSource,
         before: Callable[[], object] | None = None,
-        behind: Callable[[], object] | None = None,
+        after: Callable[[], object] | None = None,
     ) -> None:
-        """Take the records of a source; the thread calls ``before`` first and ``behind`` in the end."""
-        self._events, self._before, self._behind = Events(source), before, behind
+        """Take the records of a source; the thread calls ``before`` first and ``after`` in the end."""
+        self._events, self._before, self._after = Events(source), before, after
         self._functions: list[tuple[frozenset[str], Listener]] = []
         self._thread: threading.Thread | None = None
         self.errors: list[Exception] = []
@@ -184,8 +184,8 @@ class Listeners:
         except AnyprobeError as error:
             self._note(error)
         finally:
-            if self._behind is not None:
-                self._behind()
+            if self._after is not None:
+                self._after()
 
     def _call(self, function: Listener, event: Event) -> None:
         try:

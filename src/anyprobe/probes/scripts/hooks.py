@@ -32,7 +32,7 @@ class Hooks:
     _intervals: list[_Interval] = field(default_factory=list)
 
     def add_begin(self, function: Hook) -> None:
-        """Call a function when the probes are in place: at once, unless somebody says when that is."""
+        """Call a function when the probes are in place: at once, unless the session says when that is."""
         if self.waits:
             self._begin.append(function)
         else:

@@ -1,6 +1,6 @@
 """Messages between a program that probes itself and its attendant: requests one way, one answer each back.
 
-Over a pair of sockets that nobody else has, so what comes is what the same code has packed.
+Over a pair of sockets that no other process has, so what comes is what the same code has packed.
 """
 
 import importlib
@@ -59,7 +59,7 @@ class Failure:
         return cls(kind.__module__, kind.__qualname__, str(error), state)
 
     def error(self) -> BaseException:
-        """Return the exception, of the same type where that is one of ours or a builtin."""
+        """Return the exception, of the same type where that is one of anyprobe or a builtin."""
         if self.module.split(".")[0] not in {"anyprobe", "builtins"}:
             return InternalError(f"{self.module}.{self.name}: {self.text}")
         kind = getattr(importlib.import_module(self.module), self.name, None)
@@ -88,7 +88,7 @@ class Channel:
         return self._socket.fileno()
 
     def send(self, message: object, descriptors: Sequence[int] = ()) -> None:
-        """Send one message and open files; raise ``ChannelClosed`` if nobody is there."""
+        """Send one message and open files; raise ``ChannelClosed`` if the other end is closed."""
         content = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
         length = _LENGTH.pack(len(content))
         try:

@@ -40,24 +40,24 @@ class Line:
         self._progress = progress
         self._asked: queue.SimpleQueue[tuple[Request | Callable[[], Any], Future[Any]] | None] = queue.SimpleQueue()
         self.closed = False
-        ours, theirs = socket.socketpair()
+        near, theirs = socket.socketpair()
         complaints = os.memfd_create("attendant")  # which it writes to without waiting for anybody
         try:
             self._execute(theirs.fileno(), complaints)
         except BaseException:
-            ours.close()
+            near.close()
             os.close(complaints)
             raise
         finally:
             theirs.close()
-        self._channel = Channel(ours)
+        self._channel = Channel(near)
         self.attendant = 0
         """The attendant's process id."""
         self.thread_pointer = 0
         self.files: list[SharedFile] = []
         """Memory that the attendant shares with us."""
         self.shared: list[Shared] = []
-        """Storages in it that nobody has taken over yet."""
+        """Storages in it that were not taken over yet."""
         started: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, args=(started,), name="anyprobe", daemon=True)
         self._thread.start()
@@ -95,7 +95,7 @@ class Line:
         return answer.result()
 
     def do(self, reading: Callable[[], Any]) -> Any:  # noqa: ANN401 - what it returns
-        """Have our thread do something, since it is not counted; the caller's does it if ours is no more."""
+        """Have our thread do something, since it is not counted; the caller's does it if that thread has ended."""
         if self.closed:
             return reading()
         answer: Future[Any] = Future()
@@ -144,7 +144,7 @@ class Line:
         except BaseException as error:  # noqa: BLE001 - an argument that cannot be sent
             answer.set_exception(error)
             return
-        # before the next request: a descriptor of ours that is mapped nowhere is taken for one that was left behind
+        # before the next request: a descriptor that is mapped nowhere is taken for one that was left behind
         self.files += map(SharedFile, self._channel.descriptors)
         self._channel.descriptors.clear()
         if isinstance(found, Failure):

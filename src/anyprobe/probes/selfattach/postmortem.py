@@ -34,7 +34,7 @@ class BankPlace:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """One counter or timing record: its bank by number, its place in blocks; ``missing``: misses are counted behind."""
+    """One counter or timing record: its bank by number, its place in blocks; ``missing``: misses come after it."""
 
     bank: int
     place: int

@@ -1,7 +1,7 @@
 """Probing the Python program that one is in: ``attach_self``.
 
 A process cannot stop itself. So an *attendant* is executed, which traces this process and holds the session; what is
-asked of the session here is sent there. A thread of ours does the sending, and is left out of all counts. It never
+asked of the session here is sent there. A thread of anyprobe does the sending, and is left out of all counts. It never
 holds anything that the attendant waits for: the attendant asks for nothing.
 """
 
@@ -29,7 +29,7 @@ from anyprobe.probes.selfattach.postmortem import Ledger, read
 from anyprobe.probes.selfattach.progress import Progress, line_on_terminal
 from anyprobe.probes.selfattach.sharing import Shared
 from anyprobe.probes.selfattach.stored import Stored
-from anyprobe.probes.specs.spec import see_texts
+from anyprobe.probes.specs.spec import check_texts
 
 if TYPE_CHECKING:
     from anyprobe.core.refusal import Refusal
@@ -182,7 +182,7 @@ class SelfSession(SessionApi[SelfProbe]):
         return [probe for handler in handlers for probe in self._handlers.get(handler, ())]
 
     def _probes(self, states: Sequence[tuple[int, str, bool, str]]) -> list[SelfProbe]:
-        self._ledger = self.ask("ledger")  # by which we find what is counted if nobody can tell us any more
+        self._ledger = self.ask("ledger")  # by which we find what is counted if the other process can tell us no more
         return [SelfProbe(self, number, spec) for number, spec, _, _ in states]
 
     # -- handlers
@@ -212,7 +212,7 @@ class SelfSession(SessionApi[SelfProbe]):
     def after(
         self, *specs: str, when: Handler | None = None, handler: Handler | None = None
     ) -> Callable[[Handler], Handler]:
-        """Place a handler behind instructions."""
+        """Place a handler after instructions."""
         return self._decorator("after", specs, when, handler)
 
     def replace(self, spec: str, by: str) -> list[SelfProbe]:
@@ -255,7 +255,7 @@ class SelfSession(SessionApi[SelfProbe]):
     def _decorator(
         self, kind: str, specs: tuple[str, ...], when: Handler | None, handler: Handler | None, **options: object
     ) -> Callable[[Handler], Handler]:
-        see_texts(specs)
+        check_texts(specs)
 
         def place(function: Handler) -> Handler:
             _, probes = self._place(kind, specs, function, when, **options)

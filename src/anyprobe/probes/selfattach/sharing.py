@@ -38,7 +38,7 @@ def described(storage: int, file: int, offset: int, view: TableView | MapView | 
 
 
 class SharedFile:
-    """A memfd of the session, mapped whole and writable, by which nobody takes it for the program's own splices."""
+    """A memfd of the session, mapped whole and writable, by which it is not taken for the program's own splices."""
 
     def __init__(self, descriptor: int) -> None:
         """Take over a descriptor."""

@@ -220,7 +220,7 @@ class Attendant:
     def leave_readers_out(self) -> None:
         """See that anyprobe's threads in the program count nowhere and run no handlers.
 
-        The slot of each gets one of the blocks of each bank that are handed out to no thread and read by nobody. Its
+        The slot of each gets one of the blocks of each bank that are handed out to no thread and not read. Its
         guard says that a handler is running.
         """
         for bank in self._session.splicing.holdings.banks if self._session is not None else ():
@@ -238,7 +238,7 @@ class Attendant:
             self._hidden.add((bank.index, pointer))
             with suppress(MemoryFault, AnyprobeError):
                 address = bank.piece.address + block
-                head[BLOCK_OWNER // 8] = pointer  # by which whoever removes the probes finds the slot
+                head[BLOCK_OWNER // 8] = pointer  # by which what removes the probes finds the slot
                 self.session.process.mem.write(pointer + bank.slot, address.to_bytes(8, "little"))
 
     def await_reader(self) -> None:

@@ -57,7 +57,7 @@ def _three(text: str, parts: list[Part]) -> Spec:
 
 
 def _completed(head: str, second: str, third: str) -> str:
-    """Return what three parts behind a provider probably mean."""
+    """Return what three parts after a provider probably mean."""
     return f"{head}::{second}:{third}" if third in _NAMES else f"{head}:{second}:{third}:entry"
 
 
@@ -150,7 +150,7 @@ def with_suffix(text: str, module: Part, function: Part) -> Spec:
         name = Part(suffix, function.position + len(body) + 1)
         short = Part(body, function.position)
         if not suffix:
-            raise SpecError(text, name.position - 1, "a name (entry or return) is missing behind '%'", ("return",))
+            raise SpecError(text, name.position - 1, "a name (entry or return) is missing after '%'", ("return",))
         _require_function(text, short)
         return named(text, None, module, short, name)
     plus = _plus_at(function.text)
@@ -172,13 +172,13 @@ def _at_percent(name: str) -> tuple[str, str, str]:
 
 
 def _behind_quotes(text: str, module: Part, function: Part) -> Spec:
-    """Read what stands behind a function's name in quotes."""
+    """Read what stands after a function's name in quotes."""
     rest = Part(function.tail[1:], function.tail_position + 1)
     if not function.tail:
         return named(text, None, module, function, Part("", function.position))
     if function.tail[0] == "%":
         if not rest:
-            raise SpecError(text, rest.position - 1, "a name (entry or return) is missing behind '%'", ("return",))
+            raise SpecError(text, rest.position - 1, "a name (entry or return) is missing after '%'", ("return",))
         return named(text, None, module, function, rest)
     return _at_offset(text, module, function, rest)
 
@@ -186,7 +186,7 @@ def _behind_quotes(text: str, module: Part, function: Part) -> Spec:
 def _at_offset(text: str, module: Part, short: Part, digits: Part) -> Spec:
     """Return the spec of an instruction of a function by its offset."""
     if not digits:
-        raise SpecError(text, digits.position - 1, "an offset is missing behind '+'", (short.text + "+0x10",))
+        raise SpecError(text, digits.position - 1, "an offset is missing after '+'", (short.text + "+0x10",))
     if not HEX_OR_DECIMAL.fullmatch(digits.text):
         raise SpecError(
             text, digits.position, f"{digits.text!r} is not an offset (write 0x1c or 28)", length=len(digits)
@@ -228,7 +228,7 @@ def _check_glob(text: str, part: Part) -> None:
 
 
 def _is_line(parts: list[Part]) -> bool:
-    """Return whether the last parts are a source file and a line; a number behind a function's name is hexadecimal."""
+    """Return whether the last parts are a source file and a line; a number after a function's name is hexadecimal."""
     if not 2 <= len(parts) <= 4 or parts[-2].quoted or not _SOURCE.fullmatch(parts[-2].text):
         return False
     if len(parts) == 2:
@@ -237,7 +237,7 @@ def _is_line(parts: list[Part]) -> bool:
 
 
 def _source_line(text: str, parts: list[Part]) -> Spec:
-    """Read ``file.c:120``, alone, behind a module, or behind provider and module."""
+    """Read ``file.c:120``, alone, after a module, or after provider and module."""
     *before, file, name = parts
     if len(before) == 1 and not before[0].quoted and (before[0].text in PROVIDERS or PID.match(before[0].text)):
         before = [before[0], Part("", file.position)]
@@ -247,7 +247,7 @@ def _source_line(text: str, parts: list[Part]) -> Spec:
     else:
         module, pid = before[0] if before else Part("", file.position), None
     if not name.text.isdigit() or int(name.text) == 0:
-        raise SpecError(text, name.position, "a line number is expected behind a source file", length=len(name))
+        raise SpecError(text, name.position, "a line number is expected after a source file", length=len(name))
     return Spec(
         text, "pid", module, file, "line", name_position=name.position, name_length=len(name), pid=pid,
         line=int(name.text),

@@ -37,8 +37,8 @@ def _reads_as(name: str) -> bool:
     if is_glob or not name.isprintable():
         return False
     try:
-        alone, behind = parse(name), parse(f"pid:a.out:{name}:entry")
+        alone, rest = parse(name), parse(f"pid:a.out:{name}:entry")
     except SpecError:
         return False
-    texts = {alone.function.text, behind.function.text}
+    texts = {alone.function.text, rest.function.text}
     return texts == {name} and alone.name == "entry" and alone.line is None and not alone.module

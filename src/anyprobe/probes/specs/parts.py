@@ -24,7 +24,7 @@ class Part:
     quoted: bool = False
     """Whether it stood in quotes: it is a name then, whatever it looks like."""
     tail: str = ""
-    """What stands behind the closing quote: ``%return`` or ``+0x1c``."""
+    """What stands after the closing quote: ``%return`` or ``+0x1c``."""
     tail_position: int = 0
 
     def __len__(self) -> int:
@@ -208,7 +208,7 @@ def _quoted_part(text: str, at: int, end: int) -> Part:
     if not found[1]:
         raise SpecError(text, at, "there is no name between the quotes", length=2)
     if tail and tail[0] not in "%+":
-        raise SpecError(text, found.end(), "behind a name in quotes stands a colon, %return or an offset")
+        raise SpecError(text, found.end(), "after a name in quotes stands a colon, %return or an offset")
     return Part(unquoted(found[1]), at + 1, quoted=True, tail=tail, tail_position=found.end())
 
 

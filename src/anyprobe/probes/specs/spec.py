@@ -9,7 +9,7 @@ from anyprobe.probes.specs.dialects import BPFTRACE, bpftrace, kprobe_event
 from anyprobe.probes.specs.dtrace import EACH, dtrace
 from anyprobe.probes.specs.parts import EVENT_LINE, Part, Spec, split
 
-__all__ = ["Part", "Spec", "awaits_module", "parse", "parsed", "see_functions", "see_texts"]
+__all__ = ["Part", "Spec", "awaits_module", "check_functions", "check_texts", "parse", "parsed"]
 
 _ARROW = re.compile(r"\s*→\s*[^%+\s]+")
 
@@ -51,7 +51,7 @@ def awaits_module(spec: Spec, error: SpecError) -> bool:
     return bool(wanted) and (is_pattern or error.position == part.position)
 
 
-def see_texts(specs: Iterable[object]) -> None:
+def check_texts(specs: Iterable[object]) -> None:
     """Complain where a spec is no text: of a decorator without its parentheses it is the function itself."""
     for spec in specs:
         if not isinstance(spec, str | Spec):
@@ -62,7 +62,7 @@ def see_texts(specs: Iterable[object]) -> None:
 def parsed(specs: "Iterable[str | Spec]") -> tuple[Spec, ...]:
     """Return the values of specs that a user has given as texts, or that are read already."""
     given = tuple(specs)
-    see_texts(given)
+    check_texts(given)
     return tuple(parse(each) if isinstance(each, str) else each for each in given)
 
 
@@ -70,7 +70,7 @@ def _may_be_usdt(text: str) -> bool:
     return "usdt" in text or "sdt_" in text
 
 
-def see_functions(specs: Iterable[Spec]) -> None:
+def check_functions(specs: Iterable[Spec]) -> None:
     """Complain where a spec names instructions, and a function is wanted."""
     for spec in specs:
         if spec.is_marker:
@@ -94,5 +94,5 @@ def _may_have_blanks(part: str) -> bool:
 
 
 def _without_arrow(part: Part) -> Part:
-    """Return a part without what results show behind an arrow: which implementation was chosen."""
+    """Return a part without what results show after an arrow: which implementation was chosen."""
     return part if part.quoted or "→" not in part.text else replace(part, text=_ARROW.sub("", part.text))

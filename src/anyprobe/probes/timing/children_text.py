@@ -79,12 +79,12 @@ class ChildrenText:
         latest, until = max(self._changes), now + _AT_A_TIME
         there = self.session.children.alive()
         self._children = {key: self._children.get(key, _Child()) for key in there}
-        behind = [
+        stale = [
             key
             for key, child in self._children.items()
             if child.text < latest and child.tried < _TRIES and child.next_try <= now
         ]
-        for key in sorted(behind, key=lambda key: self._children[key].tried):
+        for key in sorted(stale, key=lambda key: self._children[key].tried):
             child, begun = self._children[key], time.monotonic()
             if begun > until:
                 return
@@ -123,8 +123,8 @@ class ChildrenText:
         if not changes:
             return True
         targets, mappings = self.session.mappings(), process.mappings()
-        ours = [each for each in targets if is_ours(each)]
-        if not has_all(mappings, ours):
+        wanted = [each for each in targets if is_ours(each)]
+        if not has_all(mappings, wanted):
             return False
         changes = [each for each in changes if not _is_made(process.mem, each)]
         if not changes:
@@ -144,7 +144,7 @@ class ChildrenText:
             transaction.rehearse()
             with process.stop(_STOP_PATIENCE) as stop:
                 stop.verify()
-                still = has_all(stop.mappings, ours)
+                still = has_all(stop.mappings, wanted)
                 for change, file in files.items():
                     if _file_at(change.address, stop.mappings) != file or file is None:
                         transaction.refuse(change, Refusal(Reason.GONE, change.address, "the child has another module"))
@@ -189,14 +189,14 @@ def _is_made(memory: "Memory", change: FunctionChange) -> bool:
     )
 
 
-def has_all(theirs: "Iterable[Mapped]", ours: "Iterable[Mapped]") -> bool:
+def has_all(theirs: "Iterable[Mapped]", wanted: "Iterable[Mapped]") -> bool:
     """Return whether a child has all memory that patches need: what was mapped after the fork it has not.
 
     The same addresses are not enough: there may be another session's memory there. Only counters, which are written,
     are elsewhere in the same file once a child has blocks of its own.
     """
     there = [each for each in theirs if is_ours(each)]  # by address
-    for piece in ours:
+    for piece in wanted:
         end = piece.start
         for each in there:
             if each.end <= end or each.inode != piece.inode or each.perms != piece.perms:

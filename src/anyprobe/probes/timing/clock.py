@@ -29,7 +29,7 @@ _READ_BY_VDSO = ("tsc", "kvm-clock", "hyperv_clocksource_tsc_page")
 _RDTSC = "rdtsc; shl rdx, 32; or rax, rdx; ret"
 _SHORTEST = 0.02
 _READINGS = 500
-"""Of a clock, to see by what it goes on."""
+"""How often a clock is read to see by what it goes on."""
 
 
 @cache

@@ -65,7 +65,7 @@ class Unwinding:
         self._wants: dict[tuple[int, int], _Wanted | None] = {}
         """By bank and address; None for what cannot be spliced."""
         self._switches: dict[tuple[int, int], list[_Wanted]] = {}
-        """The same of functions that change stacks: their entries and exits."""
+        """The entries and exits of functions that change stacks, by bank and address."""
         self._looked: dict[int, frozenset[LoadedObject]] = {}
         """By bank: the objects that were looked at."""
 

@@ -15,7 +15,7 @@ class Waiting:
         self._process, self._began, self._over = process, time.monotonic(), False
         self._seen = self._read = self._began
         self._threads: dict[int, tuple[int, int]] = {}
-        """Of each thread what it had waited when it was seen first, and last, in nanoseconds."""
+        """What each thread had waited when it was seen first, and last, in nanoseconds."""
         self._stolen = self._latest = procfs.stolen_seconds() or 0.0
         self.look()
 

@@ -418,7 +418,7 @@ def _ways_in(module: Module, live: EmittedSplice) -> dict[int, int]:
 
 
 def _bytes_there(module: Module, planned: PlannedSplice) -> tuple[bytes, bytes, bytes]:
-    """Return what is written over, what must stay behind that, and the whole of the displaced instructions."""
+    """Return what is written over, what must stay after that, and the whole of the displaced instructions."""
     first, whole_at, written = planned.write_at, planned.start, planned.written
     if first == whole_at and not planned.borrowed:
         whole = content_of(planned.insns)

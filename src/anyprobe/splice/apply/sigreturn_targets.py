@@ -92,12 +92,12 @@ class SigreturnTargets:
         if not self._ways:
             return
         stacks = Stacks(memory, stop.mappings)
-        ours = [(mapping.start, mapping.end) for mapping in stop.mappings if is_ours(mapping)]
+        own = [(mapping.start, mapping.end) for mapping in stop.mappings if is_ours(mapping)]
         for thread in stop.threads:
             if asleep(thread.registers.rip):
                 continue
             pcs = [thread.registers.rip, *stacks.saved_pcs(thread)]
-            if any(low <= thread.registers.rip < high for low, high in ours):
+            if any(low <= thread.registers.rip < high for low, high in own):
                 pcs += _words(memory, thread)
             for change in filter(None, map(self._change_at, pcs)):
                 detail = f"thread {thread.tid} is in a patch, and a signal would bring it into the bytes to overwrite"

@@ -122,13 +122,13 @@ class Losses:
     @staticmethod
     def misses(memfds: Iterable[int], mappings: Sequence[Mapping]) -> bool:
         """Return whether one of the session's memfds, given by inode, is not mapped any more."""
-        ours = {m.inode for m in mappings if m.path == MEMFD_PATH and is_ours(m)}
-        return any(inode not in ours for inode in memfds)
+        own = {m.inode for m in mappings if m.path == MEMFD_PATH and is_ours(m)}
+        return any(inode not in own for inode in memfds)
 
     def note(
         self, modules: Iterable[Module], memfds: Iterable[int], mappings: Sequence[Mapping], memory: Memory
     ) -> int:
-        """Take note of what the memory map shows; return how many splices are lost. ``memfds``: ours, by inode.
+        """Take note of what the memory map shows; return how many splices are lost. ``memfds``: by inode.
 
         A program may have replaced its own text by a copy with the jumps in it: these are not lost. The journal goes
         on listing what may lead to a patch, now or when the program writes back what it has saved.

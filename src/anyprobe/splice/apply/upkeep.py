@@ -64,7 +64,7 @@ class Witness(Protocol):
         """Have the journals list no more what is lost."""
         ...
 
-    def see_to(self, splice: "EmittedSplice", modules: "Sequence[Module]") -> str:
+    def yield_to_breakpoint(self, splice: "EmittedSplice", modules: "Sequence[Module]") -> str:
         """See to a splice on which a breakpoint was set; return what is to be said of it."""
         ...
 
@@ -138,7 +138,9 @@ class Upkeep:
         leaving = self._text.leaving(self.modules)
         told = [f"at {splice.address:#x}: {why}" for splice, why in found if why is not TRAPPED]
         trapped = [splice for splice, why in found if why is TRAPPED]
-        told += [f"at {at.address:#x}: {TRAPPED}; {self._witness.see_to(at, self.modules)}" for at in trapped]
+        told += [
+            f"at {at.address:#x}: {TRAPPED}; {self._witness.yield_to_breakpoint(at, self.modules)}" for at in trapped
+        ]
         return told[:_MOST_TOLD] + self._losses.tell_replaced(), leaving
 
     @contextmanager

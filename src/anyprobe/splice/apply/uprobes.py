@@ -45,7 +45,7 @@ def without_splice(now: bytes, old: bytes, new: bytes) -> bytes | None:
     return old[:at] + now[at : at + 1] + old[at + 1 :]
 
 
-def see_to(process: ProcessFacts, modules: Iterable[Module], splice: EmittedSplice) -> str:
+def yield_to_breakpoint(process: ProcessFacts, modules: Iterable[Module], splice: EmittedSplice) -> str:
     """Take a splice out on which a breakpoint has been set; return what is to be said of it.
 
     A debugger writes back what it has found there: while one is attached, all is left to it.

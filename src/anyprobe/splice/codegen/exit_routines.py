@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from anyprobe.data import layout as at
 from anyprobe.data.layout import COST, RECORD, SP, START, TOMBSTONE, UNWOUND
 from anyprobe.isa.assemble import Assembler
-from anyprobe.splice.codegen import child_gates, clocks, left_calls, nested_calls, slow_paths, trials
+from anyprobe.splice.codegen import child_gates, clocks, left_calls, nested_calls, slow_paths
 from anyprobe.splice.codegen.durations import emit_duration, emit_extremes
 from anyprobe.splice.codegen.leftovers import emit_shrink
 from anyprobe.splice.codegen.stacks import same_stack
@@ -85,14 +85,14 @@ def emit_leave(asm: Assembler, facts: "RoutineFacts", name: str) -> None:
         asm.code(f"mov rsi, rdi; add rdi, rcx; inc qword [rdi+{at.RECORD_COUNT}]")
         emit_duration(asm, name, "rdi")
     if tries:
-        trials.emit_chance(asm, name)
+        clocks.emit_chance(asm, name)
     asm.label(name + "_done")
     back = "pop r11; pop r9; pop r8; " if nested else ""
     rest = "pop rdi; pop rsi; pop rdx; pop rcx; pop rax; add al, 0x7f; sahf; pop rax; ret"
     _give_back(asm, name, back + rest, 15 if nested else 9)
     _leave_search(asm, name, facts)
     if tries:
-        trials.emit_trial(asm, facts.costs, name, on_processors=facts.layout.on_processors)
+        clocks.emit_trial(asm, facts.costs, name, on_processors=facts.layout.on_processors)
     if not tail:
         clocks.emit_waits(asm, facts, name)
     if not tail:
@@ -314,7 +314,7 @@ def _tree(facts: "RoutineFacts") -> int:
 
 
 def _take_top(asm: Assembler, name: str, facts: "RoutineFacts") -> None:
-    """Emit: take the instance on the top, if it is ours (rax = stack pointer, rcx = record)."""
+    """Emit: take the instance on the top, if it is the one that ends (rax = stack pointer, rcx = record)."""
     tail = name.endswith("tail")
     measured = f"{_measured(facts)}; sub rdx, [rdi+rsi+{START}]"
     asm.code(
@@ -358,8 +358,8 @@ def _take_top_nested(asm: Assembler, name: str, facts: "RoutineFacts") -> None:
 def _look_up_caller(asm: Assembler, facts: "RoutineFacts", name: str, pushed: int = 0) -> None:
     """Emit: edx = 0 if the return point on the stack is watched, else the field of the record that counts the exit.
 
-    A return point that is not known is noted. Pairs are noted once, so whoever is interrupted can begin anew. ``rdi``
-    is the block before and after.
+    A return point that is not known is noted. Pairs are noted once, so a thread that is interrupted can begin
+    anew. ``rdi`` is the block before and after.
     """
     if not facts.layout.callers:
         asm.code(f"mov edx, {at.RECORD_TAIL}")

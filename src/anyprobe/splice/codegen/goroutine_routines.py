@@ -70,7 +70,7 @@ def assemble_goroutine_routines(facts: GoroutineFacts, address: int) -> tuple[by
 def _find_head(asm: Assembler, facts: GoroutineFacts, name: str, foreign: str, unknown: str) -> None:
     """Emit: r15 = the goroutine's head, or go to ``foreign`` where there is none, to ``unknown`` at a free one.
 
-    Behind ``unknown`` is r15 = the free head, and r12d what is left of the search, which goes on at ``name_next``.
+    After ``unknown``, r15 = the free head, and r12d what is left of the search, which goes on at ``name_next``.
     """
     asm.code(
         f"""

@@ -37,12 +37,12 @@ def emit_claim(
     pool_mine:
         cmp [rcx], rdx; jne pool_others
         mov rax, [rcx+16]; test rax, rax
-        jz pool_others  # somebody is just taking it
+        jz pool_others  # another thread is just taking it
     """)
     _win(asm, "pool_others")
     asm.code("""
         cmp [rcx], rdx; je pool_taken
-        mov [rcx+16], rax  # somebody else had won it before
+        mov [rcx+16], rax  # another thread had won it before
     pool_others:
     """)
     _next(asm, "pool_mine")

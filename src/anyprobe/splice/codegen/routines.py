@@ -16,13 +16,12 @@ from anyprobe.data import layout as at
 from anyprobe.data.costs import NO_COSTS, Costs
 from anyprobe.data.layout import COST, RECORD, SP, START, BankLayout
 from anyprobe.isa.assemble import Assembler
-from anyprobe.splice.codegen import clocks
 from anyprobe.splice.translate.progress import EXITS, Stretch, progress_in_routines, stretches_of
 
 CHILDREN = 2048
-"""How far behind its gate a bank has the word of fork children: wiped, too, so that a child's child has a new block."""
+"""How far after its gate a bank has the word of fork children: wiped, too, so that a child's child has a new block."""
 ADOPTED = 3072
-"""How far behind the first gate page's start, and its index, a bank has the word that says which blocks a fork child
+"""How far after the first gate page's start, and its index, a bank has the word that says which blocks a fork child
 has."""
 ADOPTING = 128
 """Banks of a session that have such a word, the first ones."""
@@ -91,7 +90,7 @@ class Routines:
     unwind: int = 0
     """0: it is not known which calls have made which."""
     finish: int = 0
-    """How far behind the routines of exits the copies are that return when an exit is recorded, and restore nothing."""
+    """How far after the routines of exits the copies are that return when an exit is recorded, and restore nothing."""
     arrive: int = 0
     """0, but for goroutines."""
     settle: int = 0
@@ -131,7 +130,9 @@ def assemble_routines(facts: RoutineFacts, address: int) -> tuple[bytes, Routine
             emit_purge(asm, facts.layout, prefix + "purge")
             if facts.layout.nested:
                 emit_settle(asm, prefix + "settle", facts.layout)
-        clocks.emit_called(asm, facts)
+        from anyprobe.splice.codegen.clocks import emit_called
+
+        emit_called(asm, facts)
     names = ("count", "adopt", "enter", *EXITS, "unwind", "settle", "purge")
     count, adopt, enter, leave, leave_tail, leave_caller, leave_switch, unwind, settle, purge = (
         address + asm.offset_of(name) if asm.has(name) else 0 for name in names
@@ -314,6 +315,8 @@ def emit_enter(
     ``prepare`` emits code that pushes the return address that is to replace the site's, 0 for none: then the call is
     missed. It is written once the instance is complete. ``purge``, ``settle``: where these are, if not here.
     """
+    from anyprobe.splice.codegen import clocks  # counts need none
+
     layout = facts.layout
     pushed = 8 if prepare else 0
     argument, site = 0x30 + pushed, 0xB8 + pushed

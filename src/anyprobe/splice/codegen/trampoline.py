@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from anyprobe.data.layout import GOLDEN, RETURN_BYTES
 from anyprobe.isa.assemble import Assembler, i32
 from anyprobe.isa.encode import head, machine_code
-from anyprobe.splice.codegen.clocks import emit_called
 from anyprobe.splice.codegen.routines import RoutineFacts, Routines, emit_acquire, emit_enter
 
 RETURNS = 4096
@@ -27,7 +26,7 @@ AT_RETURN_BYTES = 64
 COUNTED = 1
 """Bit of an argument that is the offset of a counter, not of a timing record; its misses are counted after it."""
 HANDLED = 2
-"""Bit of an argument that is how far behind the stubs the code is that calls a handler and goes on to the caller."""
+"""Bit of an argument that is how far after the stubs the code is that calls a handler and goes on to the caller."""
 UNREPLACED = 16
 """Where returns that no stub could be had for are counted, after the counter of a handler's hits."""
 _ARGUMENT_IN_CALL = 6
@@ -59,6 +58,8 @@ def assemble_trampolines(
     _come_back(asm, address, table, routines)
     emit_acquire(asm, facts)
     emit_enter(asm, facts, lambda: _prepare(asm), purge=routines.purge, settle=routines.settle)
+    from anyprobe.splice.codegen.clocks import emit_called  # counts need none
+
     emit_called(asm, facts)
     _enter_counted(asm, facts.shared, address)
     _find_stub(asm, address, count, table)

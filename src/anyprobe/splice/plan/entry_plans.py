@@ -45,7 +45,7 @@ class _EntryPlan(NamedTuple):
     head: int
     size: int
     shape: int
-    """Of the displaced line, see ``isa.lines``."""
+    """The shape of the displaced line, see ``isa.lines``."""
 
 
 class EntryPlans:

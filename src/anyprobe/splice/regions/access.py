@@ -57,5 +57,5 @@ class Access:
         return self.holdings.journals()
 
     def check_sessions(self, mappings: "Sequence[Mapping]") -> None:
-        """Raise if the target is another session's, or ours no more."""
+        """Raise if the target is another session's, or this one's no more."""
         check_sessions(self.process, mappings, self.holdings.owner, len(self.holdings.arenas), self.holdings.beside)

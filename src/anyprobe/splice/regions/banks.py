@@ -30,7 +30,7 @@ SLOT_ONLY = TIMING | REPLACING | {ActionKind.HANDLER, ActionKind.FAULT}
 ONE_COUNTER = frozenset({ActionKind.COUNT, ActionKind.FLAG})
 """What has one counter and nothing else, if it does not follow calls."""
 MISSING = REPLACING | {ActionKind.HANDLER, ActionKind.FAULT}
-"""What has a second counter behind its own, for hits that are missed."""
+"""What has a second counter after its own, for hits that are missed."""
 
 
 LEAST_COUNTERS, _LEAST_RECORDS = 1024, 16
@@ -66,7 +66,7 @@ class CallGroup:
     """Number of places."""
     bank: SlotBank | None = None
     offset: int = 0
-    """Of the counters of the first place; the group is known by it where callers go on."""
+    """Where the counters of the first place are; the group is known by it where callers go on."""
 
 
 @dataclass(eq=False, slots=True)
@@ -83,7 +83,7 @@ class Hook:
     """Where its counter or record is in a block; of a return point that has no bank yet, what belongs to that besides.
     """
     ends: TimingGroup | None = None
-    """Of a return point, the function whose calls end there: it counts by that one's record."""
+    """The function whose calls end here, if this is a return point: it counts by that one's record."""
     refusal: Refusal | None = None
     splice: "EmittedSplice | None" = None
     strategy: str = ""
@@ -101,7 +101,7 @@ class Hook:
     """Run-time address of the instruction, and of the function that it is asked of: what a handler may want to know."""
     function: int = 0
     jumps: int = 0
-    """Of a call's end in a Go function to which another one jumps, how many jumps are between; at such a jump, 1."""
+    """How many jumps are before a call's end in a Go function to which another one jumps; 1 at such a jump."""
     looks_for_room: bool = False
     """Whether the goroutine's stack may end right below, which the patch has to look at."""
     spares_stack: bool = False

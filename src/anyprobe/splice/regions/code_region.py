@@ -142,7 +142,7 @@ class RoutineCode:
     code: bytes
     stretches: tuple[Stretch, ...]
     finish: int
-    """How far behind the copies are that finish what was begun."""
+    """How far after them the copies are that finish what was begun."""
     routines: Routines | None = None
     facts: RoutineFacts | None = None
 

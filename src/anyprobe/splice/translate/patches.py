@@ -39,7 +39,7 @@ class Bearings:
     """By a routine's address: what calling it does, and where the bank is described."""
     slots: Mapping[int, int]
     """By a thread slot's offset: where the bank is described."""
-    ours: range
+    code: range
     """Where anyprobe's code is that is no place to show."""
 
 
@@ -49,7 +49,7 @@ class Where(NamedTuple):
     state: State
     """Where registers and flags are that the program has at the original instruction whose turn it is."""
     replay: Replay | None
-    """The same for the site, if all that has run since may run again."""
+    """What goes back to the site, if all that has run since may run again."""
     original: int
     in_copy: bool
     """Whether the instruction is the program's, not an action's."""
@@ -208,7 +208,7 @@ class Walk:
     def _call(self, one: Instruction, where: Where) -> list[tuple[int, Where]] | None:
         """Follow a call of a routine, which preserves everything; its argument has just been pushed."""
         target, effects = one.near_branch_target, where.effects
-        if target not in self.bearings.ours:
+        if target not in self.bearings.code:
             return None
         kind, bank = self.bearings.routines.get(target, (EffectKind.UNKNOWN, 0))
         if kind is not None:
@@ -305,7 +305,7 @@ def _recipe(walk: Walk, at: int, where: Where, dead: Mapping[int, Dead]) -> Reci
     one, state = walk.insns[at], where.state
     here = dead.get(where.original, Dead())
     complete = here.registers.issuperset(state.lost()) and (state.flags or here.flags)
-    leaves = one.code == Code.JMP_REL32_64 and _target(walk, at) not in walk.bearings.ours
+    leaves = one.code == Code.JMP_REL32_64 and _target(walk, at) not in walk.bearings.code
     if leaves and complete and state.shift == _shift_when_over(walk, where):
         return (Step(Op.FOLLOW), _DONE)
     if any(effect.kind is EffectKind.LEFT for effect in where.effects):
@@ -350,7 +350,7 @@ def _over(walk: Walk, at: int, where: Where, restore: Recipe | None) -> Recipe |
     one = walk.insns[out]
     if FLOWS[one.code] is Flow.RET:
         return (*restore, Step(Op.RETURN, b=one.immediate16 if one.op_count else 0), _DONE)
-    if one.code == Code.JMP_REL32_64 and _target(walk, out) not in walk.bearings.ours:
+    if one.code == Code.JMP_REL32_64 and _target(walk, out) not in walk.bearings.code:
         return (*restore, Step(Op.FOLLOW, b=out - at), _DONE)
     return None
 

@@ -38,7 +38,7 @@ _SAVED_RDX = 40
 
 
 def assemble_view(address: int, root: int) -> tuple[bytes, tuple[Stretch, ...], int, Callable[[], str]]:
-    """Return the routine and its copy, what is to be done with threads in it, how far behind the copy is, the listing.
+    """Return the routine and its copy, what is to be done with threads in it, how far on the copy is, the listing.
 
     The routine is at ``address``; ``root`` is where the address of the index is. The copy returns when a recipe is at
     its end, and gives nothing back: by it a handler's view finishes what another one's, that it interrupted, has begun.

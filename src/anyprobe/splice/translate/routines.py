@@ -33,7 +33,7 @@ def routine_positions(
 ) -> Positions:
     """Return the recipes of some routines, by offset.
 
-    ``bank`` is where their bank is described, ``finish`` how far behind them the copies are that finish them.
+    ``bank`` is where their bank is described, ``finish`` how far after them the copies are that finish them.
     """
     insns = {one.ip: one for one in Decoder(64, code, ip=address)}
     inner = {stretch.start: _INNER[stretch.name] for stretch in stretches if stretch.name in _INNER}

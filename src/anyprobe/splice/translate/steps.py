@@ -61,7 +61,7 @@ class Op(IntEnum):
     FINISH = 19
     """Run what is left of an exit's recording, by the copy that is ``b`` bytes after the pc."""
     FINISH_VIEW = 20
-    """The same of a recipe that another handler's view was following."""
+    """Follow what is left of a recipe that another handler's view was following, by such a copy."""
     LAND = 21
     """Where the instruction at the pc has faulted, the handler is over: the thread goes on at the patch's landing,
     which is ``b`` bytes after the patch's start, by the number of the trap."""

@@ -72,8 +72,8 @@ def trapped(journals: Iterable[FoundJournal], threads: Iterable["StoppedThread"]
 
     These signals are delivered at once, so a thread that blocks one has none of anyprobe's pending.
     """
-    ours = [signal for signal in FAULT_SIGNALS if _recorded(journals, signal)]
-    return [thread.tid for thread in threads if thread.awaits(*ours)] if ours else []
+    own = [signal for signal in FAULT_SIGNALS if _recorded(journals, signal)]
+    return [thread.tid for thread in threads if thread.awaits(*own)] if own else []
 
 
 def has_traps(journals: Iterable[FoundJournal]) -> bool:

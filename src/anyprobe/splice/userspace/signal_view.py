@@ -119,8 +119,8 @@ class SignalView:
     def faults(self) -> bool:
         """Whether the program handles faults of its own and is told where, or a probe does."""
         traps = self._traps
-        ours = _TRAP_BIT if traps.code and not traps.serves_program else 0
-        told = self._expected | self._handled & ~self._untold & ~ours
+        trap = _TRAP_BIT if traps.code and not traps.serves_program else 0
+        told = self._expected | self._handled & ~self._untold & ~trap
         return bool(told & FAULT_BITS) or self._faults.wanted
 
     @property
@@ -461,7 +461,7 @@ class _Described:
         assert patch is not None
         loops = splice.bias + splice.planned.insns[0].address in looped
         planned = splice.planned
-        key = form_of(planned, patch, bearings.ours, looped=loops)
+        key = form_of(planned, patch, bearings.code, looped=loops)
         known = self._known.get(key) if key is not None else None
         if known is None:
             front, own = self._fronts.positions(planned, splice.bias, patch, bearings, looped=loops)

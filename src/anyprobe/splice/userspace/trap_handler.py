@@ -146,7 +146,7 @@ def _find_site(asm: Assembler, words: int) -> None:
         take:
             and rax, {~AMBIGUOUS}
             mov [rdx+{uc.RIP}], rax
-            cmp ecx, {_SI_KERNEL}; jne short foreign  # somebody's signal, merged with our trap
+            cmp ecx, {_SI_KERNEL}; jne short foreign  # a signal that was sent, merged with our trap
             ret
         """,
         table=words + _TABLE,

@@ -28,7 +28,7 @@ class ListedKprobe:
     offset: int
     module: str
     flags: tuple[str, ...]
-    """Those of GONE, DISABLED, OPTIMIZED, FTRACE that are set."""
+    """The marks that are set: GONE, DISABLED, OPTIMIZED, FTRACE."""
 
 
 @dataclass(frozen=True, slots=True)

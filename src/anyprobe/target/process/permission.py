@@ -50,32 +50,32 @@ def tracer_of(pid: int) -> int:
 
 def explain(pid: int) -> PermissionDenied:
     """Find the rule that forbids tracing ``pid``; called only after the kernel has refused."""
-    theirs, ours = procfs.read_status(pid), procfs.read_status(os.getpid())
+    theirs, own = procfs.read_status(pid), procfs.read_status(os.getpid())
     if tracer := int(theirs.get("TracerPid", "0")):
         return traced_by(pid, tracer)
-    capable = has_ptrace_capability(ours)
+    capable = has_ptrace_capability(own)
     scope = yama_scope()
     if scope == 3 or (scope == 2 and not capable):
         return _yama(pid, scope)
     if not capable:
-        return _without_capability(pid, theirs, ours, scope)
+        return _without_capability(pid, theirs, own, scope)
     if _namespace(pid, "user") != _namespace(os.getpid(), "user"):
         return PermissionDenied(
             "capability",
             f"process {pid} belongs to another user namespace, where our CAP_SYS_PTRACE does not count",
             "run anyprobe as root outside of the container",
         )
-    return _otherwise(pid, ours)
+    return _otherwise(pid, own)
 
 
-def _without_capability(pid: int, theirs: dict[str, str], ours: dict[str, str], scope: int | None) -> PermissionDenied:
+def _without_capability(pid: int, theirs: dict[str, str], own: dict[str, str], scope: int | None) -> PermissionDenied:
     uid = os.geteuid()
     uids = [int(word) for word in theirs.get("Uid", "").split()[:3]]
     if any(other != uid for other in uids):
         return PermissionDenied(
             "uid", f"process {pid} runs as uid {uids[0]}, we are uid {uid}", "run anyprobe as that user or with sudo"
         )
-    more = int(theirs.get("CapPrm", "0"), 16) & ~int(ours.get("CapPrm", "0"), 16)
+    more = int(theirs.get("CapPrm", "0"), 16) & ~int(own.get("CapPrm", "0"), 16)
     if more:
         return PermissionDenied("capability", f"process {pid} has capabilities that we lack", "use sudo")
     if os.stat(f"/proc/{pid}/mem").st_uid != uid:
@@ -86,7 +86,7 @@ def _without_capability(pid: int, theirs: dict[str, str], ours: dict[str, str], 
         )
     if scope:
         return _yama(pid, scope)
-    return _otherwise(pid, ours)
+    return _otherwise(pid, own)
 
 
 def _yama(pid: int, scope: int) -> PermissionDenied:
@@ -94,8 +94,8 @@ def _yama(pid: int, scope: int) -> PermissionDenied:
     return PermissionDenied("yama", f"process {pid}: kernel.yama.ptrace_scope is {scope}, {detail}", remedy)
 
 
-def _otherwise(pid: int, ours: dict[str, str]) -> PermissionDenied:
-    if ours.get("Seccomp", "0") != "0":
+def _otherwise(pid: int, own: dict[str, str]) -> PermissionDenied:
+    if own.get("Seccomp", "0") != "0":
         return PermissionDenied(
             "seccomp",
             f"a seccomp filter over anyprobe itself forbids tracing process {pid}",

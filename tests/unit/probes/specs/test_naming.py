@@ -217,8 +217,8 @@ def test_most_names_of_c_plus_plus_are_not_tried(name):
     [
         ('libc:"malloc', "never closed"),
         ('libc:""', "no name between"),
-        ('libc:"malloc"x', "behind a name in quotes"),
-        ('libc:"malloc"%', "is missing behind"),
+        ('libc:"malloc"x', "after a name in quotes"),
+        ('libc:"malloc"%', "is missing after"),
         ('libc:"malloc"+q', "is not an offset"),
         ("my prog:malloc", "in double quotes"),
     ],

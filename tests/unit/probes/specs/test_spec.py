@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from anyprobe.core.errors import SpecError, UsageError
 from anyprobe.probes.specs.parts import Part, in_full, module_part
-from anyprobe.probes.specs.spec import parse, parsed, see_functions
+from anyprobe.probes.specs.spec import check_functions, parse, parsed
 
 # text, module, function, name, offset
 READ = [
@@ -120,9 +120,9 @@ def test_what_is_no_text_is_no_spec(spec, message):
 
 @pytest.mark.parametrize("spec", ["libc:malloc+0x4", "libc:malloc%insn", "pid:libc:malloc:call"])
 def test_instructions_are_not_timed(spec):
-    see_functions(parsed(["libc:malloc", "libc:malloc%return", "libc:-:0x1000", "uprobe:/lib/libc.so.6:malloc"]))
+    check_functions(parsed(["libc:malloc", "libc:malloc%return", "libc:-:0x1000", "uprobe:/lib/libc.so.6:malloc"]))
     with pytest.raises(SpecError, match="functions are timed"):
-        see_functions([parse(spec)])
+        check_functions([parse(spec)])
 
 
 def test_source_lines_are_recognised():
@@ -246,7 +246,7 @@ def test_a_glob_of_names_is_over_entries_returns_and_offsets(name):
     spec = parse(f"pid$target:libc:malloc:{name}")
     assert (spec.name, spec.pattern) == ("any", name)
     with pytest.raises(SpecError, match="functions are timed"):
-        see_functions([spec])
+        check_functions([spec])
 
 
 @pytest.mark.parametrize(

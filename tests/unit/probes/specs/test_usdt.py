@@ -5,7 +5,7 @@ import pytest
 from anyprobe.core.errors import SpecError
 from anyprobe.probes.providers.usdt.sites import is_named
 from anyprobe.probes.specs.parts import Part
-from anyprobe.probes.specs.spec import parse, see_functions
+from anyprobe.probes.specs.spec import check_functions, parse
 
 FORMS = {
     # module, provider, name
@@ -51,7 +51,7 @@ def test_names_that_only_look_like_it_are_functions(text):
 
 def test_markers_are_not_timed():
     with pytest.raises(SpecError, match="a marker is one place"):
-        see_functions([parse("usdt:postgresql:query__start")])
+        check_functions([parse("usdt:postgresql:query__start")])
 
 
 @pytest.mark.parametrize(

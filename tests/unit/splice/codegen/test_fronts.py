@@ -206,7 +206,7 @@ def test_of_timed_calls_the_table_has_what_was_worked_out_for_each_patch(looped)
         live = SimpleNamespace(patch=patch, planned=splice, bias=BIAS)
         alone = described.table.positions(patch_positions(splice, BIAS, patch, BEARINGS, looped=looped))
         assert described._positions_of(live, BEARINGS, sites) == alone != 0
-        known.add(form_of(splice, patch, BEARINGS.ours, looped=looped))
+        known.add(form_of(splice, patch, BEARINGS.code, looped=looped))
         made += 1
     assert made > 2000
     assert len(known) < made // 3
@@ -263,5 +263,5 @@ def test_forms_of_calls_tell_how_long_their_copies_are():
         splice = splice_of(code, WantKind.OFFSET)
         source = ActionSource(lambda want: (Action(ActionKind.COUNT, 0x40, SLOTS),), lambda want: DEAD[1])
         patch = emit_patch(splice, 0x7000_0000, bias, source, {})
-        forms.add(form_of(splice, patch, BEARINGS.ours))
+        forms.add(form_of(splice, patch, BEARINGS.code))
     assert len(forms) == 2

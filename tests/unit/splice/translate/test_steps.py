@@ -222,11 +222,11 @@ def test_who_comes_by_a_branch_behind_the_counter_is_not_taken_back():
 def test_what_is_not_understood_is_not_taken_back():
     """Counters of a bank that nobody has heard of, routines that do who knows what: the true pc stays behind them."""
     patch = Patch(PUSH_MOV, ENTRY, kind=ActionKind.ENTER)
-    found = patch_positions(patch.planned, BIAS, patch.emitted, Bearings({}, {}, BEARINGS.ours))
+    found = patch_positions(patch.planned, BIAS, patch.emitted, Bearings({}, {}, BEARINGS.code))
     texts = [text.split()[0] for at, text in patch.lines if at in found]
     assert texts == ["lea", "push", "call", "push", "jmp"]
     counting = Patch(PUSH_MOV, ENTRY, dead=Clobbers(("rax",), flags=True))
-    found = patch_positions(counting.planned, BIAS, counting.emitted, Bearings({}, {}, BEARINGS.ours))
+    found = patch_positions(counting.planned, BIAS, counting.emitted, Bearings({}, {}, BEARINGS.code))
     texts = [text.split()[0] for at, text in counting.lines if at in found]
     assert texts == ["mov", "test", "je", "inc", "push", "jmp", "lea", "push", "call"]
     assert found[next(at for at, text in counting.lines if text == "push rbp")][0].op is Op.IF_SYNCHRONOUS

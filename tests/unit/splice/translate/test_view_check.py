@@ -21,7 +21,7 @@ from unit.splice.translate import test_steps as steps
 VIEW, CHECK, ROOT = 0x620400, 0x620C00, 0x630000
 BANK = replace(steps.SLOTS, view=VIEW, view_check=CHECK)
 BEARINGS = Bearings(
-    {**steps.BEARINGS.routines, VIEW: (None, 0), CHECK: (None, 0)}, steps.BEARINGS.slots, steps.BEARINGS.ours
+    {**steps.BEARINGS.routines, VIEW: (None, 0), CHECK: (None, 0)}, steps.BEARINGS.slots, steps.BEARINGS.code
 )
 RAX, RDX, R13 = 0, 2, 13
 

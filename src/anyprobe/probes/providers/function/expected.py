@@ -22,7 +22,7 @@ _NAME = f"libraries.v{FORMAT}"
 _MOST, _MOST_READ = 256, 4
 """How many are kept, the last ones first, and how many are read for all specs of a session together."""
 _MOST_FUNCTIONS = 2000
-"""Of which so many functions at most are got ready."""
+"""How many functions of these are got ready at most."""
 
 
 def paths() -> list[str]:

@@ -71,7 +71,7 @@ def off_boundary(site: ResolvedSite, code: FunctionCode, module: Module) -> Refu
     return Refusal(Reason.NOT_A_BOUNDARY, address + module.bias, detail)
 
 
-def see_places(probe: Probe, beside: Probe | None, sites: Sequence[ResolvedSite]) -> None:
+def check_places(probe: Probe, beside: Probe | None, sites: Sequence[ResolvedSite]) -> None:
     """Raise ``SpecError`` where the functions of a spec have nothing of what it asks for; ``beside``: see ``_make``."""
     for made in (probe, *([beside] if beside is not None else [])):
         if made.all_places or made.refused or made.exitless:

@@ -51,7 +51,7 @@ class ResolvedSite(NamedTuple):
     marker: "Marker | None" = None
     """The USDT marker that was asked for."""
     pattern: str = ""
-    """Of many instructions, a glob over the offsets of those that are meant."""
+    """A glob over the offsets of the instructions that are meant, if there may be many."""
 
     @property
     def name(self) -> str:
@@ -320,7 +320,7 @@ def _absolute(spec: Spec, objects: Sequence[LoadedObject]) -> Resolution:
     if not spec.module:
         here = next((each for each in objects if spec.offset in each), None)
         if here is None:
-            raise spec.name_error(f"no file's code is at {spec.offset:#x}; behind a module it is an offset")
+            raise spec.name_error(f"no file's code is at {spec.offset:#x}; after a module it is an offset")
         return Resolution(tuple(_inside(spec, here, here.link_time(spec.offset))))
     sites = [site for each in objects for site in _inside(spec, each, spec.offset)]
     if not sites:

@@ -116,7 +116,7 @@ class Attacher(NamedTuple):
         (site,), (slot,) = made.sites, made.slots
         found = self.names.type_of(site)
         if found is None:
-            self.names.see_types()
+            self.names.check_types()
             raise Unable("BTF has no type of it alone")
         attached = programs.EXIT if site.kind == "return" else programs.ENTRY
         code = self._code(slot, lambda handler: handler.for_function(site, found))
@@ -127,7 +127,7 @@ class Attacher(NamedTuple):
         (site,), (slot,) = made.sites, made.slots
         found = self.names.tracepoint_type(site)
         if found is None:
-            self.names.see_types()
+            self.names.check_types()
             raise Unable("BTF has no type of it")
         code = self._code(slot, lambda handler: handler.for_typed_tracepoint(site))
         self._typed(made, code, programs.TRACED, *found)
@@ -179,7 +179,7 @@ class Attacher(NamedTuple):
         returning, semaphore = site.kind == "return", site.file.semaphore
         event = made.hold(perf.open_uprobe(site.file.path, site.file.offset, returning=returning, semaphore=semaphore))
         made.join(program, event)
-        if returning:  # calls that are nested more than 64 deep are left out, and nobody counts them
+        if returning:  # calls that are nested more than 64 deep are left out, and not counted
             made.told.append(lambda: None)
 
     def multi(self, made: Attachment) -> None:

@@ -34,7 +34,7 @@ class FollowedProbe(KernelProbe):
 
     in_modules: dict[str, KernelProbe] = field(default_factory=dict)
     _others: list[KernelProbe] = field(default_factory=list)
-    """Those of modules that came again with other functions; they are counted no more."""
+    """Probes of modules that came again with other functions; they are counted no more."""
     _seen: dict[str, int] = field(default_factory=dict)
     """The modules in which sites have been looked for."""
 

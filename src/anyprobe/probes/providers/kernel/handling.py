@@ -307,7 +307,7 @@ class Handled(Emitted, Scripted):
             until: what was emitted later is kept for the next time.
 
         Returns:
-            Arrays by the names of the records; after the end, what nobody has taken before.
+            Arrays by the names of the records; after the end, what was not taken before.
         """
         del final
         return {name: found for name, _, found in self.emitted(until=until)}
@@ -332,7 +332,7 @@ class Handled(Emitted, Scripted):
         self._over.wait(timeout)
 
     def end_records(self) -> None:
-        """Hand out what has been emitted, and keep what nobody takes."""
+        """Hand out what has been emitted, and keep what is not taken."""
         if (listeners := Handled.listeners.made(self)) is not None:
             listeners.end()
         if self._has_handlers:

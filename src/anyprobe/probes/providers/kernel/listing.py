@@ -34,7 +34,7 @@ class Listing:
     def listed(self, spec: KernelSpec, demanded: str | None) -> list[ListedSite]:
         """Return the sites that a spec means, each with the mechanisms for it or the reason against it."""
         sites = self._names.resolve(spec)
-        mechanisms.see_demanded(spec, sites, demanded)
+        mechanisms.check_demanded(spec, sites, demanded)
         order = mechanisms.in_order(len(sites))
         return [self._listed(spec, site, order, demanded) for site in sites]
 

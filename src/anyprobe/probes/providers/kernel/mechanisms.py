@@ -67,9 +67,9 @@ CHEAPEST = (FENTRY, MULTI, KPROBE, RAW, TYPED, TRACEPOINT, EVENT, UPROBE)
 """In the order of what a hit costs."""
 FOR_MANY = (MULTI, FENTRY, KPROBE, RAW, TYPED, TRACEPOINT, EVENT, UPROBE)
 AT_FUNCTIONS = frozenset({FENTRY.name, MULTI.name, KPROBE.name})
-"""Those for functions of the kernel."""
+"""The mechanisms for functions of the kernel."""
 WITHOUT_A_RECORD = frozenset({RAW.name, TYPED.name})
-"""Those at tracepoints that see what the tracepoint passes, not the fields of its record."""
+"""The mechanisms at tracepoints that see what the tracepoint passes, not the fields of its record."""
 NAMES = tuple(name for each in (*CHEAPEST, SPLICE) for name in (each.name, each.at_return) if name)
 
 
@@ -194,7 +194,7 @@ def _try(
     return [*_try(attacher, way, group[:half], failed), *_try(attacher, way, group[half:], failed)]
 
 
-def see_demanded(spec: KernelSpec, sites: Sequence[KernelSite], demanded: str | None) -> None:
+def check_demanded(spec: KernelSpec, sites: Sequence[KernelSite], demanded: str | None) -> None:
     """Complain where a mechanism is demanded that is not for such sites at all."""
     every = (*CHEAPEST, SPLICE)
     if any(is_meant(way, sites[0], demanded) for way in every):

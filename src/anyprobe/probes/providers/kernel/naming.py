@@ -69,11 +69,11 @@ class KernelNaming:
                 first = at + 1
         return " < ".join((names[first:] or names)[:depth]) or "?"
 
-    def _named(self, address: int, behind: int = 0) -> str:
+    def _named(self, address: int, more: int = 0) -> str:
         """Return the function of the kernel that an address lies in, and how far; the number where there is none."""
         found = self._symbols.containing(address) if address >= _UPPER else None
         if found is None:
-            return f"{address + behind:#x}"
-        distance = address + behind - found.address
+            return f"{address + more:#x}"
+        distance = address + more - found.address
         name = found.name if found.module == KERNEL else f"{found.module}:{found.name}"
         return name + (f"+{distance:#x}" if distance else "")

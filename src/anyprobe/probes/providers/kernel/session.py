@@ -192,7 +192,7 @@ class KernelSession(FollowingModules, Handled, AnySessionApi[KernelProbe]):
         for spec, sites, demanded in resolved:
             if not sites:
                 continue
-            mechanisms.see_demanded(spec, sites, demanded)
+            mechanisms.check_demanded(spec, sites, demanded)
             if handler is not None:
                 handler.check(sites[0], self._names.type_of(sites[0]))
         checkpoint()

@@ -23,7 +23,7 @@ _MARKER = re.compile(r"([A-Za-z_]\w*):([A-Za-z_][\w-]*)", re.ASCII)
 _PLACE = re.compile(r"(0x[0-9a-fA-F]+)|([^\s+]+?)(?:\+(0x[0-9a-fA-F]+|\d+))?")
 _PATTERN = re.compile(r"(?:[0-9a-fA-F]{2}|\?\?)(?:\s+(?:[0-9a-fA-F]{2}|\?\?))*")
 _BASE = re.compile(r"%(\w+)\s*(?:([+-])\s*(0x[0-9a-fA-F]+|\d+))?")
-_BEHIND = re.compile(r"\s*([+-])\s*(0x[0-9a-fA-F]+|\d+)")
+_ADDED = re.compile(r"\s*([+-])\s*(0x[0-9a-fA-F]+|\d+)")
 _ADDRESS_BYTES = 8
 
 
@@ -200,11 +200,11 @@ class _Reader:
         where = where.strip()
         if where.startswith("["):
             end = _closing(where)
-            behind = _BEHIND.fullmatch(where[end + 1 :]) if end else None
-            if not end or (behind is None and where[end + 1 :].strip()):
+            added = _ADDED.fullmatch(where[end + 1 :]) if end else None
+            if not end or (added is None and where[end + 1 :].strip()):
                 raise self._error(text, f"{where} is no address", "[[%rdi+8]+16]")
             base, offsets = self._chain(text, where[1:end])
-            return base, [*offsets, _number(behind[1], behind[2]) if behind else 0]
+            return base, [*offsets, _number(added[1], added[2]) if added else 0]
         found = _BASE.fullmatch(where)
         if found is None or found[1] not in NUMBERS:
             raise self._error(text, f"{where} is no register with an offset", "%rdi+8")

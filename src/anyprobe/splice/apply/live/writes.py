@@ -16,7 +16,7 @@ from anyprobe.splice.emitted import EmittedSplice, FunctionChange
 from anyprobe.splice.plan.splices import TRAP, Strategy, WantKind
 
 _HEADS = frozenset({Strategy.JUMP, Strategy.PUNNED})
-"""Strategies whose patch does what the instruction at the first written byte does, whoever leads there."""
+"""Strategies whose patch does what the instruction at the first written byte does, whatever leads there."""
 _ORDER = {WantKind.LOOP: 0, WantKind.EXIT: 1, WantKind.OFFSET: 2, WantKind.RETURN_POINT: 3, WantKind.ENTRY: 3}
 """The order in which sites of a function begin to count: a branch back to the entry must have gone after the entry's
 counter before that counts, and a call that is seen to begin should be seen to end."""

@@ -33,11 +33,11 @@ def leave_copies(
 ) -> None:
     """Have threads in copies of functions go on in the originals. Precondition: the text is the program's own."""
     copies = [record for journal in journals for record in journal.of(RecordKind.COPY)]
-    ours = [mapping for mapping in mappings if is_ours(mapping)]
+    own = [mapping for mapping in mappings if is_ours(mapping)]
     for thread in threads if copies else ():
         pc = thread.registers.rip
         record = next((each for each in copies if each.address <= pc < each.address + each.size), None)
-        if record is None or not any(each.start <= record.extra < each.end for each in ours):
+        if record is None or not any(each.start <= record.extra < each.end for each in own):
             continue
         count = int.from_bytes(record.old, "little")
         with suppress(MemoryFault):

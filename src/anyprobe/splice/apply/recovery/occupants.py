@@ -56,13 +56,13 @@ def unlisted(found: Sequence[FoundJournal], mappings: Sequence[Mapping], *, thor
     A controller that dies between the first mapping and its header leaves that one alone: nothing leads there yet.
     Others cannot come about, but the program could damage what it finds; a ``thorough`` removal takes those too.
     """
-    ours = [m for m in mappings if is_ours(m)]
+    own = [m for m in mappings if is_ours(m)]
     journals = {journal.address for journal in found}
-    known = {m.inode for m in ours if m.start in journals}
-    alone = [m.inode for m in ours]
+    known = {m.inode for m in own if m.start in journals}
+    alone = [m.inode for m in own]
     return [
         (m.start, m.end)
-        for m in ours
+        for m in own
         if m.inode not in known and (thorough or (m in journal_places([m]) and alone.count(m.inode) == 1))
     ]
 

@@ -102,12 +102,12 @@ class TooMuch(Exception):  # noqa: N818 - a verdict
 
 def _tables(memory: Memory, journals: Iterable[FoundJournal], mappings: Sequence["Mapping"]) -> list[StubTable]:
     """Return the stubs that the journals list, where they still are mapped; a journal's word alone is not enough."""
-    ours = [m for m in mappings if is_ours(m)]
+    own = [m for m in mappings if is_ours(m)]
     found = []
     for record in (r for journal in journals for r in journal.of(RecordKind.RETURNS)):
         end, size = record.address + record.size * STUB_BYTES, record.size * RETURN_BYTES
-        code = any(m.executable and m.start <= record.address and end <= m.end for m in ours)
-        table = any(m.start <= record.extra and record.extra + size <= m.end for m in ours)
+        code = any(m.executable and m.start <= record.address and end <= m.end for m in own)
+        table = any(m.start <= record.extra and record.extra + size <= m.end for m in own)
         if not code or not table or not 0 < record.size <= _MOST_STUBS:
             continue
         rows = np.frombuffer(memory.read(record.extra, size), dtype=np.uint64).reshape(record.size, 2)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 PATIENCE, PAUSE = 2.0, 0.002
 _SIGTRAP = 5
 _REACH = 48
-"""How far behind the head of a splice at most what it displaces ends."""
+"""How far after the head of a splice at most what it displaces ends."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from anyprobe.splice.plan.strategies.trap import Trap
 from anyprobe.splice.plan.strategies.wedge import Wedge
 
 _FEW = 2
-"""Of how many wanted instructions a row of others is displaced for one at once; of more, once all else has failed."""
+"""Up to how many wanted instructions displace a row of others for one at once; more do once all else has failed."""
 
 # -- where the jump begins
 

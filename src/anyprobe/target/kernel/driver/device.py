@@ -57,7 +57,7 @@ class Shared:
     address: int
     """Where the kernel has it."""
     view: memoryview
-    """The same memory here."""
+    """The memory as it is mapped here."""
 
 
 class Driver:

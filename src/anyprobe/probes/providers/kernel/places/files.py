@@ -26,7 +26,7 @@ class InFile(NamedTuple):
 
     path: str
     name: str
-    """Of the function or marker, or the address as it was given."""
+    """The name of the function or marker, or the address as it was given."""
     offset: int
     """In the file."""
     address: int
@@ -34,7 +34,7 @@ class InFile(NamedTuple):
     semaphore: int = 0
     """Where in the file the number is that says how many listen to a marker, 0 where there is none."""
     marker: "MarkerAt | None" = None
-    """Of a marker: its arguments there."""
+    """The arguments there, if it is a marker."""
 
 
 def places(spec: KernelSpec) -> list[InFile]:
@@ -62,7 +62,7 @@ def _path(spec: KernelSpec) -> str:
         command = shutil.which(name)
         candidates = [command] if command else []
         for folder in _LIBRARIES:
-            # without a number behind it there may be a linker's script
+            # without a number after it there may be a linker's script
             candidates += sorted(glob.glob(f"{folder}/{glob.escape(name)}.so.*"))
             candidates += glob.glob(f"{folder}/{glob.escape(name)}.so")
     for each in candidates:

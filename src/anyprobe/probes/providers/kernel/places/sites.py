@@ -253,7 +253,7 @@ class KernelNames:
         known = [each.removeprefix(_ITERATOR) for each in self.symbols.names() if each.startswith(_ITERATOR)]
         return nearest_names(name, known)
 
-    def see_types(self) -> None:
+    def check_types(self) -> None:
         """Raise ``TypesUnavailable`` where the kernel tells no types at all."""
         assert self.types.kernel
 

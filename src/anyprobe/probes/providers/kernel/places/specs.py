@@ -323,7 +323,7 @@ def _suffixed(spec: KernelSpec) -> KernelSpec:
     if percent:
         if suffix not in {"entry", "return"}:
             at = Part(suffix, part.position + len(body) + 1)
-            raise spec.error(at, "behind '%' stands entry or return", ("entry", "return"))
+            raise spec.error(at, "after '%' stands entry or return", ("entry", "return"))
         if spec.mechanism is not None:
             raise spec.error(part, "the provider says already which end is meant")
         name = cast("Name", suffix)

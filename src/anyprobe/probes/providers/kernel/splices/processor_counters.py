@@ -36,8 +36,8 @@ class ProcessorCounters:
         at = slot * _WORD
         if at < _FIRST:
             return self.pieces[0][0] + at
-        piece, behind = divmod(at - _FIRST, MAX_PERCPU)
-        return self.pieces[1 + piece][0] + behind
+        piece, rest = divmod(at - _FIRST, MAX_PERCPU)
+        return self.pieces[1 + piece][0] + rest
 
     def read(self, slots: range) -> list[int]:
         """Return what all processors have counted together in successive counters."""

@@ -110,7 +110,7 @@ class Spliced:
     """The splices of one probe."""
 
     whole: "Splices"
-    """Those of all probes that it was planned with, and which of them are its own."""
+    """The splices of all probes that it was planned with, and which of them are its own."""
     numbers: range
 
     @property
@@ -351,7 +351,7 @@ class Splices:
 
         def dead(want: Want) -> Clobbers:
             function = module.code.containing(want.address)
-            # of registers the analysis does not see what is read after a fault, or behind a static key
+            # of registers the analysis does not see what is read after a fault, or after a static key
             return Clobbers() if function is None else flags_alone(module.code, function, want)
 
         faulting = frozenset(module.image.tables.fixups[:, 0].tolist())

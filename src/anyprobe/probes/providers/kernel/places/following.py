@@ -1,4 +1,4 @@
-"""The place behind an instruction of the kernel, if that instruction alone leads there."""
+"""The place after an instruction of the kernel, if that instruction alone leads there."""
 
 from collections.abc import Callable, Iterator
 
@@ -9,7 +9,7 @@ from anyprobe.target.kernel.symbols import KernelFunction, Symbols
 Reader = Callable[[int, int], bytes]
 """Returns bytes of the running kernel: at an address, so many."""
 _ENTRY_BYTES = 5
-"""Of the call of ftrace, or of the nop in its place."""
+"""Length of the call of ftrace, or of the nop in its place."""
 _BREAKPOINT = b"\xcc"
 _COLD, _THUNK = ".cold", "__x86_indirect_thunk_rax"
 

@@ -3,7 +3,7 @@
 import pytest
 
 from anyprobe.core.refusal import Reason
-from anyprobe.probes.providers.kernel.places.behind import following
+from anyprobe.probes.providers.kernel.places.following import following
 from anyprobe.target.kernel.symbols import Symbols
 
 BASE = 0xFFFFFFFF81000000
