@@ -289,10 +289,21 @@ class Thread:
         for _ in looks(time.monotonic() + _FALLING_ASLEEP):
             if self.poll():
                 return self.ended
-            call = procfs.read_blocked_call(self.pid, self.tid)
-            if call is not None and call.number == restarting.SYS_RESTART_SYSCALL:
+            if self._sleeps_in(restarting.SYS_RESTART_SYSCALL):
                 return True
         return False
+
+    def _sleeps_in(self, number: int) -> bool:
+        """Whether it sleeps in a system call, past the filters of that."""
+        try:
+            # First its state: until a processor has it run on, the kernel says of one that is woken, too, that it is
+            # blocked in the call at whose entry it stopped (``task_current_syscall`` takes TASK_WAKING for a sleep).
+            if procfs.read_stat(self.pid, self.tid).state != "S":
+                return False
+        except OSError:
+            return False
+        call = procfs.read_blocked_call(self.pid, self.tid)
+        return call is not None and call.number == number
 
     def blocked_in_vfork(self) -> bool:
         """Whether it waits, unstoppable, for a child that borrows its memory."""
