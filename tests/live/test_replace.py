@@ -19,6 +19,7 @@ from anyprobe import SharedObject
 from anyprobe.probes.replacing.loading import load
 from anyprobe.target.system.gateway import FaultPlan, faults
 from support.driver import build, wait_until
+from support.dying_controller import dies
 
 pytestmark = pytest.mark.live
 
@@ -302,22 +303,17 @@ def test_nothing_is_loaded_into_a_program_that_filters_its_calls(program, fix):
 
 def load_and_die(program: Program, path: str, plan: FaultPlan | None) -> bool:
     """Load an object by a controller that is killed at some call; return whether it was, and see that all is well."""
-    controller = os.fork()
-    if controller == 0:
-        try:
-            with anyprobe.attach(program.pid, unsafe=True) as session:
-                faults.install(plan)
-                load(session.host, SharedObject(path, "new_price"))
-                faults.clear()
-        except BaseException as error:
-            os.write(2, f"{plan}: {error!r}\n".encode())
-            os._exit(1)
-        os._exit(0)
-    _, status = os.waitpid(controller, 0)
-    assert status in (0, signal.SIGKILL), (plan, status)
+
+    def loading():
+        with anyprobe.attach(program.pid, unsafe=True) as session:
+            faults.install(plan)
+            load(session.host, SharedObject(path, "new_price"))
+            faults.clear()
+
+    killed = dies(plan, loading)
     assert program.ask("p5") == "10 6", plan
     assert int(program.ask("e100")) == sum(1_000_000 if n % 5 == 0 else 3 * n for n in range(100)), plan
-    return status == signal.SIGKILL
+    return killed
 
 
 def test_a_thread_comes_back_by_itself_from_a_load_whose_controller_was_killed(program, fix, tmp_path):

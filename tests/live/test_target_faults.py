@@ -18,6 +18,7 @@ from anyprobe.core.memory import MemoryFault
 from anyprobe.target.process.process import Process
 from anyprobe.target.system import gateway
 from anyprobe.target.system.gateway import FaultPlan, faults
+from support.dying_controller import dies
 from support.target_driver import running
 
 MMAP, MUNMAP, GETPID = 9, 11, 39
@@ -43,18 +44,12 @@ def visit(pid):
 
 def visit_and_die(pid, plan):
     """Visit in a child that dies on the way; return whether it did."""
-    controller = os.fork()
-    if controller == 0:
-        try:
-            faults.install(plan)
-            visit(pid)
-        except BaseException as error:
-            os.write(2, f"{plan}: {error!r}\n".encode())
-            os._exit(1)
-        os._exit(0)
-    _, status = os.waitpid(controller, 0)
-    assert status in (0, signal.SIGKILL), (plan, status)
-    return status == signal.SIGKILL
+
+    def visiting():
+        faults.install(plan)
+        visit(pid)
+
+    return dies(plan, visiting)
 
 
 @pytest.fixture

@@ -330,10 +330,12 @@ _ending = together(
 
 processes = together(follow, children, target, appearing)
 """Which processes are meant, and what becomes of those that they start."""
+_json_lines = click.option("--json", "format", help="Print one JSON document per line.", **_json_of_results)
+_json_document = click.option("--json", "format", help="Print one JSON document.", **_json_of_results)
 following = together(
     _until,
     _ending,
-    click.option("--json", "format", help="Print one JSON document per line.", **_json_of_results),
+    _json_lines,
     _arming,
     _output,
 )
@@ -341,14 +343,14 @@ following = together(
 watching = together(
     _until,
     _ending,
-    click.option("--json", "format", help="Print one JSON document per line.", **_json_of_results),
+    _json_lines,
     _output,
 )
 
 injecting = together(
     _until,
     _ending,
-    click.option("--json", "format", help="Print one JSON document.", **_json_of_results),
+    _json_document,
     _arming,
     _output,
 )
@@ -356,7 +358,7 @@ injecting = together(
 replacing = together(
     _until,
     _ending,
-    click.option("--json", "format", help="Print one JSON document.", **_json_of_results),
+    _json_document,
     strategy,
     live,
     _output,

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from anyprobe.probes.adopting import HeaderWord
-from anyprobe.probes.handlers.filter_watch import FilterWatch
+from anyprobe.probes.handlers.filter_watch import Checks, FilterWatch
+from anyprobe.splice.userspace.seccomp_hook import FilterChecks
 from anyprobe.splice.userspace.tsc_hook import ClockChecks
 
 if TYPE_CHECKING:
@@ -31,17 +32,10 @@ class ClockWatch:
         self._splicing, self._holdings = session.splicing, session.splicing.holdings
         word = HeaderWord(self._word)
         self._objects = objects = session.symbols.objects
-        self._watch = FilterWatch(session.splicing, objects, word, everywhere=True, checks=ClockChecks())
-        self._asks = session.options.clock == "cpu"
-        self._filters: FilterWatch | None = None
-
-    def _watches(self) -> tuple[FilterWatch, ...]:
-        """Return what watches; threads that may make no system calls cannot ask for their time on processors."""
-        if not self._asks:
-            return (self._watch,)
-        if self._filters is None:
-            self._filters = FilterWatch(self._splicing, self._objects, HeaderWord(self._word), everywhere=True)
-        return self._watch, self._filters
+        # threads that may make no system calls cannot ask for their time on processors
+        self._asks = session.options.on_processors
+        checks: tuple[Checks, ...] = (ClockChecks(), FilterChecks()) if self._asks else (ClockChecks(),)
+        self._watches = [FilterWatch(session.splicing, objects, word, everywhere=True, checks=each) for each in checks]
 
     def edits(self, probes: "Sequence[Probe]") -> "Sequence[Edit]":
         """Return the edits that watch, to be made in one change with the first of some probes that read the clock."""
@@ -49,7 +43,7 @@ class ClockWatch:
         reads = any(probe.timed for probe in probes) or any(hook.handler and hook.handler.reads_clock for hook in hooks)
         # elsewhere nothing that is placed reads it
         wanted = reads and (self._splicing.planning.slots or self._runs_go())
-        return [edit for watch in self._watches() for edit in watch.edits()] if wanted else ()
+        return [edit for watch in self._watches for edit in watch.edits()] if wanted else ()
 
     def _word(self) -> int:
         word = self._holdings.clock_word()

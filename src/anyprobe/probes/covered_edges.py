@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from anyprobe.binary.edges.edge_counts import EdgeCounts
-from anyprobe.binary.edges.flow_edges import EdgeKind, edges_of, is_entered_by
+from anyprobe.binary.edges.flow_edges import EdgeKind, closing, edges_of
 from anyprobe.binary.flow.function import FunctionCode
 from anyprobe.data.coverage import Edge, Hits
 
@@ -33,7 +33,6 @@ def covered_edges(
     ]
     edges = [edge for _, edge in of_functions]
     joined = {edge.to for edge in edges if edge.kind is not EdgeKind.CALL and not edge.kind.falls_through}
-    tables = {edge.to for edge in edges if edge.kind is EdgeKind.TABLE}
     entries = {address for each in known.values() for address in (each.start, each.entry)}
     starts = sorted(known)
 
@@ -41,11 +40,8 @@ def covered_edges(
         number = bisect_right(starts, address) - 1
         return number >= 0 and address < known[starts[number]].end
 
-    def is_closed(address: int) -> bool:
-        return address not in entries and is_entered_by(code, address, covers, in_table=address in tables)
-
     hits = {start + offset: hits for start in known for offset, hits in runs[start].items()}
-    counts = EdgeCounts(edges, hits, is_closed)
+    counts = EdgeCounts(edges, hits, closing(code, edges, entries, covers))
     for number, edge in enumerate(edges):
         told = taken.get(edge.at)
         if edge.kind is EdgeKind.TAKEN and told is not None:

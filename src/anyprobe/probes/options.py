@@ -62,6 +62,11 @@ class SessionOptions:
         """What is to be known of which calls made which: ``tree``, ``times``, or nothing."""
         return "tree" if self.call_tree else "times" if self.self_time else ""
 
+    @property
+    def on_processors(self) -> bool:
+        """Whether times are those for which threads are on processors."""
+        return self.clock == "cpu"
+
     def __post_init__(self) -> None:
         """Refuse what means nothing before anything is done to a target."""
         if self.strategy not in STRATEGIES:

@@ -148,7 +148,7 @@ def _stack_need(session: "ProbeHost", site: "ResolvedSite", *, timed: bool, repl
 
     if site.object.image.is_go:
         return 0
-    calls_clock, on_processors = bool(session.splicing.memory.clock), session.options.clock == "cpu"
+    calls_clock, on_processors = bool(session.splicing.memory.clock), session.options.on_processors
     return need(timed=timed, replaced=replaced, calls_clock=calls_clock, on_processors=on_processors)
 
 
@@ -178,7 +178,7 @@ def _not_followed(
     from anyprobe.probes.timing.go_calls import go_refusal
     from anyprobe.splice.plan.go_calls import why_not_followed
 
-    clock, on_processors = session.splicing.memory.clock, session.options.clock == "cpu"
+    clock, on_processors = session.splicing.memory.clock, session.options.on_processors
     refusal = go_refusal(site.address, clock=clock, on_processors=on_processors)
     detail = why_not_followed(module.code.text, code, wants) if refusal is None else refusal.detail
     return None if detail is None else f"{Reason.GO_TIMING.value}: {detail}"

@@ -66,21 +66,18 @@ def _scopes_in(unit: dw.Unit) -> Iterator[Scope]:
 
 
 def _linkage_name(entry: dw.Entry) -> str:
-    below: dw.Entry | None = entry
-    while below is not None:
-        found = next((text for attribute in _LINKAGE_NAMES if (text := below.text(attribute))), "")
-        if found:
-            return found
-        below = below.origin
-    return entry.name
+    names = (each.text(attribute) for each in _with_origins(entry) for attribute in _LINKAGE_NAMES)
+    return next(filter(None, names), "") or entry.name
 
 
 def _number(entry: dw.Entry, attribute: int) -> int:
     """Return an attribute of a function, or of what it completes, 0 if there is none."""
-    below: dw.Entry | None = entry
-    while below is not None:
-        found = below.number(attribute)
-        if found:
-            return found
-        below = below.origin
-    return 0
+    return next(filter(None, (each.number(attribute) for each in _with_origins(entry))), 0)
+
+
+def _with_origins(entry: dw.Entry) -> Iterator[dw.Entry]:
+    """Yield an entry, what it completes, and so on."""
+    following: dw.Entry | None = entry
+    while following is not None:
+        yield following
+        following = following.origin

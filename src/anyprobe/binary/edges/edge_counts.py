@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
 from anyprobe.binary.analysis.views import FunctionView, ModuleView
-from anyprobe.binary.edges.flow_edges import EdgeKind, FlowEdge, edges_of, is_entered_by
+from anyprobe.binary.edges.flow_edges import EdgeKind, FlowEdge, closing, edges_of
 from anyprobe.binary.flow.blocks import block_starts, conditional_jumps, run_starts
 
 Count = int | None
@@ -75,16 +75,11 @@ def undecided_jumps(module: ModuleView, function: FunctionView) -> tuple[int, ..
         return ()
     starts = run_starts(function, frozenset(function.analyses.get(block_starts)))
     edges = list(edges_of(function, starts))
-    tables = {edge.to for edge in edges if edge.kind is EdgeKind.TABLE}
 
     def covers(address: int) -> bool:
         return function.start <= address < function.end
 
-    def is_closed(address: int) -> bool:
-        return address not in {function.start, function.entry} and is_entered_by(
-            module, address, covers, in_table=address in tables
-        )
-
+    is_closed = closing(module, edges, {function.start, function.entry}, covers)
     counts = EdgeCounts(edges, dict.fromkeys(starts, 0), is_closed)
     found: list[int] = []
     for number, edge in enumerate(edges):

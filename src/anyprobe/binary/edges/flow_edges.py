@@ -1,7 +1,7 @@
 """Edges: where control goes at the end of each run of instructions."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from enum import Enum
 from itertools import pairwise
 from typing import NamedTuple
@@ -74,16 +74,30 @@ def edges_of(function: FunctionView, starts: Sequence[int]) -> Iterator[FlowEdge
                 yield FlowEdge(start, at, after, EdgeKind.AFTER_CALL)
 
 
-def is_entered_by(module: ModuleView, address: int, covers: "Callable[[int], bool]", *, in_table: bool) -> bool:
-    """Return whether control comes to an address certainly by known edges alone: by no exception and no pointer.
+def closing(
+    module: ModuleView, edges: Iterable[FlowEdge], entries: Container[int], covers: Callable[[int], bool]
+) -> Callable[[int], bool]:
+    """Return what tells of a run whether control certainly comes to it along some edges alone.
 
-    ``covers`` tells of the address of a branch whether its edges are known; ``in_table``: a known jump table leads
-    there, so what is stored may be that table's.
+    By no exception and no pointer, that is; where a known jump table leads there, what is stored may be that table's.
+
+    Args:
+        module: the code.
+        edges: the edges.
+        entries: where functions are entered.
+        covers: tells of the address of a branch whether its edges are among these.
     """
-    entries = module.entries
-    if entries.static_entries(address, address + 1) and not (in_table and address in module.text.pointed):
-        return False
-    return all(
-        kind not in {Kind.LEA, Kind.ABSOLUTE} and covers(source)
-        for _, source, kind in entries.references_into(address, address + 1)
-    )
+    tables = {edge.to for edge in edges if edge.kind is EdgeKind.TABLE}
+
+    def is_closed(address: int) -> bool:
+        if address in entries:
+            return False
+        stored = module.entries.static_entries(address, address + 1)
+        if stored and not (address in tables and address in module.text.pointed):
+            return False
+        return all(
+            kind not in {Kind.LEA, Kind.ABSOLUTE} and covers(source)
+            for _, source, kind in module.entries.references_into(address, address + 1)
+        )
+
+    return is_closed

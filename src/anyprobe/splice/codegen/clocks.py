@@ -21,6 +21,8 @@ _SLOWEST = 3
 """Times what it took at first; what takes longer was interrupted, or is a page's first use."""
 _ANY = 1 << 12
 _SHIFT = 16
+LOCK = 8
+"""Where the page of a perf event has its lock (32 bits), which changes when its thread is given a processor."""
 
 
 class ClockFacts(Protocol):
@@ -52,6 +54,20 @@ class ClockFacts(Protocol):
         ...
 
 
+def leave_out(time_: str, block: str) -> str:
+    """Return code that takes what the thread was not on processors out of a time."""
+    return f"sub {time_}, [{block}+{at.BLOCK_OFF}]"
+
+
+def emit_if_changed(asm: Assembler, block: str, free: str, otherwise: str) -> None:
+    """Emit, after the counter was read: go to ``otherwise`` if the thread had no processor since it was looked last."""
+    low = "e" + free[1:]
+    asm.code(f"""
+        mov {free}, [{block}+{at.BLOCK_PAGE}]; mov {low}, [{free}+{LOCK}]
+        cmp {low}, [{block}+{at.BLOCK_LOCK}]; jne {otherwise}
+    """)
+
+
 def emit_called(asm: Assembler, facts: ClockFacts) -> None:
     """Emit the routines that are called for the time, or where a thread was not on a processor."""
     if facts.clock:
@@ -59,9 +75,9 @@ def emit_called(asm: Assembler, facts: ClockFacts) -> None:
 
         emit_now(asm, facts.clock)
     if facts.layout.on_processors:
-        from anyprobe.splice.codegen import processor_clock
+        from anyprobe.splice.codegen.processor_clock import emit_routines
 
-        processor_clock.emit_routines(asm, facts.data, facts.rate)
+        emit_routines(asm, facts.data, facts.rate)
 
 
 def emit_read_at_entry(asm: Assembler, facts: ClockFacts) -> None:
@@ -69,16 +85,13 @@ def emit_read_at_entry(asm: Assembler, facts: ClockFacts) -> None:
     if facts.clock:
         asm.code("call now")
         return
-    if not facts.layout.on_processors:
-        asm.code("rdtsc; shl rdx, 32; or rax, rdx")
-    else:
-        from anyprobe.splice.codegen import processor_clock
-
-        processor_clock.emit_if_another(asm, "rcx", "enter_waited")
-        asm.code("rdtsc; shl rdx, 32; or rax, rdx")
-        processor_clock.emit_if_changed(asm, "rcx", "rdx", "enter_waited")
+    if facts.layout.on_processors:  # the page may be another thread's, which has ended
+        asm.code(f"mov eax, fs:[{at.TID_OFFSET}]; cmp [rcx+{at.BLOCK_PAGE_OF}], eax; jne enter_waited")
+    asm.code("rdtsc; shl rdx, 32; or rax, rdx")
+    if facts.layout.on_processors:
+        emit_if_changed(asm, "rcx", "rdx", "enter_waited")
         asm.label("enter_on_processor")
-        asm.code(processor_clock.leave_out("rax", "rcx"))
+        asm.code(leave_out("rax", "rcx"))
 
 
 def emit_waits_at_entry(asm: Assembler, facts: ClockFacts) -> None:
@@ -97,11 +110,9 @@ def emit_read(asm: Assembler, facts: ClockFacts, name: str) -> None:
     # unordered like the one at the entry: both mark when they are issued, so what is in flight cancels out
     asm.code("rdtsc; shl rdx, 32; or rdx, rax")
     if facts.layout.on_processors:
-        from anyprobe.splice.codegen import processor_clock
-
-        processor_clock.emit_if_changed(asm, "rdi", "rax", name + "_waited")
+        emit_if_changed(asm, "rdi", "rax", name + "_waited")
         asm.label(name + "_on_processor")
-        asm.code(processor_clock.leave_out("rdx", "rdi"))
+        asm.code(leave_out("rdx", "rdi"))
 
 
 def emit_waits(asm: Assembler, facts: ClockFacts, name: str) -> None:
@@ -122,7 +133,7 @@ def emit_trial(asm: Assembler, costs: Costs, name: str, *, on_processors: bool) 
         f"""
         {name}_trial:
             rdtsc; shl rdx, 32; or rax, rdx
-            {f"sub rax, [rsi+{at.BLOCK_OFF}]" if on_processors else ""}
+            {leave_out("rax", "rsi") if on_processors else ""}
             sub rax, [rsi+{at.BLOCK_ENDED}]; cmp rax, slowest; ja {name}_done
             inc qword [rsi+{at.BLOCK_TRIALS}]; add [rsi+{at.BLOCK_TRIED}], rax
             shl rax, {at.COST_BITS}; sub rax, pace

@@ -11,35 +11,15 @@ import time
 
 from anyprobe.data import layout as at
 from anyprobe.isa.assemble import Assembler
+from anyprobe.splice.codegen.clocks import LOCK, emit_if_changed, leave_out
 
 _CLOCK_GETTIME, _PERF_EVENT_OPEN, _MMAP, _MUNMAP, _CLOSE = 228, 298, 9, 11, 3
 _SOFTWARE, _DUMMY, _EXCLUDED, _ATTRIBUTES, _CLOEXEC = 1, 9, 0x60, 64, 8
 """Type, configuration, flags (neither kernel nor hypervisor), size of the attributes; and the flag of the call."""
 _READ, _SHARED, _PAGE = 1, 1, 4096
-_LOCK = 8
-"""Where the page has its lock (32 bits)."""
 _LONGEST = 1 << 13
 """Ticks that asking for the time may take: of what is above it another thread had the processor."""
 _SECOND = 1_000_000_000
-
-
-def leave_out(time_: str, block: str) -> str:
-    """Return code that takes what the thread was not on processors out of a time."""
-    return f"sub {time_}, [{block}+{at.BLOCK_OFF}]"
-
-
-def emit_if_changed(asm: Assembler, block: str, free: str, otherwise: str) -> None:
-    """Emit, after the counter was read: go to ``otherwise`` if the thread had no processor since it was looked last."""
-    low = "e" + free[1:]
-    asm.code(f"""
-        mov {free}, [{block}+{at.BLOCK_PAGE}]; mov {low}, [{free}+{_LOCK}]
-        cmp {low}, [{block}+{at.BLOCK_LOCK}]; jne {otherwise}
-    """)
-
-
-def emit_if_another(asm: Assembler, block: str, otherwise: str) -> None:
-    """Emit: go to ``otherwise`` if the page is another thread's, which has ended; eax is overwritten."""
-    asm.code(f"mov eax, fs:[{at.TID_OFFSET}]; cmp [{block}+{at.BLOCK_PAGE_OF}], eax; jne {otherwise}")
 
 
 def emit_routines(asm: Assembler, data: int, rate: int) -> None:
@@ -66,13 +46,13 @@ def _emit_waited(asm: Assembler, rate: int) -> None:
             mov rbx, rdi
             mov eax, fs:[{at.TID_OFFSET}]; cmp [rbx+{at.BLOCK_PAGE_OF}], eax; jne waited_thread
         waited_again:
-            mov r8, [rbx+{at.BLOCK_PAGE}]; mov r9d, [r8+{_LOCK}]
+            mov r8, [rbx+{at.BLOCK_PAGE}]; mov r9d, [r8+{LOCK}]
             rdtsc; shl rdx, 32; or rax, rdx; mov r10, rax
             lea rsp, [rsp-16]
             mov edi, {time.CLOCK_THREAD_CPUTIME_ID}; mov rsi, rsp; mov eax, {_CLOCK_GETTIME}; syscall
             pop rsi; pop rdi
             rdtsc; shl rdx, 32; or rax, rdx
-            cmp [r8+{_LOCK}], r9d; jne waited_again
+            cmp [r8+{LOCK}], r9d; jne waited_again
             mov rcx, rax
             imul rsi, rsi, {_SECOND}; add rsi, rdi
             mov rax, rate; mul rsi; shrd rax, rdx, 32

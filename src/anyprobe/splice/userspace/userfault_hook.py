@@ -9,6 +9,7 @@ from functools import cache
 from types import MappingProxyType
 
 from anyprobe.core.code import Input, InputKind, NativeCode
+from anyprobe.core.errors import InternalError
 from anyprobe.data.guarded import ASKED, UNKNOWN
 from anyprobe.isa.leaf import leaf
 
@@ -49,32 +50,33 @@ def _mounts() -> NativeCode:
     return leaf(f"mov rcx, [rdi]; {_SAYS}; ret", (Input(InputKind.STORAGE),), clobbers="rcx flags")
 
 
-class UserfaultChecks:
+class _AtFunctionsAlone:
+    """Checks of what programs do by functions of the C library: no code is looked for that makes a call itself."""
+
+    numbers: Sequence[int] = ()
+
+    def at_call(self, number: int, *, near: bytes | None, is_go: bool) -> NativeCode:
+        """Raise ``InternalError``: there is no such place."""
+        del near, is_go
+        raise InternalError(f"no code that makes system call {number} itself is checked")
+
+
+class UserfaultChecks(_AtFunctionsAlone):
     """The checks, by place."""
 
     functions: Mapping[str, bool] = MappingProxyType({"syscall": True, "ioctl": False})
-    numbers: Sequence[int] = ()
 
     def at_function(self, *, numbered: bool) -> NativeCode:
         """Return the code for ``syscall(number, …)``, or for ``ioctl(descriptor, request, …)``."""
         return _check(numbered=numbered)
 
-    def at_call(self, number: int, *, near: bytes | None, is_go: bool) -> NativeCode:
-        """Return the code for a place that comes to a system call."""
-        raise NotImplementedError
 
-
-class MountChecks:
+class MountChecks(_AtFunctionsAlone):
     """The checks of what is mounted, by place."""
 
     functions: Mapping[str, bool] = MappingProxyType({"mount": False, "fsmount": False})
-    numbers: Sequence[int] = ()
 
     def at_function(self, *, numbered: bool) -> NativeCode:
         """Return the code for ``mount`` and ``fsmount``."""
         del numbered
         return _mounts()
-
-    def at_call(self, number: int, *, near: bytes | None, is_go: bool) -> NativeCode:
-        """Return the code for a place that comes to a system call."""
-        raise NotImplementedError
