@@ -1,5 +1,6 @@
 """Help pages: where the command to start goes, options in groups, no jargon of types."""
 
+import importlib
 import re
 from typing import Any
 
@@ -8,7 +9,7 @@ import click
 from anyprobe.cli import options
 
 GROUPS = {
-    "Target": ("pids", "names", "everywhere"),
+    "Target": ("pids", "names", "everywhere", "hosts", "hosts_file", "remote"),
     "What is measured": (
         "hot",
         "when",
@@ -65,6 +66,13 @@ class Command(click.Command):
                 )
             ctx.params["format"] = "archive"
         return rest
+
+    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's
+        """Run here, or on the hosts that are named."""
+        named = [ctx.params.pop(name, None) for name in ("hosts", "hosts_file", "remote")]
+        if not any(named):
+            return super().invoke(ctx)
+        return importlib.import_module("anyprobe.cli.hosts").measure(self, ctx, *named)
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         """Return the parts of the usage line."""

@@ -127,6 +127,26 @@ target = together(
     click.option("-n", "--name", "names", help="All running processes of this name; repeatable.", **_name),
 )
 
+hosts = together(
+    click.option(
+        "-H",
+        "--host",
+        "hosts",
+        multiple=True,
+        metavar="HOST,...",
+        help="On these hosts, [user@]name[:port], by SSH: the results of each, and their sum.",
+    ),
+    click.option(
+        "--hosts",
+        "hosts_file",
+        type=click.Path(dir_okay=False),
+        metavar="FILE",
+        help="On the hosts in a file, one a line.",
+    ),
+    click.option("--remote", metavar="COMMAND", help="How anyprobe is called there. Default: anyprobe."),
+)
+"""On which machines the command runs: ``helping.Command`` takes these, and hands them on to ``cli/hosts.py``."""
+
 one_target = together(
     click.option("-p", "--pid", "pids", help="A running process.", **_pid),
     click.option("-n", "--name", "names", help="A running process by its name.", **_name),

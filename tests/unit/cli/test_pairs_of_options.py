@@ -25,7 +25,8 @@ VALUES = {
     "--count": ["9"], "--format": ["folded"],
 }  # fmt: skip
 ELSEWHERE = {
-    "--of", "--name", "--pid", "--new", "--cgroup", "--container", "--help", "--kill", "--leave", "--script", "--hot"
+    "--of", "--name", "--pid", "--new", "--cgroup", "--container", "--help", "--kill", "--leave", "--script", "--hot",
+    "--host", "--hosts", "--remote",
 }  # fmt: skip
 """Parts of all commands here, and what chooses what is measured: see tests of targets, ends and profiles."""
 SHOWN = {"--by pid": " pid ", "--by tid": " tid ", "--by func(caller)": "called by", "--tree": "└─ ", "--self": "self"}

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 @options.by
 @options.target
 @options.appearing
+@options.hosts
 @options.measuring
 @click.pass_obj
 def command(

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 @options.when
 @options.pending
 @options.processes
+@options.hosts
 @options.measuring
 @options.heat
 @click.pass_obj

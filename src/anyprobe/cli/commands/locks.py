@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     "--no-hold", is_flag=True, help="Measure no hold times, and not who holds: a lock that is free costs far less then."
 )
 @options.processes
+@options.hosts
 @options.measuring
 @click.pass_obj
 def command(

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 @click.command("offcpu", cls=helping.Command, starts=True)
 @options.processes
+@options.hosts
 @options.measuring
 @click.pass_obj
 def command(

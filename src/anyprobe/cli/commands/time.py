@@ -23,6 +23,7 @@ _CALLER = "func(caller)"
 @options.when
 @options.pending
 @options.processes
+@options.hosts
 @options.measuring
 @options.heat
 @options.clock
