@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.live, pytest.mark.root]
 CALLS = 1000
 HARMLESS = {"never": 3, "fork": 4, "vfork": 4}
 """By the way in which it calls ``clone``, how often a thousand calls are made."""
-ENDING = ("memory", "memory-files", "pointer", "no-pointer")
+ENDING = ("memory", "memory-files", "pointer", "no-pointer", "fork-no-pointer")
 CALLED_BEFORE = 500
 """Calls in the round in which threads make such tasks, before any has made one."""
 BEFORE = 2

@@ -88,6 +88,7 @@ int main(int argc, char **argv) {
     if (!strcmp(way, "vfork")) good = good && make(CLONE_VM | CLONE_VFORK, NULL);
     if (!strcmp(way, "fork")) good = good && make(0, NULL);
     if (!strcmp(way, "pointer")) good = good && make(CLONE_VM | CLONE_SETTLS, words + 4096) && words_stay();
+    if (!strcmp(way, "fork-no-pointer")) good = good && make(CLONE_SETTLS, NULL);
     if (!strcmp(way, "no-pointer")) good = good && make(CLONE_VM | CLONE_SETTLS, NULL);
     good = good && works() == CALLS;
     puts(good ? "done" : "bad");

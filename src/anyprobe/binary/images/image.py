@@ -362,6 +362,18 @@ class Image:
         return found
 
     @cached_property
+    def open_calls(self) -> "NDArray[np.int64]":
+        """Where code makes system calls that may make a task, and does not tell of what kind."""
+        found = self._store.open_calls()
+        if found is None:
+            from anyprobe.binary.restrictions.open_calls import open_calls
+
+            calls = [] if self.is_go else open_calls(self.elf, self.code_ranges, self.functions)
+            found = np.array([*calls], np.int64)  # Go's threads are made by the C library where there is one
+            self._store.keep_open_calls(found)
+        return found
+
+    @cached_property
     def own_calls(self) -> "list[tuple[int, int]]":
         """Where code makes a system call itself that executes a program or filters system calls, and its number."""
         found = self._store.own_calls()

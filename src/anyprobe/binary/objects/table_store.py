@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from anyprobe.binary.objects.bounds import Bounds
 
 _BOUNDS, _FACTS, _RULES = "functions", "codefacts", "unwindrules"
-_REFERENCES, _LIVENESS, _TASK_MAKERS, _OWN_CALLS = "references", "liveness", "taskmakers", "owncalls"
+_REFERENCES, _LIVENESS = "references", "liveness"
+_TASK_MAKERS, _OPEN_CALLS, _OWN_CALLS = "taskmakers", "opencalls", "owncalls"
 _REASONS = frozenset(reason.value for reason in Reason)
 
 
@@ -201,6 +202,15 @@ class TableStore:
     def keep_task_makers(self, addresses: "NDArray[np.int64]") -> None:
         """Keep where code makes tasks that share memory."""
         self._store(_TASK_MAKERS, {"addresses": addresses})
+
+    def open_calls(self) -> "NDArray[np.int64] | None":
+        """Return the system calls that may make a task whose flags the code does not tell, if they are kept."""
+        found = self._columns(_OPEN_CALLS, ("addresses",))
+        return None if found is None else found[0]
+
+    def keep_open_calls(self, addresses: "NDArray[np.int64]") -> None:
+        """Keep the system calls that may make a task whose flags the code does not tell."""
+        self._store(_OPEN_CALLS, {"addresses": addresses})
 
     def own_calls(self) -> "NDArray[np.int64] | None":
         """Return where code makes chosen system calls itself, and their numbers, if that is kept."""

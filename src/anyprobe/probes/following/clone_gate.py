@@ -36,6 +36,8 @@ PATIENCE = 10.0
 _PLACES = 64
 _CLONE_VM, _CLONE_VFORK, _CLONE_SETTLS = 0x100, 0x4000, 0x80000
 _CLONE, _CLONE3 = 56, 435
+_OF_CLONE, _BY_FUNCTION, _BY_INSTRUCTION = ("rdx",), ("rdi", "rsi"), ("rax", "rdi")
+"""The registers that say what is to be made: see ``_shares_memory``."""
 _CLONE3_TLS = 56
 """Where what ``clone3`` is given has the thread pointer; the flags come first."""
 
@@ -55,6 +57,8 @@ class CloneGate:
         self._placed: list[tuple[Edit, Want]] = []
         self._by_number: set[int] = set()
         """Where the functions begin that are told the system call's number."""
+        self._instructions: set[int] = set()
+        """Where the program makes system calls itself of which its code does not tell which."""
 
     def place(self) -> str:
         """Have threads wait that make such a task; return why they cannot be made to, nothing if they can."""
@@ -65,13 +69,21 @@ class CloneGate:
         if session.process.is_filtered(CALLS):
             return "it filters its system calls"
         waits: dict[int, Wait] = {}
+        for loaded, at in session.objects.open_calls():
+            function = loaded.image.functions.containing(at)
+            found = self._function_at((at if function is None else function.start) + loaded.bias)
+            if isinstance(found, Refusal):
+                return f"{at:#x} in {loaded.name}: {found}"
+            waits[at + loaded.bias] = Wait(found, _shares_memory(*_BY_INSTRUCTION), inside=at)
+            self._instructions.add(at + loaded.bias)
         by_number = (BY_NUMBER,) if session.objects.makes_tasks_by_number() else ()
         for name in (*FUNCTIONS, *by_number):
             for function in libc.image.functions.lookup(name):
                 found = self._function_at(function.start + libc.bias)
                 if isinstance(found, Refusal):
                     return f"{name}: {found}"
-                waits[function.start] = Wait(found, _shares_memory(numbered=name == BY_NUMBER))
+                registers = _BY_FUNCTION if name == BY_NUMBER else _OF_CLONE
+                waits[function.start + libc.bias] = Wait(found, _shares_memory(*registers))
                 if name == BY_NUMBER:
                     self._by_number.add(function.start + libc.bias)
         if not waits or (by_number and not self._by_number):
@@ -88,7 +100,7 @@ class CloneGate:
 
     def _serve(self, hit: Hit) -> None:
         flags, pointer = self._asked(hit)
-        shares = flags & _CLONE_VM and (flags & _CLONE_SETTLS or not flags & _CLONE_VFORK)
+        shares = flags & _CLONE_SETTLS or (flags & _CLONE_VM and not flags & _CLONE_VFORK)
         if self.is_ending or not shares:
             return
         if flags & _CLONE_SETTLS and self._is_made_as_threads_are(hit, pointer):
@@ -103,12 +115,16 @@ class CloneGate:
     def _asked(self, hit: Hit) -> tuple[int, int]:
         """Return the flags of the task that is about to be made, and its thread pointer; none that cannot be read."""
         regs = hit.regs
-        if hit.ip not in self._by_number:
-            return regs.rdx, regs.r9
-        if regs.rdi & 0xFFFFFFFF == _CLONE:
-            return regs.rsi, regs.r9
+        if hit.ip in self._instructions:
+            number, first, pointer = regs.rax, regs.rdi, regs.r8
+        elif hit.ip in self._by_number:
+            number, first, pointer = regs.rdi, regs.rsi, regs.r9
+        else:
+            number, first, pointer = _CLONE, regs.rdx, regs.r9
+        if number & 0xFFFFFFFF == _CLONE:
+            return first, pointer
         try:
-            words = hit.read(regs.rsi, _CLONE3_TLS + 8)
+            words = hit.read(first, _CLONE3_TLS + 8)
         except MemoryFault:
             return 0, 0  # the kernel will not be able to read it either
         return int.from_bytes(words[:8], "little"), int.from_bytes(words[_CLONE3_TLS:], "little")
@@ -141,10 +157,11 @@ class CloneGate:
 
 
 @cache
-def _shares_memory(*, numbered: bool) -> NativeCode:
-    """Return the condition: the task shares the memory, and its maker does not wait for it or gives it a pointer.
+def _shares_memory(*registers: str) -> NativeCode:
+    """Return the condition: the task shares the memory, and its maker does not wait for it, or it gets a pointer.
 
-    ``numbered``: for a function that is told the system call's number first; what ``clone3`` is to make is in memory.
+    ``registers`` have the flags, or the system call's number and what it is told first: of ``clone3`` that is where it
+    is said what is to be made.
     """
     by_number = f"""
         mov ecx, [rdi]; xor eax, eax
@@ -153,14 +170,13 @@ def _shares_memory(*, numbered: bool) -> NativeCode:
         mov rcx, [rdi+8]
     """
     listing = f"""
-        {by_number if numbered else "mov rcx, [rdi]; xor eax, eax"}
-        test ecx, {_CLONE_VM}; jz short out
+        {by_number if len(registers) > 1 else "mov rcx, [rdi]; xor eax, eax"}
         test ecx, {_CLONE_SETTLS}; jnz short shares
+        test ecx, {_CLONE_VM}; jz short out
         test ecx, {_CLONE_VFORK}; jnz short out
     shares:
         inc eax
     out:
         ret
     """
-    registers = ("rdi", "rsi") if numbered else ("rdx",)
     return leaf(listing, tuple(Input(InputKind.REGISTER, each) for each in registers), clobbers="rax rcx flags")

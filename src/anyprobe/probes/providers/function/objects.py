@@ -33,6 +33,10 @@ _MUSL = ("ld-musl", "libc.musl", "libc.so")
 _CLONES = frozenset({"clone", "__clone", "__clone2"})
 _CLONE_CALLERS = ("__clone_internal", "clone_internal", "__spawni", "clone", "__clone")
 """What calls ``clone`` in the C library, by how their names begin; ``__clone3`` is among them."""
+_OPEN_IN_LIBC = (*_CLONE_CALLERS, "syscall", "__nptl_setxid", "__syscall_cancel", "__thread_gscope_wait")
+"""What makes system calls in it of which the code does not tell which: what is told ``syscall`` is known otherwise."""
+_SYSCALL = b"\x0f\x05"
+"""What threads wait at; not ``int 0x80``, whose numbers are others."""
 
 _known: "WeakKeyDictionary[Image, tuple[CodeMap, EntryPlans]]" = WeakKeyDictionary()
 """What all processes that share an image share with it."""
@@ -148,13 +152,33 @@ class ObjectTable:
         libc = self.libc()
         if libc is None:
             return False
+        if libc.is_executable and self._calls_clone(libc, only_itself=watched):
+            return False
+        if any(
+            (not watched and imports(loaded, _CLONES)) or _makes_tasks(loaded, itself=watched)
+            for loaded in self._others(libc)
+        ):
+            return False
+        return all(watched and loaded.image.elf.read(at, 2) == _SYSCALL for loaded, at in self.open_calls())
+
+    def open_calls(self) -> "list[tuple[LoadedObject, int]]":
+        """Return the instructions outside of the C library that may make a task, and do not tell of what kind."""
+        libc = self.libc()
+        if libc is None:
+            return []
+        found = [(each, at) for each in self._others(libc) for at in each.image.open_calls.tolist()]
         if libc.is_executable:
-            return not self._calls_clone(libc, only_itself=watched)
-        others = [each for each in self.objects if each.name != VDSO and not self.is_loader(each)]
-        others = [each for each in others if each.first.inode != libc.first.inode]  # a copy of it is like it
-        return not any(
-            (not watched and imports(loaded, _CLONES)) or _makes_tasks(loaded, itself=watched) for loaded in others
-        )
+            functions = libc.image.functions
+            found.extend(
+                (libc, at) for at in libc.image.open_calls.tolist()
+                if (function := functions.containing(at)) is None or not function.name.startswith(_OPEN_IN_LIBC)
+            )  # fmt: skip
+        return found
+
+    def _others(self, libc: LoadedObject) -> list[LoadedObject]:
+        """Return the objects that are neither the C library nor of it; a copy of it is like it."""
+        others = (each for each in self.objects if each.name != VDSO and not self.is_loader(each))
+        return [each for each in others if each.first.inode != libc.first.inode]
 
     def makes_tasks_by_number(self) -> bool:
         """Return whether an object makes tasks by the C library's ``syscall``."""
