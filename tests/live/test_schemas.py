@@ -122,6 +122,8 @@ def test_sleep(documents):
 
 
 def test_metrics(documents):
+    *numbers, end = documents("metric", "metric", "a.out:work", "--by", "tid", "--every", "0.05", "--for", "0.5")
+    assert all("tid" in each["key"] for each in (*numbers, *end["functions"]))
     for of in ("concurrency", "calls", "off"):
         *numbers, end = documents("metric", "metric", "a.out:work", "--of", of, "--every", "0.05", "--for", "0.5")
         assert numbers

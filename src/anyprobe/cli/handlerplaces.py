@@ -211,6 +211,8 @@ class HandlerMaker(NamedTuple):
     """The type of the result, if it is not to be what debug information says."""
     placed: "Callable[[AnySpec], Callable[[Callable[..., Any]], object]] | None" = None
     """How it is placed, where that is not as handlers are."""
+    begins: "Callable[[HandlerText], None] | None" = None
+    """Writes what the beginning of a call does, besides keeping what its end uses."""
 
     def put(self, session: "Measured") -> Received:
         """Compile and place it; return which parameters it shows."""
@@ -259,6 +261,8 @@ class HandlerMaker(NamedTuple):
         for piece in parts.pieces:  # last, since what is missing may end the handler
             is_shown = piece.is_whole and not self.knowledge.is_go
             entry.add_expression(f"    ctx.data.{piece.name} = {'shown' * is_shown}", piece.expression, "")
+        if self.begins is not None:
+            self.begins(entry)
         reads_result = self.knowledge.reads_result(self.expressions)
         leaving.add("def handler(ctx):", *["    retval = ctx.retval"] * reads_result)
         # a handler has ended where there is no result of several parts
@@ -269,7 +273,7 @@ class HandlerMaker(NamedTuple):
         self.write(leaving, kept.loaded, self.knowledge.has_result)
         with leaving.pointing(), entry.pointing():
             ends = (
-                entry.function("handler", {"shown": intrinsics.shown}),
+                entry.function("handler", {**self.things, "shown": intrinsics.shown}),
                 leaving.function("handler", {**self.things, **kept.kinds}),
             )
             if in_kernel:

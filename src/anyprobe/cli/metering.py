@@ -2,11 +2,12 @@
 
 from typing import TYPE_CHECKING, Any
 
-from anyprobe.data.metrics import Metric, points_of, series_of
+from anyprobe.data.metrics import LEFT, NESTED, UNBEGUN, Metric, points_of, series_of, times_of
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from anyprobe.data.metrics import Keys
     from anyprobe.data.snapshot import Snapshot
 
 
@@ -41,9 +42,11 @@ class Meter:
         if snapshot.interval is None:
             documents = [self._document(snapshot)]
         else:
+            keys = {(each.spec, each.address): each.keys for each in snapshot.functions}
             documents = [
-                {"t": round(self._seconds, 6), "spec": spec, "of": str(self._metric), "value": round(value, 9)}
-                for (spec, _), value in points_of(self._metric, snapshot).items()
+                {"t": round(self._seconds, 6), "spec": row[0], "of": str(self._metric), "value": round(value, 9)}
+                | _key(keys[row])
+                for row, value in points_of(self._metric, snapshot).items()
             ]
         for each in documents:
             console.file.write(json_text(each) + "\n")
@@ -59,11 +62,19 @@ class Meter:
                     "spec": each.spec,
                     "module": each.module,
                     "function": each.function,
+                    **_key(each.keys),
                     "value": None if each.value is None else round(each.value, 9),
                     "series": [[round(seconds, 6), round(value, 9)] for seconds, value in each.points],
                 }
                 for each in series_of(self._metric, self._intervals, snapshot)
             ],
+            "left": times_of(snapshot, LEFT),
+            "nested": times_of(snapshot, NESTED),
+            "unbegun": times_of(snapshot, UNBEGUN),
             "refused": [each.as_json() for each in snapshot.refused],
             "warnings": list(snapshot.warnings),
         }
+
+
+def _key(keys: "Keys") -> dict[str, Any]:
+    return {"key": dict(keys)} if keys else {}

@@ -6,6 +6,11 @@ from enum import StrEnum
 
 from anyprobe.data.snapshot import FunctionTiming, Snapshot
 
+LEFT, NESTED, UNBEGUN = "left", "nested", "ended without a beginning"
+"""What regions and calls that handlers measure have besides their times: how often threads came to a beginning again
+without an end, or deeper in the stack before the end, and to an end without a beginning."""
+Keys = tuple[tuple[str, int | str], ...]
+
 
 class Metric(StrEnum):
     """What is measured of a function in each interval; KernInst's metrics in today's words."""
@@ -35,6 +40,11 @@ class Metric(StrEnum):
         """Whether calls have to be measured by the clock of processors, too."""
         return self in {Metric.CPU, Metric.OFF, Metric.WAITING}
 
+    @property
+    def counts(self) -> bool:
+        """Whether it is how often calls are made, and not how long they take."""
+        return self in {Metric.CALLS, Metric.THROUGHPUT}
+
     def of(self, timing: FunctionTiming, seconds: float) -> float | None:
         """Return the number of a function in an interval of some seconds; None where there is none."""
         if not seconds:
@@ -42,7 +52,7 @@ class Metric(StrEnum):
         if self.needs_cpu_time:
             cpu_ns, off_ns = (0.0, 0.0) if timing.cpu is None else (timing.cpu.cpu_ns, timing.cpu.off_ns)
             return (cpu_ns if self is Metric.CPU else off_ns) / 1e9 / (seconds if self is Metric.WAITING else 1.0)
-        if self in {Metric.CALLS, Metric.THROUGHPUT}:
+        if self.counts:
             return timing.count / (seconds if self is Metric.THROUGHPUT else 1)
         wall = timing.nested.outermost_ns if timing.nested else timing.sum_ns
         wall += timing.open_ns + timing.running_ns
@@ -66,11 +76,23 @@ class Series:
     """The number over all the time; of ``CALLS``, ``WALL``, ``CPU`` and ``OFF`` it is their sum."""
     points: tuple[tuple[float, float], ...]
     """For each interval the seconds at its end, from the beginning of the first one, and its number."""
+    keys: Keys = ()
+    """By what it is told apart from others of the function."""
 
     @property
     def values(self) -> list[float]:
         """The numbers alone."""
         return [value for _, value in self.points]
+
+
+def shown_keys(keys: Keys) -> str:
+    """Return by what something is told apart, as text."""
+    return "".join(f" {name}={value}" for name, value in keys)
+
+
+def times_of(snapshot: Snapshot, name: str) -> int:
+    """Return how often ``LEFT``, ``NESTED`` or ``UNBEGUN`` was the case."""
+    return sum(each.total.count for each in snapshot.aggregations if each.name == name)
 
 
 def points_of(metric: Metric, interval: Snapshot) -> dict[tuple[str, int], float]:
@@ -80,12 +102,14 @@ def points_of(metric: Metric, interval: Snapshot) -> dict[tuple[str, int], float
 
 
 def series_of(metric: Metric, intervals: Sequence[Snapshot], together: Snapshot) -> list[Series]:
-    """Return the numbers of all functions, those with the highest ones first."""
+    """Return the numbers of all functions, the highest ones first; 0 in intervals without a number."""
     seconds, points = 0.0, dict[tuple[str, int], list[tuple[float, float]]]()
+    wanted = [(each.spec, each.address) for each in together.functions]
     for each in intervals:
         seconds += each.duration_s
-        for key, value in points_of(metric, each).items():
-            points.setdefault(key, []).append((seconds, value))
+        values = points_of(metric, each)
+        for key in wanted:
+            points.setdefault(key, []).append((seconds, values.get(key, 0.0)))
     found = [
         Series(
             each.spec,
@@ -93,6 +117,7 @@ def series_of(metric: Metric, intervals: Sequence[Snapshot], together: Snapshot)
             each.label or each.function,
             metric.of(each, together.duration_s),
             tuple(points.get((each.spec, each.address), ())),
+            each.keys,
         )
         for each in together.functions
     ]

@@ -152,8 +152,7 @@ class FunctionTiming(Brief, histogram.Percentiles):
     """Where the function starts."""
     places: tuple[SiteResult, ...] = ()
     """Its entry and its exits, of which none has a counter of its own."""
-    label: str = ""
-    """As in ``SiteResult``."""
+    label: str = ""  # as in SiteResult
     learning: int = 0
     """Calls that left by a jump and whose caller was not known yet, so that they were not timed."""
     callers: int = 0
@@ -168,6 +167,7 @@ class FunctionTiming(Brief, histogram.Percentiles):
     """How long calls were on processors, where that was asked for."""
     taken: Taken | None = None
     """What probes have taken, which is in none of the times; None: that is not known, and in all of them."""
+    keys: tuple[tuple[str, int | str], ...] = ()  # by what calls of one function are told apart, with names
 
     @property
     def sites(self) -> tuple[SiteResult, ...]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from anyprobe.data.metrics import Metric, Series, points_of
+from anyprobe.data.metrics import LEFT, NESTED, UNBEGUN, Metric, Series, points_of, shown_keys, times_of
 from anyprobe.reports.heading import print_heading, print_left_out, print_refusals
 from anyprobe.reports.losses import print_losses
 from anyprobe.reports.plain import Rows, escape
@@ -15,6 +15,12 @@ if TYPE_CHECKING:
 
     from anyprobe.data.snapshot import Snapshot
 
+_SAID = {
+    LEFT: "left without an end that was seen: counted until it was begun again, not after that",
+    NESTED: "begun anew deeper in the stack: the outermost beginning counts, and as many ends are those of inner ones",
+    UNBEGUN: "an end was reached without a beginning, which was before the probes or did not meet the condition",
+}
+"""What is said of regions, with the number before it."""
 CURVE = 24
 """Characters that a curve is wide; each has two numbers."""
 _LEFT, _RIGHT = (0x40, 0x04, 0x02, 0x01), (0x80, 0x20, 0x10, 0x08)
@@ -27,7 +33,9 @@ def print_points(metric: Metric, seconds: float, interval: "Snapshot", console: 
     functions = {(each.spec, each.address): each for each in interval.functions}
     for key in sorted(filter(points.get, points), key=lambda key: -points[key])[: top or None]:
         number = f"{points[key]:,.4g} {metric.unit}"
-        name = f"{escape(functions[key].label or functions[key].function)} ({escape(functions[key].shown_module)})"
+        at = functions[key]
+        module = f" ({at.shown_module})" if at.module else ""
+        name = escape(f"{at.label or at.function}{module}{shown_keys(at.keys)}")
         console.print(f"{seconds:8.1f} s  {number:>20}  {name}", soft_wrap=True)
 
 
@@ -39,6 +47,9 @@ def print_series(metric: Metric, found: Sequence[Series], snapshot: "Snapshot", 
     if shown:
         console.print(_table(metric, shown))
     print_left_out("", [each.function for each in found if each not in shown], "function", "call", console)
+    for name, text in _SAID.items():
+        if times := times_of(snapshot, name):
+            console.print(f"{counted(times, 'time')} {text}", style="yellow", soft_wrap=True)
     print_losses(snapshot, console)
     print_refusals(snapshot, console)
 
@@ -47,7 +58,8 @@ def _table(metric: Metric, shown: Sequence[Series]) -> Rows:
     table = Rows()
     for heading in (metric.unit, "min", "max"):
         table.add_column(heading, justify="right")
-    for heading in ("over time", "function", "module"):
+    keyed = any(each.keys for each in shown)
+    for heading in ("over time", "function", "module", *(["by"] * keyed)):
         table.add_column(heading)
     highest = max((value for each in shown for value in each.values), default=0.0)
     for each in shown:
@@ -57,6 +69,7 @@ def _table(metric: Metric, shown: Sequence[Series]) -> Rows:
             curve(each.values, highest),
             escape(each.function),
             escape(each.module),
+            *([escape(shown_keys(each.keys).strip())] * keyed),
         )
     return table
 

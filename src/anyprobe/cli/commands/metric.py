@@ -17,10 +17,14 @@ _EVERY = 1.0
 
 
 @click.command("metric", cls=helping.Command, starts=True)
-@options.specs
+@options.optional_specs
+@click.option("--from", "begins", metavar="SPEC", multiple=True, help="Where a region begins; repeatable.")
+@click.option("--to", "ends", metavar="SPEC", multiple=True, help="Where it ends; repeatable.")
 @click.option(
     "--of", "what", type=click.Choice(_OF), default="concurrency", show_default=True, help="What is measured."
 )
+@options.when
+@click.option("--by", metavar="EXPR,...", help="A series for each: pid, tid, comm, arg0, cstr(arg0, 64), ...")
 @options.pending
 @options.processes
 @options.measuring
@@ -30,6 +34,10 @@ def command(
     program: tuple[str, ...],
     /,
     specs: tuple[str, ...],
+    begins: tuple[str, ...],
+    ends: tuple[str, ...],
+    when: str | None,
+    by: str | None,
     what: str,
     pending: bool | None,
     pids: Any,  # noqa: ANN401
@@ -44,6 +52,8 @@ def command(
     anyprobe metric standard_ExecutorRun -p 4242 --for 20
     anyprobe metric --of waiting libc:fsync -p 4242 --every 0.5
     anyprobe metric --of throughput 'a.out:handle*' -p 4242 --json
+    anyprobe metric libc:write --by tid --when 'arg2 > 4096' -p 4242
+    anyprobe metric --from a.out:begins --to a.out:ends%return -p 4242
     """  # noqa: D301 - click's mark for lines that stay as they are
     from anyprobe.cli import cpu_times, measuring, targets
     from anyprobe.cli.metering import Meter
@@ -51,6 +61,9 @@ def command(
 
     if settings["format"] not in {None, "json"}:
         raise click.UsageError(f"metric writes a table or --json, not --format {settings['format']}")
+    if bool(begins) != bool(ends) or bool(specs) == bool(begins):
+        raise click.UsageError("metric is of functions, SPEC..., or of a region, with --from SPEC and --to SPEC")
+    specs = specs or (*begins, *ends)
     metric = Metric(what)
     target = targets.choose(pids, names, program, specs, **targets.selected(settings))
     if target.kernel:
@@ -58,7 +71,20 @@ def command(
     as_json = settings.pop("format") is not None
     settings["every"] = settings["every"] or _EVERY
     own: dict[str, Any] = {"render": Meter(metric, as_json=as_json), "spaced": not as_json}
-    if metric.needs_cpu_time:
+    if begins or by is not None or when is not None:
+        from anyprobe.cli import expressions
+        from anyprobe.cli.regions import Regions
+
+        targets.check_pending(target, pending)
+        regions = Regions(
+            metric,
+            None if when is None else expressions.parse_one("--when", when),
+            () if by is None else expressions.parse("--by", by),
+            begins,
+            ends,
+        )
+        own |= {"arm": regions.arm, "seen": regions.seen}
+    elif metric.needs_cpu_time:
         targets.check_pending(target, pending)
         cpu = cpu_times.CpuTimes()
         own |= {"arm": cpu.arm, "seen": cpu.seen}
