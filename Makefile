@@ -13,7 +13,7 @@ DISTRIBUTED := 2026.8.0
 
 # python3-venv only where the interpreter in use lacks ensurepip, see $(STAMP).
 DEMO_PACKAGES := python3.11 redis-server redis-tools
-TEST_PACKAGES := $(DEMO_PACKAGES) bc binutils bolt-16 busybox-static chromium clang coreutils g++ gcc golang-go gzip lcov libc6-dev libpython3.11-testsuite musl-tools nginx nodejs openjdk-17-jdk-headless openssh-client openssh-server openssl perl procps prometheus python3.11-dbg qemu-user ripgrep sqlite3 valgrind xz-utils zstd
+TEST_PACKAGES := $(DEMO_PACKAGES) bc binutils bolt-16 busybox-static chromium clang coreutils g++ gcc golang-go gzip lcov libc6-dev libpython3.11-testsuite musl-tools nginx nodejs openjdk-17-jdk-headless openmpi-bin openssh-client openssh-server openssl perl procps prometheus python3.11-dbg qemu-user ripgrep sqlite3 valgrind xz-utils zstd
 
 KERNELS := 6.1 6.12 6.1-rt
 # Runs a guest, and plans what it splices, many times as fast.

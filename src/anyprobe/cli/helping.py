@@ -59,6 +59,8 @@ class Command(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the options; results that go to a file of archives are one."""
         rest = super().parse_args(ctx, args)
+        if "%r" in str(ctx.params.get("output") or ""):
+            ctx.params["output"] = ctx.params["output"].replace("%r", _rank(ctx))
         if str(ctx.params.get("output") or "").endswith(ARCHIVES) and ctx.params.get("format", "") is None:
             if not any(isinstance(each.type, options.Format) for each in self.params):
                 raise click.UsageError(
@@ -99,6 +101,19 @@ class Command(click.Command):
             formatter.write_paragraph()
             formatter.write_text(SPEC_POINTER)
         super().format_epilog(ctx, formatter)
+
+
+def _rank(ctx: click.Context) -> str:
+    """Return the rank of this process, for the names of files."""
+    from anyprobe.data.runs import RANKS, this_rank
+
+    rank, _ = this_rank()
+    if rank is None:
+        *names, last = (name for name, _ in RANKS)
+        raise click.UsageError(
+            f"%r is the rank under mpirun or srun, and neither {', '.join(names)} nor {last} is set", ctx
+        )
+    return str(rank)
 
 
 def plain(text: str) -> str:

@@ -1,7 +1,5 @@
 """``-H``: a command runs on hosts by SSH, and the archives that come back are shown for each host and added up."""
 
-import io
-import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -10,7 +8,7 @@ from typing import Any, TextIO
 
 import click
 
-from anyprobe.cli import ExitStatus, measuring, output, remote, showing
+from anyprobe.cli import ExitStatus, output, remote, showing
 from anyprobe.core.errors import UsageError
 from anyprobe.data.runs import Run, merged, read
 
@@ -150,34 +148,19 @@ def _show(answers: Sequence[remote.Answer], runs: Mapping[str, Run], settings: d
         (whole,) = together.snapshots
         missing = f"missing in this sum: {', '.join(lost)}"
         together = replace(together, snapshots=(replace(whole, warnings=(missing, *whole.warnings)),))
-    form = settings["format"]
-    plan = showing.plan_of(together, settings)
-    if form == "json":
-        found = [_document(each, runs.get(each.host), settings) for each in answers]
-        plan = replace(plan, always={**plan.always, "hosts": found})
-    elif form is None:
-        for each in answers:
-            if each.host in runs:
-                stream.write(f"=== {each.host}: {each.clock}\n")
-                measuring.show(runs[each.host].snapshots, showing.plan_of(runs[each.host], settings), stream)
-                stream.write("\n")
-        missing = f", without {', '.join(each.host for each in answers if each.lost)}" if lost else ""
-        stream.write(f"=== sum of {len(runs)} of {len(answers)} hosts{missing}\n")
-    for warning in together.warnings:
-        plan.warn(warning)
-    measuring.show(together.snapshots, plan, stream)
-
-
-def _document(answer: remote.Answer, run: Run | None, settings: dict[str, Any]) -> dict[str, Any]:
-    """Return what the JSON document has of a host."""
-    found: dict[str, Any] = {
-        "host": answer.host,
-        "lost": answer.lost or None,
-        "clock_offset_s": answer.offset_s,
-        "clock_error_s": answer.error_s,
-    }
-    if run is not None:
-        text = io.StringIO()
-        measuring.show(run.snapshots, replace(showing.plan_of(run, settings), quiet=True), text)
-        found["results"] = json.loads(text.getvalue())
-    return found
+    parts = [
+        showing.Part(
+            f"{each.host}: {each.clock}",
+            {
+                "host": each.host,
+                "lost": each.lost or None,
+                "clock_offset_s": each.offset_s,
+                "clock_error_s": each.error_s,
+            },
+            runs.get(each.host),
+        )
+        for each in answers
+    ]
+    without = f", without {', '.join(each.host for each in answers if each.lost)}" if lost else ""
+    heading = f"sum of {len(runs)} of {len(answers)} hosts{without}"
+    showing.show_sum(together, parts, "hosts", heading, settings, stream)

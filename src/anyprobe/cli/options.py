@@ -327,7 +327,8 @@ _output = together(
         "--output",
         type=click.Path(dir_okay=False),
         metavar="FILE",
-        help="Write the results there; to a RUN.aprobe all of them, for 'anyprobe show', 'report', 'merge' and 'diff'.",
+        help="Write the results there; to a RUN.aprobe all of them, for 'anyprobe show', 'report', 'merge' and 'diff'. "
+        "%r is the rank under mpirun or srun.",
     ),
     click.option("--quiet", is_flag=True, help="No progress, no warnings, only results."),
 )

@@ -1,14 +1,17 @@
 """Results that were kept in archives, shown again as the command would have that has measured them."""
 
+import io
+import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 import click
 
 from anyprobe.cli import COMMANDS, MODULES, contradictions, heating, measuring, output, profiling
 from anyprobe.cli.commands import count
-from anyprobe.data.runs import Run, RunInfo, read
+from anyprobe.data.runs import Run, RunInfo, merged, read
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -53,6 +56,99 @@ def show(run: Run, settings: dict[str, Any], *, heat: bool = False) -> int:
                 measured.warn(warning)
             measuring.show(run.snapshots, measured, stream)
     return 0
+
+
+class Part(NamedTuple):
+    """One part of a sum: a host, a rank."""
+
+    heading: str
+    facts: dict[str, Any]
+    """What JSON says of it besides its results."""
+    run: Run | None
+    """None where there are no results of it, and none in the sum."""
+
+
+def show_sum(
+    together: Run, parts: Sequence[Part], kind: str, heading: str, settings: dict[str, Any], stream: TextIO
+) -> None:
+    """Write the results of each part and their sum, or only that where a format has no room for more.
+
+    Args:
+        together: the sum.
+        parts: what it is of, and what is missing in it.
+        kind: what JSON calls the parts.
+        heading: of the sum.
+        settings: how results are shown.
+        stream: where.
+    """
+    plan = plan_of(together, settings)
+    if settings["format"] == "json":
+        found = [
+            part.facts | ({} if part.run is None else {"results": _document(part.run, settings)}) for part in parts
+        ]
+        plan = replace(plan, always={**plan.always, kind: found})
+    elif settings["format"] is None:
+        for part in parts:
+            if part.run is not None:
+                stream.write(f"=== {part.heading}\n")
+                measuring.show(part.run.snapshots, plan_of(part.run, settings), stream)
+                stream.write("\n")
+        stream.write(f"=== {heading}\n")
+    for warning in together.warnings:
+        plan.warn(warning)
+    measuring.show(together.snapshots, plan, stream)
+
+
+def _document(run: Run, settings: dict[str, Any]) -> Any:  # noqa: ANN401 - of JSON
+    """Return the document of a part."""
+    text = io.StringIO()
+    measuring.show(run.snapshots, replace(plan_of(run, settings), quiet=True), text)
+    return json.loads(text.getvalue())
+
+
+def show_by(runs: Sequence[Run], by: str, settings: dict[str, Any]) -> int:
+    """Write the sum of runs after that of each rank, or host."""
+    if any(run.profile is not None for run in runs):
+        raise click.UsageError(
+            f"--by {by} is not for profiles; --by of 'anyprobe profile' tells threads and processes apart"
+        )
+    together = merged(runs)
+    parts, missing = (_by_rank if by == "rank" else _by_host)(runs)
+    if missing:
+        (whole,) = together.snapshots
+        warnings = (f"missing in this sum: {missing}", *whole.warnings)
+        together = replace(together, snapshots=(replace(whole, warnings=warnings),))
+    heading = f"sum of {len(parts)} {by}{'s' if len(parts) > 1 else ''}" + (f", without {missing}" if missing else "")
+    with output.results(settings["output"], program_owns_output=False) as stream:
+        show_sum(together, parts, f"{by}s", heading, settings, stream)
+    return 0
+
+
+def _by_rank(runs: Sequence[Run]) -> tuple[list[Part], str]:
+    """Return the parts by rank, and which ranks are missing."""
+    if any(run.info.rank is None for run in runs):
+        raise click.UsageError("--by rank is for archives that were written under mpirun or srun, one by each rank")
+    kept: dict[int, list[Run]] = {}
+    for run in runs:
+        kept.setdefault(run.info.rank or 0, []).append(run)
+    size = max(run.info.ranks or 0 for run in runs)
+    missing = [str(rank) for rank in range(max(size, max(kept) + 1)) if rank not in kept]
+    parts = [
+        Part(f"rank {rank}, {_host_of(own[0])}", {"rank": rank, "host": _host_of(own[0])}, merged(own))
+        for rank, own in sorted(kept.items())
+    ]
+    return parts, f"rank{'s' if len(missing) > 1 else ''} {', '.join(missing)}" if missing else ""
+
+
+def _by_host(runs: Sequence[Run]) -> tuple[list[Part], str]:
+    kept: dict[str, list[Run]] = {}
+    for run in runs:
+        kept.setdefault(_host_of(run), []).append(run)
+    return [Part(host, {"host": host}, merged(own)) for host, own in kept.items()], ""
+
+
+def _host_of(run: Run) -> str:
+    return run.info.machine.get("host", "") or "an unknown host"
 
 
 def plan_of(run: Run, settings: dict[str, Any], *, heat: bool = False) -> measuring.Plan:

@@ -23,6 +23,12 @@ FORMAT, VERSION = "anyprobe-archive", 1
 """A version is increased by what readers of the one before would misunderstand, which new fields are not."""
 EVENTS = b'{"events":'
 """What lines begin with that have recorded calls: they are read by ``data/calls.py``."""
+RANKS = (
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+    ("SLURM_PROCID", "SLURM_NTASKS"),
+)
+"""Variables in which Open MPI, MPICH (Intel MPI, too) and Slurm say the rank, and how many there are."""
 LONGEST_LINE = 1 << 29
 """Bytes: ten times what 10,000 functions with all their buckets take. More is no archive but an attempt."""
 _BUILDS, _RECORDS = Mapping[str, str], Mapping[str, Mapping[str, Any]]
@@ -54,6 +60,10 @@ class RunInfo:
     """The host's name, its kernel and its processor."""
     merged: int = 0
     """How many archives it is the sum of; 0 unless it was merged."""
+    rank: int | None = None
+    """Which one of the processes that mpirun or srun has started it was measured in; None where none has."""
+    ranks: int | None = None
+    """How many these are, where that is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +87,19 @@ class Run:
 
 def info_of(command: str, **facts: Any) -> RunInfo:  # noqa: ANN401 - fields of ``RunInfo``
     """Return what is known of a run that takes place now, on this machine."""
-    return RunInfo(command, **facts, written=_now(), version=version("anyprobe"), machine=this_machine())
+    rank, ranks = this_rank()
+    return RunInfo(
+        command, **facts, written=_now(), version=version("anyprobe"), machine=this_machine(), rank=rank, ranks=ranks
+    )
+
+
+def this_rank() -> tuple[int | None, int | None]:
+    """Return which rank this process is, and of how many, as what has started it says; None where that is not known."""
+    for rank, ranks in RANKS:
+        if (found := os.environ.get(rank, "")).isdecimal():
+            size = os.environ.get(ranks, "")
+            return int(found), int(size) if size.isdecimal() else None
+    return None, None
 
 
 def _now() -> float:
@@ -262,8 +284,10 @@ def merged(runs: Sequence[Run]) -> Run:
             if builds.setdefault(module, build) != build:
                 changed.append(module)
     hosts = dict.fromkeys(each.info.machine.get("host", "") for each in runs)
+    ranks = {(each.info.rank, each.info.ranks) for each in runs}
     info = replace(
         runs[0].info,
+        rank=runs[0].info.rank if len(ranks) == 1 else None,
         merged=sum(max(each.info.merged, 1) for each in runs),
         version=version("anyprobe"),
         written=_now(),

@@ -9,15 +9,23 @@ from anyprobe.cli import helping, options
 
 @click.command("merge", cls=helping.Command)
 @options.archives
+@click.option(
+    "--by",
+    type=click.Choice(["rank", "host"]),
+    help="Before the sum that of each rank, by what mpirun or srun has said, or of each host.",
+)
 @options.showing
-def command(archives: tuple[str, ...], **settings: Any) -> int:  # noqa: ANN401
+def command(archives: tuple[str, ...], by: str | None, **settings: Any) -> int:  # noqa: ANN401
     """Add up results that were kept by -o RUN.aprobe: of processes, of machines, of parts of a test.
 
     \b
     anyprobe merge host1.aprobe host2.aprobe -o all.aprobe
     anyprobe merge run*.aprobe --json
+    mpirun -n 4 anyprobe count a.out:step -o run.%r.aprobe -- ./program
+    anyprobe merge --by rank run.*.aprobe
     """  # noqa: D301 - click's mark for lines that stay as they are
     from anyprobe.cli import showing
     from anyprobe.data.runs import merged
 
-    return showing.show(merged(showing.read_all(archives)), settings)
+    runs = showing.read_all(archives)
+    return showing.show(merged(runs), settings) if by is None else showing.show_by(runs, by, settings)
