@@ -10,7 +10,7 @@ from pathlib import Path
 SEPARATE = {"dist", "docs"}
 """Groups with a lock file of their own, so that ``make setup`` does not install them."""
 
-LOCKED = ("handlers", "hosts", "serve", "top")
+LOCKED = ("handlers", "hosts", "otlp", "serve", "top")
 """Extras that tests need; the others are as large as everything else together."""
 
 project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())

@@ -8,11 +8,14 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import urllib.parse
 import urllib.request
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
 from anyprobe.cli import main
 from support.driver import wait_until
@@ -112,6 +115,73 @@ def test_hits_are_counted_instead(run_target):
         assert samples(fetched(url), "anyprobe_hits_total") == {}
         calls = target.go(5).calls
         assert samples(fetched(url), "anyprobe_hits_total") == {"fib": calls["fib"]}
+    target.finish()
+
+
+@contextmanager
+def collecting():
+    """Run a collector of OpenTelemetry that keeps what it is sent; give its address and the requests."""
+    requests = []
+
+    class Collector(BaseHTTPRequestHandler):
+        def do_POST(self):
+            assert self.headers["Content-Type"] == "application/x-protobuf"
+            data = self.rfile.read(int(self.headers["Content-Length"]))
+            requests.append(ExportMetricsServiceRequest.FromString(data))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Collector) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/v1/metrics", requests
+        server.shutdown()
+        thread.join()
+
+
+def sent(request):
+    """Return the calls of each function in a request."""
+    metrics = {each.name: each for each in request.resource_metrics[0].scope_metrics[0].metrics}
+    points = metrics["anyprobe_call_duration_seconds"].histogram.data_points
+    for each in points:
+        assert each.count == sum(each.bucket_counts)
+    return {{one.key: one.value.string_value for one in each.attributes}["function"]: each.count for each in points}
+
+
+def test_a_collector_is_sent_the_program_s_own_counts(run_target):
+    target = run_target("nested_calls.c", options=("-pthread",))
+    specs = [f"a.out:{name}" for name in NAMES]
+    with collecting() as (url, requests):
+        with serving(*specs, "--push", url, "--push-every", "0.2", "-p", str(target.pid)):
+            calls = dict(target.go(20).calls)
+            wanted = {name: calls[name] for name in NAMES}
+            wait_until(lambda: requests and sent(requests[-1]) == wanted, "it has them")
+            calls = target.go(5).calls
+        assert sent(requests[-1]) == {name: calls[name] for name in NAMES}
+    target.finish()
+
+
+def test_a_collector_that_is_not_there_is_said_once(run_target):
+    target = run_target("nested_calls.c", options=("-pthread",))
+    url = f"http://127.0.0.1:{free_port()}/"
+    with serving("a.out:fib", "--push", url, "--push-every", "0.1", "-p", str(target.pid)) as (server, place):
+        assert server.stderr.readline() == f"anyprobe: {url}: Connection refused\n"
+        calls = target.go(5).calls
+        assert samples(fetched(place), "anyprobe_call_duration_seconds_count") == {"fib": calls["fib"]}
+        server.send_signal(signal.SIGINT)
+        assert url not in server.stderr.read()
+    target.finish()
+    assert main(["serve", "libc:malloc", "-p", str(os.getpid()), "--push", "localhost:4318"]) == 2
+
+
+def test_a_limit_and_what_probes_cost_are_served(run_target):
+    target = run_target("nested_calls.c", options=("-pthread",))
+    with serving("a.out:fib", "--max-overhead", "40", "-p", str(target.pid)) as (_, url):
+        assert "anyprobe_overhead_limit_ratio 0.4\n" in fetched(url)
+        assert "anyprobe_overhead_ratio " in fetched(url)
     target.finish()
 
 

@@ -50,9 +50,17 @@ class Series:
 class Metrics(Collector):
     """What a scrape gets, made of the results at that moment."""
 
-    def __init__(self, look: Callable[[], Snapshot], most: int) -> None:
-        """``look`` returns the results; so many functions have series of their own, 0 for all."""
-        self._look = look
+    def __init__(
+        self, look: Callable[[], Snapshot], most: int, budget: Callable[[], tuple[float, float] | None] = lambda: None
+    ) -> None:
+        """Have what ``look`` returns.
+
+        Args:
+            look: returns the results.
+            most: so many functions have series of their own, 0 for all.
+            budget: returns what probes cost and may cost, in percent of one CPU, or None where there is no limit.
+        """
+        self._look, self._budget = look, budget
         self._timed, self._counted = Series(most), Series(most)
         self._highest: dict[tuple[str, ...], float] = {}
 
@@ -64,6 +72,12 @@ class Metrics(Collector):
         """Yield all metrics."""
         snapshot = self._look()
         yield from _of_session(snapshot)
+        budget = self._budget()
+        if budget is not None:
+            cost, limit = (percent / 100 for percent in budget)
+            text = "What the probes of a program cost, estimated, as a share of one CPU; the dearest program."
+            yield GaugeMetricFamily("anyprobe_overhead_ratio", text, value=cost)
+            yield GaugeMetricFamily("anyprobe_overhead_limit_ratio", "What they may cost.", value=limit)
         yield from self._times(snapshot.functions)
         yield from self._hits(snapshot.sites)
 

@@ -30,6 +30,24 @@ class Address(click.ParamType):  # type: ignore[type-arg]  # generic since click
             return self.fail(f"{value!r} is no address with a port: 127.0.0.1:9464, [::1]:9464", parameter, context)
 
 
+class Url(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 only
+    """A URL of HTTP."""
+
+    name = "URL"
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> str:  # noqa: ANN401
+        """Return the URL."""
+        from urllib.parse import urlsplit
+
+        try:
+            parts = urlsplit(str(value))
+            if parts.scheme in {"http", "https"} and parts.hostname and (parts.port is None or parts.port):
+                return str(value)
+        except ValueError:  # a port that is none
+            pass
+        return self.fail(f"{value!r} is no URL of HTTP: http://localhost:4318/v1/metrics", parameter, context)
+
+
 def _port(text: str) -> int:
     port = int(text)
     if port not in range(1 << 16):
@@ -55,6 +73,20 @@ def _port(text: str) -> int:
     metavar="N",
     help="So many functions have series of their own, 0 for all; the rest is one, 'other'.",
 )
+@click.option(
+    "--push",
+    type=Url(),
+    metavar="URL",
+    help="Also send metrics to a collector of OpenTelemetry, by OTLP over HTTP: http://localhost:4318/v1/metrics.",
+)
+@click.option(
+    "--push-every",
+    type=options.Seconds(min=0.1),
+    default=10.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How often; once more at the end.",
+)
 @click.option("--hits", is_flag=True, help="Count hits of places, as count does, instead of timing functions.")
 @options.pending
 @options.processes
@@ -62,7 +94,7 @@ def _port(text: str) -> int:
 @click.pass_obj
 def command(
     program: tuple[str, ...], /, specs: tuple[str, ...], pids: Any, names: Any, listen: tuple[str, int], top: int,  # noqa: ANN401
-    hits: bool, **settings: Any,  # noqa: ANN401
+    push: str | None, push_every: float, hits: bool, **settings: Any,  # noqa: ANN401
 ) -> int:  # fmt: skip
     """Offer calls and latencies of functions to Prometheus, until Ctrl-C.
 
@@ -76,7 +108,8 @@ def command(
 
     target = targets.choose(pids, names, program, specs, **targets.selected(settings))
     how = (conditional.Counts if hits else conditional.Times).of(None, pending=settings["pending"])
-    with closing(Server(listen, top, how.seen)) as server:
+    sent = None if push is None else (push, push_every)
+    with closing(Server(listen, top, how.seen, limit=settings["max_overhead"], push=sent)) as server:
         if not ipaddress.ip_address(listen[0]).is_loopback and not settings["quiet"]:
             server.warn(f"all who reach {server.place} can read the names of functions and how often they are called")
         output = settings["output"] or ""

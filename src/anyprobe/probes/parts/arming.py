@@ -274,6 +274,11 @@ class Arming:
             host.warn(text)
         return probes
 
+    @property
+    def overhead(self) -> float | None:
+        """What all probes have cost, in percent of one CPU, between the last two looks of ``limit_overhead``."""
+        return None if self._watch is None else self._watch.total
+
     @locked
     def enable(self, *probes: Probe) -> None:
         """Arm probes again that were removed.
