@@ -112,6 +112,78 @@ def test_a_lock_that_many_threads_want_names_who_holds_and_who_waits(tmp_path, p
     assert sum(each["waited_ns"] for each in hot["waiters"]) == hot["wait_ns"]
 
 
+CONVOY = """
+#include <pthread.h>
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
+#define KEPT __attribute__((noinline, noclone))
+#define DONE __asm__ volatile("nop;nop;nop" ::: "memory")
+pthread_mutex_t door = PTHREAD_MUTEX_INITIALIZER;
+pthread_spinlock_t turn;
+static double waited, spun;
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec + t.tv_nsec * 1e-9;
+}
+KEPT static void keeps(void) { usleep(30000); pthread_mutex_unlock(&door); DONE; }
+KEPT static void long_one(void) { pthread_mutex_lock(&door); keeps(); DONE; }
+KEPT static void short_one(void)
+{
+    double began = now();
+    pthread_mutex_lock(&door);
+    waited += now() - began;
+    pthread_mutex_unlock(&door);
+    DONE;
+}
+static void *other(void *arg)
+{
+    for (int n = 0; n < 10; n++) { usleep(10000); short_one(); usleep(40000); }
+    return arg;
+}
+static void *spins(void *arg)
+{
+    double began = now();
+    pthread_spin_lock(&turn);
+    spun = now() - began;
+    pthread_spin_unlock(&turn);
+    return arg;
+}
+int main(void)
+{
+    pthread_t thread;
+    pthread_create(&thread, 0, other, 0);
+    for (int n = 0; n < 15; n++) { long_one(); usleep(3000); }
+    pthread_join(thread, 0);
+    pthread_spin_init(&turn, 0);
+    pthread_spin_lock(&turn);
+    pthread_create(&thread, 0, spins, 0);
+    usleep(50000);
+    pthread_spin_unlock(&turn);
+    pthread_join(thread, 0);
+    printf("{\\"waited\\": %.9f, \\"spun\\": %.9f}", waited, spun);
+    return 0;
+}
+"""
+
+
+def test_the_stack_of_the_thread_that_made_another_one_wait_is_told_and_spin_locks_are(tmp_path):
+    truth, found = measured(tmp_path, str(build("convoy.c", "-O1", "-pthread", text=CONVOY)))
+    door, turn = found["door"], found["turn"]
+    (first, *others) = door["blockers"]
+    names = ["keeps", "long_one", "main"]
+    assert [frame.partition("+")[0].rpartition(":")[2] for frame in first["stack"][1:4]] == names
+    assert first["waited_ns"] == pytest.approx(1e9 * truth["waited"], rel=0.1, abs=2e6)
+    assert first["waited_ns"] <= door["hold_ns"] * (1 + CLOCKS)
+    assert sum(each["waited_ns"] for each in others) <= 0.05 * first["waited_ns"] + 2e6
+    assert (turn["kind"], turn["acquisitions"], turn["contended"], turn["holds"]) == ("spinlock", 2, 1, 2)
+    assert turn["wait_ns"] == pytest.approx(1e9 * truth["spun"], rel=0.02, abs=SWITCH_NS)
+    assert turn["hold_ns"] >= 0.05e9
+    assert "main+" in turn["holders"][0]["stack"][0]
+
+
 def test_a_mutex_is_not_held_while_its_owner_waits_for_a_condition(tmp_path, program):
     truth, found = measured(tmp_path, program, *CONTENDED)
     waits, mutex = found["changed"], found["guard"]
@@ -142,7 +214,7 @@ def test_of_a_running_program_the_table_says_who_waits_for_whom(program):
             text = shown.stdout.read()
         assert process.wait() == 0
     assert "waits_for_locks:hot" in text
-    assert "held meanwhile, taken at waits_for_locks:critical+" in text
+    assert "held when a wait began, taken at waits_for_locks:critical+" in text
 
 
 def test_what_was_written_is_gone_after_the_session(program):

@@ -11,17 +11,17 @@ from anyprobe.data.offcpu import asleep_in, tells_causes
 from anyprobe.data.results import AggregationResult, by_name
 
 Json = dict[str, Any]
-ACQUIRED, WAITED, HELD, HOLDERS, WAITERS = (
-    "lock acquisitions", "lock waits_ns", "lock holds_ns", "lock holders_ns", "lock waiters_ns"
+ACQUIRED, WAITED, HELD, HOLDERS, WAITERS, BLOCKERS = (
+    "lock acquisitions", "lock waits_ns", "lock holds_ns", "lock holders_ns", "lock waiters_ns", "lock blockers_ns"
 )  # fmt: skip
 """The names of the aggregations that hold what is known of locks."""
-OF_LOCKS = frozenset({ACQUIRED, WAITED, HELD, HOLDERS, WAITERS})
+OF_LOCKS = frozenset({ACQUIRED, WAITED, HELD, HOLDERS, WAITERS, BLOCKERS})
 _JOINED = " < "
 """Between the frames of a stack."""
 
 
 class LockKind(IntEnum):
-    """Kinds of locks; the first two are held by a thread."""
+    """Kinds of locks; the first two, and spin locks, are held by a thread."""
 
     MUTEX = 1
     RWLOCK = 2
@@ -29,11 +29,12 @@ class LockKind(IntEnum):
     CONDITION = 4
     BARRIER = 5
     FUTEX = 6
+    SPINLOCK = 7
 
     @property
     def is_held(self) -> bool:
         """Whether threads hold such a lock, so that others wait because of them."""
-        return self in {LockKind.MUTEX, LockKind.RWLOCK}
+        return self in {LockKind.MUTEX, LockKind.RWLOCK, LockKind.SPINLOCK}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,8 @@ class Lock:
     holders: tuple[Waits, ...] = ()
     """Where it was taken by the thread that held it when others began to wait, those that cost most first."""
     waiters: tuple[Waits, ...] = ()
+    blockers: tuple[Waits, ...] = ()
+    """Where mutexes were given back by threads that had held them while others waited, and how long these had by then."""
 
     @property
     def contended(self) -> int:
@@ -98,6 +101,7 @@ class Lock:
         document["holds"] = self.hold.count
         document["holders"] = [each.as_json() for each in self.holders]
         document["waiters"] = [each.as_json() for each in self.waiters]
+        document["blockers"] = [each.as_json() for each in self.blockers]
         return document
 
 
@@ -105,7 +109,7 @@ def locks_of(aggregations: Iterable[AggregationResult]) -> tuple[Lock, ...]:
     """Return the locks that handlers have told of, those that were waited for longest first."""
     tables = {each.name: each.entries for each in aggregations}
     acquired, waited, held = (tables.get(name, {}) for name in (ACQUIRED, WAITED, HELD))
-    holders, waiters = (_by_lock(tables.get(name, {})) for name in (HOLDERS, WAITERS))
+    holders, waiters, blockers = (_by_lock(tables.get(name, {})) for name in (HOLDERS, WAITERS, BLOCKERS))
     found = []
     for key in dict.fromkeys([*acquired, *waited, *held]):
         address, kind = key
@@ -119,6 +123,7 @@ def locks_of(aggregations: Iterable[AggregationResult]) -> tuple[Lock, ...]:
                 held.get(key, CellValue()),
                 holders.get(key, ()),
                 waiters.get(key, ()),
+                blockers.get(key, ()),
             )
         )
     return tuple(sorted(found, key=lambda each: (-each.wait_ns, -each.acquisitions, each.address)))

@@ -99,11 +99,17 @@ def _times(cell: "CellValue") -> list[str]:
 
 def _print_details(lock: Lock, console: "Console") -> None:
     console.print(f"\n[bold]{escape(lock.name)}[/bold]: {duration(lock.wait_ns)} waited", soft_wrap=True)
-    for title, places in (("held meanwhile, taken at", lock.holders), ("waited for at", lock.waiters)):
+    for title, places in (
+        ("held while others waited, given back at", lock.blockers),
+        ("held when a wait began, taken at", lock.holders),
+        ("waited for at", lock.waiters),
+    ):
+        whole = sum(each.waited_ns for each in places)
         for each in places[:_DETAILED]:
             frames = [outside(each.stack, _C_LIBRARY), *_callers(each)]
-            share = percent(each.waited_ns, lock.wait_ns)
-            text = f"  {share:>5} %  {counted(each.count, 'wait')}  {title} {' < '.join(frames)}"
+            share = percent(each.waited_ns, whole)
+            noun = "time" if places is lock.blockers else "wait"
+            text = f"  {share:>5} %  {counted(each.count, noun)}  {title} {' < '.join(frames)}"
             console.print(escape(text), soft_wrap=True)
         if len(places) > _DETAILED:
             console.print(f"  … and {counted(len(places) - _DETAILED, 'more place')}", style="dim", soft_wrap=True)

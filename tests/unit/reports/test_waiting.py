@@ -8,7 +8,7 @@ from rich.console import Console
 from anyprobe.data.keys import Place
 from anyprobe.data.offcpu import ASLEEP, Cause, with_causes
 from anyprobe.data.results import AggregationResult, CellValue
-from anyprobe.data.waiting import ACQUIRED, HELD, HOLDERS, WAITED, WAITERS, LockKind, locks_of
+from anyprobe.data.waiting import ACQUIRED, BLOCKERS, HELD, HOLDERS, WAITED, WAITERS, LockKind, locks_of
 from anyprobe.reports.plain import PlainConsole
 from anyprobe.reports.waiting import CAUSES, print_locks, print_offcpu
 from support.sample_snapshots import snapshot
@@ -33,6 +33,12 @@ def locks(hot="shop:hot", stack=STACK, dropped=0):
         AggregationResult(HELD, "hist", BY, {mutex: cell(100, 200, 300), heap: cell(50)}, dropped=dropped),
         AggregationResult(HOLDERS, "sum", (*BY, "place"), {(*mutex, "shop:count+0x7"): CellValue(2, 8000)}),
         AggregationResult(WAITERS, "sum", (*BY, "stack"), {(*mutex, stack): CellValue(2, 8000)}),
+        AggregationResult(
+            BLOCKERS,
+            "sum",
+            (*BY, "stack"),
+            {(*mutex, "libc.so.6:unlock < shop:refill+0x8 < shop:main+0x3"): CellValue(3, 6000)},
+        ),
     )
 
 
@@ -51,7 +57,9 @@ def test_locks_that_were_waited_for_come_first_with_their_waiters_and_holders():
     assert [row[-2] for row in rows] == ["shop:hot", "0x2000", "shop:gate"]
     assert rows[0][:2] == ["8.00", "µs"]
     assert rows[1][:4] == ["-"] * 4
-    assert "    100 %  2 waits  held meanwhile, taken at shop:count+0x7" in lines
+    assert "    100 %  2 waits  held when a wait began, taken at shop:count+0x7" in lines
+    given_back = "    100 %  3 times  held while others waited, given back at shop:refill+0x8 < shop:main+0x3"
+    assert given_back in lines
     assert "    100 %  2 waits  waited for at shop:sell+0x20 < shop:main+0x9" in lines
 
 

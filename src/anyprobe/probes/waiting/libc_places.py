@@ -64,6 +64,8 @@ class LockPlaces:
     """The functions inside that make these calls, but for those that only wake others."""
     futex: tuple[str, ...]
     """The function that makes any system call."""
+    spin: tuple[str, ...]
+    spin_release: tuple[str, ...]
 
 
 def _sets(one: "Instruction") -> bool:
@@ -193,6 +195,8 @@ def _places(library: Library) -> LockPlaces | None:
         tuple(library.spec(start, at) for start in sleeping if start not in waits for at in library.futex_calls(start)),
         library.specs(each for each in sleeping if each not in roots and not library.only_wakes(each)),
         library.specs(library.starts("syscall")),
+        library.specs(library.starts("pthread_spin_lock", "pthread_spin_trylock")),
+        library.specs(library.starts("pthread_spin_unlock")),
     )
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from anyprobe.core.errors import UnsupportedTarget, UsageError
 from anyprobe.data.aggregations import Count, Hist, Sum
 from anyprobe.data.maps import Map
-from anyprobe.data.waiting import ACQUIRED, HELD, HOLDERS, WAITED, WAITERS, LockKind
+from anyprobe.data.waiting import ACQUIRED, BLOCKERS, HELD, HOLDERS, WAITED, WAITERS, LockKind
 from anyprobe.handlers.types.annotations import func, i32, i64, ptr, stack, u32, u64
 from anyprobe.probes.waiting.libc_places import FUTEX, OPERATION, lock_places
 
@@ -28,7 +28,7 @@ _RECURSION, _OWNER_DIED = 1, 130
 """The word of glibc's mutex that counts how often its owner has taken it, and the result where an owner has died."""
 _WAIT, _LOCK_PI, _WAIT_BITSET, _LOCK_PI2 = 0, 6, 9, 13
 """The operations on futexes that wait."""
-MUTEX, RWLOCK, SEMAPHORE, CONDITION, BARRIER, FUTEX_WORD = map(int, LockKind)
+MUTEX, RWLOCK, SEMAPHORE, CONDITION, BARRIER, FUTEX_WORD, SPINLOCK = map(int, LockKind)
 Specs = tuple[str, ...]
 Hit = Any
 """What a handler is called with is typed by their compiler, and so is what they store."""
@@ -61,6 +61,9 @@ class _Handlers:
         self.held: Stored = Hist(HELD, by=by, capacity=DISTRIBUTIONS)
         self.holders: Stored = Sum(HOLDERS, by=(*by, "place"), capacity=PLACES)
         self.waiters: Stored = Sum(WAITERS, by=(*by, "stack"), capacity=PLACES)
+        self.blockers: Stored = Sum(BLOCKERS, by=(*by, "stack"), capacity=PLACES)
+        self.queue: Stored = Map("waiting", by=("lock",), capacity=LOCKS, value=i64, shown=False)
+        self.blocked: Stored = Map("waited for since", by=("lock",), capacity=LOCKS, shown=False)
         self.since: Stored = Map("held since", by=("lock",), capacity=LOCKS, shown=False)
         self.since_by_thread: Stored = Map("held since, by thread", by=("lock", "tid"), capacity=LOCKS, shown=False)
         self.place_of: Stored = Map("taken at", by=("lock",), capacity=LOCKS, shown=False)
@@ -85,8 +88,10 @@ class _Handlers:
                 (self._conditions, places.condition),
                 (self._barriers, places.barrier),
                 (self._futexes, places.futex),
+                (self._spinlocks, places.spin),
                 *([(self._releases, places.mutex_release)] if self._holds else []),
                 *([(self._rwlock_releases, places.rwlock_release)] if self._holds else []),
+                (self._spin_releases, places.spin_release),
             ]
             for place, specs in ways:
                 if specs:  # a static program has what it uses
@@ -147,11 +152,22 @@ class _Handlers:
         return ask
 
     def _mutex_waits(self, specs: Specs) -> None:
-        recorded = self._recorded()
+        recorded, queue, blocked, place_of = self._recorded(), self.queue, self.blocked, self.place_of
+        holds = self._holds
 
-        @self._asked(specs).ret
+        @self._session.call(*specs)
+        def wait(ctx: Hit, lock: ptr) -> None:
+            ctx.data.lock = lock
+            ctx.data.holder = place_of.get(lock, 0)
+            ctx.data.began = ctx.now
+            if holds and queue.increase((lock,), i64(1)) == 1:
+                blocked[lock] = ctx.data.began
+
+        @wait.ret
         def waited(ctx: Hit) -> None:
             recorded(ctx.data.lock, MUTEX, ctx.now - ctx.data.began, ctx.data.holder, ctx.ustack())
+            if holds:
+                queue.increase((ctx.data.lock,), i64(-1))
 
     def _mutexes(self, specs: Specs) -> None:
         taken = self._taken()
@@ -177,11 +193,19 @@ class _Handlers:
                 taken(ctx.data.lock, now, ctx.caller)
 
     def _releases(self, specs: Specs) -> None:
-        released = self._released()
+        released, queue, blocked, since = self._released(), self.queue, self.blocked, self.since
+        blockers = self.blockers
 
         @self._session.entry(*specs)
         def release(ctx: Hit, lock: ptr) -> None:
-            released(lock, ctx.now)
+            now = ctx.now
+            if queue.get(lock, 0) != 0:
+                before = since.get(lock, 0)
+                if not (before >= _INNER and is_inner(lock)):
+                    began = max(blocked.get(lock, now), before & (_INNER - 1))
+                    blockers[lock, MUTEX, ctx.ustack()].add(now - min(began, now))
+                    blocked[lock] = now
+            released(lock, now)
 
     def _sleeps(self, specs: Specs) -> None:
         slept = self.slept
@@ -215,6 +239,37 @@ class _Handlers:
             before = since.delete((lock, ctx.tid))
             if before is not None:
                 held[lock, RWLOCK].add(ctx.now - before)
+
+    def _spinlocks(self, specs: Specs) -> None:
+        acquired, recorded, since, place_of = self.acquired, self._recorded(), self.since, self.place_of
+
+        @self._session.call(*specs)
+        def take(ctx: Hit, lock: ptr) -> None:
+            ctx.data.lock = lock
+            if since.get(lock, 0) != 0:  # to read the lock's own word takes longer than most such locks are held
+                ctx.data.holder = place_of.get(lock, 0)
+                ctx.data.began = ctx.now
+
+        @take.ret
+        def took(ctx: Hit) -> None:
+            lock = ctx.data.lock
+            if ctx.retval is not None and i32(ctx.retval) == 0:
+                if ctx.data.began is not None:
+                    recorded(lock, SPINLOCK, ctx.now - ctx.data.began, ctx.data.holder, ctx.ustack())
+                acquired[lock, SPINLOCK].add()
+                since[lock] = ctx.now
+                place_of[lock] = ctx.caller
+
+    def _spin_releases(self, specs: Specs) -> None:
+        since, held, holds = self.since, self.held, self._holds
+
+        @self._session.entry(*specs)
+        def release(ctx: Hit, lock: ptr) -> None:
+            before = since.get(lock, 0)
+            if before != 0:
+                if holds:
+                    held[lock, SPINLOCK].add(ctx.now - before)
+                since[lock] = 0
 
     def _semaphores(self, specs: Specs) -> None:
         acquired, recorded, slept = self.acquired, self._recorded(), self.slept
