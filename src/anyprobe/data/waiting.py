@@ -68,7 +68,7 @@ class Lock:
     """Where it was taken by the thread that held it when others began to wait, those that cost most first."""
     waiters: tuple[Waits, ...] = ()
     blockers: tuple[Waits, ...] = ()
-    """Where mutexes were given back by threads that had held them while others waited, and how long these had by then."""
+    """Where mutexes were given back by threads that had held them while others waited, and for how long these had."""
 
     @property
     def contended(self) -> int:
