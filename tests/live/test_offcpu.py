@@ -14,7 +14,7 @@ from anyprobe.probes.waiting.offcpu import place_offcpu
 from live.test_command_line import anyprobe as command
 from live.test_command_line import start
 from live.test_locks import NO_LIBRARY, nameless_libc
-from support.driver import build, wait_until
+from support.driver import build, has_ended, wait_until
 from support.seen_probes import is_probed
 
 pytestmark = pytest.mark.live
@@ -84,6 +84,89 @@ def test_a_running_program_is_shown_by_what_it_waits_for(program):
     assert "sleeps_for_reasons:naps+" in text
 
 
+EDGES = """
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#define KEPT __attribute__((noinline, noclone))
+#define DONE __asm__ volatile("nop;nop;nop" ::: "memory")
+static int ends[2], pipe_end, closed[2];
+KEPT static void sleeps_on(void) { sleep(1000); DONE; }
+KEPT static void receives(void) { char c; recv(ends[0], &c, 1, 0); DONE; }
+KEPT static void reads(void) { char c; (void)!read(pipe_end, &c, 1); DONE; }
+KEPT static void reads_closed(void) { char c; (void)!read(closed[0], &c, 1); close(closed[0]); DONE; }
+static void *sleeper(void *p) { sleeps_on(); return p; }
+static void *receiver(void *p) { receives(); reads(); return p; }
+static void *closer(void *p) { reads_closed(); sleeps_on(); return p; }
+int main(int count, char **arguments)
+{
+    pthread_t thread;
+    char line[8];
+    pipe_end = open(arguments[count - 1], O_RDWR);
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) || pipe(closed)) return 1;
+    pthread_create(&thread, 0, sleeper, 0);
+    pthread_create(&thread, 0, receiver, 0);
+    puts("ready");
+    fflush(stdout);
+    if (!fgets(line, 8, stdin)) return 1;
+    pthread_create(&thread, 0, closer, 0);
+    usleep(200000);
+    (void)!write(closed[1], "x", 1);
+    (void)!write(ends[1], "x", 1);
+    puts("sent");
+    fflush(stdout);
+    return fgets(line, 8, stdin) ? 0 : 1;
+}
+"""
+
+
+def test_calls_that_are_open_at_the_edges_count_as_far_as_they_are_within(tmp_path):
+    program = build("sleeps_over_edges.c", "-O1", "-pthread", text=EDGES)
+    fifo = str(tmp_path / "fifo")
+    os.mkfifo(fifo)
+    arguments = [program, fifo]
+    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "ready\n"
+        out = tmp_path / "results.json"
+        with start("offcpu", "-p", str(process.pid), "--for", "2", "--json", "-o", str(out)) as shown:
+            wait_until(lambda: is_probed(process.pid, "pwritev"), "the probes are there")
+            process.stdin.write("\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == "sent\n"
+            assert shown.wait() == 0
+        assert not has_ended(process)
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.wait() == 0
+    document = json.loads(out.read_text())
+    window, stacks = document["duration_s"] * 1e9, document["stacks"]
+
+    def those(name, clipped):
+        return [
+            each
+            for each in stacks
+            if each["clipped"] == clipped and any(f":{name}+" in frame for frame in each["frames"])
+        ]
+
+    (slept,) = (each for each in stacks if each["clipped"] == "all along" and each["cause"] == "timer")
+    assert slept["count"] == 1
+    assert "nanosleep" in slept["frames"][0]
+    assert 1.95e9 <= slept["off_ns"] <= window  # the handlers are there for two seconds, and some before
+    (received,), (read,) = those("receives", "before"), those("reads", "open")
+    assert received["cause"] == "socket"
+    assert received["descriptor"].startswith("unix")
+    assert (read["cause"], read["descriptor"]) == ("io", fifo)
+    # one thread, which was in one call until it was in the other one
+    assert received["off_ns"] + read["off_ns"] == pytest.approx(slept["off_ns"], rel=0.03, abs=3e7)
+    (closed,) = those("reads_closed", None)
+    assert (closed["count"], closed["descriptor"]) == (1, "?")
+    assert 0.1e9 < closed["off_ns"] < received["off_ns"] + 0.3e9
+    assert document["kernel"]["run_queue_ns"] >= 0
+
+
 BUSY = "while True: pass"
 
 
@@ -95,6 +178,7 @@ def test_a_program_that_sleeps_in_no_call_and_waits_for_a_processor_is_told_so()
         busy = command("offcpu", "-p", str(others[0].pid), "--for", "1").stdout
     assert "a thread of it waited for a processor" in busy
     assert "no thread has slept" in busy
+    assert "of threads that were ready and waited for a processor" in busy
 
 
 def cpus():

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from typing import Any
 
 from anyprobe.data.results import AggregationResult, CellValue, Key
 
-ASLEEP = "asleep_ns"
-"""The name of the aggregation that holds it."""
+ASLEEP, LATE, KERNEL = "asleep_ns", "asleep before", "threads in the kernel"
+"""The aggregations that hold it, what had begun before the handlers came, and what the kernel has counted."""
 _JOINED = " < "
 """Between the frames of a stack."""
 
@@ -30,6 +30,18 @@ class Cause(IntEnum):
     CALL = 12
 
 
+class State(StrEnum):
+    """Which part of a wait was within the session."""
+
+    WHOLE = ""
+    BEFORE = "before"
+    """Its end: it began before the handlers were there."""
+    OPEN = "open"
+    """Its beginning: it has not ended."""
+    ALL_ALONG = "all along"
+    """The middle: the thread was asleep in one call all the time."""
+
+
 Causes = dict[str, Cause]
 """What functions wait for, by the names that keys have of them."""
 
@@ -44,6 +56,9 @@ class Asleep:
     count: int
     off_ns: int
     longest_ns: int
+    descriptor: str = ""
+    """What was read, written or waited on; ``?`` where it was closed before it was asked for."""
+    state: State = State.WHOLE
 
     def as_json(self) -> dict[str, Any]:
         """Return the JSON object."""
@@ -53,7 +68,14 @@ class Asleep:
             "count": self.count,
             "off_ns": self.off_ns,
             "max_off_ns": self.longest_ns,
+            "descriptor": self.descriptor or None,
+            "clipped": str(self.state) or None,
         }
+
+
+def cause_of(causes: Causes, function: str) -> Cause:
+    """Return what a function waits for."""
+    return causes.get(function, Cause.CALL)
 
 
 def with_causes(result: AggregationResult, causes: Causes) -> AggregationResult:
@@ -62,7 +84,7 @@ def with_causes(result: AggregationResult, causes: Causes) -> AggregationResult:
         return result
     entries: dict[Key, CellValue] = {}
     for (function, stack), cell in result.entries.items():
-        key = int(causes.get(str(function), Cause.CALL)), stack
+        key = int(cause_of(causes, str(function))), stack
         entries[key] = entries[key].merged(cell) if key in entries else cell
     return replace(result, by=("cause", "stack"), entries=entries)
 
@@ -75,9 +97,23 @@ def tells_causes(result: AggregationResult) -> bool:
 def asleep_in(aggregations: Iterable[AggregationResult]) -> tuple[Asleep, ...]:
     """Return where threads slept, the longest first, of what ``with_causes`` has made."""
     found = [
-        Asleep(Cause(int(cause)), tuple(str(stack).split(_JOINED)), cell.count, cell.sum or 0, cell.max or 0)
+        Asleep(
+            Cause(int(cause)),
+            tuple(str(stack).split(_JOINED)),
+            cell.count,
+            cell.sum or 0,
+            cell.max or 0,
+            *(str(more[0]), State(str(more[1])) if len(more) > 1 else State.WHOLE) if more else (),
+        )
         for each in aggregations
         if tells_causes(each)
-        for (cause, stack), cell in each.entries.items()
+        for (cause, stack, *more), cell in each.entries.items()
     ]
     return tuple(sorted(found, key=lambda each: (-each.off_ns, each.frames)))
+
+
+def kernel_numbers(aggregations: Iterable[AggregationResult]) -> dict[str, int]:
+    """Return what the kernel has counted of threads, by name."""
+    return {
+        str(key[0]): cell.sum or 0 for each in aggregations if each.name == KERNEL for key, cell in each.entries.items()
+    }

@@ -7,7 +7,7 @@ from typing import Any
 
 from anyprobe.data.cells import CellValue
 from anyprobe.data.keys import Place
-from anyprobe.data.offcpu import asleep_in, tells_causes
+from anyprobe.data.offcpu import KERNEL, asleep_in, kernel_numbers, tells_causes
 from anyprobe.data.results import AggregationResult, by_name
 
 Json = dict[str, Any]
@@ -133,11 +133,13 @@ def document_of(aggregations: Iterable[AggregationResult]) -> Json:
     """Return what aggregations hold as members of a document: of locks and of where threads slept as lists of these."""
     results = list(aggregations)
     asleep = [each for each in results if tells_causes(each)]
-    others = [each for each in results if each.name not in OF_LOCKS and each not in asleep]
+    others = [each for each in results if each.name not in {*OF_LOCKS, KERNEL} and each not in asleep]
     document: Json = {"aggregations": by_name(others)} if others else {}
     if asleep:
         document["stacks"] = [each.as_json() for each in asleep_in(asleep)]
-    if len(others) + len(asleep) < len(results):
+    if kernel := kernel_numbers(results):
+        document["kernel"] = kernel
+    if any(each.name in OF_LOCKS for each in results):
         document["locks"] = [each.as_json() for each in locks_of(results)]
     return document
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from anyprobe.data.offcpu import Asleep, Cause, asleep_in
+from anyprobe.data.offcpu import Asleep, Cause, State, asleep_in, kernel_numbers
 from anyprobe.data.snapshot import Snapshot
 from anyprobe.data.waiting import OF_LOCKS, Lock, LockKind, Waits, locks_of, outside
 from anyprobe.reports.heading import print_heading, print_refusals
@@ -34,6 +34,12 @@ CAUSES = {
     Cause.CALL: "a system call by its number",
 }
 """What is waited for, in words."""
+_CLIPPED = {
+    State.BEFORE: "begun before",
+    State.OPEN: "not ended",
+    State.ALL_ALONG: "all along",
+}
+"""Which part of a wait is meant, where that is not all of it."""
 _C_LIBRARY = ("libc.so.6", "libpthread.so.0", "libstdc++.so.6")
 
 
@@ -140,14 +146,26 @@ def print_offcpu(snapshot: Snapshot, console: "Console", top: int = 0) -> None:
         console.print(table)
         console.print()
     for each in found[:top] if top else found:
-        text = f"{duration(each.off_ns):>8}  {counted(each.count, 'wait')}  {' < '.join(each.frames)}"
+        on = f"  on {each.descriptor}" if each.descriptor else ""
+        clipped = f" ({_CLIPPED[each.state]})" if each.state else ""
+        frames = " < ".join(each.frames)
+        text = f"{duration(each.off_ns):>8}  {counted(each.count, 'wait')}{clipped}{on}  {frames}"
         console.print(escape(text), soft_wrap=True)
     if top and len(found) > top:
         console.print(
             f"… and {counted(len(found) - top, 'more place')}; --top 0 shows all", style="dim", soft_wrap=True
         )
     if not found:
-        console.print("\nno thread has slept in a call that began and ended in this time", soft_wrap=True)
+        console.print("\nno thread has slept in a call in this time", soft_wrap=True)
+    kernel = kernel_numbers(snapshot.aggregations)
+    if kernel.get("run_queue_ns"):
+        queued = duration(kernel["run_queue_ns"])
+        text = f"{queued} of threads that were ready and waited for a processor, in these calls or not"
+        console.print(f"\n{text}", soft_wrap=True)
+    if kernel.get("major_faults"):
+        console.print(
+            f"{counted(kernel['major_faults'], 'page fault')} that read from a disk, in no call", soft_wrap=True
+        )
     for result in snapshot.aggregations:
         if result.dropped:
             text = f"{counted(result.dropped, 'wait')} in places for which there was no room"

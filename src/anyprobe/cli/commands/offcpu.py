@@ -40,16 +40,21 @@ def command(
     from anyprobe.cli import measuring, targets
     from anyprobe.data.offcpu import Causes, with_causes
     from anyprobe.probes.waiting.offcpu import place_offcpu
+    from anyprobe.probes.waiting.window import SleepWindow
     from anyprobe.reports.waiting import without_places
 
     target = targets.choose(pids, names, program, (), **targets.selected(settings))
     causes: Causes = {}
+    windows: dict[int, SleepWindow] = {}
 
     def arm(session: "Measured", _: "Sequence[AnySpec]") -> None:
-        place_offcpu(targets.on_process(session), causes)
+        place_offcpu(targets.on_process(session), causes, windows)
 
     def seen(snapshot: "Snapshot") -> "Snapshot":
-        results = tuple(with_causes(each, causes) for each in snapshot.aggregations)
+        if (window := windows.get(snapshot.target.pid)) is not None:
+            results = window.results(snapshot)
+        else:
+            results = tuple(with_causes(each, causes) for each in snapshot.aggregations)
         return replace(without_places(snapshot), aggregations=results)
 
     settings["returns"] = "exits"  # what a function ends in is known, and has handlers of its own
