@@ -219,4 +219,4 @@ def test_the_command_prints_each(capsys):
         assert main(["schema", kind]) == 0
         assert json.loads(capsys.readouterr().out)["title"] == f"anyprobe {kind}"
     assert main(["schema", "nothing"]) == 2
-    assert "there are break, count, cover, " in capsys.readouterr().err
+    assert "there are break, cache, count, cover, " in capsys.readouterr().err

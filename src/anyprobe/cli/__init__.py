@@ -53,6 +53,7 @@ COMMANDS = {
     "doctor": "Say what this machine and a target permit, and what to do about what they do not.",
     "usdt": "Make USDT probes for C and C++, and check descriptions of virtual ones.",
     "driver": "Build, load and unload the module with which the kernel's own text is spliced.",
+    "cache": "Show what is kept on disk so that later starts are quick, or remove it.",
     "schema": "Print the JSON schema of a command's documents.",
     "help": "Say what a SPEC is (anyprobe help specs), or what a command does.",
 }

@@ -28,6 +28,7 @@ def refuse(target: "targets.Target", plan: "Plan") -> None:
         "--unsafe": plan.unsafe,
         "--maxactive": plan.maxactive is not None,
         "--max-overhead": plan.max_overhead is not None,
+        "--max-setup": plan.max_setup is not None,
         "--fold": plan.fold,
         "--follow": bool(plan.follow),
         "--children": plan.children is not None,

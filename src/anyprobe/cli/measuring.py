@@ -63,6 +63,7 @@ def measure(target: targets.Target, plan: Plan) -> int:
                 "live": plan.live or None,
                 "unsafe": plan.unsafe or None,
                 "children": plan.children,
+                "max_setup": plan.max_setup,
                 "pending": {None: "modules", True: "always", False: "once"}[plan.pending],
             }
             kernel = []
@@ -102,7 +103,7 @@ def measure(target: targets.Target, plan: Plan) -> int:
         if tree is not None:
             tree.begin()
         if started is None and plan.records is None:
-            sessions.window.open(sessions.all)
+            sessions.window.open(sessions.all, in_slices=plan.max_setup is not None and not plan.covers)
         placed = any(map(has_placed, sessions.all))
         replacements = ending.Replacements(
             sessions.processes,

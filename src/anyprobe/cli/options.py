@@ -320,6 +320,12 @@ _arming = together(
         metavar="PERCENT",
         help="Remove the dearest probes when all cost more than this share of one CPU, by an estimate.",
     ),
+    click.option(
+        "--max-setup",
+        type=Seconds(min=0, min_open=True),
+        metavar="SECONDS",
+        help="Place probes for so long, where the program is just now first, and say what is left out.",
+    ),
 )
 _output = together(
     click.option(

@@ -79,6 +79,8 @@ class Plan:
     at_end: str | None = None
     """Whether a started command is told to end, or left; None: told where the session ends by itself."""
     max_overhead: float | None = None
+    max_setup: float | None = None
+    """For how many seconds probes are placed; None: until all are."""
     clock: str | None = None
     returns: str | None = None
     self_time: bool = False
@@ -149,10 +151,10 @@ class Window:
         self._last: dict[int, Snapshot] = {}
         self._opened = self._closed = 0.0
 
-    def open(self, sessions: "Iterable[Measured]") -> None:
-        """Begin for several sessions, all of them armed."""
+    def open(self, sessions: "Iterable[Measured]", *, in_slices: bool = False) -> None:
+        """Begin for several sessions, all of them armed; ``in_slices``: for one, too, whose probes count since then."""
         known = list(sessions)
-        if len(known) > 1:
+        if len(known) > 1 or in_slices:
             self._opened = time.monotonic()
             self._before = _snapshots(known)
 

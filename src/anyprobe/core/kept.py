@@ -5,6 +5,8 @@ They are written aside and renamed, so a reader sees all of one or nothing. What
 
 import contextlib
 import os
+import stat
+from typing import NamedTuple
 
 
 def directory() -> str:
@@ -46,3 +48,34 @@ def write(name: str, content: bytes) -> bool:
                 os.unlink(temporary)
         return False
     return True
+
+
+class Entry(NamedTuple):
+    """One file of the cache."""
+
+    name: str
+    size: int
+    """In bytes."""
+    written: float
+    """When, in seconds since the epoch."""
+
+
+def entries() -> list[Entry]:
+    """Return the files of the cache, none where there is no such folder; folders in it are not of it."""
+    found = []
+    with contextlib.suppress(OSError), os.scandir(directory()) as listing:
+        for each in listing:
+            with contextlib.suppress(FileNotFoundError):  # another anyprobe has replaced it just now
+                status = each.stat(follow_symlinks=False)
+                if stat.S_ISREG(status.st_mode):
+                    found.append(Entry(each.name, status.st_size, status.st_mtime))
+    return found
+
+
+def clear() -> list[Entry]:
+    """Remove the files of the cache and return them; raise ``OSError`` where one cannot be removed."""
+    found = entries()
+    for each in found:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(directory(), each.name))
+    return found

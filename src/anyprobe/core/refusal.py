@@ -68,6 +68,7 @@ class Reason(StrEnum):
     IFUNC_UNRESOLVED = "ifunc-unresolved"
     SEMAPHORE = "semaphore-not-writable"
     BESIDE_HOT_CODE = "beside-hot-code"
+    LEFT_OUT = "left-out"
 
 
 @dataclass(frozen=True, slots=True)

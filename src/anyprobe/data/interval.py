@@ -40,7 +40,7 @@ def since(after: Snapshot, before: Snapshot | None, moment: str) -> Snapshot:
     return replace(
         after,
         duration_s=seconds,
-        sites=tuple(_site_since(each, earlier_sites.get(_site(each))) for each in after.sites),
+        sites=tuple(_site_since(each, earlier_sites.get(_site(each)), before.duration_s) for each in after.sites),
         functions=tuple(_calls_since(each, earlier_functions.get(_function(each))) for each in after.functions),
         aggregations=tuple(
             _result_since(each, earlier_results.get((each.name, each.kind, each.by))) for each in after.aggregations
@@ -107,10 +107,11 @@ def _function(timing: FunctionTiming) -> Hashable:
     return timing.spec, timing.address
 
 
-def _site_since(after: SiteResult, before: SiteResult | None) -> SiteResult:
+def _site_since(after: SiteResult, before: SiteResult | None, passed: float) -> SiteResult:
+    later = max(after.since - passed, 0.0)
     if before is None:
-        return after
-    return replace(after, hits=after.hits - before.hits, nmissed=after.nmissed - before.nmissed)
+        return replace(after, since=later) if after.since else after
+    return replace(after, hits=after.hits - before.hits, nmissed=after.nmissed - before.nmissed, since=later)
 
 
 def _calls_since(after: FunctionTiming, before: FunctionTiming | None) -> FunctionTiming:

@@ -25,6 +25,11 @@ class RefusedSite:
         """Whether it was in place until its library was unmapped, which is no refusal."""
         return self.reason == Reason.GONE
 
+    @property
+    def is_left_out(self) -> bool:
+        """Whether there was no time to place it, of which there is no more to explain."""
+        return self.reason == Reason.LEFT_OUT
+
     def as_json(self) -> dict[str, Any]:
         """Return the JSON object."""
         return {"spec": self.spec, "address": self.address, "reason": self.reason, "detail": self.detail}

@@ -67,6 +67,8 @@ class SiteResult(Brief):
     """Hits seen at a jump whose caller cannot be spliced, where handlers follow calls to their callers."""
     undivided: bool = False
     """Whether hits of fork children are among those of the process, since they are not told apart there."""
+    since: float = 0.0
+    """Seconds after the beginning from which on it counts: 0, or when what it is in was loaded."""
     __repr__ = Brief.__repr__
 
     @property
@@ -84,12 +86,9 @@ class SiteResult(Brief):
         plain = ("spec", "module", "function", "offset", "address", "strategy", "armed", "hits", "nmissed", "kind")
         document = {name: getattr(self, name) for name in plain}
         document |= {"exit_kind": self.exit_kind} if self.exit_kind is not None else {}
-        document |= {"arming": self.arming} if self.arming else {}
+        told = ("arming", "folded_sites", "learning", "tail_exits", "undivided", "since")
+        document |= {name: value for name in told if (value := getattr(self, name))}
         document |= {"notes": list(self.notes)} if self.notes else {}
-        document |= {"folded_sites": self.folded_sites} if self.folded_sites else {}
-        document |= {"learning": self.learning} if self.learning else {}
-        document |= {"tail_exits": self.tail_exits} if self.tail_exits else {}
-        document |= {"undivided": True} if self.undivided else {}
         return document
 
     def as_exit(self) -> Json:
@@ -121,6 +120,7 @@ class SiteResult(Brief):
             armed=self.armed or other.armed,
             notes=tuple(dict.fromkeys((*self.notes, *other.notes))),
             undivided=self.undivided or other.undivided,
+            since=min(self.since, other.since),
         )
 
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from anyprobe.probes.adopting import Adopting
     from anyprobe.probes.handlers.trampolining import Trampolines
     from anyprobe.probes.live_proof import LiveProof
+    from anyprobe.probes.slices import Slices
     from anyprobe.probes.symbols import Symbols
     from anyprobe.probes.thread_ids import ThreadIds
     from anyprobe.probes.timing.thread_names import ThreadNames
@@ -103,6 +104,12 @@ class ProbeHost(ABC):
         self.handler_watch = HandlerWatch(self.splicing, self.objects, self.module)
         self.functions = FunctionProvider(self.splicing, self.copies, self.wanted_once)
         """What arms places in functions."""
+        self.slices: Slices | None = None
+        """What places probes piece by piece, where there is a time for it."""
+        if options.max_setup is not None:
+            from anyprobe.probes import slices
+
+            self.slices = slices.Slices(self, options.max_setup)
 
     def when_mapped(self, place: Callable[[], None]) -> None:
         """Call what places handlers by what libraries contain, once they are mapped and nothing in them has run."""

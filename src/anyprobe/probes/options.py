@@ -54,6 +54,9 @@ class SessionOptions:
     children: str = "count"
     """What becomes of fork children: ``count``: they count, too; ``ignore``: their hits are left out of counts;
     ``free``: each is relieved of all probes before it runs on from the C library's ``fork``."""
+    max_setup: float | None = None
+    """Seconds that placing probes may take, about: functions in which the program is found to be at the start are
+    placed first, and those for which there is no time are refused as ``left-out``. None: as long as it takes."""
     strict: bool = False
     """Whether the functions of ``anyprobe.kprobes`` raise instead of returning error numbers."""
 
@@ -94,6 +97,7 @@ class OptionNames(TypedDict, total=False):
     unsafe: bool
     pending: str
     children: str
+    max_setup: float | None
     strict: bool
 
 

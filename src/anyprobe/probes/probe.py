@@ -40,6 +40,8 @@ class Place:
     """What counted at the same place while the same file was loaded here before."""
     size: int = 0
     """How many bytes run as a whole from here on, where that is known."""
+    since: float = 0.0
+    """How many seconds after the session's beginning it was placed."""
 
     @property
     def armed(self) -> bool:
@@ -63,6 +65,7 @@ class Place:
 
     def go_on_from(self, before: "Place") -> None:
         """Count on where the same place ended when its file was unloaded."""
+        self.since = before.since
         self.earlier = before.earlier  # taken over, not copied: libraries may come and go ten thousand times
         if (before.hook.bank, before.hook.offset) != (self.hook.bank, self.hook.offset):
             self.earlier.append(before.hook)

@@ -315,6 +315,7 @@ def _site(
         label=place.site.label,
         learning=learning,
         tail_exits=unseen,
+        since=place.since,
     )
 
 

@@ -178,7 +178,7 @@ def _print_advice(snapshot: Snapshot, all_refused: Sequence[RefusedSite], consol
     Of what is in the kernel all is said, but where it was summed up.
     """
     listed = "--json lists them all"
-    refused = [each for each in all_refused if not each.in_kernel]
+    refused = [each for each in all_refused if not each.in_kernel and not each.is_left_out]
     if not refused:
         if len(all_refused) > DETAILED_REFUSALS:
             why = f"{all_refused[0].spec}: {all_refused[0].detail}"

@@ -86,7 +86,7 @@ def _table(sites: list[SiteResult], snapshot: Snapshot) -> Rows:
         table.add_column("notes", overflow="fold", style="yellow")
     exits = Counter(name for name, _ in {(site_name(site), site.offset) for site in sites})
     for site, own in zip(sites, notes, strict=True):
-        cells = [f"{site.hits:,}", rate(site.hits, snapshot.duration_s)]
+        cells = [f"{site.hits:,}", rate(site.hits, snapshot.duration_s - site.since)]
         cells += [f"{snapshot.interval.total(site):,}"] if snapshot.interval is not None else []
         cells += [f"{site.nmissed:,}"] if missed else []
         which = f" +{site.offset:#x}" if site.kind == "return" and exits[site_name(site)] > 1 else ""

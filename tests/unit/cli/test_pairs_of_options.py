@@ -20,7 +20,8 @@ COMMANDS = {
     "count": ["libc:malloc"], "time": ["libc:malloc"], "hist": ["libc:malloc", "--of", "arg0"], "trace": ["libc:malloc"]
 }  # fmt: skip
 VALUES = {
-    "--for": ["3"], "--every": ["0.5"], "--when": ["arg0 >= 0"], "--maxactive": ["64"], "--max-overhead": ["5"],
+    "--for": ["3"], "--every": ["0.5"], "--when": ["arg0 >= 0"], "--maxactive": ["64"],
+    "--max-overhead": ["5"], "--max-setup": ["2"],
     "--top": ["7"], "--output": ["results"], "--mechanism": ["kprobe"], "--print": ["tid"], "--args": ["2"],
     "--count": ["9"], "--format": ["folded"],
 }  # fmt: skip

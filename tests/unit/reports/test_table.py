@@ -169,3 +169,8 @@ def test_the_footer_of_refusals_has_the_exact_command():
     assert f"{command} says why of the first of 2 sites; --json lists them all" in shown(timed)
     ended = snapshot(refused=(refused(),), target=TargetInfo(4194305, "/bin/x", exited=0, alive=False))
     assert "anyprobe explain pid:libc.so.6:_dl_relocate:entry -p PID says more" in shown(ended)
+
+
+def test_the_rate_of_what_was_loaded_later_is_of_the_time_since_then():
+    text = shown(snapshot(sites=(site("early", 100), site("late", 100, since=4.0)), duration_s=5.0, refused=()))
+    assert [line.split()[:3] for line in text.splitlines()[4:6]] == [["100", "20", "early"], ["100", "100", "late"]]

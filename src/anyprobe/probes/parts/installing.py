@@ -41,11 +41,21 @@ class Installer:
             told = provided.attach(probes)
             try:
                 with self.adopting_children(probes), self._calls.joining(probes):
-                    told += host.functions.attach(places_of(probes, fresh=True))
+                    told += self._attach(places_of(probes, fresh=True))
             except BaseException:
                 provided.detach(probes)
                 raise
         host.warn(*told)
+
+    def _attach(self, places: Sequence[Place]) -> Sequence[str]:
+        host = self._host
+        if host.began is not None and host.process.held is None:  # else the time of results has not begun
+            since = round(self._times.duration(), 3)
+            for place in places:
+                place.since = since
+        if host.slices is None:
+            return host.functions.attach(places)
+        return host.slices.attach(places, host.functions.attach)
 
     def fall_back(self, probes: Sequence[Probe]) -> None:
         """See to functions whose exits could not all be spliced, and to markers that go after their nops."""

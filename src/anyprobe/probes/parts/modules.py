@@ -262,12 +262,14 @@ class ModuleReconciler:
             part.refused = []  # for want of the libraries
         desired.note_unchosen(part, host.objects.objects)
         here = [site for site in sites if site.object in modules and not is_known(site) and desired.takes(site)]
+        here = here if host.slices is None else list(host.slices.hot_first(here))
         survey(here, host.module, timed=timed)
         module_of = cache(host.module)
         for number, site in enumerate(here):
             checkpoint("finding", number, len(here))
             loaded = site.object
-            refusal = host.refusal_of(site) or (self._times.refusal_of(site) if timed else None)
+            refusal = host.slices and host.slices.late_for(site, number)
+            refusal = refusal or host.refusal_of(site) or (self._times.refusal_of(site) if timed else None)
             if host.splicing.memory.clock and loaded.name == VDSO:
                 refusal = own_clock(host.splicing.memory.clock)
             module = module_of(loaded)

@@ -1,0 +1,142 @@
+"""Placing that is given a time: what is hot comes first, what is left out is said, and rates are of what is counted."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import anyprobe
+from anyprobe.core.checkpoints import interruptible
+from anyprobe.core.errors import Interrupted
+from support.driver import build, started, wait_until
+
+FUNCTIONS, HOT = 6000, 5990
+PROGRAM = "\n".join(
+    [
+        *(
+            f'__attribute__((noinline)) int f{n}(int x) {{ __asm__ volatile(""); return x * {n} + {n % 7}; }}'
+            for n in range(FUNCTIONS)
+        ),
+        "#include <stdio.h>",
+        "#include <unistd.h>",
+        'int main(void) { volatile int x = 0; printf("ready %d\\n", getpid()); fflush(stdout);',
+        f"    for (;;) for (int n = 0; n < 1000; n++) x = f{HOT}(x);",
+        "}",
+        "int (*all[])(int) = {",
+        *(f"f{n}," for n in range(FUNCTIONS)),
+        "};",
+    ]
+)
+
+
+@pytest.fixture(scope="module")
+def program():
+    return build("many_functions.c", "-O1", text=PROGRAM)
+
+
+def command(*words):
+    done = subprocess.run(
+        [sys.executable, "-m", "anyprobe", *map(str, words)], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_what_is_hot_is_placed_first_and_the_rest_is_said_to_be_left_out(program):
+    with started(program) as target:
+        done = command("count", "a.out:f[0-9]*", "-p", target.pid, "--for", 0.3, "--max-setup", 0.3, "--json")
+    found = json.loads(done.stdout)
+    left = [each for each in found["refused"] if each["reason"] == "left-out"]
+    assert len(found["sites"]) + len(found["refused"]) == FUNCTIONS
+    assert left
+    hits = {each["function"]: each["hits"] for each in found["sites"]}
+    assert hits[f"f{HOT}"] > 0
+    assert sum(hits.values()) == hits[f"f{HOT}"]
+    assert any("functions are left out" in each for each in found["warnings"])
+
+
+def test_with_time_enough_nothing_is_left_out(program):
+    with started(program) as target:
+        done = command("count", "a.out:f[0-9]*", "-p", target.pid, "--for", 0.2, "--max-setup", 100, "--json")
+    found = json.loads(done.stdout)
+    assert len(found["sites"]) + len(found["refused"]) == FUNCTIONS
+    assert not found.get("warnings")
+    assert "left-out" not in {each["reason"] for each in found["refused"]}
+
+
+@pytest.mark.parametrize("how", ["timed", "covered"])
+def test_times_and_blocks_too(program, how):
+    with started(program) as target, anyprobe.attach(target.pid, max_setup=0.3) as session:
+        (session.time if how == "timed" else session.cover)("a.out:f[0-9]*")
+        wait_until(lambda: _ran(session.snapshot(), how), f"f{HOT} to be {how}")
+        found = session.snapshot()
+    assert any(each.reason == "left-out" for each in found.refused)
+
+
+def _ran(found, how):
+    if how == "timed":
+        return [each for each in found.functions if each.function == f"f{HOT}" and each.count]
+    functions = [each for module in found.coverage.modules for each in module.functions]
+    return [each for each in functions if each.name == f"f{HOT}" and any(each.blocks.values())]
+
+
+def test_an_end_that_is_asked_for_meanwhile_keeps_what_is_placed(program):
+    with started(program) as target, anyprobe.attach(target.pid, max_setup=100) as session:
+
+        def check():
+            if any(place.armed for probe in session.host.probes for place in probe.places):
+                raise Interrupted("it is enough")
+
+        with interruptible(check):
+            session.count("a.out:f[0-9]*")
+        found = session.snapshot()
+        left = [each for each in found.refused if each.reason == "left-out"]
+        assert 0 < len(found.sites) < FUNCTIONS
+        assert len(found.sites) + len(found.refused) == FUNCTIONS
+        assert "the end was asked for" in left[0].detail
+
+
+def test_an_end_before_anything_is_placed_leaves_nothing(program):
+    def check():
+        raise Interrupted("at once")
+
+    with started(program) as target, anyprobe.attach(target.pid, max_setup=100) as session:
+        with pytest.raises(Interrupted), interruptible(check):
+            session.count("a.out:f[0-9]*")
+        assert not session.probes
+        assert not session.snapshot().sites
+
+
+LOADS = r"""#include <dlfcn.h>
+#include <stdio.h>
+#include <unistd.h>
+int main(int argc, char **argv) {
+    printf("ready %d\n", getpid());
+    fflush(stdout);
+    getchar();
+    int (*function)(int) = (int (*)(int))dlsym(dlopen(argv[1], RTLD_NOW), "late");
+    for (int n = 0; n < 1000; n++) function(n);
+    puts("done");
+    getchar();
+}
+"""
+
+
+def test_what_is_loaded_later_says_since_when_it_counts():
+    library = build("late.c", "-shared", "-fPIC", text="int late(int x) { return 3 * x + 1; }")
+    with started(build("loads_late.c", text=LOADS), str(library)) as target:
+        session = anyprobe.attach(target.pid, pending="always")
+        with session:
+            session.count("late", "libc:puts")
+            session.pump_in_background()
+            wait_until(lambda: session.snapshot().duration_s > 0.3, "some time")
+            target.process.stdin.write("\n")
+            target.process.stdin.flush()
+            wait_until(lambda: {each.hits for each in session.snapshot().sites} == {1000, 1}, "all calls")
+            found = {each.function: each for each in session.snapshot().sites}
+            duration = session.snapshot().duration_s
+    assert found["puts"].since == 0
+    assert "since" not in found["puts"].as_json()
+    assert 0.3 <= found["late"].since <= duration
+    assert found["late"].as_json()["since"] == found["late"].since
