@@ -19,6 +19,7 @@ from rows import Report
 
 def groups() -> dict[str, object]:
     """Return the groups of rows by name."""
+    import archive_rows
     import blocks
     import cover_rows
     import coverage_rows
@@ -55,6 +56,7 @@ def groups() -> dict[str, object]:
         "coverage": coverage_rows.coverage_rows,
         "data": data_rows.data_rows,
         "handlers": handler_rows.handler_rows,
+        "archives": archive_rows.archive_rows,
         "record": record_rows.record_rows,
         "kprobes": kprobe_rows.kprobe_rows,
         "usdt": usdt_rows.usdt_rows,

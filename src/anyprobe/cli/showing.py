@@ -11,7 +11,7 @@ import click
 
 from anyprobe.cli import COMMANDS, MODULES, contradictions, heating, measuring, output, profiling
 from anyprobe.cli.commands import count
-from anyprobe.data.runs import Run, RunInfo, merged, read
+from anyprobe.data.runs import Run, RunInfo, merged, merged_of, read
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -35,6 +35,14 @@ def read_all(paths: Sequence[str]) -> list[Run]:
         except OSError as error:
             raise click.FileError(path, error.strerror) from error
     return found
+
+
+def read_sum(paths: Sequence[str]) -> Run:
+    """Read archives and add them up; complain as ``read_all`` does."""
+    try:
+        return merged_of(paths)
+    except OSError as error:
+        raise click.FileError(str(error.filename), error.strerror) from error
 
 
 def show(run: Run, settings: dict[str, Any], *, heat: bool = False) -> int:

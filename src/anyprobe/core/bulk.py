@@ -9,14 +9,20 @@ if TYPE_CHECKING:
 else:
     _Made = TypeVar("_Made")
 
-    def bulk_dataclass(*, frozen: bool, slots: bool, eq: bool = True) -> Callable[[type[_Made]], type[_Made]]:
+    def bulk_dataclass(
+        *,
+        frozen: bool,
+        slots: bool,
+        eq: bool = True,
+        repr: bool = True,  # noqa: A002 - as dataclasses call it
+    ) -> Callable[[type[_Made]], type[_Made]]:
         """Make a dataclass, frozen and with slots, that takes less than half the time of others to make values.
 
         Dataclasses set the fields of frozen values by name; these are set by their slots. Fields have no factories.
         """
 
         def decorate(cls: type[_Made]) -> type[_Made]:
-            made = dataclass(frozen=frozen, slots=slots, eq=eq)(cls)
+            made = dataclass(frozen=frozen, slots=slots, eq=eq, repr=repr)(cls)
             own = fields(made)
             if any(each.default_factory is not MISSING for each in own):
                 raise TypeError(f"{cls.__name__} has a field with a factory")

@@ -46,6 +46,8 @@ class _Code(NamedTuple):
     write: Callable[[Any], Any]
     read: Callable[[Any, set[str]], Any]
     """Takes the set of names of fields that are not known here, to which it adds."""
+    plain: frozenset[type] = frozenset()
+    """Types of JSON whose values are read as they are: there are millions of them."""
 
 
 def document_of(value: Any) -> Any:  # noqa: ANN401 - any dataclass of results
@@ -85,7 +87,7 @@ def _code_of(kind: Any) -> _Code:  # noqa: ANN401 - an annotation
     """Return how values of a type are written and read."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if kind in _PLAIN:
-        return _Code(_unchanged, _checked(*_PLAIN[kind]))
+        return _Code(_unchanged, _checked(*_PLAIN[kind]), frozenset(_PLAIN[kind]))
     if kind is Any:
         return _Code(_unchanged, lambda value, _: value)
     if kind == tuple[CallNode, ...]:
@@ -177,10 +179,13 @@ def _flat(kinds: list[set[type]]) -> _Code:
     """Return the code of what there are most of, the buckets of histograms: the parts of each after the other."""
 
     def read(values: Any, unknown: set[str]) -> Any:  # noqa: ANN401, ARG001
-        columns = [_listed(values)[at :: len(kinds)] for at in range(len(kinds))]
-        if any(not set(map(type, column)) <= allowed for column, allowed in zip(columns, kinds, strict=True)):
-            raise TypeError("a part of a list is none of its kind")
+        columns = [_listed(values)[at::width] for at in range(width)]
+        for column, allowed in zip(columns, kinds, strict=True):
+            if not allowed.issuperset(map(type, column)):
+                raise TypeError("a part of a list is none of its kind")
         return tuple(zip(*columns, strict=True))
+
+    width = len(kinds)
 
     return _Code(lambda values: list(chain.from_iterable(values)), read)
 
@@ -217,10 +222,10 @@ def _fields(kind: Any, found: Any, parts: Mapping[str, _Code], unknown: set[str]
     """Return the fields that a document has and that are known here."""
     values = {}
     for name, value in _items(found):
-        if name in parts:
-            values[name] = parts[name].read(value, unknown)
-        else:
+        if (part := parts.get(name)) is None:
             unknown.add(f"{kind.__name__}.{name}"[:80])
+        else:
+            values[name] = value if type(value) in part.plain else part.read(value, unknown)
     return values
 
 

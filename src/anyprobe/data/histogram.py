@@ -9,7 +9,9 @@ is at most 1/64 (1.6 %) of its lower bound wide. The generated code computes the
 
 import math
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
@@ -21,6 +23,9 @@ GRID_PER_NS = 16
 """Ticks of the grid in which histograms of different clocks are added up."""
 LOWEST, HIGHEST = -(1 << 63), 1 << 64
 """Where buckets begin and end that hold whatever lies beyond all others."""
+
+_BEYOND = -1
+"""What stands for such a bucket among those of the grid."""
 
 Bucket = tuple[float, float, int]
 """Lower bound, upper bound, count."""
@@ -142,22 +147,32 @@ def added(*histograms: Sequence[Bucket]) -> tuple[Bucket, ...]:
     is, so a value is at most half of that bucket's width, 0.8 %, outside of the bounds. The order in which histograms
     are added up makes no difference.
     """
-    found = merged(*histograms)
-    for (_, high, _), (low, _, _) in pairwise(found):
-        if high > low:  # they overlap: not of one clock
-            break
-    else:
+    first = [each for each in histograms if each][:2]
+    if not _overlap(merged(*first)):  # else all need not be sorted to see that they are not of one clock
+        found = merged(*histograms)
+        if not _overlap(found):
+            return found
+    counts: defaultdict[int, int] = defaultdict(int)
+    for low, high, count in chain.from_iterable(histograms):
+        counts[_in_grid(low, high)] += count
+    beyond = counts.pop(_BEYOND, 0)
+    ends = [(number, *bounds(number)) for number in sorted(counts)]
+    found = tuple([(low / GRID_PER_NS, high / GRID_PER_NS, counts[number]) for number, low, high in ends])
+    if not beyond:
         return found
-    counts: dict[tuple[float, float], int] = {}
-    beyond = [bucket for bucket in found if is_open(bucket)]
-    for low, high, count in found:
-        if high < HIGHEST:
-            at, end = bounds(index(int((low + high) / 2 * GRID_PER_NS)))
-            key = at / GRID_PER_NS, end / GRID_PER_NS
-            counts[key] = counts.get(key, 0) + count
-    if beyond:
-        counts[min(low for low, _, _ in beyond), float(HIGHEST)] = sum(count for _, _, count in beyond)
-    return tuple((low, high, count) for (low, high), count in sorted(counts.items()))
+    lowest = min(bucket[0] for bucket in chain.from_iterable(histograms) if is_open(bucket))
+    return (*found, (lowest, float(HIGHEST), beyond))
+
+
+def _overlap(buckets: Sequence[Bucket]) -> bool:
+    """Return whether buckets that are in order are not of one clock."""
+    return any(high > low for (_, high, _), (low, _, _) in pairwise(buckets))
+
+
+@lru_cache(1 << 16)
+def _in_grid(low: float, high: float) -> int:
+    """Return the bucket of the grid in which one of another clock counts; the same ones come again and again."""
+    return _BEYOND if is_open((low, high, 0)) else index(int((low + high) / 2 * GRID_PER_NS))
 
 
 def by_powers_of_two(buckets: Sequence[Bucket]) -> tuple[Bucket, ...]:

@@ -6,7 +6,9 @@ What is written is there at once: a file whose writer was killed can be read up 
 
 import io
 import json
+import math
 import os
+import signal
 import time
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,6 +16,7 @@ from functools import reduce
 from importlib.metadata import version
 from typing import IO, Any
 
+from anyprobe.core.collection import collection_paused
 from anyprobe.core.errors import UsageError
 from anyprobe.data.archive import document_of, value_of
 from anyprobe.data.profile import Profile
@@ -29,6 +32,8 @@ RANKS = (
     ("SLURM_PROCID", "SLURM_NTASKS"),
 )
 """Variables in which Open MPI, MPICH (Intel MPI, too) and Slurm say the rank, and how many there are."""
+FEW, MOST_AT_ONCE = 4, 25
+"""Archives for which another process is no gain, and those that one process has in memory at once."""
 LONGEST_LINE = 1 << 29
 """Bytes: ten times what 10,000 functions with all their buckets take. More is no archive but an attempt."""
 _BUILDS, _RECORDS = Mapping[str, str], Mapping[str, Mapping[str, Any]]
@@ -283,7 +288,7 @@ def merged(runs: Sequence[Run]) -> Run:
         for module, build in run.builds.items():
             if builds.setdefault(module, build) != build:
                 changed.append(module)
-    hosts = dict.fromkeys(each.info.machine.get("host", "") for each in runs)
+    hosts = dict.fromkeys(name for each in runs for name in each.info.machine.get("host", "").split(", "))
     ranks = {(each.info.rank, each.info.ranks) for each in runs}
     info = replace(
         runs[0].info,
@@ -301,6 +306,30 @@ def merged(runs: Sequence[Run]) -> Run:
     if profiles:
         return replace(found, profile=reduce(Profile.plus, profiles))
     return replace(found, snapshots=(_together([snapshot for each in runs for snapshot in each.snapshots]),))
+
+
+def merged_of(paths: Sequence[str]) -> Run:
+    """Return the sum of the runs in files, by several processes where they are many.
+
+    Raises what ``read`` and ``merged`` raise.
+    """
+    workers = min(len(os.sched_getaffinity(0)), len(paths) // FEW)
+    if workers < 2:
+        return _read_and_merged(paths)
+    from concurrent.futures import ProcessPoolExecutor
+
+    size = min(math.ceil(len(paths) / workers), MOST_AT_ONCE)
+    parts = [paths[at : at + size] for at in range(0, len(paths), size)]
+    try:
+        with ProcessPoolExecutor(workers, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)) as pool:
+            return merged(list(pool.map(_read_and_merged, parts)))
+    except RecursionError:  # a tree of calls is too deep to be handed over
+        return merged([_read_and_merged(part) for part in parts])
+
+
+def _read_and_merged(paths: Sequence[str]) -> Run:
+    with collection_paused():
+        return merged([read(path) for path in paths])
 
 
 def _together(snapshots: Sequence[Snapshot]) -> Snapshot:

@@ -124,7 +124,7 @@ class SiteResult(Brief):
         )
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@bulk_dataclass(frozen=True, slots=True, repr=False)
 class FunctionTiming(Brief, histogram.Percentiles):
     """The durations of one function's calls. ``min_ns`` and ``max_ns`` mean nothing while ``count`` is 0."""
 
@@ -246,14 +246,14 @@ class FunctionTiming(Brief, histogram.Percentiles):
 
     def merged(self, *others: "FunctionTiming") -> "FunctionTiming":
         """Return this function with the calls of others added."""
-        from anyprobe.data.sums import both, summed
+        from anyprobe.data.sums import both, summed, sums_by_name
 
         every = (self, *others)
         with_calls = [timing for timing in every if timing.count]
         nested = [timing.nested for timing in every if timing.nested is not None]
         return dataclasses.replace(
             self,
-            **{name: sum(getattr(timing, name) for timing in every) for name in _ADDED},
+            **sums_by_name(every, _ADDED),
             open_is_bound=any(timing.open_is_bound for timing in every),
             min_ns=min((timing.min_ns for timing in with_calls), default=0.0),
             max_ns=max((timing.max_ns for timing in with_calls), default=0.0),

@@ -1,7 +1,8 @@
 """Sums of what two snapshots hold."""
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -40,9 +41,14 @@ class Placed(Protocol):
 def summed(counts: Iterable[tuple[tuple[str, int], ...]]) -> tuple[tuple[str, int], ...]:
     """Return the sum of counts by name, in the order of names."""
     total = Counter[str]()
-    for each in counts:
+    for each in filter(None, counts):
         total.update(dict(each))
     return tuple(sorted(total.items()))
+
+
+def sums_by_name(values: Iterable[object], names: Sequence[str]) -> dict[str, Any]:
+    """Return the sums of several attributes of values."""
+    return dict(zip(names, map(sum, zip(*map(attrgetter(*names), values), strict=True)), strict=True))
 
 
 def sums(left: Mapping[str, int], right: Mapping[str, int]) -> dict[str, int]:

@@ -197,6 +197,30 @@ def test_the_sum_does_not_depend_on_the_order_and_is_that_of_snapshots():
     assert all(high / low < 1.016 for low, high, _ in sums[0].functions[0].buckets)
 
 
+def test_many_files_are_added_up_by_several_processes(tmp_path, monkeypatch):
+    clocks = [timing(buckets=((70 * ns, 71 * ns, 3),), count=3) for ns in (1.0, 0.9, 1.1, 0.95, 1.0, 0.9, 1.3)]
+    paths = [str(tmp_path / f"{number}.aprobe") for number in range(len(clocks))]
+    for number, (path, each) in enumerate(zip(paths, clocks, strict=True)):
+        machine = {"host": f"h{number % 3}"}
+        Path(path).write_bytes(
+            written(replace(RUN, info=replace(INFO, machine=machine), snapshots=(snapshot(functions=(each,)),)))
+        )
+    alone = runs.merged([runs.read(path) for path in paths])
+    monkeypatch.setattr(runs, "FEW", 2)
+    monkeypatch.setattr(runs, "MOST_AT_ONCE", 2)
+    monkeypatch.setattr(runs.os, "sched_getaffinity", lambda _: {0, 1, 2})
+    together = runs.merged_of(paths)
+    assert together.info.machine["host"] == "h0, h1, h2"
+    assert replace(together.info, written=0) == replace(alone.info, written=0)
+    assert (together.snapshots, together.builds, together.records) == (alone.snapshots, alone.builds, alone.records)
+    Path(paths[5]).write_bytes(b"no archive")
+    with pytest.raises(UsageError, match=r"5\.aprobe is no archive"):
+        runs.merged_of(paths)
+    Path(paths[5]).unlink()
+    with pytest.raises(FileNotFoundError, match=r"5\.aprobe"):
+        runs.merged_of(paths)
+
+
 def test_samples_of_different_rates_have_no_sum():
     one, other = (Run(INFO, profile=sampled(hz=hz)) for hz in (99, 199))
     assert runs.merged([one, one]).profile.samples == 6

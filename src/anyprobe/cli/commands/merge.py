@@ -25,7 +25,7 @@ def command(archives: tuple[str, ...], by: str | None, **settings: Any) -> int: 
     anyprobe merge --by rank run.*.aprobe
     """  # noqa: D301 - click's mark for lines that stay as they are
     from anyprobe.cli import showing
-    from anyprobe.data.runs import merged
 
-    runs = showing.read_all(archives)
-    return showing.show(merged(runs), settings) if by is None else showing.show_by(runs, by, settings)
+    if by is not None:
+        return showing.show_by(showing.read_all(archives), by, settings)
+    return showing.show(showing.read_sum(archives), settings)
