@@ -22,8 +22,15 @@ int main(void) { write(1, "r", 1); for (;;) { step(1); usleep(200); } }
 """
 
 
-@pytest.mark.parametrize(("capabilities", "status"), [("sys_ptrace,+dac_override", 0), ("net_raw", 1)])
-def test_the_two_capabilities_are_enough(capabilities, status):
+@pytest.mark.parametrize(
+    ("capabilities", "status", "told"),
+    [
+        ("sys_ptrace,+dac_override", 0, ""),
+        ("sys_ptrace", 1, "give anyprobe CAP_DAC_OVERRIDE, too"),
+        ("net_raw", 1, "runs as uid 33, we are uid 0"),
+    ],
+)
+def test_the_two_capabilities_are_enough(capabilities, status, told):
     other = ["setpriv", "--reuid=33", "--regid=33", "--clear-groups", build("others.c", "-O1", text=PROGRAM)]
     with subprocess.Popen(other, stdout=subprocess.PIPE) as target:
         try:
@@ -32,6 +39,7 @@ def test_the_two_capabilities_are_enough(capabilities, status):
             command = ["setpriv", f"--bounding-set=-all,+{capabilities}", *own, "--json"]
             done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
             assert done.returncode == status, done.stderr
+            assert told in done.stderr
             if not status:
                 assert json.loads(done.stdout)["sites"][0]["hits"] > 0
         finally:

@@ -89,7 +89,11 @@ def yama() -> Finding:
 
 def capabilities() -> Finding:
     """Look whether other users' processes can be traced."""
-    if permission.has_ptrace_capability(procfs.read_status(os.getpid())):
+    own = procfs.read_status(os.getpid())
+    if permission.has_ptrace_capability(own):
+        if not permission.opens_files_of_others(own):
+            lacking = f"uid {os.geteuid()} with CAP_SYS_PTRACE, but without CAP_DAC_OVERRIDE: one's own processes only"
+            return Finding("privileges", "limited", lacking, "give CAP_DAC_OVERRIDE, too, for those of other users")
         return Finding("privileges", "ok", "CAP_SYS_PTRACE: processes of all users")
     return Finding(
         "privileges", "limited", f"uid {os.geteuid()}: one's own processes only", "use sudo for those of other users"

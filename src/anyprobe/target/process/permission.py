@@ -5,7 +5,7 @@ import os
 from anyprobe.core.errors import PermissionDenied
 from anyprobe.target.system import procfs
 
-_CAP_SYS_PTRACE = 19
+_CAP_DAC_OVERRIDE, _CAP_SYS_PTRACE = 1, 19
 _YAMA = "/proc/sys/kernel/yama/ptrace_scope"
 _YAMA_RULES = {
     1: (
@@ -19,7 +19,16 @@ _YAMA_RULES = {
 
 def has_ptrace_capability(status: dict[str, str]) -> bool:
     """Return whether a process with this status file has CAP_SYS_PTRACE."""
-    return bool(int(status.get("CapEff", "0"), 16) >> _CAP_SYS_PTRACE & 1)
+    return _has(status, _CAP_SYS_PTRACE)
+
+
+def opens_files_of_others(status: dict[str, str]) -> bool:
+    """Return whether it has CAP_DAC_OVERRIDE: ``/proc/PID/mem`` is a file that only its owner may open."""
+    return _has(status, _CAP_DAC_OVERRIDE)
+
+
+def _has(status: dict[str, str], capability: int) -> bool:
+    return bool(int(status.get("CapEff", "0"), 16) >> capability & 1)
 
 
 def yama_scope() -> int | None:
@@ -64,6 +73,13 @@ def explain(pid: int) -> PermissionDenied:
             "capability",
             f"process {pid} belongs to another user namespace, where our CAP_SYS_PTRACE does not count",
             "run anyprobe as root outside of the container",
+        )
+    owner = os.stat(f"/proc/{pid}/mem").st_uid
+    if owner != os.geteuid() and not opens_files_of_others(own):
+        return PermissionDenied(
+            "capability",
+            f"the memory of process {pid} is a file of uid {owner}, for which CAP_SYS_PTRACE is not enough",
+            "give anyprobe CAP_DAC_OVERRIDE, too, or use sudo",
         )
     return _otherwise(pid, own)
 
