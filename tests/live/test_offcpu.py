@@ -94,6 +94,10 @@ EDGES = """
 #define KEPT __attribute__((noinline, noclone))
 #define DONE __asm__ volatile("nop;nop;nop" ::: "memory")
 static int ends[2], pipe_end, closed[2];
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t never = PTHREAD_COND_INITIALIZER, once = PTHREAD_COND_INITIALIZER;
+KEPT static void awaits(pthread_cond_t *what) { pthread_mutex_lock(&mutex); pthread_cond_wait(what, &mutex); DONE; }
+static void *waiter(void *what) { awaits(what); pthread_mutex_unlock(&mutex); return what; }
 KEPT static void sleeps_on(void) { sleep(1000); DONE; }
 KEPT static void receives(void) { char c; recv(ends[0], &c, 1, 0); DONE; }
 KEPT static void reads(void) { char c; (void)!read(pipe_end, &c, 1); DONE; }
@@ -109,6 +113,8 @@ int main(int count, char **arguments)
     if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) || pipe(closed)) return 1;
     pthread_create(&thread, 0, sleeper, 0);
     pthread_create(&thread, 0, receiver, 0);
+    pthread_create(&thread, 0, waiter, &never);
+    pthread_create(&thread, 0, waiter, &once);
     puts("ready");
     fflush(stdout);
     if (!fgets(line, 8, stdin)) return 1;
@@ -116,6 +122,7 @@ int main(int count, char **arguments)
     usleep(200000);
     (void)!write(closed[1], "x", 1);
     (void)!write(ends[1], "x", 1);
+    pthread_cond_signal(&once);
     puts("sent");
     fflush(stdout);
     return fgets(line, 8, stdin) ? 0 : 1;
@@ -161,6 +168,10 @@ def test_calls_that_are_open_at_the_edges_count_as_far_as_they_are_within(tmp_pa
     assert (read["cause"], read["descriptor"]) == ("io", fifo)
     # one thread, which was in one call until it was in the other one
     assert received["off_ns"] + read["off_ns"] == pytest.approx(slept["off_ns"], rel=0.03, abs=3e7)
+    (once,) = those("awaits", "before")
+    assert once["cause"] == "condition"
+    assert once["off_ns"] == pytest.approx(received["off_ns"], rel=0.1, abs=5e7)
+    assert [each["count"] for each in stacks if each["cause"] == "futex"] == [1]
     (closed,) = those("reads_closed", None)
     assert (closed["count"], closed["descriptor"]) == (1, "?")
     assert 0.1e9 < closed["off_ns"] < received["off_ns"] + 0.3e9

@@ -97,7 +97,6 @@ class Regions:
             HandlerMaker(place, wanted, known, lambda text, _, __: write(text), self._things).put(session)
 
     def _place_calls(self, session: "Session", spec: "AnySpec") -> None:
-        from anyprobe.cli.expressions import parse_one
         from anyprobe.cli.handlerplaces import Ends, HandlerMaker, HandlerPlace, once_each
         from anyprobe.cli.knownfunctions import knowledge_of
         from anyprobe.handlers.types.annotations import u64
@@ -106,7 +105,7 @@ class Regions:
         process_spec = targets.process_spec(spec)
         if process_spec.is_marker or process_spec.name != "entry":
             raise click.UsageError(f"{spec.text} is no function: with --when and --by calls of functions are measured")
-        wanted = (*self._wanted, parse_one("--of", "latency_ns"))
+        wanted = self._wanted
         known = knowledge_of(session, spec, wanted)
         check_names(wanted, known.names, known.reason)
         for site in session.resolve(process_spec)[0]:

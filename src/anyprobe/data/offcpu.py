@@ -28,6 +28,7 @@ class Cause(IntEnum):
     SIGNAL = 10
     IPC = 11
     CALL = 12
+    FUTEX = 13
 
 
 class State(StrEnum):

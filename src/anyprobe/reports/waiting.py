@@ -32,6 +32,7 @@ CAUSES = {
     Cause.SIGNAL: "a signal",
     Cause.IPC: "a message or semaphore of another process",
     Cause.CALL: "a system call by its number",
+    Cause.FUTEX: "a lock or a condition",
 }
 """What is waited for, in words."""
 _CLIPPED = {

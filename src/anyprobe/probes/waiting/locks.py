@@ -165,9 +165,10 @@ class _Handlers:
 
         @wait.ret
         def waited(ctx: Hit) -> None:
-            recorded(ctx.data.lock, MUTEX, ctx.now - ctx.data.began, ctx.data.holder, ctx.ustack())
-            if holds:
-                queue.increase((ctx.data.lock,), i64(-1))
+            if ctx.data.began is not None:  # else it began before the handlers were there
+                recorded(ctx.data.lock, MUTEX, ctx.now - ctx.data.began, ctx.data.holder, ctx.ustack())
+                if holds:
+                    queue.increase((ctx.data.lock,), i64(-1))
 
     def _mutexes(self, specs: Specs) -> None:
         taken = self._taken()

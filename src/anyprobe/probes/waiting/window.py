@@ -31,6 +31,8 @@ _SAME_NS = 50_000
 """What a thread that has not left its call since may have run: it was stopped with the others."""
 _RESUMED, _LOOK = 0.02, 0.002
 """Seconds in which threads are back in their calls at the latest, and between two looks at them."""
+_LOCKS_ALONE = "lll_lock_wait"
+"""The function of glibc in which nothing but locks are waited for."""
 _CLOSED = "?"
 
 
@@ -113,7 +115,7 @@ class SleepWindow:
             tid = int(number_of)
             if (before := self._threads.get(tid)) is not None and before.call:
                 ran = int(maps.get(LATE_RAN, {}).get((tid,), before.ran)) - before.ran
-                cause = cause_of(self._causes, str(at))
+                cause = self._outermost(str(where), str(at))
                 off = (cell.max or 0) - before.moment - max(ran, 0)
                 if off > 0:
                     yield (int(cause), where, self._descriptor_at(before, cause), State.BEFORE), off
@@ -125,9 +127,16 @@ class SleepWindow:
             is_same = after.place == before.place if after.call else after.ran - before.ran < _SAME_NS
             name = self._session.shown("func", int(before.place[1], 16))
             cause = by_plain_name.get(_plain(name.partition("+")[0]), Cause.CALL)
+            if cause is Cause.LOCK and _LOCKS_ALONE not in name:
+                cause = Cause.FUTEX  # conditions wait there, too
             off = moment - before.moment - (after.ran - before.ran)
             if is_same and off > 0:
                 yield (int(cause), name, self._descriptor_at(before, cause), State.ALL_ALONG), off
+
+    def _outermost(self, frames: str, function: str) -> Cause:
+        """Return what the outermost call waits for that is on a stack; inner functions end first."""
+        known = (self._causes.get(frame.partition("+")[0]) for frame in reversed(frames.split(" < ")))
+        return next((each for each in known if each is not None), cause_of(self._causes, function))
 
     def _descriptor_at(self, thread: _Thread, cause: Cause) -> str:
         return self.descriptor(int(thread.call[1], 16) if cause in _OF_DESCRIPTORS and len(thread.call) > 3 else -1)
