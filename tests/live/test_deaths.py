@@ -280,6 +280,7 @@ WITHOUT_A_HEADING = {
     "trace --json": ["trace", "a.out:probed", "--json"],
     "break": ["break", "a.out:beside"],
     "inject": ["inject", "a.out:beside", "--return", "1", "--unsafe"],
+    "replace": ["replace", "a.out:beside", "--by", "a.out:probed", "--unsafe"],
     "record": ["record", "a.out:probed", "-o", "calls.aprobe"],
     "profile": ["profile"],
     "watch": ["watch", "a.out:watched"],

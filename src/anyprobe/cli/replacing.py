@@ -85,7 +85,9 @@ class Replacing:
         }
 
     def render(self, snapshot: "Snapshot", console: "Console", top: int) -> None:  # noqa: ARG002 - reports' signature
-        """Print how often each was called."""
+        """Print how often each was called, and what could not be placed."""
+        from anyprobe.reports import heading
+
         sites = {site.spec: site for site in snapshot.sites}
         rows = [("calls", "function", "instead")]
         missed = 0
@@ -102,3 +104,5 @@ class Replacing:
                 f"{missed:,} calls reached the old function: signal handlers made them on the way to the new one"
             )
         console.print("\n".join(lines), markup=False, soft_wrap=True)
+        heading.print_deaths((snapshot.target, *snapshot.others), console)
+        heading.print_refusals(snapshot, console)
