@@ -403,7 +403,7 @@ class Image:
             callees.update(slot for slot, name in slots.items() if name == "syscall")
             callees.update(start for start, _, name in self._named_stubs if name == "syscall")
         makers = task_makers(self.elf, self.code_ranges, callees)
-        return [at for at in makers if shares_memory(self.elf, self.functions.containing(at), at)]
+        return [at for at in makers if shares_memory(self.elf, self.functions.containing(at - 1), at)]
 
     @cached_property
     def _text(self) -> ModuleText:

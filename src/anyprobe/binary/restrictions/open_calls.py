@@ -4,12 +4,14 @@ What makes tasks for certain is found by ``raw_clones``. Here is what is to be w
 """
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from iced_x86 import Mnemonic, OpKind
 
 from anyprobe.binary.objects.elf import ElfFile
 from anyprobe.binary.objects.functions import FunctionTable
 from anyprobe.core.address import AddressRange
+from anyprobe.core.memory import MemoryFault
 from anyprobe.isa.decode import Flow, Insn, decode_range
 from anyprobe.isa.effects import effects
 from anyprobe.isa.registers import NUMBERS, SYSV_CLOBBERED, mask_of
@@ -18,6 +20,8 @@ _CLONE, _CLONE3 = 56, 435
 _CLONE_32 = 120
 """``clone`` for ``int 0x80``."""
 _SYSCALL = b"\x0f\x05"
+_SIGRETURN = b"\x48\xc7\xc0\x0f\0\0\0"
+"""What the C library's return from signal handlers begins with: its unwinding table begins a byte before."""
 _INT_80 = b"\xcd\x80"
 _RAX, _RDI = NUMBERS["rax"], NUMBERS["rdi"]
 _BY_KERNEL = mask_of(("rax", "rcx", "r11"))
@@ -26,30 +30,72 @@ _IMMEDIATES = frozenset({
     OpKind.IMMEDIATE32TO64,
 })  # fmt: skip
 _PADDING = frozenset({Mnemonic.NOP, Mnemonic.INT3})
+_MOST_BYTES = 1 << 20
 _PAIRS = 4096
 """Pairs of instruction and register that are looked at for one call: what is not known by then is not known."""
 
 
 def open_calls(elf: ElfFile, ranges: Sequence[AddressRange], functions: FunctionTable) -> Iterator[int]:
-    """Yield the ``syscall`` and ``int 0x80`` of functions that may make a task whose flags the code does not tell."""
+    """Yield the ``syscall`` and ``int 0x80`` of functions that may make a task whose flags the code does not tell.
+
+    Also where unwinding tables have a function end before it, as glibc's end ``clone``, in a program without symbols.
+    """
     for each in ranges:
         content = elf.read(each.start, len(each))
         for call in (_SYSCALL, _INT_80):
             at = content.find(call)
             while at >= 0:
-                function = functions.containing(each.start + at)
-                if function is not None:
-                    start = max(function.start, each.start)
-                    code = decode_range(content[start - each.start : min(function.end, each.end) - each.start], start)
-                    if _is_open(code, each.start + at):
-                        yield each.start + at
+                code, number = _code_around(elf, functions, each.start + at)
+                if code and not content.endswith(_SIGRETURN, 0, at) and _is_open(code, number):
+                    yield each.start + at
                 at = content.find(call, at + 1)
 
 
-def _is_open(code: Sequence[Insn], at: int) -> bool:
-    number = next((number for number, insn in enumerate(code) if insn.address == at), None)
-    if number is None or code[number].flow is not Flow.SYSCALL:
-        return False  # bytes within an instruction
+class Watched(NamedTuple):
+    """Where a thread is to wait that comes to a system call."""
+
+    function: int
+    address: int
+    number: int | None
+    """The system call's number if it is not in its register yet, since the place is the instruction before."""
+
+
+def watched(elf: ElfFile, functions: FunctionTable, at: int) -> Watched:
+    """Return where a thread is to wait that comes to one of ``open_calls``; what is in no function is its own."""
+    function = functions.containing(at) or functions.containing(at - 1)
+    if function is None or at < function.end:
+        return Watched(at if function is None else function.start, at, None)
+    code, number = _code_around(elf, functions, at)
+    before = code[number - 1]
+    found = _source(code, number - 1, _RAX)
+    return Watched(function.start, before.address if found is not None and found[0] else at, found and found[1])
+
+
+def _code_around(elf: ElfFile, functions: FunctionTable, at: int) -> tuple[list[Insn], int]:
+    """Return the code of the function that a system call is in, or ends, and its number there; none: it is none.
+
+    What is in no function begins after the one before, and is code if all of it can be decoded.
+    """
+    function = functions.containing(at) or functions.containing(at - 1)
+    if function is None:
+        row = int(functions.starts.searchsorted(at, side="right")) - 1
+        start, end = int(functions.ends[row]) if row >= 0 else at, at + 2
+    else:
+        start, end = function.start, max(function.end, at + 2)
+    if end - start > _MOST_BYTES:
+        return [], 0
+    try:
+        code = decode_range(elf.read(start, end - start), start)
+    except MemoryFault:
+        return [], 0
+    number = next((number for number, insn in enumerate(code) if insn.address == at), -1)
+    if number < 1 or code[number].flow is not Flow.SYSCALL:
+        return [], 0
+    is_code = function is not None or all(insn.flow is not Flow.INVALID for insn in code)
+    return (code, number) if is_code else ([], 0)
+
+
+def _is_open(code: Sequence[Insn], number: int) -> bool:
     asked = values_at(code, number, _RAX)
     if asked is None or _CLONE3 in asked:
         return True

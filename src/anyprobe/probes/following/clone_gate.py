@@ -57,8 +57,8 @@ class CloneGate:
         self._placed: list[tuple[Edit, Want]] = []
         self._by_number: set[int] = set()
         """Where the functions begin that are told the system call's number."""
-        self._instructions: set[int] = set()
-        """Where the program makes system calls itself of which its code does not tell which."""
+        self._instructions: dict[int, int | None] = {}
+        """Where the program makes system calls itself of which its code does not tell which, or the numbers."""
 
     def place(self) -> str:
         """Have threads wait that make such a task; return why they cannot be made to, nothing if they can."""
@@ -70,12 +70,16 @@ class CloneGate:
             return "it filters its system calls"
         waits: dict[int, Wait] = {}
         for loaded, at in session.objects.open_calls():
-            function = loaded.image.functions.containing(at)
-            found = self._function_at((at if function is None else function.start) + loaded.bias)
+            from anyprobe.binary.restrictions.open_calls import watched
+
+            there = watched(loaded.image.elf, loaded.image.functions, at)
+            found = self._function_at(there.function + loaded.bias)
             if isinstance(found, Refusal):
                 return f"{at:#x} in {loaded.name}: {found}"
-            waits[at + loaded.bias] = Wait(found, _shares_memory(*_BY_INSTRUCTION), inside=at)
-            self._instructions.add(at + loaded.bias)
+            registers = _BY_INSTRUCTION if there.number is None else ("rdi",)
+            condition = None if there.number == _CLONE3 else _shares_memory(*registers)
+            waits[there.address + loaded.bias] = Wait(found, condition, inside=there.address)
+            self._instructions[there.address + loaded.bias] = there.number
         by_number = (BY_NUMBER,) if session.objects.makes_tasks_by_number() else ()
         for name in (*FUNCTIONS, *by_number):
             for function in libc.image.functions.lookup(name):
@@ -86,7 +90,7 @@ class CloneGate:
                 waits[function.start + libc.bias] = Wait(found, _shares_memory(*registers))
                 if name == BY_NUMBER:
                     self._by_number.add(function.start + libc.bias)
-        if not waits or (by_number and not self._by_number):
+        if not waits or (by_number and not self._by_number):  # of a stripped program only instructions are known
             return "its C library has no clone"
         edits, hooks = self._callbacks.edits_inside([*waits.values()], self._serve, timeout=PATIENCE)
         session.splicing.engine.change(edits)
@@ -116,7 +120,8 @@ class CloneGate:
         """Return the flags of the task that is about to be made, and its thread pointer; none that cannot be read."""
         regs = hit.regs
         if hit.ip in self._instructions:
-            number, first, pointer = regs.rax, regs.rdi, regs.r8
+            known = self._instructions[hit.ip]
+            number, first, pointer = regs.rax if known is None else known, regs.rdi, regs.r8
         elif hit.ip in self._by_number:
             number, first, pointer = regs.rdi, regs.rsi, regs.r9
         else:
@@ -132,7 +137,8 @@ class CloneGate:
     def _is_made_as_threads_are(self, hit: Hit, pointer: int) -> bool:
         holdings = self._session.splicing.holdings
         try:
-            return is_fresh_block(hit.read, pointer, [bank.slot for bank in holdings.banks])
+            slots = [(bank.slot, range(bank.piece.address, bank.piece.end)) for bank in holdings.banks]
+            return is_fresh_block(hit.read, pointer, slots)
         except MemoryFault:
             return False
 

@@ -76,7 +76,9 @@ class FilterWatch:
     @property
     def permits(self) -> bool:
         """Whether system calls may be made as far as is known: nothing is filtered, and what would be is seen."""
-        return not self._splicing.process.is_filtered() and all(hook.armed for hook in self._hooks.values())
+        if self._splicing.process.is_filtered() or self._objects.has_no_names():
+            return False
+        return all(hook.armed for hook in self._hooks.values())
 
     @property
     def is_placed(self) -> bool:

@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Iterable
 
 from anyprobe.core.memory import Memory, MemoryFault
-from anyprobe.data.layout import BLOCK_OWNER, HEADER_BYTES, NEXT_BLOCK
+from anyprobe.data.layout import BLOCK_OWNER, HEADER_BYTES, NEXT_BLOCK, TID_OFFSET
 from anyprobe.splice.memory.space import AddressSpace
 from anyprobe.target.base import DataMemory
 
@@ -42,11 +42,19 @@ def choose_slot(memory: Memory, thread_pointers: Iterable[int], taken: frozenset
     return random.choice(sorted(free)) if free else None  # noqa: S311 - any will do
 
 
-def is_fresh_block(read: Callable[[int, int], bytes], pointer: int, slots: Iterable[int]) -> bool:
-    """Return whether a thread pointer is a glibc thread control block whose slots are empty; raise ``MemoryFault``."""
-    block = read(pointer, SLOTS.stop)
-    words = [block[at : at + 8] for at in slots]
-    return int.from_bytes(block[_SELF : _SELF + 8], "little") == pointer != 0 and not any(map(any, words))
+def is_fresh_block(read: Callable[[int, int], bytes], pointer: int, slots: Iterable[tuple[int, range]]) -> bool:
+    """Return whether a thread pointer is a glibc thread control block with free slots; raise ``MemoryFault``.
+
+    ``slots``: where they are, and what the blocks' addresses are. On a reused stack a slot may have a dead thread's
+    block: it is the new thread's. That a thread is dead is known as glibc knows it: by an id of 0, which the kernel
+    has put there, or of -1, which it has itself.
+    """
+    block = read(pointer, TID_OFFSET + 4)
+    if int.from_bytes(block[_SELF : _SELF + 8], "little") != pointer or not pointer:
+        return False
+    is_dead = int.from_bytes(block[TID_OFFSET:], "little", signed=True) <= 0
+    words = [(int.from_bytes(block[at : at + 8], "little"), addresses) for at, addresses in slots]
+    return all(not word or (is_dead and word in addresses) for word, addresses in words)
 
 
 def region_place(space: AddressSpace, size: int) -> tuple[int, int] | None:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from anyprobe.binary.images.image import Image
 
 _GLIBC = "libc.so.6"
+_STATIC, _TUNABLES = "__libc_setup_tls", b"\0GLIBC_TUNABLES\0"
+"""What static programs with glibc have: a function, and a name that they look for in their environment."""
 _MUSL = ("ld-musl", "libc.musl", "libc.so")
 """How musl's one library is called, by its path or what that links to; glibc's is looked for before."""
 _CLONES = frozenset({"clone", "__clone", "__clone2"})
@@ -142,6 +144,11 @@ class ObjectTable:
             with suppress(TargetError):
                 found = loaded.image.own_calls if loaded.name != VDSO else []
                 yield from ((loaded, at, number) for at, number in found if number in numbers)
+
+    def has_no_names(self) -> bool:
+        """Return whether the C library is in a static program that has been stripped."""
+        libc = self.libc()
+        return libc is not None and libc.is_executable and not libc.image.functions.lookup(_STATIC)
 
     def has_thread_slots(self, *, watched: bool = False) -> bool:
         """Return whether every thread pointer belongs to one task: glibc makes all threads and nothing else does.
@@ -397,7 +404,11 @@ def _task_makers(loaded: LoadedObject, *, itself: bool) -> list[int]:
 
 
 def _is_static_glibc(loaded: LoadedObject) -> bool:
+    """Return whether a program is static, with glibc in it: which its names tell, or what it reads at its start."""
     try:
-        return bool(loaded.image.functions.lookup("__libc_setup_tls"))
+        if loaded.image.functions.lookup(_STATIC):
+            return True
+        elf = loaded.image.elf
+        return not elf.needed and not loaded.image.is_go and elf.content.find(_TUNABLES) >= 0
     except TargetError:
         return False
