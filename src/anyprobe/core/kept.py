@@ -6,7 +6,10 @@ They are written aside and renamed, so a reader sees all of one or nothing. What
 import contextlib
 import os
 import stat
+import time
 from typing import NamedTuple
+
+_DAY = 86_400
 
 
 def directory() -> str:
@@ -23,8 +26,11 @@ def read(name: str, start: int = 0, size: int | None = None) -> bytes | None:
         return None
     try:
         with open(descriptor, "rb", buffering=0) as file:
-            if os.fstat(file.fileno()).st_uid != os.geteuid():
+            status = os.fstat(file.fileno())
+            if status.st_uid != os.geteuid():
                 return None
+            if time.time() - status.st_mtime > _DAY:  # where there is too much, what was not used for longest goes
+                os.utime(file.fileno())
             file.seek(start)
             return file.readall() if size is None else file.read(size)
     except OSError:
@@ -57,7 +63,7 @@ class Entry(NamedTuple):
     size: int
     """In bytes."""
     written: float
-    """When, in seconds since the epoch."""
+    """When it was written, or used on a later day, in seconds since the epoch."""
 
 
 def entries() -> list[Entry]:

@@ -1,4 +1,5 @@
 import json
+import os
 
 import pytest
 
@@ -64,3 +65,16 @@ def test_the_kind_of_a_file_is_in_its_name(folder, capsys, name, kind):
     (folder / name).write_text("x")
     (found,) = json.loads(shown(capsys, "--json")[1])["kinds"]
     assert found == {"kind": kind, "entries": 1, "bytes": 1}
+
+
+def test_what_is_used_stays_where_there_is_too_much(folder, monkeypatch):
+    for number in range(4):
+        cache.store(f"{number:040x}", "functions", {"text": "x" * 1000})
+        path = folder / f"{number:040x}-functions.v{cache.FORMAT}"
+        os.utime(path, (1000 + number, 1000 + number))
+    assert cache.load(f"{0:040x}", "functions")  # the oldest one
+    monkeypatch.setattr(cache, "SIZE_LIMIT", 4 * path.stat().st_size)
+    monkeypatch.setattr(cache, "_sizes", {})
+    cache.store("f" * 40, "functions", {"text": "x" * 1000})
+    assert cache.load(f"{0:040x}", "functions")
+    assert cache.load(f"{1:040x}", "functions") is None

@@ -115,7 +115,7 @@ def _unpack(content: bytes, build_id: str, kind: str, version: int) -> tuple[dic
 
 
 def _shrink(folder: str) -> int:
-    """Remove entries of earlier formats; where there is too much, those that were not written for longest.
+    """Remove entries of earlier formats; where there is too much, those that were not used for longest.
 
     Return how many bytes there are then: some less than the limit, or the next entry would have all looked at again.
     """

@@ -29,7 +29,7 @@ def command(*, clear: bool, as_json: bool) -> int:
     """Show what is kept on disk so that later starts are quick, or remove it.
 
     Symbols, code and plans of programs and libraries, by their build-ids. It is never needed, never trusted where it is
-    damaged, and what was not written for longest goes where there is too much. Another user's is not read.
+    damaged, and what was not used for longest goes where there is too much. Another user's is not read.
 
     \b
     anyprobe cache
@@ -63,7 +63,7 @@ def command(*, clear: bool, as_json: bool) -> int:
     click.echo(f"{kept.directory()}: {len(found):,} files {did}, {_mib(size)} of {_mib(SIZE_LIMIT)} at most")
     if found and not clear:
         days = (time.time() - min(each.written for each in found)) / 86400
-        click.echo(f"the oldest was written {days:.1f} days ago")
+        click.echo(f"the oldest was last used {days:.0f} days ago")
         click.echo()
         for kind, each in kinds.items():
             click.echo(f"{_mib(sum(one.size for one in each)):>9}  {len(each):>6,}  {kind}")
