@@ -179,7 +179,7 @@ class _Handlers:
 
         @take.ret
         def took(ctx: Hit) -> None:
-            if ctx.retval is not None and succeeded(ctx.retval):
+            if ctx.data.lock is not None and ctx.retval is not None and succeeded(ctx.retval):
                 taken(ctx.data.lock, ctx.now, ctx.caller)
 
     def _timed_mutexes(self, specs: Specs) -> None:
@@ -188,6 +188,8 @@ class _Handlers:
         @self._asked(specs).ret
         def took(ctx: Hit) -> None:
             now = ctx.now
+            if ctx.data.began is None:  # before the handlers were there, as in all that follow
+                return
             if slept.get(ctx.tid, 0) >= ctx.data.began:
                 recorded(ctx.data.lock, MUTEX, now - ctx.data.began, ctx.data.holder, ctx.ustack())
             if ctx.retval is not None and succeeded(ctx.retval):
@@ -222,6 +224,8 @@ class _Handlers:
 
         @self._asked(specs).ret
         def took(ctx: Hit) -> None:
+            if ctx.data.began is None:
+                return
             now = ctx.now
             lock = ctx.data.lock
             if slept.get(ctx.tid, 0) >= ctx.data.began:
@@ -253,6 +257,8 @@ class _Handlers:
 
         @take.ret
         def took(ctx: Hit) -> None:
+            if ctx.data.lock is None:
+                return
             lock = ctx.data.lock
             if ctx.retval is not None and i32(ctx.retval) == 0:
                 if ctx.data.began is not None:
@@ -282,6 +288,8 @@ class _Handlers:
 
         @take.ret
         def took(ctx: Hit) -> None:
+            if ctx.data.began is None:
+                return
             if slept.get(ctx.tid, 0) >= ctx.data.began:
                 recorded(ctx.data.lock, SEMAPHORE, ctx.now - ctx.data.began, 0, ctx.ustack())
             if ctx.retval is not None and i32(ctx.retval) == 0:
@@ -299,6 +307,8 @@ class _Handlers:
 
         @wait.ret
         def waited(ctx: Hit) -> None:
+            if ctx.data.began is None:
+                return
             acquired[ctx.data.condition, CONDITION].add()
             recorded(ctx.data.condition, CONDITION, ctx.now - ctx.data.began, 0, ctx.ustack())
             taken(ctx.data.lock, ctx.now, ctx.caller)
@@ -313,6 +323,8 @@ class _Handlers:
 
         @wait.ret
         def waited(ctx: Hit) -> None:
+            if ctx.data.began is None:
+                return
             acquired[ctx.data.lock, BARRIER].add()
             recorded(ctx.data.lock, BARRIER, ctx.now - ctx.data.began, 0, ctx.ustack())
 
