@@ -110,7 +110,10 @@ class SiteResult(Brief):
         )
 
     def merged(self, other: "SiteResult") -> "SiteResult":
-        """Return this site with the other's hits added."""
+        """Return this site with the other's hits added: itself where that adds nothing, as mostly in many programs."""
+        counted = other.hits or other.nmissed or other.learning or other.tail_exits
+        if not (counted or other.notes or other.undivided) and self.armed >= other.armed and self.since <= other.since:
+            return self
         return dataclasses.replace(
             self,
             hits=self.hits + other.hits,
@@ -446,9 +449,6 @@ class Snapshot(Tables):
         Probes are the same when their spec, place in the function and kind are; the addresses are this snapshot's, and
         so is the target; the other's is among ``others``. Pauses and set-up times are of different moments, so the
         longer is kept.
-
-        Args:
-            other: the snapshot that is added.
         """
         from anyprobe.data.calltree import merged as merged_trees
         from anyprobe.data.results import AggregationResult, MapResult
