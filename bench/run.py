@@ -1,7 +1,7 @@
 """The benchmarks: raw figures and ratios against other tools in one run.
 
 ``python bench/run.py [--quick] [ROW...]``, a row by its group: shell, start, attach, entry, timing, returns, truth,
-disarmed, arming, analysis, blocks, python, cover, coverage, data, handlers, record, kprobes, usdt, following,
+disarmed, arming, analysis, blocks, python, cover, coverage, data, handlers, record, locks, kprobes, usdt, following,
 server, kernel, splices.
 """
 
@@ -29,6 +29,7 @@ def groups() -> dict[str, object]:
     import kernel_rows
     import kprobe_rows
     import latency
+    import lock_rows
     import per_call
     import record_rows
     import return_rows
@@ -58,6 +59,7 @@ def groups() -> dict[str, object]:
         "handlers": handler_rows.handler_rows,
         "archives": archive_rows.archive_rows,
         "record": record_rows.record_rows,
+        "locks": lock_rows.lock_rows,
         "kprobes": kprobe_rows.kprobe_rows,
         "usdt": usdt_rows.usdt_rows,
         "following": following_rows.following_rows,
