@@ -26,12 +26,12 @@ RECURSION = CallNode("server", "again", 1, 1000.0, 400.0, (CallNode("server", "a
 def shown(tmp_path):
     """Return a function that has a browser open a page of some trees, and gives its document back."""
 
-    def show(*tree, link="", then="", before=None, **facts):
+    def show(*tree, link="", then="", before=None, how="flame", **facts):
         stream = io.StringIO()
         if before is not None:
             before = snapshot(tree=before, **facts)
         found = base.Measurement(snapshots=(), together=snapshot(tree=tree, **facts), before=before)
-        base.exporter_of("flame").write(found, stream)
+        base.exporter_of(how).write(found, stream)
         page = tmp_path / "page.html"
         page.write_text(stream.getvalue() + f"<script>{then}</script>")
         return opened_in_a_browser(page, link)
@@ -79,6 +79,27 @@ def test_a_search_adds_up_what_matches_once(shown):
 def test_the_table_counts_recursion_once(shown):
     cells = re.findall(r"<td>(?:<span[^>]*>)?([^<]*)", shown(RECURSION).partition("<tbody>")[2])
     assert cells[:4] == ["1.00 µs", "1.00 µs", "2", "again"]
+
+
+def test_an_icicle_has_what_ran_at_the_top_and_its_callers_below(shown):
+    parse = "parse&lt;int&gt;(char const*)"
+    document = shown(MAIN, how="icicle")
+    assert frames(document) == {
+        ("all", 0, 100), ("write", 1, 40), ("main", 2, 40), ("read", 1, 30), (parse, 2, 30), ("main", 3, 30),
+        (parse, 1, 20), ("main", 2, 20), ("main", 1, 10),
+    }  # fmt: skip
+    assert told(document) == "all: 1.00 µs in all, 100.0 %"
+    assert 'title="read (libc.so.6): 300 ns self, 30.0 %, 7 calls"' in document
+    assert 'title="main (server): 300 ns by calls from here, 30.0 %, 7 calls"' in document
+    assert "What ran at the bottom" in document
+
+
+def test_the_table_of_an_icicle_is_that_of_the_flame_graph(shown):
+    for tree in (MAIN, RECURSION):
+        tables = [shown(tree, how=how).partition("<tbody>")[2].partition("</tbody>")[0] for how in ("flame", "icicle")]
+        rows = [sorted(re.findall(r"<tr.*?</tr>", each)) for each in tables]
+        assert rows[0] == rows[1]
+        assert len(rows[0]) in {1, 4}
 
 
 def test_names_with_markup_are_text(shown):

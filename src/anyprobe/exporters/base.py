@@ -19,6 +19,7 @@ BUILT_IN = {
     "folded": "anyprobe.exporters.folded",
     "speedscope": "anyprobe.exporters.speedscope",
     "flame": "anyprobe.exporters.flame",
+    "icicle": "anyprobe.exporters.icicle",
     "pprof": "anyprobe.exporters.pprof",
     "lcov": "anyprobe.exporters.lcov",
     "cobertura": "anyprobe.exporters.cobertura",

@@ -5,11 +5,15 @@ import json
 from collections import Counter
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from anyprobe.data.calltree import CallNode
 from anyprobe.data.processes import ProcessCounts, ProcessInfo, TargetInfo
 from anyprobe.data.profile import Profile, ProfiledStack, ProfileFrame
 from anyprobe.exporters import base
+from anyprobe.exporters.flame import walk
+from anyprobe.exporters.icicle import inverted
 from anyprobe.exporters.pprof import number, numbers, part
 from anyprobe.exporters.profiles import measurement_of
 from anyprobe.exporters.stacks import stacks
@@ -122,3 +126,42 @@ def test_a_profile_by_samples_has_its_samples_in_pprof():
     measured = measurement_of(found)
     assert [(each.calls[-1].count, each.self_ns) for each in stacks(measured.together.tree)] == [(2, 2e7), (3, 3e7)]
     assert measured.counted == "samples"
+
+
+TREES = st.recursive(
+    st.builds(lambda name, own: CallNode("m", name, 1, own, own), st.sampled_from("abc"), st.integers(0, 9)),
+    lambda below: st.builds(
+        lambda name, own, calls: CallNode("m", name, 1, 0.0, own, tuple(calls)),
+        st.sampled_from("abc"),
+        st.integers(0, 9),
+        st.lists(below, max_size=3),
+    ),
+)
+
+
+@given(st.lists(TREES, max_size=3))
+def test_turned_the_other_way_round_no_time_and_no_call_is_lost(trees):
+    nodes = list(walk(trees, {}, 0))
+    found = inverted(nodes)
+    assert sum(own for _, _, own, _ in found) == sum(own for _, _, own, _ in nodes)
+    own, calls = Counter(), Counter()
+    for _, name, ns, count in nodes:
+        own[name] += ns
+        calls[name] += count
+    totals, name_of = Counter(), 0
+    for depth, name, ns, count in found:
+        if not depth:
+            name_of = name
+            calls[name] -= count
+        totals[name_of] += ns
+    assert not +calls
+    assert +totals == +own
+    assert Counter(_chains(found)) == Counter(chain[::-1] for chain in _chains(nodes))
+
+
+def _chains(nodes):
+    """Return the names of each chain from the outermost on, once for each nanosecond at its end."""
+    path = []
+    for depth, name, own, _ in nodes:
+        path[depth:] = [name]
+        yield from [tuple(path)] * own

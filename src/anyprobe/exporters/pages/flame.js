@@ -14,7 +14,8 @@ function shown(ns) {
 }
 
 // A profile: names [function, module]; nodes [depth, name, self, calls], each followed by those that it called. Of two
-// runs nodes also have self and calls of the first, and seconds is how long each run was.
+// runs nodes also have self and calls of the first, and seconds is how long each run was. Inverted, nodes are followed by
+// those that called them, self is where a chain of callers ends, and calls are those of what it begins with.
 function flameGraph(profile) {
   counts = Boolean(profile.counts);
   const nodes = [{ name: -1, depth: 0, own: 0, count: 0, was: 0, counted: 0, parent: null, calls: [] }];
@@ -62,6 +63,10 @@ function flameGraph(profile) {
       return `${text(node)}${where}: ${shown(was)} → ${shown(now)}${all}`;
     }
     const calls = node.count && !counts ? `, ${node.count.toLocaleString("en")} ${profile.counted}` : "";
+    if (profile.inverted) {
+      const whose = ["in all", "self", "by calls from here"][Math.min(node.depth, 2)];
+      return `${text(node)}${where}: ${shown(node.total)} ${whose}, ${share(node.total)}${calls}`;
+    }
     return `${text(node)}${where}: ${shown(node.total)} in all, ${share(node.total)}; ${shown(node.own)} self, ${share(node.own)}${calls}`;
   }
   const matches = (node, word) => node.name >= 0 && profile.names[node.name].some((each) => each.toLowerCase().includes(word));
@@ -113,8 +118,7 @@ function flameGraph(profile) {
     for (const node of nodes.slice(1)) {
       while (entered.length >= node.depth) open[entered.pop().name]--;
       const row = rows[node.name];
-      row.own += node.own;
-      row.count += node.count;
+      if (!profile.inverted || node.depth === 1) [row.own, row.count] = [row.own + (profile.inverted ? node.total : node.own), row.count + node.count];
       row.was += node.was;
       row.counted += node.counted;
       if (!open[node.name]++) [row.total, row.before] = [row.total + node.total, row.before + node.before];
@@ -154,11 +158,9 @@ function flameGraph(profile) {
     list();
   }
   find("search").oninput = draw;
-  find("turn").onclick = () => {
-    upward = !upward;
-    find("turn").textContent = upward ? "Outermost at the top" : "Outermost at the bottom";
-    draw();
-  };
+  const sayTurn = () => { find("turn").textContent = `${profile.inverted ? "What ran" : "Outermost"} at the ${upward ? "top" : "bottom"}`; };
+  find("turn").onclick = () => { upward = !upward; sayTurn(); draw(); };
+  sayTurn();
   if (compared) {
     let first = false;
     const [button, basis] = [find("other"), find("basis")];
