@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 BUILT_IN = {
     "json": "anyprobe.exporters.json_document",
     "folded": "anyprobe.exporters.folded",
+    "collapsed-json": "anyprobe.exporters.collapsed_json",
     "speedscope": "anyprobe.exporters.speedscope",
     "flame": "anyprobe.exporters.flame",
     "icicle": "anyprobe.exporters.icicle",

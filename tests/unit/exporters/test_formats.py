@@ -45,6 +45,21 @@ def test_each_stack_is_a_line_with_its_own_nanoseconds():
     ]
 
 
+def test_stacks_as_json_have_whole_names_and_modules():
+    document = json.loads(written("collapsed-json", together=snapshot(tree=(MAIN,))))
+    assert (document["unit"], document["counted"]) == ("ns", "calls")
+    found = [([each["function"] for each in one["frames"]], one["value"], one["count"]) for one in document["stacks"]]
+    assert found == [
+        (["main"], 200, 1),
+        (["main", "parse(char const*; int)", "read"], 300, 7),
+        (["main", "re;ad\n"], 500, 2),
+    ]
+    assert document["stacks"][1]["frames"][2] == {"function": "read", "module": "libc.so.6"}
+    processes = tuple(ProcessCounts(ProcessInfo(pid, "/usr/bin/a"), {}, (), (READ,)) for pid in (71, 72))
+    told = json.loads(written("collapsed-json", together=snapshot(tree=(READ,), processes=processes), by="pid"))
+    assert [(each["process"], each["value"]) for each in told["stacks"]] == [("a (71)", 300), ("a (72)", 300)]
+
+
 def test_processes_are_told_apart_on_demand():
     processes = tuple(ProcessCounts(ProcessInfo(pid, "/usr/bin/a;b"), {}, (), (READ,)) for pid in (71, 72))
     whole = snapshot(tree=(READ,), processes=processes)
