@@ -135,7 +135,7 @@ def test_json_by_either_option_is_the_same_document(program, tmp_path):
         (["time", "libc:malloc", "--format", "speedscope", "--every", "1"], "--every would write several"),
         (
             ["time", "libc:malloc", "--format", "pictures"],
-            "'pictures' is none of json, folded, speedscope, flame, pprof",
+            "'pictures' is none of json, folded, collapsed-json, speedscope, flame, icicle, pprof",
         ),
     ],
 )
