@@ -1,6 +1,5 @@
 """Tasks that are made by a system call of which the code tells neither the number nor the flags."""
 
-import json
 import subprocess
 
 import pytest
@@ -8,7 +7,7 @@ import pytest
 from anyprobe import attach
 from anyprobe.core.refusal import Reason
 from anyprobe.probes.thread_slots import ENDED
-from live.test_command_line import anyprobe
+from live.test_imports_clone import measured
 from support.driver import build
 from support.results import timing
 
@@ -28,14 +27,6 @@ WAYS = HARMLESS | ENDING
 BEFORE, ALL = 1000, 11_000
 """Calls of the function before the first task, and all of them."""
 LINKED = {"dynamic": (), "static": ("-static",), "O0": ("-O0",)}
-
-
-def measured(tmp_path, *words):
-    results = tmp_path / "results.json"
-    command, rest = words[: words.index("--")], words[words.index("--") :]
-    found = anyprobe(*command, "--json", "-o", str(results), "--exit-status", *rest)
-    assert (found.returncode, found.stdout) == (0, "done\n"), found.stderr
-    return json.loads(results.read_text())
 
 
 def program(link="dynamic"):

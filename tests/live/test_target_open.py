@@ -29,6 +29,7 @@ from anyprobe.target.process.process import Process
 from anyprobe.target.remote.batch import BatchedCall, batch_code
 from anyprobe.target.system import procfs
 from support.driver import wait_until
+from support.dying_controller import dies
 from support.target_driver import running
 
 MMAP, GETPID = 9, 39
@@ -132,15 +133,7 @@ def test_traced_by_another_names_it():
 
 def in_child(function):
     """Run a check in a child, which may drop its rights."""
-    child = os.fork()
-    if child == 0:
-        try:
-            function()
-        except BaseException as error:
-            os.write(2, f"{error!r}\n".encode())
-            os._exit(1)
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
+    assert not dies(None, function)
 
 
 @pytest.mark.root

@@ -143,11 +143,7 @@ def _run_of(answer: remote.Answer) -> Run | None:
 def _show(answers: Sequence[remote.Answer], runs: Mapping[str, Run], settings: dict[str, Any], stream: TextIO) -> None:
     """Write the results of each host and their sum, or only that where a format has no room for more."""
     together = merged(list(runs.values()))
-    lost = [f"{each.host} ({each.lost})" for each in answers if each.lost]
-    if lost:
-        (whole,) = together.snapshots
-        missing = f"missing in this sum: {', '.join(lost)}"
-        together = replace(together, snapshots=(replace(whole, warnings=(missing, *whole.warnings)),))
+    lost = ", ".join(f"{each.host} ({each.lost})" for each in answers if each.lost)
     parts = [
         showing.Part(
             f"{each.host}: {each.clock}",
@@ -163,4 +159,4 @@ def _show(answers: Sequence[remote.Answer], runs: Mapping[str, Run], settings: d
     ]
     without = f", without {', '.join(each.host for each in answers if each.lost)}" if lost else ""
     heading = f"sum of {len(runs)} of {len(answers)} hosts{without}"
-    showing.show_sum(together, parts, "hosts", heading, settings, stream)
+    showing.show_sum(together, parts, "hosts", heading, settings, stream, missing=lost)

@@ -1,8 +1,8 @@
 """``metric`` by handlers: under a condition, apart by keys, and in regions from one place to another."""
 
-import os
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from anyprobe.data.cpu_time import CpuTime
 from anyprobe.data.maps import Map
 from anyprobe.data.metrics import LEFT, NESTED, UNBEGUN, Metric
 from anyprobe.data.snapshot import FunctionTiming, Snapshot
+from anyprobe.target.system import procfs
 
 if TYPE_CHECKING:
     from anyprobe.cli.targets import AnySpec, Measured
@@ -246,7 +247,7 @@ class Regions:
 
     def _running(self, snapshot: Snapshot) -> "Counter[Key]":
         """Return for how long calls and regions have been open that are."""
-        from anyprobe.probes.timing.clock import own_time
+        from anyprobe.probes.timing.clock import own_time_at
 
         found: Counter[Key] = Counter()
         pid = snapshot.target.pid
@@ -255,10 +256,11 @@ class Regions:
         if session is None or handling is None or self.metric.counts:
             return found
         maps = {each.name: each.entries for each in handling.maps()}
-        alive = _threads_of(pid)
-        own, monotonic = own_time()
+        alive = set[int]()
+        with suppress(OSError):
+            alive.update(procfs.read_tasks(pid))
         # results may be shown long after they were read, or after the program's end
-        now = own - monotonic + round(((session.host.began or 0.0) + snapshot.duration_s) * 1e9)
+        now = own_time_at((session.host.began or 0.0) + snapshot.duration_s)
         since = {(key[0], key[1]): int(value) for key, value in maps.get(_SINCE, {}).items() if value}
         for key, began in maps.get(_OPEN if self.by else _SINCE, {}).items():
             thread = pid, int(key[-1])
@@ -269,10 +271,3 @@ class Regions:
             if thread not in self._gone:
                 found[key[:-1]] += max(now - int(began), 0)
         return found
-
-
-def _threads_of(pid: int) -> set[int]:
-    try:
-        return set(map(int, os.listdir(f"/proc/{pid}/task")))
-    except OSError:
-        return set()

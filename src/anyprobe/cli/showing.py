@@ -77,8 +77,9 @@ class Part(NamedTuple):
 
 
 def show_sum(
-    together: Run, parts: Sequence[Part], kind: str, heading: str, settings: dict[str, Any], stream: TextIO
-) -> None:
+    together: Run, parts: Sequence[Part], kind: str, heading: str, settings: dict[str, Any], stream: TextIO, *,
+    missing: str,
+) -> None:  # fmt: skip
     """Write the results of each part and their sum, or only that where a format has no room for more.
 
     Args:
@@ -88,7 +89,12 @@ def show_sum(
         heading: of the sum.
         settings: how results are shown.
         stream: where.
+        missing: what is not in the sum, which its warnings say; empty if nothing is.
     """
+    if missing:
+        (whole,) = together.snapshots
+        warnings = (f"missing in this sum: {missing}", *whole.warnings)
+        together = replace(together, snapshots=(replace(whole, warnings=warnings),))
     plan = plan_of(together, settings)
     if settings["format"] == "json":
         found = [
@@ -122,13 +128,9 @@ def show_by(runs: Sequence[Run], by: str, settings: dict[str, Any]) -> int:
         )
     together = merged(runs)
     parts, missing = (_by_rank if by == "rank" else _by_host)(runs)
-    if missing:
-        (whole,) = together.snapshots
-        warnings = (f"missing in this sum: {missing}", *whole.warnings)
-        together = replace(together, snapshots=(replace(whole, warnings=warnings),))
     heading = f"sum of {len(parts)} {by}{'s' if len(parts) > 1 else ''}" + (f", without {missing}" if missing else "")
     with output.results(settings["output"], program_owns_output=False) as stream:
-        show_sum(together, parts, f"{by}s", heading, settings, stream)
+        show_sum(together, parts, f"{by}s", heading, settings, stream, missing=missing)
     return 0
 
 

@@ -178,6 +178,12 @@ def own_time() -> tuple[int, int]:
     return clock.ticks * tick_nanoseconds() >> 32, clock.ns
 
 
+def own_time_at(monotonic_s: float) -> int:
+    """Return a moment of the kernel's monotonic clock, in seconds, as ``ctx.now`` has it, in nanoseconds."""
+    own, monotonic = own_time()
+    return own - monotonic + round(monotonic_s * 1e9)
+
+
 @cache
 def _step_of_ticks() -> int:
     """Return by how many ticks the time stamp counter goes on at once.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from anyprobe.data.cells import CellValue
 from anyprobe.data.offcpu import ASLEEP, KERNEL, LATE, Cause, Causes, State, cause_of
 from anyprobe.data.results import AggregationResult, Key
-from anyprobe.probes.timing.clock import own_time
+from anyprobe.probes.timing.clock import own_time, own_time_at
 from anyprobe.target.system import procfs
 
 if TYPE_CHECKING:
@@ -93,8 +93,7 @@ class SleepWindow:
 
     def _edges(self, snapshot: "Snapshot", late: AggregationResult | None) -> Iterator[tuple[Key, int]]:
         """Yield calls that began before the window, or have not ended in it: the key, and how long within it."""
-        own, monotonic = own_time()
-        moment = own - monotonic + round(((self._session.host.began or 0.0) + snapshot.duration_s) * 1e9)
+        moment = own_time_at((self._session.host.began or 0.0) + snapshot.duration_s)
         now = self._now()
         handling = self._session.host.handlers.used
         maps = {} if handling is None else {each.name: each.entries for each in handling.maps()}

@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from anyprobe.target.remote import restarting
 from anyprobe.target.system import gateway, procfs, ptrace, wait_status
@@ -289,31 +289,25 @@ class Thread:
         for _ in looks(time.monotonic() + _FALLING_ASLEEP):
             if self.poll():
                 return self.ended
-            if self._sleeps_in(restarting.SYS_RESTART_SYSCALL):
+            if self._is_blocked("S", {restarting.SYS_RESTART_SYSCALL}):  # past its filters
                 return True
         return False
 
-    def _sleeps_in(self, number: int) -> bool:
-        """Whether it sleeps in a system call, past the filters of that."""
+    def blocked_in_vfork(self) -> bool:
+        """Whether it waits, unstoppable, for a child that borrows its memory."""
+        return self._is_blocked("D", VFORK_CALLS)
+
+    def _is_blocked(self, state: str, calls: Collection[int]) -> bool:
+        """Whether it sleeps, interruptibly (``S``) or not (``D``), in one of some system calls."""
         try:
             # First its state: until a processor has it run on, the kernel says of one that is woken, too, that it is
             # blocked in the call at whose entry it stopped (``task_current_syscall`` takes TASK_WAKING for a sleep).
-            if procfs.read_stat(self.pid, self.tid).state != "S":
+            if procfs.read_stat(self.pid, self.tid).state != state:
                 return False
         except OSError:
             return False
         call = procfs.read_blocked_call(self.pid, self.tid)
-        return call is not None and call.number == number
-
-    def blocked_in_vfork(self) -> bool:
-        """Whether it waits, unstoppable, for a child that borrows its memory."""
-        try:
-            if procfs.read_stat(self.pid, self.tid).state != "D":
-                return False
-        except OSError:
-            return False
-        call = procfs.read_blocked_call(self.pid, self.tid)
-        return call is not None and call.number in VFORK_CALLS
+        return call is not None and call.number in calls
 
 
 def is_traced_here(tid: int) -> bool:
